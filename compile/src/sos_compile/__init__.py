@@ -1,0 +1,1 @@
+"""Custom resources in; controller, node and agent configuration, manifests and problems out."""

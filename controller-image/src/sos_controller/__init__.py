@@ -1,0 +1,1 @@
+"""OpenFlow controller of SOS."""

@@ -1,0 +1,1 @@
+"""Kubernetes operator that makes a cluster match its SOS objects."""

@@ -1,0 +1,1 @@
+"""Hosts, switches, agents and emulated links in network namespaces of one machine."""
