@@ -1,0 +1,2 @@
+//! The session core of the relay.
+#![forbid(unsafe_code)]

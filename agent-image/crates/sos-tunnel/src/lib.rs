@@ -1,0 +1,2 @@
+//! Streams between agents.
+#![forbid(unsafe_code)]

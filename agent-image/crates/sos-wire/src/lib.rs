@@ -1,0 +1,2 @@
+//! Bytes and types of every message of SOS.
+#![forbid(unsafe_code)]
