@@ -1,0 +1,78 @@
+"""A cluster through kubectl and helm, with the suite's own kubeconfig and context and no other."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sos_e2e.run import run, wait_for
+from sos_e2e.settings import Settings
+
+KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks")
+
+
+class Kube:
+    """kubectl and helm bound to one cluster that this suite created."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Refuse any context but the one the suite makes."""
+        if not settings.context.startswith("kind-sos-e2e-"):
+            raise ValueError(f"{settings.context}: this suite only works on clusters it has made itself (kind-sos-e2e-*)")
+        self._flags = ("--kubeconfig", str(settings.kubeconfig))
+        self._context = settings.context
+
+    def ctl(self, *args: str, timeout: float = 120, stdin: str | None = None, check: bool = True) -> str:
+        """Run kubectl."""
+        return run("kubectl", *self._flags, "--context", self._context, *args, timeout=timeout, stdin=stdin, check=check)
+
+    def helm(self, *args: str, timeout: float = 300) -> str:
+        """Run helm."""
+        return run("helm", *self._flags, "--kube-context", self._context, *args, timeout=timeout)
+
+    def get(self, *args: str) -> dict[str, Any]:
+        """Return an object or a list as parsed JSON."""
+        return json.loads(self.ctl("get", *args, "-o", "json"))
+
+    def items(self, *args: str) -> list[dict[str, Any]]:
+        """Return the items of a list."""
+        return self.get(*args)["items"]
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        """Apply objects made here."""
+        self.ctl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
+
+    def apply_files(self, *paths: Path) -> None:
+        """Apply files or folders as a user would."""
+        self.ctl("apply", *(word for path in paths for word in ("-f", str(path))))
+
+    def exec(self, namespace: str, pod: str, *command: str, timeout: float = 120, check: bool = True) -> str:
+        """Run a command in a pod."""
+        return self.ctl("-n", namespace, "exec", pod, "--", *command, timeout=timeout, check=check)
+
+    def condition(self, obj: str, kind: str, namespace: str | None = None) -> dict[str, str]:
+        """Return one condition of an object, e.g. condition("sossite/west", "Ready")."""
+        where = ("-n", namespace) if namespace else ()
+        for row in self.get(*where, obj).get("status", {}).get("conditions", []):
+            if row["type"] == kind:
+                return row
+        raise LookupError(f"{obj} has no condition {kind}")
+
+    def wait_condition(
+        self, obj: str, kind: str, status: str = "True", *, namespace: str | None = None, timeout: float = 120
+    ) -> dict[str, str]:
+        """Wait until a condition has a status, for the object's current generation."""
+        where = ("-n", namespace) if namespace else ()
+
+        def probe() -> dict[str, str] | None:
+            generation = self.get(*where, obj)["metadata"]["generation"]
+            row = self.condition(obj, kind, namespace)
+            if row["status"] == status and int(row.get("observedGeneration", 0)) >= generation:
+                return row
+            raise LookupError(f"{kind}={row['status']} {row['reason']}: {row['message']}")
+
+        return wait_for(f"{obj} {kind}={status}", probe, timeout)
+
+    def overview(self) -> str:
+        """Return what a user sees first."""
+        return self.ctl("get", "sos", "-A", check=False)

@@ -1,0 +1,50 @@
+"""What the environment says about engine, images and tools. Nobody else reads os.environ."""
+
+import os
+import secrets
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """One run of the suite."""
+
+    cluster: str  # name of the kind cluster; its kube-context is kind-<cluster>
+    node_image: str | None  # None: kind's own default
+    multus_image: str
+    ovs_cni_image: str
+    load_cni_images: bool  # images that only exist in the local engine have to be loaded; published ones are pulled by the nodes
+    out: Path  # dumps and logs of this run
+    keep: bool  # leave the cluster for a look afterwards
+    tag: str  # tag of the images built for this run
+    binaries: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """Kubeconfig of this suite alone; the user's own is never read or written."""
+        return self.out / "kubeconfig"
+
+    @property
+    def context(self) -> str:
+        """Name of the only context the suite talks to."""
+        return f"kind-{self.cluster}"
+
+
+def settings(*, keep: bool, cluster: str | None) -> Settings:
+    """Read the environment: DOCKER_HOST is left to the tools; KIND_NODE_IMAGE, MULTUS_IMAGE and OVSCNI_IMAGE name images."""
+    env = os.environ
+    out = Path(env.get("SOS_E2E_OUT", ROOT / "out" / "e2e"))
+    out.mkdir(parents=True, exist_ok=True)
+    return Settings(
+        cluster=cluster or f"sos-e2e-{secrets.token_hex(2)}",
+        node_image=env.get("KIND_NODE_IMAGE"),
+        multus_image=env.get("MULTUS_IMAGE", "ghcr.io/k8snetworkplumbingwg/multus-cni:v4.2.0-thick"),
+        ovs_cni_image=env.get("OVSCNI_IMAGE", "ghcr.io/k8snetworkplumbingwg/ovs-cni-plugin:v0.39.0"),
+        load_cni_images="MULTUS_IMAGE" in env,
+        out=out,
+        keep=keep,
+        tag=env.get("SOS_E2E_TAG", "e2e"),
+    )

@@ -1,0 +1,120 @@
+"""One cluster for the session; the fixtures build on each other in the order in which an operator would work."""
+
+import contextlib
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sos_e2e import cables, cluster, cni, images, workload
+from sos_e2e.dump import dump
+from sos_e2e.kube import Kube
+from sos_e2e.run import run, say
+from sos_e2e.settings import ROOT, Settings, settings
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--keep-cluster", action="store_true", help="leave cluster and cables for a look")
+    parser.addoption("--cluster", default=None, help="name of the cluster, sos-e2e-...")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lab:
+    """A running cluster with cables, CNI plugins and images, and nothing of SOS yet."""
+
+    settings: Settings
+    kube: Kube
+    nodes: dict[str, str]  # site -> node
+    images: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def config(request: pytest.FixtureRequest) -> Settings:
+    return settings(keep=request.config.getoption("--keep-cluster"), cluster=request.config.getoption("--cluster"))
+
+
+@pytest.fixture(scope="session")
+def tools() -> None:
+    """kind, kubectl and helm: from PATH, else built from source into the cache."""
+    subprocess.run([ROOT / "scripts" / "kube-tools.sh"], check=True, timeout=3600)
+    cache = os.environ.get("SOS_CACHE", str(Path("~/.cache/sos").expanduser()))
+    os.environ["PATH"] += f":{cache}/bin"
+    for tool in ("kind", "kubectl", "helm", "docker"):
+        run("which", tool)
+
+
+@pytest.fixture(scope="session")
+def built(config: Settings, tools: None) -> dict[str, str]:
+    return images.build(config)
+
+
+@pytest.fixture(scope="session")
+def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
+    path1 = cables.Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)
+    path2 = cables.Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)
+    with contextlib.ExitStack() as undo:
+        if not config.keep:
+            undo.callback(cluster.delete, config)
+        nodes = cluster.create(config)
+        wires = cables.plugged(config, nodes, cables.figure8(path1, path2))
+        if config.keep:
+            wires.__enter__()
+        else:
+            undo.enter_context(wires)
+        kube = Kube(config)
+        loaded = [*built.values()] + ([config.multus_image, config.ovs_cni_image] if config.load_cni_images else [])
+        images.load(config, loaded)
+        kube.apply(*cni.manifests(config))
+        for name in ("multus", "ovs-cni"):
+            kube.ctl("-n", "kube-system", "rollout", "status", f"daemonset/{name}", "--timeout=120s", timeout=150)
+        yield Lab(settings=config, kube=kube, nodes=nodes, images=built)
+
+
+@pytest.fixture(scope="session")
+def installed(lab: Lab) -> Lab:
+    """`helm install sos` with the images built here."""
+    say("helm install sos")
+    overrides = []
+    for part in ("operator", "controller", "agent", "node", "ovs"):
+        repository, tag = lab.images[part].rsplit(":", 1)
+        overrides += [
+            "--set",
+            f"images.{part}.registry=",
+            "--set",
+            f"images.{part}.repository={repository}",
+            "--set",
+            f"images.{part}.tag={tag}",
+        ]
+    lab.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
+                  "--wait", "--timeout", "180s", *overrides)  # fmt: skip
+    return lab
+
+
+@pytest.fixture(scope="session")
+def sites(installed: Lab) -> Lab:
+    """The example's sites, without its service."""
+    example = ROOT / "examples" / "01-two-sites"
+    say("kubectl apply: sites")
+    installed.kube.apply_files(*(path for path in sorted(example.glob("*.yaml")) if "service" not in path.name))
+    return installed
+
+
+@pytest.fixture(scope="session")
+def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
+    """Client and server pods on the site bridges, and the digest of the server's file."""
+    for site in ("west", "east", "core1", "core2"):
+        sites.kube.wait_condition(f"sossite/{site}", "Ready", timeout=240)
+    digest = workload.start(sites.kube, sites.images["e2e-host"])
+    yield sites, digest
+    if not sites.settings.keep:
+        workload.stop(sites.kube)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    report = yield
+    if report.failed and (lab := getattr(item, "funcargs", {}).get("lab")):
+        dump(lab.kube, lab.settings, item.name)
+    return report

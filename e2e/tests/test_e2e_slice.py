@@ -1,0 +1,132 @@
+"""From `helm install` to a fast download, and back to nothing.
+
+  client pod (west) -- br-sos --wan0==== 80 ms, 200 Mbit/s, 0.01 % ====core1---- br-sos -- server pod (east)
+                       agent  --wan1==== the same                  ====core2----  agent
+
+The tests run in this order, as an operator would work; each leaves the cluster for the next.
+"""
+
+import json
+
+from conftest import Lab
+from sos_e2e import workload
+from sos_e2e.run import run, say, wait_for
+from sos_e2e.settings import ROOT
+
+SERVICE = ROOT / "examples" / "01-two-sites" / "sosservice.yaml"
+LINK_MBIT = 200
+WIRE_LIMIT = LINK_MBIT * 1448 / 1538 * (1 - 0.0001)
+OURS = "app.kubernetes.io/part-of=sos"
+
+
+def ready(lab: Lab, obj: str, namespace: str | None = None) -> tuple[str, str]:
+    row = lab.kube.condition(obj, "Ready", namespace)
+    return row["status"], row["reason"]
+
+
+def test_after_install_the_controller_is_available_and_says_so(lab: Lab, installed: Lab) -> None:
+    lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
+    # there is no site yet, so no agent pool can claim to be complete
+    assert ready(lab, "sosagent/default")[0] != "True"
+    assert lab.kube.items("sossites") == []
+
+
+def test_bad_objects_are_refused_with_the_field(lab: Lab, installed: Lab) -> None:
+    for path in sorted((ROOT / "examples" / "bad").glob("*.yaml")):
+        text = path.read_text()
+        expected = text.splitlines()[0].removeprefix("#").strip()
+        output = run(
+            "sh", "-c", f"kubectl --kubeconfig {lab.settings.kubeconfig} --context {lab.settings.context} apply -f {path} 2>&1 || true"
+        )
+        if "unknown-site" in path.name:  # only the operator can know: a condition on the object
+            kind, name, namespace = "sosservice", "unknown-site", "default"
+            obj = json.loads(lab.kube.ctl("get", "-f", str(path), "-o", "json"))
+            kind, name, namespace = obj["kind"].lower(), obj["metadata"]["name"], obj["metadata"].get("namespace")
+            row = lab.kube.wait_condition(f"{kind}/{name}", "ResolvedRefs", "False", namespace=namespace, timeout=30)
+            assert row["reason"] == "SiteNotFound"
+            lab.kube.ctl("delete", "-f", str(path))
+        else:
+            assert "spec." in output and ("invalid" in output.lower() or "unknown field" in output), f"{path.name} ({expected}): {output}"
+
+
+def test_sites_become_ready_with_their_agents(lab: Lab, sites: Lab) -> None:
+    for site in ("west", "east", "core1", "core2"):
+        lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=240)
+    for site in ("west", "east"):
+        assert lab.kube.condition(f"sossite/{site}", "AgentsRegistered")["status"] == "True"
+    lab.kube.wait_condition("sosagent/default", "Ready", timeout=60)
+    say("\n" + lab.kube.overview())
+
+
+def test_a_transfer_between_pods_is_plain_without_the_service(lab: Lab, pods: tuple[Lab, str]) -> None:
+    got = workload.download(lab.kube, 80, seconds=12)
+    assert got.bytes > 0
+    assert got.remote == f"{workload.SERVER}:80"
+    assert got.mbps < 0.6 * WIRE_LIMIT, "the path is meant to be hard for plain TCP; this run proves nothing"
+
+
+def test_a_transfer_between_pods_is_fast_with_the_service(lab: Lab, pods: tuple[Lab, str]) -> None:
+    lab.kube.apply_files(SERVICE)
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+    plain = workload.download(lab.kube, 8080, seconds=15)
+    fast = workload.download(lab.kube, 80, seconds=120)
+    ratio = fast.mbps / plain.mbps
+    say(f"plain {plain.mbps:.1f} Mbit/s, with the service {fast.mbps:.1f} Mbit/s, ratio {ratio:.1f}, wire limit {WIRE_LIMIT:.0f}")
+    (lab.settings.out / "transfer.json").write_text(
+        json.dumps({"plain_mbps": plain.mbps, "sos_mbps": fast.mbps, "wire_limit_mbps": WIRE_LIMIT, "ratio": ratio})
+    )
+    assert fast.exit_code == 0
+    assert fast.sha256 == pods[1]
+    assert fast.remote == f"{workload.SERVER}:80"
+    assert fast.local.startswith(f"{workload.CLIENT}:")
+    assert any(line.startswith(f"{fast.local} {workload.SERVER}:80 ") for line in workload.seen_by_server(lab.kube)), (
+        "the server saw another client"
+    )
+    assert fast.mbps > 1.5 * plain.mbps
+
+
+def test_the_service_can_be_taken_away_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:
+    url = f"http://{workload.SERVER}:80/file"
+    script = f"curl -s -o /tmp/under --limit-rate 8M -w '%{{http_code}} %{{size_download}}' {url}; echo; sha256sum /tmp/under"
+    lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", f"({script}) > /tmp/under.log 2>&1 &")
+    size = ("stat", "-c", "%s", "/tmp/under")
+    wait_for("transfer under way", lambda: int(lab.kube.exec("default", "client", *size)) > 1_000_000, 20)
+    lab.kube.ctl("-n", "default", "delete", "sosservice", "bulk")
+
+    def ended() -> list[str] | None:
+        words = lab.kube.exec("default", "client", "cat", "/tmp/under.log").split()
+        return words if len(words) >= 3 else None
+
+    words = wait_for("end of the transfer", ended, 90)
+    assert words[0] == "200"
+    assert words[2] == pods[1]
+    again = workload.download(lab.kube, 80, seconds=12)
+    assert again.bytes > 0
+    assert again.mbps < 0.6 * WIRE_LIMIT, "a new connection is still accelerated"
+
+
+def _ours(lab: Lab) -> list[str]:
+    kinds = lab.kube.ctl("api-resources", "--verbs=list", "-o", "name").split()
+    listable = [kind for kind in kinds if not kind.startswith(("events", "componentstatuses", "bindings"))]
+    found = lab.kube.ctl("get", ",".join(listable), "-A", "-l", OURS, "-o", "name", "--ignore-not-found", timeout=180)
+    return sorted(line for line in found.split() if line)
+
+
+def test_uninstall_leaves_crds_and_users_objects_only(lab: Lab, pods: tuple[Lab, str]) -> None:
+    workload.stop(lab.kube)
+    lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "240s", timeout=300)
+    left = wait_for(
+        "our objects gone", lambda: (rest := [o for o in _ours(lab) if "customresourcedefinition" not in o]) == [] or _fail(rest), 120
+    )
+    assert left
+    assert {item["metadata"]["name"] for item in lab.kube.items("sossites")} == {"west", "east", "core1", "core2"}
+    secrets = [s["metadata"]["name"] for s in lab.kube.items("-n", workload.RELEASE_NAMESPACE, "secrets")]
+    assert not [name for name in secrets if name.startswith("sos")], secrets
+    for site, node in lab.nodes.items():
+        links = json.loads(run("docker", "exec", node, "ip", "-j", "link"))
+        names = [link["ifname"] for link in links if link["ifname"].startswith(("sos", "br-sos", "ovs"))]
+        assert names == [], f"{site}: {names}"
+
+
+def _fail(rest: list[str]) -> bool:
+    raise LookupError(", ".join(rest))
