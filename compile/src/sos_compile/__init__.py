@@ -1,1 +1,51 @@
-"""Custom resources in; controller, node and agent configuration, manifests and problems out."""
+"""sos_compile: custom resources in; controller, node and agent configuration, manifests and problems out.
+
+The one place that knows what a custom resource means. The operator, the testbed and `sos-controller --check` call the same functions:
+
+    objects = load(["examples/01-two-sites"])                      # files -> objects; raises LoadError
+    world = World(objects=tuple(objects), nodes=(Node("edge1", {"sos.network/site": "west"}), ...))
+    compiled = compile_world(world)                                # pure; never raises for what users wrote
+    compiled.problems, compiled.controllers["default"], compiled.nodes["edge1"], compiled.agents["default", "edge1"]
+
+`admit(obj, file)` judges a single object as the API server would. Only `load` reads files.
+"""
+
+from sos_compile.compiler import compile_world
+from sos_compile.load import LoadError, load
+from sos_compile.problem import Problem, Reason
+from sos_compile.schema import admit
+from sos_compile.world import (
+    AgentAllocation,
+    Allocations,
+    Compiled,
+    Facts,
+    Images,
+    Loaded,
+    Namespace,
+    Node,
+    ObjectKey,
+    Observed,
+    Settings,
+    World,
+)
+
+__all__ = [
+    "AgentAllocation",
+    "Allocations",
+    "Compiled",
+    "Facts",
+    "Images",
+    "LoadError",
+    "Loaded",
+    "Namespace",
+    "Node",
+    "ObjectKey",
+    "Observed",
+    "Problem",
+    "Reason",
+    "Settings",
+    "World",
+    "admit",
+    "compile_world",
+    "load",
+]

@@ -1,0 +1,55 @@
+"""Names of rendered objects: stable, unique, at most 63 characters, so that they also fit into labels."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+MAX_NAME = 63  # RFC 1123 label; DaemonSet names become label values of their pods
+HASH_DIGITS = 8
+
+
+def child(*parts: str) -> str:
+    """Join the parts with `-`; what is too long, or would not be told apart from another join, ends in a hash of the parts."""
+    joined = "-".join(parts)
+    name = re.sub(r"[^a-z0-9-]", "-", joined.lower())
+    ambiguous = any("-" in part for part in parts[1:-1])
+    if name == joined and len(name) <= MAX_NAME and not ambiguous:
+        return name
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_DIGITS]
+    return f"{name[: MAX_NAME - HASH_DIGITS - 1].rstrip('-')}-{digest}"
+
+
+def controller(prefix: str, name: str) -> str:
+    """Return the name of a controller's Deployment, Service and ConfigMap."""
+    return child(prefix, "controller", name)
+
+
+def controller_keys(prefix: str, name: str) -> str:
+    """Return the name of the Secret with the site keys of a controller."""
+    return child(prefix, "controllerkeys", name)
+
+
+def controller_token(prefix: str, name: str) -> str:
+    """Return the name of the Secret with a controller's bearer token (key `token`)."""
+    return child(prefix, "controllertoken", name)
+
+
+def site_keys(prefix: str, site: str) -> str:
+    """Return the name of the Secret with the key folder of a site's agents."""
+    return child(prefix, "sitekeys", site)
+
+
+def node(prefix: str, site: str) -> str:
+    """Return the name of a site's OVS and sos-node DaemonSet and of its ConfigMap."""
+    return child(prefix, "node", site)
+
+
+def agent(prefix: str, pool: str, site: str) -> str:
+    """Return the name of the DaemonSet of a pool's agents at one site and of its ConfigMap."""
+    return child(prefix, "agent", pool, site)
+
+
+def network(prefix: str, site: str) -> str:
+    """Return the name of a site's NetworkAttachmentDefinition."""
+    return child(prefix, site)

@@ -1,0 +1,57 @@
+"""What is wrong with an object, told so that its author can put it right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """The fixed list of reasons; they appear in conditions, so they are API."""
+
+    INVALID = "Invalid"
+    UNKNOWN_KIND = "UnknownKind"
+    DUPLICATE = "Duplicate"
+    SITE_NOT_FOUND = "SiteNotFound"
+    CONTROLLER_NOT_FOUND = "ControllerNotFound"
+    NOT_PERMITTED = "NotPermitted"
+    DUPLICATE_SITE_ID = "DuplicateSiteID"
+    OVERLAPPING_PREFIXES = "OverlappingPrefixes"
+    OVERLAPPING_NODES = "OverlappingNodes"
+    PREFIX_OUTSIDE_SITE = "PrefixOutsideSite"
+    UPLINK_NOT_FOUND = "UplinkNotFound"
+    BASE_LOOP = "BaseLoop"
+    NO_ADDRESSES = "NoAddresses"
+    NO_NODE_ADDRESS = "NoNodeAddress"
+    LIMIT_EXCEEDED = "LimitExceeded"
+    UNSUPPORTED = "Unsupported"
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing wrong with one field of one object.
+
+    `path` is the field as `kubectl explain` writes it (`spec.ports[0].endPort`), "" for the object as a whole. `remedy` says what to do.
+    `file` is the file the object came from, None for one that came from a cluster. A `warning` does not take the object out of the compilation.
+    """
+
+    kind: str
+    namespace: str
+    name: str
+    path: str
+    reason: Reason
+    message: str
+    remedy: str = ""
+    file: str | None = None
+    warning: bool = False
+
+    @property
+    def object_name(self) -> str:
+        """`namespace/name`, or `name` for a cluster-scoped object."""
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+    def line(self) -> str:
+        """Return the one-line form every tool prints: `FILE: Kind ns/name: path: message (remedy)`."""
+        parts = [self.file, f"{self.kind} {self.object_name}".strip(), self.path]
+        text = self.message + (f" ({self.remedy})" if self.remedy else "")
+        return ": ".join([part for part in parts if part] + [text])

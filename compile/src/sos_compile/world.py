@@ -1,0 +1,163 @@
+"""What `compile_world` is given and what it gives back. Frozen values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sos_compile.problem import Problem
+
+Json = dict[str, Any]
+"""A JSON or YAML object as the API server or a file gives it."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One object of a file: `index` counts the documents of the file from 0, `line` is where it starts (from 1)."""
+
+    file: str
+    index: int
+    obj: Json
+    line: int = 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that can carry a site's bridge. `address` is where its tunnels end (a Kubernetes node's InternalIP), "" if unknown."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace and its labels, for the sites' `services` selectors."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of the rendered pods."""
+
+    controller: str = "sos-controller:0.1.0"
+    agent: str = "sos-agent:0.1.0"
+    node: str = "sos-node:0.1.0"
+    ovs: str = "sos-ovs:0.1.0"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Whatever does not come from custom resources.
+
+    `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
+    app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
+    """
+
+    namespace: str = "sos-system"
+    release: str = "sos"
+    prefix: str = "sos"
+    managed_by: str = "sos-operator"
+    generation: int = 1
+    images: Images = Images()
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    state_dir: str = "/var/lib/sos"
+    ovs_rundir: str = "/run/sos/openvswitch"
+    vxlan_udp_port: int = 14789
+    log_level: str = "info"
+
+
+@dataclass(frozen=True, order=True)
+class AgentAllocation:
+    """What one agent was given and keeps: its address (no prefix length) and its slot on the node (0, 1, ...: port names and numbers)."""
+
+    pool: str
+    node: str
+    address: str
+    slot: int
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """Numbers handed out so far. Given back to the next compilation they never change while they remain valid.
+
+    `nodes`: node name -> number (1 to 4095), from which tunnel names, ports and VXLAN network identifiers follow.
+    """
+
+    sites: Mapping[str, int] = field(default_factory=dict)
+    controllers: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    agents: tuple[AgentAllocation, ...] = ()
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the caller saw: `endpoints` maps a SosController to where switches reach it (`tcp:10.96.0.10:6653`), empty while unknown."""
+
+    endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allocations: Allocations = Allocations()
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a compilation depends on. `objects` are SOS objects as loaded or listed; other kinds are reported and left out."""
+
+    objects: tuple[Loaded | Json, ...]
+    nodes: tuple[Node, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
+    settings: Settings = Settings()
+    observed: Observed = Observed()
+
+
+@dataclass(frozen=True, order=True)
+class ObjectKey:
+    """Identity of a SOS object; `namespace` is "" for cluster-scoped kinds."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a compilation found out about one object, for its conditions and columns.
+
+    `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false, `reason` and
+    `message` say why; `text` holds ready-made printer column strings (`from`, `to`, `ports`, `mode`, `nodes`...).
+    `dpids` are the datapaths concerned, `nodes` the node names, `agents` the agent ids, `sites` and `controllers` names, `number` the site or controller id.
+    """
+
+    accepted: bool
+    resolved: bool
+    reason: str = "Accepted"
+    message: str = ""
+    number: int | None = None
+    nodes: tuple[str, ...] = ()
+    dpids: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = ()
+    text: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The result.
+
+    controllers: SosController name -> controller-config document.
+    nodes: node name -> node-config document.
+    agents: (pool, node name) -> agent-config document.
+    manifests: Kubernetes objects to apply, sorted by kind, namespace, name.
+    """
+
+    controllers: Mapping[str, Json]
+    nodes: Mapping[str, Json]
+    agents: Mapping[tuple[str, str], Json]
+    manifests: tuple[Json, ...]
+    allocations: Allocations
+    problems: tuple[Problem, ...]
+    facts: Mapping[ObjectKey, Facts]
