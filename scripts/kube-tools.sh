@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+# Builds kube-apiserver, etcd, kubectl, helm and kind from the Go module proxy, so that tests have a real API server
+# (and e2e its tools) on machines that reach package registries but no container registry or download site.
+#
+#   scripts/kube-tools.sh                 build whatever is missing
+#   scripts/kube-tools.sh helm kubectl    only these
+#   scripts/kube-tools.sh --where TOOL    print where TOOL is (PATH first, then the cache); exit 1 if nowhere
+#   scripts/kube-tools.sh --help
+#
+# A tool that is on PATH already is left alone. Everything else goes to ${SOS_CACHE:-$HOME/.cache/sos}/bin; nothing
+# outside that folder and Go's own caches is written. Safe to run again and by two processes at once.
+set -euo pipefail
+
+# Kubernetes stays on 1.34: newer kubelets refuse cgroup v1 hosts, and the API server under test must be the one that
+# e2e clusters run.
+readonly KUBERNETES_VERSION=v1.34.4
+readonly ETCD_VERSION=v3.6.8
+readonly HELM_VERSION=v3.20.2
+readonly KIND_VERSION=v0.33.0
+readonly ALL_TOOLS=(etcd kubectl kube-apiserver helm kind)
+
+cache="${SOS_CACHE:-$HOME/.cache/sos}"
+bin="$cache/bin"
+# Versions are part of the path, so that raising one never mixes two builds.
+work="$cache/src/kube-tools"
+
+say() { printf 'kube-tools: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+# The module's own replaces (k8s.io staging modules at v0.0.0) do not reach its importers, so they are written out here.
+kubernetes_go_mod() {
+  local module_file=$1 staging
+  staging="v0.${KUBERNETES_VERSION#v1.}"
+  printf 'module sos.network/tools/kubernetes\n\n'
+  grep -E '^go [0-9.]+$' "$module_file"
+  printf '\nrequire k8s.io/kubernetes %s\n\nreplace (\n' "$KUBERNETES_VERSION"
+  grep -oE '^[[:space:]]+k8s\.io/[a-z0-9-]+ v0\.0\.0$' "$module_file" | awk '{print $1}' | sort -u |
+    while read -r name; do printf '\t%s => %s %s\n' "$name" "$name" "$staging"; done
+  printf ')\n'
+}
+
+kubernetes_ldflags() {
+  local minor=${KUBERNETES_VERSION#v1.} package
+  for package in k8s.io/component-base/version k8s.io/client-go/pkg/version; do
+    printf ' -X %s.gitVersion=%s -X %s.gitMajor=1 -X %s.gitMinor=%s -X %s.gitTreeState=clean' \
+      "$package" "$KUBERNETES_VERSION" "$package" "$package" "${minor%%.*}" "$package"
+  done
+}
+
+module_file_of() { go mod download -json "$1" | sed -n 's/^[[:space:]]*"GoMod": "\(.*\)",\{0,1\}$/\1/p'; }
+
+# build NAME MODULE VERSION PACKAGE LDFLAGS: one binary, moved into place only when it is whole.
+build() {
+  local name=$1 module=$2 version=$3 package=$4 ldflags=$5
+  local folder="$work/${module//\//_}@$version" log
+  log="$folder/$name.log"
+  mkdir -p "$folder" "$bin"
+  cd "$folder"
+  if [ ! -f go.mod ]; then
+    if [ "$module" = k8s.io/kubernetes ]; then
+      kubernetes_go_mod "$(module_file_of "$module@$version")" >go.mod.new
+    else
+      printf 'module sos.network/tools/%s\n\n' "$name" >go.mod.new
+      grep -E '^go [0-9.]+$' "$(module_file_of "$module@$version")" >>go.mod.new
+      printf '\nrequire %s %s\n' "$module" "$version" >>go.mod.new
+    fi
+    mv go.mod.new go.mod
+  fi
+  say "building $name $version ..."
+  CGO_ENABLED=0 go build -mod=mod -trimpath -ldflags "-s -w$ldflags" -o "$folder/$name.new" "$package" >"$log" 2>&1 ||
+    { tail -n 20 "$log" >&2; die "$name did not build; the whole output is in $log"; }
+  mv "$folder/$name.new" "$bin/$name"
+}
+
+make_tool() {
+  local helm_flags="-X helm.sh/helm/v3/internal/version.version=$HELM_VERSION"
+  # Helm decides which Kubernetes it claims to be for by these two (used by `helm template` and kubeVersion checks).
+  helm_flags+=" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=34"
+  helm_flags+=" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
+  case $1 in
+    kube-apiserver | kubectl)
+      build "$1" k8s.io/kubernetes "$KUBERNETES_VERSION" "k8s.io/kubernetes/cmd/$1" "$(kubernetes_ldflags)" ;;
+    etcd) build etcd go.etcd.io/etcd/server/v3 "$ETCD_VERSION" go.etcd.io/etcd/server/v3 "" ;;
+    helm) build helm helm.sh/helm/v3 "$HELM_VERSION" helm.sh/helm/v3/cmd/helm " $helm_flags" ;;
+    kind) build kind sigs.k8s.io/kind "$KIND_VERSION" sigs.k8s.io/kind "" ;;
+    *) die "unknown tool: $1 (known: ${ALL_TOOLS[*]})" ;;
+  esac
+}
+
+where() {
+  command -v "$1" 2>/dev/null || { [ -x "$bin/$1" ] && printf '%s\n' "$bin/$1"; }
+}
+
+main() {
+  case "${1:-}" in
+    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "$0"; exit 0 ;;
+    --where) [ $# -eq 2 ] || die "--where takes one tool"; where "$2"; exit ;;
+    -*) die "unknown option $1 (see --help)" ;;
+  esac
+  local tool missing=()
+  for tool in "${@:-${ALL_TOOLS[@]}}"; do
+    [[ " ${ALL_TOOLS[*]} " == *" $tool "* ]] || die "unknown tool: $tool (known: ${ALL_TOOLS[*]})"
+    where "$tool" >/dev/null || missing+=("$tool")
+  done
+  [ ${#missing[@]} -eq 0 ] && return 0
+  command -v go >/dev/null || die "Go is needed to build: ${missing[*]}"
+  mkdir -p "$work"
+  exec 9>"$cache/kube-tools.lock"
+  flock 9
+  say "building ${missing[*]} from the Go module proxy into $bin (once; some minutes, about 2 GB of Go cache)"
+  for tool in "${missing[@]}"; do
+    local started=$SECONDS
+    where "$tool" >/dev/null && continue # another process was faster while we waited for the lock
+    (make_tool "$tool")
+    say "$tool ready in $((SECONDS - started)) s"
+  done
+}
+
+export GOFLAGS="${GOFLAGS:--buildvcs=false}" GOTOOLCHAIN="${GOTOOLCHAIN:-local}"
+main "$@"
