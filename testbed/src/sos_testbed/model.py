@@ -1,0 +1,154 @@
+"""What a lab consists of, as frozen values. No I/O, no defaults that depend on the machine.
+
+A topology is a graph of switches; hosts and agents hang on a switch; wires join two switch ports. A wire with a
+`Shape` runs through the link emulator, one without is a plain veth pair.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+
+_NAME = re.compile(r"^[a-z][a-z0-9]{0,9}$")
+
+MAX_SWITCHES = 64  # each is an ovs-vswitchd of about 40 MB: a machine's memory is the bound, this is the guard against typing errors
+MAX_RATE_BPS = 40_000_000_000
+MAX_RTT_US = 10_000_000
+
+
+class LabError(Exception):
+    """A lab cannot be what was asked for, or the machine refused a step. The message is one line for the user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What the emulator does to one wire, the same in both directions.
+
+    `rate_bps` counts Ethernet bits on the wire (preamble, gap and checksum included), `rtt_us` is split in half per
+    direction, `loss` is the probability that a packet is dropped in one direction, `queue_bytes` the bytes that may wait.
+    """
+
+    rate_bps: int
+    rtt_us: int
+    loss: float
+    queue_bytes: int
+
+    def __post_init__(self) -> None:
+        """Refuse what the emulator could not do."""
+        if not 1_000_000 <= self.rate_bps <= MAX_RATE_BPS:
+            raise LabError(f"rate: {self.rate_bps} bit/s is outside 1 Mbit/s to 40 Gbit/s")
+        if not 0 <= self.rtt_us <= MAX_RTT_US:
+            raise LabError(f"rtt: {self.rtt_us} us is outside 0 to 10 s")
+        if not 0 <= self.loss < 1:
+            raise LabError(f"loss: {self.loss} is not a probability below 1")
+        if not 1 <= self.queue_bytes <= 1 << 32:
+            raise LabError(f"queue: {self.queue_bytes} bytes is outside 1 byte to 4 GiB")
+
+
+def bdp_bytes(rate_bps: int, rtt_us: int) -> int:
+    """Bandwidth-delay product in bytes, never below 64 full packets, so that a short wire can still carry a burst."""
+    return max(rate_bps * rtt_us // 8_000_000, 64 * 1538)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Switch:
+    """One Open vSwitch in a namespace of its own; `site` is the value of its node's label `sos.network/site`."""
+
+    name: str
+    site: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """An ordinary machine: an address and nothing else."""
+
+    name: str
+    switch: str
+    address: IPv4Interface
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentPlace:
+    """A namespace for the agent of one switch's node; its address comes from its agent-config."""
+
+    name: str
+    switch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """One end of a wire: an interface in a switch's namespace."""
+
+    switch: str
+    port: str
+
+    def __str__(self) -> str:
+        """`edge1.wan0`, as examples and faults name it."""
+        return f"{self.switch}.{self.port}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wire:
+    """A cable between two switches."""
+
+    a: End
+    b: End
+    shape: Shape | None = None
+
+    @property
+    def name(self) -> str:
+        """`edge1-core1`: how a user names the link in `./lab fault link`."""
+        return f"{self.a.switch}-{self.b.switch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """A whole network."""
+
+    name: str
+    switches: tuple[Switch, ...]
+    hosts: tuple[Host, ...]
+    agents: tuple[AgentPlace, ...]
+    wires: tuple[Wire, ...]
+
+    def __post_init__(self) -> None:
+        """Every name is short and used once, every end exists and is used once."""
+        if len(self.switches) > MAX_SWITCHES:
+            raise LabError(f"topology {self.name}: more than {MAX_SWITCHES} switches")
+        names = self.parts()
+        for name in names:
+            if not _NAME.match(name):
+                raise LabError(f"topology {self.name}: {name!r} is not a name of 1 to 10 small letters and digits")
+        _refuse_duplicates(self.name, names)
+        known = {switch.name for switch in self.switches}
+        places: list[Host | AgentPlace] = [*self.hosts, *self.agents]
+        for place in places:
+            if place.switch not in known:
+                raise LabError(f"topology {self.name}: {place.name} hangs on an unknown switch {place.switch!r}")
+        ends = [end for wire in self.wires for end in (wire.a, wire.b)]
+        for end in ends:
+            if end.switch not in known or not _NAME.match(end.port):
+                raise LabError(f"topology {self.name}: wire end {end} does not exist")
+        _refuse_duplicates(self.name, [str(end) for end in ends])
+
+    def parts(self) -> list[str]:
+        """The names of everything that has a namespace."""
+        return [*(s.name for s in self.switches), *(h.name for h in self.hosts), *(a.name for a in self.agents)]
+
+    def shaped(self) -> tuple[Wire, ...]:
+        """The wires that run through the emulator, in the order in which it numbers them."""
+        return tuple(wire for wire in self.wires if wire.shape is not None)
+
+    def wire(self, name: str) -> Wire:
+        """Find a wire by its name (either direction) or by one of its ends; LabError with the known names otherwise."""
+        for wire in self.wires:
+            if name in {wire.name, f"{wire.b.switch}-{wire.a.switch}", str(wire.a), str(wire.b)}:
+                return wire
+        raise LabError(f"no link {name!r}; there are {', '.join(wire.name for wire in self.wires)}")
+
+
+def _refuse_duplicates(topology: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise LabError(f"topology {topology}: {', '.join(twice)} used twice")

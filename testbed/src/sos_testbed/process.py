@@ -1,0 +1,128 @@
+"""Processes of a lab: started in a session of their own, known by pid *and* start time, ended within a bound."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sos_testbed.model import LabError
+from sos_testbed.steps import Spawn
+
+_POLL_S = 0.02
+_KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it; then say so instead of waiting on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pid:
+    """A process that cannot be confused with a later one of the same number."""
+
+    number: int
+    started: int  # clock ticks since boot, proc(5) field 22
+
+
+def read_pid(number: int) -> Pid | None:
+    """The process of that number if it runs (a zombie does not)."""
+    try:
+        stat = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] == "Z" else Pid(number=number, started=int(fields[19]))
+
+
+def start(spawn: Spawn, pid_file: Path) -> Pid:
+    """Start a program and remember it. Its standard input is empty, its output is appended to its log."""
+    Path(spawn.log).parent.mkdir(parents=True, exist_ok=True)
+    with Path(spawn.log).open("ab") as log:
+        child = subprocess.Popen(
+            spawn.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **dict(spawn.env)},
+            start_new_session=True,  # Ctrl-C at the terminal is for us, not for the switches
+        )
+    pid = read_pid(child.pid)
+    if pid is None:
+        raise LabError(f"{spawn.name} ended at once; see {spawn.log}")
+    pid_file.parent.mkdir(parents=True, exist_ok=True)
+    pid_file.write_text(json.dumps({"number": pid.number, "started": pid.started}), encoding="ascii")
+    return pid
+
+
+def find(pid_file: Path) -> Pid | None:
+    """The process a pid file names, if it is still that process."""
+    try:
+        raw = json.loads(pid_file.read_text(encoding="ascii"))
+        remembered = Pid(number=int(raw["number"]), started=int(raw["started"]))
+    except (OSError, ValueError, KeyError):
+        return None
+    return remembered if read_pid(remembered.number) == remembered else None
+
+
+def stop(pid_file: Path, grace_s: float) -> None:
+    """End the process a pid file names: SIGTERM, after `grace_s` SIGKILL. Nothing if it is gone."""
+    pid = find(pid_file)
+    if pid is not None:
+        _signal(pid.number, signal.SIGTERM)
+        if not _gone(pid, grace_s):
+            _signal(pid.number, signal.SIGKILL)
+            _gone(pid, _KILL_WAIT_S)
+    pid_file.unlink(missing_ok=True)
+
+
+def kill(pid_file: Path) -> None:
+    """SIGKILL, as a fault does it."""
+    pid = find(pid_file)
+    if pid is not None:
+        _signal(pid.number, signal.SIGKILL)
+        _gone(pid, _KILL_WAIT_S)
+    pid_file.unlink(missing_ok=True)
+
+
+def kill_in_namespace(netns: str) -> None:
+    """SIGKILL whatever runs in a namespace; LabError if something outlives it."""
+    deadline = time.monotonic() + _KILL_WAIT_S
+    while pids := _pids_in(netns):
+        if time.monotonic() > deadline:
+            raise LabError(f"processes {pids} in {netns} do not end")
+        for number in pids:
+            _signal(number, signal.SIGKILL)
+            _reap(number)
+        time.sleep(_POLL_S)
+
+
+def _pids_in(netns: str) -> list[int]:
+    found = subprocess.run(("ip", "netns", "pids", netns), capture_output=True, text=True, check=False)
+    return [number for number in map(int, found.stdout.split()) if read_pid(number) is not None]
+
+
+def _signal(number: int, what: signal.Signals) -> None:
+    try:
+        os.kill(number, what)
+    except ProcessLookupError:
+        return
+
+
+def _gone(pid: Pid, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while True:
+        _reap(pid.number)
+        if read_pid(pid.number) != pid:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+
+
+def _reap(number: int) -> None:
+    """Collect our own child; others' children are collected by init."""
+    try:
+        os.waitpid(number, os.WNOHANG)
+    except ChildProcessError:
+        return

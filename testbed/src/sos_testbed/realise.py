@@ -1,0 +1,321 @@
+"""topology + lab -> the ordered steps that build it. Pure, and golden-tested without root.
+
+Everything lives in network namespaces named `sos-<lab id>-<part>`, so nothing of a lab is visible in the machine's own
+namespace, interface names inside need no random part, and two labs cannot meet.
+
+    sos-ID-ctl      management bridge `mgmt`, the controller
+    sos-ID-wan      the link emulator, two veth ends per shaped wire
+    sos-ID-edge1 .. one per switch: ovsdb-server, ovs-vswitchd, sos-node
+    sos-ID-client   one per host: `eth0`, an address, cubic
+    sos-ID-agent1   one per agent: the interface of its agent-config, the agent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from sos_testbed.model import AgentPlace, Host, LabError, Switch, Topology, Wire
+from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop
+
+BRIDGE = "br-sos"
+CONTROLLER_ADDRESS = "172.31.255.1"
+OPENFLOW_PORT = 6653
+API_PORT = 8080
+_FIRST_SWITCH_OCTET = 10
+_OVS_TIMEOUT_S = 20
+_HOST_OFPORT = 11  # clear of uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
+_OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    """Absolute paths of the parts under test."""
+
+    controller: str
+    node: str
+    agent: str
+    linkemu: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabPlan:
+    """What realise needs to know besides the topology. `root` is the lab's state folder."""
+
+    lab_id: str
+    root: PurePosixPath
+    programs: Programs
+
+    def netns(self, part: str) -> str:
+        """The namespace of a part."""
+        return f"sos-{self.lab_id}-{part}"
+
+    def folder(self, part: str) -> PurePosixPath:
+        """The state folder of a part."""
+        return self.root / part
+
+    def log(self, name: str) -> str:
+        """The log file of a program."""
+        return str(self.root / "log" / f"{name}.log")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentLink:
+    """The interface between a switch and its agent, as the agent-config says it."""
+
+    place: AgentPlace
+    interface: str
+    address: str
+    mac: str
+    mtu: int
+    host_name: str
+    host_port: int
+
+
+def inside(netns: str, *argv: str) -> tuple[str, ...]:
+    """The command line that runs `argv` in a namespace; the pid stays that of the program."""
+    return ("ip", "netns", "exec", netns, *argv)
+
+
+def build_network(topology: Topology, plan: LabPlan) -> list[Step]:
+    """Namespaces, management network, wires and the emulator."""
+    steps = [_folder(plan.root / "log")]
+    for part in ("ctl", "wan", *topology.parts()):
+        steps += _namespace(plan, part)
+    steps += _management(topology, plan)
+    for index, wire in enumerate(topology.wires):
+        steps += _wire(plan, wire, index)
+    return steps
+
+
+def build_emulator(topology: Topology, plan: LabPlan) -> list[Step]:
+    """One process for all shaped wires; no step at all where no wire is shaped."""
+    if not topology.shaped():
+        return []
+    argv = [plan.programs.linkemu, "--control", str(control_socket(plan))]
+    for wire in topology.shaped():
+        argv += ["--link", _link_argument(topology, wire)]
+    return [_spawn(plan, "linkemu", "wan", tuple(argv), "link emulator")]
+
+
+def control_socket(plan: LabPlan) -> PurePosixPath:
+    """Where the emulator listens for changes and questions."""
+    return plan.root / "linkemu.sock"
+
+
+def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
+    """A database, a switch daemon and a `sos-node` per switch."""
+    steps: list[Step] = []
+    for switch in topology.switches:
+        steps += _switch(plan, switch)
+    return steps
+
+
+def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
+    """Hosts with nothing but an address and the congestion control of a default host."""
+    steps: list[Step] = []
+    for index, host in enumerate(topology.hosts):
+        steps += _host(plan, host, _HOST_OFPORT + index)
+    return steps
+
+
+def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]:
+    """The veth pair between each agent and its switch."""
+    steps: list[Step] = []
+    for link in links:
+        steps += _agent_link(plan, link)
+    return steps
+
+
+def build_controller(plan: LabPlan) -> list[Step]:
+    """The controller, reading its first configuration from a file."""
+    base = plan.root
+    argv = (
+        plan.programs.controller,
+        *("--config", str(base / "controller-config.json"), "--keys", str(base / "keys" / "controller")),
+        *("--token-file", str(base / "token"), "--state", str(base / "controller")),
+        *("--openflow-listen", f"{CONTROLLER_ADDRESS}:{OPENFLOW_PORT}", "--api-listen", f"{CONTROLLER_ADDRESS}:{API_PORT}"),
+    )
+    return [_folder(base / "controller"), _spawn(plan, "controller", "ctl", argv, "controller")]
+
+
+def build_agents(topology: Topology, plan: LabPlan) -> list[Step]:
+    """The agents, each in its own namespace."""
+    steps: list[Step] = []
+    for place in topology.agents:
+        steps.append(_folder(plan.folder(place.name)))
+        argv = (
+            plan.programs.agent,
+            *("--config", str(plan.root / "agent-config"), "--node", place.switch, "--keys", str(plan.root / "keys" / place.switch)),
+            *("--state", str(plan.folder(place.name)), "--attach", "none"),
+        )
+        steps.append(_spawn(plan, place.name, place.name, argv, f"agent {place.name}"))
+    return steps
+
+
+def switch_address(topology: Topology, switch: str) -> str:
+    """A switch's address on the management network."""
+    names = [candidate.name for candidate in topology.switches]
+    if switch not in names:
+        raise LabError(f"no switch {switch!r}; there are {', '.join(names)}")
+    return f"172.31.255.{_FIRST_SWITCH_OCTET + names.index(switch)}"
+
+
+def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
+    """The command line of an OVS tool that talks to one switch of the lab."""
+    folder = plan.folder(switch)
+    database = (f"--db=unix:{folder}/db.sock",) if tool == "ovs-vsctl" else ()
+    return ("env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
+
+
+def _folder(path: PurePosixPath) -> Step:
+    return Step(title=f"folder {path.name}", do=MakeFolder(path=str(path)), undo=RemoveTree(path=str(path)))
+
+
+def _spawn(plan: LabPlan, name: str, part: str, argv: tuple[str, ...], title: str) -> Step:
+    do = Spawn(name=name, argv=inside(plan.netns(part), *argv), log=plan.log(name))
+    return Step(title=title, do=do, undo=Stop(name=name))
+
+
+def _run(title: str, do: tuple[str, ...], undo: tuple[str, ...]) -> Step:
+    return Step(title=title, do=Run(argv=do), undo=Run(argv=undo))
+
+
+def _namespace(plan: LabPlan, part: str) -> Iterator[Step]:
+    name = plan.netns(part)
+    title = f"namespace {part}"
+    yield Step(title=title, do=Run(argv=("ip", "netns", "add", name)), undo=DeleteNamespace(name=name))
+    yield _run(title, ("ip", "-n", name, "link", "set", "lo", "up"), ("ip", "-n", name, "link", "set", "lo", "down"))
+
+
+def _veth(plan: LabPlan, a: tuple[str, str], b: tuple[str, str], title: str) -> Iterator[Step]:
+    """A pair between (part, interface) `a` and `b`, both ends up, without IPv6 chatter."""
+    (part_a, name_a), (part_b, name_b) = a, b
+    add = ("ip", "link", "add", "name", name_a, "netns", plan.netns(part_a), "type", "veth")
+    yield _run(
+        title,
+        (*add, "peer", "name", name_b, "netns", plan.netns(part_b)),
+        ("ip", "-n", plan.netns(part_a), "link", "del", name_a),
+    )
+    for part, name in (a, b):
+        yield _run(
+            title,
+            ("ip", "-n", plan.netns(part), "link", "set", name, "addrgenmode", "none", "up"),
+            ("ip", "-n", plan.netns(part), "link", "set", name, "down"),
+        )
+
+
+def _management(topology: Topology, plan: LabPlan) -> Iterator[Step]:
+    ctl = plan.netns("ctl")
+    title = "management network"
+    yield _run(title, ("ip", "-n", ctl, "link", "add", "mgmt", "type", "bridge"), ("ip", "-n", ctl, "link", "del", "mgmt"))
+    yield from _address(ctl, "mgmt", f"{CONTROLLER_ADDRESS}/24", title)
+    yield _run(title, ("ip", "-n", ctl, "link", "set", "mgmt", "up"), ("ip", "-n", ctl, "link", "set", "mgmt", "down"))
+    for switch in topology.switches:
+        yield from _veth(plan, ("ctl", switch.name), (switch.name, "mgmt0"), title)
+        yield _run(
+            title,
+            ("ip", "-n", ctl, "link", "set", switch.name, "master", "mgmt"),
+            ("ip", "-n", ctl, "link", "set", switch.name, "nomaster"),
+        )
+        yield from _address(plan.netns(switch.name), "mgmt0", f"{switch_address(topology, switch.name)}/24", title)
+
+
+def _address(netns: str, interface: str, address: str, title: str) -> Iterator[Step]:
+    yield _run(
+        title,
+        ("ip", "-n", netns, "address", "replace", address, "dev", interface),
+        ("ip", "-n", netns, "address", "del", address, "dev", interface),
+    )
+
+
+def _wire(plan: LabPlan, wire: Wire, index: int) -> Iterator[Step]:
+    a, b = (wire.a.switch, wire.a.port), (wire.b.switch, wire.b.port)
+    if wire.shape is None:
+        yield from _veth(plan, a, b, f"wire {wire.name}")
+        return
+    near, far = emulator_ends(index)
+    yield from _veth(plan, a, ("wan", near), f"wire {wire.name}")
+    yield from _veth(plan, ("wan", far), b, f"wire {wire.name}")
+
+
+def emulator_ends(index: int) -> tuple[str, str]:
+    """The two interfaces in the emulator's namespace that belong to wire number `index`."""
+    return f"w{index}a", f"w{index}b"
+
+
+def _link_argument(topology: Topology, wire: Wire) -> str:
+    shape = wire.shape
+    if shape is None:
+        raise LabError(f"wire {wire.name} is not shaped")
+    near, far = emulator_ends(topology.wires.index(wire))
+    return f"{wire.name},{near},{far},rate={shape.rate_bps},delay={shape.rtt_us / 2e6:.6f},loss={shape.loss},queue={shape.queue_bytes}"
+
+
+def _switch(plan: LabPlan, switch: Switch) -> Iterator[Step]:
+    folder, name = plan.folder(switch.name), switch.name
+    title = f"switch {name}"
+    env = ("env", f"OVS_RUNDIR={folder}", f"OVS_DBDIR={folder}", f"OVS_LOGDIR={folder}")
+    yield _folder(folder)
+    yield _run(title, ("ovsdb-tool", "create", f"{folder}/conf.db", _OVS_SCHEMA), ("rm", "-f", f"{folder}/conf.db"))
+    database = (
+        *env,
+        "ovsdb-server",
+        f"{folder}/conf.db",
+        f"--remote=punix:{folder}/db.sock",
+        f"--unixctl={folder}/ovsdb.ctl",
+        "--no-chdir",
+    )
+    yield _spawn(plan, f"{name}-ovsdb", name, database, title)
+    # TSO is read once, when ovs-vswitchd starts: it has to be in the database before
+    init = ("--retry", "--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
+    yield _run(title, ovs(plan, name, "ovs-vsctl", *init), ("rm", "-f", f"{folder}/conf.db"))
+    daemon = (
+        "ovs-vswitchd",
+        f"unix:{folder}/db.sock",
+        f"--unixctl={folder}/vswitchd.ctl",
+        f"--pidfile={folder}/ovs-vswitchd.pid",
+        "--no-chdir",
+    )
+    yield _spawn(plan, f"{name}-ovs", name, daemon, title)
+    node = (
+        plan.programs.node,
+        *("--config", str(plan.root / "node-config"), "--node", name, "--state", f"{folder}/node"),
+        *("--ovs-rundir", str(folder), "--status-file", f"{folder}/node-status.json"),
+    )
+    yield _folder(folder / "node")
+    yield _spawn(plan, f"{name}-node", name, node, f"sos-node {name}")
+
+
+def _host(plan: LabPlan, host: Host, port_no: int) -> Iterator[Step]:
+    netns, title = plan.netns(host.name), f"host {host.name}"
+    yield from _veth(plan, (host.name, "eth0"), (host.switch, host.name), title)
+    yield from _address(netns, "eth0", str(host.address), title)
+    # what `ip route` shows for the address, plus the congestion control of an ordinary Linux machine
+    route = ("ip", "-n", netns, "route", "change", str(host.address.network), "dev", "eth0", "proto", "kernel", "scope", "link")
+    source = ("src", str(host.address.ip))
+    yield _run(title, (*route, *source, "congctl", "cubic"), (*route, *source))
+    yield _port(plan, host.switch, host.name, port_no, title)
+
+
+def _port(plan: LabPlan, switch: str, interface: str, port_no: int, title: str) -> Step:
+    wait = ("wait-until", "Bridge", BRIDGE, "--")
+    add = ("--may-exist", "add-port", BRIDGE, interface, "--", "set", "Interface", interface, f"ofport_request={port_no}")
+    return _run(
+        title,
+        ovs(plan, switch, "ovs-vsctl", *wait, *add),
+        ovs(plan, switch, "ovs-vsctl", "--no-wait", "--if-exists", "del-port", BRIDGE, interface),
+    )
+
+
+def _agent_link(plan: LabPlan, link: AgentLink) -> Iterator[Step]:
+    netns, title = plan.netns(link.place.name), f"agent port {link.place.name}"
+    yield from _veth(plan, (link.place.name, link.interface), (link.place.switch, link.host_name), title)
+    yield _run(
+        title,
+        ("ip", "-n", netns, "link", "set", link.interface, "address", link.mac, "mtu", str(link.mtu)),
+        ("ip", "-n", netns, "link", "set", link.interface, "down"),
+    )
+    yield from _address(netns, link.interface, link.address, title)
+    yield _port(plan, link.place.switch, link.host_name, link.host_port, title)

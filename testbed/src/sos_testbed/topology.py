@@ -1,0 +1,153 @@
+r"""The networks a lab can be, by name. Pure.
+
+`figure8` (thesis figure 8): two sites, two paths through one core switch each.
+
+                      core1
+       client        /     \        server
+             \      /wan0   \wan0  /
+              edge1          edge2
+             /      \wan1   /wan1  \
+       agent1        \     /        agent2
+                      core2
+
+`line` leaves core2 out. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
+The wires of edge1 carry the whole delay of their path; the others are plain cables.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import IPv4Interface
+
+from sos_testbed.model import AgentPlace, End, Host, LabError, Shape, Switch, Topology, Wire, bdp_bytes
+
+DEFAULT_RATE_BPS = 500_000_000
+DEFAULT_RTT_US = 59_000  # the paper's path between Clemson and Cambridge
+
+_RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_TIME_UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
+_BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathOptions:
+    """What a user says about one path; `queue_bytes=None` means one bandwidth-delay product."""
+
+    rate_bps: int = DEFAULT_RATE_BPS
+    rtt_us: int = DEFAULT_RTT_US
+    loss: float = 0.0
+    queue_bytes: int | None = None
+
+    def shape(self) -> Shape:
+        """The shape of the path's long wire."""
+        queue = bdp_bytes(self.rate_bps, self.rtt_us) if self.queue_bytes is None else self.queue_bytes
+        return Shape(rate_bps=self.rate_bps, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=queue)
+
+
+def parse_rate(text: str) -> int:
+    """`500mbit`, `1g`, `1.5gbit` or bits per second -> bits per second."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)(?:bit|bps|bit/s)?", text.strip().lower())
+    if not found:
+        raise LabError(f"--rate: {text!r} is not a rate such as 500mbit or 1gbit")
+    return round(float(found[1]) * _RATE_UNITS[found[2]])
+
+
+def parse_time_us(text: str) -> int:
+    """`59ms`, `800us`, `0.2s` or a bare number of milliseconds -> microseconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(us|ms|s)?", text.strip().lower())
+    if not found:
+        raise LabError(f"--rtt: {text!r} is not a time such as 59ms")
+    return round(float(found[1]) * _TIME_UNITS[found[2] or "ms"])
+
+
+def parse_loss(text: str) -> float:
+    """`1%` or `0.01` -> 0.01."""
+    raw = text.strip()
+    try:
+        value = float(raw.removesuffix("%")) / (100 if raw.endswith("%") else 1)
+    except ValueError:
+        raise LabError(f"--loss: {text!r} is not a share such as 1% or 0.01") from None
+    if not 0 <= value < 1:
+        raise LabError(f"--loss: {text!r} is not a share below 1 (write 1% or 0.01 for one packet in a hundred)")
+    return value
+
+
+def parse_queue(text: str) -> int | None:
+    """`bdp` -> None (one bandwidth-delay product), `1m`, `256ki` or bytes -> bytes."""
+    raw = text.strip().lower()
+    if raw == "bdp":
+        return None
+    found = re.fullmatch(r"(\d+)([kmg]i?)?b?", raw)
+    if not found:
+        raise LabError(f"--queue: {text!r} is neither bdp nor a number of bytes")
+    return int(found[1]) * _BYTE_UNITS[found[2] or ""]
+
+
+def _edges(transit: tuple[str, ...], wires: tuple[Wire, ...], name: str) -> Topology:
+    return Topology(
+        name=name,
+        switches=(
+            Switch(name="edge1", site="west"),
+            *(Switch(name=core, site=core) for core in transit),
+            Switch(name="edge2", site="east"),
+        ),
+        hosts=(
+            Host(name="client", switch="edge1", address=IPv4Interface("10.0.0.11/24")),
+            Host(name="server", switch="edge2", address=IPv4Interface("10.0.0.139/24")),
+        ),
+        agents=(AgentPlace(name="agent1", switch="edge1"), AgentPlace(name="agent2", switch="edge2")),
+        wires=wires,
+    )
+
+
+def _path(core: str, port: str, shape: Shape) -> tuple[Wire, Wire]:
+    return (
+        Wire(a=End(switch="edge1", port=port), b=End(switch=core, port="wan0"), shape=shape),
+        Wire(a=End(switch=core, port="wan1"), b=End(switch="edge2", port=port)),
+    )
+
+
+def figure8(path1: PathOptions, path2: PathOptions) -> Topology:
+    """Two sites, two paths."""
+    wires = (*_path("core1", "wan0", path1.shape()), *_path("core2", "wan1", path2.shape()))
+    return _edges(("core1", "core2"), wires, "figure8")
+
+
+def line(path1: PathOptions, _path2: PathOptions) -> Topology:
+    """Two sites, one path."""
+    return _edges(("core1",), _path("core1", "wan0", path1.shape()), "line")
+
+
+def geni(path1: PathOptions, path2: PathOptions) -> Topology:
+    """figure8 under the name of the thesis' national network."""
+    wires = (*_path("core1", "wan0", path1.shape()), *_path("core2", "wan1", path2.shape()))
+    return _edges(("core1", "core2"), wires, "geni")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """A named topology and what its two paths are when nothing is said."""
+
+    build: Callable[[PathOptions, PathOptions], Topology]
+    path1: PathOptions
+    path2: PathOptions
+
+
+BUILDERS: dict[str, Builder] = {
+    "figure8": Builder(build=figure8, path1=PathOptions(), path2=PathOptions()),
+    "line": Builder(build=line, path1=PathOptions(), path2=PathOptions()),
+    "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on either, which is a gigabit wire
+        build=geni,
+        path1=PathOptions(rate_bps=1_000_000_000, rtt_us=54_000),
+        path2=PathOptions(rate_bps=1_000_000_000, rtt_us=160_000),
+    ),
+}
+
+
+def builder(name: str) -> Builder:
+    """The builder of that name, or LabError with the known names."""
+    if name not in BUILDERS:
+        raise LabError(f"no topology {name!r}; there are {', '.join(sorted(BUILDERS))}")
+    return BUILDERS[name]
