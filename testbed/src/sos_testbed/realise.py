@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
+from sos_testbed import web
 from sos_testbed.model import AgentPlace, Host, LabError, Switch, Topology, Wire
-from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop
+from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
 CONTROLLER_ADDRESS = "172.31.255.1"
@@ -169,8 +170,30 @@ def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
     return ("env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
 
 
+def build_web(topology: Topology, plan: LabPlan) -> list[Step]:
+    """A web server on every host, all serving the lab's `www` folder."""
+    steps = [_folder(plan.folder("www"))]
+    for host in topology.hosts:
+        folder = plan.folder(host.name)
+        conf = folder / "nginx.conf"
+        steps += [_folder(folder), _file(conf, web.build_config(folder, plan.folder("www")))]
+        # -e: the compiled-in error log is opened before the configuration is read
+        argv = ("nginx", "-e", "stderr", "-c", str(conf), "-p", str(folder))
+        steps.append(_spawn(plan, f"{host.name}-web", host.name, argv, f"web server {host.name}"))
+    return steps
+
+
+def build_files(contents: dict[str, str], mode: int = 0o644) -> list[Step]:
+    """Configuration files, each written whole."""
+    return [_file(PurePosixPath(path), text, mode) for path, text in sorted(contents.items())]
+
+
 def _folder(path: PurePosixPath) -> Step:
     return Step(title=f"folder {path.name}", do=MakeFolder(path=str(path)), undo=RemoveTree(path=str(path)))
+
+
+def _file(path: PurePosixPath, text: str, mode: int = 0o644) -> Step:
+    return Step(title="configuration", do=WriteFile(path=str(path), text=text, mode=mode), undo=RemoveTree(path=str(path)))
 
 
 def _spawn(plan: LabPlan, name: str, part: str, argv: tuple[str, ...], title: str) -> Step:

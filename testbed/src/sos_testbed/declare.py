@@ -1,0 +1,174 @@
+"""From an example folder to the documents the parts of a lab read. The testbed stands in for the operator here.
+
+Nodes are made up from the topology: one per switch, labelled `sos.network/site=<site>`. What a custom resource means is
+known to sos_compile alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from ipaddress import IPv4Interface
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sos_compile import AgentAllocation, Allocations, LoadError, Node, Observed, Settings, World, compile_world
+from sos_compile import load as load_files
+from sos_compile.keys import files_for_controller, files_for_site
+from sos_compile.world import Json, Loaded
+
+from sos_testbed.model import LabError, Topology
+from sos_testbed.realise import CONTROLLER_ADDRESS, OPENFLOW_PORT, AgentLink
+
+CONTROLLER = "default"  # the SosController a lab runs; others of an example are not started
+POOL = "default"  # the SosAgent pool a lab runs
+KEY_ID = 1
+SERVICE_KIND = "SosService"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Documents:
+    """One generation of everything the parts read."""
+
+    controller: Json
+    nodes: dict[str, Json]
+    agents: dict[str, Json]
+    allocations: Allocations
+    warnings: tuple[str, ...]
+
+    @property
+    def generation(self) -> int:
+        """The generation of the controller's document."""
+        return int(self.controller["generation"])
+
+    def agent_ids(self) -> set[str]:
+        """The agents that have to register."""
+        return {str(document["agentId"]) for document in self.agents.values()}
+
+    def dpids(self) -> set[str]:
+        """The datapaths that have to connect."""
+        return {str(document["bridge"]["datapathId"]) for document in self.nodes.values()}
+
+
+def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
+    """Read custom resources; `services=False` leaves the SosServices out. LabError in one line naming the file."""
+    try:
+        objects = load_files(paths)
+    except LoadError as error:
+        raise LabError(str(error)) from None
+    return tuple(loaded for loaded in objects if services or loaded.obj.get("kind") != SERVICE_KIND)
+
+
+def merge(objects: Iterable[Loaded], changed: Iterable[Loaded]) -> tuple[Loaded, ...]:
+    """What `kubectl apply` would leave: changed objects replace those of the same kind, namespace and name."""
+    by_key = {_key(loaded): loaded for loaded in objects}
+    by_key.update({_key(loaded): loaded for loaded in changed})
+    return tuple(by_key.values())
+
+
+def without_service(objects: Iterable[Loaded], name: str) -> tuple[Loaded, ...]:
+    """The objects without one SosService, named `bulk` or `default/bulk`; LabError if it is not there."""
+    wanted = name if "/" in name else f"default/{name}"
+    kept, services = [], []
+    for loaded in objects:
+        kind, namespace, own = _key(loaded)
+        if kind == SERVICE_KIND:
+            services.append(f"{namespace}/{own}")
+        if kind != SERVICE_KIND or f"{namespace}/{own}" != wanted:
+            kept.append(loaded)
+    if wanted not in services:
+        raise LabError(f"no SosService {wanted}; there are {', '.join(services) or 'none'}")
+    return tuple(kept)
+
+
+def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int, allocations: Allocations) -> Documents:
+    """Compile for the nodes of a topology. LabError with one line per problem: file, object, field. Pure."""
+    nodes = tuple(Node(name=switch.name, labels={"sos.network/site": switch.site}) for switch in topology.switches)
+    endpoint = f"tcp:{CONTROLLER_ADDRESS}:{OPENFLOW_PORT}"
+    world = World(
+        objects=objects,
+        nodes=nodes,
+        settings=Settings(generation=generation),
+        observed=Observed(endpoints={CONTROLLER: (endpoint,)}, allocations=allocations),
+    )
+    compiled = compile_world(world)
+    errors = [problem.line() for problem in compiled.problems if not problem.warning]
+    if errors:
+        raise LabError("\n".join(errors))
+    missing = sorted({switch.name for switch in topology.switches} - set(compiled.nodes))
+    if missing:
+        raise LabError(f"no SosSite selects the nodes of {', '.join(missing)} (label sos.network/site)")
+    if CONTROLLER not in compiled.controllers:
+        raise LabError(f"no SosController {CONTROLLER!r} is declared")
+    return Documents(
+        controller=compiled.controllers[CONTROLLER],
+        nodes={name: compiled.nodes[name] for name in sorted(compiled.nodes)},
+        agents={node: document for (pool, node), document in sorted(compiled.agents.items()) if pool == POOL},
+        allocations=compiled.allocations,
+        warnings=tuple(problem.line() for problem in compiled.problems if problem.warning),
+    )
+
+
+def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ...]:
+    """The interfaces of the agents; LabError where a topology has a place for an agent and the example none."""
+    links = []
+    for place in topology.agents:
+        document = documents.agents.get(place.switch)
+        if document is None:
+            raise LabError(f"no SosAgent {POOL!r} covers the node {place.switch}")
+        interface = document["interface"]
+        links.append(
+            AgentLink(
+                place=place,
+                interface=interface["name"],
+                address=str(IPv4Interface(interface["address"])),
+                mac=interface["mac"],
+                mtu=int(interface["mtu"]),
+                host_name=interface["hostName"],
+                host_port=int(interface["hostPort"]),
+            )
+        )
+    return tuple(links)
+
+
+def files(documents: Documents, root: PurePosixPath) -> dict[str, str]:
+    """Path -> text of every configuration file of a lab."""
+    found = {"controller-config.json": documents.controller}
+    found |= {f"node-config/{node}.json": document for node, document in documents.nodes.items()}
+    found |= {f"agent-config/{node}.json": document for node, document in documents.agents.items()}
+    return {str(root / name): json.dumps(document, indent=1, sort_keys=True) + "\n" for name, document in found.items()}
+
+
+def key_files(documents: Documents, master: bytes, root: PurePosixPath) -> dict[str, str]:
+    """Path -> text of every key file: the controller's folder, and one per agent's node."""
+    sites = [int(site["id"]) for site in documents.controller["sites"]]
+    found = {root / "keys" / "controller" / name: text for name, text in files_for_controller(master, KEY_ID, sites).items()}
+    for node, document in documents.agents.items():
+        own = files_for_site(master, KEY_ID, int(document["site"]["id"]), sites)
+        found |= {root / "keys" / node / name: text for name, text in own.items()}
+    return {str(path): text + "\n" for path, text in found.items()}
+
+
+def encode_allocations(allocations: Allocations) -> dict[str, Any]:
+    """Allocations as JSON, for the lab's folder."""
+    return {
+        "sites": dict(allocations.sites),
+        "controllers": dict(allocations.controllers),
+        "nodes": dict(allocations.nodes),
+        "agents": [asdict(agent) for agent in allocations.agents],
+    }
+
+
+def parse_allocations(raw: dict[str, Any]) -> Allocations:
+    """Back from the lab's folder."""
+    agents = tuple(AgentAllocation(**agent) for agent in raw["agents"])
+    return Allocations(sites=raw["sites"], controllers=raw["controllers"], nodes=raw["nodes"], agents=agents)
+
+
+def _key(loaded: Loaded) -> tuple[str, str, str]:
+    metadata = loaded.obj.get("metadata")
+    fields = metadata if isinstance(metadata, dict) else {}
+    kind = str(loaded.obj.get("kind", ""))
+    namespace = str(fields.get("namespace") or "default") if kind == SERVICE_KIND else ""
+    return kind, namespace, str(fields.get("name", f"{loaded.file}:{loaded.index}"))

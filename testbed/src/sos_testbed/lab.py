@@ -1,0 +1,320 @@
+"""One lab from up to down: its folder, its parts, and waiting until they have found each other.
+
+The folder `${SOS_STATE:-/run/sos-lab}/<id>/` is all there is to know about a lab; any later command reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from sos_compile import Allocations
+from sos_compile.world import Loaded
+
+from sos_testbed import declare, northbound, process, realise
+from sos_testbed.declare import Documents
+from sos_testbed.model import LabError, Topology
+from sos_testbed.realise import LabPlan, Programs
+from sos_testbed.runner import Report, Runner, lock, silent, write_file
+from sos_testbed.steps import Spawn, Step
+from sos_testbed.topology import BUILDERS, PathOptions, builder
+
+READY_TIMEOUT_S = 90.0  # discovery needs a few seconds; the rest is for a machine that is busy with other things
+PAYLOAD_BYTES = 100_000_000
+_POLL_S = 0.2
+_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+_REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a user asks for. `name=None` takes the topology's name, with a number if that is in use."""
+
+    topology: str = "figure8"
+    path1: PathOptions | None = None
+    path2: PathOptions | None = None
+    example: Path = _REPOSITORY / "examples" / "01-two-sites"
+    services: bool = True
+    name: str | None = None
+
+    def build(self) -> Topology:
+        """The topology with these paths."""
+        chosen = builder(self.topology)
+        return chosen.build(self.path1 or chosen.path1, self.path2 or chosen.path2)
+
+
+def state_root() -> Path:
+    """The folder of all labs."""
+    return Path(os.environ.get("SOS_STATE", "/run/sos-lab"))
+
+
+def find_programs(environment: dict[str, str]) -> Programs:
+    """Where the parts under test are: `SOS_BIN_<NAME>` or where set-up builds them. LabError if one is missing."""
+    target = environment.get("CARGO_TARGET_DIR")
+    agent_target = Path(target) if target else _REPOSITORY / "agent-image" / "target"
+    linkemu_target = Path(target) if target else _REPOSITORY / "testbed" / "linkemu" / "target"
+    paths = {
+        "controller": _REPOSITORY / ".venv" / "bin" / "sos-controller",
+        "node": agent_target / "release" / "sos-node",
+        "agent": agent_target / "release" / "sos-agent",
+        "linkemu": linkemu_target / "release" / "sos-linkemu",
+    }
+    found = {name: Path(environment.get(f"SOS_BIN_{name.upper()}", path)) for name, path in paths.items()}
+    missing = [str(path) for path in found.values() if not os.access(path, os.X_OK)]
+    if missing:
+        raise LabError(f"not built: {', '.join(missing)} (scripts/setup.sh builds it)")
+    return Programs(**{name: str(path) for name, path in found.items()})
+
+
+class Lab:
+    """A lab in its folder. Construct through `create`, `find` or `every`."""
+
+    def __init__(self, root: Path, report: Report = silent) -> None:
+        self.root = root
+        self.report = report
+        self.runner = Runner(root, report)
+        self._facts: dict[str, Any] = {}
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What lab.json says; LabError if this is no complete lab."""
+        if not self._facts:
+            try:
+                self._facts = json.loads((self.root / "lab.json").read_text(encoding="utf-8"))
+            except (OSError, ValueError):
+                raise LabError(f"{self.root.name} is not a complete lab (./lab down --all removes it)") from None
+        return self._facts
+
+    @property
+    def name(self) -> str:
+        """The name the user gave, or the folder's where the lab never got that far."""
+        try:
+            return str(self.facts["name"])
+        except LabError:
+            return self.root.name
+
+    @property
+    def topology(self) -> Topology:
+        """The network of this lab."""
+        paths = [PathOptions(**raw) for raw in self.facts["paths"]]
+        return builder(self.facts["topology"]).build(paths[0], paths[1])
+
+    @property
+    def plan(self) -> LabPlan:
+        """Names and places of this lab."""
+        return LabPlan(lab_id=self.root.name, root=PurePosixPath(self.root), programs=Programs(**self.facts["programs"]))
+
+    @property
+    def documents(self) -> Documents:
+        """What was declared last."""
+        return declare.compile_lab(self.objects, self.topology, self.facts["generation"], self._allocations)
+
+    @property
+    def objects(self) -> tuple[Loaded, ...]:
+        """The custom resources in force."""
+        return tuple(Loaded(**raw) for raw in self.facts["objects"])
+
+    @property
+    def _allocations(self) -> Allocations:
+        return declare.parse_allocations(self.facts["allocations"])
+
+    def exec_argv(self, part: str, command: Iterable[str]) -> tuple[str, ...]:
+        """The command line that runs something at a host, agent or switch."""
+        known = [*self.topology.parts(), "ctl", "wan"]
+        if part not in known:
+            raise LabError(f"no {part!r} in this lab; there are {', '.join(known)}")
+        return realise.inside(self.plan.netns(part), *command)
+
+    def spawns(self) -> dict[str, Spawn]:
+        """Every program of the lab by name, as it was started."""
+        plan, topology = self.plan, self.topology
+        steps: list[Step] = [
+            *realise.build_emulator(topology, plan),
+            *realise.build_switches(topology, plan),
+            *realise.build_controller(plan),
+            *realise.build_agents(topology, plan),
+            *realise.build_web(topology, plan),
+        ]
+        return {step.do.name: step.do for step in steps if isinstance(step.do, Spawn)}
+
+    def start(self, name: str) -> None:
+        """Start one program again after `kill`; nothing if it runs."""
+        spawn = self.spawns()[name]
+        if process.find(self.runner.pid_file(name)) is None:
+            process.start(spawn, self.runner.pid_file(name))
+
+    def kill(self, name: str) -> None:
+        """SIGKILL one program."""
+        process.kill(self.runner.pid_file(name))
+
+    def dead(self) -> list[str]:
+        """Programs that should run and do not."""
+        return [name for name in self.spawns() if process.find(self.runner.pid_file(name)) is None]
+
+    def save(self, **changes: Any) -> None:
+        """Change lab.json."""
+        self._facts = {**self._facts, **changes}
+        write_file(self.root / "lab.json", json.dumps(self._facts, indent=1) + "\n")
+
+    def declare(self, objects: tuple[Loaded, ...]) -> Documents:
+        """Compile, write agents' and nodes' files and hand the controller the next generation."""
+        with lock(self.root / "lock"):
+            documents = declare.compile_lab(objects, self.topology, self.facts["generation"] + 1, self._allocations)
+            for path, text in declare.files(documents, self.plan.root).items():
+                write_file(Path(path), text)
+            northbound.put_config(self.plan, documents.controller, (self.root / "token").read_text(encoding="ascii").strip())
+            self._remember(objects, documents)
+        return documents
+
+    def _remember(self, objects: tuple[Loaded, ...], documents: Documents) -> None:
+        self.save(
+            objects=[asdict(loaded) for loaded in objects],
+            allocations=declare.encode_allocations(documents.allocations),
+            generation=documents.generation,
+        )
+
+    def down(self) -> None:
+        """Take everything back; LabError with what could not be."""
+        with lock(self.root / "lock"):
+            problems = self.runner.undo_all()
+        if problems:
+            raise LabError(f"lab {self.root.name}: " + "; ".join(problems))
+
+
+def every() -> list[Lab]:
+    """All labs of this machine, complete or not."""
+    root = state_root()
+    return [Lab(path) for path in sorted(root.iterdir()) if path.is_dir()] if root.is_dir() else []
+
+
+def find(name: str | None) -> Lab:
+    """The lab of that name or id; without a name the only one. LabError says which there are."""
+    labs = every()
+    names = ", ".join(sorted(lab.name for lab in labs)) or "none (./lab up)"
+    chosen = [lab for lab in labs if name is None or name in {lab.name, lab.root.name}]
+    if len(chosen) != 1:
+        raise LabError(f"{'which lab' if name is None else f'no lab {name!r}'}? up: {names}" + (" (--lab NAME)" if chosen else ""))
+    return chosen[0]
+
+
+def up(options: Options, report: Report = silent) -> Lab:
+    """Build a lab and wait until it works. Whatever interrupts this, everything done so far is taken back."""
+    if os.geteuid() != 0:
+        raise LabError("a lab needs root: it makes network namespaces")
+    topology = options.build()
+    objects = declare.load([options.example], services=options.services)
+    documents = declare.compile_lab(objects, topology, 1, Allocations())
+    programs = find_programs(dict(os.environ))
+    lab = Lab(_new_folder(), report)
+    try:
+        with lock(lab.root / "lock"):
+            lab.save(**_first_facts(options, topology, programs))
+            lab._remember(objects, documents)
+            _build(lab, topology, documents)
+            wait_ready(lab, documents)
+    except BaseException:
+        report("taking the lab down again")
+        lab.runner.undo_all()
+        raise
+    return lab
+
+
+def _first_facts(options: Options, topology: Topology, programs: Programs) -> dict[str, Any]:
+    chosen = BUILDERS[options.topology]
+    names = {lab.name for lab in every()}
+    if options.name is not None and options.name in names:
+        raise LabError(f"lab {options.name!r} is up already (./lab down {options.name})")
+    numbered = (f"{options.topology}-{number}" for number in range(2, len(names) + 3))
+    name = options.name or next(name for name in (options.topology, *numbered) if name not in names)
+    paths = [asdict(options.path1 or chosen.path1), asdict(options.path2 or chosen.path2)]
+    return {"name": name, "topology": topology.name, "paths": paths, "programs": asdict(programs), "example": str(options.example)}
+
+
+def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
+    plan = lab.plan
+    secret = {**declare.key_files(documents, secrets.token_bytes(32), plan.root), str(plan.root / "token"): secrets.token_hex(32) + "\n"}
+    lab.runner.perform(realise.build_files(secret, mode=0o600))
+    lab.runner.perform(realise.build_files(declare.files(documents, plan.root)))
+    lab.runner.perform(realise.build_network(topology, plan))
+    lab.runner.perform(realise.build_emulator(topology, plan))
+    lab.runner.perform(realise.build_controller(plan))
+    lab.runner.perform(realise.build_switches(topology, plan))
+    lab.runner.perform(realise.build_hosts(topology, plan))
+    lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan))
+    lab.runner.perform(realise.build_agents(topology, plan))
+    lab.runner.perform(realise.build_web(topology, plan))
+    make_payload(lab.root / "www" / "100M", PAYLOAD_BYTES)
+
+
+def make_payload(path: Path, size: int) -> None:
+    """A file of `size` random bytes: random, so that nothing on the way can be clever about it."""
+    chunk = 1 << 20
+    with path.open("wb") as file:
+        for offset in range(0, size, chunk):
+            file.write(os.urandom(min(chunk, size - offset)))
+
+
+def missing(lab: Lab, documents: Documents) -> list[str]:
+    """What a lab still waits for, in words; empty = ready. LabError if the controller does not answer."""
+    status = northbound.get(lab.plan, "/v1/status")
+    waits = []
+    if status["config"].get("generation") != documents.generation:
+        waits.append(f"configuration {documents.generation}")
+    connected = {datapath["dpid"] for datapath in status["datapaths"] if datapath["connected"]}
+    if absent := len(documents.dpids() - connected):
+        waits.append(f"{absent} datapaths")
+    registered = {agent["id"] for agent in status["agents"] if agent["willing"]}
+    if absent := len(documents.agent_ids() - registered):
+        waits.append(f"{absent} agents")
+    wires = len(lab.topology.wires)
+    if status["links"] < wires:
+        waits.append(f"{wires - status['links']} links")
+    waits += [f"service {service['id']} ({service['reason']})" for service in status["services"] if service["state"] != "Programmed"]
+    return waits
+
+
+def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_S) -> None:
+    """Wait until datapaths, links, agents and services are there; LabError names what is not, or which program died."""
+    deadline = time.monotonic() + timeout_s
+    told = ""
+    while True:
+        try:
+            waits = missing(lab, documents)
+        except LabError as error:
+            waits = [str(error)]
+        if not waits:
+            return
+        if dead := lab.dead():
+            raise LabError(f"{dead[0]} has ended: {tail(lab, dead[0])}")
+        if time.monotonic() > deadline:
+            raise LabError(f"not ready after {timeout_s:.0f} s: waiting for {', '.join(waits)}; logs in {lab.root}/log")
+        if (line := f"waiting for {', '.join(waits)}") != told and not line.startswith("waiting for controller"):
+            lab.report(told := line)
+        time.sleep(_POLL_S)
+
+
+def tail(lab: Lab, program: str, lines: int = 5) -> str:
+    """The end of a program's log, in one line."""
+    try:
+        text = (lab.root / "log" / f"{program}.log").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "no log"
+    return " | ".join(text.strip().splitlines()[-lines:]) or "its log is empty"
+
+
+def _new_folder() -> Path:
+    root = state_root()
+    root.mkdir(parents=True, exist_ok=True)
+    while True:
+        path = root / "".join(secrets.choice(_ALPHABET) for _ in range(6))
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue
+        return path
