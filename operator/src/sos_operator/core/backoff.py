@@ -1,0 +1,30 @@
+"""How long to wait before the next pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BACKOFF_FIRST_S = 1.0
+BACKOFF_LAST_S = 60.0  # a cluster that has been broken for minutes is asked once a minute
+POLL_PENDING_S = 2.0  # somebody is waiting for a condition to turn
+POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the last pass left behind, as far as timing is concerned."""
+
+    failed: bool
+    pending: bool
+
+
+def next_delay(outcome: Outcome, failures: int, jitter: float) -> float:
+    """Seconds until the next pass when nothing wakes it before.
+
+    `failures` counts passes that failed in a row, this one included; `jitter` is a random number from 0 to 1, so that
+    several operators that lost the same API server do not come back in step (up to half of the wait is cut off).
+    """
+    if outcome.failed:
+        wait = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(max(failures - 1, 0), 10))
+        return wait * (1 - jitter / 2)
+    return POLL_PENDING_S if outcome.pending else POLL_STEADY_S

@@ -1,0 +1,43 @@
+"""The key Secrets: which there must be, and what is in them (spec/README.md clauses 4 and 5; derivation in sos_compile.keys)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sos_compile import keys
+
+FIRST_KEY_ID = 1  # 0 is not a key id
+TOKEN_FILE = "token"  # noqa: S105 - the name of a key in a Secret, not a secret
+
+
+def master_file(key_id: int) -> str:
+    """Name of a master key inside the master Secret."""
+    return f"master-{key_id}"
+
+
+def parse_masters(files: Mapping[str, bytes]) -> dict[int, bytes]:
+    """Master keys by key id from a Secret's data (`master-<key id>` -> 64 hex digits); what does not parse is left out."""
+    found: dict[int, bytes] = {}
+    for name, content in files.items():
+        prefix, _, number = name.partition("-")
+        if prefix != "master" or not (number.isascii() and number.isdecimal()) or not 1 <= int(number) <= keys.MAX_KEY_ID:
+            continue
+        try:
+            key = bytes.fromhex(content.decode("ascii").strip())
+        except ValueError:
+            continue
+        if len(key) == keys.KEY_BYTES:
+            found[int(number)] = key
+    return found
+
+
+def controller_files(masters: Mapping[int, bytes], site_ids: Iterable[int]) -> dict[str, str]:
+    """Key folder of a controller, for every master key there is (two while keys are being rotated)."""
+    ids = sorted(set(site_ids))
+    return {name: text for key_id in sorted(masters) for name, text in keys.files_for_controller(masters[key_id], key_id, ids).items()}
+
+
+def site_files(masters: Mapping[int, bytes], own: int, site_ids: Iterable[int]) -> dict[str, str]:
+    """Key folder of the agents of site `own`."""
+    ids = sorted(set(site_ids))
+    return {name: text for key_id in sorted(masters) for name, text in keys.files_for_site(masters[key_id], key_id, own, ids).items()}

@@ -1,0 +1,114 @@
+"""From the desired children and the ones in the cluster to the calls that make them agree.
+
+Nothing is created because it "does not exist": every child is applied whole, and left out only when the one in the
+cluster is exactly what our last apply of the same manifest returned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY_LABEL, kind_of
+
+Manifest = dict[str, Any]
+
+# Fields of metadata that the API server keeps for itself. `uid` stays in: an object deleted and made anew is another one.
+_SERVER_METADATA = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Ref:
+    """Name of one object in the cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        """As people write it: Kind namespace/name."""
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+def ref_of(obj: Manifest) -> Ref:
+    """The reference of a manifest or of an object from the cluster."""
+    meta = obj["metadata"]
+    return Ref(obj["kind"], meta.get("namespace") or "", meta["name"])
+
+
+def digest(value: object) -> str:
+    """A short stable digest of plain data."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def fingerprint(obj: Manifest) -> str:
+    """Digest of what somebody could have changed in an object: all but its status and the server's own metadata."""
+    meta = {k: v for k, v in obj["metadata"].items() if k not in _SERVER_METADATA}
+    rest = {k: v for k, v in obj.items() if k not in ("status", "metadata", "apiVersion", "kind")}
+    return digest([meta, rest])
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What one apply left: the manifest's digest and the fingerprint of what the server made of it."""
+
+    manifest: str
+    result: str
+
+
+Memory = Mapping[Ref, Applied]
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The calls to make, in order."""
+
+    apply: tuple[Manifest, ...]
+    delete: tuple[Manifest, ...]
+
+    @property
+    def empty(self) -> bool:
+        """True if the cluster is as desired."""
+        return not self.apply and not self.delete
+
+
+def owned(obj: Manifest) -> bool:
+    """True for objects that carry our label. Everything else is never deleted."""
+    labels = obj["metadata"].get("labels") or {}
+    return bool(labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER)
+
+
+_ORDER = {kind.kind: place for place, kind in enumerate(CHILD_KINDS)}
+
+
+def _place(obj: Manifest) -> tuple[int, Ref]:
+    return (_ORDER.get(obj["kind"], len(_ORDER)), ref_of(obj))
+
+
+def plan(desired: Iterable[Manifest], observed: Iterable[Manifest], memory: Memory, keep: frozenset[Ref] = frozenset()) -> Changes:
+    """Changes that turn `observed` into `desired`.
+
+    `keep` names objects that are not desired but must stay a while (their node is still cleaning up). Objects being deleted
+    are left to the cluster.
+    """
+    wanted = {ref_of(m): m for m in desired}
+    for manifest in wanted.values():
+        kind_of(manifest)  # an unknown kind is a bug, found before the first call
+    present = {ref_of(o): o for o in observed}
+    apply = [m for ref, m in wanted.items() if not _as_left(m, present.get(ref), memory.get(ref))]
+    delete = [o for ref, o in present.items() if ref not in wanted and ref not in keep and owned(o) and not _going(o)]
+    return Changes(tuple(sorted(apply, key=_place)), tuple(sorted(delete, key=_place, reverse=True)))
+
+
+def _going(obj: Manifest) -> bool:
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def _as_left(manifest: Manifest, present: Manifest | None, applied: Applied | None) -> bool:
+    if present is None or applied is None:
+        return False
+    return applied.manifest == digest(manifest) and applied.result == fingerprint(present)

@@ -1,0 +1,80 @@
+"""The only module that knows kopf. It wakes the loop and does nothing else.
+
+Two kopf operators run in the process, because one cannot watch SosServices in every namespace and children in the
+release namespace only, and a cluster-wide watch of pods would need rights this operator should not have.
+Low-level event handlers leave no finalizer and no annotation on anybody's object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import kopf
+
+from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, SECRET, Kind
+from sos_operator.settings import Settings
+from sos_operator.wake import WakeQueue
+
+# A changed Secret is noticed at the next resync: watching Secrets would hold all of them in memory for nothing.
+WATCHED_CHILDREN = tuple(kind for kind in (*CHILD_KINDS, POD) if kind is not SECRET)
+
+
+def watch_tasks(queue: WakeQueue, settings: Settings, stop: asyncio.Event, missing: frozenset[Kind]) -> list[asyncio.Task[None]]:
+    """Start both operators; `missing` are optional kinds the cluster does not serve. They end when `stop` is set."""
+    wide = _registry(queue, (*OWN_KINDS, NODE, NAMESPACE), settings.kubeconfig is not None)
+    near = _registry(queue, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
+    return [
+        asyncio.create_task(
+            kopf.operator(registry=wide, settings=_settings(select=()), clusterwide=True, standalone=True, stop_flag=stop), name="watch-cluster"
+        ),
+        asyncio.create_task(
+            kopf.operator(
+                registry=near,
+                settings=_settings(select=WATCHED_CHILDREN),
+                namespaces=[settings.namespace],
+                standalone=True,
+                stop_flag=stop,
+            ),
+            name="watch-children",
+        ),
+    ]
+
+
+def _registry(queue: WakeQueue, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> Any:
+        return kopf.login_with_kubeconfig(**kwargs) if kubeconfig else kopf.login_with_service_account(**kwargs)
+
+    for kind in kinds:
+        _register(registry, queue, kind)
+    return registry
+
+
+def _register(registry: kopf.OperatorRegistry, queue: WakeQueue, kind: Kind) -> None:
+    @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
+    def wake(**_: Any) -> None:
+        queue.wake(kind.plural)
+
+
+def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False  # events are written on transitions of conditions, not per log line
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.connect_timeout = 10
+    settings.scanning.disabled = True  # no rights on CRDs needed; the kinds are known
+    settings.peering.standalone = True
+    settings.execution.max_workers = 8
+    settings.queueing.worker_limit = 16
+    for kind in select:
+        settings.watching.label_selectors[_selector(kind)] = OWNER_SELECTOR
+    return settings
+
+
+def _selector(kind: Kind) -> Any:
+    return (kind.group, kind.version, kind.plural) if kind.group else (kind.version, kind.plural)

@@ -1,0 +1,29 @@
+"""What the operator counts. Written by the loop only; no decision reads it back."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from sos_operator import __version__
+
+
+class Metrics:
+    """Counters and gauges of one process."""
+
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        self.registry = registry
+        self.reconciles = Counter("sos_operator_reconcile", "Passes of the reconcile loop", ["result"], registry=registry)
+        self.duration = Histogram("sos_operator_reconcile_duration_seconds", "Duration of one pass", registry=registry)
+        self.writes = Counter("sos_operator_writes", "Calls that change the cluster", ["verb", "kind", "result"], registry=registry)
+        self.pushes = Counter("sos_operator_config_pushes", "Configurations sent to controllers", ["controller", "result"], registry=registry)
+        self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass", registry=registry)
+        self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
+        self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)
+        self.queue_wakes = Counter("sos_operator_wakes", "Times the loop was woken by a watch", registry=registry)
+        build = Gauge("sos_operator_build_info", "Always 1; the version is in the label", ["version"], registry=registry)
+        build.labels(version=__version__).set(1)
+
+    def text(self) -> bytes:
+        """The Prometheus text format."""
+        return generate_latest(self.registry)

@@ -1,0 +1,160 @@
+"""A real kube-apiserver with etcd on loopback, for tests. No kubelet and no controllers: tests play those where needed."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+START_TIMEOUT_S = 120.0
+
+
+@cache
+def tool(name: str) -> str:
+    """Path of a tool that scripts/kube-tools.sh provides; builds it if it is nowhere."""
+    script = ROOT / "scripts" / "kube-tools.sh"
+    subprocess.run([str(script), name], check=True)
+    return subprocess.run([str(script), "--where", name], check=True, capture_output=True, text=True).stdout.strip()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Kube:
+    """A running API server: kubectl as administrator, and kubeconfigs for others."""
+
+    folder: Path
+    url: str
+    admin: Path
+
+    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, config: Path | None = None) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "KUBECONFIG": str(config or self.admin), "HOME": str(self.folder)}
+        done = subprocess.run([tool("kubectl"), *args], input=stdin, env=env, capture_output=True, text=True, timeout=60)
+        assert not check or done.returncode == 0, f"kubectl {' '.join(args)}: {done.stderr}"
+        return done
+
+    def apply(self, *objects: Mapping[str, Any]) -> None:
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(list(objects)))
+
+    def get(self, *args: str) -> dict[str, Any]:
+        return dict(json.loads(self.kubectl("get", *args, "-o", "json").stdout))
+
+    def items(self, *args: str) -> list[dict[str, Any]]:
+        return list(self.get(*args)["items"])
+
+    def patch_status(self, kind: str, name: str, namespace: str, status: Mapping[str, Any]) -> None:
+        self.kubectl("patch", kind, name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+    def config_for(self, name: str, token: str) -> Path:
+        """Write a kubeconfig that uses a bearer token."""
+        path = self.folder / f"{name}.kubeconfig"
+        path.write_text(yaml.safe_dump(_kubeconfig(self.url, token)))
+        path.chmod(0o600)
+        return path
+
+
+def _kubeconfig(url: str, token: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "test", "cluster": {"server": url, "insecure-skip-tls-verify": True}}],
+        "users": [{"name": "user", "user": {"token": token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "user"}}],
+        "current-context": "test",
+    }
+
+
+@contextmanager
+def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _etcd_command(folder: Path, client: int, peer: int) -> list[str]:
+    return [
+        tool("etcd"),
+        f"--data-dir={folder / 'etcd'}",
+        f"--listen-client-urls=http://127.0.0.1:{client}",
+        f"--advertise-client-urls=http://127.0.0.1:{client}",
+        f"--listen-peer-urls=http://127.0.0.1:{peer}",
+        f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
+        f"--initial-cluster=default=http://127.0.0.1:{peer}",
+        "--unsafe-no-fsync",
+    ]
+
+
+def _apiserver_command(folder: Path, etcd: int, port: int) -> list[str]:
+    key = folder / "service-accounts.key"
+    return [
+        tool("kube-apiserver"),
+        f"--etcd-servers=http://127.0.0.1:{etcd}",
+        f"--secure-port={port}",
+        "--bind-address=127.0.0.1",
+        f"--cert-dir={folder / 'certs'}",
+        "--authorization-mode=RBAC",
+        f"--token-auth-file={folder / 'tokens.csv'}",
+        "--service-account-issuer=https://kubernetes.test",
+        f"--service-account-key-file={key}",
+        f"--service-account-signing-key-file={key}",
+        "--service-cluster-ip-range=10.96.0.0/24",
+        # No controller manager makes `default` service accounts here, and pods are written by tests.
+        "--disable-admission-plugins=ServiceAccount",
+    ]
+
+
+@contextmanager
+def kube_apiserver() -> Iterator[Kube]:
+    """Start etcd and kube-apiserver in a folder of their own; both are gone afterwards."""
+    with ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="sos-kube-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        admin_token = secrets.token_hex(16)
+        (folder / "tokens.csv").write_text(f"{admin_token},admin,admin,system:masters\n")
+        subprocess.run(["openssl", "genrsa", "-out", str(folder / "service-accounts.key"), "2048"], check=True, capture_output=True)
+        etcd_port, peer_port, port = free_port(), free_port(), free_port()
+        stack.enter_context(_process(_etcd_command(folder, etcd_port, peer_port), folder / "etcd.log"))
+        server = stack.enter_context(_process(_apiserver_command(folder, etcd_port, port), folder / "apiserver.log"))
+        url = f"https://127.0.0.1:{port}"
+        admin = folder / "admin.kubeconfig"
+        admin.write_text(yaml.safe_dump(_kubeconfig(url, admin_token)))
+        kube = Kube(folder, url, admin)
+        _await_ready(kube, server)
+        yield kube
+
+
+def _await_ready(kube: Kube, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
+        assert server.poll() is None, "kube-apiserver ended:\n" + (kube.folder / "apiserver.log").read_text()[-3000:]
+        ready = kube.kubectl("get", "--raw", "/readyz", check=False).returncode == 0
+        if ready and kube.kubectl("get", "namespace", "default", check=False).returncode == 0:
+            return
+        time.sleep(0.3)
+    raise AssertionError("kube-apiserver did not become ready:\n" + (kube.folder / "apiserver.log").read_text()[-3000:])
