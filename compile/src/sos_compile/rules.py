@@ -1,0 +1,64 @@
+"""Validation rules of the CRDs, evaluated as the API server does (x-kubernetes-validations, Common Expression Language).
+
+The language itself is a library's; here are only the functions of Kubernetes' CEL environment that the rules use, over IP addresses and prefixes.
+An address or prefix is represented by its text, which is what a rule can get at anyway.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from functools import cache
+from typing import Any
+
+import cel
+
+from sos_compile.text import is_cidr, parse_cidr
+
+USES_OLD_SELF = re.compile(r"\boldSelf\b")
+
+
+class RuleError(Exception):
+    """A rule that cannot be evaluated: a fault of the CRD, as the API server would say when the CRD is applied."""
+
+
+def holds(rule: str, value: Any, old: Any = None) -> bool:
+    """Return whether `rule` is true of `value` (`self`); `old` is `oldSelf` for rules about changes. Raises RuleError."""
+    context = cel.Context()
+    for name, function in FUNCTIONS.items():
+        context.add_function(name, function)
+    context.add_variable("self", value)
+    if USES_OLD_SELF.search(rule):
+        context.add_variable("oldSelf", old)
+    try:
+        result = _program(rule).execute(context)
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise RuleError(f"rule {rule!r}: {error}") from error
+    if not isinstance(result, bool):
+        raise RuleError(f"rule {rule!r}: gives {type(result).__name__}, not a bool")
+    return result
+
+
+@cache
+def _program(rule: str) -> Any:
+    return cel.compile(rule)
+
+
+def _cidr(text: str) -> str:
+    return str(parse_cidr(text))
+
+
+def _masked(text: str) -> str:
+    return str(parse_cidr(text).network)
+
+
+def _ip_of(text: str) -> str:
+    return str(parse_cidr(text).ip)
+
+
+def _family(text: str) -> int:
+    return ipaddress.ip_address(text).version
+
+
+FUNCTIONS = {"isCIDR": is_cidr, "cidr": _cidr, "masked": _masked, "ip": _ip_of, "family": _family}
+"""Functions of the CIDR and IP libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""

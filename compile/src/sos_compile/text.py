@@ -1,0 +1,40 @@
+"""Addresses, prefixes and port ranges as text."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+
+CIDR = re.compile(r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
+
+
+def is_cidr(text: str) -> bool:
+    """Return whether the text is an address with a prefix length (host bits may be set), as format `cidr` and isCIDR() judge."""
+    try:
+        parse_cidr(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
+    """Return the address and its network. Raises ValueError; netmasks in place of a length are refused."""
+    if not CIDR.match(text):
+        raise ValueError(f"{text!r} is not an address with a prefix length")
+    return ipaddress.ip_interface(text)
+
+
+def is_ipv4(text: str) -> bool:
+    """Return whether the text is an IPv4 address."""
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def ports(ranges: Iterable[tuple[int, int]]) -> str:
+    """Return port ranges in short: `22,80,5000-5999`; every port is `*`."""
+    listed = [str(first) if first == last else f"{first}-{last}" for first, last in ranges]
+    return "*" if listed == ["1-65535"] else ",".join(listed)
