@@ -1,0 +1,67 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Relays chosen TCP connections over many streams to the agent at the other site.
+#[derive(Debug, Parser)]
+#[command(name = "sos-agent", version)]
+pub struct Cli {
+    /// The agent-config: a file, or a folder that holds <NODE>.json
+    #[arg(long, value_name = "PATH")]
+    pub config: PathBuf,
+    /// Name of this node
+    #[arg(long, value_name = "NAME")]
+    pub node: String,
+    /// Folder of key files (site-<keyid>, pair-<site id>-<keyid>)
+    #[arg(long, value_name = "DIR", required_unless_present = "check")]
+    pub keys: Option<PathBuf>,
+    /// Folder for the last good configuration
+    #[arg(long, value_name = "DIR", required_unless_present = "check")]
+    pub state: Option<PathBuf>,
+    /// How the interface comes to be
+    #[arg(long, value_enum, default_value_t = Attach::Host)]
+    pub attach: Attach,
+    /// Form of the log on standard error; RUST_LOG filters it
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+    /// Only check the configuration: prints what is wrong and exits 1, or prints ok and exits 0
+    #[arg(long)]
+    pub check: bool,
+}
+
+/// How the agent gets its interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Attach {
+    /// Make a network namespace and a veth pair; the outer end stays in this namespace
+    Host,
+    /// This is the agent's own namespace already and the interface exists
+    None,
+}
+
+/// Form of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object a line
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn keys_and_state_are_needed_to_run_but_not_to_check() {
+        assert!(Cli::try_parse_from(["sos-agent", "--config", "x", "--node", "n"]).is_err());
+        assert!(Cli::try_parse_from(["sos-agent", "--config", "x", "--node", "n", "--check"]).is_ok());
+    }
+}

@@ -1,0 +1,245 @@
+//! Carries out what [`crate::netplan`] and [`crate::nft`] say: the only module that changes the system's network.
+
+use std::fs::File;
+use std::io::{ErrorKind, Write as _};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
+use std::process::{Command, Stdio};
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use tracing::{debug, info};
+
+use crate::config::AgentConfig;
+use crate::hex::parse_mac;
+use crate::netplan::{self, Ip, Present, Sysctl};
+
+/// Why the network could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum NetError {
+    /// A command could not be started.
+    #[error("cannot run {program}: {error} (are nftables and iproute2 installed?)")]
+    Start {
+        /// Which program.
+        program: &'static str,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A command failed.
+    #[error("{command}: {message}")]
+    Failed {
+        /// The whole command.
+        command: String,
+        /// What it said.
+        message: String,
+    },
+    /// A system call failed.
+    #[error("{what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        error: std::io::Error,
+    },
+    /// The configured interface does not exist.
+    #[error("interface {name} does not exist in this network namespace; --attach none needs one that is there already")]
+    NoInterface {
+        /// Its name.
+        name: String,
+    },
+    /// A needed kernel setting cannot be made.
+    #[error("/proc/sys/{path} is {found:?} and cannot be set to {wanted:?}: {error}")]
+    Sysctl {
+        /// Path below `/proc/sys`.
+        path: String,
+        /// Value found.
+        found: String,
+        /// Value needed.
+        wanted: String,
+        /// Why it cannot be set.
+        error: std::io::Error,
+    },
+}
+
+/// Binds the metrics listener; called before [`attach_host`], so that it stays in the host's namespace.
+///
+/// # Errors
+/// The address is in use or not ours.
+pub fn bind_metrics(address: SocketAddr) -> Result<std::net::TcpListener, NetError> {
+    let failed = |error| NetError::System { what: "cannot listen on metricsAddress", error };
+    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
+}
+
+/// Moves this thread, and every thread started from it later, into a new network namespace that is joined to the present
+/// one by a veth pair. The namespace, and with it both ends, is gone when the last of these threads is.
+///
+/// # Errors
+/// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by something that is no veth.
+pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
+    let system = |what| move |error: std::io::Error| NetError::System { what, error };
+    let host = File::open("/proc/thread-self/ns/net").map_err(system("cannot open this network namespace"))?;
+    run(&netplan::free_outer_end(config))?;
+    unshare(CloneFlags::CLONE_NEWNET)
+        .map_err(|e| system("cannot make a network namespace (SYS_ADMIN needed)")(e.into()))?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), host.as_raw_fd());
+    run(&netplan::veth_pair(config, &path))?;
+    // Only threads started from this one live in the new namespace, so the outer end is reached from one that goes back.
+    let up = netplan::outer_end_up(config);
+    std::thread::scope(|scope| {
+        let back = || -> Result<(), NetError> {
+            setns(&host, CloneFlags::CLONE_NEWNET)
+                .map_err(|e| system("cannot enter the host's network namespace")(e.into()))?;
+            run(&up)
+        };
+        scope.spawn(back).join().expect("the closure does not panic")
+    })?;
+    configure(config, Present::default())
+}
+
+/// Configures an interface that is there already, as far as it is not yet.
+///
+/// # Errors
+/// The interface does not exist, or something cannot be set.
+pub fn attach_none(config: &AgentConfig) -> Result<(), NetError> {
+    let name = &config.interface.name;
+    let shown = output(Command::new("ip").args(["-json", "address", "show", "dev", name]), "ip");
+    let shown = shown.map_err(|error| match error {
+        NetError::Failed { .. } => NetError::NoInterface { name: name.clone() },
+        other => other,
+    })?;
+    configure(config, present(config, &shown))
+}
+
+/// Brings routes in line with a new configuration.
+///
+/// # Errors
+/// A route cannot be set.
+pub fn update_routes(config: &AgentConfig) -> Result<(), NetError> {
+    netplan::routes(config).iter().try_for_each(run)
+}
+
+fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
+    netplan::inner(config, present).iter().try_for_each(run)?;
+    netplan::sysctls(config).iter().try_for_each(set)
+}
+
+/// Reads `ip -json address show dev NAME`.
+fn present(config: &AgentConfig, json: &[u8]) -> Present {
+    let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();
+    let link = &document[0];
+    let addresses = link["addr_info"].as_array().cloned().unwrap_or_default();
+    let wanted = config.interface.address;
+    Present {
+        mac: link["address"].as_str().and_then(parse_mac) == Some(config.interface.mac),
+        address: addresses.iter().any(|entry| {
+            let local = entry["local"].as_str().and_then(|text| text.parse::<Ipv4Addr>().ok());
+            local == Some(wanted.addr()) && entry["prefixlen"].as_u64() == Some(wanted.prefix_len().into())
+        }),
+    }
+}
+
+fn run(command: &Ip) -> Result<(), NetError> {
+    match output(Command::new("ip").args(&command.arguments), "ip") {
+        Err(NetError::Failed { message, .. }) if command.may_fail => {
+            debug!(command = command.arguments.join(" "), message, "nothing to tidy up");
+            Ok(())
+        }
+        other => other.map(|_| ()),
+    }
+}
+
+fn output(command: &mut Command, program: &'static str) -> Result<Vec<u8>, NetError> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| NetError::Start { program, error })?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(NetError::Failed { command: format!("{program} {}", arguments.join(" ")), message })
+}
+
+/// Sets what is not as it should be. In a container `/proc/sys` is often mounted read-only although the namespace is the
+/// container's own; then it is mounted writable for this process alone, which needs `SYS_ADMIN`.
+fn set(setting: &Sysctl) -> Result<(), NetError> {
+    let path = format!("/proc/sys/{}", setting.path);
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    if found.split_whitespace().eq(setting.value.split_whitespace()) {
+        return Ok(());
+    }
+    let mut written = std::fs::write(&path, &setting.value);
+    if written.as_ref().is_err_and(|error| error.kind() == ErrorKind::ReadOnlyFilesystem) {
+        written = mount_writable().and_then(|()| std::fs::write(&path, &setting.value));
+    }
+    match written {
+        Ok(()) => Ok(()),
+        Err(error) if !setting.required => {
+            info!(path, wanted = setting.value, %error, "kernel setting left as it is");
+            Ok(())
+        }
+        Err(error) => {
+            let (path, wanted) = (setting.path.clone(), setting.value.clone());
+            Err(NetError::Sysctl { path, found: found.trim().to_owned(), wanted, error })
+        }
+    }
+}
+
+fn mount_writable() -> std::io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    let none = None::<&str>;
+    mount(none, "/", none, MsFlags::MS_PRIVATE | MsFlags::MS_REC, none)?;
+    mount(none, "/proc/sys", none, MsFlags::MS_REMOUNT | MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
+/// Applies a script with `nft -f -`: one transaction.
+///
+/// # Errors
+/// nft is missing or refuses the script.
+pub fn nft(script: &str) -> Result<(), NetError> {
+    let start = |error| NetError::Start { program: "nft", error };
+    let mut command = Command::new("nft");
+    let mut child = command
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(start)?;
+    // A child that dies early is judged by its exit status and its words, not by our broken pipe.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(script.as_bytes());
+    let output = child.wait_with_output().map_err(start)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(NetError::Failed { command: "nft -f -".to_owned(), message })
+}
+
+/// Packet counters of the table, by name.
+///
+/// # Errors
+/// nft is missing or the table is.
+pub fn nft_counters() -> Result<Vec<(&'static str, u64)>, NetError> {
+    let arguments = ["--json", "list", "counters", "table", "inet", "sos"];
+    output(Command::new("nft").args(arguments), "nft").map(|json| crate::nft::parse_counters(&json))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    #[test]
+    fn sees_what_an_interface_has() {
+        let config = config();
+        let shown = br#"[{"ifname": "net0", "address": "02:53:00:5f:0c:12", "addr_info": [
+            {"family": "inet", "local": "10.0.0.126", "prefixlen": 24},
+            {"family": "inet6", "local": "fe80::1", "prefixlen": 64}]}]"#;
+        assert_eq!(present(&config, shown), Present { address: true, mac: true });
+        let other = br#"[{"address": "02:53:00:5f:0c:13", "addr_info": [{"local": "10.0.0.126", "prefixlen": 25}]}]"#;
+        assert_eq!(present(&config, other), Present::default());
+        assert_eq!(present(&config, b"[]"), Present::default());
+    }
+}

@@ -1,0 +1,188 @@
+//! What has to be done to a network namespace before the data plane can run in it, as a list of commands and settings.
+//!
+//! Pure: [`crate::netns`] carries it out. Everything here lives in the agent's own namespace, except the outer end of the
+//! veth pair (attach `host`), and goes away with it.
+
+use std::collections::BTreeSet;
+
+use ipnet::Ipv4Net;
+
+use crate::config::AgentConfig;
+use crate::hex::format_mac;
+use crate::nft::MARK;
+
+/// Routing table that delivers marked packets locally, whatever their destination.
+pub const LOCAL_TABLE: u32 = 5_345;
+/// Priority of the rule that looks into it: after the table `local` (0), before `main` (32766).
+const RULE_PRIORITY: u32 = 5_345;
+/// Largest socket buffer the kernel may grow to, bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
+const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
+
+/// One command of iproute2, without the leading `ip`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ip {
+    /// Arguments.
+    pub arguments: Vec<String>,
+    /// It only tidies up: failing is expected when there is nothing to tidy.
+    pub may_fail: bool,
+}
+
+fn ip(arguments: &str) -> Ip {
+    Ip { arguments: arguments.split_whitespace().map(str::to_owned).collect(), may_fail: false }
+}
+
+fn tidy(arguments: &str) -> Ip {
+    Ip { may_fail: true, ..ip(arguments) }
+}
+
+/// One kernel setting below `/proc/sys`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sysctl {
+    /// Path below `/proc/sys`.
+    pub path: String,
+    /// Value.
+    pub value: String,
+    /// Without it the data plane does not work; otherwise it only works less well.
+    pub required: bool,
+}
+
+/// What is known of the interface before anything is changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Present {
+    /// It has the configured address.
+    pub address: bool,
+    /// It has the configured MAC address.
+    pub mac: bool,
+}
+
+/// Makes the veth pair from inside the new namespace; `host` names the host's namespace in a form `ip` takes. An outer end
+/// left by an agent that was killed is removed first: its namespace may take a moment to die.
+#[must_use]
+pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
+    let interface = &config.interface;
+    ip(&format!(
+        "link add name {} mtu {mtu} type veth peer name {} mtu {mtu} netns {host}",
+        interface.name,
+        interface.host_name,
+        mtu = interface.mtu,
+    ))
+}
+
+/// Commands in the host's namespace before the pair is made: the name must be free.
+#[must_use]
+pub fn free_outer_end(config: &AgentConfig) -> Ip {
+    tidy(&format!("link delete dev {} type veth", config.interface.host_name))
+}
+
+/// Commands in the host's namespace after the pair was made.
+#[must_use]
+pub fn outer_end_up(config: &AgentConfig) -> Ip {
+    ip(&format!("link set dev {} up", config.interface.host_name))
+}
+
+/// Commands that configure the inner interface, the route and the neighbour of the discovery address, and the delivery
+/// of marked packets. Running them twice changes nothing.
+#[must_use]
+pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
+    let interface = &config.interface;
+    let discovery = &config.discovery;
+    let name = &interface.name;
+    let mut commands = vec![ip("link set dev lo up")];
+    if !present.mac {
+        commands.push(ip(&format!("link set dev {name} address {}", format_mac(interface.mac))));
+    }
+    commands.push(ip(&format!("link set dev {name} mtu {} up", interface.mtu)));
+    if !present.address {
+        commands.push(ip(&format!("-4 address replace {} dev {name}", interface.address)));
+    }
+    commands.extend(routes(config));
+    commands.push(ip(&format!("-4 route replace {}/32 dev {name} scope link", discovery.address)));
+    commands.push(ip(&format!(
+        "neighbour replace {} lladdr {} dev {name} nud permanent",
+        discovery.address,
+        format_mac(discovery.mac),
+    )));
+    let rule = format!("priority {RULE_PRIORITY} fwmark {MARK:#x}/{MARK:#x} lookup {LOCAL_TABLE}");
+    commands.push(tidy(&format!("-4 rule delete {rule}")));
+    commands.push(ip(&format!("-4 rule add {rule}")));
+    commands.push(ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")));
+    commands
+}
+
+/// Routes to everything the configuration names and the subnet does not hold. Never a default route: with attach `none`
+/// the namespace may be a pod's, whose own default route leads into the cluster.
+#[must_use]
+pub fn routes(config: &AgentConfig) -> Vec<Ip> {
+    let Some(gateway) = config.interface.gateway else { return Vec::new() };
+    let subnet = config.interface.address.trunc();
+    let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| Ipv4Net::from(agent.address));
+    let prefixes = config.peers.iter().flat_map(|peer| &peer.prefixes).chain(&config.site.prefixes);
+    let services = config.services.iter().flat_map(|service| service.from.iter().chain(&service.to));
+    let beyond: BTreeSet<Ipv4Net> = prefixes
+        .chain(services)
+        .map(Ipv4Net::trunc)
+        .chain(agents)
+        .filter(|prefix| !subnet.contains(prefix))
+        .collect();
+    let name = &config.interface.name;
+    beyond.into_iter().map(|p| ip(&format!("-4 route replace {p} via {gateway} dev {name}"))).collect()
+}
+
+/// Kernel settings of the agent's namespace.
+#[must_use]
+pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
+    let name = &config.interface.name;
+    let setting = |required, path: String, value: String| Sysctl { path, value, required };
+    let needed = |path: String, value: &str| setting(true, path, value.to_owned());
+    let wished = |path: &str, value: String| setting(false, format!("net/ipv4/{path}"), value);
+    vec![
+        needed("net/ipv4/ip_forward".to_owned(), "1"),
+        // A redirected packet leaves by the interface it came in on; the client must not be told to go around us.
+        needed("net/ipv4/conf/all/send_redirects".to_owned(), "0"),
+        needed(format!("net/ipv4/conf/{name}/send_redirects"), "0"),
+        // The source addresses of redirected packets are not routed back the way they came.
+        needed("net/ipv4/conf/all/rp_filter".to_owned(), "0"),
+        needed(format!("net/ipv4/conf/{name}/rp_filter"), "0"),
+        wished("tcp_rmem", format!("4096 131072 {MAX_SOCKET_BUFFER}")),
+        wished("tcp_wmem", format!("4096 65536 {MAX_SOCKET_BUFFER}")),
+        wished("tcp_slow_start_after_idle", "0".to_owned()),
+        wished("tcp_mtu_probing", "1".to_owned()),
+        wished("tcp_max_syn_backlog", "8192".to_owned()),
+        // An accepted socket takes the DSCP of its SYN over, from where the agent copies it to the far leg.
+        wished("tcp_reflect_tos", "1".to_owned()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    fn lines(commands: &[Ip]) -> String {
+        commands.iter().map(|c| format!("{}{}\n", if c.may_fail { "-" } else { "" }, c.arguments.join(" "))).collect()
+    }
+
+    #[test]
+    fn a_new_namespace_is_set_up_as_agreed() {
+        let mut config = config();
+        config.interface.gateway = Some("10.0.0.1".parse().unwrap());
+        config.services[0].to.push("192.0.2.0/24".parse().unwrap());
+        let mut commands = vec![free_outer_end(&config), veth_pair(&config, "/proc/7/fd/3"), outer_end_up(&config)];
+        commands.extend(inner(&config, Present::default()));
+        assert_eq!(lines(&commands), include_str!("../tests/golden/attach-host.txt"));
+    }
+
+    #[test]
+    fn what_is_there_is_left_alone() {
+        let commands = lines(&inner(&config(), Present { address: true, mac: true }));
+        assert!(!commands.contains("address"), "{commands}");
+        assert!(!commands.contains(" via "), "{commands}");
+    }
+
+    #[test]
+    fn every_required_setting_names_a_reachable_file() {
+        for setting in sysctls(&config()) {
+            assert!(setting.path.starts_with("net/ipv4/") && !setting.path.contains(".."), "{setting:?}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Which flows this agent's own configuration covers (spec/node-config.md clauses 11 and 12).
+//!
+//! Neither a controller nor a peer is trusted to send a flow to an address that the agent's configuration does not cover:
+//! both orders and streams pass through here.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::config::{AgentConfig, Role, Service};
+
+/// A client's TCP connection as the network sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowKey {
+    /// The client's address and port.
+    pub client: SocketAddrV4,
+    /// The server's address and port.
+    pub server: SocketAddrV4,
+}
+
+impl std::fmt::Display for FlowKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} -> {}", self.client, self.server)
+    }
+}
+
+/// The first Ingress service that covers a flow: the order of services is the order in which they are tried.
+#[must_use]
+pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> {
+    config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
+}
+
+/// The first Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer
+/// agent, hence its site.
+#[must_use]
+pub fn ingress_service_towards<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) -> Option<&'a Service> {
+    config.services.iter().find(|s| s.role == Role::Ingress && s.peer == site && covers(s, flow))
+}
+
+/// Whether the far agent may connect to the flow's server in the client's name, for a peer of `site`: the client must be
+/// inside that site's prefixes or the service's `from`, the server and port inside one of the Egress services.
+#[must_use]
+pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) -> Option<&'a Service> {
+    let peer = config.peer(site)?;
+    let at_peer = contains(&peer.prefixes, *flow.client.ip());
+    config.services.iter().find(|service| {
+        service.role == Role::Egress
+            && service.peer == site
+            && (at_peer || contains(&service.from, *flow.client.ip()))
+            && serves(service, flow.server)
+    })
+}
+
+fn covers(service: &Service, flow: FlowKey) -> bool {
+    contains(&service.from, *flow.client.ip()) && serves(service, flow.server)
+}
+
+fn serves(service: &Service, server: SocketAddrV4) -> bool {
+    contains(&service.to, *server.ip())
+        && service.ports.iter().any(|range| (range.first..=range.last).contains(&server.port()))
+}
+
+fn contains(prefixes: &[ipnet::Ipv4Net], address: Ipv4Addr) -> bool {
+    prefixes.iter().any(|prefix| prefix.contains(&address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+
+    fn flow(client: &str, server: &str) -> FlowKey {
+        FlowKey { client: client.parse().unwrap(), server: server.parse().unwrap() }
+    }
+
+    #[test]
+    fn ingress_needs_client_server_and_port() {
+        let config = config();
+        assert!(ingress_service(&config, flow("10.0.0.11:40000", "10.0.0.139:5000")).is_some());
+        for (client, server) in [
+            ("10.0.0.139:40000", "10.0.0.140:5000"),
+            ("10.0.0.11:40000", "10.0.0.12:5000"),
+            ("10.0.0.11:40000", "10.0.0.139:6000"),
+        ] {
+            assert!(ingress_service(&config, flow(client, server)).is_none(), "{client} {server}");
+        }
+        let covered = flow("10.0.0.11:40000", "10.0.0.139:22");
+        assert!(ingress_service_towards(&config, covered, "east").is_some());
+        assert!(ingress_service_towards(&config, covered, "north").is_none());
+    }
+
+    #[test]
+    fn egress_takes_clients_of_the_peer_site_or_of_from_only() {
+        let mut config = config();
+        config.services[0].role = Role::Egress;
+        config.services[0].from = vec!["192.0.2.0/24".parse().unwrap()];
+        config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+        let server = "10.0.0.11:22";
+        assert!(egress_service(&config, flow("10.0.0.139:1", server), "east").is_some());
+        assert!(egress_service(&config, flow("192.0.2.7:1", server), "east").is_some());
+        assert!(egress_service(&config, flow("203.0.113.7:1", server), "east").is_none());
+        assert!(egress_service(&config, flow("10.0.0.139:1", "10.0.0.11:23"), "east").is_none());
+        assert!(egress_service(&config, flow("10.0.0.139:1", "10.0.0.139:22"), "east").is_none());
+        assert!(egress_service(&config, flow("10.0.0.139:1", server), "north").is_none());
+        assert!(ingress_service(&config, flow("10.0.0.139:1", server)).is_none());
+    }
+}

@@ -1,0 +1,119 @@
+//! Socket options of the legs towards hosts and of the datagram sockets.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::permit::FlowKey;
+
+/// Connections that may wait to be accepted: a burst of clients must fit. The kernel cuts it to net.core.somaxconn.
+const BACKLOG: i32 = 4_096;
+/// Idle time before a host is probed: as patient as the ends' own keepalives would be, but dead hosts do go away.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
+/// Time between probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Probes without an answer before the host is taken for dead.
+const KEEPALIVE_PROBES: u32 = 8;
+/// How long a host may leave data unacknowledged (RFC 5482): as long as Linux retries with its defaults, about.
+const HOST_USER_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The listener that nft hands SYNs to; takes connections to any address (IP_TRANSPARENT needs NET_ADMIN).
+///
+/// # Errors
+/// What the kernel says.
+pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_ip_transparent_v4(true)?;
+    // Accepted sockets inherit it, so that one that dies between SYN and accept is reset as well.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A listener on one of the agent's own ports.
+///
+/// # Errors
+/// What the kernel says.
+pub fn listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// A UDP socket on one of the agent's own ports.
+///
+/// # Errors
+/// What the kernel says.
+pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}
+
+/// Options of a leg towards a host: a process that dies resets it (linger 0) until both directions have ended cleanly, a
+/// host that is gone is noticed.
+///
+/// # Errors
+/// What the kernel says.
+pub fn prepare_host_leg(socket: SockRef<'_>) -> io::Result<()> {
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(HOST_USER_TIMEOUT))
+}
+
+/// A socket that will connect to the flow's server in the client's name.
+///
+/// # Errors
+/// What the kernel says: `AddrInUse` when the client's port is taken by a wildcard listener here.
+pub fn in_the_clients_name(flow: FlowKey, dscp: u8) -> io::Result<std::net::TcpStream> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_ip_transparent_v4(true)?;
+    socket.set_reuse_address(true)?;
+    if dscp != 0 {
+        socket.set_tos_v4(u32::from(dscp) << 2)?;
+    }
+    prepare_host_leg(SockRef::from(&socket))?;
+    socket.bind(&flow.client.into())?;
+    Ok(socket.into())
+}
+
+/// The DSCP that the client's SYN carried: with `tcp_reflect_tos` an accepted socket takes it over.
+#[must_use]
+pub fn dscp(socket: SockRef<'_>) -> u8 {
+    socket.tos_v4().map_or(0, |tos| u8::try_from((tos & 0xff) >> 2).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_leg_that_is_dropped_resets_its_end() {
+        use std::io::Read as _;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut host = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (leg, _) = listener.accept().unwrap();
+        prepare_host_leg(SockRef::from(&leg)).unwrap();
+        drop(leg);
+        let error = host.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_listener_binds_one_address_only() {
+        let first = listener("127.0.0.1:0".parse().unwrap()).unwrap();
+        let port = first.local_addr().unwrap().port();
+        assert!(listener(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_err());
+        assert!(listener(SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), port)).is_ok());
+    }
+}
