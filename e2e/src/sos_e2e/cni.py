@@ -52,8 +52,8 @@ def _rbac() -> list[dict[str, Any]]:
 
 
 DAEMON_CONFIG = """{
-  "chrootDir": "/hostroot", "cniVersion": "0.3.1", "logLevel": "error", "logToStderr": true,
-  "cniConfigDir": "/host/etc/cni/net.d", "multusAutoconfigDir": "/host/etc/cni/net.d", "multusConfigFile": "auto", "socketDir": "/host/run/multus/"
+  "chrootDir": "/hostroot", "cniVersion": "0.3.1", "logLevel": "error", "logToStderr": true, "multusConfigFile": "auto",
+  "cniConfigDir": "/host/etc/cni/net.d", "multusAutoconfigDir": "/host/etc/cni/net.d", "socketDir": "/host/run/multus/"
 }"""
 
 # name, host path, mount path, propagation
