@@ -86,7 +86,7 @@ def _daemon_set(name: str, pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _multus(image: str) -> dict[str, Any]:
-    mounts = [{"name": n, "mountPath": m} | ({"mountPropagation": p} if p else {}) for n, _, m, p in MULTUS_MOUNTS]
+    mounts: list[dict[str, Any]] = [{"name": n, "mountPath": m} | ({"mountPropagation": p} if p else {}) for n, _, m, p in MULTUS_MOUNTS]
     mounts.append({"name": "config", "mountPath": "/etc/cni/net.d/multus.d", "readOnly": True})
     volumes: list[dict[str, Any]] = [{"name": n, "hostPath": {"path": h, "type": "DirectoryOrCreate"}} for n, h, _, _ in MULTUS_MOUNTS]
     volumes.append({"name": "config", "configMap": {"name": "multus-daemon-config"}})

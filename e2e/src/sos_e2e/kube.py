@@ -32,11 +32,13 @@ class Kube:
 
     def get(self, *args: str) -> dict[str, Any]:
         """Return an object or a list as parsed JSON."""
-        return json.loads(self.ctl("get", *args, "-o", "json"))
+        found: dict[str, Any] = json.loads(self.ctl("get", *args, "-o", "json"))
+        return found
 
     def items(self, *args: str) -> list[dict[str, Any]]:
         """Return the items of a list."""
-        return self.get(*args)["items"]
+        rows: list[dict[str, Any]] = self.get(*args)["items"]
+        return rows
 
     def apply(self, *objects: dict[str, Any]) -> None:
         """Apply objects made here."""
@@ -53,7 +55,8 @@ class Kube:
     def condition(self, obj: str, kind: str, namespace: str | None = None) -> dict[str, str]:
         """Return one condition of an object, e.g. condition("sossite/west", "Ready")."""
         where = ("-n", namespace) if namespace else ()
-        for row in self.get(*where, obj).get("status", {}).get("conditions", []):
+        rows: list[dict[str, str]] = self.get(*where, obj).get("status", {}).get("conditions", [])
+        for row in rows:
             if row["type"] == kind:
                 return row
         raise LookupError(f"{obj} has no condition {kind}")

@@ -25,7 +25,7 @@ def run(*command: str | Path, timeout: float = 120, stdin: str | None = None, ch
     try:
         done = subprocess.run(words, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as late:
-        raise CommandError(f"{' '.join(words)}: not done after {timeout} s\n{late.stdout or ''}\n{late.stderr or ''}") from late
+        raise CommandError(f"{' '.join(words)}: not done after {timeout} s\n{late.stdout!r}\n{late.stderr!r}") from late
     if check and done.returncode:
         raise CommandError(f"{' '.join(words)}: exit {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done.stdout
