@@ -1,0 +1,71 @@
+//! Finding frames in a stream of bytes that arrive in pieces.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::error::WireError;
+use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
+
+/// Most bytes one frame occupies, hence most the decoder asks the buffer to hold.
+pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;
+/// Payloads up to this size are copied out: a slice would keep the whole read buffer alive for a few bytes.
+const COPY_LIMIT: usize = 4096;
+
+/// Takes whole frames from the front of a buffer that the caller fills.
+///
+/// The frames are the same however the bytes were cut into reads. After an error the stream is broken: every further call repeats the
+/// error (frame.md clause 13).
+///
+/// ```
+/// use bytes::BytesMut;
+/// use sos_wire::{Body, Decoder, Frame, SessionNumber};
+///
+/// let frame = Frame { session: SessionNumber(1), body: Body::Fin { offset: 7 } };
+/// let (mut buffer, mut decoder) = (BytesMut::new(), Decoder::default());
+/// frame.encode(&mut buffer);
+/// assert_eq!(decoder.decode(&mut buffer), Ok(Some(frame)));
+/// assert_eq!(decoder.decode(&mut buffer), Ok(None));
+/// ```
+#[derive(Debug, Default)]
+pub struct Decoder {
+    header: Option<Header>,
+    broken: Option<WireError>,
+}
+
+impl Decoder {
+    /// Takes the next whole frame, or `None` if more bytes are needed.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes; the stream must be closed.
+    pub fn decode(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
+        if let Some(error) = self.broken {
+            return Err(error);
+        }
+        self.take(buffer).inspect_err(|error| self.broken = Some(*error))
+    }
+
+    /// Bytes still missing from the frame at the front, given that `buffered` bytes are there: a hint for the next read. At most
+    /// [`MAX_FRAME`].
+    pub fn missing(&self, buffered: usize) -> usize {
+        self.header.map_or(HEADER_LEN, |header| header.payload_len).saturating_sub(buffered)
+    }
+
+    fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let Some(bytes) = buffer.first_chunk::<HEADER_LEN>() else { return Ok(None) };
+                let header = Header::decode(bytes)?;
+                let _ = buffer.split_to(HEADER_LEN);
+                *self.header.insert(header)
+            }
+        };
+        if buffer.len() < header.payload_len {
+            return Ok(None);
+        }
+        self.header = None;
+        let payload = buffer.split_to(header.payload_len);
+        let payload =
+            if payload.len() <= COPY_LIMIT { Bytes::copy_from_slice(&payload) } else { payload.freeze() };
+        header.complete(payload).map(Some)
+    }
+}

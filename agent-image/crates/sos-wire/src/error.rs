@@ -1,0 +1,37 @@
+//! Why bytes were not a message.
+
+use thiserror::Error;
+
+use crate::replay::Replay;
+
+/// Why a message was refused. Every kind is counted apart by the callers; none of them is fatal to more than the message or stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum WireError {
+    /// Fewer bytes than the layout needs.
+    #[error("truncated message")]
+    Truncated,
+    /// A length field or the whole message is over its bound, or disagrees with the number of bytes.
+    #[error("wrong length")]
+    Length,
+    /// The first four bytes are not the expected ones.
+    #[error("wrong magic")]
+    Magic,
+    /// A version this code does not speak (README.md clause 3).
+    #[error("unknown version {0}")]
+    Version(u8),
+    /// A message or frame type that does not exist.
+    #[error("unknown type {0}")]
+    Type(u8),
+    /// A field holds an impossible value.
+    #[error("impossible value in field {0}")]
+    Field(&'static str),
+    /// No key with the id named in the message.
+    #[error("unknown key id {0}")]
+    UnknownKey(u16),
+    /// The authentication tag is wrong.
+    #[error("wrong tag")]
+    Tag,
+    /// The message was seen before or is too old (README.md clause 9).
+    #[error("replayed: {0}")]
+    Replayed(#[from] Replay),
+}

@@ -1,0 +1,285 @@
+//! Frames: what streams carry (frame.md section 2).
+
+use std::net::SocketAddrV4;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::cursor::{Cursor, put_address};
+use crate::error::WireError;
+use crate::id::{SessionNumber, SessionUuid};
+use crate::order_body::EndReason;
+
+/// Bytes of a frame's header.
+pub const HEADER_LEN: usize = 32;
+/// Most bytes in a frame's payload (frame.md clause 4).
+pub const MAX_PAYLOAD: usize = 262_144;
+/// Bytes a sender may send in a direction before it has heard anything (frame.md clause 9).
+pub const INITIAL_CREDIT: u64 = 262_144;
+const OPEN_LEN: usize = 64;
+const RESET_LEN: usize = 2;
+
+/// One frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The session, or [`SessionNumber::NONE`] for the stream itself.
+    pub session: SessionNumber,
+    /// What it says.
+    pub body: Body,
+}
+
+/// What a frame says (frame.md clause 6).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Body {
+    /// A session begins.
+    Open {
+        /// The limit granted to the acceptor, a byte offset.
+        credit: u64,
+        /// The original addresses.
+        open: Open,
+    },
+    /// The server has accepted.
+    Opened {
+        /// The limit granted to the opener.
+        credit: u64,
+    },
+    /// Bytes of a direction.
+    Data {
+        /// Position of the first byte in the direction.
+        offset: u64,
+        /// 1 to 262,144 bytes.
+        payload: Bytes,
+    },
+    /// What has arrived, and how far may be sent.
+    Ack {
+        /// All before it has arrived; the end of a direction counts as one more byte.
+        offset: u64,
+        /// The other side may send bytes below this offset.
+        credit: u64,
+    },
+    /// No more bytes in this direction.
+    Fin {
+        /// Bytes sent in all.
+        offset: u64,
+    },
+    /// The session is over at once.
+    Reset {
+        /// Why.
+        reason: EndReason,
+    },
+    /// Are you there?
+    Ping {
+        /// Echoed.
+        opaque: u64,
+    },
+    /// Yes.
+    Pong {
+        /// As in the Ping.
+        opaque: u64,
+    },
+    /// Open no more sessions towards me.
+    GoAway,
+}
+
+/// What the opener says about the flow (frame.md clause 7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Open {
+    /// Names the session across controllers and agents.
+    pub session: SessionUuid,
+    /// The client's address and port, which the server is to see.
+    pub client: SocketAddrV4,
+    /// The server's address and port.
+    pub server: SocketAddrV4,
+    /// The flow's DSCP (RFC 2474), 0 to 63.
+    pub dscp: u8,
+    /// Block size in bytes.
+    pub block_bytes: u32,
+}
+
+impl Open {
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(OPEN_LEN);
+        out.extend_from_slice(&self.session.0);
+        put_address(&mut out, *self.client.ip());
+        put_address(&mut out, *self.server.ip());
+        out.extend_from_slice(&self.client.port().to_be_bytes());
+        out.extend_from_slice(&self.server.port().to_be_bytes());
+        out.extend_from_slice(&[self.dscp, 0, 0, 0]);
+        out.extend_from_slice(&self.block_bytes.to_be_bytes());
+        out.extend_from_slice(&[0; 4]);
+        out
+    }
+
+    fn decode(payload: &[u8]) -> Result<Self, WireError> {
+        let mut c = Cursor::new(payload);
+        let (session, client, server) = (SessionUuid(c.array()?), c.address()?, c.address()?);
+        let (client_port, server_port, dscp) = (c.u16()?, c.u16()?, c.u8()?);
+        c.skip(3)?;
+        let block_bytes = c.u32()?;
+        if dscp > 63 {
+            return Err(WireError::Field("dscp"));
+        }
+        if client_port == 0 || server_port == 0 {
+            return Err(WireError::Field("port"));
+        }
+        let (client, server) =
+            (SocketAddrV4::new(client, client_port), SocketAddrV4::new(server, server_port));
+        Ok(Self { session, client, server, dscp, block_bytes })
+    }
+}
+
+/// The type byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Open = 1,
+    Opened = 2,
+    Data = 3,
+    Ack = 4,
+    Fin = 5,
+    Reset = 6,
+    Ping = 7,
+    Pong = 8,
+    GoAway = 9,
+}
+
+impl Kind {
+    const fn from_code(code: u8) -> Result<Self, WireError> {
+        Ok(match code {
+            1 => Self::Open,
+            2 => Self::Opened,
+            3 => Self::Data,
+            4 => Self::Ack,
+            5 => Self::Fin,
+            6 => Self::Reset,
+            7 => Self::Ping,
+            8 => Self::Pong,
+            9 => Self::GoAway,
+            other => return Err(WireError::Type(other)),
+        })
+    }
+
+    const fn of_stream(self) -> bool {
+        matches!(self, Self::Ping | Self::Pong | Self::GoAway)
+    }
+
+    /// Whether a payload may have this length.
+    fn check_len(self, len: usize) -> Result<(), WireError> {
+        let fits = match self {
+            Self::Open => len == OPEN_LEN,
+            Self::Data => (1..=MAX_PAYLOAD).contains(&len),
+            Self::Reset => len == RESET_LEN,
+            _ => len == 0,
+        };
+        if fits { Ok(()) } else { Err(WireError::Length) }
+    }
+}
+
+impl Frame {
+    /// Appends the header and every payload but that of Data, which the caller writes behind it (see [`Self::data`]).
+    ///
+    /// # Panics
+    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`]: the sender cuts blocks inside these bounds.
+    pub fn encode_head(&self, out: &mut BytesMut) {
+        let (kind, offset, credit) = match &self.body {
+            Body::Open { credit, .. } => (Kind::Open, 0, *credit),
+            Body::Opened { credit } => (Kind::Opened, 0, *credit),
+            Body::Data { offset, .. } => (Kind::Data, *offset, 0),
+            Body::Ack { offset, credit } => (Kind::Ack, *offset, *credit),
+            Body::Fin { offset } => (Kind::Fin, *offset, 0),
+            Body::Reset { .. } => (Kind::Reset, 0, 0),
+            Body::Ping { opaque } => (Kind::Ping, *opaque, 0),
+            Body::Pong { opaque } => (Kind::Pong, *opaque, 0),
+            Body::GoAway => (Kind::GoAway, 0, 0),
+        };
+        let payload = self.payload_len();
+        assert!(kind.check_len(payload).is_ok(), "payload of {payload} bytes in a {kind:?} frame");
+        out.reserve(HEADER_LEN + OPEN_LEN);
+        out.put_slice(&[kind as u8, 0, 0, 0]);
+        out.put_u32(u32::try_from(payload).expect("checked against the bound"));
+        out.put_u64(self.session.0);
+        out.put_u64(offset);
+        out.put_u64(credit);
+        match &self.body {
+            Body::Open { open, .. } => out.put_slice(&open.encode()),
+            Body::Reset { reason } => out.put_u16(reason.code()),
+            _ => {}
+        }
+    }
+
+    /// The payload of a Data frame.
+    pub fn data(&self) -> Option<&Bytes> {
+        match &self.body {
+            Body::Data { payload, .. } => Some(payload),
+            _ => None,
+        }
+    }
+
+    /// Appends the whole frame.
+    pub fn encode(&self, out: &mut BytesMut) {
+        self.encode_head(out);
+        if let Some(payload) = self.data() {
+            out.put_slice(payload);
+        }
+    }
+
+    /// Bytes on the wire.
+    pub fn wire_len(&self) -> usize {
+        HEADER_LEN + self.payload_len()
+    }
+
+    fn payload_len(&self) -> usize {
+        match &self.body {
+            Body::Open { .. } => OPEN_LEN,
+            Body::Data { payload, .. } => payload.len(),
+            Body::Reset { .. } => RESET_LEN,
+            _ => 0,
+        }
+    }
+}
+
+/// A header whose lengths have been checked.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Header {
+    kind: Kind,
+    pub(crate) payload_len: usize,
+    session: SessionNumber,
+    offset: u64,
+    credit: u64,
+}
+
+impl Header {
+    /// Checks everything that can be checked without the payload (frame.md clause 13).
+    pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, WireError> {
+        let mut c = Cursor::new(bytes);
+        let kind = Kind::from_code(c.u8()?)?;
+        c.skip(3)?;
+        let payload_len = usize::try_from(c.u32()?).map_err(|_| WireError::Length)?;
+        kind.check_len(payload_len)?;
+        let (session, offset, credit) = (SessionNumber(c.u64()?), c.u64()?, c.u64()?);
+        if kind.of_stream() != (session == SessionNumber::NONE) {
+            return Err(WireError::Field("session number"));
+        }
+        // Ping's offset is opaque; elsewhere the end of the frame, and Fin's one more, must be an offset too.
+        let end = offset.checked_add(payload_len as u64 + 1);
+        if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong) {
+            return Err(WireError::Field("offset"));
+        }
+        Ok(Self { kind, payload_len, session, offset, credit })
+    }
+
+    /// Puts header and payload together; `payload` has `payload_len` bytes.
+    pub(crate) fn complete(self, payload: Bytes) -> Result<Frame, WireError> {
+        let Self { offset, credit, .. } = self;
+        let body = match self.kind {
+            Kind::Open => Body::Open { credit, open: Open::decode(&payload)? },
+            Kind::Opened => Body::Opened { credit },
+            Kind::Data => Body::Data { offset, payload },
+            Kind::Ack => Body::Ack { offset, credit },
+            Kind::Fin => Body::Fin { offset },
+            Kind::Reset => Body::Reset { reason: EndReason::from_code(Cursor::new(&payload).u16()?)? },
+            Kind::Ping => Body::Ping { opaque: offset },
+            Kind::Pong => Body::Pong { opaque: offset },
+            Kind::GoAway => Body::GoAway,
+        };
+        Ok(Frame { session: self.session, body })
+    }
+}

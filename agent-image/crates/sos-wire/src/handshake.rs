@@ -1,0 +1,225 @@
+//! Opening a stream: Hello, Welcome, Confirm (frame.md section 1).
+//!
+//! Each side proves that it holds the pair key by a tag over the other's fresh nonce, so a recorded exchange is worth nothing. The
+//! dialer proves itself last: the acceptor spends one HMAC and no state on a Hello that is not followed by a right Confirm.
+
+use crate::cursor::Cursor;
+use crate::error::WireError;
+use crate::id::{AgentId, BootId, KeyId, SiteId, VERSION};
+use crate::keys::{Key, TAG_LEN};
+
+/// Bytes of a Hello.
+pub const HELLO_LEN: usize = 64;
+/// Bytes of a Welcome.
+pub const WELCOME_LEN: usize = 96;
+/// Bytes of a Confirm.
+pub const CONFIRM_LEN: usize = 40;
+
+const MAGIC: [u8; 4] = *b"SOSF";
+const HELLO: u8 = 1;
+const WELCOME: u8 = 2;
+const CONFIRM: u8 = 3;
+
+/// The dialer's first message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    /// The pair key that the exchange uses.
+    pub key_id: KeyId,
+    /// The dialer's site.
+    pub site: SiteId,
+    /// The path label the stream belongs to.
+    pub label: u8,
+    /// Never reused in one boot of the dialer.
+    pub stream_no: u32,
+    /// The dialer.
+    pub agent: AgentId,
+    /// Its life.
+    pub boot: BootId,
+    /// Random.
+    pub nonce: [u8; 16],
+}
+
+/// Whether the acceptor takes the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WelcomeStatus {
+    /// It does.
+    Accepted,
+    /// It is about to leave.
+    Draining,
+    /// It has enough streams from this dialer.
+    TooManyStreams,
+    /// It has no key with the named id; this answer carries no tag.
+    UnknownKey,
+}
+
+/// The acceptor's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Welcome {
+    /// As in the Hello.
+    pub key_id: KeyId,
+    /// The acceptor's site.
+    pub site: SiteId,
+    /// Whether it takes the stream.
+    pub status: WelcomeStatus,
+    /// As in the Hello.
+    pub stream_no: u32,
+    /// The acceptor.
+    pub agent: AgentId,
+    /// Its life.
+    pub boot: BootId,
+    /// Random.
+    pub nonce: [u8; 16],
+}
+
+/// The 64 bytes that Hello and Welcome share. `detail` is the label or the status.
+struct Head {
+    kind: u8,
+    detail: u8,
+    key_id: KeyId,
+    site: SiteId,
+    stream_no: u32,
+    agent: AgentId,
+    boot: BootId,
+    nonce: [u8; 16],
+}
+
+impl Head {
+    fn encode(&self) -> [u8; HELLO_LEN] {
+        let mut out = [0; HELLO_LEN];
+        out[..4].copy_from_slice(&MAGIC);
+        out[4] = VERSION;
+        out[5] = self.kind;
+        out[6..8].copy_from_slice(&self.key_id.as_u16().to_be_bytes());
+        out[8..10].copy_from_slice(&self.site.0.to_be_bytes());
+        out[10] = self.detail;
+        out[12..16].copy_from_slice(&self.stream_no.to_be_bytes());
+        out[16..32].copy_from_slice(&self.agent.0);
+        out[32..40].copy_from_slice(&self.boot.0.to_be_bytes());
+        out[40..56].copy_from_slice(&self.nonce);
+        out
+    }
+
+    fn decode(bytes: &[u8], expected: u8) -> Result<Self, WireError> {
+        let mut c = Cursor::new(bytes);
+        c.magic(MAGIC)?;
+        c.version()?;
+        let kind = c.u8()?;
+        if kind != expected {
+            return Err(WireError::Type(kind));
+        }
+        let (key_id, site, detail) = (KeyId::decode(c.u16()?)?, SiteId(c.u16()?), c.u8()?);
+        c.skip(1)?;
+        let (stream_no, agent, boot, nonce) = (c.u32()?, AgentId(c.array()?), BootId(c.u64()?), c.array()?);
+        Ok(Self { kind, detail, key_id, site, stream_no, agent, boot, nonce })
+    }
+}
+
+impl Hello {
+    /// Writes the Hello.
+    pub fn encode(&self) -> [u8; HELLO_LEN] {
+        let Self { key_id, site, label, stream_no, agent, boot, nonce } = *self;
+        Head { kind: HELLO, detail: label, key_id, site, stream_no, agent, boot, nonce }.encode()
+    }
+
+    /// Reads a Hello. Nothing in it is proved yet.
+    ///
+    /// # Errors
+    /// Magic, version, type, or key id 0.
+    pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, WireError> {
+        let Head { detail: label, key_id, site, stream_no, agent, boot, nonce, .. } =
+            Head::decode(bytes, HELLO)?;
+        Ok(Self { key_id, site, label, stream_no, agent, boot, nonce })
+    }
+}
+
+impl Welcome {
+    /// Writes the Welcome to `hello`. Without a key ([`WelcomeStatus::UnknownKey`]) the tag is zero.
+    pub fn encode(&self, key: Option<&Key>, hello: &[u8; HELLO_LEN]) -> [u8; WELCOME_LEN] {
+        let Self { key_id, site, status, stream_no, agent, boot, nonce } = *self;
+        let head = Head { kind: WELCOME, detail: status.code(), key_id, site, stream_no, agent, boot, nonce }
+            .encode();
+        let mut out = [0; WELCOME_LEN];
+        out[..HELLO_LEN].copy_from_slice(&head);
+        if let Some(key) = key {
+            out[HELLO_LEN..].copy_from_slice(&key.tag(&[b"sos/stream/welcome", hello, &head]));
+        }
+        out
+    }
+
+    /// Reads the Welcome to `hello` and checks its tag.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKey`] if the acceptor says so, [`WireError::Tag`], or a field that does not fit the Hello.
+    pub fn verify(bytes: &[u8; WELCOME_LEN], key: &Key, hello: &[u8; HELLO_LEN]) -> Result<Self, WireError> {
+        let (head, tag) = bytes.split_at(HELLO_LEN);
+        let Head { detail, key_id, site, stream_no, agent, boot, nonce, .. } = Head::decode(head, WELCOME)?;
+        let status = WelcomeStatus::from_code(detail)?;
+        if status == WelcomeStatus::UnknownKey {
+            return Err(WireError::UnknownKey(key_id.as_u16()));
+        }
+        key.check(&[b"sos/stream/welcome", hello, head], tag)?;
+        let asked = Hello::decode(hello)?;
+        if stream_no != asked.stream_no || key_id != asked.key_id {
+            return Err(WireError::Field("stream number"));
+        }
+        Ok(Self { key_id, site, status, stream_no, agent, boot, nonce })
+    }
+}
+
+impl WelcomeStatus {
+    const fn code(self) -> u8 {
+        match self {
+            Self::Accepted => 0,
+            Self::Draining => 1,
+            Self::TooManyStreams => 2,
+            Self::UnknownKey => 3,
+        }
+    }
+
+    const fn from_code(code: u8) -> Result<Self, WireError> {
+        match code {
+            0 => Ok(Self::Accepted),
+            1 => Ok(Self::Draining),
+            2 => Ok(Self::TooManyStreams),
+            3 => Ok(Self::UnknownKey),
+            _ => Err(WireError::Field("status")),
+        }
+    }
+}
+
+/// Writes the Confirm to an exchange.
+pub fn encode_confirm(
+    key_id: KeyId,
+    key: &Key,
+    hello: &[u8; HELLO_LEN],
+    welcome: &[u8; WELCOME_LEN],
+) -> [u8; CONFIRM_LEN] {
+    let mut out = [0; CONFIRM_LEN];
+    out[..4].copy_from_slice(&MAGIC);
+    out[4] = VERSION;
+    out[5] = CONFIRM;
+    out[6..8].copy_from_slice(&key_id.as_u16().to_be_bytes());
+    out[8..].copy_from_slice(&key.tag(&[b"sos/stream/confirm", hello, welcome]));
+    out
+}
+
+/// Checks the Confirm to an exchange.
+///
+/// # Errors
+/// Magic, version, type or tag.
+pub fn verify_confirm(
+    bytes: &[u8; CONFIRM_LEN],
+    key: &Key,
+    hello: &[u8; HELLO_LEN],
+    welcome: &[u8; WELCOME_LEN],
+) -> Result<(), WireError> {
+    let mut c = Cursor::new(bytes);
+    c.magic(MAGIC)?;
+    c.version()?;
+    match c.u8()? {
+        CONFIRM => {}
+        other => return Err(WireError::Type(other)),
+    }
+    c.skip(2)?;
+    key.check(&[b"sos/stream/confirm", hello, welcome], c.slice(TAG_LEN)?)
+}

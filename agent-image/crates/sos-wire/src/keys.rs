@@ -1,0 +1,204 @@
+//! Keys: derivation, key folders, tags (README.md clauses 4, 5 and 8).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use crate::error::WireError;
+use crate::id::{AgentId, KeyId, SiteId, parse_hex};
+
+/// Bytes of an authentication tag.
+pub const TAG_LEN: usize = 32;
+
+/// A secret of 32 bytes. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key([u8; 32]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(..)")
+    }
+}
+
+impl Key {
+    /// Takes the secret itself.
+    pub const fn new(secret: [u8; 32]) -> Self {
+        Self(secret)
+    }
+
+    /// Reads the content of a file of a key folder: 64 hex digits, white space around them ignored.
+    pub fn parse_hex(text: &str) -> Result<Self, WireError> {
+        parse_hex(text.trim()).map(Self).ok_or(WireError::Field("key"))
+    }
+
+    /// One block of HKDF-Expand (RFC 5869, 2.3): HMAC-SHA256(key, info || 0x01).
+    pub fn expand(&self, info: &[u8]) -> Self {
+        Self(self.tag(&[info, &[1]]))
+    }
+
+    /// The key of a site, from the master.
+    pub fn site(&self, site: SiteId) -> Self {
+        self.expand(&[b"sos/site/".as_slice(), &site.0.to_be_bytes()].concat())
+    }
+
+    /// The key of a pair of sites, from the master. The order of the two does not matter.
+    pub fn pair(&self, a: SiteId, b: SiteId) -> Self {
+        let (low, high) = (a.min(b), a.max(b));
+        self.expand(&[b"sos/pair/".as_slice(), &low.0.to_be_bytes(), &high.0.to_be_bytes()].concat())
+    }
+
+    /// The key under an agent's beacons, from its site's key.
+    pub fn beacon(&self, agent: AgentId) -> Self {
+        self.expand(&[b"sos/beacon/".as_slice(), &agent.0].concat())
+    }
+
+    /// The key under orders from a controller to an agent, from the agent's site's key.
+    pub fn order_to_agent(&self, agent: AgentId) -> Self {
+        self.expand(&[b"sos/order/c2a/".as_slice(), &agent.0].concat())
+    }
+
+    /// The key under orders from an agent to a controller, from the agent's site's key.
+    pub fn order_to_controller(&self, agent: AgentId) -> Self {
+        self.expand(&[b"sos/order/a2c/".as_slice(), &agent.0].concat())
+    }
+
+    fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {
+        let mut mac = Hmac::new_from_slice(&self.0).expect("HMAC takes keys of any length");
+        parts.iter().for_each(|part| mac.update(part));
+        mac
+    }
+
+    /// HMAC-SHA256 over the parts, one behind the other.
+    pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
+        self.mac(parts).finalize().into_bytes().into()
+    }
+
+    /// Compares a tag in constant time.
+    pub(crate) fn check(&self, parts: &[&[u8]], tag: &[u8]) -> Result<(), WireError> {
+        self.mac(parts).verify_slice(tag).map_err(|_| WireError::Tag)
+    }
+}
+
+/// What a file of a key folder holds, by its name (README.md clause 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum KeyFile {
+    /// `site-<keyid>` at an agent: the key of its own site.
+    OwnSite(KeyId),
+    /// `site-<site id>-<keyid>` at the controller: the key of a site.
+    Site(SiteId, KeyId),
+    /// `pair-<site id>-<keyid>` at an agent: the key of the pair of its own site and the named one.
+    Pair(SiteId, KeyId),
+}
+
+impl KeyFile {
+    /// Reads a file name. Numbers are decimal, without sign or leading zeros; anything else is `None`.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.split('-');
+        let (kind, numbers) = (parts.next()?, parts.map(parse_decimal).collect::<Option<Vec<u16>>>()?);
+        match (kind, numbers.as_slice()) {
+            ("site", &[key]) => Some(Self::OwnSite(KeyId::new(key)?)),
+            ("site", &[site, key]) => Some(Self::Site(SiteId(site), KeyId::new(key)?)),
+            ("pair", &[site, key]) => Some(Self::Pair(SiteId(site), KeyId::new(key)?)),
+            _ => None,
+        }
+    }
+}
+
+fn parse_decimal(text: &str) -> Option<u16> {
+    let canonical = text.bytes().all(|b| b.is_ascii_digit()) && (text == "0" || !text.starts_with('0'));
+    if canonical { text.parse().ok() } else { None }
+}
+
+impl fmt::Display for KeyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OwnSite(key) => write!(f, "site-{}", key.as_u16()),
+            Self::Site(site, key) => write!(f, "site-{}-{}", site.0, key.as_u16()),
+            Self::Pair(site, key) => write!(f, "pair-{}-{}", site.0, key.as_u16()),
+        }
+    }
+}
+
+/// Keys of one purpose by id: a sender uses the newest, a receiver exactly the one named.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keyring(BTreeMap<KeyId, Key>);
+
+impl Keyring {
+    /// Adds or replaces a key.
+    pub fn insert(&mut self, id: KeyId, key: Key) {
+        self.0.insert(id, key);
+    }
+
+    /// The key with the highest id.
+    pub fn newest(&self) -> Option<(KeyId, &Key)> {
+        self.0.last_key_value().map(|(id, key)| (*id, key))
+    }
+
+    /// The key with this id.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKey`].
+    pub fn find(&self, id: KeyId) -> Result<&Key, WireError> {
+        self.0.get(&id).ok_or(WireError::UnknownKey(id.as_u16()))
+    }
+
+    /// Whether there is no key at all.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<(KeyId, Key)> for Keyring {
+    fn from_iter<I: IntoIterator<Item = (KeyId, Key)>>(keys: I) -> Self {
+        Self(keys.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_read_strictly() {
+        let key = KeyId::new(7).unwrap();
+        assert_eq!(KeyFile::parse("site-7"), Some(KeyFile::OwnSite(key)));
+        assert_eq!(KeyFile::parse("site-2-7"), Some(KeyFile::Site(SiteId(2), key)));
+        assert_eq!(KeyFile::parse("pair-2-7"), Some(KeyFile::Pair(SiteId(2), key)));
+        for bad in [
+            "",
+            "site",
+            "site-",
+            "site-0",
+            "site-07",
+            "site-+7",
+            "pair-7",
+            "pair-2-0",
+            "site-70000",
+            "pair-1-2-3",
+            "..data",
+        ] {
+            assert_eq!(KeyFile::parse(bad), None, "{bad}");
+        }
+        for file in [KeyFile::OwnSite(key), KeyFile::Site(SiteId(0), key), KeyFile::Pair(SiteId(9), key)] {
+            assert_eq!(KeyFile::parse(&file.to_string()), Some(file));
+        }
+    }
+
+    #[test]
+    fn the_newest_key_is_used_and_only_the_named_one_tried() {
+        let id = |n| KeyId::new(n).unwrap();
+        let ring: Keyring = [(id(2), Key::new([2; 32])), (id(1), Key::new([1; 32]))].into_iter().collect();
+        assert_eq!(ring.newest(), Some((id(2), &Key::new([2; 32]))));
+        assert_eq!(ring.find(id(3)), Err(WireError::UnknownKey(3)));
+    }
+
+    #[test]
+    fn a_key_is_not_printed_and_its_file_is_read_with_a_newline() {
+        let key = Key::parse_hex(&format!("{}\n", "ab".repeat(32))).unwrap();
+        assert_eq!(key, Key::new([0xab; 32]));
+        assert_eq!(format!("{key:?}"), "Key(..)");
+        assert!(Key::parse_hex("ab").is_err());
+    }
+}

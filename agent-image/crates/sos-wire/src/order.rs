@@ -1,0 +1,215 @@
+//! Orders between controllers and agents (order.md).
+
+use crate::cursor::Cursor;
+use crate::error::WireError;
+use crate::id::{AgentId, BootId, ControllerId, KeyId, SessionUuid, VERSION};
+use crate::keys::{Key, TAG_LEN};
+pub use crate::order_body::{
+    Congestion, EndReason, Ended, MAX_REPORTED, Prepare, RefuseReason, Role, SessionReport,
+};
+
+/// Longest order in bytes.
+pub const MAX_LEN: usize = 1400;
+const HEADER_LEN: usize = 64;
+const MAGIC: [u8; 4] = *b"SOSO";
+
+/// What stands before the body of every order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OrderHeader {
+    /// Which order key signs it.
+    pub key_id: KeyId,
+    /// The controller that sent it or that it is for.
+    pub controller: ControllerId,
+    /// The agent that sent it or that it is for.
+    pub agent: AgentId,
+    /// The life of the sender.
+    pub boot: BootId,
+    /// From 1, one more with each order of the sender's boot.
+    pub sequence: u64,
+    /// Milliseconds since 1970.
+    pub time_ms: u64,
+    /// The sequence this answers, 0 = none.
+    pub reply_to: u64,
+}
+
+/// What an order says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OrderBody {
+    /// Controller to agent: a client is about to arrive.
+    Prepare(Prepare),
+    /// Agent to controller: prepared.
+    Ready(SessionUuid),
+    /// Agent to controller: not prepared.
+    Refused(SessionUuid, RefuseReason),
+    /// Controller to agent: forget a preparation nobody has used.
+    Release(SessionUuid),
+    /// Agent to controller: a session is over.
+    Ended(Ended),
+    /// Controller to agent: the end is known.
+    EndedAck(SessionUuid),
+    /// Agent to controller: a chunk of the list of sessions.
+    SessionReport(SessionReport),
+}
+
+impl OrderBody {
+    /// The type byte.
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::Prepare(_) => 1,
+            Self::Ready(_) => 2,
+            Self::Refused(..) => 3,
+            Self::Release(_) => 4,
+            Self::Ended(_) => 5,
+            Self::EndedAck(_) => 6,
+            Self::SessionReport(_) => 7,
+        }
+    }
+
+    /// Whether it goes from a controller to an agent, which decides the key (order.md clause 2).
+    pub fn is_to_agent(&self) -> bool {
+        is_to_agent(self.code())
+    }
+
+    fn put(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        match self {
+            Self::Prepare(prepare) => prepare.put(out),
+            Self::Ready(session) | Self::Release(session) | Self::EndedAck(session) => {
+                out.extend_from_slice(&session.0);
+            }
+            Self::Refused(session, reason) => {
+                out.extend_from_slice(&session.0);
+                out.extend_from_slice(&reason.code().to_be_bytes());
+                out.extend_from_slice(&[0; 6]);
+            }
+            Self::Ended(ended) => ended.put(out),
+            Self::SessionReport(report) => report.put(out)?,
+        }
+        Ok(())
+    }
+
+    fn take(code: u8, c: &mut Cursor<'_>) -> Result<Self, WireError> {
+        Ok(match code {
+            1 => Self::Prepare(Prepare::take(c)?),
+            2 => Self::Ready(SessionUuid(c.array()?)),
+            3 => {
+                let body = Self::Refused(SessionUuid(c.array()?), RefuseReason::from_code(c.u16()?)?);
+                c.skip(6)?;
+                body
+            }
+            4 => Self::Release(SessionUuid(c.array()?)),
+            5 => Self::Ended(Ended::take(c)?),
+            6 => Self::EndedAck(SessionUuid(c.array()?)),
+            7 => Self::SessionReport(SessionReport::take(c)?),
+            other => return Err(WireError::Type(other)),
+        })
+    }
+}
+
+const fn is_to_agent(code: u8) -> bool {
+    matches!(code, 1 | 4 | 6)
+}
+
+/// One order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    /// Who, when, in answer to what.
+    pub header: OrderHeader,
+    /// What.
+    pub body: OrderBody,
+}
+
+impl Order {
+    /// Writes the order and signs it. `key` is the order key of the body's direction.
+    ///
+    /// # Errors
+    /// A field or the whole is out of bounds.
+    pub fn encode(&self, key: &Key) -> Result<Vec<u8>, WireError> {
+        let mut body = Vec::new();
+        self.body.put(&mut body)?;
+        if HEADER_LEN + body.len() + TAG_LEN > MAX_LEN {
+            return Err(WireError::Length);
+        }
+        let header = &self.header;
+        let mut out = Vec::with_capacity(HEADER_LEN + body.len() + TAG_LEN);
+        out.extend_from_slice(&MAGIC);
+        out.extend_from_slice(&[VERSION, self.body.code()]);
+        out.extend_from_slice(&header.key_id.as_u16().to_be_bytes());
+        out.extend_from_slice(&header.controller.0.to_be_bytes());
+        out.extend_from_slice(&u16::try_from(body.len()).expect("at most 1,400").to_be_bytes());
+        out.extend_from_slice(&[0; 2]);
+        out.extend_from_slice(&header.agent.0);
+        for field in [header.boot.0, header.sequence, header.time_ms, header.reply_to] {
+            out.extend_from_slice(&field.to_be_bytes());
+        }
+        out.extend_from_slice(&body);
+        let tag = key.tag(&[&out]);
+        out.extend_from_slice(&tag);
+        Ok(out)
+    }
+}
+
+/// An order whose tag has not been checked: what is needed to find the key, and nothing more.
+#[derive(Debug, Clone, Copy)]
+pub struct UnverifiedOrder<'a> {
+    bytes: &'a [u8],
+    code: u8,
+    /// The key it names.
+    pub key_id: KeyId,
+    /// The controller it names.
+    pub controller: ControllerId,
+    /// The agent it names.
+    pub agent: AgentId,
+}
+
+impl<'a> UnverifiedOrder<'a> {
+    /// Checks length, magic, version and type.
+    ///
+    /// # Errors
+    /// The first of these that is wrong.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        if bytes.len() > MAX_LEN {
+            return Err(WireError::Length);
+        }
+        let mut c = Cursor::new(bytes);
+        c.magic(MAGIC)?;
+        c.version()?;
+        let code = c.u8()?;
+        if !(1..=7).contains(&code) {
+            return Err(WireError::Type(code));
+        }
+        let (key_id, controller) = (c.u16()?, ControllerId(c.u32()?));
+        if usize::from(c.u16()?) + HEADER_LEN + TAG_LEN != bytes.len() {
+            return Err(WireError::Length);
+        }
+        c.skip(2)?;
+        Ok(Self { bytes, code, key_id: KeyId::decode(key_id)?, controller, agent: AgentId(c.array()?) })
+    }
+
+    /// Whether it claims to go from a controller to an agent, which decides the key.
+    pub fn is_to_agent(&self) -> bool {
+        is_to_agent(self.code)
+    }
+
+    /// Checks the tag under the order key of its direction and reads the rest.
+    ///
+    /// # Errors
+    /// [`WireError::Tag`], or the field that is impossible.
+    pub fn verify(self, key: &Key) -> Result<Order, WireError> {
+        let (message, tag) = self.bytes.split_at(self.bytes.len() - TAG_LEN);
+        key.check(&[message], tag)?;
+        let mut c = Cursor::new(message);
+        c.skip(32)?;
+        let header = OrderHeader {
+            key_id: self.key_id,
+            controller: self.controller,
+            agent: self.agent,
+            boot: BootId(c.u64()?),
+            sequence: c.u64()?,
+            time_ms: c.u64()?,
+            reply_to: c.u64()?,
+        };
+        let body = OrderBody::take(self.code, &mut c)?;
+        c.end()?;
+        Ok(Order { header, body })
+    }
+}

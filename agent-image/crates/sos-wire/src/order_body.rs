@@ -1,0 +1,261 @@
+//! The bodies of orders (order.md clauses 3 to 7).
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use crate::cursor::{Cursor, put_address};
+use crate::error::WireError;
+use crate::id::{AgentId, SessionUuid};
+
+/// Most sessions one SessionReport chunk names (order.md clause 7).
+pub const MAX_REPORTED: usize = 64;
+/// The one transport of v1.
+const TRANSPORT_TCP_PARALLEL: u8 = 1;
+
+/// An enum whose values are numbers on the wire.
+macro_rules! wire_enum {
+    ($(#[$doc:meta])* $name:ident: $int:ty, $field:literal { $($(#[$vdoc:meta])* $variant:ident = $value:literal),+ $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$vdoc])* $variant = $value),+ }
+
+        impl $name {
+            /// The number on the wire.
+            pub const fn code(self) -> $int {
+                self as $int
+            }
+
+            /// Reads the number on the wire.
+            ///
+            /// # Errors
+            /// [`WireError::Field`] for a number without a meaning.
+            pub const fn from_code(code: $int) -> Result<Self, WireError> {
+                match code {
+                    $($value => Ok(Self::$variant),)+
+                    _ => Err(WireError::Field($field)),
+                }
+            }
+        }
+    };
+}
+
+wire_enum! {
+    /// Which end of the session an agent is.
+    Role: u8, "role" {
+        /// Near the client.
+        Ingress = 1,
+        /// Near the server.
+        Egress = 2,
+    }
+}
+
+wire_enum! {
+    /// Congestion control of the streams.
+    Congestion: u8, "congestion control" {
+        /// The agent decides.
+        Auto = 0,
+        /// RFC 9438.
+        Cubic = 1,
+        /// The kernel's bbr.
+        Bbr = 2,
+        /// RFC 5681.
+        Reno = 3,
+    }
+}
+
+wire_enum! {
+    /// Why an agent does not take a session (order.md clause 4).
+    RefuseReason: u16, "refuse reason" {
+        /// It is about to leave.
+        Draining = 1,
+        /// It has as many sessions as it may.
+        SessionLimit = 2,
+        /// It has no memory for another session.
+        MemoryLimit = 3,
+        /// The other agent is not a peer of its configuration.
+        UnknownPeer = 4,
+        /// Its own configuration does not cover the addresses.
+        NotPermitted = 5,
+        /// It does not know the transport.
+        UnsupportedTransport = 6,
+    }
+}
+
+wire_enum! {
+    /// Why a session ended (order.md clause 6); also the reason in a Reset frame.
+    EndReason: u16, "end reason" {
+        /// Both directions ended.
+        Finished = 0,
+        /// The client reset its connection.
+        ClientReset = 1,
+        /// The server reset its connection.
+        ServerReset = 2,
+        /// The server refused the connection.
+        ServerRefused = 3,
+        /// The server did not answer.
+        ServerUnreachable = 4,
+        /// The other agent is gone, or does not know the session.
+        PeerLost = 5,
+        /// The client never came.
+        PreparationExpired = 6,
+        /// A limit, or a violated protocol.
+        InternalLimit = 7,
+    }
+}
+
+/// A client is about to arrive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prepare {
+    /// The session.
+    pub session: SessionUuid,
+    /// Which end this agent is.
+    pub role: Role,
+    /// Streams to use, 0 = the agent decides.
+    pub streams: u16,
+    /// Block size in bytes, 0 = the agent decides.
+    pub block_bytes: u32,
+    /// Reorder queue in bytes, 0 = the agent decides.
+    pub queue_bytes: u32,
+    /// How long the preparation stands without the client arriving, in milliseconds.
+    pub lease_ms: u32,
+    /// The client's address and port.
+    pub client: SocketAddrV4,
+    /// The server's address and port.
+    pub server: SocketAddrV4,
+    /// Path labels that may be used: bit L = label L.
+    pub labels: u32,
+    /// Congestion control of the streams.
+    pub congestion: Congestion,
+    /// The other agent.
+    pub peer: AgentId,
+    /// Its address.
+    pub peer_address: Ipv4Addr,
+    /// Its first stream port.
+    pub peer_stream_port: u16,
+}
+
+impl Prepare {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.session.0);
+        out.extend_from_slice(&[self.role.code(), TRANSPORT_TCP_PARALLEL]);
+        out.extend_from_slice(&self.streams.to_be_bytes());
+        for field in [self.block_bytes, self.queue_bytes, self.lease_ms] {
+            out.extend_from_slice(&field.to_be_bytes());
+        }
+        put_address(out, *self.client.ip());
+        put_address(out, *self.server.ip());
+        out.extend_from_slice(&self.client.port().to_be_bytes());
+        out.extend_from_slice(&self.server.port().to_be_bytes());
+        out.extend_from_slice(&self.labels.to_be_bytes());
+        out.extend_from_slice(&[self.congestion.code(), 0, 0, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&self.peer.0);
+        put_address(out, self.peer_address);
+        out.extend_from_slice(&self.peer_stream_port.to_be_bytes());
+        out.extend_from_slice(&[0; 14]);
+    }
+
+    pub(crate) fn take(c: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let (session, role) = (SessionUuid(c.array()?), Role::from_code(c.u8()?)?);
+        if c.u8()? != TRANSPORT_TCP_PARALLEL {
+            return Err(WireError::Field("transport"));
+        }
+        let (streams, block_bytes, queue_bytes, lease_ms) = (c.u16()?, c.u32()?, c.u32()?, c.u32()?);
+        let (client, server) = (c.address()?, c.address()?);
+        let (client_port, server_port, labels) = (c.u16()?, c.u16()?, c.u32()?);
+        let congestion = Congestion::from_code(c.u8()?)?;
+        c.skip(7)?;
+        let (peer, peer_address, peer_stream_port) = (AgentId(c.array()?), c.address()?, c.u16()?);
+        c.skip(14)?;
+        Ok(Self {
+            session,
+            role,
+            streams,
+            block_bytes,
+            queue_bytes,
+            lease_ms,
+            client: SocketAddrV4::new(client, client_port),
+            server: SocketAddrV4::new(server, server_port),
+            labels,
+            congestion,
+            peer,
+            peer_address,
+            peer_stream_port,
+        })
+    }
+}
+
+/// A session is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ended {
+    /// The session.
+    pub session: SessionUuid,
+    /// Why.
+    pub reason: EndReason,
+    /// Bytes from client to server.
+    pub bytes_up: u64,
+    /// Bytes from server to client.
+    pub bytes_down: u64,
+    /// How long it lasted, in milliseconds.
+    pub duration_ms: u64,
+}
+
+impl Ended {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.session.0);
+        out.extend_from_slice(&self.reason.code().to_be_bytes());
+        out.extend_from_slice(&[0; 6]);
+        for field in [self.bytes_up, self.bytes_down, self.duration_ms] {
+            out.extend_from_slice(&field.to_be_bytes());
+        }
+    }
+
+    pub(crate) fn take(c: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let (session, reason) = (SessionUuid(c.array()?), EndReason::from_code(c.u16()?)?);
+        c.skip(6)?;
+        Ok(Self { session, reason, bytes_up: c.u64()?, bytes_down: c.u64()?, duration_ms: c.u64()? })
+    }
+}
+
+/// One chunk of the list of an agent's sessions of one controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionReport {
+    /// Counts the reports of a boot.
+    pub report: u32,
+    /// This chunk, from 0.
+    pub chunk: u16,
+    /// Number of chunks of the report, at least 1.
+    pub chunks: u16,
+    /// At most 64 sessions.
+    pub sessions: Vec<SessionUuid>,
+}
+
+impl SessionReport {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        if self.sessions.len() > MAX_REPORTED {
+            return Err(WireError::Length);
+        }
+        if self.chunk >= self.chunks {
+            return Err(WireError::Field("chunk"));
+        }
+        out.extend_from_slice(&self.report.to_be_bytes());
+        let count = u16::try_from(self.sessions.len()).expect("at most 64");
+        for field in [self.chunk, self.chunks, count] {
+            out.extend_from_slice(&field.to_be_bytes());
+        }
+        out.extend_from_slice(&[0; 6]);
+        self.sessions.iter().for_each(|session| out.extend_from_slice(&session.0));
+        Ok(())
+    }
+
+    pub(crate) fn take(c: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let (report, chunk, chunks, count) = (c.u32()?, c.u16()?, c.u16()?, usize::from(c.u16()?));
+        c.skip(6)?;
+        if count > MAX_REPORTED {
+            return Err(WireError::Length);
+        }
+        if chunk >= chunks {
+            return Err(WireError::Field("chunk"));
+        }
+        let sessions = (0..count).map(|_| c.array().map(SessionUuid)).collect::<Result<_, _>>()?;
+        Ok(Self { report, chunk, chunks, sessions })
+    }
+}

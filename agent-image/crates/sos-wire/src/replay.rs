@@ -1,0 +1,114 @@
+//! Refusing signed datagrams that were seen before (README.md clause 9).
+
+use thiserror::Error;
+
+use crate::id::BootId;
+
+/// How many sequences behind the highest one are remembered.
+pub const WINDOW: u64 = 128;
+/// How far the clock in a message with a new boot id may be from the receiver's, in milliseconds.
+pub const CLOCK_TOLERANCE_MS: u64 = 30_000;
+
+/// Why a datagram counts as replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Replay {
+    /// The sender has restarted since.
+    #[error("boot id of an earlier life")]
+    OldBoot,
+    /// This very sequence was seen.
+    #[error("sequence seen before")]
+    Seen,
+    /// Too far behind the highest sequence to know.
+    #[error("sequence too old")]
+    TooOld,
+    /// A new boot id whose time is not near the receiver's clock.
+    #[error("new boot id with a clock {0} ms away")]
+    Clock(u64),
+}
+
+/// What is remembered of one sender. Ask it only about messages whose tag is right.
+#[derive(Debug, Clone, Default)]
+pub struct ReplayGuard {
+    boot: Option<BootId>,
+    highest: u64,
+    /// Bit `i` says that `highest - i` was seen.
+    seen: u128,
+}
+
+impl ReplayGuard {
+    /// Admits a message once.
+    ///
+    /// `time_ms` is the time the message claims, `now_ms` the receiver's, both in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// The [`Replay`] that forbids it; nothing is remembered then.
+    pub fn admit(&mut self, boot: BootId, sequence: u64, time_ms: u64, now_ms: u64) -> Result<(), Replay> {
+        match self.boot {
+            Some(known) if boot < known => Err(Replay::OldBoot),
+            Some(known) if boot == known => self.admit_sequence(sequence),
+            _ => {
+                let distance = time_ms.abs_diff(now_ms);
+                if distance > CLOCK_TOLERANCE_MS {
+                    return Err(Replay::Clock(distance));
+                }
+                *self = Self { boot: Some(boot), highest: sequence, seen: 1 };
+                Ok(())
+            }
+        }
+    }
+
+    fn admit_sequence(&mut self, sequence: u64) -> Result<(), Replay> {
+        if sequence > self.highest {
+            let shift = sequence - self.highest;
+            self.seen = if shift < WINDOW { self.seen << shift } else { 0 } | 1;
+            self.highest = sequence;
+            return Ok(());
+        }
+        let age = self.highest - sequence;
+        if age >= WINDOW {
+            return Err(Replay::TooOld);
+        }
+        if self.seen >> age & 1 == 1 {
+            return Err(Replay::Seen);
+        }
+        self.seen |= 1 << age;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn lives_are_ordered_and_new_ones_need_a_near_clock() {
+        let mut guard = ReplayGuard::default();
+        assert_eq!(guard.admit(BootId(5), 9, 100_000, 130_000), Ok(()));
+        assert_eq!(guard.admit(BootId(5), 9, 100_000, 130_000), Err(Replay::Seen));
+        assert_eq!(guard.admit(BootId(4), 10, 130_000, 130_000), Err(Replay::OldBoot));
+        assert_eq!(guard.admit(BootId(6), 1, 160_001, 130_000), Err(Replay::Clock(30_001)));
+        assert_eq!(guard.admit(BootId(5), 10, 0, 130_000), Ok(()), "a known boot needs no clock");
+        assert_eq!(guard.admit(BootId(6), 1, 160_000, 130_000), Ok(()));
+        assert_eq!(guard.admit(BootId(5), 11, 160_000, 130_000), Err(Replay::OldBoot));
+    }
+
+    proptest! {
+        /// Against a model that remembers everything: never twice, and everything fresh inside the window once.
+        #[test]
+        fn a_sequence_is_admitted_at_most_once(sequences in prop::collection::vec(0u64..400, 1..600)) {
+            let (mut guard, mut seen) = (ReplayGuard::default(), BTreeSet::new());
+            for sequence in sequences {
+                let highest = seen.last().copied();
+                let fresh = !seen.contains(&sequence) && highest.is_none_or(|h| sequence + WINDOW > h);
+                prop_assert_eq!(guard.admit(BootId(1), sequence, 0, 0).is_ok(), fresh);
+                if fresh {
+                    seen.insert(sequence);
+                }
+            }
+        }
+    }
+}

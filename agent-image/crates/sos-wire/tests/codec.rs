@@ -1,0 +1,284 @@
+//! Properties of the codecs: decoding undoes encoding, pieces do not matter, arbitrary bytes give an error and never a panic.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use bytes::{Bytes, BytesMut};
+use proptest::collection::vec;
+use proptest::prelude::*;
+use sos_wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use sos_wire::handshake::verify_confirm;
+use sos_wire::*;
+
+const KEY: Key = Key::new([7; 32]);
+
+fn socket() -> impl Strategy<Value = SocketAddrV4> {
+    (any::<u32>(), 1..=u16::MAX).prop_map(|(ip, port)| SocketAddrV4::new(Ipv4Addr::from_bits(ip), port))
+}
+
+fn key_id() -> impl Strategy<Value = KeyId> {
+    (1..=u16::MAX).prop_map(|id| KeyId::new(id).unwrap())
+}
+
+fn reason() -> impl Strategy<Value = EndReason> {
+    (0u16..8).prop_map(|code| EndReason::from_code(code).unwrap())
+}
+
+fn open() -> impl Strategy<Value = Open> {
+    (any::<[u8; 16]>(), socket(), socket(), 0u8..64, any::<u32>()).prop_map(
+        |(uuid, client, server, dscp, block_bytes)| Open {
+            session: SessionUuid(uuid),
+            client,
+            server,
+            dscp,
+            block_bytes,
+        },
+    )
+}
+
+fn session_body() -> impl Strategy<Value = Body> {
+    let offset = 0..u64::MAX - MAX_PAYLOAD as u64;
+    prop_oneof![
+        (any::<u64>(), open()).prop_map(|(credit, open)| Body::Open { credit, open }),
+        any::<u64>().prop_map(|credit| Body::Opened { credit }),
+        (offset.clone(), vec(any::<u8>(), 1..9000))
+            .prop_map(|(offset, p)| Body::Data { offset, payload: Bytes::from(p) }),
+        (offset.clone(), any::<u64>()).prop_map(|(offset, credit)| Body::Ack { offset, credit }),
+        offset.prop_map(|offset| Body::Fin { offset }),
+        reason().prop_map(|reason| Body::Reset { reason }),
+    ]
+}
+
+fn frame() -> impl Strategy<Value = Frame> {
+    let of_session = (1..=u64::MAX, session_body())
+        .prop_map(|(number, body)| Frame { session: SessionNumber(number), body });
+    let of_stream = prop_oneof![
+        any::<u64>().prop_map(|opaque| Body::Ping { opaque }),
+        any::<u64>().prop_map(|opaque| Body::Pong { opaque }),
+        Just(Body::GoAway),
+    ];
+    prop_oneof![5 => of_session, 1 => of_stream.prop_map(|body| Frame { session: SessionNumber::NONE, body })]
+}
+
+/// Feeds the bytes in pieces of the given sizes (repeated) and collects frames until the end or an error.
+fn decode_in_pieces(bytes: &[u8], sizes: &[usize]) -> (Vec<Frame>, Option<WireError>) {
+    let (mut decoder, mut buffer, mut frames, mut rest) =
+        (Decoder::default(), BytesMut::new(), Vec::new(), bytes);
+    for &size in sizes.iter().cycle() {
+        let (piece, tail) = rest.split_at(size.min(rest.len()));
+        buffer.extend_from_slice(piece);
+        rest = tail;
+        loop {
+            match decoder.decode(&mut buffer) {
+                Ok(Some(frame)) => frames.push(frame),
+                Ok(None) => break,
+                Err(error) => return (frames, Some(error)),
+            }
+        }
+        assert!(decoder.missing(buffer.len()) <= MAX_PAYLOAD);
+        assert!(buffer.len() < HEADER_LEN + MAX_PAYLOAD, "a whole frame is never left in the buffer");
+        if rest.is_empty() {
+            break;
+        }
+    }
+    (frames, None)
+}
+
+fn order() -> impl Strategy<Value = Order> {
+    let uuid = || any::<[u8; 16]>().prop_map(SessionUuid);
+    let prepare =
+        (uuid(), any::<[u32; 5]>(), (socket(), socket()), (1u8..=2, 0u8..=3), any::<([u8; 16], u32, u16)>());
+    let body = prop_oneof![
+        prepare.prop_map(|(session, n, (client, server), (role, congestion), peer)| OrderBody::Prepare(
+            Prepare {
+                session,
+                role: Role::from_code(role).unwrap(),
+                streams: n[0] as u16,
+                block_bytes: n[1],
+                queue_bytes: n[2],
+                lease_ms: n[3],
+                client,
+                server,
+                labels: n[4],
+                congestion: Congestion::from_code(congestion).unwrap(),
+                peer: AgentId(peer.0),
+                peer_address: Ipv4Addr::from_bits(peer.1),
+                peer_stream_port: peer.2,
+            }
+        )),
+        uuid().prop_map(OrderBody::Ready),
+        (uuid(), 1u16..=6).prop_map(|(s, r)| OrderBody::Refused(s, RefuseReason::from_code(r).unwrap())),
+        uuid().prop_map(OrderBody::Release),
+        (uuid(), reason(), any::<[u64; 3]>()).prop_map(|(session, reason, n)| OrderBody::Ended(Ended {
+            session,
+            reason,
+            bytes_up: n[0],
+            bytes_down: n[1],
+            duration_ms: n[2],
+        })),
+        uuid().prop_map(OrderBody::EndedAck),
+        (any::<u32>(), 0u16..u16::MAX, vec(uuid(), 0..=64)).prop_map(|(report, chunk, sessions)| {
+            OrderBody::SessionReport(SessionReport { report, chunk, chunks: chunk + 1, sessions })
+        }),
+    ];
+    (key_id(), any::<(u32, [u8; 16])>(), any::<[u64; 4]>(), body).prop_map(
+        |(key_id, (controller, agent), n, body)| Order {
+            header: OrderHeader {
+                key_id,
+                controller: ControllerId(controller),
+                agent: AgentId(agent),
+                boot: BootId(n[0]),
+                sequence: n[1],
+                time_ms: n[2],
+                reply_to: n[3],
+            },
+            body,
+        },
+    )
+}
+
+fn beacon() -> impl Strategy<Value = Beacon> {
+    (
+        key_id(),
+        any::<([u8; 16], [u64; 5], [u32; 3], [u16; 6], [u8; 6], bool, bool)>(),
+        "[a-zé]{1,30}",
+        vec("[a-z-]{1,31}", 1..=8),
+    )
+        .prop_map(|(key_id, (agent, q, d, w, mac, draining, willing), name, service_types)| Beacon {
+            key_id,
+            site: SiteId(w[0]),
+            draining,
+            willing,
+            agent: AgentId(agent),
+            boot: BootId(q[0]),
+            sequence: q[1],
+            time_ms: q[2],
+            sessions: d[0],
+            session_limit: d[1],
+            bytes_per_second: q[3],
+            cpu_permille: w[1],
+            streams: w[2],
+            order_port: w[3],
+            first_stream_port: w[4],
+            stream_ports: w[5],
+            address: Ipv4Addr::from_bits(d[2]),
+            mac: MacAddress(mac),
+            capacity_bps: q[4],
+            name,
+            service_types,
+        })
+}
+
+proptest! {
+    #[test]
+    fn frames_survive_and_pieces_do_not_matter(
+        frames in vec(frame(), 1..20),
+        sizes in vec(1usize..5000, 1..20),
+    ) {
+        let mut bytes = BytesMut::new();
+        frames.iter().for_each(|frame| frame.encode(&mut bytes));
+        let (decoded, error) = decode_in_pieces(&bytes, &sizes);
+        prop_assert_eq!(error, None);
+        prop_assert_eq!(decoded, frames);
+    }
+
+    #[test]
+    fn garbage_is_the_same_garbage_in_pieces(
+        frames in vec(frame(), 0..4),
+        garbage in vec(any::<u8>(), 0..600),
+        sizes in vec(1usize..200, 1..20),
+    ) {
+        let mut bytes = BytesMut::new();
+        frames.iter().for_each(|frame| frame.encode(&mut bytes));
+        bytes.extend_from_slice(&garbage);
+        let whole = decode_in_pieces(&bytes, &[bytes.len().max(1)]);
+        prop_assert!(whole.0.len() >= frames.len());
+        prop_assert_eq!(decode_in_pieces(&bytes, &sizes), whole);
+    }
+
+    #[test]
+    fn orders_survive_and_a_flipped_bit_does_not(order in order(), flip in any::<prop::sample::Index>(), bit in 0..8) {
+        let mut bytes = order.encode(&KEY).unwrap();
+        prop_assert_eq!(&UnverifiedOrder::parse(&bytes).unwrap().verify(&KEY).unwrap(), &order);
+        let at = flip.index(bytes.len());
+        bytes[at] ^= 1u8 << bit;
+        prop_assert!(UnverifiedOrder::parse(&bytes).and_then(|o| o.verify(&KEY)).is_err());
+    }
+
+    #[test]
+    fn beacons_survive_and_a_flipped_bit_does_not(beacon in beacon(), flip in any::<prop::sample::Index>(), bit in 0..8) {
+        let mut bytes = beacon.encode(&KEY).unwrap();
+        prop_assert_eq!(&UnverifiedBeacon::parse(&bytes).unwrap().verify(&KEY).unwrap(), &beacon);
+        let at = flip.index(bytes.len());
+        bytes[at] ^= 1u8 << bit;
+        prop_assert!(UnverifiedBeacon::parse(&bytes).and_then(|b| b.verify(&KEY)).is_err());
+    }
+
+    /// Also under a valid tag: the tag proves who wrote the bytes, not that they make sense.
+    #[test]
+    fn signed_nonsense_is_refused_without_a_panic(
+        code in 0u8..9,
+        mut body in vec(any::<u8>(), 0..300),
+        magic in prop::sample::select(vec![*b"SOSB", *b"SOSO"]),
+    ) {
+        let mut bytes = magic.to_vec();
+        bytes.extend_from_slice(&[1, code]);
+        bytes.append(&mut body);
+        let _ = UnverifiedBeacon::parse(&bytes).and_then(|b| b.verify(&KEY));
+        let _ = UnverifiedOrder::parse(&bytes).and_then(|o| o.verify(&KEY));
+    }
+
+    #[test]
+    fn handshake_bytes_never_panic(hello in any::<[u8; 32]>(), welcome in any::<[u8; 32]>(), kind in 0u8..4) {
+        let head = [b'S', b'O', b'S', b'F', 1, kind];
+        let (mut h, mut w, mut c) = ([0u8; 64], [0u8; 96], [0u8; 40]);
+        h[6..38].copy_from_slice(&hello);
+        w[6..38].copy_from_slice(&welcome);
+        h[..6].copy_from_slice(&head);
+        w[..6].copy_from_slice(&head);
+        c[..6].copy_from_slice(&head);
+        let _ = Hello::decode(&h);
+        prop_assert!(Welcome::verify(&w, &KEY, &h).is_err());
+        prop_assert!(verify_confirm(&c, &KEY, &h, &w).is_err());
+    }
+}
+
+fn header(kind: u8, len: u32, session: u64, offset: u64) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    bytes.extend_from_slice(&[kind, 0, 0, 0]);
+    bytes.extend_from_slice(&len.to_be_bytes());
+    bytes.extend_from_slice(&session.to_be_bytes());
+    bytes.extend_from_slice(&offset.to_be_bytes());
+    bytes.extend_from_slice(&[0; 8]);
+    bytes
+}
+
+#[test]
+fn impossible_headers_break_the_stream_at_once() {
+    let cases = [
+        (header(10, 0, 1, 0), WireError::Type(10)),
+        (header(3, 262_145, 1, 0), WireError::Length),
+        (header(3, u32::MAX, 1, 0), WireError::Length),
+        (header(3, 0, 1, 0), WireError::Length),
+        (header(4, 1, 1, 0), WireError::Length),
+        (header(3, 10, 0, 0), WireError::Field("session number")),
+        (header(7, 0, 1, 0), WireError::Field("session number")),
+        (header(3, 10, 1, u64::MAX - 5), WireError::Field("offset")),
+        (header(5, 0, 1, u64::MAX), WireError::Field("offset")),
+    ];
+    for (mut bytes, error) in cases {
+        let mut decoder = Decoder::default();
+        assert_eq!(decoder.decode(&mut bytes), Err(error));
+        let mut good = header(5, 0, 1, 0);
+        assert_eq!(decoder.decode(&mut good), Err(error), "a broken stream stays broken");
+    }
+}
+
+#[test]
+fn the_longest_payload_passes() {
+    let body = Body::Data { offset: 3, payload: Bytes::from(vec![1; MAX_PAYLOAD]) };
+    let frame = Frame { session: SessionNumber(1), body };
+    let mut bytes = BytesMut::new();
+    frame.encode(&mut bytes);
+    assert_eq!(decode_in_pieces(&bytes, &[1000]), (vec![frame], None));
+}
