@@ -21,7 +21,7 @@ from sos_testbed import declare, northbound, process, realise
 from sos_testbed.declare import Documents
 from sos_testbed.model import LabError, Topology
 from sos_testbed.realise import LabPlan, Programs
-from sos_testbed.runner import Report, Runner, lock, silent, write_file
+from sos_testbed.runner import Report, Runner, lock, silent, uninterrupted, write_file
 from sos_testbed.steps import Spawn, Step
 from sos_testbed.topology import BUILDERS, PathOptions, builder
 
@@ -181,7 +181,7 @@ class Lab:
 
     def down(self) -> None:
         """Take everything back; LabError with what could not be."""
-        with lock(self.root / "lock"):
+        with lock(self.root / "lock"), uninterrupted():
             problems = self.runner.undo_all()
         if problems:
             raise LabError(f"lab {self.root.name}: " + "; ".join(problems))
@@ -219,8 +219,9 @@ def up(options: Options, report: Report = silent) -> Lab:
             _build(lab, topology, documents)
             wait_ready(lab, documents)
     except BaseException:
-        report("taking the lab down again")
-        lab.runner.undo_all()
+        with uninterrupted():
+            report("taking the lab down again")
+            lab.runner.undo_all()
         raise
     return lab
 

@@ -273,7 +273,8 @@ def _link_argument(topology: Topology, wire: Wire) -> str:
     if shape is None:
         raise LabError(f"wire {wire.name} is not shaped")
     near, far = emulator_ends(topology.wires.index(wire))
-    return f"{wire.name},{near},{far},rate={shape.rate_bps},delay={shape.rtt_us / 2e6:.6f},loss={shape.loss},queue={shape.queue_bytes}"
+    character = f"rate={shape.rate_bps}bit,delay={shape.rtt_us * 500}ns,loss={shape.loss:.9f},queue={shape.queue_bytes}"
+    return f"A={near},B={far},name={wire.name},{character}"
 
 
 def _switch(plan: LabPlan, switch: Switch) -> Iterator[Step]:
@@ -287,7 +288,7 @@ def _switch(plan: LabPlan, switch: Switch) -> Iterator[Step]:
         "ovsdb-server",
         f"{folder}/conf.db",
         f"--remote=punix:{folder}/db.sock",
-        f"--unixctl={folder}/ovsdb.ctl",
+        f"--pidfile={folder}/ovsdb-server.pid",
         "--no-chdir",
     )
     yield _spawn(plan, f"{name}-ovsdb", name, database, title)
@@ -295,9 +296,9 @@ def _switch(plan: LabPlan, switch: Switch) -> Iterator[Step]:
     init = ("--retry", "--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
     yield _run(title, ovs(plan, name, "ovs-vsctl", *init), ("rm", "-f", f"{folder}/conf.db"))
     daemon = (
+        *env,
         "ovs-vswitchd",
         f"unix:{folder}/db.sock",
-        f"--unixctl={folder}/vswitchd.ctl",
         f"--pidfile={folder}/ovs-vswitchd.pid",
         "--no-chdir",
     )

@@ -10,7 +10,9 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -128,6 +130,20 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     half.write_text(text, encoding="utf-8")
     half.chmod(mode)
     half.replace(path)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a clean-up end: a second Ctrl-C or SIGTERM waits until it has. No effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

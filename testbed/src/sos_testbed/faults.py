@@ -1,0 +1,100 @@
+"""Breaking a lab on purpose, and mending it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from sos_testbed.lab import Lab
+from sos_testbed.model import LabError, Shape
+from sos_testbed.realise import control_socket
+from sos_testbed.runner import run
+
+_CONTROL_TIMEOUT_S = 5.0
+_MAX_ANSWER = 1 << 20
+
+
+def link(lab: Lab, name: str, *, up: bool, silent: bool) -> None:
+    """Take both ends of a wire down, or (`silent`) let the emulator swallow everything while the ports stay up."""
+    wire = lab.topology.wire(name)
+    if silent:
+        if wire.shape is None:
+            names = ", ".join(shaped.name for shaped in lab.topology.shaped())
+            raise LabError(f"{wire.name} is a plain cable; only {names} can lose packets silently")
+        emulator(lab, {"command": "set", "link": wire.name, "blackhole": not up})
+        return
+    for end in (wire.a, wire.b):
+        namespace = lab.plan.netns(end.switch)
+        run(("ip", "-n", namespace, "link", "set", end.port, "up" if up else "down"), what=f"link {end}")
+
+
+def switch(lab: Lab, name: str, *, up: bool) -> None:
+    """Kill a switch's forwarding (ovs-vswitchd), or start it again."""
+    names = [candidate.name for candidate in lab.topology.switches]
+    if name not in names:
+        raise LabError(f"no switch {name!r}; there are {', '.join(names)}")
+    _program(lab, f"{name}-ovs", up=up)
+
+
+def agent(lab: Lab, name: str, *, up: bool) -> None:
+    """Kill an agent, or start it again."""
+    names = [place.name for place in lab.topology.agents]
+    if name not in names:
+        raise LabError(f"no agent {name!r}; there are {', '.join(names)}")
+    _program(lab, name, up=up)
+
+
+def controller(lab: Lab, name: str, *, up: bool) -> None:
+    """Kill the controller, or start it again."""
+    if name != "controller":
+        raise LabError(f"no controller {name!r}; there is controller")
+    _program(lab, name, up=up)
+
+
+FAULTS: dict[str, Callable[..., None]] = {"link": link, "switch": switch, "agent": agent, "controller": controller}
+
+
+def reshape(lab: Lab, name: str, shape: Shape) -> None:
+    """Give a shaped wire another rate, delay, loss and queue while it runs."""
+    wire = lab.topology.wire(name)
+    settings = {
+        "rate": f"{shape.rate_bps}bit",
+        "delay": f"{shape.rtt_us * 500}ns",
+        "loss": f"{shape.loss:.9f}",
+        "queue": str(shape.queue_bytes),
+    }
+    emulator(lab, {"command": "set", "link": wire.name, **settings})
+
+
+def emulator(lab: Lab, request: dict[str, Any]) -> Any:
+    """One question to the emulator's control socket: a line of JSON each way."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(_CONTROL_TIMEOUT_S)
+        try:
+            connection.connect(str(control_socket(lab.plan)))
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            answer = json.loads(_line(connection))
+        except (OSError, ValueError) as error:
+            raise LabError(f"link emulator: {error}") from None
+    if isinstance(answer, dict) and answer.get("error"):
+        raise LabError(f"link emulator: {answer['error']}")
+    return answer
+
+
+def _line(connection: socket.socket) -> bytes:
+    received = b""
+    while not received.endswith(b"\n") and len(received) < _MAX_ANSWER:
+        chunk = connection.recv(65536)
+        if not chunk:
+            break
+        received += chunk
+    return received
+
+
+def _program(lab: Lab, name: str, *, up: bool) -> None:
+    if up:
+        lab.start(name)
+    else:
+        lab.kill(name)

@@ -1,0 +1,231 @@
+"""Transfers by unmodified programs, and what a wire can carry.
+
+curl at one host, nginx at the other; bytes are compared by SHA-256, and both ends say whom they spoke with.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sos_testbed.lab import Lab
+from sos_testbed.model import LabError, Shape
+from sos_testbed.runner import run
+from sos_testbed.web import SOS_PORT
+
+# A full Ethernet frame: 1500 bytes IP, 14 header, 4 checksum, 20 preamble and gap. TCP with timestamps carries 1448 of them.
+FRAME_BYTES = 1538
+TCP_PAYLOAD_BYTES = 1448
+UDP_PAYLOAD_BYTES = 1472
+
+PROBE_PORT = 8090  # not covered by any service of the examples
+PROBE_STREAMS = 32
+PROBE_WARM_UP_S = 3
+PROBE_S = 4
+_LOG_WAIT_S = 10.0
+_START_WAIT_S = 5.0
+_CURL_TIMED_OUT = 28
+_CURL_GRACE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """One transfer as its client saw it, and what the server's log says of it.
+
+    `client_saw` is the address and port the client was connected to, `client_address` its own, `server_saw` the
+    address and port that the server was connected to. `complete` is False for a transfer ended by its time limit.
+    """
+
+    size_bytes: int
+    seconds: float
+    first_byte_s: float
+    status: int
+    complete: bool
+    client_saw: str
+    client_address: str
+    server_saw: str
+    error: str
+
+    @property
+    def mbps(self) -> float:
+        """Payload over the whole time, from before the connection to the last byte, in Mbit/s."""
+        return self.size_bytes * 8 / self.seconds / 1e6 if self.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireLimit:
+    """What a wire carries in TCP payload, in Mbit/s: by arithmetic, and as measured in this run."""
+
+    formula_mbps: float
+    tcp_mbps: float
+    udp_mbps: float
+
+    @property
+    def mbps(self) -> float:
+        """The lower of arithmetic and the better measurement."""
+        return min(self.formula_mbps, max(self.tcp_mbps, self.udp_mbps))
+
+
+def formula_mbps(shape: Shape) -> float:
+    """Rate x 1448/1538 x (1 - loss), in Mbit/s."""
+    return shape.rate_bps * TCP_PAYLOAD_BYTES / FRAME_BYTES * (1 - shape.loss) / 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to transfer: `path` is below the lab's www folder for a download, any file for an upload."""
+
+    client: str = "client"
+    server: str = "server"
+    port: int = SOS_PORT
+    path: Path
+    max_time_s: float
+
+
+def download(lab: Lab, request: Request, into: Path) -> Transfer:
+    """GET a file of the lab's www folder into `into`."""
+    url = f"http://{address(lab, request.server)}:{request.port}/{request.path.name}"
+    return _transfer(lab, request, ("-o", str(into), url), upload=False)
+
+
+def upload(lab: Lab, request: Request, name: str) -> Transfer:
+    """PUT a file to the server; it lands at `received(lab, server, name)`."""
+    url = f"http://{address(lab, request.server)}:{request.port}/upload/{name}"
+    return _transfer(lab, request, ("-T", str(request.path), "-o", "/dev/null", url), upload=True)
+
+
+def received(lab: Lab, server: str, name: str) -> Path:
+    """Where a server stores an upload."""
+    return lab.root / server / "upload" / name
+
+
+def address(lab: Lab, host: str) -> str:
+    """A host's address."""
+    for candidate in lab.topology.hosts:
+        if candidate.name == host:
+            return str(candidate.address.ip)
+    raise LabError(f"no host {host!r}")
+
+
+def curl_argv(lab: Lab, request: Request, arguments: tuple[str, ...]) -> tuple[str, ...]:
+    """The command line of a transfer; curl reports as JSON on standard output."""
+    # no -f: a status is judged by the caller; -s without progress, which would cost a system call per buffer
+    command = ("curl", "-sS", "--max-time", f"{request.max_time_s:.1f}", "-w", "%{json}", *arguments)
+    return lab.exec_argv(request.client, command)
+
+
+def _transfer(lab: Lab, request: Request, arguments: tuple[str, ...], *, upload: bool) -> Transfer:
+    argv = curl_argv(lab, request, arguments)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=request.max_time_s + _CURL_GRACE_S)
+    except subprocess.TimeoutExpired:
+        raise LabError(f"curl at {request.client} did not end within its time") from None
+    return parse_transfer(lab, request, done.stdout, upload=upload)
+
+
+def parse_transfer(lab: Lab, request: Request, report: str, *, upload: bool) -> Transfer:
+    """curl's JSON report, completed by the server's log."""
+    try:
+        seen = json.loads(report)
+    except ValueError:
+        raise LabError(f"curl at {request.client} said {report[:200]!r}") from None
+    own = f"{seen['local_ip']}:{seen['local_port']}"
+    connected = bool(seen["local_ip"])
+    return Transfer(
+        size_bytes=int(seen["size_upload" if upload else "size_download"]),
+        seconds=float(seen["time_total"]),
+        first_byte_s=float(seen["time_starttransfer"]),
+        status=int(seen["http_code"]),
+        complete=int(seen["exitcode"]) == 0,
+        client_saw=f"{seen['remote_ip']}:{seen['remote_port']}",
+        client_address=own,
+        server_saw=_server_saw(lab, request.server, own) if connected and int(seen["exitcode"]) in {0, _CURL_TIMED_OUT} else "",
+        error=str(seen.get("errormsg") or ""),
+    )
+
+
+def _server_saw(lab: Lab, server: str, client_address: str) -> str:
+    """The remote address in the server's log line for this client; "" if the server never logged that address."""
+    log = lab.root / server / "access.log"
+    deadline = time.monotonic() + _LOG_WAIT_S
+    while True:
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        for line in reversed(lines):
+            if line.split(" ", 1)[0] == client_address:
+                return client_address
+        if time.monotonic() > deadline:
+            return lines[-1].split(" ", 1)[0] if lines else ""
+        time.sleep(0.05)
+
+
+def sha256(path: Path, size: int | None = None) -> str:
+    """SHA-256 of a file, or of its first `size` bytes."""
+    digest = hashlib.sha256()
+    left = path.stat().st_size if size is None else size
+    with path.open("rb") as file:
+        while left > 0 and (chunk := file.read(min(left, 1 << 20))):
+            digest.update(chunk)
+            left -= len(chunk)
+    return digest.hexdigest()
+
+
+def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
+    """Is the copy the source, or (of an incomplete transfer) a beginning of it?"""
+    size = copy.stat().st_size
+    if complete and size != source.stat().st_size:
+        return False
+    return sha256(copy) == sha256(source, size)
+
+
+def wire_limit(lab: Lab, shape: Shape) -> WireLimit:
+    """What the path between the hosts carries towards the client, plain: many TCP streams, then UDP at the wire's rate."""
+    with _probe_server(lab):
+        tcp = _probe(lab, ("-P", str(PROBE_STREAMS), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
+        bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
+        udp = _probe(lab, ("-u", "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
+    received_udp = udp["end"]["sum_received"]["bits_per_second"] if "sum_received" in udp["end"] else _udp_received(udp)
+    return WireLimit(
+        formula_mbps=formula_mbps(shape),
+        tcp_mbps=tcp["end"]["sum_received"]["bits_per_second"] / 1e6,
+        udp_mbps=received_udp * TCP_PAYLOAD_BYTES / UDP_PAYLOAD_BYTES / 1e6,
+    )
+
+
+def _udp_received(report: dict[str, dict[str, dict[str, float]]]) -> float:
+    total = report["end"]["sum"]
+    return total["bits_per_second"] * (1 - total["lost_percent"] / 100)
+
+
+def _probe(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
+    command = ("iperf3", "-c", address(lab, "server"), "-p", str(PROBE_PORT), "-R", "-J", *arguments)
+    text = run(lab.exec_argv("client", command), what="iperf3", timeout_s=PROBE_WARM_UP_S + PROBE_S + 30)
+    report: dict[str, dict[str, dict[str, float]]] = json.loads(text)
+    return report
+
+
+@contextmanager
+def _probe_server(lab: Lab) -> Iterator[None]:
+    argv = lab.exec_argv("server", ("iperf3", "-s", "-p", str(PROBE_PORT)))
+    server = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_listening(lab, "server", PROBE_PORT)
+        yield
+    finally:
+        server.terminate()
+        server.wait(timeout=10)
+
+
+def wait_listening(lab: Lab, host: str, port: int) -> None:
+    """Wait until something listens on a TCP port of a host; LabError after a few seconds."""
+    deadline = time.monotonic() + _START_WAIT_S
+    command = lab.exec_argv(host, ("ss", "-Hltn", f"sport = :{port}"))
+    while not run(command, what="ss").strip():
+        if time.monotonic() > deadline:
+            raise LabError(f"nothing listens on port {port} of {host}")
+        time.sleep(0.05)

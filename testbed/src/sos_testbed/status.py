@@ -1,0 +1,72 @@
+"""What a lab looks like, as data and as lines for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sos_testbed import northbound, process
+from sos_testbed.lab import Lab
+from sos_testbed.model import LabError, Shape
+
+
+def collect(lab: Lab) -> dict[str, Any]:
+    """Everything `./lab status --json` shows of one lab; what cannot be asked is null with an `error` beside it."""
+    try:
+        topology = lab.topology
+    except LabError as error:
+        return {"id": lab.root.name, "name": lab.name, "error": str(error)}
+    found: dict[str, Any] = {
+        "id": lab.root.name,
+        "name": lab.name,
+        "topology": topology.name,
+        "folder": str(lab.root),
+        "links": [{"name": wire.name, **_shape(wire.shape)} for wire in topology.wires],
+        "hosts": {host.name: str(host.address) for host in topology.hosts},
+        "programs": {name: process.find(lab.runner.pid_file(name)) is not None for name in lab.spawns()},
+        "controller": None,
+    }
+    try:
+        found["controller"] = northbound.get(lab.plan, "/v1/status")
+    except LabError as error:
+        found["error"] = str(error)
+    return found
+
+
+def lines(found: dict[str, Any]) -> list[str]:
+    """The same for people."""
+    if "topology" not in found:
+        return [f"lab {found['name']}: {found['error']}"]
+    text = [f"lab {found['name']} ({found['topology']}, {found['folder']})"]
+    text += ["  hosts     " + ", ".join(f"{name} {address}" for name, address in found["hosts"].items())]
+    text += [f"  link      {_link_line(link)}" for link in found["links"]]
+    stopped = [name for name, runs in found["programs"].items() if not runs]
+    text.append(
+        f"  programs  {len(found['programs']) - len(stopped)} running" + (f", not running: {', '.join(stopped)}" if stopped else "")
+    )
+    status = found["controller"]
+    if status is None:
+        return [*text, f"  controller: {found['error']}"]
+    connected = sum(1 for datapath in status["datapaths"] if datapath["connected"])
+    text.append(f"  switches  {connected} of {len(status['datapaths'])} connected, {status['links']} links")
+    text += [
+        f"  agent     {agent['name']} at {agent['site']}, {agent['address']}" + ("" if agent["willing"] else " (unwilling)")
+        for agent in status["agents"]
+    ]
+    for service in status["services"]:
+        why = "" if service["state"] == "Programmed" else f" ({service['reason']}: {service['message']})"
+        needed = f"{len(service['acknowledged'])} of {len(service['needed'])} switches"
+        text.append(f"  service   {service['id']} {service['state']}{why}, {needed}, {service['sessions']} sessions")
+    return text
+
+
+def _shape(shape: Shape | None) -> dict[str, Any]:
+    if shape is None:
+        return {}
+    return {"rate_bps": shape.rate_bps, "rtt_ms": shape.rtt_us / 1000, "loss": shape.loss, "queue_bytes": shape.queue_bytes}
+
+
+def _link_line(link: dict[str, Any]) -> str:
+    if "rate_bps" not in link:
+        return f"{link['name']}: cable"
+    rate, rtt = link["rate_bps"] / 1e6, link["rtt_ms"]
+    return f"{link['name']}: {rate:g} Mbit/s, {rtt:g} ms, loss {link['loss']:.2%}, queue {link['queue_bytes']} bytes"
