@@ -1,2 +1,29 @@
-//! Streams between agents.
+//! Streams between agents, and the tasks that drive sessions over them.
+//!
+//! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: what a session sends next is
+//! `sos-relay`'s business, what bytes mean `sos-wire`'s, which flows are accepted and where they go that of the process around it,
+//! which talks to this crate through `Tunnel` and is asked through the traits [`Keys`], [`Sockets`] and [`EgressHandler`].
+//!
+//! ```text
+//! Tunnel::start(TunnelConfig) -> Tunnel                      inside a Tokio runtime; Tunnel is Clone
+//! tunnel.set_peers(Vec<PeerConfig>)                          whole list each time; streams are dialed ahead of need
+//! tunnel.accept_stream(TcpStream, label)                     a connection to first stream port + label
+//! tunnel.open(OpenRequest, host: TcpStream)
+//!     -> Result<SessionHandle, RefuseReason>                 a refused or failed host socket is reset
+//! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
+//! session.abort(EndReason), session.progress() -> (up, down)
+//! tunnel.peer_alive(AgentId) -> bool                         a stream stands and the peer is not leaving
+//! tunnel.live_peers() -> watch::Receiver<BTreeSet<AgentId>>
+//! tunnel.drain()                                             refuse new sessions, tell the peers
+//! tunnel.stats() -> Stats
+//! tunnel.close()                                             reset every session, close every stream
+//! ```
+//!
+//! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in `Tunnel::accept_stream`.
 #![forbid(unsafe_code)]
+
+mod config;
+mod hooks;
+
+pub use config::{Labels, Limits, OpenRequest, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig};
+pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};

@@ -1,0 +1,203 @@
+//! What the tunnel is told, and what it tells.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sos_wire::{AgentId, BootId, EndReason, SessionUuid, SiteId};
+
+use crate::hooks::{EgressHandler, Keys, Sockets};
+
+/// Everything `Tunnel::start` needs.
+#[derive(Clone)]
+pub struct TunnelConfig {
+    /// This agent.
+    pub agent: AgentId,
+    /// The life of this process.
+    pub boot: BootId,
+    /// This agent's site.
+    pub site: SiteId,
+    /// Bounds of this process.
+    pub limits: Limits,
+    /// How long things may take.
+    pub timing: Timing,
+    /// Pair keys.
+    pub keys: Arc<dyn Keys>,
+    /// How stream sockets are made.
+    pub sockets: Arc<dyn Sockets>,
+    /// Far legs.
+    pub egress: Arc<dyn EgressHandler>,
+}
+
+impl fmt::Debug for TunnelConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TunnelConfig")
+            .field("agent", &self.agent)
+            .field("boot", &self.boot)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Bounds of one process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Sessions open at once. At the bound new ones are refused with [`sos_wire::RefuseReason::SessionLimit`].
+    pub sessions: usize,
+    /// Bytes that all sessions together may promise to hold. A session reserves its first window when it begins (refused with
+    /// [`sos_wire::RefuseReason::MemoryLimit`] if it cannot) and more as it grows; near the bound windows stop growing.
+    pub memory: usize,
+    /// Bytes a session may promise to hold in each direction.
+    pub session_memory: usize,
+    /// Streams a peer may have open towards this agent.
+    pub streams_per_peer: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { sessions: 4096, memory: 1 << 30, session_memory: 32 << 20, streams_per_peer: 256 }
+    }
+}
+
+/// How long things may take (frame.md clauses 3, 11 and 12).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// Connecting and the exchange at the start of a stream, each.
+    pub handshake: Duration,
+    /// How long a session waits while there is no stream to its peer.
+    pub stream_wait: Duration,
+    /// How often streams are pinged.
+    pub ping: Duration,
+    /// After how much silence a stream is dead.
+    pub silence: Duration,
+    /// First pause before dialing again; doubles up to `backoff_max`, each time shortened at random by up to half.
+    pub backoff_min: Duration,
+    /// Longest pause before dialing again.
+    pub backoff_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            handshake: Duration::from_secs(5),
+            stream_wait: Duration::from_secs(10),
+            ping: Duration::from_secs(1),
+            silence: Duration::from_secs(5),
+            backoff_min: Duration::from_millis(100),
+            backoff_max: Duration::from_secs(5),
+        }
+    }
+}
+
+/// An agent that streams are opened to and accepted from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerConfig {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its site.
+    pub site: SiteId,
+    /// Where its streams come from and go to.
+    pub address: Ipv4Addr,
+    /// Its TCP port of path label 0.
+    pub first_stream_port: u16,
+    /// How many streams to keep open on each path label.
+    pub streams: BTreeMap<u8, usize>,
+}
+
+impl PeerConfig {
+    /// Streams on label 0 that are opened when nothing says otherwise. Eight share a 1 Gbit/s path well and cost the path little.
+    pub const DEFAULT_STREAMS: usize = 8;
+
+    /// A peer with the default number of streams on label 0.
+    pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {
+        Self {
+            agent,
+            site,
+            address,
+            first_stream_port,
+            streams: BTreeMap::from([(0, Self::DEFAULT_STREAMS)]),
+        }
+    }
+}
+
+/// A set of path labels: bit L = label L.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Labels(pub u32);
+
+impl Labels {
+    /// Every label.
+    pub const ALL: Self = Self(u32::MAX);
+
+    /// Whether a label is in the set.
+    pub const fn contains(self, label: u8) -> bool {
+        label < 32 && self.0 >> label & 1 == 1
+    }
+}
+
+/// A session to open from this agent, which is near the client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenRequest {
+    /// Names the session.
+    pub session: SessionUuid,
+    /// The agent near the server.
+    pub peer: AgentId,
+    /// The client's address and port.
+    pub client: SocketAddrV4,
+    /// The server's address and port.
+    pub server: SocketAddrV4,
+    /// The flow's DSCP.
+    pub dscp: u8,
+    /// Block size in bytes, 0 = the default.
+    pub block_bytes: u32,
+    /// Path labels that may be used.
+    pub labels: Labels,
+}
+
+/// How a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionEnd {
+    /// Why; [`EndReason::Finished`] if both directions ended.
+    pub reason: EndReason,
+    /// Bytes from client to server that this agent has relayed.
+    pub bytes_up: u64,
+    /// Bytes from server to client that this agent has relayed.
+    pub bytes_down: u64,
+    /// From its beginning at this agent to its end there.
+    pub duration: Duration,
+}
+
+/// Counters and gauges of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Sessions open now.
+    pub sessions: u64,
+    /// Sessions begun.
+    pub sessions_total: u64,
+    /// Sessions that ended otherwise than by both directions ending.
+    pub sessions_reset_total: u64,
+    /// Sessions refused at a limit.
+    pub sessions_refused_total: u64,
+    /// Streams open now.
+    pub streams: u64,
+    /// Streams opened or accepted whose exchange succeeded.
+    pub streams_total: u64,
+    /// Streams that died.
+    pub streams_lost_total: u64,
+    /// Exchanges that failed: wrong key, garbage, time out, not permitted.
+    pub handshakes_failed_total: u64,
+    /// Bytes of hosts sent to peers, each once.
+    pub bytes_sent_total: u64,
+    /// Bytes of peers delivered to hosts.
+    pub bytes_received_total: u64,
+    /// Data frames sent a second time because their stream died.
+    pub frames_resent_total: u64,
+    /// Times a sender had bytes and a stream but no credit.
+    pub credit_stalls_total: u64,
+    /// Frames for sessions nobody knows.
+    pub frames_unknown_total: u64,
+    /// Bytes reserved of [`Limits::memory`].
+    pub memory_reserved: u64,
+    /// Bytes waiting in reorder buffers, as of each session's last turn.
+    pub reorder_bytes: u64,
+}
