@@ -1,0 +1,52 @@
+# The one list of commands. `make help` prints it.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help demo test e2e check lint fmt bench lab clean setup setup-test
+
+# A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
+export PYTHONSAFEPATH := 1
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+python := .venv/bin/python
+cargo_folders := agent-image testbed/linkemu
+python_folders := compile operator controller-image testbed e2e
+
+help: ## this list
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup:
+	@scripts/setup.sh --if-needed lab
+
+setup-test:
+	@scripts/setup.sh --if-needed test
+
+demo: setup ## measure plain TCP and SOS on three long paths: table, bars, out/demo.png, out/demo.json (root)
+	@$(python) -m sos_testbed demo --out out
+
+test: setup-test ## every test suite; the last line is `N passed, N failed` (root)
+	@$(python) scripts/test.py
+
+e2e: setup-test ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
+	@$(python) -m pytest e2e
+
+bench: setup ## more paths than the demo, both directions, 1 Gbit/s, into out/bench (root)
+	@$(python) -m sos_testbed bench --out out/bench
+
+lab: setup ## a lab to play with (the same as ./lab up)
+	@./lab up
+
+check: lint test ## what has to pass before a change lands
+
+lint: setup ## style, types, import rules; changes nothing
+	$(python) scripts/lint.py
+
+fmt: setup ## put everything into the house's format
+	.venv/bin/ruff format -q $(python_folders) scripts
+	.venv/bin/ruff check -q --fix-only $(python_folders) scripts
+	for folder in $(cargo_folders); do cargo fmt --manifest-path $$folder/Cargo.toml --all; done
+
+clean: ## take labs down, remove what was built or measured (downloads stay)
+	@if [ -x $(python) ] && [ -e .venv/.set-up ]; then $(python) -m sos_testbed down --all; fi
+	for folder in $(cargo_folders); do cargo clean -q --manifest-path $$folder/Cargo.toml; done
+	rm -rf out .venv .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache

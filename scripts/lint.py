@@ -1,0 +1,48 @@
+"""Style, types and import rules of every part. Runs all of them, then says which failed; changes nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[1]
+BIN = TOP / ".venv" / "bin"
+PYTHON_FOLDERS = ("compile", "operator", "controller-image", "testbed", "e2e", "scripts")
+CARGO_FOLDERS = ("agent-image", "testbed/linkemu")
+
+
+def commands() -> list[tuple[str, ...]]:
+    """Everything that is checked."""
+    found: list[tuple[str, ...]] = [
+        ("test", "!", "-e", "operator/__init__.py"),
+        (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
+        (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
+        *((str(BIN / "mypy"), str(source)) for source in sorted(TOP.glob("*/src"))),
+    ]
+    if (TOP / ".importlinter").exists():
+        found.append((str(BIN / "lint-imports"),))
+    for folder in CARGO_FOLDERS:
+        manifest = ("--manifest-path", f"{folder}/Cargo.toml")
+        found.append(("cargo", "fmt", *manifest, "--all", "--check"))
+        found.append(("cargo", "clippy", "-q", "--locked", *manifest, "--workspace", "--all-targets", "--", "-D", "warnings"))
+    if shutil.which("shellcheck"):
+        found.append(("shellcheck", "lab", *(str(path) for path in sorted((TOP / "scripts").glob("*.sh")))))
+    return found
+
+
+def main() -> int:
+    """Run them all."""
+    failed = []
+    for argv in commands():
+        print("==", " ".join(argv).replace(f"{TOP}/", ""), flush=True)
+        if subprocess.run(argv, cwd=TOP, check=False, env={**os.environ, "PYTHONSAFEPATH": "1"}).returncode != 0:
+            failed.append(" ".join(argv).replace(f"{TOP}/", ""))
+    print("lint: " + (f"{len(failed)} failed: " + "; ".join(failed) if failed else "all good"), flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

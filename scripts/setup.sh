@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# Brings a fresh Debian 12 machine to where `make demo`, `make test` and ./lab work, and says what it installs.
+#
+#   scripts/setup.sh lab     Debian packages, Python environment, the programs a lab runs
+#   scripts/setup.sh test    that, and what the test suites need besides (an API server)
+#   scripts/setup.sh --if-needed lab    nothing at all when it has been done for this source tree
+#
+# Assumed: Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: what is there is kept.
+set -euo pipefail
+top="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$top"
+
+# Debian packages and what each is for.
+readonly PACKAGES=(
+  openvswitch-switch  # the switches (its service is not started)
+  nftables            # the agents' own namespaces
+  iproute2            # namespaces, veth pairs, routes, ss
+  iputils-ping        # checks of the link emulator
+  ethtool             # offload settings
+  curl                # the client of every measurement
+  nginx-light         # the server of every measurement (its service is not started)
+  iperf3              # what a wire can carry
+  tcpdump             # what is on a wire, when a test fails
+  build-essential     # the linker and C compiler that Rust crates need
+  python3-venv        # the Python environment
+  ca-certificates git
+)
+readonly UV_VERSION=0.13.8
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 1; }
+
+missing_packages() {
+  local package
+  for package in "${PACKAGES[@]}"; do
+    dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || printf '%s\n' "$package"
+  done
+}
+
+install_packages() {
+  local missing
+  mapfile -t missing < <(missing_packages)
+  [ "${#missing[@]}" -gt 0 ] || return 0
+  [ "$(id -u)" -eq 0 ] || die "needs root to install: ${missing[*]}"
+  say "installing Debian packages: ${missing[*]}"
+  apt-get update -qq
+  without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# Packages start their services when they are installed; a lab needs none of them. invoke-rc.d asks policy-rc.d first.
+without_services() {
+  local policy=/usr/sbin/policy-rc.d
+  if [ -e "$policy" ]; then
+    DEBIAN_FRONTEND=noninteractive "$@"
+    return
+  fi
+  # EXIT too, so that an interrupted installation does not leave a machine whose services never start
+  trap 'rm -f /usr/sbin/policy-rc.d' EXIT
+  printf '#!/bin/sh\nexit 101\n' >"$policy"
+  chmod 755 "$policy"
+  DEBIAN_FRONTEND=noninteractive "$@"
+  rm -f "$policy"
+  trap - EXIT
+}
+
+find_python() {
+  local candidate
+  for candidate in python3.11 python3 python3.12 python3.13 /usr/bin/python3; do
+    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      printf '%s\n' "$candidate"
+      return
+    fi
+  done
+  die "no Python 3.11 or newer on PATH"
+}
+
+python_environment() {
+  if [ ! -x .venv/bin/python ]; then
+    say "making a Python environment in .venv"
+    "$(find_python)" -m venv .venv
+  fi
+  if [ ! -x .venv/bin/uv ]; then
+    say "installing uv into .venv"
+    .venv/bin/python -m pip install -q --disable-pip-version-check "uv==$UV_VERSION"
+  fi
+  say "installing Python packages of uv.lock into .venv"
+  .venv/bin/uv sync --frozen -q
+}
+
+build() {
+  command -v cargo >/dev/null || PATH="$PATH:$HOME/.cargo/bin"
+  command -v cargo >/dev/null || die "no cargo on PATH (Rust is assumed)"
+  say "building sos-agent, sos-node and sos-linkemu (a few minutes the first time)"
+  cargo build --release --locked -q --manifest-path agent-image/Cargo.toml -p sos-agent -p sos-node
+  cargo build --release --locked -q --manifest-path testbed/linkemu/Cargo.toml
+}
+
+# What the last set-up was made from: the lock files and every source that is compiled.
+fingerprint() {
+  {
+    cat uv.lock pyproject.toml scripts/setup.sh ./*/pyproject.toml
+    find agent-image testbed/linkemu -name target -prune -o -type f \( -name '*.rs' -o -name 'Cargo.*' -o -name '*.toml' \) -print0 |
+      LC_ALL=C sort -z | xargs -0 cat
+    printf '%s' "${CARGO_TARGET_DIR:-}"
+  } | sha256sum | cut -d' ' -f1
+}
+
+main() {
+  local if_needed=no
+  if [ "${1:-}" = --if-needed ]; then if_needed=yes; shift; fi
+  local what="${1:-lab}" print stamp
+  case "$what" in lab | test) ;; *) die "unknown: $what (lab or test)" ;; esac
+  stamp=".venv/.set-up"
+  print="$(fingerprint)"
+  if [ "$if_needed" = no ] || [ "$(cat "$stamp" 2>/dev/null)" != "$print" ]; then
+    install_packages
+    python_environment
+    build
+    printf '%s\n' "$print" >"$stamp"
+  fi
+  if [ "$what" = test ]; then
+    say "API server for the operator's tests (built from the Go module proxy the first time)"
+    scripts/kube-tools.sh etcd kube-apiserver kubectl
+  fi
+}
+
+main "$@"

@@ -1,0 +1,138 @@
+"""Runs every test suite, one after another, and ends with one line: `N passed, N failed`.
+
+A suite that cannot be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in
+a sum. Each suite's output is kept in out/test/<suite>.log.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[1]
+OUT = TOP / "out" / "test"
+SUITE_TIMEOUT_S = 1200
+_CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Count:
+    """How a suite went."""
+
+    passed: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One command and how its result is counted from its output."""
+
+    name: str
+    argv: tuple[str, ...]
+    count: Callable[[str], Count]
+
+
+def pytest_suite(folder: str, *only: str) -> Suite:
+    """The tests of one Python package; each has its own pytest configuration."""
+    name = "-".join([folder.replace("/", "-"), *(Path(path).name for path in only)])
+    report = OUT / f"{name}.xml"
+    report.unlink(missing_ok=True)
+    targets = only or (folder,)
+    argv = (sys.executable, "-m", "pytest", *targets, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
+    return Suite(name, argv, lambda _output: count_junit(report))
+
+
+def cargo_suite(name: str, folder: str) -> Suite:
+    """The tests of one Cargo workspace, unit, integration and documentation."""
+    argv = ("cargo", "test", "--locked", "--no-fail-fast", "--workspace", "--manifest-path", f"{folder}/Cargo.toml")
+    return Suite(name, argv, count_cargo)
+
+
+def count_junit(report: Path) -> Count:
+    """Passed and failed from a JUnit file; an error in set-up is a failure; a skipped test has not passed."""
+    try:
+        cases = list(ET.parse(report).getroot().iter("testcase"))  # noqa: S314 - written by our own pytest
+    except (OSError, ET.ParseError):
+        return Count(0, 0)
+    failed = sum(1 for case in cases if case.find("failure") is not None or case.find("error") is not None)
+    skipped = sum(1 for case in cases if case.find("skipped") is not None)
+    return Count(len(cases) - failed - skipped, failed)
+
+
+def count_cargo(output: str) -> Count:
+    """Sums of cargo's `test result:` lines."""
+    found = [(int(passed), int(failed)) for passed, failed in _CARGO_RESULT.findall(output)]
+    return Count(sum(passed for passed, _ in found), sum(failed for _, failed in found))
+
+
+def run(suite: Suite) -> Count:
+    """Run a suite with its output on the terminal and in its log."""
+    print(f"== {suite.name}: {' '.join(suite.argv[:4])} ...", flush=True)
+    started = time.monotonic()
+    output, status = execute(suite)
+    counted = suite.count(output)
+    if counted.failed == 0 and (status != 0 or counted.passed == 0):
+        print(f"{suite.name}: status {status} and {counted.passed} passed: counted as a failure", flush=True)
+        counted = Count(counted.passed, 1)
+    took = time.monotonic() - started
+    print(f"== {suite.name}: {counted.passed} passed, {counted.failed} failed in {took:.0f} s", flush=True)
+    return counted
+
+
+def execute(suite: Suite) -> tuple[str, int]:
+    """Output and status; a suite over its time is ended with its children."""
+    lines: list[str] = []
+    deadline = time.monotonic() + SUITE_TIMEOUT_S
+    with (OUT / f"{suite.name}.log").open("w", encoding="utf-8") as log:
+        try:
+            process = subprocess.Popen(
+                ("timeout", "--kill-after=30", str(SUITE_TIMEOUT_S), *suite.argv),
+                cwd=TOP,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+            )
+        except OSError as error:
+            print(error, flush=True)
+            return "", 127
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line)
+            log.write(line)
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        status = process.wait()
+    if time.monotonic() > deadline:
+        print(f"{suite.name}: ended after {SUITE_TIMEOUT_S} s", flush=True)
+    return "".join(lines), status
+
+
+def main() -> int:
+    """All suites, or those named on the command line."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    suites = [
+        pytest_suite("compile"),
+        pytest_suite("operator"),
+        pytest_suite("controller-image"),
+        cargo_suite("agent-image", "agent-image"),
+        cargo_suite("linkemu", "testbed/linkemu"),
+        pytest_suite("testbed"),
+    ]
+    wanted = set(sys.argv[1:])
+    counts = [run(suite) for suite in suites if not wanted or suite.name in wanted]
+    passed, failed = sum(count.passed for count in counts), sum(count.failed for count in counts)
+    print(f"{passed} passed, {failed} failed", flush=True)
+    return 1 if failed or not counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
