@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
+use sos_wire::SiteId;
+
 use crate::config::{AgentConfig, Role};
 use crate::region::{Region, disjoint};
 
@@ -15,7 +17,7 @@ pub const MAX_ARMED: usize = 4_096;
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
 /// Most servers remembered as unreachable; beyond it the one that ends first is forgotten.
 pub const MAX_UNREACHABLE: usize = 256;
-/// Arming stops a little below the session limit, so that the SYNs already on their way still find room.
+/// Arming stops a little below the limits, so that the SYNs already on their way still find room.
 const LIMIT_MARGIN_DIVISOR: u32 = 16;
 
 /// What decides whether the agent is willing to take new sessions at all.
@@ -32,10 +34,21 @@ pub struct Health {
 /// Healthy and below its limits: what the beacon's flag `willing` says.
 #[must_use]
 pub fn willing(config: &AgentConfig, health: Health) -> bool {
-    let sessions = config.limits.sessions;
-    let margin = sessions / LIMIT_MARGIN_DIVISOR;
-    let memory = u64::from(config.limits.memory_mib) << 20;
-    !health.draining && health.sessions < sessions - margin && health.memory_bytes < memory - memory / 16
+    !health.draining && sessions_left(config, health) && memory_left(config, health)
+}
+
+/// Whether the session limit leaves room for new sessions.
+#[must_use]
+pub fn sessions_left(config: &AgentConfig, health: Health) -> bool {
+    let limit = config.limits.sessions;
+    health.sessions < limit - limit / LIMIT_MARGIN_DIVISOR
+}
+
+/// Whether the memory limit leaves room for new sessions.
+#[must_use]
+pub fn memory_left(config: &AgentConfig, health: Health) -> bool {
+    let limit = u64::from(config.limits.memory_mib) << 20;
+    health.memory_bytes < limit - limit / u64::from(LIMIT_MARGIN_DIVISOR)
 }
 
 /// Servers whose SYN stayed unanswered lately.
@@ -77,7 +90,7 @@ pub struct Armed {
 /// Everything the agent may take over now: Ingress services towards sites with a live agent, without the servers that
 /// did not answer.
 #[must_use]
-pub fn armed(config: &AgentConfig, live_sites: &BTreeSet<u16>, unreachable: &Unreachable) -> Armed {
+pub fn armed(config: &AgentConfig, live_sites: &BTreeSet<SiteId>, unreachable: &Unreachable) -> Armed {
     let mut wanted = Vec::new();
     let mut left_out = 0;
     for service in config.services.iter().filter(|service| service.role == Role::Ingress) {
@@ -127,8 +140,8 @@ mod tests {
     fn arms_for_live_peers_only() {
         let config = config();
         assert!(armed(&config, &BTreeSet::new(), &Unreachable::default()).regions.is_empty());
-        assert!(armed(&config, &BTreeSet::from([3]), &Unreachable::default()).regions.is_empty());
-        let regions = armed(&config, &BTreeSet::from([2]), &Unreachable::default()).regions;
+        assert!(armed(&config, &BTreeSet::from([SiteId(3)]), &Unreachable::default()).regions.is_empty());
+        let regions = armed(&config, &BTreeSet::from([SiteId(2)]), &Unreachable::default()).regions;
         assert_eq!(regions.len(), 2);
         let client = Ipv4Addr::new(10, 0, 0, 11);
         assert!(regions.iter().any(|r| r.contains(client, Ipv4Addr::new(10, 0, 0, 139), 5999)));
@@ -139,7 +152,7 @@ mod tests {
     fn egress_services_arm_nothing() {
         let mut config = config();
         config.services[0].role = Role::Egress;
-        assert!(armed(&config, &BTreeSet::from([2]), &Unreachable::default()).regions.is_empty());
+        assert!(armed(&config, &BTreeSet::from([SiteId(2)]), &Unreachable::default()).regions.is_empty());
     }
 
     #[test]
@@ -150,7 +163,7 @@ mod tests {
         let mut unreachable = Unreachable::default();
         unreachable.note(server, now);
         let taken = |unreachable: &Unreachable| {
-            armed(&config, &BTreeSet::from([2]), unreachable)
+            armed(&config, &BTreeSet::from([SiteId(2)]), unreachable)
                 .regions
                 .iter()
                 .any(|r| r.contains(Ipv4Addr::new(10, 0, 0, 11), *server.ip(), server.port()))

@@ -6,8 +6,6 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::hex;
-
 /// `sha256:` and the hash of the document without its `generation` and `hash`.
 ///
 /// # Errors
@@ -20,7 +18,11 @@ pub fn document_hash(text: &[u8]) -> Result<String, serde_json::Error> {
     }
     let mut canonical = String::with_capacity(text.len());
     write_value(&document, &mut canonical);
-    Ok(format!("sha256:{}", hex::encode(&Sha256::digest(canonical.as_bytes()))))
+    let mut hash = String::from("sha256:");
+    for byte in Sha256::digest(canonical.as_bytes()) {
+        write!(hash, "{byte:02x}").expect("writing to a String cannot fail");
+    }
+    Ok(hash)
 }
 
 /// Sorts keys itself, since whether `serde_json` keeps them sorted depends on features other crates may switch on.

@@ -5,12 +5,14 @@
 //! validated again.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU16;
+use std::str::FromStr;
 
 use ipnet::Ipv4Net;
 use serde::{Deserialize, Deserializer};
+use sos_wire::{AgentId, MacAddress, SiteId};
 
 use crate::canonical;
-use crate::hex;
 
 /// Largest document in bytes (node-config.md clause 13).
 pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
@@ -58,8 +60,8 @@ pub struct AgentConfig {
     /// Name of the agent pool.
     pub pool: String,
     /// This agent's id (spec/README.md clause 6).
-    #[serde(deserialize_with = "agent_id")]
-    pub agent_id: [u8; 16],
+    #[serde(deserialize_with = "from_text")]
+    pub agent_id: AgentId,
     /// The site this agent serves.
     pub site: Site,
     /// The one interface the data plane uses.
@@ -87,7 +89,8 @@ pub struct Site {
     /// Name.
     pub name: String,
     /// Number, from 1.
-    pub id: u16,
+    #[serde(deserialize_with = "site_id")]
+    pub id: SiteId,
     /// Prefixes of the site's hosts.
     pub prefixes: Vec<Ipv4Net>,
 }
@@ -101,8 +104,8 @@ pub struct Interface {
     /// Address with the length of the site's subnet.
     pub address: Ipv4Net,
     /// MAC address.
-    #[serde(deserialize_with = "mac_address")]
-    pub mac: [u8; 6],
+    #[serde(deserialize_with = "from_text")]
+    pub mac: MacAddress,
     /// MTU in bytes.
     pub mtu: u32,
     /// Gateway for destinations outside the subnet.
@@ -120,8 +123,8 @@ pub struct Discovery {
     /// An address where nobody lives.
     pub address: Ipv4Addr,
     /// Its MAC address.
-    #[serde(deserialize_with = "mac_address")]
-    pub mac: [u8; 6],
+    #[serde(deserialize_with = "from_text")]
+    pub mac: MacAddress,
     /// UDP port of beacons.
     pub beacon_port: u16,
     /// UDP port of orders.
@@ -145,8 +148,8 @@ pub struct Peer {
     /// Site name.
     pub site: String,
     /// Site number.
-    #[serde(rename = "siteID")]
-    pub site_id: u16,
+    #[serde(rename = "siteID", deserialize_with = "site_id")]
+    pub site_id: SiteId,
     /// Prefixes of its hosts.
     pub prefixes: Vec<Ipv4Net>,
     /// Its agents.
@@ -158,8 +161,8 @@ pub struct Peer {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct PeerAgent {
     /// Agent id.
-    #[serde(deserialize_with = "agent_id")]
-    pub id: [u8; 16],
+    #[serde(deserialize_with = "from_text")]
+    pub id: AgentId,
     /// Its node's name.
     pub node: String,
     /// Address its streams come from and go to.
@@ -309,7 +312,6 @@ impl AgentConfig {
         require(self.version == "v1alpha1", "version", "must be v1alpha1")?;
         require(self.generation >= 1, "generation", "must be 1 or more")?;
         require(!self.node.is_empty() && self.node.len() <= 63, "node", "must be 1 to 63 bytes long")?;
-        require(self.site.id != 0, "site.id", "must be 1 or more")?;
         check_list(&self.site.prefixes, "site.prefixes")?;
         self.check_interface()?;
         let ports = self.stream_ports;
@@ -341,7 +343,7 @@ impl AgentConfig {
             require(valid, path, "must be 1 to 15 letters, digits, '-', '_' or '.'")?;
         }
         require((576..=65_535).contains(&interface.mtu), "interface.mtu", "must be 576 to 65535")?;
-        require(interface.mac[0] & 1 == 0, "interface.mac", "must not be a group address")?;
+        require(interface.mac.0[0] & 1 == 0, "interface.mac", "must not be a group address")?;
         let host = interface.address.addr();
         require(usable(host), "interface.address", "must be a host's address")?;
         if let Some(gateway) = interface.gateway {
@@ -368,7 +370,6 @@ impl AgentConfig {
             let path = format!("peers[{i}]");
             let known = self.peers[..i].iter().any(|p| p.site == peer.site || p.site_id == peer.site_id);
             require(!known, &path, "is a second entry for the same site")?;
-            require(peer.site_id != 0, &format!("{path}.siteID"), "must be 1 or more")?;
             require(peer.site_id != self.site.id, &format!("{path}.siteID"), "must not be the agent's own site")?;
             check_list(&peer.prefixes, &format!("{path}.prefixes"))?;
             require(
@@ -440,14 +441,15 @@ fn check_ports(ports: &[PortRange], path: &str) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn agent_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 16], D::Error> {
-    let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-    hex::decode(&text).ok_or_else(|| serde::de::Error::custom("must be 32 hex digits"))
+fn from_text<'de, D: Deserializer<'de>, T: FromStr>(deserializer: D) -> Result<T, D::Error>
+where
+    T::Err: std::fmt::Display,
+{
+    String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
 }
 
-fn mac_address<'de, D: Deserializer<'de>>(deserializer: D) -> Result<[u8; 6], D::Error> {
-    let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
-    hex::parse_mac(&text).ok_or_else(|| serde::de::Error::custom("must be six pairs of hex digits with ':'"))
+fn site_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SiteId, D::Error> {
+    NonZeroU16::deserialize(deserializer).map(|id| SiteId(id.get()))
 }
 
 #[cfg(test)]
@@ -501,9 +503,9 @@ pub(crate) mod tests {
     fn reads_the_document_of_the_spec() {
         let config = config();
         assert_eq!(config.interface.address.addr(), Ipv4Addr::new(10, 0, 0, 126));
-        assert_eq!(config.interface.mac, [2, 0x53, 0, 0x5f, 0x0c, 0x12]);
+        assert_eq!(config.interface.mac, MacAddress([2, 0x53, 0, 0x5f, 0x0c, 0x12]));
         assert_eq!(config.services[0].ports[1], PortRange { first: 5000, last: 5999 });
-        assert_eq!(config.peers[0].site_id, 2);
+        assert_eq!(config.peers[0].site_id, SiteId(2));
     }
 
     #[test]

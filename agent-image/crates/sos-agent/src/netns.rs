@@ -11,7 +11,6 @@ use nix::sched::{CloneFlags, setns, unshare};
 use tracing::{debug, info};
 
 use crate::config::AgentConfig;
-use crate::hex::parse_mac;
 use crate::netplan::{self, Ip, Present, Sysctl};
 
 /// Why the network could not be set up.
@@ -132,7 +131,7 @@ fn present(config: &AgentConfig, json: &[u8]) -> Present {
     let addresses = link["addr_info"].as_array().cloned().unwrap_or_default();
     let wanted = config.interface.address;
     Present {
-        mac: link["address"].as_str().and_then(parse_mac) == Some(config.interface.mac),
+        mac: link["address"].as_str().and_then(|text| text.parse().ok()) == Some(config.interface.mac),
         address: addresses.iter().any(|entry| {
             let local = entry["local"].as_str().and_then(|text| text.parse::<Ipv4Addr>().ok());
             local == Some(wanted.addr()) && entry["prefixlen"].as_u64() == Some(wanted.prefix_len().into())

@@ -8,7 +8,6 @@ use std::collections::BTreeSet;
 use ipnet::Ipv4Net;
 
 use crate::config::AgentConfig;
-use crate::hex::format_mac;
 use crate::nft::MARK;
 
 /// Routing table that delivers marked packets locally, whatever their destination.
@@ -89,7 +88,7 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
     let name = &interface.name;
     let mut commands = vec![ip("link set dev lo up")];
     if !present.mac {
-        commands.push(ip(&format!("link set dev {name} address {}", format_mac(interface.mac))));
+        commands.push(ip(&format!("link set dev {name} address {}", interface.mac)));
     }
     commands.push(ip(&format!("link set dev {name} mtu {} up", interface.mtu)));
     if !present.address {
@@ -100,7 +99,7 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
     commands.push(ip(&format!(
         "neighbour replace {} lladdr {} dev {name} nud permanent",
         discovery.address,
-        format_mac(discovery.mac),
+        discovery.mac,
     )));
     let rule = format!("priority {RULE_PRIORITY} fwmark {MARK:#x}/{MARK:#x} lookup {LOCAL_TABLE}");
     commands.push(tidy(&format!("-4 rule delete {rule}")));

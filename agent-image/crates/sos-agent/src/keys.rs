@@ -1,0 +1,146 @@
+//! The keys an agent holds, out of its key folder (spec/README.md clauses 4 and 5).
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, SiteId, WireError};
+
+/// Most files read from a key folder: a pair key for every peer site, twice while they are rotated.
+pub const MAX_FILES: usize = 4_096;
+/// Longest key file: 64 hex digits and white space around them.
+const MAX_FILE_BYTES: u64 = 256;
+
+/// The site key and the pair keys of one agent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AgentKeys {
+    site: Keyring,
+    pairs: BTreeMap<SiteId, Keyring>,
+}
+
+/// Why a key folder is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum KeysError {
+    /// The folder or a file in it cannot be read.
+    #[error("{path}: {error}")]
+    Read {
+        /// Which.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A key file does not hold 64 hex digits.
+    #[error("{path}: must hold 64 hex digits")]
+    Content {
+        /// Which.
+        path: String,
+    },
+    /// More than [`MAX_FILES`] files.
+    #[error("{path}: holds more than {MAX_FILES} files")]
+    TooMany {
+        /// Which.
+        path: String,
+    },
+    /// There is no key of the own site.
+    #[error("{path}: holds no key file named site-<keyid>")]
+    NoSiteKey {
+        /// Which.
+        path: String,
+    },
+}
+
+impl AgentKeys {
+    /// Reads a key folder. Files that are not named like an agent's keys are left alone, since mounted folders hold more.
+    ///
+    /// # Errors
+    /// The folder cannot be read, a key is malformed, or there is no site key.
+    pub fn load(folder: &Path) -> Result<Self, KeysError> {
+        let path = folder.display().to_string();
+        let failed = |error| KeysError::Read { path: path.clone(), error };
+        let mut keys = Self::default();
+        for (count, entry) in std::fs::read_dir(folder).map_err(failed)?.enumerate() {
+            if count >= MAX_FILES {
+                return Err(KeysError::TooMany { path });
+            }
+            let entry = entry.map_err(failed)?;
+            if let Some(file) = entry.file_name().to_str().and_then(KeyFile::parse) {
+                keys.insert(file, read_key(&entry.path())?);
+            }
+        }
+        if keys.site.is_empty() { Err(KeysError::NoSiteKey { path }) } else { Ok(keys) }
+    }
+
+    /// Adds a key under the name of its file; site keys of other sites are the controller's and no use here.
+    pub fn insert(&mut self, file: KeyFile, key: Key) {
+        match file {
+            KeyFile::OwnSite(id) => self.site.insert(id, key),
+            KeyFile::Pair(site, id) => self.pairs.entry(site).or_default().insert(id, key),
+            KeyFile::Site(..) => {}
+        }
+    }
+
+    /// The key that beacons are signed with.
+    #[must_use]
+    pub fn beacon(&self, agent: AgentId) -> Option<(KeyId, Key)> {
+        self.site.newest().map(|(id, key)| (id, key.beacon(agent)))
+    }
+
+    /// The key that orders to controllers are signed with.
+    #[must_use]
+    pub fn order_to_controller(&self, agent: AgentId) -> Option<(KeyId, Key)> {
+        self.site.newest().map(|(id, key)| (id, key.order_to_controller(agent)))
+    }
+
+    /// The key an order from a controller must be signed with.
+    ///
+    /// # Errors
+    /// [`WireError::UnknownKey`].
+    pub fn order_to_agent(&self, agent: AgentId, id: KeyId) -> Result<Key, WireError> {
+        self.site.find(id).map(|key| key.order_to_agent(agent))
+    }
+
+    /// The keys shared with a peer site.
+    #[must_use]
+    pub fn pair(&self, site: SiteId) -> Keyring {
+        self.pairs.get(&site).cloned().unwrap_or_default()
+    }
+}
+
+fn read_key(path: &Path) -> Result<Key, KeysError> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
+    let path = || path.display().to_string();
+    read.map_err(|error| KeysError::Read { path: path(), error })?;
+    Key::parse_hex(&text).map_err(|_| KeysError::Content { path: path() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEX: &str = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
+
+    #[test]
+    fn reads_its_own_keys_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["site-1", "site-3", "pair-2-1", "site-2-9", "..data"] {
+            std::fs::write(dir.path().join(name), if name == "..data" { "junk" } else { HEX }).unwrap();
+        }
+        let keys = AgentKeys::load(dir.path()).unwrap();
+        let agent = AgentId([1; 16]);
+        assert_eq!(keys.beacon(agent).unwrap().0, KeyId::new(3).unwrap());
+        assert!(keys.order_to_agent(agent, KeyId::new(1).unwrap()).is_ok());
+        assert!(keys.order_to_agent(agent, KeyId::new(9).unwrap()).is_err());
+        assert!(!keys.pair(SiteId(2)).is_empty());
+        assert!(keys.pair(SiteId(3)).is_empty());
+    }
+
+    #[test]
+    fn says_which_file_is_wrong_and_never_what_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(matches!(AgentKeys::load(dir.path()), Err(KeysError::NoSiteKey { .. })));
+        std::fs::write(dir.path().join("site-1"), "secret but too short").unwrap();
+        let error = AgentKeys::load(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("site-1") && !error.contains("secret"), "{error}");
+    }
+}

@@ -1,0 +1,384 @@
+//! What controllers and this agent tell each other (spec/order.md), without a socket or a clock.
+//!
+//! A datagram goes in, datagrams to send come out. [`OrderDesk::poll`] does what time brings: preparations lapse, ends are
+//! told again until they are acknowledged, sessions are reported.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use sos_wire::order::MAX_REPORTED;
+use sos_wire::{
+    AgentId, BootId, ControllerId, EndReason, Ended, Order, OrderBody, OrderHeader, Prepare, RefuseReason,
+    ReplayGuard, Role, SessionReport, SessionUuid, UnverifiedOrder, WireError,
+};
+
+use crate::arming::{self, Health};
+use crate::config::AgentConfig;
+use crate::ends::PendingEnds;
+use crate::keys::AgentKeys;
+use crate::permit::{self, FlowKey};
+use crate::preparations::{MAX_LEASE, Preparation, Preparations};
+
+/// Most controllers remembered (order.md clause 10).
+pub const MAX_CONTROLLERS: usize = 16;
+/// Time between session reports (order.md clause 7).
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Why an order was dropped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OrderError {
+    /// Malformed, wrongly signed or replayed.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// For another agent.
+    #[error("for another agent")]
+    NotForUs,
+    /// A message that only agents send.
+    #[error("not an order to an agent")]
+    WrongDirection,
+    /// Sixteen controllers are known and all have sessions here.
+    #[error("too many controllers")]
+    TooManyControllers,
+}
+
+impl OrderError {
+    /// One word for the metrics.
+    #[must_use]
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Wire(WireError::Tag) => "tag",
+            Self::Wire(WireError::UnknownKey(_)) => "key",
+            Self::Wire(WireError::Replayed(_)) => "replay",
+            Self::Wire(_) => "malformed",
+            Self::NotForUs => "agent",
+            Self::WrongDirection => "direction",
+            Self::TooManyControllers => "controllers",
+        }
+    }
+}
+
+/// What the desk needs to know of the world at one moment.
+#[derive(Debug, Clone, Copy)]
+pub struct Env<'a> {
+    /// Configuration in force.
+    pub config: &'a AgentConfig,
+    /// Keys in force.
+    pub keys: &'a AgentKeys,
+    /// Load and willingness.
+    pub health: Health,
+    /// Monotonic time.
+    pub now: Instant,
+    /// Milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+/// How a session went, for its controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outcome {
+    /// Why it ended.
+    pub reason: EndReason,
+    /// Bytes from client to server.
+    pub bytes_up: u64,
+    /// Bytes from server to client.
+    pub bytes_down: u64,
+    /// How long it lasted.
+    pub duration: Duration,
+}
+
+#[derive(Debug)]
+struct Controller {
+    replay: ReplayGuard,
+    last_heard: Instant,
+    next_report: Instant,
+}
+
+/// The agent's side of the order protocol.
+#[derive(Debug)]
+pub struct OrderDesk {
+    agent: AgentId,
+    boot: BootId,
+    sequence: u64,
+    reports: u32,
+    controllers: BTreeMap<ControllerId, Controller>,
+    preparations: Preparations,
+    running: BTreeMap<SessionUuid, ControllerId>,
+    ends: PendingEnds,
+}
+
+impl OrderDesk {
+    /// An empty desk of one life of an agent.
+    #[must_use]
+    pub fn new(agent: AgentId, boot: BootId) -> Self {
+        Self {
+            agent,
+            boot,
+            sequence: 0,
+            reports: 0,
+            controllers: BTreeMap::new(),
+            preparations: Preparations::default(),
+            running: BTreeMap::new(),
+            ends: PendingEnds::default(),
+        }
+    }
+
+    /// Takes a datagram and returns the answers.
+    ///
+    /// # Errors
+    /// Why it was dropped; nothing has changed then, but for the replay window.
+    pub fn handle(&mut self, datagram: &[u8], env: &Env<'_>) -> Result<Vec<Vec<u8>>, OrderError> {
+        let unverified = UnverifiedOrder::parse(datagram)?;
+        if unverified.agent != self.agent {
+            return Err(OrderError::NotForUs);
+        }
+        if !unverified.is_to_agent() {
+            return Err(OrderError::WrongDirection);
+        }
+        let key = env.keys.order_to_agent(self.agent, unverified.key_id)?;
+        let Order { header, body } = unverified.verify(&key)?;
+        self.admit(&header, env)?;
+        Ok(match body {
+            OrderBody::Prepare(prepare) => self.prepare(&header, prepare, env),
+            OrderBody::Release(session) => self.release(header.controller, session),
+            OrderBody::EndedAck(session) => self.acknowledged(header.controller, session),
+            // `is_to_agent` has let only the three above through.
+            _ => return Err(OrderError::WrongDirection),
+        })
+    }
+
+    /// The preparation for a client that has just been accepted; from now on its session runs.
+    pub fn begin_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
+        let preparation = self.preparations.take_arriving(flow, now)?;
+        self.running.insert(preparation.prepare.session, preparation.controller);
+        Some(preparation)
+    }
+
+    /// The preparation for a session that the peer has opened here, if there is one for exactly this flow; from now on the
+    /// session runs. `Err` when there is one for another flow: the session must not go on.
+    ///
+    /// # Errors
+    /// The flow is not the prepared one.
+    pub fn begin_opened(&mut self, session: SessionUuid, flow: FlowKey) -> Result<Option<Preparation>, FlowMismatch> {
+        let Some(preparation) = self.preparations.take(session) else { return Ok(None) };
+        if preparation.prepare.role != Role::Egress || preparation.flow() != flow {
+            self.preparations.insert(preparation);
+            return Err(FlowMismatch);
+        }
+        self.running.insert(session, preparation.controller);
+        Ok(Some(preparation))
+    }
+
+    /// A session is over: tells its controller, if it has one.
+    pub fn finish(&mut self, session: SessionUuid, outcome: Outcome, env: &Env<'_>) -> Vec<Vec<u8>> {
+        match self.running.remove(&session) {
+            Some(controller) => self.tell_end(controller, session, outcome, env),
+            None => Vec::new(),
+        }
+    }
+
+    /// Does what is due.
+    pub fn poll(&mut self, env: &Env<'_>) -> Vec<Vec<u8>> {
+        let mut out = Vec::new();
+        while let Some(lapsed) = self.preparations.take_lapsed(env.now) {
+            out.extend(self.tell_lapsed(&lapsed, env));
+        }
+        for (controller, ended) in self.ends.due(env.now) {
+            out.extend(self.sign(controller, 0, OrderBody::Ended(ended), env));
+        }
+        let due = |c: &Controller| c.next_report <= env.now;
+        let controllers: Vec<_> = self.controllers.iter().filter(|(_, c)| due(c)).map(|(id, _)| *id).collect();
+        for controller in controllers {
+            out.extend(self.report(controller, env));
+        }
+        out
+    }
+
+    /// When [`Self::poll`] has something to do next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        let reports = self.controllers.values().map(|controller| controller.next_report);
+        reports.chain(self.ends.next()).chain(self.preparations.next_expiry()).min()
+    }
+
+    /// Preparations standing, and controllers known.
+    #[must_use]
+    pub fn counts(&self) -> (usize, usize) {
+        (self.preparations.len(), self.controllers.len())
+    }
+
+    fn admit(&mut self, header: &OrderHeader, env: &Env<'_>) -> Result<(), OrderError> {
+        let admit = |replay: &mut ReplayGuard| {
+            replay.admit(header.boot, header.sequence, header.time_ms, env.unix_ms).map_err(WireError::from)
+        };
+        if let Some(known) = self.controllers.get_mut(&header.controller) {
+            admit(&mut known.replay)?;
+            known.last_heard = env.now;
+            return Ok(());
+        }
+        let mut replay = ReplayGuard::default();
+        admit(&mut replay)?;
+        if self.controllers.len() >= MAX_CONTROLLERS && !self.forget_idle_controller() {
+            return Err(OrderError::TooManyControllers);
+        }
+        let controller = Controller { replay, last_heard: env.now, next_report: env.now + REPORT_INTERVAL };
+        self.controllers.insert(header.controller, controller);
+        Ok(())
+    }
+
+    /// Forgets the controller heard of least lately that has neither session nor preparation here.
+    fn forget_idle_controller(&mut self) -> bool {
+        let idle = |id: &ControllerId| {
+            !self.running.values().any(|owner| owner == id) && self.preparations.of(*id).next().is_none()
+        };
+        let oldest = self.controllers.iter().filter(|(id, _)| idle(id)).min_by_key(|(_, c)| c.last_heard);
+        let Some(oldest) = oldest.map(|(id, _)| *id) else { return false };
+        self.ends.forget_controller(oldest);
+        self.controllers.remove(&oldest).is_some()
+    }
+
+    fn prepare(&mut self, header: &OrderHeader, prepare: Prepare, env: &Env<'_>) -> Vec<Vec<u8>> {
+        let session = prepare.session;
+        let known = self.preparations.contains(session) || self.running.contains_key(&session);
+        let mut out = Vec::new();
+        let answer = if known {
+            OrderBody::Ready(session)
+        } else {
+            match self.judge(&prepare, env) {
+                Err(reason) => OrderBody::Refused(session, reason),
+                Ok(peer_site) => {
+                    let lease = Duration::from_millis(prepare.lease_ms.into()).min(MAX_LEASE);
+                    let (controller, expires) = (header.controller, env.now + lease);
+                    let replaced =
+                        self.preparations.insert(Preparation { prepare, controller, peer_site, expires });
+                    out.extend(replaced.and_then(|replaced| self.tell_lapsed(&replaced, env)));
+                    OrderBody::Ready(session)
+                }
+            }
+        };
+        out.extend(self.sign(header.controller, header.sequence, answer, env));
+        out
+    }
+
+    /// The name of the peer's site, or why the session is refused (order.md clauses 4 and 9).
+    fn judge(&self, prepare: &Prepare, env: &Env<'_>) -> Result<String, RefuseReason> {
+        let config = env.config;
+        let peer = config.peers.iter().find(|peer| {
+            peer.agents.iter().any(|agent| {
+                agent.id == prepare.peer
+                    && agent.address == prepare.peer_address
+                    && agent.first_stream_port == prepare.peer_stream_port
+            })
+        });
+        let peer = peer.ok_or(RefuseReason::UnknownPeer)?;
+        let flow = FlowKey { client: prepare.client, server: prepare.server };
+        let permitted = match prepare.role {
+            Role::Ingress => permit::ingress_service_towards(config, flow, &peer.site).is_some(),
+            Role::Egress => permit::egress_service(config, flow, &peer.site).is_some(),
+        };
+        if !permitted {
+            return Err(RefuseReason::NotPermitted);
+        }
+        if env.health.draining {
+            return Err(RefuseReason::Draining);
+        }
+        if !arming::memory_left(config, env.health) {
+            return Err(RefuseReason::MemoryLimit);
+        }
+        if !arming::sessions_left(config, env.health) || !self.preparations.has_room() {
+            return Err(RefuseReason::SessionLimit);
+        }
+        Ok(peer.site.clone())
+    }
+
+    fn release(&mut self, controller: ControllerId, session: SessionUuid) -> Vec<Vec<u8>> {
+        if self.preparations.of(controller).any(|standing| standing == session) {
+            self.preparations.take(session);
+        }
+        Vec::new()
+    }
+
+    fn acknowledged(&mut self, controller: ControllerId, session: SessionUuid) -> Vec<Vec<u8>> {
+        self.ends.acknowledge(controller, session);
+        Vec::new()
+    }
+
+    fn tell_lapsed(&mut self, lapsed: &Preparation, env: &Env<'_>) -> Option<Vec<u8>> {
+        let outcome = Outcome {
+            reason: EndReason::PreparationExpired,
+            bytes_up: 0,
+            bytes_down: 0,
+            duration: Duration::ZERO,
+        };
+        self.tell_end(lapsed.controller, lapsed.prepare.session, outcome, env).pop()
+    }
+
+    fn tell_end(
+        &mut self,
+        controller: ControllerId,
+        session: SessionUuid,
+        outcome: Outcome,
+        env: &Env<'_>,
+    ) -> Vec<Vec<u8>> {
+        let ended = Ended {
+            session,
+            reason: outcome.reason,
+            bytes_up: outcome.bytes_up,
+            bytes_down: outcome.bytes_down,
+            duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
+        };
+        self.ends.insert(controller, ended, env.now);
+        self.sign(controller, 0, OrderBody::Ended(ended), env).into_iter().collect()
+    }
+
+    fn report(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
+        if let Some(known) = self.controllers.get_mut(&controller) {
+            known.next_report = env.now + REPORT_INTERVAL;
+        }
+        let running = self.running.iter().filter(|(_, owner)| **owner == controller).map(|(session, _)| *session);
+        let sessions: Vec<_> = running.chain(self.preparations.of(controller)).collect();
+        self.reports = self.reports.wrapping_add(1);
+        // An empty report is one empty chunk. The session limits keep the number of chunks far below 65,536.
+        let parts: Vec<Vec<SessionUuid>> = if sessions.is_empty() {
+            vec![Vec::new()]
+        } else {
+            sessions.chunks(MAX_REPORTED).map(<[_]>::to_vec).collect()
+        };
+        let chunks = u16::try_from(parts.len()).unwrap_or(u16::MAX);
+        let report = self.reports;
+        let bodies = parts.into_iter().zip(0..chunks).map(|(sessions, chunk)| {
+            OrderBody::SessionReport(SessionReport { report, chunk, chunks, sessions })
+        });
+        let bodies: Vec<_> = bodies.collect();
+        bodies.into_iter().filter_map(|body| self.sign(controller, 0, body, env)).collect()
+    }
+
+    /// `None` without a site key: then nobody could check it.
+    fn sign(&mut self, to: ControllerId, reply_to: u64, body: OrderBody, env: &Env<'_>) -> Option<Vec<u8>> {
+        let (key_id, key) = env.keys.order_to_controller(self.agent)?;
+        self.sequence += 1;
+        let header = OrderHeader {
+            key_id,
+            controller: to,
+            agent: self.agent,
+            boot: self.boot,
+            sequence: self.sequence,
+            time_ms: env.unix_ms,
+            reply_to,
+        };
+        Some(Order { header, body }.encode(&key).expect("reports are cut into chunks that fit, the rest is fixed in size"))
+    }
+
+    #[cfg(test)]
+    fn assert_invariants(&self) {
+        self.preparations.assert_invariants();
+        assert!(self.controllers.len() <= MAX_CONTROLLERS);
+        assert!(self.ends.len() <= crate::ends::MAX_PENDING_ENDS);
+    }
+}
+
+/// A session was opened for another flow than the one prepared under its UUID.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the flow is not the one prepared for this session")]
+pub struct FlowMismatch;
+
+#[cfg(test)]
+#[path = "orders_tests.rs"]
+mod tests;

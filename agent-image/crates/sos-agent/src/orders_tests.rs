@@ -1,0 +1,393 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use sos_wire::{Congestion, Key, KeyFile, KeyId};
+
+use super::*;
+use crate::config::Role as ServiceRole;
+use crate::config::tests::config;
+
+const CONTROLLER: ControllerId = ControllerId(7);
+
+struct World {
+    config: AgentConfig,
+    keys: AgentKeys,
+    health: Health,
+    start: Instant,
+    elapsed: Duration,
+    sequence: u64,
+    desk: OrderDesk,
+}
+
+fn key_id() -> KeyId {
+    KeyId::new(1).unwrap()
+}
+
+fn site_key() -> Key {
+    Key::new([9; 32])
+}
+
+impl World {
+    fn new() -> Self {
+        let config = config();
+        let mut keys = AgentKeys::default();
+        keys.insert(KeyFile::OwnSite(key_id()), site_key());
+        let desk = OrderDesk::new(config.agent_id, BootId(1));
+        let health = Health { draining: false, sessions: 0, memory_bytes: 0 };
+        Self { config, keys, health, start: Instant::now(), elapsed: Duration::ZERO, sequence: 0, desk }
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
+        let env = Env {
+            config: &self.config,
+            keys: &self.keys,
+            health: self.health,
+            now: self.start + self.elapsed,
+            unix_ms: 1_000_000 + u64::try_from(self.elapsed.as_millis()).unwrap(),
+        };
+        let result = act(&mut self.desk, &env);
+        self.desk.assert_invariants();
+        result
+    }
+
+    fn datagram(&mut self, controller: ControllerId, body: OrderBody) -> Vec<u8> {
+        self.sequence += 1;
+        let header = OrderHeader {
+            key_id: key_id(),
+            controller,
+            agent: self.config.agent_id,
+            boot: BootId(100),
+            sequence: self.sequence,
+            time_ms: 1_000_000,
+            reply_to: 0,
+        };
+        Order { header, body }.encode(&site_key().order_to_agent(self.config.agent_id)).unwrap()
+    }
+
+    /// Gives an order and returns what is answered.
+    fn order(&mut self, controller: ControllerId, body: OrderBody) -> Vec<Order> {
+        let datagram = self.datagram(controller, body);
+        let answers = self.with(|desk, env| desk.handle(&datagram, env)).unwrap();
+        self.read(&answers)
+    }
+
+    fn prepare(&mut self, prepare: &Prepare) -> OrderBody {
+        self.order(CONTROLLER, OrderBody::Prepare(prepare.clone())).pop().unwrap().body
+    }
+
+    fn read(&self, datagrams: &[Vec<u8>]) -> Vec<Order> {
+        let key = site_key().order_to_controller(self.config.agent_id);
+        datagrams.iter().map(|bytes| UnverifiedOrder::parse(bytes).unwrap().verify(&key).unwrap()).collect()
+    }
+
+    fn pass(&mut self, time: Duration) -> Vec<Order> {
+        self.elapsed += time;
+        let datagrams = self.with(|desk, env| desk.poll(env));
+        self.read(&datagrams)
+    }
+
+    fn now(&self) -> Instant {
+        self.start + self.elapsed
+    }
+}
+
+fn uuid(number: u8) -> SessionUuid {
+    SessionUuid([number; 16])
+}
+
+fn prepare(number: u8) -> Prepare {
+    Prepare {
+        session: uuid(number),
+        role: Role::Ingress,
+        streams: 0,
+        block_bytes: 0,
+        queue_bytes: 0,
+        lease_ms: 5_000,
+        client: format!("10.0.0.11:{}", 40_000 + u16::from(number)).parse().unwrap(),
+        server: "10.0.0.139:5003".parse().unwrap(),
+        labels: 1,
+        congestion: Congestion::Auto,
+        peer: "ad030578ad55bf67de8f32bef31dd55b".parse().unwrap(),
+        peer_address: "10.0.0.254".parse().unwrap(),
+        peer_stream_port: 10_000,
+    }
+}
+
+fn flow(prepare: &Prepare) -> FlowKey {
+    FlowKey { client: prepare.client, server: prepare.server }
+}
+
+fn outcome() -> Outcome {
+    Outcome { reason: EndReason::Finished, bytes_up: 5, bytes_down: 6, duration: Duration::from_millis(7) }
+}
+
+fn ended(orders: &[Order]) -> Vec<(SessionUuid, EndReason)> {
+    let end = |order: &Order| match &order.body {
+        OrderBody::Ended(ended) => Some((ended.session, ended.reason)),
+        _ => None,
+    };
+    orders.iter().filter_map(end).collect()
+}
+
+fn reported(orders: &[Order]) -> Vec<(ControllerId, Vec<SessionUuid>)> {
+    let report = |order: &Order| match &order.body {
+        OrderBody::SessionReport(report) => Some((order.header.controller, report.sessions.clone())),
+        _ => None,
+    };
+    orders.iter().filter_map(report).collect()
+}
+
+#[test]
+fn a_prepared_client_is_found_once() {
+    let mut world = World::new();
+    let datagram = world.datagram(CONTROLLER, OrderBody::Prepare(prepare(1)));
+    let answers = world.with(|desk, env| desk.handle(&datagram, env)).unwrap();
+    let answer = world.read(&answers).pop().unwrap();
+    assert_eq!(answer.body, OrderBody::Ready(uuid(1)));
+    assert_eq!((answer.header.controller, answer.header.reply_to), (CONTROLLER, 1));
+    let now = world.now();
+    assert_eq!(world.desk.begin_arriving(flow(&prepare(2)), now), None);
+    let preparation = world.desk.begin_arriving(flow(&prepare(1)), now).unwrap();
+    assert_eq!((preparation.prepare.session, preparation.peer_site.as_str()), (uuid(1), "east"));
+    assert_eq!(world.desk.begin_arriving(flow(&prepare(1)), now), None);
+}
+
+#[test]
+fn preparing_again_changes_nothing_and_is_answered_again() {
+    let mut world = World::new();
+    assert_eq!(world.prepare(&prepare(1)), OrderBody::Ready(uuid(1)));
+    let other = Prepare { lease_ms: 60_000, ..prepare(1) };
+    assert_eq!(world.prepare(&other), OrderBody::Ready(uuid(1)));
+    assert_eq!(ended(&world.pass(Duration::from_secs(5))), [(uuid(1), EndReason::PreparationExpired)]);
+    let now = world.now();
+    assert_eq!(world.prepare(&prepare(2)), OrderBody::Ready(uuid(2)));
+    world.desk.begin_arriving(flow(&prepare(2)), now).unwrap();
+    assert_eq!(world.prepare(&prepare(2)), OrderBody::Ready(uuid(2)), "also while it runs");
+}
+
+#[test]
+fn the_later_of_two_preparations_for_one_client_counts() {
+    let mut world = World::new();
+    world.prepare(&prepare(1));
+    let later = Prepare { session: uuid(2), ..prepare(1) };
+    let answers = world.order(CONTROLLER, OrderBody::Prepare(later));
+    assert_eq!(ended(&answers), [(uuid(1), EndReason::PreparationExpired)]);
+    let now = world.now();
+    assert_eq!(world.desk.begin_arriving(flow(&prepare(1)), now).unwrap().prepare.session, uuid(2));
+}
+
+#[test]
+fn refuses_with_the_reason() {
+    type Change = fn(&mut World, &mut Prepare);
+    let cases: [(RefuseReason, Change); 9] = [
+        (RefuseReason::Draining, |w, _| w.health.draining = true),
+        (RefuseReason::SessionLimit, |w, _| w.health.sessions = 4_096),
+        (RefuseReason::MemoryLimit, |w, _| w.health.memory_bytes = 1 << 40),
+        (RefuseReason::UnknownPeer, |_, p| p.peer = AgentId([3; 16])),
+        (RefuseReason::UnknownPeer, |_, p| p.peer_address = "10.0.0.253".parse().unwrap()),
+        (RefuseReason::UnknownPeer, |_, p| p.peer_stream_port = 10_001),
+        (RefuseReason::NotPermitted, |_, p| p.server = "10.0.0.139:81".parse().unwrap()),
+        (RefuseReason::NotPermitted, |_, p| p.client = "10.0.0.200:1".parse().unwrap()),
+        (RefuseReason::NotPermitted, |_, p| p.role = Role::Egress),
+    ];
+    for (reason, change) in cases {
+        let (mut world, mut prepare) = (World::new(), prepare(1));
+        change(&mut world, &mut prepare);
+        assert_eq!(world.prepare(&prepare), OrderBody::Refused(uuid(1), reason));
+        assert_eq!(world.desk.counts().0, 0);
+    }
+}
+
+#[test]
+fn what_is_not_for_us_or_not_signed_is_dropped() {
+    let mut world = World::new();
+    let good = world.datagram(CONTROLLER, OrderBody::Prepare(prepare(1)));
+    let mut forged = good.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    assert_eq!(world.with(|desk, env| desk.handle(&forged, env)), Err(WireError::Tag.into()));
+    assert_eq!(world.desk.counts(), (0, 0), "a forged order is not even remembered");
+    world.with(|desk, env| desk.handle(&good, env)).unwrap();
+    let again = world.with(|desk, env| desk.handle(&good, env));
+    assert_eq!(again.unwrap_err().label(), "replay");
+
+    let answer = world.datagram(CONTROLLER, OrderBody::Ready(uuid(1)));
+    assert_eq!(world.with(|desk, env| desk.handle(&answer, env)), Err(OrderError::WrongDirection));
+    let mut other = World::new();
+    other.config.agent_id = AgentId([5; 16]);
+    let datagram = other.datagram(CONTROLLER, OrderBody::Prepare(prepare(1)));
+    assert_eq!(world.with(|desk, env| desk.handle(&datagram, env)), Err(OrderError::NotForUs));
+}
+
+#[test]
+fn an_egress_session_must_be_the_prepared_flow() {
+    let mut world = World::new();
+    world.config.services[0].role = ServiceRole::Egress;
+    world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+    let egress = Prepare {
+        role: Role::Egress,
+        client: "10.0.0.139:4000".parse().unwrap(),
+        server: "10.0.0.11:22".parse().unwrap(),
+        ..prepare(1)
+    };
+    assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
+    let wrong = FlowKey { server: "10.0.0.12:22".parse().unwrap(), ..flow(&egress) };
+    assert_eq!(world.desk.begin_opened(uuid(1), wrong), Err(FlowMismatch));
+    let now = world.now();
+    assert_eq!(world.desk.begin_arriving(flow(&egress), now), None, "no client arrives at the far agent");
+    assert!(world.desk.begin_opened(uuid(1), flow(&egress)).unwrap().is_some());
+    assert_eq!(world.desk.begin_opened(uuid(2), flow(&egress)), Ok(None), "sessions without an order are possible");
+}
+
+#[test]
+fn release_forgets_what_has_not_begun() {
+    let mut world = World::new();
+    world.prepare(&prepare(1));
+    world.prepare(&prepare(2));
+    let now = world.now();
+    world.desk.begin_arriving(flow(&prepare(2)), now).unwrap();
+    world.order(ControllerId(8), OrderBody::Release(uuid(1)));
+    assert_eq!(world.desk.counts().0, 1, "another controller's word does not count");
+    for number in [1, 2] {
+        assert!(world.order(CONTROLLER, OrderBody::Release(uuid(number))).is_empty());
+    }
+    assert_eq!(world.desk.counts().0, 0);
+    let told = world.with(|desk, env| desk.finish(uuid(2), outcome(), env));
+    assert_eq!(told.len(), 1, "a session that has begun goes on");
+}
+
+#[test]
+fn an_end_is_told_until_it_is_acknowledged() {
+    let mut world = World::new();
+    world.prepare(&prepare(1));
+    let now = world.now();
+    world.desk.begin_arriving(flow(&prepare(1)), now).unwrap();
+    let told = world.with(|desk, env| desk.finish(uuid(1), outcome(), env));
+    assert_eq!(ended(&world.read(&told)), [(uuid(1), EndReason::Finished)]);
+    assert_eq!(ended(&world.pass(Duration::from_millis(200))).len(), 1);
+    world.order(CONTROLLER, OrderBody::EndedAck(uuid(1)));
+    assert!(ended(&world.pass(Duration::from_secs(4))).is_empty());
+    let again = world.with(|desk, env| desk.finish(uuid(1), outcome(), env));
+    assert!(again.is_empty(), "it has only one end");
+}
+
+#[test]
+fn every_controller_is_told_its_own_sessions() {
+    let mut world = World::new();
+    world.order(ControllerId(8), OrderBody::Prepare(prepare(2)));
+    for number in 10..110 {
+        world.prepare(&prepare(number));
+    }
+    let now = world.now();
+    for number in 10..110 {
+        world.desk.begin_arriving(flow(&prepare(number)), now).unwrap();
+    }
+    world.order(ControllerId(8), OrderBody::Release(uuid(2)));
+    let orders = world.pass(REPORT_INTERVAL);
+    let reports = reported(&orders);
+    let of = |id| reports.iter().filter(move |(to, _)| *to == ControllerId(id));
+    assert_eq!(of(8).map(|(_, sessions)| sessions.len()).collect::<Vec<_>>(), [0], "an empty report is one chunk");
+    assert_eq!(of(7).map(|(_, sessions)| sessions.len()).collect::<Vec<_>>(), [64, 36]);
+    let all: BTreeSet<_> = of(7).flat_map(|(_, sessions)| sessions.clone()).collect();
+    assert_eq!(all.len(), 100);
+    assert!(reported(&world.pass(REPORT_INTERVAL - Duration::from_millis(1))).is_empty());
+    assert_eq!(reported(&world.pass(Duration::from_millis(1))).len(), 3);
+}
+
+#[test]
+fn remembers_sixteen_controllers_and_forgets_idle_ones_first() {
+    let mut world = World::new();
+    for id in 0..16 {
+        world.elapsed += Duration::from_millis(1);
+        let number = u8::try_from(id).unwrap();
+        world.order(ControllerId(id), OrderBody::Prepare(Prepare { lease_ms: 60_000, ..prepare(number) }));
+    }
+    let datagram = world.datagram(ControllerId(16), OrderBody::Prepare(prepare(16)));
+    let full = world.with(|desk, env| desk.handle(&datagram, env));
+    assert_eq!(full, Err(OrderError::TooManyControllers));
+    world.order(ControllerId(3), OrderBody::Release(uuid(3)));
+    world.order(ControllerId(16), OrderBody::Prepare(prepare(16)));
+    assert!(!world.desk.controllers.contains_key(&ControllerId(3)));
+    assert_eq!(world.desk.counts(), (16, 16));
+}
+
+#[derive(Debug, Clone)]
+enum Act {
+    Prepare(u8, u8),
+    Arrive(u8),
+    Finish(u8),
+    Release(u8),
+    Acknowledge(u8),
+    Pass(u16),
+}
+
+fn act() -> impl Strategy<Value = Act> {
+    let number = 0u8..6;
+    prop_oneof![
+        (number.clone(), 0u8..6).prop_map(|(number, client)| Act::Prepare(number, client)),
+        number.clone().prop_map(Act::Arrive),
+        number.clone().prop_map(Act::Finish),
+        number.clone().prop_map(Act::Release),
+        number.prop_map(Act::Acknowledge),
+        (0u16..3_000).prop_map(Act::Pass),
+    ]
+}
+
+proptest! {
+    /// Whatever happens, once all sessions have ended and time has passed the desk is empty, and every session that was
+    /// promised to a controller (Ready) was reported ended to it, unless it released it.
+    #[test]
+    fn everything_promised_comes_to_an_end(acts in prop::collection::vec(act(), 0..60)) {
+        let mut world = World::new();
+        let (mut running, mut promised, mut told) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+        for act in acts {
+            let told_now = match act {
+                Act::Prepare(number, client) => {
+                    let order = Prepare { client: prepare(client).client, lease_ms: 2_000, ..prepare(number) };
+                    let answers = world.order(CONTROLLER, OrderBody::Prepare(order));
+                    promised.insert(uuid(number));
+                    ended(&answers)
+                }
+                Act::Arrive(client) => {
+                    let now = world.now();
+                    let arrived = world.desk.begin_arriving(flow(&prepare(client)), now);
+                    running.extend(arrived.map(|preparation| preparation.prepare.session));
+                    Vec::new()
+                }
+                Act::Finish(number) => {
+                    running.remove(&uuid(number));
+                    let orders = world.with(|desk, env| desk.finish(uuid(number), outcome(), env));
+                    ended(&world.read(&orders))
+                }
+                Act::Release(number) => {
+                    world.order(CONTROLLER, OrderBody::Release(uuid(number)));
+                    if !running.contains(&uuid(number)) {
+                        promised.remove(&uuid(number));
+                    }
+                    Vec::new()
+                }
+                Act::Acknowledge(number) => {
+                    world.order(CONTROLLER, OrderBody::EndedAck(uuid(number)));
+                    Vec::new()
+                }
+                Act::Pass(millis) => ended(&world.pass(Duration::from_millis(millis.into()))),
+            };
+            told.extend(told_now.into_iter().map(|(session, _)| session));
+        }
+        for session in running {
+            let orders = world.with(|desk, env| desk.finish(session, outcome(), env));
+            told.extend(ended(&world.read(&orders)).into_iter().map(|(session, _)| session));
+        }
+        for _ in 0..8 {
+            told.extend(ended(&world.pass(Duration::from_secs(4))).into_iter().map(|(session, _)| session));
+        }
+        prop_assert!(promised.is_subset(&told), "{promised:?} {told:?}");
+        prop_assert_eq!(world.desk.counts().0, 0);
+        prop_assert!(world.desk.running.is_empty() && world.desk.ends.is_empty());
+    }
+
+    #[test]
+    fn any_bytes_are_judged(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        let mut world = World::new();
+        prop_assert!(world.with(|desk, env| desk.handle(&bytes, env)).is_err());
+    }
+}

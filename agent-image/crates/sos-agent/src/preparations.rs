@@ -1,0 +1,130 @@
+//! Preparations standing at this agent: clients that a controller says are about to arrive (spec/order.md clause 3).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use sos_wire::{ControllerId, Prepare, Role, SessionUuid};
+
+use crate::permit::FlowKey;
+
+/// Most preparations standing at a time (order.md clause 10).
+pub const MAX_PREPARATIONS: usize = 65_536;
+/// Longest lease given, whatever the order says: a client repeats its SYN within seconds.
+pub const MAX_LEASE: Duration = Duration::from_secs(60);
+
+/// One preparation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Preparation {
+    /// The order.
+    pub prepare: Prepare,
+    /// Who gave it.
+    pub controller: ControllerId,
+    /// Name of the peer's site in the agent's configuration.
+    pub peer_site: String,
+    /// When it lapses.
+    pub expires: Instant,
+}
+
+impl Preparation {
+    /// The flow it is for.
+    #[must_use]
+    pub fn flow(&self) -> FlowKey {
+        FlowKey { client: self.prepare.client, server: self.prepare.server }
+    }
+}
+
+/// The table: by session, by flow (ingress only) and by expiry.
+#[derive(Debug, Default)]
+pub struct Preparations {
+    by_session: BTreeMap<SessionUuid, Preparation>,
+    by_flow: BTreeMap<FlowKey, SessionUuid>,
+    by_expiry: BTreeSet<(Instant, SessionUuid)>,
+}
+
+impl Preparations {
+    /// Number standing.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_session.len()
+    }
+
+    /// Whether none stands.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_session.is_empty()
+    }
+
+    /// Whether there is room for one more.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.len() < MAX_PREPARATIONS
+    }
+
+    /// Whether one stands for this session.
+    #[must_use]
+    pub fn contains(&self, session: SessionUuid) -> bool {
+        self.by_session.contains_key(&session)
+    }
+
+    /// Sessions a controller has prepared, sorted.
+    pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = SessionUuid> + '_ {
+        self.by_session.iter().filter(move |(_, p)| p.controller == controller).map(|(session, _)| *session)
+    }
+
+    /// Adds one. Of two for the same arriving client the later counts, since its SYN is the later; the earlier is returned.
+    pub fn insert(&mut self, preparation: Preparation) -> Option<Preparation> {
+        let session = preparation.prepare.session;
+        let ingress = preparation.prepare.role == Role::Ingress;
+        let earlier = self.by_flow.get(&preparation.flow()).copied().filter(|_| ingress);
+        let earlier = earlier.and_then(|session| self.take(session));
+        if ingress {
+            self.by_flow.insert(preparation.flow(), session);
+        }
+        self.by_expiry.insert((preparation.expires, session));
+        self.by_session.insert(session, preparation);
+        earlier
+    }
+
+    /// Takes out the one for an arriving client.
+    pub fn take_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
+        let session = self.by_flow.get(&flow).copied()?;
+        (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
+    }
+
+    /// Takes one out.
+    pub fn take(&mut self, session: SessionUuid) -> Option<Preparation> {
+        let preparation = self.by_session.remove(&session)?;
+        self.by_expiry.remove(&(preparation.expires, session));
+        if self.by_flow.get(&preparation.flow()) == Some(&session) {
+            self.by_flow.remove(&preparation.flow());
+        }
+        Some(preparation)
+    }
+
+    /// Takes out one that has lapsed.
+    pub fn take_lapsed(&mut self, now: Instant) -> Option<Preparation> {
+        let (expires, session) = self.by_expiry.first().copied()?;
+        (expires <= now).then(|| self.take(session)).flatten()
+    }
+
+    /// When the next one lapses.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.by_expiry.first().map(|(expires, _)| *expires)
+    }
+
+    /// The three views agree.
+    #[cfg(test)]
+    pub(crate) fn assert_invariants(&self) {
+        assert!(self.len() <= MAX_PREPARATIONS);
+        assert_eq!(self.by_expiry.len(), self.by_session.len(), "each has exactly one expiry");
+        for (expires, session) in &self.by_expiry {
+            assert_eq!(self.by_session[session].expires, *expires);
+        }
+        for (flow, session) in &self.by_flow {
+            assert_eq!(self.by_session[session].flow(), *flow);
+        }
+        let ingress = self.by_session.values().filter(|p| p.prepare.role == Role::Ingress).count();
+        assert_eq!(self.by_flow.len(), ingress, "every ingress preparation is found by its flow");
+    }
+}
