@@ -23,7 +23,7 @@ def link(lab: Lab, name: str, *, up: bool, silent: bool) -> None:
         if wire.shape is None:
             names = ", ".join(shaped.name for shaped in lab.topology.shaped())
             raise LabError(f"{wire.name} is a plain cable; only {names} can lose packets silently")
-        emulator(lab, {"command": "set", "link": wire.name, "blackhole": not up})
+        emulator(lab, {"op": "up" if up else "down", "link": wire.name})
         return
     for end in (wire.a, wire.b):
         namespace = lab.plan.netns(end.switch)
@@ -65,7 +65,7 @@ def reshape(lab: Lab, name: str, shape: Shape) -> None:
         "loss": f"{shape.loss:.9f}",
         "queue": str(shape.queue_bytes),
     }
-    emulator(lab, {"command": "set", "link": wire.name, **settings})
+    emulator(lab, {"op": "set", "link": wire.name, **settings})
 
 
 def emulator(lab: Lab, request: dict[str, Any]) -> Any:
@@ -78,8 +78,8 @@ def emulator(lab: Lab, request: dict[str, Any]) -> Any:
             answer = json.loads(_line(connection))
         except (OSError, ValueError) as error:
             raise LabError(f"link emulator: {error}") from None
-    if isinstance(answer, dict) and answer.get("error"):
-        raise LabError(f"link emulator: {answer['error']}")
+    if not answer.get("ok"):
+        raise LabError(f"link emulator: {answer.get('error', answer)}")
     return answer
 
 
