@@ -45,9 +45,11 @@ class Kube:
     url: str
     admin: Path
 
-    def kubectl(self, *args: str, stdin: str | None = None, check: bool = True, config: Path | None = None) -> subprocess.CompletedProcess[str]:
+    def kubectl(
+        self, *args: str, stdin: str | None = None, check: bool = True, config: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
         env = {**os.environ, "KUBECONFIG": str(config or self.admin), "HOME": str(self.folder)}
-        done = subprocess.run([tool("kubectl"), *args], input=stdin, env=env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run([tool("kubectl"), *args], input=stdin, env=env, capture_output=True, text=True, timeout=60, check=False)
         assert not check or done.returncode == 0, f"kubectl {' '.join(args)}: {done.stderr}"
         return done
 

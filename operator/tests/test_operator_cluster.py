@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from operator_kube import Kube
-
 from sos_operator.cluster import Cluster, connect
 from sos_operator.core.errors import KindMissing, NotReady, Refused
 from sos_operator.core.kinds import CONFIG_MAP, NAD, NODE, SECRET
@@ -96,7 +95,7 @@ async def test_errors_have_types(cluster: Cluster, kube: Kube, monkeypatch: pyte
     assert await cluster.serves(CONFIG_MAP)
     with pytest.raises(KindMissing):
         await cluster.list(NAD, "default")
-    with pytest.raises(Refused, match="metadata.name"):
+    with pytest.raises(Refused, match=r"metadata\.name"):
         await cluster.apply(config_map("Not_A_Name"))
 
 

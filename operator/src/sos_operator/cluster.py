@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.dynamic import DynamicClient
-from kubernetes.aio.dynamic.resource import Resource
 
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.kinds import FIELD_MANAGER, Kind, kind_of
@@ -35,7 +35,7 @@ class Cluster:
     """Calls on one API server."""
 
     def __init__(self, api: ApiClient) -> None:
-        self._client = DynamicClient(api)
+        self._client = DynamicClient(api)  # type: ignore[no-untyped-call]
 
     async def list(self, kind: Kind, namespace: str | None = None, label_selector: str | None = None) -> list[Object]:
         """Every object of a kind, in one namespace or all. Raises NotReady, Refused, KindMissing."""
@@ -112,16 +112,10 @@ class Cluster:
         return any(item.get("name") == kind.plural for item in answer.get("resources") or [])
 
     def _path(self, kind: Kind, name: str | None, namespace: str | None) -> str:
-        resource = Resource(
-            prefix="apis" if kind.group else "api",
-            group=kind.group,
-            api_version=kind.version,
-            kind=kind.kind,
-            namespaced=kind.namespaced,
-            name=kind.plural,
-            client=self._client,
-        )
-        return str(resource.path(name=name, namespace=namespace))
+        parts = ["apis" if kind.group else "api", kind.api_version]
+        parts += ["namespaces", namespace] if kind.namespaced and namespace else []
+        parts += [kind.plural, *([name] if name else [])]
+        return "/" + "/".join(quote(part, safe="/" if part is kind.api_version else "") for part in parts)
 
     async def _patch(self, path: str, body: Object, kind: Kind) -> Object:
         return await self._call(
@@ -165,9 +159,9 @@ def _summary(error: ApiException) -> str:
 async def _configuration(kubeconfig: Path | None) -> Configuration:
     configuration = Configuration()
     if kubeconfig is None:
-        kube_config.load_incluster_config(client_configuration=configuration)
+        kube_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
     else:
-        await kube_config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)
+        await kube_config.load_kube_config(config_file=str(kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]
     return configuration
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import kopf
 
 from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, SECRET, Kind
-from sos_operator.settings import Settings
+from sos_operator.core.options import Settings
 from sos_operator.wake import WakeQueue
 
 # A changed Secret is noticed at the next resync: watching Secrets would hold all of them in memory for nothing.
@@ -26,7 +26,8 @@ def watch_tasks(queue: WakeQueue, settings: Settings, stop: asyncio.Event, missi
     near = _registry(queue, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
     return [
         asyncio.create_task(
-            kopf.operator(registry=wide, settings=_settings(select=()), clusterwide=True, standalone=True, stop_flag=stop), name="watch-cluster"
+            kopf.operator(registry=wide, settings=_settings(select=()), clusterwide=True, standalone=True, stop_flag=stop),
+            name="watch-cluster",
         ),
         asyncio.create_task(
             kopf.operator(

@@ -16,7 +16,9 @@ class Metrics:
         self.reconciles = Counter("sos_operator_reconcile", "Passes of the reconcile loop", ["result"], registry=registry)
         self.duration = Histogram("sos_operator_reconcile_duration_seconds", "Duration of one pass", registry=registry)
         self.writes = Counter("sos_operator_writes", "Calls that change the cluster", ["verb", "kind", "result"], registry=registry)
-        self.pushes = Counter("sos_operator_config_pushes", "Configurations sent to controllers", ["controller", "result"], registry=registry)
+        self.pushes = Counter(
+            "sos_operator_config_pushes", "Configurations sent to controllers", ["controller", "result"], registry=registry
+        )
         self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass", registry=registry)
         self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)

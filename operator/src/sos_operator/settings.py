@@ -4,49 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+from sos_operator.core.options import Images, Settings
 
 
 class SettingsError(ValueError):
     """A variable of the environment is missing or has a value that makes no sense."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Images:
-    """Image references of the pods that the operator starts."""
-
-    controller: str
-    agent: str
-    node: str
-    ovs: str
-    pull_policy: str = "IfNotPresent"
-    pull_secrets: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of one operator process."""
-
-    namespace: str
-    """The release namespace: every child lives here."""
-    images: Images
-    deployment: str = "sos-operator"
-    """Name of the operator's own Deployment, which `uninstall` stops before it removes anything."""
-    kubeconfig: Path | None = None
-    """How to reach the API server; none = as the pod's service account."""
-    defaults_dir: Path | None = None
-    """Folder with the YAML of the default SosController and SosAgent (the chart's ConfigMap); none = no defaults."""
-    http_port: int = 8080
-    """Port of /healthz, /readyz and /metrics."""
-    http_host: str = "0.0.0.0"  # noqa: S104 - probes and scrapers come from outside the pod
-    log_level: str = "INFO"
-    resync_seconds: float = 60.0
-    """Everything is listed anew at least this often, whatever the watches say."""
-    site_cleanup_seconds: float = 60.0
-    """How long a deleted SosSite may wait for its nodes to take their bridges down."""
-    controller_api_override: Mapping[str, str] = field(default_factory=dict)
-    """Controller name -> base URL of its API, instead of its Service (for an operator that runs outside the cluster)."""
 
 
 def _number(env: Mapping[str, str], name: str, default: float, low: float, high: float) -> float:
@@ -99,6 +63,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
             pull_policy=policy,
             pull_secrets=tuple(filter(None, env.get("SOS_IMAGE_PULL_SECRETS", "").split(","))),
         ),
+        release=env.get("SOS_RELEASE", "") or "sos",
+        data_plane_log_level=env.get("SOS_DATA_PLANE_LOG_LEVEL", "") or "info",
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         defaults_dir=Path(defaults) if defaults else None,

@@ -25,6 +25,6 @@ def next_delay(outcome: Outcome, failures: int, jitter: float) -> float:
     several operators that lost the same API server do not come back in step (up to half of the wait is cut off).
     """
     if outcome.failed:
-        wait = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2 ** min(max(failures - 1, 0), 10))
+        wait = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** min(max(failures - 1, 0), 10))
         return wait * (1 - jitter / 2)
     return POLL_PENDING_S if outcome.pending else POLL_STEADY_S

@@ -7,13 +7,13 @@ class OperatorError(Exception):
     """Base of the errors below; the message is fit for a condition or a log line."""
 
 
-class NotReady(OperatorError):
+class NotReady(OperatorError):  # noqa: N818 - the word of the house rules
     """Something is not there yet or busy: try the pass again later."""
 
 
-class Refused(OperatorError):
+class Refused(OperatorError):  # noqa: N818 - says what happened
     """The API server will not have this object, however often it is sent (403, 422 and the like)."""
 
 
-class KindMissing(OperatorError):
+class KindMissing(OperatorError):  # noqa: N818 - says what happened
     """The cluster does not serve this kind, for example NetworkAttachmentDefinition without Multus."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from sos_compile import keys
 
+RANDOM_BYTES = keys.KEY_BYTES  # of a master key and of a bearer token
 FIRST_KEY_ID = 1  # 0 is not a key id
 TOKEN_FILE = "token"  # noqa: S105 - the name of a key in a Secret, not a secret
 

@@ -54,9 +54,7 @@ SECRET = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True
 K8S_SERVICE = Kind(api_version="v1", kind="Service", plural="services", namespaced=True)
 DAEMON_SET = Kind(api_version="apps/v1", kind="DaemonSet", plural="daemonsets", namespaced=True)
 DEPLOYMENT = Kind(api_version="apps/v1", kind="Deployment", plural="deployments", namespaced=True)
-NAD = Kind(
-    api_version="k8s.cni.cncf.io/v1", kind="NetworkAttachmentDefinition", plural="network-attachment-definitions", namespaced=True
-)
+NAD = Kind(api_version="k8s.cni.cncf.io/v1", kind="NetworkAttachmentDefinition", plural="network-attachment-definitions", namespaced=True)
 
 # In the order of application: what is mounted comes before what mounts it, so that a pod never starts without.
 CHILD_KINDS = (SECRET, CONFIG_MAP, K8S_SERVICE, NAD, DEPLOYMENT, DAEMON_SET)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY_LABEL, kind_of
+from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY_LABEL, OWN_KINDS, kind_of
 
 Manifest = dict[str, Any]
 
@@ -82,7 +82,7 @@ def owned(obj: Manifest) -> bool:
     return bool(labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER)
 
 
-_ORDER = {kind.kind: place for place, kind in enumerate(CHILD_KINDS)}
+_ORDER = {kind.kind: place for place, kind in enumerate((*OWN_KINDS, *CHILD_KINDS))}
 
 
 def _place(obj: Manifest) -> tuple[int, Ref]:

@@ -1,0 +1,54 @@
+"""Command line: `python -m sos_operator [run]` and `python -m sos_operator uninstall --timeout 120`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from sos_operator import __version__, logs
+from sos_operator.core.errors import OperatorError
+from sos_operator.defaults import DefaultsError
+from sos_operator.settings import SettingsError, load_settings
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="sos_operator", description="Makes a cluster match its SOS objects. Settings come from SOS_* variables."
+    )
+    parser.add_argument("--version", action="version", version=f"sos_operator {__version__}")
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("run", help="run the operator (the default)")
+    uninstall = commands.add_parser(
+        "uninstall", help="remove everything the operator made, from nodes and cluster; users' objects and CRDs stay"
+    )
+    uninstall.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="how long it may take in all (default 120)")
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; 0 = done, 1 = failed, 2 = bad usage or settings."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        settings = load_settings()
+    except SettingsError as error:
+        sys.stderr.write(f"sos_operator: {error}\n")
+        return 2
+    logs.configure(settings.log_level)
+    try:
+        if arguments.command == "uninstall":
+            from sos_operator.uninstall import uninstall
+
+            return asyncio.run(uninstall(settings, arguments.timeout))
+        from sos_operator.loop import run
+
+        asyncio.run(run(settings))
+    except (OperatorError, DefaultsError) as error:
+        sys.stderr.write(f"sos_operator: {error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

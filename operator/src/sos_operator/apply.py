@@ -1,0 +1,70 @@
+"""Carries out changes, one call after the other, and remembers what each apply left."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from sos_operator.cluster import Cluster
+from sos_operator.core.errors import KindMissing, NotReady, OperatorError
+from sos_operator.core.kinds import NAD
+from sos_operator.core.plan import Applied, Changes, Manifest, Ref, digest, fingerprint, ref_of
+from sos_operator.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of the changes of one pass."""
+
+    failures: dict[Ref, str] = field(default_factory=dict)
+    retry: bool = False
+    touched: set[str] = field(default_factory=set)
+    """Kinds (by name) that were written to."""
+
+
+class Applier:
+    """Applies and deletes children."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._metrics = metrics
+        self.memory: dict[Ref, Applied] = {}
+
+    async def carry_out(self, changes: Changes) -> Result:
+        """One object that cannot be applied does not keep the others from it."""
+        result = Result()
+        for manifest in changes.apply:
+            await self._guarded("apply", manifest, result)
+        for obj in changes.delete:
+            await self._guarded("delete", obj, result)
+        return result
+
+    async def _guarded(self, verb: str, obj: Manifest, result: Result) -> None:
+        ref, outcome = ref_of(obj), "done"
+        result.touched.add(ref.kind)
+        try:
+            await (self._apply(obj, ref) if verb == "apply" else self._delete(obj, ref))
+            log.info(f"{verb} {ref}", extra={"verb": verb, "object": str(ref)})
+        except OperatorError as error:
+            outcome = "failed"
+            if isinstance(error, KindMissing) and ref.kind == NAD.kind:
+                # Said in the site's condition; nothing to retry until the kind appears, which the next listing shows.
+                outcome = "unserved"
+            else:
+                result.failures[ref] = str(error)
+                # Refused ones are tried again too (quota, a webhook, RBAC put right), at the pace of the back-off.
+                result.retry = True
+                log.warning(
+                    f"cannot {verb} {ref}: {error}", extra={"verb": verb, "object": str(ref), "passing": isinstance(error, NotReady)}
+                )
+        self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
+
+    async def _apply(self, manifest: Manifest, ref: Ref) -> None:
+        answer = await self._cluster.apply(manifest)
+        self.memory[ref] = Applied(digest(manifest), fingerprint(answer))
+
+    async def _delete(self, obj: Manifest, ref: Ref) -> None:
+        await self._cluster.delete(obj)
+        self.memory.pop(ref, None)

@@ -1,0 +1,134 @@
+"""What the cluster should hold: the compilation of all objects, with the nodes of departing sites told to clean up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sos_compile
+from sos_compile import naming
+
+from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SITE
+from sos_operator.core.options import Settings
+from sos_operator.core.plan import Ref, digest
+from sos_operator.core.pods import pod_state
+from sos_operator.core.secrets import labels
+from sos_operator.core.world import PREFIX, Object, Seen, absent, leaving
+
+CLEANUP_FINALIZER = "sos.network/site-cleanup"
+CONFIG_ANNOTATION = "sos.network/config-hash"
+STATE_NAME = naming.child(PREFIX, "operator", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class Departing:
+    """A site that is being deleted: its nodes must take their bridges down before their pods go."""
+
+    site: str
+    nodes: Mapping[str, Mapping[str, Any]]
+    """Node name -> the node-config that says Absent."""
+    manifests: tuple[Object, ...]
+
+
+def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departing, ...]:
+    """Departing sites in a compilation that still contains them."""
+    found = []
+    for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if leaving(o)):
+        nodes = {name: absent(doc) for name, doc in compiled.nodes.items() if doc["site"] == site}
+        child = naming.node(PREFIX, site)
+        manifests = tuple(
+            _with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m
+            for m in compiled.manifests
+            if m["metadata"]["name"] == child and m["kind"] in (CONFIG_MAP.kind, DAEMON_SET.kind)
+        )
+        # Nothing left of the site in the cluster means that there is nothing to wait for.
+        if nodes and seen.child(DAEMON_SET.kind, child):
+            found.append(Departing(site, nodes, manifests))
+    return tuple(sorted(found, key=lambda d: d.site))
+
+
+def _with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -> Object:
+    data = {f"{name}.json": json.dumps(doc, indent=2, sort_keys=True, ensure_ascii=False) + "\n" for name, doc in nodes.items()}
+    return {**config_map, "data": {**config_map.get("data", {}), **data}}
+
+
+def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
+    """The ConfigMap in which the operator remembers the generation it issued last."""
+    return {
+        "apiVersion": CONFIG_MAP.api_version,
+        "kind": CONFIG_MAP.kind,
+        "metadata": {"name": STATE_NAME, "namespace": settings.namespace, "labels": labels(settings, "operator")},
+        "data": dict(data),
+    }
+
+
+def config_hashes(
+    compiled: sos_compile.Compiled, departing: tuple[Departing, ...], secrets: tuple[Object, ...]
+) -> dict[tuple[str, str], str]:
+    """(DaemonSet name, node name) -> digest of the files that its pod there mounts.
+
+    The digest becomes an annotation of the pod. The kubelet looks at a pod's volumes at once when the pod changes, and otherwise
+    up to a minute later: the annotation is what makes a new configuration arrive within a second.
+    """
+    folders = {s["metadata"]["name"]: digest(s["data"]) for s in secrets}
+    found = {(naming.node(PREFIX, doc["site"]), node): digest(doc["hash"]) for node, doc in compiled.nodes.items()}
+    for (pool, node), doc in compiled.agents.items():
+        site = doc["site"]["name"]
+        found[naming.agent(PREFIX, pool, site), node] = digest([doc["hash"], folders.get(naming.site_keys(PREFIX, site))])
+    for gone in departing:
+        found |= {(naming.node(PREFIX, gone.site), node): digest(document["hash"]) for node, document in gone.nodes.items()}
+    return found
+
+
+def pokes(seen: Seen, hashes: Mapping[tuple[str, str], str], unapplied: frozenset[Ref]) -> list[tuple[Object, Object]]:
+    """Pods whose annotation has to change, with the patch for each.
+
+    `unapplied` are children whose apply belongs to this very pass: a kubelet woken now might still hold the old ConfigMap, so
+    their pods wait for the pass that the new ConfigMap's own event brings.
+    """
+    found = []
+    for pod in seen.pods:
+        daemon_set = daemon_set_of(pod)
+        wanted = hashes.get((daemon_set, (pod.get("spec") or {}).get("nodeName", "")))
+        meta = pod["metadata"]
+        waiting = Ref(CONFIG_MAP.kind, meta["namespace"], daemon_set) in unapplied
+        if wanted is None or waiting or leaving(pod) or (meta.get("annotations") or {}).get(CONFIG_ANNOTATION) == wanted:
+            continue
+        found.append((pod, {"metadata": {"uid": meta["uid"], "annotations": {CONFIG_ANNOTATION: wanted}}}))
+    return found
+
+
+def daemon_set_of(pod: Object) -> str:
+    """Name of the DaemonSet that a pod belongs to, empty if none."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((str(o["name"]) for o in owners if o.get("kind") == DAEMON_SET.kind), "")
+
+
+def finalizer_patch(site: Object, wanted: bool) -> Object | None:
+    """The merge patch that gives a site our finalizer or takes it away; None if it is as wanted."""
+    meta = site["metadata"]
+    present = list(meta.get("finalizers") or [])
+    if wanted == (CLEANUP_FINALIZER in present):
+        return None
+    changed = [*present, CLEANUP_FINALIZER] if wanted else [f for f in present if f != CLEANUP_FINALIZER]
+    # The resource version makes the list safe to write: somebody else's finalizer must not be lost.
+    return {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": changed}}
+
+
+def cleaned(departing: Departing, seen: Seen) -> bool:
+    """True when every node of a departing site has taken away what was made on it.
+
+    A node's pod is ready while its bridge is as its node-config says and there is one. So a pod that has been handed the
+    Absent document and is not ready any more has done its work; a node without a pod has nobody left to wait for.
+    """
+    daemon_set = naming.node(PREFIX, departing.site)
+    for node, document in departing.nodes.items():
+        for pod in seen.pods:
+            if daemon_set_of(pod) != daemon_set or (pod.get("spec") or {}).get("nodeName") != node:
+                continue
+            told = (pod["metadata"].get("annotations") or {}).get(CONFIG_ANNOTATION) == digest(document["hash"])
+            if not told or pod_state(pod).state == "Ready":
+                return False
+    return True

@@ -1,0 +1,81 @@
+"""How far pods, DaemonSets and Deployments are, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sos_operator.core.conditions import Verdict
+
+Object = dict[str, Any]
+
+# The kubelet's reasons for a container that will not start by waiting for it.
+_FAILING = frozenset(
+    {
+        "CrashLoopBackOff",
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "RunContainerError",
+    }
+)
+_MESSAGE_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """State of one node of a site, or of one agent."""
+
+    state: Literal["Pending", "Progressing", "Ready", "Failed"]
+    message: str = ""
+
+
+def pod_state(pod: Object | None) -> PodState:
+    """What a pod's status says."""
+    if pod is None:
+        return PodState("Pending", "no pod on the node yet")
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        return PodState("Progressing", "the pod is stopping")
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in containers:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _FAILING:
+            return PodState("Failed", _said(container["name"], waiting))
+    if status.get("phase") == "Failed":
+        return PodState("Failed", str(status.get("message") or status.get("reason") or "the pod failed")[:_MESSAGE_MAX])
+    if any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or []):
+        return PodState("Ready")
+    unready = [str(c.get("name")) for c in containers if not c.get("ready")]
+    return PodState("Progressing", f"waiting for container {', '.join(unready)}" if unready else "the pod is starting")
+
+
+def _said(container: str, waiting: Object) -> str:
+    text = f"container {container}: {waiting.get('reason')}"
+    return (text + (f": {waiting['message']}" if waiting.get("message") else ""))[:_MESSAGE_MAX]
+
+
+def daemon_set_settled(daemon_set: Object | None) -> bool:
+    """True if the DaemonSet controller has dealt with the present spec and every node runs it."""
+    if daemon_set is None:
+        return False
+    status = daemon_set.get("status") or {}
+    if status.get("observedGeneration", 0) < daemon_set["metadata"].get("generation", 0):
+        return False
+    updating = (daemon_set.get("spec") or {}).get("updateStrategy", {}).get("type") != "OnDelete"
+    wanted = status.get("desiredNumberScheduled", 0)
+    return bool(status.get("numberReady", 0) >= wanted and (not updating or status.get("updatedNumberScheduled", 0) >= wanted))
+
+
+def deployment_verdict(deployment: Object | None) -> Verdict | None:
+    """Why a controller's Deployment is not up, or None if it is (and something else is the matter)."""
+    if deployment is None:
+        return Verdict("Available", "False", "RollingOut", "its Deployment has not been made yet")
+    status = deployment.get("status") or {}
+    if status.get("availableReplicas", 0) > 0:
+        return None
+    conditions = status.get("conditions") or []
+    said = next((c.get("message", "") for c in conditions if c.get("type") in ("ReplicaFailure", "Available") and c.get("message")), "")
+    return Verdict("Available", "Unknown", "ControllerUnreachable", "its pod is not available" + (f": {said}" if said else ""))

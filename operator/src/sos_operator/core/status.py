@@ -1,0 +1,340 @@
+"""From facts to the status of each object. Pure: the same facts give the same status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import sos_compile
+from sos_compile import ObjectKey, naming
+
+from sos_operator.core.conditions import Verdict, summary
+from sos_operator.core.desired import daemon_set_of
+from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
+from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, pod_state
+from sos_operator.core.views import ControllerView
+from sos_operator.core.world import PREFIX, Object, Seen, leaving
+
+NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
+NAMED_MAX = 5  # names listed in one message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """Everything a status depends on."""
+
+    seen: Seen
+    compiled: sos_compile.Compiled
+    views: Mapping[str, ControllerView] = field(default_factory=dict)
+    apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """(kind, name) of one of our objects -> what the API server said against one of its children."""
+    multus: bool = True
+    """Whether the cluster serves NetworkAttachmentDefinitions."""
+
+    def pod(self, daemon_set: str, node: str) -> Object | None:
+        """The pod of a DaemonSet on a node, preferring one that is not going away."""
+        found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and (p.get("spec") or {}).get("nodeName") == node]
+        return min(found, key=leaving, default=None)
+
+    def controllers(self, names: Iterable[str]) -> list[ControllerView]:
+        """The views of controllers by name; one that is not known at all counts as unreachable."""
+        return [self.views.get(name) or ControllerView(name=name, error="it does not exist (yet)") for name in sorted(names)]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Status of one object without its conditions, and what these should say."""
+
+    fields: dict[str, Any]
+    verdicts: tuple[Verdict, ...]
+
+
+def report(obj: Object, situation: Situation) -> Report:
+    """The status of one of our objects."""
+    meta = obj["metadata"]
+    facts = situation.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
+    if leaving(obj):
+        return _departing_report()
+    if facts is None:
+        verdict = Verdict("Accepted", "Unknown", "Pending", "not looked at yet")
+        return Report({}, (verdict, summary([verdict], "Pending")))
+    builders = {SITE.kind: _site, AGENT.kind: _agent, SERVICE.kind: _service, CONTROLLER.kind: _controller, LINK.kind: _link}
+    return builders[obj["kind"]](obj, facts, situation)
+
+
+def _departing_report() -> Report:
+    going = Verdict("Accepted", "True", "Terminating", "being deleted: its nodes are taking down what was made on them")
+    return Report({}, (going, Verdict("Ready", "False", "Terminating", going.message)))
+
+
+def _accepted(facts: sos_compile.Facts, with_references: bool) -> Verdict:
+    if facts.accepted and (facts.resolved or not with_references):
+        return Verdict("Accepted", "True", "Accepted")
+    return Verdict("Accepted", "False", facts.reason, facts.message)
+
+
+def _unreachable(view: ControllerView) -> str:
+    return f"controller {view.name} cannot be reached: {view.error}" if view.error else f"controller {view.name} has not answered yet"
+
+
+def _names(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    rest = len(listed) - NAMED_MAX
+    return ", ".join(listed[:NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _known_to_all(
+    type_: str, wanted: frozenset[str], views: list[ControllerView], have: str, words: tuple[str, str, str]
+) -> tuple[Verdict, int]:
+    """Whether every controller knows all of `wanted` (`have` names the view's method), and how many all of them know.
+
+    `words` are the reasons for "all", "not all" and the noun for messages.
+    """
+    good, bad, noun = words
+    asked = [view for view in views if view.asked]
+    known = wanted.intersection(*[getattr(view, have)() for view in asked]) if asked else frozenset()
+    lost = [view for view in asked if not view.reachable]
+    if lost:
+        return Verdict(type_, "Unknown", "ControllerUnreachable", _unreachable(lost[0])), len(known)
+    if not asked:
+        return Verdict(type_, "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0
+    if known == wanted:
+        return Verdict(type_, "True", good, f"{len(wanted)} {noun}"), len(known)
+    return Verdict(type_, "False", bad, f"{len(known)} of {len(wanted)} {noun}; missing: {_names(wanted - known)}"), len(known)
+
+
+# --- SosSite ---------------------------------------------------------------------------------------------------------
+
+
+def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    name = obj["metadata"]["name"]
+    accepted = _accepted(facts, with_references=True)
+    number = {"siteID": facts.number} if facts.number else {}
+    if accepted.status != "True":
+        return Report(number, (accepted, summary([accepted], "")))
+    daemon_set = naming.node(PREFIX, name)
+    states = {node: pod_state(situation.pod(daemon_set, node)) for node in facts.nodes}
+    views = situation.controllers(facts.controllers)
+    bridges = _bridges(obj, states, situation.apply_errors.get((SITE.kind, name)))
+    datapaths, connected = _known_to_all(
+        "DatapathsConnected", frozenset(facts.dpids), views, "connected", ("Connected", "NotConnected", "datapaths")
+    )
+    agents, registered = _known_to_all(
+        "AgentsRegistered", frozenset(facts.agents), views, "agents", ("Registered", "NotRegistered", "agents")
+    )
+    if not facts.agents:
+        agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
+    ready = sum(state.state == "Ready" for state in states.values())
+    fields = number | {
+        "nodesReady": f"{ready}/{len(states)}",
+        "datapathsConnected": f"{connected}/{len(facts.dpids)}",
+        "agentsRegistered": f"{registered}/{len(facts.agents)}",
+        "nodes": [_site_node(node, states[node], situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
+    }
+    verdicts = [accepted, bridges, datapaths, agents]
+    extra = [] if situation.multus else [_no_multus()]
+    return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
+
+
+def _no_multus() -> Verdict:
+    message = "the cluster has no NetworkAttachmentDefinitions (Multus): pods cannot join this site's bridge, everything else works"
+    return Verdict("PodsAttachable", "False", "MultusMissing", message)
+
+
+def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> Verdict:
+    spec = obj.get("spec") or {}
+    if error:
+        return Verdict("BridgesReady", "False", "ApplyFailed", error)
+    if not spec.get("nodeSelector"):
+        where = "another cluster" if spec.get("remote") else "external switches"
+        return Verdict("BridgesReady", "True", "NotBuiltHere", f"the site is built by {where}")
+    if not states:
+        return Verdict("BridgesReady", "False", "NoMatchingNodes", "no node has the labels of spec.nodeSelector")
+    failed = {node: s for node, s in states.items() if s.state == "Failed"}
+    missing = {node: s for node, s in states.items() if s.state != "Ready"}
+    if not missing:
+        return Verdict("BridgesReady", "True", "Ready", f"{len(states)} nodes")
+    shown = "; ".join(f"{node}: {s.message}" for node, s in sorted((failed or missing).items())[:NAMED_MAX])
+    message = f"{len(states) - len(missing)} of {len(states)} nodes ready; {shown}"
+    return Verdict("BridgesReady", "False", "NodeFailed" if failed else "RollingOut", message)
+
+
+def _site_node(node: str, state: PodState, compiled: sos_compile.Compiled) -> dict[str, Any]:
+    document = compiled.nodes.get(node)
+    agents = sorted((a for a in compiled.allocations.agents if a.node == node), key=lambda a: a.slot)
+    row: dict[str, Any] = {"name": node, "state": state.state}
+    if state.message:
+        row["message"] = state.message
+    if node in compiled.allocations.nodes:
+        row["number"] = compiled.allocations.nodes[node]
+    if document:
+        row["datapathId"] = document["bridge"]["datapathId"]
+    if agents:
+        row["agentAddress"] = agents[0].address
+        row["agents"] = [{"pool": a.pool, "address": a.address, "slot": a.slot} for a in agents]
+    return row
+
+
+# --- SosAgent --------------------------------------------------------------------------------------------------------
+
+
+def _agent(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    name = obj["metadata"]["name"]
+    accepted = _accepted(facts, with_references=True)
+    if accepted.status != "True":
+        return Report({}, (accepted, summary([accepted], "")))
+    wanted = {node: doc for (pool, node), doc in situation.compiled.agents.items() if pool == name}
+    sets = {naming.agent(PREFIX, name, doc["site"]["name"]) for doc in wanted.values()}
+    states = {node: pod_state(situation.pod(naming.agent(PREFIX, name, doc["site"]["name"]), node)) for node, doc in wanted.items()}
+    deployed = _deployed(sets, states, situation, situation.apply_errors.get((AGENT.kind, name)))
+    controllers = {c for site in facts.sites for c in _site_controllers(site, situation)}
+    ids = frozenset(facts.agents)
+    registered, count = _known_to_all(
+        "Registered", ids, situation.controllers(controllers), "agents", ("Registered", "NotRegistered", "agents")
+    )
+    if not ids:
+        registered = Verdict("Registered", "False", "NoAgents", "there are no agents to register")
+    fields = {
+        "sites": ",".join(facts.sites)[:1024],
+        "desired": len(wanted),
+        "ready": sum(s.state == "Ready" for s in states.values()),
+        "registered": count,
+    }
+    verdicts = [accepted, deployed, registered]
+    return Report(fields, (*verdicts, summary(verdicts, "Ready")))
+
+
+def _site_controllers(site: str, situation: Situation) -> tuple[str, ...]:
+    facts = situation.compiled.facts.get(ObjectKey(SITE.kind, "", site))
+    return facts.controllers if facts else ()
+
+
+def _deployed(sets: set[str], states: Mapping[str, PodState], situation: Situation, error: str | None) -> Verdict:
+    if error:
+        return Verdict("Deployed", "False", "ApplyFailed", error)
+    if not states:
+        return Verdict("Deployed", "False", "NoMatchingNodes", "no site with prefixes and nodes matches spec.siteSelector")
+    unsettled = [name for name in sorted(sets) if not daemon_set_settled(situation.seen.child("DaemonSet", name))]
+    missing = {node: s for node, s in states.items() if s.state != "Ready"}
+    if not missing and not unsettled:
+        return Verdict("Deployed", "True", "Deployed", f"{len(states)} agents")
+    failed = any(s.state == "Failed" for s in missing.values())
+    shown = "; ".join(f"{node}: {s.message}" for node, s in sorted(missing.items())[:NAMED_MAX])
+    message = f"{len(states) - len(missing)} of {len(states)} agents ready" + (f"; {shown}" if shown else "")
+    return Verdict("Deployed", "False", "NodeFailed" if failed else "RollingOut", message)
+
+
+# --- SosController ---------------------------------------------------------------------------------------------------
+
+
+def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    name = obj["metadata"]["name"]
+    accepted = _accepted(facts, with_references=True)
+    number = {"controllerID": facts.number} if facts.number else {}
+    if accepted.status != "True":
+        return Report(number, (accepted, summary([accepted], "")))
+    view = situation.controllers([name])[0]
+    expected = frozenset(facts.dpids)
+    available = _available(obj, view, situation)
+    datapaths, connected = _known_to_all("DatapathsConnected", expected, [view], "connected", ("Connected", "NotConnected", "datapaths"))
+    fields: dict[str, Any] = number | {"datapaths": f"{connected}/{len(expected)}"}
+    endpoints = _endpoints(obj, situation)
+    if endpoints:
+        fields["endpoints"] = endpoints
+    if view.reachable:
+        fields |= {
+            "connectedDatapaths": len(view.connected()),
+            "registeredAgents": len(view.agents()),
+            "links": view.count("links"),
+        }
+        in_force = {"configGeneration": view.config("generation"), "configHash": view.config("hash")}
+        fields |= {key: value for key, value in in_force.items() if value is not None}
+    verdicts = [accepted, available, datapaths]
+    # A datapath that is away is its site's trouble; the controller itself is ready when it serves the right configuration.
+    return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
+
+
+def _endpoints(obj: Object, situation: Situation) -> list[str]:
+    name, spec = obj["metadata"]["name"], obj.get("spec") or {}
+    if spec.get("type") == "External":
+        return list((spec.get("external") or {}).get("endpoints") or [])
+    service = situation.seen.child("Service", naming.controller(PREFIX, name)) or {}
+    address = (service.get("spec") or {}).get("clusterIP")
+    return [f"tcp:{address}:6653"] if address else []
+
+
+def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
+    error = situation.apply_errors.get((CONTROLLER.kind, obj["metadata"]["name"]))
+    if error:
+        return Verdict("Available", "False", "ApplyFailed", error)
+    if not view.asked:
+        return Verdict("Available", "Unknown", "NotObserved", "an External controller without apiURL is watched from elsewhere")
+    if not view.reachable:
+        return _not_reached(obj, view, situation)
+    if view.push_error:
+        return Verdict("Available", "False", "ConfigRefused", f"the controller refused its configuration: {view.push_error}")
+    if not view.current:
+        return Verdict("Available", "False", "Programming", "the controller has not taken over the present configuration yet")
+    return Verdict("Available", "True", "Available", f"configuration generation {view.config('generation')} is in force")
+
+
+def _not_reached(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
+    managed = (obj.get("spec") or {}).get("type") != "External"
+    name = naming.controller(PREFIX, obj["metadata"]["name"])
+    rollout = deployment_verdict(situation.seen.child("Deployment", name)) if managed else None
+    return rollout or Verdict("Available", "Unknown", "ControllerUnreachable", _unreachable(view))
+
+
+# --- SosService, SosLink ---------------------------------------------------------------------------------------------
+
+
+def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    fields: dict[str, Any] = {key: facts.text[key] for key in ("from", "to", "ports") if key in facts.text}
+    accepted = _accepted(facts, with_references=False)
+    if accepted.status != "True":
+        return Report(fields, (accepted, summary([accepted], "")))
+    if not facts.resolved:
+        resolved = Verdict("ResolvedRefs", "False", facts.reason, facts.message)
+        programmed = Verdict("Programmed", "False", "NotResolved", "nothing is installed for a service whose references do not resolve")
+        return Report(fields, (accepted, resolved, programmed, summary([accepted, resolved], "")))
+    resolved = Verdict("ResolvedRefs", "True", "ResolvedRefs")
+    meta = obj["metadata"]
+    views = situation.controllers(facts.controllers)
+    programmed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views)
+    fields["datapaths"] = f"{acknowledged}/{needed}"
+    # Sessions come and go by the hundred: written with something else that changed, never for themselves alone.
+    fields["sessions"] = sessions
+    verdicts = [accepted, resolved, programmed]
+    return Report(fields, (*verdicts, summary(verdicts, "Programmed", programmed.message)))
+
+
+def _programmed(id_: str, views: list[ControllerView]) -> tuple[Verdict, int, int, int]:
+    asked = [view for view in views if view.asked]
+    if not asked:
+        return Verdict("Programmed", "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0, 0, 0
+    rows = [(view, view.service(id_)) for view in asked]
+    needed = sum(len(row.get("needed") or ()) for _, row in rows if row)
+    acknowledged = sum(len(row.get("acknowledged") or ()) for _, row in rows if row)
+    sessions = sum(row["sessions"] for _, row in rows if row and isinstance(row.get("sessions"), int))
+    return _programmed_verdict(rows, acknowledged), needed, acknowledged, sessions
+
+
+def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | None]], acknowledged: int) -> Verdict:
+    for view, row in rows:
+        if not view.reachable:
+            return Verdict("Programmed", "Unknown", "ControllerUnreachable", _unreachable(view))
+        if view.push_error:
+            return Verdict("Programmed", "False", "ConfigRefused", f"controller {view.name}: {view.push_error}")
+        if not view.current or row is None:
+            return Verdict("Programmed", "False", "Programming", f"controller {view.name} has not taken over the present configuration yet")
+        if row.get("state") != "Programmed":
+            missing = set(row.get("needed") or ()) - set(row.get("acknowledged") or ())
+            message = str(row.get("message") or "") or (f"waiting for datapaths {_names(missing)}" if missing else "")
+            return Verdict("Programmed", "False", str(row.get("reason") or "Programming"), message)
+    return Verdict("Programmed", "True", "Programmed", f"acknowledged by {acknowledged} datapaths")
+
+
+def _link(_obj: Object, facts: sos_compile.Facts, _situation: Situation) -> Report:
+    accepted = _accepted(facts, with_references=True)
+    return Report({}, (accepted, summary([accepted], "Accepted")))

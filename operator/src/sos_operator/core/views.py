@@ -1,0 +1,76 @@
+"""What is known about each controller at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# A poll every 2 s while anything is pending, a request that takes 2 s, one retry: this leaves the "within 10 s" of the promise.
+UNREACHABLE_AFTER_S = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerView:
+    """One controller as its API describes it."""
+
+    name: str
+    asked: bool = True
+    """False for an External controller without apiURL: nobody here can know anything about it."""
+    status: Mapping[str, Any] | None = None
+    """The last answer to GET /v1/status, None if there is none fresh enough."""
+    error: str = ""
+    """Why there is no answer."""
+    push_error: str = ""
+    """What the controller said against the configuration."""
+    wanted_hash: str = ""
+    """Hash of the configuration it should have."""
+
+    @property
+    def reachable(self) -> bool:
+        """True if it answered lately."""
+        return self.status is not None
+
+    @property
+    def current(self) -> bool:
+        """True if the configuration in force is the wanted one."""
+        return bool(self.wanted_hash) and self.config("hash") == self.wanted_hash
+
+    def config(self, key: str) -> Any:
+        """A field of the configuration in force, None if unknown."""
+        return ((self.status or {}).get("config") or {}).get(key)
+
+    def listed(self, key: str) -> list[Mapping[str, Any]]:
+        """A list of objects of the status, whatever a wrong answer holds."""
+        value = (self.status or {}).get(key)
+        return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+    def count(self, key: str) -> int:
+        """A number of the status, 0 if it is none."""
+        value = (self.status or {}).get(key)
+        return value if isinstance(value, int) and value >= 0 else 0
+
+    def connected(self) -> frozenset[str]:
+        """Ids of connected datapaths."""
+        return frozenset(str(d.get("dpid")) for d in self.listed("datapaths") if d.get("connected") is True)
+
+    def agents(self) -> frozenset[str]:
+        """Ids of registered agents."""
+        return frozenset(str(a.get("id")) for a in self.listed("agents"))
+
+    def service(self, id_: str) -> Mapping[str, Any] | None:
+        """What it says about a service."""
+        return next((s for s in self.listed("services") if s.get("id") == id_), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last good answer of one controller and when it came (monotonic seconds)."""
+
+    at: float = float("-inf")
+    status: Mapping[str, Any] | None = field(default=None)
+
+
+def fresh_status(heard: Heard, now: float) -> Mapping[str, Any] | None:
+    """The last answer while it is young enough to be believed."""
+    return heard.status if now - heard.at <= UNREACHABLE_AFTER_S else None

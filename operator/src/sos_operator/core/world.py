@@ -1,0 +1,141 @@
+"""From what the API server listed to what `sos_compile` wants, and what it found back into the objects' status."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sos_compile
+from sos_compile import naming
+from sos_compile.documents import content_hash
+
+from sos_operator.core.kinds import CONTROLLER, FIELD_MANAGER, SITE
+from sos_operator.core.options import Settings
+
+Object = dict[str, Any]
+
+PREFIX = "sos"  # begins the name of every child; not an option, because the API's columns and docs name them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One listing of everything the operator looks at."""
+
+    objects: tuple[Object, ...] = ()
+    """Objects of our five kinds."""
+    nodes: tuple[Object, ...] = ()
+    namespaces: tuple[Object, ...] = ()
+    children: tuple[Object, ...] = ()
+    """Objects with our owner label in the release namespace."""
+    pods: tuple[Object, ...] = ()
+
+    def of(self, kind: str) -> tuple[Object, ...]:
+        """Our objects of one kind."""
+        return tuple(o for o in self.objects if o["kind"] == kind)
+
+    def child(self, kind: str, name: str) -> Object | None:
+        """One child by kind and name."""
+        return next((o for o in self.children if o["kind"] == kind and o["metadata"]["name"] == name), None)
+
+
+def leaving(obj: Object) -> bool:
+    """True for an object that is being deleted."""
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def compile_settings(settings: Settings, generation: int) -> sos_compile.Settings:
+    """The settings of a compilation."""
+    images = settings.images
+    return sos_compile.Settings(
+        namespace=settings.namespace,
+        release=settings.release,
+        prefix=PREFIX,
+        managed_by=FIELD_MANAGER,
+        generation=generation,
+        images=sos_compile.Images(controller=images.controller, agent=images.agent, node=images.node, ovs=images.ovs),
+        pull_policy=images.pull_policy,
+        pull_secrets=images.pull_secrets,
+        log_level=settings.data_plane_log_level,
+    )
+
+
+def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.World:
+    """The world as `sos_compile` takes it. Objects being deleted are left out (see `Desired.departing` for their nodes)."""
+    return sos_compile.World(
+        objects=tuple(o for o in seen.objects if not leaving(o)),
+        nodes=tuple(_node(o) for o in seen.nodes if not leaving(o)),
+        namespaces=tuple(
+            sos_compile.Namespace(o["metadata"]["name"], o["metadata"].get("labels") or {}) for o in seen.namespaces if not leaving(o)
+        ),
+        settings=compile_settings(settings, generation),
+        observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
+    )
+
+
+def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
+    """The same world with the sites that are being deleted still in it, as their nodes need to be told what to remove."""
+    return replace(world, objects=(*world.objects, *(o for o in seen.of(SITE.kind) if leaving(o))))
+
+
+def _node(obj: Object) -> sos_compile.Node:
+    addresses = (obj.get("status") or {}).get("addresses") or []
+    internal = next((a["address"] for a in addresses if a.get("type") == "InternalIP" and ":" not in a.get("address", ":")), "")
+    return sos_compile.Node(obj["metadata"]["name"], obj["metadata"].get("labels") or {}, internal)
+
+
+def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
+    """Where switches reach each controller: the cluster address of its Service, or what an External one states."""
+    endpoints: dict[str, tuple[str, ...]] = {}
+    for obj in seen.of(CONTROLLER.kind):
+        name = obj["metadata"]["name"]
+        spec = obj.get("spec") or {}
+        if spec.get("type") == "External":
+            endpoints[name] = tuple((spec.get("external") or {}).get("endpoints") or ())
+            continue
+        service = seen.child("Service", naming.controller(PREFIX, name))
+        address = ((service or {}).get("spec") or {}).get("clusterIP")
+        if address and address != "None":
+            endpoints[name] = (f"tcp:{address}:6653",)
+    return endpoints
+
+
+def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
+    """The numbers and addresses given out before, read back from the objects' status.
+
+    They live there and not in a child, so that they survive a removal and a new installation of the release: datapath ids
+    and agent addresses stay what they were.
+    """
+    sites: dict[str, int] = {}
+    controllers: dict[str, int] = {}
+    nodes: dict[str, int] = {}
+    agents: set[sos_compile.AgentAllocation] = set()
+    for obj in sorted(objects, key=lambda o: (o["kind"], o["metadata"]["name"])):
+        name, status = obj["metadata"]["name"], obj.get("status") or {}
+        if obj["kind"] == CONTROLLER.kind and status.get("controllerID"):
+            controllers[name] = status["controllerID"]
+        if obj["kind"] != SITE.kind:
+            continue
+        if status.get("siteID"):
+            sites[name] = status["siteID"]
+        for node in status.get("nodes") or []:
+            if node.get("number"):
+                nodes.setdefault(node["name"], node["number"])
+            for agent in node.get("agents") or []:
+                if agent.get("address") and agent.get("slot") is not None:
+                    agents.add(sos_compile.AgentAllocation(agent["pool"], node["name"], agent["address"], agent["slot"]))
+    return sos_compile.Allocations(sites=sites, controllers=controllers, nodes=nodes, agents=tuple(sorted(agents)))
+
+
+def document_hashes(compiled: sos_compile.Compiled) -> dict[str, str]:
+    """Hash of every document by a name of its own."""
+    named: dict[str, Mapping[str, Any]] = {f"controller/{name}": doc for name, doc in compiled.controllers.items()}
+    named |= {f"node/{name}": doc for name, doc in compiled.nodes.items()}
+    named |= {f"agent/{pool}/{node}": doc for (pool, node), doc in compiled.agents.items()}
+    return {name: doc["hash"] for name, doc in named.items()}
+
+
+def absent(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The node-config that takes away what the given one made (spec/node-config.md clause 1)."""
+    gone = {**document, "state": "Absent"}
+    return {**gone, "hash": content_hash(gone)}

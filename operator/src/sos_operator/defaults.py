@@ -1,0 +1,42 @@
+"""The default SosController and SosAgent of the release, from the chart's ConfigMap.
+
+Helm cannot carry them itself: it refuses a chart whose objects are of a kind that the same chart only just defines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sos_compile
+
+from sos_operator.core.kinds import AGENT, CONTROLLER
+from sos_operator.core.options import Settings
+from sos_operator.core.secrets import labels
+from sos_operator.core.world import Object
+
+ALLOWED = frozenset({AGENT.kind, CONTROLLER.kind})
+
+
+class DefaultsError(ValueError):
+    """The folder holds something that is not a default object."""
+
+
+def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]:
+    """The objects of the folder, labelled as ours. Raises DefaultsError that names file and object."""
+    if folder is None or not any(folder.glob("*.yaml")):
+        return ()
+    found = []
+    try:
+        loaded = sos_compile.load([folder])
+    except sos_compile.LoadError as error:
+        raise DefaultsError(str(error)) from error
+    for item in loaded:
+        if item.obj.get("kind") not in ALLOWED:
+            raise DefaultsError(f"{item.file}: {item.obj.get('kind')} cannot be a default object (only {', '.join(sorted(ALLOWED))})")
+        _, problems = sos_compile.admit(item.obj, item.file)
+        if problems:
+            raise DefaultsError(problems[0].line())
+        meta = item.obj["metadata"]
+        own = labels(settings, "defaults")
+        found.append({**item.obj, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **own}}})
+    return tuple(found)

@@ -1,0 +1,55 @@
+"""/healthz, /readyz and /metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from sos_operator.metrics import Metrics
+
+# A pass that waits for every controller and a slow API server still ends well before this.
+STUCK_AFTER_S = 180.0
+
+
+@dataclass(slots=True)
+class Health:
+    """What the loop says about itself (monotonic seconds)."""
+
+    last_end: float = field(default_factory=time.monotonic)
+    """When a pass last ended, well or not."""
+    succeeded: bool = False
+    """Whether any pass has ended well yet."""
+
+    def alive(self, now: float) -> bool:
+        """The loop turns. Whether the cluster or a controller answers is not asked: a restart would not help them."""
+        return now - self.last_end < STUCK_AFTER_S
+
+
+@asynccontextmanager
+async def serve(health: Health, metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
+    """Serve until the block is left; gives the port (another one than asked for with port 0)."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        good = health.alive(time.monotonic())
+        return web.Response(text="ok\n" if good else "the reconcile loop is stuck\n", status=200 if good else 503)
+
+    async def readyz(_: web.Request) -> web.Response:
+        return web.Response(text="ok\n" if health.succeeded else "no pass has ended well yet\n", status=200 if health.succeeded else 503)
+
+    async def numbers(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", numbers)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()

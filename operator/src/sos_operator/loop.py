@@ -1,0 +1,135 @@
+"""Waits for a wake or the next due time, and makes passes until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+
+from sos_operator.apply import Applier
+from sos_operator.cluster import Cluster, connect
+from sos_operator.controller_api import ControllerApi
+from sos_operator.core.backoff import Outcome, next_delay
+from sos_operator.core.errors import NotReady, OperatorError
+from sos_operator.core.kinds import NAD, OWN_KINDS
+from sos_operator.core.options import Settings
+from sos_operator.defaults import load_defaults
+from sos_operator.handlers import watch_tasks
+from sos_operator.health import Health, serve
+from sos_operator.metrics import Metrics
+from sos_operator.observe import Observer
+from sos_operator.push import Controllers
+from sos_operator.reconcile import Parts, Reconciler
+from sos_operator.wake import WakeQueue
+
+log = logging.getLogger(__name__)
+
+KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
+PASS_PAUSE_S = 0.2  # between two passes, so that a flapping object cannot keep a core busy
+
+
+@asynccontextmanager
+async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts]:
+    """Everything a reconciler works with, connected."""
+    async with connect(settings.kubeconfig) as cluster, aiohttp.ClientSession() as session:
+        yield Parts(
+            cluster=cluster,
+            observer=Observer(cluster, settings.namespace, settings.resync_seconds),
+            applier=Applier(cluster, metrics),
+            controllers=Controllers(ControllerApi(session), settings, metrics),
+            metrics=metrics,
+            settings=settings,
+            defaults=load_defaults(settings.defaults_dir, settings),
+        )
+
+
+async def run(settings: Settings) -> None:
+    """Run the operator until SIGTERM or SIGINT. Raises OperatorError if the cluster does not know our kinds."""
+    metrics, health, stop = Metrics(), Health(), asyncio.Event()
+    async with assembled(settings, metrics) as parts, serve(health, metrics, settings.http_host, settings.http_port) as port:
+        log.info("operator started", extra={"namespace": settings.namespace, "http_port": port})
+        await _await_kinds(parts.cluster)
+        queue = WakeQueue()
+        missing = frozenset() if await parts.cluster.serves(NAD) else frozenset({NAD})
+        loop_task = asyncio.create_task(_loop(Reconciler(parts), queue, health, metrics, stop), name="reconcile")
+        watches = watch_tasks(queue, settings, stop, missing)
+        await asyncio.sleep(0.5)  # kopf installs its signal handlers when it starts; ours stop all of it in order
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await _until_stopped([loop_task, *watches], stop)
+
+
+async def _until_stopped(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    expected = stop.is_set()
+    stop.set()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(10):
+            await asyncio.wait(tasks)
+    for task in tasks:
+        task.cancel()
+    for task in done:
+        if not task.cancelled() and task.exception():
+            raise task.exception() or AssertionError
+    if not expected:
+        names = ", ".join(task.get_name() for task in done)
+        raise NotReady(f"{names} ended by itself")
+
+
+async def _await_kinds(cluster: Cluster) -> None:
+    deadline = time.monotonic() + KINDS_TIMEOUT_S
+    while True:
+        try:
+            missing = [kind.kind for kind in OWN_KINDS if not await cluster.serves(kind)]
+        except NotReady as error:
+            missing = [str(error)]
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise NotReady(f"the cluster does not serve {', '.join(missing)}: install the CRDs")
+        await asyncio.sleep(1)
+
+
+async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:
+    failures = 0
+    woken: frozenset[str] = frozenset()
+    while not stop.is_set():
+        started = time.monotonic()
+        outcome = await _pass(reconciler, woken)
+        failures = failures + 1 if outcome.failed else 0
+        health.last_end = time.monotonic()
+        health.succeeded = health.succeeded or not outcome.failed
+        metrics.duration.observe(health.last_end - started)
+        metrics.reconciles.labels(result="failed" if outcome.failed else "ok").inc()
+        if not outcome.failed:
+            metrics.last_success.set(time.time())
+        await asyncio.sleep(PASS_PAUSE_S)
+        woken = await _wait(queue, stop, next_delay(outcome, failures, random.random()))  # noqa: S311 - jitter
+        if woken:
+            metrics.queue_wakes.inc()
+
+
+async def _pass(reconciler: Reconciler, woken: frozenset[str]) -> Outcome:
+    try:
+        return await reconciler.reconcile(woken)
+    except OperatorError as error:
+        log.warning(f"pass failed: {error}")
+        return Outcome(failed=True, pending=True)
+
+
+async def _wait(queue: WakeQueue, stop: asyncio.Event, seconds: float) -> frozenset[str]:
+    """The keys that woke the loop; empty at the due time or when stopped."""
+    take = asyncio.create_task(queue.take(seconds))
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([take, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not take.done():
+        take.cancel()
+        return frozenset()
+    return take.result()

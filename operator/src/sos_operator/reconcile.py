@@ -1,0 +1,198 @@
+"""The one reconcile body: observe, compile, plan, apply, push, report."""
+
+from __future__ import annotations
+
+import logging
+import secrets as random_source
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sos_operator.apply import Applier, Result
+from sos_operator.cluster import Cluster
+from sos_operator.core import desired, keys, secrets
+from sos_operator.core.backoff import Outcome
+from sos_operator.core.errors import KindMissing, NotReady, OperatorError
+from sos_operator.core.generation import Issued, encode_issued, issued_now
+from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
+from sos_operator.core.options import Settings
+from sos_operator.core.output import Output, build_output, owners_of
+from sos_operator.core.plan import Changes, Ref, owned, plan, ref_of
+from sos_operator.core.publish import Write, build_event, plan_write, still_pending
+from sos_operator.core.status import Situation, report
+from sos_operator.core.world import Object, Seen, leaving, parse_allocations
+from sos_operator.metrics import Metrics
+from sos_operator.observe import Observer
+from sos_operator.push import Controllers
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a reconciler works with."""
+
+    cluster: Cluster
+    observer: Observer
+    applier: Applier
+    controllers: Controllers
+    metrics: Metrics
+    settings: Settings
+    defaults: tuple[Object, ...] = ()
+
+
+class Reconciler:
+    """Holds what one pass hands to the next: nothing that could not be lost."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._p = parts
+        self._compiled: tuple[Seen, Issued, Output] | None = None
+        self._written: dict[str, float] = {}
+        self._errors: dict[tuple[str, str], str] = {}
+
+    async def reconcile(self, woken: frozenset[str]) -> Outcome:
+        """One pass. Raises OperatorError when the cluster cannot be looked at; anything less is reported where it belongs."""
+        self._p.observer.forget(woken)
+        seen = await self._p.observer.see(time.monotonic())
+        secret_objects = await self._secrets(seen)
+        output = await self._compile(seen)
+        if parse_allocations(seen.objects) != output.compiled.allocations:
+            # Written down before anything is built from them.
+            await self._publish(seen, Situation(seen=seen, compiled=output.compiled, multus=self._p.observer.multus))
+        result = await self._apply(seen, output, secret_objects)
+        views = await self._p.controllers.visit(seen, output.compiled, secret_objects)
+        situation = Situation(seen=seen, compiled=output.compiled, views=views, apply_errors=self._errors, multus=self._p.observer.multus)
+        pending = await self._publish(seen, situation)
+        await self._finalize(seen, output)
+        self._p.metrics.problems.set(len(output.compiled.problems))
+        return Outcome(failed=result.retry, pending=pending or bool(output.departing) or bool(result.touched))
+
+    async def _secrets(self, seen: Seen) -> dict[str, Object]:
+        """Every Secret the pass needs, by name; those that must exist are made if they do not."""
+        found = {o["metadata"]["name"]: o for o in seen.children if o["kind"] == SECRET.kind}
+        wanted = secrets.wanted_secrets(seen)
+        for name in {secret.name for secret in wanted} | secrets.external_tokens(seen):
+            if name not in found:
+                there = await self._p.cluster.get(SECRET, name, self._p.settings.namespace)
+                found |= {name: there} if there else {}
+        for secret in wanted:
+            if secret.name not in found:
+                files = {secret.file: random_source.token_hex(keys.RANDOM_BYTES)}
+                manifest = secrets.build_secret(self._p.settings, secret.name, "operator", files)
+                found[secret.name] = await self._p.cluster.create(manifest)
+                self._p.observer.forget([SECRET.plural])
+                log.info(f"made Secret {secret.name}", extra={"object": secret.name})
+        return found
+
+    async def _compile(self, seen: Seen) -> Output:
+        state = seen.child(CONFIG_MAP.kind, desired.STATE_NAME)
+        last = max(issued_now(state), self._compiled[1] if self._compiled else Issued(0, ""), key=lambda issued: issued.generation)
+        in_force = self._p.controllers.in_force()
+        if self._compiled and self._compiled[0] is seen and last == self._compiled[2].issued:
+            newest = max((generation for generation, _ in in_force), default=0)
+            if newest <= last.generation:
+                return self._compiled[2]
+        output = build_output(seen, self._p.settings, last, in_force)
+        if output.issued != issued_now(state):
+            # The generation is on record before any document carries it.
+            await self._p.cluster.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued)))
+            self._p.observer.forget([CONFIG_MAP.plural])
+        self._compiled = (seen, output.issued, output)
+        self._p.metrics.generation.set(output.issued.generation)
+        return output
+
+    async def _apply(self, seen: Seen, output: Output, secret_objects: Mapping[str, Object]) -> Result:
+        settings = self._p.settings
+        masters = keys.parse_masters(secrets.secret_files(secret_objects.get(secrets.MASTER)))
+        if not masters:
+            raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
+        derived = secrets.derived_secrets(output.compiled, masters, settings, seen)
+        manifests = (
+            desired.state_manifest(settings, encode_issued(output.issued)),
+            *derived,
+            *output.compiled.manifests,
+            *(m for departing in output.departing for m in departing.manifests),
+            *self._p.defaults,
+        )
+        served = tuple(m for m in manifests if m["kind"] != NAD.kind or self._p.observer.multus)
+        observed = (*seen.children, *(o for o in seen.objects if owned(o)))
+        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen))
+        changes = plan(served, observed, self._p.applier.memory, keep)
+        result = await self._p.applier.carry_out(changes)
+        self._p.observer.forget(_plurals(changes, result))
+        self._errors = owners_of(manifests, result.failures)
+        await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
+        return result
+
+    async def _poke(self, seen: Seen, output: Output, derived: tuple[Object, ...], unapplied: frozenset[Ref]) -> None:
+        hashes = desired.config_hashes(output.compiled, output.departing, derived)
+        for pod, patch in desired.pokes(seen, hashes, unapplied):
+            try:
+                await self._p.cluster.merge(pod, patch)
+            except OperatorError as error:
+                # The kubelet comes by within a minute anyway.
+                log.debug("pod not annotated", extra={"pod": pod["metadata"]["name"], "error": str(error)})
+
+    async def _publish(self, seen: Seen, situation: Situation) -> bool:
+        """Write the statuses that changed; True if something accepted is not ready yet."""
+        pending = False
+        now, stamp = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for obj in seen.objects:
+            written = report(obj, situation)
+            pending = pending or still_pending(written)
+            uid = obj["metadata"]["uid"]
+            write = plan_write(obj, written, stamp, now - self._written.get(uid, 0.0))
+            if write is not None:
+                await self._write(write, stamp)
+                self._written[uid] = now
+        present = {o["metadata"]["uid"] for o in seen.objects}
+        self._written = {uid: at for uid, at in self._written.items() if uid in present}
+        return pending
+
+    async def _write(self, write: Write, stamp: str) -> None:
+        try:
+            answer = await self._p.cluster.apply_status(write.obj, write.status)
+        except KindMissing:
+            return  # deleted meanwhile
+        # The pass goes on with what the server has now, so that a second publication compares with it.
+        write.obj["status"] = answer.get("status") or {}
+        write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
+        self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
+        for transition in write.transitions:
+            name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"
+            try:
+                await self._p.cluster.create(build_event(write.obj, transition, name, stamp))
+            except OperatorError as error:
+                log.warning(f"event not written: {error}")
+
+    async def _finalize(self, seen: Seen, output: Output) -> None:
+        """Sites with nodes here carry our finalizer; it goes when their nodes are clean, or the wait is over."""
+        waiting = {d.site: d for d in output.departing}
+        for site in seen.of(SITE.kind):
+            name = site["metadata"]["name"]
+            if not leaving(site):
+                built_here = any(doc["site"] == name for doc in output.compiled.nodes.values())
+                patch = desired.finalizer_patch(site, wanted=True) if built_here else None
+            else:
+                done = name not in waiting or desired.cleaned(waiting[name], seen) or self._overdue(site)
+                patch = desired.finalizer_patch(site, wanted=False) if done else None
+            if patch is not None:
+                await self._set_finalizers(site, patch)
+
+    async def _set_finalizers(self, site: Object, patch: Object) -> None:
+        try:
+            await self._p.cluster.merge(site, patch)
+        except KindMissing:
+            return
+        except NotReady as error:
+            log.info(f"finalizer of site {site['metadata']['name']} not written yet: {error}")
+        self._p.observer.forget([SITE.plural])
+
+    def _overdue(self, site: Object) -> bool:
+        since = datetime.fromisoformat(site["metadata"]["deletionTimestamp"].replace("Z", "+00:00"))
+        return (datetime.now(UTC) - since).total_seconds() > self._p.settings.site_cleanup_seconds
+
+
+def _plurals(changes: Changes, result: Result) -> set[str]:
+    return {kind_of(obj).plural for obj in (*changes.apply, *changes.delete) if obj["kind"] in result.touched}

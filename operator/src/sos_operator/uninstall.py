@@ -1,0 +1,173 @@
+"""Takes away everything the operator made, in the order that leaves nothing behind: `helm uninstall` runs this first.
+
+The operator stops, agents drain and go, nodes take their bridges down, and only then do the pods, Secrets and default objects
+disappear. Users' objects and the CRDs stay; their status says that nobody looks after them any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from sos_operator.core import desired
+from sos_operator.core.conditions import READY, Verdict
+from sos_operator.core.errors import KindMissing, NotReady, OperatorError
+from sos_operator.core.generation import issued_now
+from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, DEPLOYMENT, NODE, OWN_KINDS, POD, SITE
+from sos_operator.core.options import Settings
+from sos_operator.core.output import build_output
+from sos_operator.core.plan import Changes, owned
+from sos_operator.core.publish import plan_write
+from sos_operator.core.status import Report
+from sos_operator.core.world import Object, Seen, leaving
+from sos_operator.loop import assembled
+from sos_operator.metrics import Metrics
+from sos_operator.reconcile import Parts
+
+log = logging.getLogger(__name__)
+
+POLL_S = 1.0
+NODE_SHARE = 0.6  # of the whole time, for the nodes; the rest is for what comes before and after
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The time an uninstall has."""
+
+    start: float
+    timeout: float
+
+    def left(self, share: float = 1.0) -> float:
+        """Seconds left until `share` of the whole has passed."""
+        return self.start + self.timeout * share - time.monotonic()
+
+
+async def uninstall(settings: Settings, timeout: float) -> int:
+    """Remove everything; 0 when nothing of ours is left, 1 (with a list in the log) otherwise."""
+    clock = Clock(time.monotonic(), timeout)
+    async with assembled(settings, Metrics()) as parts:
+        await _retried(clock, lambda: _stop_operator(parts, clock))
+        seen = await _see(parts)
+        await _retried(clock, lambda: _clear_nodes(parts, seen, clock))
+        left = await _remove(parts, clock)
+        await _retried(clock, lambda: _sign_off(parts))
+    for obj in left:
+        log.error(f"left behind: {obj['kind']} {obj['metadata']['name']}")
+    log.info("uninstalled" if not left else "not everything could be removed", extra={"seconds": round(time.monotonic() - clock.start, 1)})
+    return 1 if left else 0
+
+
+async def _retried(clock: Clock, step: Callable[[], Awaitable[None]]) -> None:
+    while True:
+        try:
+            return await step()
+        except NotReady as error:
+            if clock.left() < POLL_S:
+                raise
+            log.warning(f"trying again: {error}")
+            await asyncio.sleep(POLL_S)
+
+
+async def _see(parts: Parts) -> Seen:
+    parts.observer.forget(kind.plural for kind in (*OWN_KINDS, *CHILD_KINDS, POD, NODE))
+    return await parts.observer.see(time.monotonic())
+
+
+async def _stop_operator(parts: Parts, clock: Clock) -> None:
+    """Scale the operator down, or it would repair what is removed here."""
+    settings = parts.settings
+    deployment = await parts.cluster.get(DEPLOYMENT, settings.deployment, settings.namespace)
+    if deployment is None:
+        return
+    await parts.cluster.merge(deployment, {"spec": {"replicas": 0}})
+    while clock.left(0.25) > 0:
+        deployment = await parts.cluster.get(DEPLOYMENT, settings.deployment, settings.namespace)
+        if deployment is None or not (deployment.get("status") or {}).get("replicas"):
+            log.info("the operator has stopped")
+            return
+        await asyncio.sleep(POLL_S)
+    log.warning("the operator is still running; going on")
+
+
+def _all_leaving(seen: Seen) -> Seen:
+    """The same world as if every site were being deleted."""
+    stamp = {"deletionTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+    going = tuple({**o, "metadata": stamp | o["metadata"]} if o["kind"] == SITE.kind else o for o in seen.objects)
+    return replace(seen, objects=going)
+
+
+async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
+    """Agents go first (so that their sessions end), then every node is told to take its bridge down."""
+    last = issued_now(seen.child(CONFIG_MAP.kind, desired.STATE_NAME))
+    output = build_output(_all_leaving(seen), parts.settings, last, [])
+    stay = {m["metadata"]["name"] for d in output.departing for m in d.manifests}
+    agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and o["metadata"]["name"] not in stay]
+    await parts.applier.carry_out(Changes((), tuple(agents)))
+    # Sessions drain while the nodes wait: their bridge must outlive them.
+    await _until(parts, clock, 0.3, "agents", lambda now: not _pods_of(now, {o["metadata"]["name"] for o in agents}))
+    result = await parts.applier.carry_out(Changes(tuple(m for d in output.departing for m in d.manifests), ()))
+    if result.failures:
+        raise NotReady("; ".join(result.failures.values()))
+
+    async def cleaned() -> bool:
+        now = await _see(parts)
+        for pod, patch in desired.pokes(now, desired.config_hashes(output.compiled, output.departing, ()), frozenset()):
+            try:
+                await parts.cluster.merge(pod, patch)
+            except OperatorError as error:
+                log.warning(f"pod {pod['metadata']['name']} not annotated: {error}")
+        return all(desired.cleaned(departing, now) for departing in output.departing)
+
+    while clock.left(NODE_SHARE) > 0:
+        if await cleaned():
+            log.info("every node has taken its bridge down")
+            return
+        await asyncio.sleep(POLL_S)
+    log.warning("some nodes have not said in time that their bridge is gone")
+
+
+def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Object]:
+    return [pod for pod in seen.pods if desired.daemon_set_of(pod) in daemon_sets]
+
+
+async def _until(parts: Parts, clock: Clock, share: float, what: str, done: Callable[[Seen], bool]) -> None:
+    while clock.left(share) > 0:
+        if done(await _see(parts)):
+            return
+        await asyncio.sleep(POLL_S)
+    log.warning(f"{what} are not gone in time; going on")
+
+
+async def _remove(parts: Parts, clock: Clock) -> list[Object]:
+    """Delete every child, the Secrets made once, and the default objects; returns what is still there at the end."""
+    left: list[Object] = []
+    while True:
+        seen = await _see(parts)
+        left = [o for o in (*seen.children, *seen.objects) if owned(o)]  # a master key that somebody brought stays theirs
+        going = tuple(o for o in left if not leaving(o))
+        await parts.applier.carry_out(Changes((), going))
+        if not left or clock.left() < POLL_S:
+            return left
+        await asyncio.sleep(POLL_S)
+
+
+async def _sign_off(parts: Parts) -> None:
+    """Tell whoever looks at the users' objects that nothing stands behind them now, and take our finalizers off."""
+    seen = await _see(parts)
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    verdict = Verdict(READY, "Unknown", "NotInstalled", "SOS was uninstalled; nobody looks after this object")
+    for obj in seen.objects:
+        if obj["kind"] == SITE.kind:
+            patch = desired.finalizer_patch(obj, wanted=False)
+            if patch:
+                obj["metadata"] |= {"resourceVersion": (await parts.cluster.merge(obj, patch))["metadata"]["resourceVersion"]}
+        write = plan_write(obj, Report({}, (verdict,)), stamp, 0.0)
+        if write:
+            try:
+                await parts.cluster.apply_status(obj, write.status)
+            except KindMissing:
+                continue
