@@ -1,0 +1,79 @@
+"""Network -> agent-config (spec/node-config.md section 3)."""
+
+from __future__ import annotations
+
+from sos_compile import documents as doc
+from sos_compile.controller_config import build_ports, build_transport
+from sos_compile.network import AgentPlace, Network, PlacedService, PlacedSite
+from sos_compile.world import Json
+
+INTERFACE = "net0"
+METRICS_PORT = 9465  # plus the agent's slot: agents of a node share its addresses
+MAX_PEER_AGENTS = 1024
+
+
+def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, generation: int) -> Json:
+    """Return the document of one agent."""
+    pool = network.pools[agent.pool]
+    services = [each for each in network.services if each.service.mode == "Accelerate" and placed.site.name in (each.source, each.target)]
+    peers = sorted({_peer_of(placed, each) for each in services})
+    config = doc.AgentConfig.model_validate(
+        {
+            "generation": generation,
+            "node": agent.node,
+            "pool": agent.pool,
+            "agentId": agent.id,
+            "site": {"name": placed.site.name, "id": placed.id, "prefixes": [str(prefix) for prefix in placed.site.prefixes]},
+            "interface": _interface(placed, agent),
+            "peers": [_peer(network.sites[name]) for name in peers],
+            "services": [_service(placed, each) for each in services],
+            "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
+            "metricsAddress": f"0.0.0.0:{METRICS_PORT + agent.slot}",
+            "drainSeconds": pool.drain_s,
+        }
+    )
+    return doc.encode(config)
+
+
+def _peer_of(placed: PlacedSite, service: PlacedService) -> str:
+    return service.target if service.source == placed.site.name else service.source
+
+
+def _interface(placed: PlacedSite, agent: AgentPlace) -> Json:
+    site = placed.site
+    if site.subnet is None:
+        raise AssertionError("a site with agents has prefixes, and so a subnet (agents.serves)")
+    return {
+        "name": INTERFACE,
+        "address": f"{agent.address}/{site.subnet.prefixlen}",
+        "mac": agent.mac,
+        "mtu": site.mtu,
+        "gateway": str(site.gateway.ip) if site.gateway else None,
+        "hostName": agent.host_name,
+        "hostPort": agent.host_port,
+    }
+
+
+def _peer(peer: PlacedSite) -> Json:
+    return {
+        "site": peer.site.name,
+        "siteID": peer.id,
+        "prefixes": [str(prefix) for prefix in peer.site.prefixes],
+        "agents": [
+            {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
+            for agent in peer.agents[:MAX_PEER_AGENTS]
+        ],
+    }
+
+
+def _service(placed: PlacedSite, service: PlacedService) -> Json:
+    return {
+        "id": service.service.id,
+        "role": "Ingress" if service.source == placed.site.name else "Egress",
+        "peer": _peer_of(placed, service),
+        "setup": service.service.setup,
+        "from": [str(prefix) for prefix in service.source_prefixes],
+        "to": [str(prefix) for prefix in service.target_prefixes],
+        "ports": build_ports(service.service.ports),
+        "transport": build_transport(service.service.transport),
+    }

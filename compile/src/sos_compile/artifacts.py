@@ -1,0 +1,167 @@
+"""What is generated from this package and committed: spec/*.schema.json and spec/vectors/config.
+
+    python -m sos_compile.artifacts write      # in the repository
+    python -m sos_compile.artifacts check      # exit 1 and name what is stale
+
+An edge: reads the examples, writes files.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sos_compile import documents
+from sos_compile.compiler import compile_world
+from sos_compile.load import load
+from sos_compile.world import Json, Namespace, Node, Observed, World
+
+ROOT = Path(__file__).resolve().parents[3]
+SCHEMAS: dict[str, type[documents.Document]] = {
+    "controller-config": documents.ControllerConfig,
+    "node-config": documents.NodeConfig,
+    "agent-config": documents.AgentConfig,
+}
+FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
+OVERLAY = {"clemson-1": "clemson", "clemson-2": "clemson", "cambridge-1": "cambridge", "chicago-1": "chicago"}
+ENDPOINT = "tcp:10.96.0.10:6653"
+
+
+def example_world(folder: str, nodes: dict[str, str], root: Path = ROOT) -> World:
+    """Return the world of an example: its objects, and the given nodes (name -> site), with addresses in the order given."""
+    made = tuple(Node(name, {"sos.network/site": site}, f"172.18.0.{i}") for i, (name, site) in enumerate(nodes.items(), start=2))
+    loaded = tuple(load([root / "examples" / folder]))
+    return World(objects=loaded, nodes=made, namespaces=(Namespace("default"),), observed=Observed(endpoints={"default": (ENDPOINT,)}))
+
+
+def build_schemas() -> dict[str, Json]:
+    """Return spec/NAME.schema.json by path."""
+    found = {}
+    for name, model in SCHEMAS.items():
+        schema = model.model_json_schema(by_alias=True)
+        schema["required"] = sorted(schema["properties"])  # what has a default in the model is written nevertheless, and must be there
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": name}
+        found[f"spec/{name}.schema.json"] = _without_defaults(schema)
+    return found
+
+
+def _without_defaults(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        cleaned = {key: _without_defaults(value) for key, value in schema.items() if key != "default"}
+        if isinstance(cleaned.get("properties"), dict) and cleaned.get("type") == "object":
+            cleaned["required"] = sorted(cleaned["properties"])
+        return cleaned
+    return [_without_defaults(item) for item in schema] if isinstance(schema, list) else schema
+
+
+def build_vectors(root: Path = ROOT) -> dict[str, Json]:
+    """Return spec/vectors/config by path: the documents of the examples, and broken ones with the path of the error."""
+    found: dict[str, Json] = {}
+    for folder, nodes in (("01-two-sites", FIGURE8), ("02-overlay", OVERLAY)):
+        compiled = compile_world(example_world(folder, nodes, root))
+        found |= {f"controller/{folder}.json": doc for doc in compiled.controllers.values()}
+        found |= {f"node/{folder}-{node}.json": doc for node, doc in compiled.nodes.items()}
+        found |= {f"agent/{folder}-{node}.json": doc for (_, node), doc in compiled.agents.items()}
+    good = {kind: found[f"{kind}/01-two-sites{suffix}.json"] for kind, suffix in (("controller", ""), ("node", "-edge1"), ("agent", "-edge1"))}
+    found["agent/tuned.json"] = _edited(good["agent"], _tune)
+    found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
+    return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
+
+
+def _edited(document: Json, edit: Callable[[Json], None], *, rehash: bool = True) -> Json:
+    changed = copy.deepcopy(document)
+    edit(changed)
+    if rehash and "hash" in changed:
+        changed["hash"] = documents.content_hash(changed)
+    return changed
+
+
+def _bad(document: Json, path: str, edit: Callable[[Json], None], *, rehash: bool) -> Json:
+    """Return a broken document with the path an error must name; its hash is right, so that the fault alone is found."""
+    return {"path": path, "document": _edited(document, edit, rehash=rehash)}
+
+
+def _tune(doc: Json) -> None:
+    doc["services"][0]["transport"] = {"streams": 16, "blockBytes": 65536, "queueBytes": 8388608, "congestionControl": "BBR"}
+    doc["services"][0]["setup"] = "Proactive"
+
+
+def _set(*keys: str | int, value: Any) -> Callable[[Json], None]:
+    def edit(doc: Any) -> None:
+        for key in keys[:-1]:
+            doc = doc[key]
+        doc[keys[-1]] = value
+
+    return edit
+
+
+def _drop(*keys: str | int) -> Callable[[Json], None]:
+    def edit(doc: Any) -> None:
+        for key in keys[:-1]:
+            doc = doc[key]
+        del doc[keys[-1]]
+
+    return edit
+
+
+BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
+    ("controller", "unknown-field", "sites[0].colour", _set("sites", 0, "colour", value="red")),
+    ("controller", "missing-field", "services[0].ports", _drop("services", 0, "ports")),
+    ("controller", "port-out-of-bounds", "services[0].ports[0].first", _set("services", 0, "ports", 0, "first", value=0)),
+    ("controller", "bad-prefix", "sites[3].prefixes[0]", _set("sites", 3, "prefixes", 0, value="10.0.0.0/33")),
+    ("controller", "unknown-site", "services[0].to.site", _set("services", 0, "to", "site", value="atlantis")),
+    ("controller", "bad-dpid", "sites[0].datapaths[0].dpid", _set("sites", 0, "datapaths", 0, "dpid", value="1")),
+    ("controller", "wrong-version", "version", _set("version", value="v2")),
+    ("controller", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
+    ("node", "unknown-field", "bridge.colour", _set("bridge", "colour", value="red")),
+    ("node", "missing-field", "bridge.mtu", _drop("bridge", "mtu")),
+    ("node", "ofport-twice", "uplinks[1].ofport", _set("uplinks", 1, "ofport", value=33001)),
+    ("node", "bad-controller", "controllers[0]", _set("controllers", 0, value="tcp:controller:6653")),
+    ("node", "wrong-version", "version", _set("version", value="v2")),
+    ("node", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
+    ("agent", "unknown-field", "interface.colour", _set("interface", "colour", value="red")),
+    ("agent", "missing-field", "limits.sessions", _drop("limits", "sessions")),
+    ("agent", "bad-address", "interface.address", _set("interface", "address", value="10.0.0.300/24")),
+    ("agent", "unknown-peer", "services[0].peer", _set("services", 0, "peer", value="atlantis")),
+    ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
+    ("agent", "wrong-version", "version", _set("version", value="v2")),
+    ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
+]
+"""(document, name, path of the error, what to break). A missing field may also be reported at its parent."""
+
+
+def render(document: Json) -> str:
+    """Return a document as it is committed."""
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+
+
+def stale(root: Path = ROOT) -> dict[Path, str | None]:
+    """Return files that differ from what would be written -> their right content, None for files that should not be there."""
+    wanted = {root / path: render(document) for path, document in {**build_schemas(), **build_vectors(root)}.items()}
+    present = set((root / "spec" / "vectors" / "config").rglob("*.json"))
+    different = {path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}
+    return {**different, **{path: None for path in sorted(present - set(wanted))}}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command; return the exit status."""
+    if arguments not in (["write"], ["check"]):
+        sys.stderr.write(f"{__doc__}\n")
+        return 2
+    found = stale()
+    for path, text in found.items():
+        sys.stdout.write(f"{path.relative_to(ROOT)}\n")
+        if arguments == ["write"] and text is None:
+            path.unlink()
+        elif arguments == ["write"] and text is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+    return 1 if found and arguments == ["check"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

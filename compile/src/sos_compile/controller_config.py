@@ -1,0 +1,80 @@
+"""Network -> controller-config (spec/controller-config.md)."""
+
+from __future__ import annotations
+
+from sos_compile import documents as doc
+from sos_compile.model import Link, Transport, address_text
+from sos_compile.network import Network, PlacedService, PlacedSite
+from sos_compile.world import Json
+
+
+def build_controller_config(network: Network, name: str, generation: int) -> Json:
+    """Return the document of one controller: its sites, the services between them and the links among them."""
+    sites = network.sites_of(name)
+    names = {placed.site.name for placed in sites}
+    config = doc.ControllerConfig(
+        generation=generation,
+        controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
+        sites=[_site(placed) for placed in sites],
+        services=[_service(placed) for placed in network.services if placed.controller == name],
+        links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
+    )
+    return doc.encode(config)
+
+
+def _site(placed: PlacedSite) -> doc.SiteEntry:
+    site = placed.site
+    nodes = [doc.DatapathEntry(dpid=node.dpid, name=node.node.name, forwarding="Node") for node in placed.nodes]
+    switches = [doc.DatapathEntry(dpid=dpid, name=name, forwarding="Controller") for dpid, name in site.switches]
+    return doc.SiteEntry(
+        name=site.name,
+        id=placed.id,
+        prefixes=[str(prefix) for prefix in site.prefixes],
+        subnet=None if site.subnet is None else str(site.subnet),
+        gateway=address_text(site.gateway.ip if site.gateway else None),
+        transit=site.transit,
+        mtu=site.mtu,
+        rewrite="Transparent",
+        datapaths=sorted([*nodes, *switches], key=lambda entry: entry.dpid),
+        agents=[doc.AgentEntry(id=a.id, pool=a.pool, node=a.node, address=str(a.address)) for a in placed.agents],
+    )
+
+
+def _service(placed: PlacedService) -> doc.ServiceEntry:
+    service = placed.service
+    return doc.ServiceEntry.model_validate(
+        {
+            "id": service.id,
+            "priority": service.priority,
+            "mode": service.mode,
+            "percent": service.percent,
+            "setup": service.setup,
+            "from": doc.ServiceEnd(site=placed.source, prefixes=[str(prefix) for prefix in placed.source_prefixes]),
+            "to": doc.ServiceEnd(site=placed.target, prefixes=[str(prefix) for prefix in placed.target_prefixes]),
+            "ports": build_ports(service.ports),
+            "transport": build_transport(service.transport),
+            "paths": {"mode": service.paths_mode, "max": service.paths_max},
+        }
+    )
+
+
+def build_ports(ranges: tuple[tuple[int, int], ...]) -> list[doc.PortRange]:
+    """Return port ranges as the documents have them."""
+    return [doc.PortRange(first=first, last=last) for first, last in ranges]
+
+
+def build_transport(transport: Transport) -> doc.Transport:
+    """Return transport settings as the documents have them."""
+    return doc.Transport.model_validate(
+        {
+            "streams": transport.streams,
+            "blockBytes": transport.block_bytes,
+            "queueBytes": transport.queue_bytes,
+            "congestionControl": transport.congestion_control,
+        }
+    )
+
+
+def _link(link: Link) -> doc.LinkEntry:
+    a, b = (doc.LinkEnd(site=site, uplink=uplink) for site, uplink in (link.a, link.b))
+    return doc.LinkEntry(a=a, b=b, cost=link.cost, capacity_mbps=link.capacity_mbps or 0)

@@ -1,0 +1,96 @@
+"""What was found out about each object, for its conditions and printer columns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from ipaddress import IPv4Network
+
+from sos_compile import text
+from sos_compile.agents import serves
+from sos_compile.network import Network, PlacedService, PlacedSite
+from sos_compile.objects import Objects
+from sos_compile.verdicts import REFERENCES, Verdicts
+from sos_compile.world import Facts, ObjectKey
+
+
+def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[ObjectKey, Facts]:
+    """Return the facts of every object, sorted by key; those that nothing could be made of included."""
+    found: dict[ObjectKey, Facts] = {key: Facts(True, True) for key in objects.keys}
+    for placed in network.sites.values():
+        found[placed.site.origin.key] = _site(placed)
+    for service in network.services:
+        found[service.service.origin.key] = _service(service, network)
+    for pool in network.pools.values():
+        found[pool.origin.key] = _pool([placed for placed in network.sites.values() if serves(pool, placed)], pool.name)
+    for name, controller in network.controllers.items():
+        sites = network.sites_of(name)
+        dpids = tuple(sorted(dpid for placed in sites for dpid in _dpids(placed)))
+        names = tuple(placed.site.name for placed in sites)
+        agents = tuple(sorted(agent.id for placed in sites for agent in placed.agents))
+        found[controller.origin.key] = Facts(
+            True, True, number=network.allocations.controllers[name], dpids=dpids, sites=names, agents=agents, controllers=(name,)
+        )
+    for link in network.links:
+        found[link.origin.key] = Facts(True, True, sites=(link.a[0], link.b[0]))
+    return {key: _judged(found[key], key, verdicts) for key in sorted(found)}
+
+
+def _judged(facts: Facts, key: ObjectKey, verdicts: Verdicts) -> Facts:
+    problem = verdicts.by_key.get(key)
+    if problem is None:
+        return facts
+    message = f"{problem.path}: {problem.message}" if problem.path else problem.message
+    message += f" ({problem.remedy})" if problem.remedy else ""
+    reference = problem.reason in REFERENCES
+    return replace(facts, accepted=reference, resolved=False, reason=str(problem.reason), message=message)
+
+
+def _dpids(placed: PlacedSite) -> list[str]:
+    return [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
+
+
+def _site(placed: PlacedSite) -> Facts:
+    return Facts(
+        True,
+        True,
+        number=placed.id,
+        nodes=tuple(node.node.name for node in placed.nodes),
+        dpids=tuple(sorted(_dpids(placed))),
+        agents=tuple(sorted(agent.id for agent in placed.agents)),
+        sites=(placed.site.name,),
+        controllers=placed.site.controllers,
+        text={"prefixes": ",".join(str(prefix) for prefix in placed.site.prefixes), "wan": placed.site.wan},
+    )
+
+
+def _service(placed: PlacedService, network: Network) -> Facts:
+    service = placed.service
+    ends = {"from": (placed.source, placed.source_prefixes), "to": (placed.target, placed.target_prefixes)}
+    shown = {name: _end(site, prefixes, network) for name, (site, prefixes) in ends.items()}
+    return Facts(
+        True,
+        True,
+        sites=(placed.source, placed.target),
+        controllers=(placed.controller,),
+        text={**shown, "ports": text.ports(service.ports), "mode": service.mode},
+    )
+
+
+def _end(site: str, prefixes: tuple[IPv4Network, ...], network: Network) -> str:
+    if prefixes == network.sites[site].site.prefixes:
+        return site
+    listed = ",".join(str(prefix) for prefix in prefixes[:3]) + (",..." if len(prefixes) > 3 else "")
+    return f"{site} ({listed})"
+
+
+def _pool(sites: list[PlacedSite], pool: str) -> Facts:
+    agents = [agent for placed in sites for agent in placed.agents if agent.pool == pool]
+    names = tuple(sorted({agent.site for agent in agents}))
+    return Facts(
+        True,
+        True,
+        sites=names,
+        nodes=tuple(sorted(agent.node for agent in agents)),
+        agents=tuple(sorted(agent.id for agent in agents)),
+        text={"sites": ",".join(names)},
+    )

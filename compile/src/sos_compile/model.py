@@ -1,0 +1,306 @@
+"""Admitted objects as frozen values: units in names, addresses as addresses. No cross-object knowledge here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Any
+
+from sos_compile.world import Json, ObjectKey
+
+ALL_PORTS = ((1, 65535),)
+OVERLAY_OVERHEAD_BYTES = 50  # VXLAN over IPv4: 14 inner Ethernet + 8 VXLAN + 8 UDP + 20 IPv4 (RFC 7348, 5)
+DEFAULT_MTU = 1500
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an object came from. `created` is its creationTimestamp ("" in files): the older of two rivals wins, then the first by name."""
+
+    key: ObjectKey
+    file: str | None
+    uid: str
+    created: str
+    labels: tuple[tuple[str, str], ...]
+
+    @property
+    def age(self) -> tuple[str, str, str]:
+        """Sort key: oldest first."""
+        return (self.created, self.key.namespace, self.key.name)
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.key.name
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """A WAN interface of every node of a site."""
+
+    name: str
+    base: bool
+
+
+@dataclass(frozen=True)
+class Site:
+    """SosSite. `selector` and `services_selector` are label selectors as in the object; `subnet` is None only for sites without prefixes."""
+
+    origin: Origin
+    site_id: int | None
+    selector: Json | None
+    switches: tuple[tuple[str, str], ...]
+    remote: bool
+    prefixes: tuple[IPv4Network, ...]
+    wan: str
+    uplinks: tuple[Uplink, ...]
+    gateway: IPv4Interface | None
+    subnet: IPv4Network | None
+    mtu: int
+    ipam: Json | None
+    routes: tuple[tuple[str, str | None], ...]
+    agent_range: IPv4Network | None
+    rewrite: str
+    datapath_type: str
+    namespaces: str
+    services_selector: Json | None
+    controllers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+        return self.origin.name
+
+    @property
+    def transit(self) -> bool:
+        """Whether the site has switches only."""
+        return not self.prefixes
+
+
+@dataclass(frozen=True)
+class Pool:
+    """SosAgent: a pool of agents."""
+
+    origin: Origin
+    selector: Json
+    attach: str
+    external: bool
+    sessions: int
+    memory_mib: int
+    session_memory_mib: int
+    drain_s: int
+    image: str | None
+    resources: Json
+
+    @property
+    def name(self) -> str:
+        """The pool's name."""
+        return self.origin.name
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a service as written: either may be left out, not both."""
+
+    site: str | None
+    prefixes: tuple[IPv4Network, ...]
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How bytes travel; 0 = the agents decide."""
+
+    streams: int
+    block_bytes: int
+    queue_bytes: int
+    congestion_control: str
+
+
+@dataclass(frozen=True)
+class Service:
+    """SosService."""
+
+    origin: Origin
+    source: End
+    target: End
+    ports: tuple[tuple[int, int], ...]
+    mode: str
+    percent: int
+    setup: str
+    priority: int
+    transport: Transport
+    paths_mode: str
+    paths_max: int
+
+    @property
+    def id(self) -> str:
+        """`namespace/name`, the service's name in every document."""
+        return f"{self.origin.key.namespace}/{self.origin.name}"
+
+
+@dataclass(frozen=True)
+class Controller:
+    """SosController."""
+
+    origin: Origin
+    managed: bool
+    endpoints: tuple[str, ...]
+    service_type: str
+    image: str | None
+    resources: Json
+
+    @property
+    def name(self) -> str:
+        """The controller's name."""
+        return self.origin.name
+
+
+@dataclass(frozen=True)
+class Link:
+    """SosLink: ends as (site, uplink)."""
+
+    origin: Origin
+    a: tuple[str, str]
+    b: tuple[str, str]
+    cost: int
+    capacity_mbps: int | None
+
+
+Parsed = Site | Pool | Service | Controller | Link
+
+
+def parse(obj: Json, file: str | None) -> Parsed:
+    """Return the typed form of an admitted object (defaults filled in, schema and rules satisfied)."""
+    return _PARSERS[obj["kind"]](_origin(obj, file), obj["spec"])
+
+
+def _origin(obj: Json, file: str | None) -> Origin:
+    meta = obj["metadata"]
+    key = ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"])
+    labels = tuple(sorted((meta.get("labels") or {}).items()))
+    return Origin(key, file, meta.get("uid") or "", str(meta.get("creationTimestamp") or ""), labels)
+
+
+def _networks(texts: list[str]) -> tuple[IPv4Network, ...]:
+    return tuple(sorted(IPv4Network(text) for text in texts))
+
+
+def _site(origin: Origin, spec: Json) -> Site:
+    network, wan = spec["network"], spec["wan"]
+    listed = [IPv4Network(text) for text in spec.get("prefixes", [])]
+    first = listed[0] if listed else None
+    return Site(
+        origin=origin,
+        site_id=spec.get("siteID"),
+        selector=spec.get("nodeSelector"),
+        switches=tuple(sorted((item["dpid"], item.get("name", item["dpid"])) for item in spec.get("datapaths", []))),
+        remote=spec["remote"],
+        prefixes=tuple(sorted(listed)),
+        wan=wan["type"],
+        uplinks=tuple(Uplink(item["name"], item["base"]) for item in wan.get("uplinks", [])),
+        gateway=IPv4Interface(spec["gateway"]) if "gateway" in spec else None,
+        subnet=IPv4Network(network["subnet"]) if "subnet" in network else first,
+        mtu=network.get("mtu", DEFAULT_MTU - (OVERLAY_OVERHEAD_BYTES if wan["type"] == "Overlay" else 0)),
+        ipam=network.get("ipam"),
+        routes=tuple((item["to"], item.get("via")) for item in network.get("routes", [])),
+        agent_range=IPv4Network(network["agentAddresses"]) if "agentAddresses" in network else first,
+        rewrite=spec["datapath"]["rewrite"],
+        datapath_type=spec["datapath"]["type"],
+        namespaces=spec["services"]["namespaces"],
+        services_selector=spec["services"].get("selector"),
+        controllers=tuple(item["name"] for item in spec["controllers"]),
+    )
+
+
+def _pool(origin: Origin, spec: Json) -> Pool:
+    limits = spec["limits"]
+    return Pool(
+        origin=origin,
+        selector=spec["siteSelector"],
+        attach=spec["attach"],
+        external="external" in spec,
+        sessions=limits["sessions"],
+        memory_mib=limits["memoryMiB"],
+        session_memory_mib=limits["sessionMemoryMiB"],
+        drain_s=spec["drainSeconds"],
+        image=spec.get("image"),
+        resources=spec.get("resources", {}),
+    )
+
+
+def _service(origin: Origin, spec: Json) -> Service:
+    transport, paths = spec["transport"], spec["paths"]
+    ports = tuple((item["port"], item.get("endPort", item["port"])) for item in spec.get("ports", []))
+    return Service(
+        origin=origin,
+        source=End(spec["from"].get("site"), _networks(spec["from"].get("prefixes", []))),
+        target=End(spec["to"].get("site"), _networks(spec["to"].get("prefixes", []))),
+        ports=merge_ports(ports) or ALL_PORTS,
+        mode=spec["mode"],
+        percent=spec["percent"],
+        setup="Reactive" if spec["setup"] == "Auto" else spec["setup"],
+        priority=spec["priority"],
+        transport=Transport(
+            streams=0 if transport["streams"] == "Auto" else transport["streams"],
+            block_bytes=transport.get("blockKiB", 0) * 1024,
+            queue_bytes=transport.get("queueMiB", 0) * 1024 * 1024,
+            congestion_control=transport["congestionControl"],
+        ),
+        paths_mode="Disjoint" if paths["mode"] == "Disjoint" else "Shortest",
+        paths_max=paths["max"] if paths["mode"] == "Disjoint" else 1,
+    )
+
+
+def _controller(origin: Origin, spec: Json) -> Controller:
+    return Controller(
+        origin=origin,
+        managed=spec["type"] == "Managed",
+        endpoints=tuple(spec.get("external", {}).get("endpoints", [])),
+        service_type=spec["service"]["type"],
+        image=spec.get("image"),
+        resources=spec.get("resources", {}),
+    )
+
+
+def _link(origin: Origin, spec: Json) -> Link:
+    a, b = ((spec[end]["site"], spec[end]["uplink"]) for end in ("a", "b"))
+    return Link(origin, a, b, spec["cost"], spec.get("capacityMbps"))
+
+
+_PARSERS: dict[str, Any] = {"SosSite": _site, "SosAgent": _pool, "SosService": _service, "SosController": _controller, "SosLink": _link}
+
+
+def merge_ports(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges sorted, with overlapping and adjacent ones joined: fewer entries in every switch, and none of them twice."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def selects(selector: Json, labels: dict[str, str]) -> bool:
+    """Return whether a label selector matches labels, as Kubernetes judges (an empty selector matches everything)."""
+    if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
+        return False
+    return all(_expression_holds(each, labels) for each in selector.get("matchExpressions", []))
+
+
+def _expression_holds(expression: Json, labels: dict[str, str]) -> bool:
+    value = labels.get(expression["key"])
+    match expression["operator"]:
+        case "In":
+            return value in expression["values"]
+        case "NotIn":
+            return value not in expression["values"]
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
+
+
+def address_text(address: IPv4Address | None) -> str | None:
+    """Return an address as text, None for none."""
+    return None if address is None else str(address)

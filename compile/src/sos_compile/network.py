@@ -1,0 +1,105 @@
+"""The resolved network: what the objects mean together. Written by resolve.py, read by everything that makes documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network
+
+from sos_compile.model import Controller, Link, Pool, Service, Site
+from sos_compile.world import Allocations, Node
+
+# Open vSwitch gives out port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours lie above, so that
+# no pod's port is ever moved to make room for one.
+UPLINK_OFPORT = 33001
+AGENT_OFPORT = 34001
+TUNNEL_OFPORT = 35000
+MAX_NODE_NUMBER = 4095
+MAX_SLOTS = 16
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """A node in its site. `number` is unique over all sites; `dpid` is 16 hex digits."""
+
+    node: Node
+    site: str
+    number: int
+    dpid: str
+
+
+@dataclass(frozen=True)
+class AgentPlace:
+    """An agent: `id` is 32 hex digits (spec/README.md clause 6), `slot` its place on the node."""
+
+    pool: str
+    node: str
+    site: str
+    id: str
+    address: IPv4Address
+    slot: int
+
+    @property
+    def mac(self) -> str:
+        """Locally administered and never a path MAC or the discovery MAC: its third byte has the top bit set (spec/node-config.md clause 15)."""
+        tail = bytes.fromhex(self.id[:8])
+        return ":".join(f"{byte:02x}" for byte in (0x02, 0x53, tail[0] | 0x80, *tail[1:]))
+
+    @property
+    def host_name(self) -> str:
+        """Name of the port on the bridge."""
+        return f"sosag{self.slot}"
+
+    @property
+    def host_port(self) -> int:
+        """OpenFlow port number on the bridge."""
+        return AGENT_OFPORT + self.slot
+
+
+@dataclass(frozen=True)
+class PlacedSite:
+    """An accepted site with its number, nodes and agents, sorted by name."""
+
+    site: Site
+    id: int
+    nodes: tuple[NodePlace, ...] = ()
+    agents: tuple[AgentPlace, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Nodes that the selector matches but an older site has."""
+
+
+@dataclass(frozen=True)
+class PlacedService:
+    """An accepted service: both sites known, prefixes filled in, one controller."""
+
+    service: Service
+    source: str
+    source_prefixes: tuple[IPv4Network, ...]
+    target: str
+    target_prefixes: tuple[IPv4Network, ...]
+    controller: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """Accepted objects by name; `services` in the order in which they are tried."""
+
+    controllers: Mapping[str, Controller]
+    sites: Mapping[str, PlacedSite]
+    pools: Mapping[str, Pool]
+    services: tuple[PlacedService, ...]
+    links: tuple[Link, ...]
+    allocations: Allocations
+
+    def sites_of(self, controller: str) -> list[PlacedSite]:
+        """Return the sites that connect to a controller, by name."""
+        return [placed for _, placed in sorted(self.sites.items()) if controller in placed.site.controllers]
+
+    def mesh_of(self, placed: PlacedSite) -> list[NodePlace]:
+        """Return the nodes to which every node of an Overlay site has a tunnel (its own included): all nodes of Overlay sites with a controller in common."""
+        if placed.site.wan != "Overlay":
+            return []
+        joined = [
+            other for other in self.sites.values() if other.site.wan == "Overlay" and set(other.site.controllers) & set(placed.site.controllers)
+        ]
+        return sorted((node for other in joined for node in other.nodes), key=lambda node: node.number)

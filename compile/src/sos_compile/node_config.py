@@ -1,0 +1,95 @@
+"""Network -> node-config (spec/node-config.md section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sos_compile import documents as doc
+from sos_compile.base_table import build_base_flows
+from sos_compile.model import DEFAULT_MTU, Site
+from sos_compile.network import AGENT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
+from sos_compile.world import Json, Settings
+
+BRIDGE = "br-sos"
+MAX_TUNNELS = 1024
+MAX_CONTROLLERS = 16
+MESH_LIMIT = MAX_TUNNELS + 1  # nodes of one mesh
+
+__all__ = ["AGENT_OFPORT", "BRIDGE", "DEFAULT_MTU", "build_node_config", "vni"]
+
+
+def vni(a: int, b: int) -> int:
+    """Return the VXLAN network identifier of the tunnel between two nodes: the same at both ends, and one pair's alone.
+
+    Two VXLAN devices of a machine must differ in it (the kernel tells them apart by identifier and port only); 4,095 nodes need 8,382,465 of the 2^24.
+    """
+    low, high = min(a, b), max(a, b)
+    return high * (high - 1) // 2 + low
+
+
+def build_node_config(network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings) -> Json:
+    """Return the document of one node."""
+    site = placed.site
+    uplinks = [doc.UplinkPort(name=up.name, ofport=UPLINK_OFPORT + i, base=up.base) for i, up in enumerate(site.uplinks)]
+    tunnels = _tunnels(network, placed, node, settings)
+    own_agents = [agent for agent in placed.agents if agent.node == node.node.name]
+    ports = [*uplinks, *tunnels]
+    flows = build_base_flows(
+        base_ports=[port.ofport for port in ports if port.base],
+        other_ports=[port.ofport for port in ports if not port.base],
+        agent_ports=[agent.host_port for agent in own_agents],
+        agent_addresses=[agent.address for agent in _agents_in_view(network, placed)],
+    )
+    config = doc.NodeConfig.model_validate(
+        {
+            "generation": settings.generation,
+            "node": node.node.name,
+            "site": site.name,
+            "siteID": placed.id,
+            "state": "Present",
+            "bridge": _bridge(site, node.dpid),
+            "uplinks": uplinks,
+            "tunnels": tunnels,
+            "agentPorts": [doc.AgentPort(name=agent.host_name, ofport=agent.host_port) for agent in sorted(own_agents, key=lambda a: a.slot)],
+            "controllers": _controllers(network, site, endpoints),
+            "baseFlows": flows,
+        }
+    )
+    return doc.encode(config)
+
+
+def _bridge(site: Site, dpid: str) -> Json:
+    kind = {"Auto": "Auto", "System": "system", "Netdev": "netdev"}[site.datapath_type]
+    # Rewriting MAC addresses keeps checksums right with segmentation offload in user space; rewriting more would not.
+    return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": site.rewrite == "Transparent"}
+
+
+def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Settings) -> list[doc.TunnelPort]:
+    mesh = network.mesh_of(placed)[:MESH_LIMIT]
+    if node not in mesh or not node.node.address:
+        return []
+    return [
+        doc.TunnelPort(
+            name=f"sosvx{other.number}",
+            ofport=TUNNEL_OFPORT + other.number,
+            remote=other.node.address,
+            vni=vni(node.number, other.number),
+            udp_port=settings.vxlan_udp_port,
+            base=True,
+        )
+        for other in mesh
+        if other is not node and other.node.address
+    ]
+
+
+def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str, ...]]) -> list[str]:
+    found = [end for name in site.controllers for end in endpoints.get(name, ()) or network.controllers[name].endpoints]
+    return list(dict.fromkeys(found))[:MAX_CONTROLLERS]
+
+
+def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:
+    """Agents whose traffic must never be redirected here: the site's own, and those of sites it has services with."""
+    name = placed.site.name
+    pairs = [{service.source, service.target} for service in network.services]
+    near = {name}.union(*(pair for pair in pairs if name in pair))
+    return [agent for each in sorted(near) for agent in network.sites[each].agents]

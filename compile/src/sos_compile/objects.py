@@ -1,0 +1,89 @@
+"""First step: objects of the world admitted, parsed, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sos_compile.model import Controller, Link, Parsed, Pool, Service, Site, parse
+from sos_compile.problem import Problem, Reason
+from sos_compile.schema import admit
+from sos_compile.verdicts import Verdicts
+from sos_compile.world import Json, Loaded, Namespace, ObjectKey, World
+
+
+@dataclass(frozen=True)
+class Objects:
+    """Parsed objects, oldest first, and everything that may be named: the keys of all objects, right or wrong."""
+
+    sites: tuple[Site, ...]
+    pools: tuple[Pool, ...]
+    services: tuple[Service, ...]
+    controllers: tuple[Controller, ...]
+    links: tuple[Link, ...]
+    namespaces: tuple[Namespace, ...]
+    keys: frozenset[ObjectKey]
+
+
+def collect(world: World, verdicts: Verdicts) -> Objects:
+    """Admit and parse every object. Of several with one key the oldest counts; Namespaces among them join the world's own."""
+    parsed: dict[ObjectKey, Parsed] = {}
+    keys: set[ObjectKey] = set()
+    given = sorted(_given(world), key=lambda item: (_created(item.obj), item.file, item.index))
+    for item in given:
+        if _is_namespace(item.obj):
+            continue
+        full, problems = admit(item.obj, item.file or None)
+        key = _key(full)
+        duplicate = key in keys and bool(key.name)
+        keys.add(key)
+        if duplicate:
+            problems = [_duplicate(key, item.file or None)]
+        verdicts.admission(key, problems)
+        if not problems:
+            parsed[key] = parse(full, item.file or None)
+    ordered = sorted(parsed.values(), key=lambda each: each.origin.age)
+    namespaces = {namespace.name: namespace for namespace in (*_namespaces(given), *world.namespaces)}
+    return Objects(
+        sites=tuple(each for each in ordered if isinstance(each, Site)),
+        pools=tuple(each for each in ordered if isinstance(each, Pool)),
+        services=tuple(each for each in ordered if isinstance(each, Service)),
+        controllers=tuple(each for each in ordered if isinstance(each, Controller)),
+        links=tuple(each for each in ordered if isinstance(each, Link)),
+        namespaces=tuple(namespaces[name] for name in sorted(namespaces)),
+        keys=frozenset(keys),
+    )
+
+
+def _given(world: World) -> Iterator[Loaded]:
+    for obj in world.objects:
+        yield obj if isinstance(obj, Loaded) else Loaded("", 0, obj)
+
+
+def _meta(obj: Json) -> Json:
+    metadata = obj.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _created(obj: Json) -> str:
+    return str(_meta(obj).get("creationTimestamp") or "")
+
+
+def _key(obj: Json) -> ObjectKey:
+    return ObjectKey(str(obj.get("kind") or ""), str(_meta(obj).get("namespace") or ""), str(_meta(obj).get("name") or ""))
+
+
+def _is_namespace(obj: Json) -> bool:
+    return obj.get("apiVersion") == "v1" and obj.get("kind") == "Namespace"
+
+
+def _namespaces(given: list[Loaded]) -> Iterator[Namespace]:
+    for item in given:
+        if _is_namespace(item.obj) and isinstance(_meta(item.obj).get("name"), str):
+            labels = _meta(item.obj).get("labels")
+            yield Namespace(_meta(item.obj)["name"], labels if isinstance(labels, dict) else {})
+
+
+def _duplicate(key: ObjectKey, file: str | None) -> Problem:
+    message = "another object has the same kind and name"
+    return Problem(key.kind, key.namespace, key.name, "metadata.name", Reason.DUPLICATE, message, "rename or remove one", file)

@@ -1,0 +1,158 @@
+"""Which sites are accepted, and which nodes and numbers they have."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sos_compile.allocate import numbers
+from sos_compile.model import Site, selects
+from sos_compile.network import MAX_NODE_NUMBER, NodePlace, PlacedSite
+from sos_compile.objects import Objects
+from sos_compile.problem import Reason
+from sos_compile.verdicts import Verdicts
+from sos_compile.world import Node, World
+
+MAX_SITES = 1024  # spec/controller-config.md clause 4
+MAX_NODES_PER_SITE = 1024
+MAX_NODE_NAME = 63  # a beacon has room for no more (spec/beacon.md clause 2)
+SITE_IDS = (1, 0xFFFF)
+
+
+def datapath_id(site_id: int, node: str) -> str:
+    """Return the 16 hex digits of a node's datapath id: the site id above 48 bits of a hash of the node's name, which survives restarts."""
+    return f"{site_id:04x}{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+
+
+def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
+    """Return the sites that are right by themselves and beside older ones, oldest first. Missing controllers are left out of a site: its base
+    table must go on forwarding whatever happens to controllers."""
+    accepted: list[Site] = []
+    for site in objects.sites:
+        if len(accepted) >= MAX_SITES:
+            verdicts.reject(site.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SITES} older sites", "remove some")
+        elif _consistent(site, verdicts) and _apart(site, accepted, verdicts):
+            accepted.append(_with_known_controllers(site, controllers, verdicts))
+    return accepted
+
+
+def _consistent(site: Site, verdicts: Verdicts) -> bool:
+    if site.rewrite == "OpenFlow":
+        message = "rewrite OpenFlow is not built in this version"
+        verdicts.reject(site.origin, "spec.datapath.rewrite", Reason.UNSUPPORTED, message, "use Transparent")
+        return False
+    if site.subnet is None or site.agent_range is None:
+        return True
+    if not site.agent_range.subnet_of(site.subnet):
+        message = f"the agents' prefix {site.agent_range} is not inside the subnet {site.subnet}"
+        verdicts.reject(site.origin, "spec.network", Reason.INVALID, message, "set network.subnet or network.agentAddresses accordingly")
+        return False
+    if site.gateway is not None and site.gateway.network != site.subnet:
+        message = f"{site.gateway} is not an address of the subnet {site.subnet}"
+        verdicts.reject(site.origin, "spec.gateway", Reason.INVALID, message, "give an address of the subnet with the subnet's length")
+        return False
+    return True
+
+
+def _apart(site: Site, older: list[Site], verdicts: Verdicts) -> bool:
+    """Check that no older site has any of the site's prefixes: a destination belongs to one site."""
+    own = site.prefixes + ((site.agent_range,) if site.agent_range else ())
+    for other in older:
+        theirs = other.prefixes + ((other.agent_range,) if other.agent_range else ())
+        for prefix in own:
+            clash = next((each for each in theirs if each.overlaps(prefix)), None)
+            if clash is not None:
+                message = f"{prefix} overlaps {clash} of SosSite {other.name}"
+                verdicts.reject(site.origin, "spec.prefixes", Reason.OVERLAPPING_PREFIXES, message, "an address belongs to one site: narrow one of the two")
+                return False
+    return True
+
+
+def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdicts: Verdicts) -> Site:
+    for i, name in enumerate(site.controllers):
+        if name not in controllers:
+            message = f"there is no SosController {name}"
+            verdicts.reject(site.origin, f"spec.controllers[{i}].name", Reason.CONTROLLER_NOT_FOUND, message, "create it, or name another")
+    return replace(site, controllers=tuple(name for name in site.controllers if name in controllers))
+
+
+def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts) -> tuple[list[Site], dict[str, int]]:
+    """Return the sites whose id is theirs alone, and all ids, those of sites left out included (they keep what they had)."""
+    previous = world.observed.allocations.sites
+    fixed: dict[int, str] = {}
+    kept: list[Site] = []
+    for site in sites:
+        wanted = site.site_id or previous.get(site.name)
+        holder = fixed.get(wanted) if wanted else None
+        if site.site_id and holder is not None:
+            message = f"SosSite {holder} has the id {wanted}"
+            verdicts.reject(site.origin, "spec.siteID", Reason.DUPLICATE_SITE_ID, message, "delete the site and make it again with another id")
+            continue
+        kept.append(site)
+        if wanted and holder is None:
+            fixed[wanted] = site.name
+    known = {key.name for key in objects.keys if key.kind == "SosSite"}
+    carried = {name: site_id for name, site_id in sorted(previous.items()) if name in known and site_id not in fixed}
+    given = {name: site_id for site_id, name in fixed.items()}
+    fresh = numbers([site.name for site in kept], given, carried.values(), SITE_IDS)
+    return kept, {**carried, **fresh}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Sites with their nodes, and the numbers of all nodes."""
+
+    sites: list[PlacedSite]
+    node_numbers: dict[str, int]
+
+
+def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Verdicts) -> Placed:
+    """Give every site its nodes and every node its number. A node goes to the oldest site that selects it."""
+    claimed: dict[str, Site] = {}
+    left_out: dict[str, list[str]] = {}
+    for site in sites:
+        for node in _matching(site, world, verdicts):
+            holder = claimed.setdefault(node.name, site)
+            if holder is not site:
+                left_out.setdefault(site.name, []).append(node.name)
+                message = f"node {node.name} belongs to SosSite {holder.name}"
+                verdicts.warn(site.origin, "spec.nodeSelector", Reason.OVERLAPPING_NODES, message, "a node carries one site: change one of the selectors")
+    previous = world.observed.allocations.nodes
+    existing = {node.name for node in world.nodes}
+    carried = {name: n for name, n in previous.items() if name in existing and name not in claimed}
+    given = numbers(sorted(claimed), previous, carried.values(), (1, MAX_NODE_NUMBER))
+    by_name = {node.name: node for node in world.nodes}
+    placed = [_placed_site(site, ids[site.name], claimed, given, by_name, verdicts) for site in sites]
+    placed = [replace(each, left_out=tuple(sorted(left_out.get(each.site.name, ())))) for each in placed]
+    return Placed(placed, {**carried, **given})
+
+
+def _matching(site: Site, world: World, verdicts: Verdicts) -> list[Node]:
+    if site.selector is None:
+        return []
+    nodes = sorted((node for node in world.nodes if selects(site.selector, dict(node.labels))), key=lambda node: node.name)
+    for node in nodes[MAX_NODES_PER_SITE:]:
+        message = f"node {node.name} is left out: a site has at most {MAX_NODES_PER_SITE} nodes"
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "make several sites of it")
+    for node in [each for each in nodes if len(each.name) > MAX_NODE_NAME]:
+        message = f"node {node.name} is left out: its name has more than {MAX_NODE_NAME} characters"
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "give it a shorter name")
+    return [node for node in nodes[:MAX_NODES_PER_SITE] if len(node.name) <= MAX_NODE_NAME]
+
+
+def _placed_site(
+    site: Site, site_id: int, claimed: Mapping[str, Site], given: Mapping[str, int], nodes: Mapping[str, Node], verdicts: Verdicts
+) -> PlacedSite:
+    own: list[NodePlace] = []
+    for name in sorted(name for name, holder in claimed.items() if holder is site):
+        dpid = datapath_id(site_id, name)
+        if name not in given:
+            message = f"node {name} is left out: there are {MAX_NODE_NUMBER} others"
+            verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "remove some")
+        elif any(other.dpid == dpid for other in own):
+            message = f"node {name} is left out: its datapath id {dpid} is that of another node"
+            verdicts.warn(site.origin, "spec.nodeSelector", Reason.DUPLICATE, message, "rename the node")
+        else:
+            own.append(NodePlace(nodes[name], site.name, given[name], dpid))
+    return PlacedSite(site, site_id, tuple(own))

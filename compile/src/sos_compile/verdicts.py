@@ -1,0 +1,48 @@
+"""What a compilation has to say about the objects, collected on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sos_compile.model import Origin
+from sos_compile.problem import Problem, Reason
+from sos_compile.world import ObjectKey
+
+MAX_PROBLEMS = 4096  # in all; beyond, a summary says how many more there are
+
+REFERENCES = {Reason.SITE_NOT_FOUND, Reason.CONTROLLER_NOT_FOUND, Reason.UPLINK_NOT_FOUND, Reason.NOT_PERMITTED}
+"""Reasons that speak of what an object names, not of the object itself (condition ResolvedRefs, not Accepted)."""
+
+
+@dataclass
+class Verdicts:
+    """Problems by object. Local to one compilation, never shared."""
+
+    problems: list[Problem] = field(default_factory=list)
+    by_key: dict[ObjectKey, Problem] = field(default_factory=dict)
+
+    def reject(self, origin: Origin, path: str, reason: Reason, message: str, remedy: str = "") -> None:
+        """Take the object out of the compilation, or leave it in crippled; which of the two is the caller's doing."""
+        key = origin.key
+        problem = Problem(key.kind, key.namespace, key.name, path, reason, message, remedy, origin.file)
+        self.problems.append(problem)
+        self.by_key.setdefault(key, problem)
+
+    def warn(self, origin: Origin, path: str, reason: Reason, message: str, remedy: str = "") -> None:
+        """Say something that changes nothing."""
+        key = origin.key
+        self.problems.append(Problem(key.kind, key.namespace, key.name, path, reason, message, remedy, origin.file, warning=True))
+
+    def admission(self, key: ObjectKey, problems: list[Problem]) -> None:
+        """Take over what admission found."""
+        self.problems.extend(problems)
+        if problems:
+            self.by_key.setdefault(key, problems[0])
+
+    def sorted(self) -> tuple[Problem, ...]:
+        """Return the problems in a stable order, at most 4,096."""
+        ordered = sorted(self.problems, key=lambda p: (p.file or "", p.kind, p.namespace, p.name, p.path, p.message))
+        if len(ordered) <= MAX_PROBLEMS:
+            return tuple(ordered)
+        more = replace(ordered[-1], path="", message=f"{len(ordered) - MAX_PROBLEMS + 1} more problems are not listed", remedy="")
+        return (*ordered[: MAX_PROBLEMS - 1], more)
