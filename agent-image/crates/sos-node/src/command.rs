@@ -1,0 +1,128 @@
+//! Runs commands with a deadline.
+
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use wait_timeout::ChildExt;
+
+use crate::encode::CommandLine;
+
+/// Longest run of one command. Those of Open vSwitch give up by themselves before.
+const DEADLINE: Duration = Duration::from_secs(10);
+/// Most bytes of what a command prints; more is a failure. A hundred thousand flow entries fit.
+const MAX_OUTPUT_BYTES: u64 = 32 * 1024 * 1024;
+/// Most bytes of a complaint that are kept.
+const MAX_COMPLAINT_BYTES: usize = 512;
+
+/// A command did not do what it was run for.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// It could not be started or talked to.
+    #[error("{program}: {source}")]
+    Io {
+        /// The program.
+        program: &'static str,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It took too long.
+    #[error("{program} did not end within {} s", DEADLINE.as_secs())]
+    Timeout {
+        /// The program.
+        program: &'static str,
+    },
+    /// It said no.
+    #[error("{program}: {complaint}")]
+    Failed {
+        /// The program.
+        program: &'static str,
+        /// What it printed on its standard error, shortened.
+        complaint: String,
+    },
+    /// It printed more than we read.
+    #[error("{program} printed more than {MAX_OUTPUT_BYTES} bytes")]
+    Output {
+        /// The program.
+        program: &'static str,
+    },
+}
+
+/// Runs a command and returns what it printed.
+///
+/// # Errors
+/// It cannot be started, fails, prints too much, or takes longer than ten seconds (then it is killed).
+pub fn run(line: &CommandLine) -> Result<String, CommandError> {
+    let program = line.program;
+    let io = |source| CommandError::Io { program, source };
+    let mut child = Command::new(program)
+        .args(&line.args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io)?;
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let input = line.stdin.clone();
+    // A program that does not read to the end is heard of by its exit status.
+    let writer = thread::spawn(move || stdin.map_or(Ok(()), |mut pipe| pipe.write_all(input.as_bytes())));
+    let output = thread::spawn(move || read_all(stdout));
+    let complaint = thread::spawn(move || read_all(stderr));
+    let status = child.wait_timeout(DEADLINE).map_err(io)?;
+    if status.is_none() {
+        child.kill().map_err(io)?;
+        child.wait().map_err(io)?;
+    }
+    let _ = writer.join();
+    let output = output.join().unwrap_or_default();
+    let complaint = complaint.join().unwrap_or_default();
+    match status {
+        None => Err(CommandError::Timeout { program }),
+        Some(status) if !status.success() => {
+            Err(CommandError::Failed { program, complaint: shorten(&complaint, &status.to_string()) })
+        }
+        Some(_) if output.len() as u64 > MAX_OUTPUT_BYTES => Err(CommandError::Output { program }),
+        Some(_) => Ok(output),
+    }
+}
+
+fn read_all(pipe: Option<impl Read>) -> String {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What was read before an error is all there is to report.
+        let _ = pipe.take(MAX_OUTPUT_BYTES + 1).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// One line of a complaint.
+fn shorten(complaint: &str, status: &str) -> String {
+    let text = complaint.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let text = if text.is_empty() { status.to_owned() } else { text };
+    text.chars().take(MAX_COMPLAINT_BYTES).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(program: &'static str, args: &[&str], stdin: &str) -> CommandLine {
+        CommandLine { program, args: args.iter().map(|a| (*a).to_owned()).collect(), stdin: stdin.to_owned() }
+    }
+
+    #[test]
+    fn output_and_input() {
+        let long = "x".repeat(300_000);
+        assert_eq!(run(&line("cat", &[], &long)).unwrap(), long);
+    }
+
+    #[test]
+    fn failure_carries_the_complaint() {
+        let error = run(&line("sh", &["-c", "echo no >&2; exit 3"], "")).unwrap_err();
+        assert_eq!(error.to_string(), "sh: no");
+        let error = run(&line("sh", &["-c", "exit 3"], "")).unwrap_err();
+        assert_eq!(error.to_string(), "sh: exit status: 3");
+        assert!(matches!(run(&line("no-such-program", &[], "")), Err(CommandError::Io { .. })));
+    }
+}

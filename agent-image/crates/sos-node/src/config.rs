@@ -1,0 +1,451 @@
+//! node-config: what one node's switch shall be (spec/node-config.md, section 1).
+//!
+//! Parsing is strict and happens once, here: an unknown field, a missing field or a value out of bounds is an error that
+//! names its JSON path. Names and texts that end up on command lines are types that cannot hold anything dangerous there.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use serde::Deserialize;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// The version of the document this program understands.
+pub const VERSION: &str = "v1alpha1";
+/// Largest document in bytes.
+pub const MAX_DOCUMENT_BYTES: usize = 4 * 1024 * 1024;
+/// Most uplinks of one node.
+pub const MAX_UPLINKS: usize = 64;
+/// Most tunnels of one node: one for each other site.
+pub const MAX_TUNNELS: usize = 1_024;
+/// Most agent ports of one node.
+pub const MAX_AGENT_PORTS: usize = 256;
+/// Most controllers of one bridge.
+pub const MAX_CONTROLLERS: usize = 16;
+/// Most base flow entries: a few per port and agent.
+pub const MAX_BASE_FLOWS: usize = 16_384;
+/// Longest match or action list of a base flow entry, in bytes.
+const MAX_FLOW_TEXT: usize = 2_048;
+/// Longest interface name the kernel takes (IFNAMSIZ - 1).
+const MAX_INTERFACE_NAME: usize = 15;
+/// Highest port number a switch may give (`OFPP_MAX` of OpenFlow 1.0 less one, which bounds Open vSwitch).
+const MAX_OFPORT: u16 = 0xfeff;
+/// The frame sizes Ethernet devices take: the least IPv4 asks of a link (RFC 791) to the usual jumbo frame.
+const MTU_RANGE: std::ops::RangeInclusive<u32> = 576..=9_216;
+
+/// What is wrong with a document, and where.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{path}: {message}")]
+pub struct ConfigError {
+    /// JSON path of the field; `.` is the document.
+    pub path: String,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl ConfigError {
+    /// An error at a path.
+    pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+/// Name of a network device, a port or a bridge: 1 to 15 letters, digits, `.`, `_` and `-`, the first a letter or digit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct DeviceName(String);
+
+impl DeviceName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for DeviceName {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let good = text.len() <= MAX_INTERFACE_NAME
+            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+        if good { Ok(Self(text)) } else { Err(format!("`{text}` is not the name of a network device")) }
+    }
+}
+
+/// A datapath id, written as 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct DatapathId(pub u64);
+
+impl fmt::Display for DatapathId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
+
+impl TryFrom<String> for DatapathId {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = text.len() == 16 && text.bytes().all(|b| b.is_ascii_hexdigit());
+        match u64::from_str_radix(&text, 16) {
+            Ok(id) if digits && id != 0 => Ok(Self(id)),
+            _ => Err(format!("`{text}` is not a datapath id of 16 hexadecimal digits other than zero")),
+        }
+    }
+}
+
+/// Where a controller listens: `tcp:ADDRESS:PORT` or `ssl:ADDRESS:PORT`, numeric.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct ControllerTarget(String);
+
+impl ControllerTarget {
+    /// The target as Open vSwitch writes it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for ControllerTarget {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = text.strip_prefix("tcp:").or_else(|| text.strip_prefix("ssl:"));
+        match address.map(str::parse::<SocketAddr>) {
+            Some(Ok(_)) => Ok(Self(text)),
+            _ => Err(format!("`{text}` is not tcp:ADDRESS:PORT or ssl:ADDRESS:PORT")),
+        }
+    }
+}
+
+/// A match or an action list in the syntax of ovs-ofctl(8), on one line.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct FlowText(String);
+
+impl FlowText {
+    /// The text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for FlowText {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        if text.len() > MAX_FLOW_TEXT {
+            return Err(format!("longer than {MAX_FLOW_TEXT} bytes"));
+        }
+        // A line feed would be a second entry, a hash sign would hide the rest of this one.
+        if text.chars().any(|c| c.is_control() || c == '#') {
+            return Err("holds a control character or a hash sign".into());
+        }
+        Ok(Self(text))
+    }
+}
+
+/// Whether the switch shall be there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Presence {
+    /// As described.
+    Present,
+    /// Nothing of ours is left.
+    Absent,
+}
+
+/// Which datapath a bridge uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum DatapathType {
+    /// The kernel's where Open vSwitch has it, else the one in user space.
+    Auto,
+    /// The kernel's.
+    #[serde(rename = "system")]
+    System,
+    /// The one in user space.
+    #[serde(rename = "netdev")]
+    Netdev,
+}
+
+/// The bridge.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct BridgeConfig {
+    /// Its name.
+    pub name: DeviceName,
+    /// Its datapath id.
+    pub datapath_id: DatapathId,
+    /// Its datapath type.
+    pub datapath_type: DatapathType,
+    /// Largest IP packet, in bytes, that goes through uncut.
+    pub mtu: u32,
+    /// Whether Open vSwitch's segmentation offload in user space is meant to be on.
+    pub userspace_tso: bool,
+}
+
+/// A network device of the node that leads to other sites.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Uplink {
+    /// The device.
+    pub name: DeviceName,
+    /// Its OpenFlow port number.
+    pub ofport: u16,
+    /// Whether it carries unlabelled traffic (clause 5).
+    pub base: bool,
+}
+
+/// A VXLAN tunnel to another node, made by this program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Tunnel {
+    /// The device.
+    pub name: DeviceName,
+    /// Its OpenFlow port number.
+    pub ofport: u16,
+    /// The other node.
+    pub remote: IpAddr,
+    /// VXLAN network identifier (RFC 7348), 24 bits; tells the tunnels of one UDP port apart on receipt.
+    pub vni: u32,
+    /// Destination UDP port.
+    pub udp_port: u16,
+    /// Whether it carries unlabelled traffic (clause 5).
+    pub base: bool,
+}
+
+/// A port that an agent of this node makes.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AgentPort {
+    /// The device.
+    pub name: DeviceName,
+    /// Its OpenFlow port number.
+    pub ofport: u16,
+}
+
+/// One entry of the base table.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct BaseFlow {
+    /// The flow table.
+    pub table: u8,
+    /// The priority.
+    pub priority: u16,
+    /// The match.
+    pub r#match: FlowText,
+    /// The actions.
+    pub actions: FlowText,
+}
+
+/// The whole document.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct NodeConfig {
+    /// Always [`VERSION`].
+    pub version: String,
+    /// Grows with every change.
+    pub generation: u64,
+    /// Hash of the rest (controller-config.md clause 2).
+    pub hash: String,
+    /// The node's name.
+    pub node: String,
+    /// The site's name.
+    pub site: String,
+    /// The site's id, which marks what this program makes as its own.
+    #[serde(rename = "siteID")]
+    pub site_id: u16,
+    /// Whether anything shall be there.
+    pub state: Presence,
+    /// The bridge.
+    pub bridge: BridgeConfig,
+    /// Uplinks.
+    pub uplinks: Vec<Uplink>,
+    /// Tunnels.
+    pub tunnels: Vec<Tunnel>,
+    /// Agent ports.
+    pub agent_ports: Vec<AgentPort>,
+    /// Controllers.
+    pub controllers: Vec<ControllerTarget>,
+    /// The base table.
+    pub base_flows: Vec<BaseFlow>,
+}
+
+impl NodeConfig {
+    /// Parses and checks a document.
+    ///
+    /// # Errors
+    /// The document is too large, is not JSON, breaks the schema or a bound, or its hash is not that of its content.
+    pub fn parse(document: &[u8]) -> Result<Self, ConfigError> {
+        if document.len() > MAX_DOCUMENT_BYTES {
+            return Err(ConfigError::new(".", format!("larger than {MAX_DOCUMENT_BYTES} bytes")));
+        }
+        let mut json = serde_json::Deserializer::from_slice(document);
+        let config: Self = serde_path_to_error::deserialize(&mut json)
+            .map_err(|e| ConfigError::new(e.path().to_string(), e.inner().to_string()))?;
+        json.end().map_err(|e| ConfigError::new(".", e.to_string()))?;
+        config.check()?;
+        let hash = document_hash(document).map_err(|e| ConfigError::new(".", e.to_string()))?;
+        if hash != config.hash {
+            return Err(ConfigError::new("hash", format!("is {}, the content's is {hash}", config.hash)));
+        }
+        Ok(config)
+    }
+
+    /// The same place with nothing there.
+    #[must_use]
+    pub fn absent(&self) -> Self {
+        Self {
+            state: Presence::Absent,
+            uplinks: vec![],
+            tunnels: vec![],
+            agent_ports: vec![],
+            controllers: vec![],
+            base_flows: vec![],
+            ..self.clone()
+        }
+    }
+
+    /// Low 32 bits of the hash, which distinguish the base entries of one document from another's (clause 3).
+    #[must_use]
+    pub fn hash_low(&self) -> u32 {
+        // `parse` let only 64 hexadecimal digits through; a value made otherwise gets 0, which is a valid cookie too.
+        let start = self.hash.len().saturating_sub(8);
+        self.hash.get(start..).and_then(|digits| u32::from_str_radix(digits, 16).ok()).unwrap_or(0)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.version != VERSION {
+            return Err(ConfigError::new("version", format!("`{}` is not {VERSION}", self.version)));
+        }
+        if self.site_id == 0 {
+            return Err(ConfigError::new("siteID", "0 is no site"));
+        }
+        if !MTU_RANGE.contains(&self.bridge.mtu) {
+            return Err(ConfigError::new("bridge.mtu", format!("{} is not within {MTU_RANGE:?}", self.bridge.mtu)));
+        }
+        self.check_bounds()?;
+        self.check_ports()?;
+        self.check_tunnels()
+    }
+
+    fn check_bounds(&self) -> Result<(), ConfigError> {
+        let lists = [
+            ("uplinks", self.uplinks.len(), MAX_UPLINKS),
+            ("tunnels", self.tunnels.len(), MAX_TUNNELS),
+            ("agentPorts", self.agent_ports.len(), MAX_AGENT_PORTS),
+            ("controllers", self.controllers.len(), MAX_CONTROLLERS),
+            ("baseFlows", self.base_flows.len(), MAX_BASE_FLOWS),
+        ];
+        match lists.into_iter().find(|(_, length, most)| length > most) {
+            Some((name, length, most)) => Err(ConfigError::new(name, format!("{length} of at most {most}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// Names and numbers of ports are unique on a bridge.
+    fn check_ports(&self) -> Result<(), ConfigError> {
+        let uplinks = self.uplinks.iter().map(|p| ("uplinks", &p.name, p.ofport)).enumerate();
+        let tunnels = self.tunnels.iter().map(|p| ("tunnels", &p.name, p.ofport)).enumerate();
+        let agents = self.agent_ports.iter().map(|p| ("agentPorts", &p.name, p.ofport)).enumerate();
+        let mut names = BTreeSet::from([&self.bridge.name]);
+        let mut numbers = BTreeSet::new();
+        for (i, (list, name, ofport)) in uplinks.chain(tunnels).chain(agents) {
+            if !names.insert(name) {
+                return Err(ConfigError::new(format!("{list}[{i}].name"), format!("`{name}` is used twice")));
+            }
+            if !(1..=MAX_OFPORT).contains(&ofport) {
+                let message = format!("{ofport} is not within 1..={MAX_OFPORT}");
+                return Err(ConfigError::new(format!("{list}[{i}].ofport"), message));
+            }
+            if !numbers.insert(ofport) {
+                return Err(ConfigError::new(format!("{list}[{i}].ofport"), format!("{ofport} is used twice")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The kernel tells the tunnels of one UDP port apart by their VNI alone.
+    fn check_tunnels(&self) -> Result<(), ConfigError> {
+        let mut taken = BTreeSet::new();
+        for (i, tunnel) in self.tunnels.iter().enumerate() {
+            if tunnel.vni == 0 || tunnel.vni >= 1 << 24 {
+                let message = format!("{} is not within 1..2^24", tunnel.vni);
+                return Err(ConfigError::new(format!("tunnels[{i}].vni"), message));
+            }
+            if tunnel.udp_port == 0 {
+                return Err(ConfigError::new(format!("tunnels[{i}].udpPort"), "0 is no port"));
+            }
+            if !taken.insert((tunnel.vni, tunnel.udp_port)) {
+                let message = format!("{} is used twice with UDP port {}", tunnel.vni, tunnel.udp_port);
+                return Err(ConfigError::new(format!("tunnels[{i}].vni"), message));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `sha256:` and the hash of a document without its `generation` and `hash` (controller-config.md clause 2).
+///
+/// # Errors
+/// The text is not JSON.
+pub fn document_hash(document: &[u8]) -> Result<String, serde_json::Error> {
+    let mut value: Value = serde_json::from_slice(document)?;
+    if let Some(fields) = value.as_object_mut() {
+        fields.remove("generation");
+        fields.remove("hash");
+    }
+    // Objects may keep the order of the text, depending on what features other crates of a build switch on.
+    value.sort_all_objects();
+    let mut hash = "sha256:".to_owned();
+    for byte in Sha256::digest(value.to_string().as_bytes()) {
+        write!(hash, "{byte:02x}").expect("writing to a String cannot fail");
+    }
+    Ok(hash)
+}
+
+/// Why a valid document does not take the place of the one in force (controller-config.md clause 1).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is older.
+    #[error("generation: {offered} is lower than {in_force}, which is in force")]
+    Older {
+        /// The generation offered.
+        offered: u64,
+        /// The generation in force.
+        in_force: u64,
+    },
+    /// It claims to be the one in force and is not.
+    #[error("generation: {generation} is in force with another content")]
+    Changed {
+        /// The generation of both.
+        generation: u64,
+    },
+}
+
+/// Whether `offered` takes the place of `in_force`; `Ok(false)` if they are the same.
+///
+/// # Errors
+/// It is older, or differs under the same generation.
+pub fn supersedes(offered: &NodeConfig, in_force: Option<&NodeConfig>) -> Result<bool, Refusal> {
+    let Some(old) = in_force else { return Ok(true) };
+    if offered.generation < old.generation {
+        return Err(Refusal::Older { offered: offered.generation, in_force: old.generation });
+    }
+    if offered.generation == old.generation && offered.hash != old.hash {
+        return Err(Refusal::Changed { generation: offered.generation });
+    }
+    Ok(offered.generation > old.generation)
+}

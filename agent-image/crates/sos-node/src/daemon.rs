@@ -1,0 +1,231 @@
+//! The loop: which config is in force, when to look, what to say about it.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use crate::config::{ConfigError, NodeConfig, Presence, Refusal, supersedes};
+use crate::encode::Ovs;
+use crate::node::{Fingerprint, Node, Pass, Target, TargetError};
+use crate::schedule::Schedule;
+use crate::status::{State, Status};
+use crate::store::{self, Store};
+
+/// Time between two glances at Open vSwitch's sockets and the devices.
+pub const TICK: Duration = Duration::from_millis(250);
+/// Time between two looks at the config file, by content: a mounted `ConfigMap` swaps a symbolic link.
+const CONFIG_PERIOD: Duration = Duration::from_secs(1);
+
+/// What the command line says.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// A config file, or a folder with `<node>.json`.
+    pub config: PathBuf,
+    /// This node's name.
+    pub node: String,
+    /// Where the last good config is kept.
+    pub state: PathBuf,
+    /// Where Open vSwitch's sockets are.
+    pub ovs_rundir: PathBuf,
+    /// Where to write the status.
+    pub status_file: Option<PathBuf>,
+}
+
+/// A config did not come into force.
+#[derive(Debug, thiserror::Error)]
+pub enum OfferError {
+    /// It is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It is older than the one in force.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It could not be tried, read or kept; it will be offered again.
+    #[error("{0}")]
+    Later(String),
+}
+
+/// The state of the loop.
+#[derive(Debug)]
+pub struct Daemon {
+    options: Options,
+    node: Node,
+    store: Store,
+    schedule: Schedule<Fingerprint>,
+    config_due: Instant,
+    /// The document last read, so that the same one is not judged again.
+    seen: Option<Vec<u8>>,
+    /// What is wrong with it.
+    objection: Option<String>,
+    in_force: Option<Target>,
+    /// A config of another site, and its document, which waits until everything of the former site is gone.
+    successor: Option<(Target, Vec<u8>)>,
+    /// Everything is removed: there is nothing that a config could be older than.
+    removed: bool,
+}
+
+/// What one tick did.
+#[derive(Debug)]
+pub struct Ticked {
+    /// How the node stands, if it was looked at.
+    pub status: Status,
+    /// What was changed.
+    pub made: Vec<&'static str>,
+    /// Whether everything went well.
+    pub well: bool,
+}
+
+impl Daemon {
+    /// Takes up the config that was in force before, if any.
+    ///
+    /// # Errors
+    /// The state folder cannot be made.
+    pub fn new(options: Options, now: Instant) -> std::io::Result<Self> {
+        let store = Store::open(&options.state)?;
+        let kept = store.last_good(&options.node).map(Target::new);
+        let in_force = kept.and_then(|target| {
+            target.inspect_err(|error| tracing::warn!(%error, "the config kept is not usable")).ok()
+        });
+        let node = Node { ovs: Ovs { rundir: options.ovs_rundir.clone() } };
+        let schedule = Schedule::new(now);
+        Ok(Self {
+            options,
+            node,
+            store,
+            schedule,
+            config_due: now,
+            seen: None,
+            objection: None,
+            in_force,
+            successor: None,
+            removed: false,
+        })
+    }
+
+    /// Whether there is a config to work by.
+    #[must_use]
+    pub fn has_config(&self) -> bool {
+        self.in_force.is_some()
+    }
+
+    /// Looks at the config file now.
+    ///
+    /// # Errors
+    /// There is a new document and it does not come into force.
+    pub fn reload(&mut self, now: Instant) -> Result<(), OfferError> {
+        self.config_due = now + CONFIG_PERIOD;
+        let path = store::config_path(&self.options.config, &self.options.node);
+        let later = |error: std::io::Error| OfferError::Later(format!("{}: {error}", path.display()));
+        let Some(document) = store::read_document(&path).map_err(later)? else {
+            return Err(OfferError::Later(format!("{}: there is no such file", path.display())));
+        };
+        if self.seen.as_ref() == Some(&document) {
+            return Ok(());
+        }
+        let offered = self.offer(&document, now);
+        if !matches!(offered, Err(OfferError::Later(_))) {
+            self.seen = Some(document);
+            self.objection = offered.as_ref().err().map(|error| format!("{}: {error}", path.display()));
+        }
+        offered
+    }
+
+    fn offer(&mut self, document: &[u8], now: Instant) -> Result<(), OfferError> {
+        let config = store::parse_for(&self.options.node, document)?;
+        let in_force = self.successor.as_ref().map(|(target, _)| target).or(self.in_force.as_ref());
+        if !supersedes(&config, in_force.filter(|_| !self.removed).map(|target| &target.config))? {
+            return Ok(());
+        }
+        let target = Target::new(config).map_err(|error| match error {
+            TargetError::Config(error) => OfferError::Config(error),
+            TargetError::Command(error) => OfferError::Later(error.to_string()),
+        })?;
+        self.schedule.wake(now);
+        self.successor = None;
+        match &self.in_force {
+            Some(former) if former.config.site_id != target.config.site_id && !self.removed => {
+                self.successor = Some((target, document.to_vec()));
+                self.in_force = Some(Target { config: former.config.absent(), flows: vec![] });
+                Ok(())
+            }
+            _ => self.enforce(target, document),
+        }
+    }
+
+    fn enforce(&mut self, target: Target, document: &[u8]) -> Result<(), OfferError> {
+        self.store.keep(document).map_err(|error| OfferError::Later(error.to_string()))?;
+        tracing::info!(generation = target.config.generation, hash = target.config.hash, "config in force");
+        self.in_force = Some(target);
+        self.removed = false;
+        Ok(())
+    }
+
+    /// Does what is due. `None` if nothing was.
+    pub fn tick(&mut self, now: Instant) -> Option<Ticked> {
+        if now >= self.config_due
+            && let Err(error) = self.reload(now)
+            && self.in_force.is_none()
+        {
+            return Some(self.pending(error.to_string()));
+        }
+        let target = self.in_force.as_ref()?;
+        self.schedule.observe(self.node.fingerprint(Some(target.config.bridge.name.as_str())), now);
+        if !self.schedule.is_due(now) {
+            return None;
+        }
+        let result = self.node.pass(target).map_err(|error| error.to_string());
+        let config = target.config.clone();
+        let ticked = match result {
+            Ok(pass) => self.after(&config, pass),
+            Err(error) => {
+                let status = Status::unreachable(&config, &error);
+                Ticked { status, made: vec![], well: false }
+            }
+        };
+        // The end of the pass counts, not its beginning: one that takes long must not be followed by another at once.
+        self.schedule.ended(ticked.well, now + now.elapsed());
+        Some(self.publish(ticked))
+    }
+
+    fn pending(&self, message: String) -> Ticked {
+        let ticked = Ticked { status: Status::pending(&self.options.node, message), made: vec![], well: false };
+        self.publish(ticked)
+    }
+
+    fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
+        let mut status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
+        let well = pass.errors.is_empty() && pass.plan.changes.is_empty();
+        if config.state == Presence::Absent && well && pass.plan.problems.is_empty() {
+            self.after_removal(&mut status);
+        }
+        Ticked { status, made: pass.made, well }
+    }
+
+    fn after_removal(&mut self, status: &mut Status) {
+        let outcome = match self.successor.take() {
+            Some((target, document)) => {
+                status.applied = false;
+                self.enforce(target, &document).map_err(|error| error.to_string())
+            }
+            None if self.removed => Ok(()),
+            None => self.store.forget().map_err(|error| error.to_string()),
+        };
+        match outcome {
+            Ok(()) => self.removed = self.in_force.as_ref().is_some_and(|t| t.config.state == Presence::Absent),
+            Err(error) => tracing::warn!(error, "the state folder"),
+        }
+    }
+
+    fn publish(&self, mut ticked: Ticked) -> Ticked {
+        if let Some(objection) = &self.objection {
+            // What is in force stays and goes on, but somebody wanted something else.
+            ticked.status.message = format!("{objection}; in force: {}", ticked.status.message);
+            ticked.status.state = State::Failed;
+        }
+        if let Some(path) = &self.options.status_file
+            && let Err(error) = store::write_status(path, &ticked.status)
+        {
+            tracing::warn!(%error, path = %path.display(), "the status file");
+        }
+        ticked
+    }
+}

@@ -1,0 +1,183 @@
+//! What a node-config means in Open vSwitch's terms.
+
+use crate::config::{DatapathType, NodeConfig, Presence};
+use crate::observed::{Controller, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
+use crate::ovsdb::{Row, text};
+
+/// Longest wait between two attempts to reach a controller, in milliseconds: a controller that comes back shall not
+/// be waited for longer than its pod took to start. Open vSwitch's default is 8 s.
+const MAX_BACKOFF_MS: u32 = 2_000;
+/// Silence after which Open vSwitch sends an echo request, and again before it gives up, in milliseconds.
+const INACTIVITY_PROBE_MS: u32 = 5_000;
+/// OpenFlow 1.3 is what controllers speak. 1.0 is for ovs-ofctl(8): later versions have no "no flood" on a port.
+const PROTOCOLS: &str = "OpenFlow10,OpenFlow13";
+
+/// Where a port comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortKind {
+    /// A device of the node.
+    Uplink,
+    /// A VXLAN device we make.
+    Tunnel,
+    /// A device an agent makes.
+    Agent,
+}
+
+/// A port that shall be on the bridge.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DesiredPort {
+    /// The device.
+    pub name: String,
+    /// Where it comes from.
+    pub kind: PortKind,
+    /// Its OpenFlow port number.
+    pub ofport: u16,
+    /// Whether it carries unlabelled traffic.
+    pub base: bool,
+}
+
+impl DesiredPort {
+    /// Whether flooding leaves it out (spec/node-config.md clause 7).
+    #[must_use]
+    pub fn no_flood(&self) -> bool {
+        !self.base
+    }
+
+    /// Columns of its row. `offloads` are those to remember, for uplinks.
+    #[must_use]
+    pub fn port_row(&self, site_id: u16, offloads: Option<String>) -> Row {
+        let protected = self.kind == PortKind::Tunnel && self.base;
+        let mut row = Row::from([
+            (OWNER_KEY.to_owned(), site_id.to_string()),
+            ("protected".to_owned(), protected.to_string()),
+        ]);
+        row.extend(offloads.map(|names| (OFFLOADS_KEY.to_owned(), names)));
+        row
+    }
+
+    /// Columns of its interface's row.
+    #[must_use]
+    pub fn interface_row(&self) -> Row {
+        Row::from([("ofport_request".to_owned(), self.ofport.to_string())])
+    }
+}
+
+/// The ports of a config, in the order uplinks, tunnels, agent ports.
+#[must_use]
+pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
+    let port = |name: &crate::config::DeviceName, kind, ofport, base| DesiredPort {
+        name: name.to_string(),
+        kind,
+        ofport,
+        base,
+    };
+    let uplinks = config.uplinks.iter().map(|p| port(&p.name, PortKind::Uplink, p.ofport, p.base));
+    let tunnels = config.tunnels.iter().map(|p| port(&p.name, PortKind::Tunnel, p.ofport, p.base));
+    let agents = config.agent_ports.iter().map(|p| port(&p.name, PortKind::Agent, p.ofport, true));
+    uplinks.chain(tunnels).chain(agents).collect()
+}
+
+/// `system` or `netdev`. A bridge that was made while the kernel had no datapath keeps what it has: changing it would
+/// interrupt every flow.
+#[must_use]
+pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
+    let name = config.bridge.name.as_str();
+    let existing = observed.bridges.get(name).filter(|_| observed.owns_bridge(name, config.site_id));
+    match (config.bridge.datapath_type, existing.map(|bridge| text(&bridge.row, "datapath_type"))) {
+        (DatapathType::System, _) => "system",
+        (DatapathType::Netdev, _) | (DatapathType::Auto, Some("netdev")) => "netdev",
+        (DatapathType::Auto, Some(_)) => "system",
+        (DatapathType::Auto, None) if observed.kernel_datapath => "system",
+        (DatapathType::Auto, None) => "netdev",
+    }
+}
+
+/// Columns of the bridge's row.
+#[must_use]
+pub fn bridge_row(config: &NodeConfig, observed: &Observed) -> Row {
+    let bridge = &config.bridge;
+    [
+        ("fail_mode", "secure".to_owned()),
+        ("protocols", PROTOCOLS.to_owned()),
+        ("datapath_type", datapath_type(config, observed).to_owned()),
+        ("other_config:datapath-id", bridge.datapath_id.to_string()),
+        ("other_config:hwaddr", local_mac(bridge.datapath_id.0)),
+        (OWNER_KEY, config.site_id.to_string()),
+    ]
+    .map(|(column, value)| (column.to_owned(), value))
+    .into()
+}
+
+/// MAC address of the bridge's local port: the low 40 bits of the datapath id after `06`, which is locally administered
+/// and no path MAC (those begin with 02:53). Open vSwitch would take that of a port, and change it with the ports.
+fn local_mac(datapath_id: u64) -> String {
+    let [_, _, _, a, b, c, d, e] = datapath_id.to_be_bytes();
+    format!("06:{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}")
+}
+
+/// The controllers of the bridge, sorted, as Open vSwitch shall have them.
+#[must_use]
+pub fn controllers(config: &NodeConfig) -> Vec<Controller> {
+    let mut controllers: Vec<Controller> =
+        config.controllers.iter().map(|target| controller(target.as_str())).collect();
+    controllers.sort();
+    controllers.dedup();
+    controllers
+}
+
+/// A controller's row. It is reached over the node's own network, never through the bridge it controls.
+#[must_use]
+pub fn controller(target: &str) -> Controller {
+    Controller {
+        target: target.to_owned(),
+        connection_mode: "out-of-band".to_owned(),
+        max_backoff: MAX_BACKOFF_MS.to_string(),
+        inactivity_probe: INACTIVITY_PROBE_MS.to_string(),
+        connected: false,
+    }
+}
+
+/// Whether packets that are too large, or lack their checksum, must not reach the bridge: the datapath in user space
+/// understands them only with its segmentation offload on.
+#[must_use]
+pub fn offloads_must_be_off(config: &NodeConfig, observed: &Observed) -> bool {
+    let tso = config.bridge.userspace_tso && observed.ovs.tso;
+    config.state == Presence::Present && datapath_type(config, observed) == "netdev" && !tso
+}
+
+/// The devices whose offloads matter, that is none unless [`offloads_must_be_off`]: those of our ports, and the ends in
+/// pods of the ports that ovs-cni put on the bridge.
+#[must_use]
+pub fn offload_devices(config: &NodeConfig, observed: &Observed) -> Vec<Device> {
+    if !offloads_must_be_off(config, observed) {
+        return vec![];
+    }
+    let ours = ports(config).into_iter().filter(|port| observed.links.contains_key(&port.name));
+    let ours = ours.map(|port| Device { netns: None, name: port.name });
+    let bridge = observed.bridges.get(config.bridge.name.as_str());
+    let others = bridge.into_iter().flat_map(|bridge| &bridge.ports).filter_map(|name| observed.ports.get(name));
+    let pods = others.filter_map(|port| {
+        let column = |key| port.row.get(key).or_else(|| port.interface.get(key)).filter(|value| !value.is_empty());
+        let (netns, name) = (column("external_ids:contNetns")?, column("external_ids:contIface")?);
+        Some(Device { netns: Some(netns.clone()), name: name.clone() })
+    });
+    ours.chain(pods).collect()
+}
+
+/// Offloads as the text a port's row remembers them by.
+#[must_use]
+pub fn encode_offloads(offloads: Offloads) -> String {
+    match (offloads.tx, offloads.gro) {
+        (true, true) => "tx+gro",
+        (true, false) => "tx",
+        (false, true) => "gro",
+        (false, false) => "none",
+    }
+    .to_owned()
+}
+
+/// The reverse of [`encode_offloads`].
+#[must_use]
+pub fn parse_offloads(text: &str) -> Offloads {
+    Offloads { tx: text.contains("tx"), gro: text.contains("gro") }
+}

@@ -1,0 +1,305 @@
+//! Changes and observations as command lines.
+
+use std::path::PathBuf;
+
+use crate::change::Change;
+use crate::desired;
+use crate::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow};
+use crate::observed::{Controller, Device, Offloads};
+use crate::ovsdb::{Row, TABLES};
+
+/// How long one command of Open vSwitch may wait for its daemons, in seconds.
+const OVS_TIMEOUT_S: u32 = 5;
+
+/// One command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CommandLine {
+    /// The program, looked up in `PATH`.
+    pub program: &'static str,
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// What it reads.
+    pub stdin: String,
+}
+
+impl CommandLine {
+    fn new<S: Into<String>>(program: &'static str, args: impl IntoIterator<Item = S>) -> Self {
+        Self { program, args: args.into_iter().map(Into::into).collect(), stdin: String::new() }
+    }
+}
+
+/// The Open vSwitch whose sockets are in one directory.
+#[derive(Debug, Clone)]
+pub struct Ovs {
+    /// The directory.
+    pub rundir: PathBuf,
+}
+
+impl Ovs {
+    /// The database's socket.
+    #[must_use]
+    pub fn database_socket(&self) -> PathBuf {
+        self.rundir.join("db.sock")
+    }
+
+    /// A bridge's OpenFlow socket.
+    #[must_use]
+    pub fn bridge_socket(&self, bridge: &str) -> PathBuf {
+        self.rundir.join(format!("{bridge}.mgmt"))
+    }
+
+    fn vsctl(&self, args: Vec<String>) -> CommandLine {
+        let database = format!("--db=unix:{}", self.database_socket().display());
+        let timeout = format!("--timeout={OVS_TIMEOUT_S}");
+        CommandLine::new("ovs-vsctl", [timeout, database, "--format=json".to_owned()].into_iter().chain(args))
+    }
+
+    fn ofctl<const N: usize>(&self, version: &str, bridge: &str, command: &[&str], rest: [&str; N]) -> CommandLine {
+        let timeout = format!("--timeout={OVS_TIMEOUT_S}");
+        let target = format!("unix:{}", self.bridge_socket(bridge).display());
+        let mut args = vec![timeout, "-O".to_owned(), version.to_owned()];
+        args.extend(command.iter().map(|part| (*part).to_owned()));
+        args.push(target);
+        args.extend(rest.map(str::to_owned));
+        CommandLine { program: "ovs-ofctl", args, stdin: String::new() }
+    }
+
+    /// Prints the database's tables, for [`crate::ovsdb::parse`].
+    #[must_use]
+    pub fn list(&self) -> CommandLine {
+        let tables = TABLES.iter().enumerate().flat_map(|(i, (table, columns))| {
+            let separator = (i > 0).then(|| "--".to_owned());
+            separator.into_iter().chain([format!("--columns={columns}"), "list".to_owned(), (*table).to_owned()])
+        });
+        self.vsctl(std::iter::once("--".to_owned()).chain(tables).collect())
+    }
+
+    /// Prints entries, base entries or all, for [`crate::flow::parse_dump`].
+    #[must_use]
+    pub fn dump_flows(&self, bridge: &str, all: bool) -> CommandLine {
+        let (any, base) = (String::new(), format!("cookie={BASE_COOKIE:#x}/{BASE_COOKIE_MASK:#x}"));
+        let command = ["--no-stats", "--no-names", "dump-flows"];
+        self.ofctl("OpenFlow13", bridge, &command, [if all { &any } else { &base }])
+    }
+
+    /// Prints ports with their OpenFlow configuration, for [`parse_ports`].
+    #[must_use]
+    pub fn show(&self, bridge: &str) -> CommandLine {
+        self.ofctl("OpenFlow10", bridge, &["show"], [])
+    }
+
+    /// Prints entries as Open vSwitch understands them, for [`crate::flow::parse_base_flows`]. Needs no daemon.
+    #[must_use]
+    pub fn parse_flows(entries: String) -> CommandLine {
+        let args = ["-O", "OpenFlow13", "parse-flows", "-"];
+        CommandLine { stdin: entries, ..CommandLine::new("ovs-ofctl", args) }
+    }
+
+    /// Succeeds where the kernel has Open vSwitch's datapath, which it loads for that if it can.
+    #[must_use]
+    pub fn probe_kernel_datapath() -> CommandLine {
+        CommandLine::new("ovs-dpctl", ["dump-dps"])
+    }
+
+    /// The commands that make changes, in order: neighbouring changes of the database are one transaction.
+    #[must_use]
+    pub fn encode(&self, changes: &[Change]) -> Vec<CommandLine> {
+        let groups = changes.chunk_by(|a, b| a.is_database() && b.is_database());
+        groups.flat_map(|group| self.encode_group(group)).collect()
+    }
+
+    fn encode_group(&self, group: &[Change]) -> Vec<CommandLine> {
+        if !group[0].is_database() {
+            return self.encode_one(&group[0]);
+        }
+        let clauses = group.iter().flat_map(database_clauses);
+        vec![self.vsctl(clauses.flat_map(|clause| std::iter::once("--".to_owned()).chain(clause)).collect())]
+    }
+
+    fn encode_one(&self, change: &Change) -> Vec<CommandLine> {
+        match change {
+            Change::AddTunnel { name, vni, remote, udp_port, mtu, alias } => {
+                let (vni, remote) = (vni.to_string(), remote.to_string());
+                let (udp_port, mtu) = (udp_port.to_string(), mtu.to_string());
+                let kind = ["type", "vxlan", "id", &vni, "remote", &remote, "dstport", &udp_port, "nolearning"];
+                let add = ["link", "add", name, "mtu", &mtu].into_iter().chain(kind);
+                vec![ip(add), ip(["link", "set", "dev", name, "alias", alias, "up"])]
+            }
+            Change::TagLink { name, alias } => vec![ip(["link", "set", "dev", name, "alias", alias])],
+            Change::SetLinkMtu { name, mtu } => vec![ip(["link", "set", "dev", name, "mtu", &mtu.to_string()])],
+            Change::SetLinkUp { name } => vec![ip(["link", "set", "dev", name, "up"])],
+            Change::DeleteLink { name } => vec![ip(["link", "delete", "dev", name])],
+            Change::SetNoFlood { bridge, port, no_flood } => {
+                let flag = if *no_flood { "no-flood" } else { "flood" };
+                vec![self.ofctl("OpenFlow10", bridge, &["mod-port"], [port, flag])]
+            }
+            Change::EditFlows { bridge, add, remove } => {
+                let stdin = encode_flows(add, remove);
+                vec![CommandLine { stdin, ..self.ofctl("OpenFlow13", bridge, &["--bundle", "add-flows"], ["-"]) }]
+            }
+            Change::SetOffloads { device, which, on } => vec![set_offloads(device, *which, *on)],
+            _ => unreachable!("changes of the database are encoded as a group"),
+        }
+    }
+}
+
+fn ip<'a>(args: impl IntoIterator<Item = &'a str>) -> CommandLine {
+    CommandLine::new("ip", args)
+}
+
+/// Prints devices with their addresses, for [`crate::link::parse_links`].
+#[must_use]
+pub fn show_links() -> CommandLine {
+    ip(["-d", "-j", "addr", "show"])
+}
+
+/// Prints the default routes of each family.
+#[must_use]
+pub fn show_default_routes() -> [CommandLine; 2] {
+    ["-4", "-6"].map(|family| ip(["-j", family, "route", "show", "default"]))
+}
+
+/// Prints a device's offloads, for [`crate::link::parse_offloads`].
+#[must_use]
+pub fn show_offloads(device: &Device) -> CommandLine {
+    ethtool(device, ["--json", "-k", &device.name])
+}
+
+fn set_offloads(device: &Device, which: Offloads, on: bool) -> CommandLine {
+    let state = if on { "on" } else { "off" };
+    let features = [("tx", which.tx), ("gro", which.gro)].into_iter().filter(|(_, chosen)| *chosen);
+    let features = features.flat_map(|(name, _)| [name, state]);
+    ethtool(device, ["-K", &device.name].into_iter().chain(features))
+}
+
+fn ethtool<'a>(device: &'a Device, args: impl IntoIterator<Item = &'a str>) -> CommandLine {
+    match &device.netns {
+        None => CommandLine::new("ethtool", args),
+        Some(path) => {
+            let enter = [format!("--net={path}"), "--".to_owned(), "ethtool".to_owned()];
+            CommandLine::new("nsenter", enter.into_iter().chain(args.into_iter().map(str::to_owned)))
+        }
+    }
+}
+
+/// Additions first: an entry that takes the place of an older one then does so without a gap.
+fn encode_flows(add: &[Flow], remove: &[Flow]) -> String {
+    let added = add.iter().map(|f| format!("add {},cookie={:#x} actions={}\n", f.key, f.cookie, f.actions));
+    let removed = remove.iter().map(|f| format!("delete_strict {},cookie={:#x}/-1\n", f.key, f.cookie));
+    added.chain(removed).collect()
+}
+
+/// The clauses of one change, each a command of ovs-vsctl.
+fn database_clauses(change: &Change) -> Vec<Vec<String>> {
+    match change {
+        Change::AddBridge { name, row } => vec![clause(["add-br", name]), set("Bridge", name, row)],
+        Change::SetBridge { name, row } => vec![set("Bridge", name, row)],
+        Change::DeleteBridge { name } => vec![clause(["--if-exists", "del-br", name])],
+        Change::SetControllers { bridge, targets } => controllers(bridge, targets),
+        Change::AddPort { bridge, name, port, interface } => {
+            vec![clause(["add-port", bridge, name]), set("Port", name, port), set("Interface", name, interface)]
+        }
+        Change::SetPort { name, port, interface } => {
+            let rows = [("Port", port), ("Interface", interface)].into_iter().filter(|(_, row)| !row.is_empty());
+            rows.map(|(table, row)| set(table, name, row)).collect()
+        }
+        Change::DeletePort { bridge, name } => vec![clause(["--if-exists", "del-port", bridge, name])],
+        _ => vec![],
+    }
+}
+
+fn clause<const N: usize>(words: [&str; N]) -> Vec<String> {
+    words.map(str::to_owned).into()
+}
+
+fn set(table: &str, record: &str, row: &Row) -> Vec<String> {
+    let mut words = clause(["set", table, record]);
+    // Values of maps are always texts; quoted, they may hold colons and digits alone. Plain columns are ours and plain.
+    words.extend(row.iter().map(|(column, value)| match column.contains(':') {
+        true => format!("{column}={}", serde_json::Value::from(value.as_str())),
+        false => format!("{column}={value}"),
+    }));
+    words
+}
+
+fn controllers(bridge: &str, targets: &[String]) -> Vec<Vec<String>> {
+    let create = |(i, target): (usize, &String)| {
+        let Controller { target, connection_mode, max_backoff, inactivity_probe, .. } = desired::controller(target);
+        let mut words = vec![format!("--id=@c{i}"), "create".to_owned(), "Controller".to_owned()];
+        words.push(format!("target={}", serde_json::Value::from(target)));
+        words.push(format!("connection_mode={connection_mode}"));
+        words.push(format!("max_backoff={max_backoff}"));
+        words.push(format!("inactivity_probe={inactivity_probe}"));
+        words
+    };
+    let rows: Vec<String> = (0..targets.len()).map(|i| format!("@c{i}")).collect();
+    let assign = clause(["set", "Bridge", bridge, &format!("controller=[{}]", rows.join(","))]);
+    targets.iter().enumerate().map(create).chain([assign]).collect()
+}
+
+/// Reads what `ovs-ofctl show` prints with OpenFlow 1.0: which ports there are, and whether flooding leaves them out.
+#[must_use]
+pub fn parse_ports(printed: &str) -> std::collections::BTreeMap<String, bool> {
+    let mut ports = std::collections::BTreeMap::new();
+    let mut last = None;
+    for line in printed.lines() {
+        if let Some((head, _)) = line.split_once("): addr:") {
+            last = head.split_once('(').map(|(_, name)| name.to_owned());
+        } else if let (Some(config), Some(name)) = (line.trim().strip_prefix("config:"), last.take()) {
+            ports.insert(name, config.split_whitespace().any(|flag| flag == "NO_FLOOD"));
+        }
+    }
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ovs() -> Ovs {
+        Ovs { rundir: "/run/x".into() }
+    }
+
+    #[test]
+    fn neighbouring_changes_of_the_database_are_one_transaction() {
+        let row = Row::from([("fail_mode".to_owned(), "secure".to_owned()), ("other_config:hwaddr".to_owned(), "06:00".to_owned())]);
+        let changes = [
+            Change::AddBridge { name: "b".into(), row },
+            Change::SetControllers { bridge: "b".into(), targets: vec!["tcp:192.0.2.1:6653".into()] },
+            Change::SetLinkUp { name: "wan0".into() },
+            Change::DeletePort { bridge: "b".into(), name: "wan1".into() },
+        ];
+        let lines = ovs().encode(&changes);
+        assert_eq!(lines.iter().map(|line| line.program).collect::<Vec<_>>(), ["ovs-vsctl", "ip", "ovs-vsctl"]);
+        let words = lines[0].args.join(" ");
+        let expected = "--timeout=5 --db=unix:/run/x/db.sock --format=json -- add-br b -- set Bridge b fail_mode=secure \
+                        other_config:hwaddr=\"06:00\" -- --id=@c0 create Controller target=\"tcp:192.0.2.1:6653\" \
+                        connection_mode=out-of-band max_backoff=2000 inactivity_probe=5000 -- set Bridge b controller=[@c0]";
+        assert_eq!(words, expected);
+    }
+
+    #[test]
+    fn entries_are_added_before_older_ones_go() {
+        let key = |priority| crate::flow::FlowKey { table: 1, priority, matches: "ip".into() };
+        let new = Flow { key: key(1), cookie: 0x10, actions: "drop".into() };
+        let old = Flow { key: key(2), cookie: 0x9, actions: "drop".into() };
+        let expected = "add table=1,priority=1,ip,cookie=0x10 actions=drop\ndelete_strict table=1,priority=2,ip,cookie=0x9/-1\n";
+        assert_eq!(encode_flows(&[new], &[old]), expected);
+    }
+
+    #[test]
+    fn ports_and_their_flood_bits() {
+        let printed = "OFPT_FEATURES_REPLY (xid=0x2): dpid:0001\nn_tables:254, n_buffers:0\n 1(wan0): addr:2e:f2:32:47:37:fa\n     \
+                       config:     0\n     state:      0\n 2(wan1): addr:e2:a7:a2:36:58:b7\n     config:     PORT_DOWN NO_FLOOD\n \
+                       LOCAL(br-sos): addr:06:2a:51:b7:d0:e4\n     config:     PORT_DOWN\n";
+        let expected = [("wan0", false), ("wan1", true), ("br-sos", false)].map(|(name, bit)| (name.to_owned(), bit));
+        assert_eq!(parse_ports(printed), expected.into());
+    }
+
+    #[test]
+    fn offloads_in_a_pod() {
+        let device = Device { netns: Some("/run/netns/a".into()), name: "net1".into() };
+        let line = set_offloads(&device, Offloads { tx: true, gro: false }, false);
+        assert_eq!((line.program, line.args.join(" ").as_str()), ("nsenter", "--net=/run/netns/a -- ethtool -K net1 tx off"));
+    }
+}

@@ -1,0 +1,158 @@
+//! `sos-node`: arguments, logging, signals, and the loop of [`sos_node::daemon`].
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::{Parser, ValueEnum};
+use sos_node::daemon::{Daemon, OfferError, Options, TICK, Ticked};
+use sos_node::metrics::Metrics;
+use sos_node::serve::{self, Shared};
+use sos_node::status::{State, Status};
+use sos_node::store::config_path;
+use tracing_subscriber::EnvFilter;
+
+/// How long `--once` tries.
+const ONCE_DEADLINE: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+/// Makes this node's Open vSwitch match its node-config, and keeps it so.
+///
+/// SIGTERM ends the program and leaves the switch as it is; only a config of state Absent removes anything. The level of
+/// detail of the log is taken from the environment variable RUST_LOG (default: info).
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The node-config, or a folder with NODE.json.
+    #[arg(long, value_name = "PATH")]
+    config: PathBuf,
+    /// This node's name.
+    #[arg(long)]
+    node: String,
+    /// Folder where the last good config is kept.
+    #[arg(long, value_name = "DIR")]
+    state: PathBuf,
+    /// Folder of Open vSwitch's sockets (db.sock and BRIDGE.mgmt).
+    #[arg(long, value_name = "DIR")]
+    ovs_rundir: PathBuf,
+    /// Apply and end: 0 if everything is as configured, 1 if not.
+    #[arg(long)]
+    once: bool,
+    /// File to write the status to, as JSON.
+    #[arg(long, value_name = "FILE")]
+    status_file: Option<PathBuf>,
+    /// Address for /healthz, /readyz, /status and /metrics.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    listen: Option<SocketAddr>,
+    /// Form of the log.
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    start_log(arguments.log_format);
+    match run(&arguments) {
+        Ok(code) => code,
+        Err(message) => {
+            eprintln!("sos-node: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    let options = Options {
+        config: arguments.config.clone(),
+        node: arguments.node.clone(),
+        state: arguments.state.clone(),
+        ovs_rundir: arguments.ovs_rundir.clone(),
+        status_file: arguments.status_file.clone(),
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(|error| error.to_string())?;
+    }
+    let path = config_path(&arguments.config, &arguments.node);
+    let state = arguments.state.display();
+    let mut daemon = Daemon::new(options, Instant::now()).map_err(|error| format!("{state}: {error}"))?;
+    match daemon.reload(Instant::now()) {
+        Err(OfferError::Later(error)) if arguments.once => return Err(error),
+        Err(OfferError::Later(error)) => tracing::info!(error, "waiting"),
+        Err(error) if arguments.once || !daemon.has_config() => return Err(format!("{}: {error}", path.display())),
+        Err(error) => tracing::error!(%error, "the new config is refused, the one in force stays"),
+        Ok(()) => {}
+    }
+    if arguments.once { Ok(once(&mut daemon, &stop)) } else { serve_and_loop(&mut daemon, arguments, &stop) }
+}
+
+/// Passes until everything is in place, something is at fault, or time is up.
+fn once(daemon: &mut Daemon, stop: &AtomicBool) -> ExitCode {
+    let end = Instant::now() + ONCE_DEADLINE;
+    let mut last = None;
+    while Instant::now() < end && !stop.load(Ordering::Relaxed) {
+        if let Some(ticked) = daemon.tick(Instant::now()) {
+            log(&ticked, last.as_ref());
+            match ticked.status.state {
+                State::Ready => return ExitCode::SUCCESS,
+                State::Failed if ticked.well => break,
+                _ => last = Some(ticked.status),
+            }
+        }
+        std::thread::sleep(TICK);
+    }
+    ExitCode::FAILURE
+}
+
+fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool) -> Result<ExitCode, String> {
+    let (metrics, registry) = Metrics::new();
+    let mut status = Status::pending(&arguments.node, "starting".to_owned());
+    let shared = Shared::new(status.clone(), registry, Instant::now());
+    if let Some(address) = arguments.listen {
+        let bound = serve::start(address, Arc::clone(&shared)).map_err(|error| format!("{address}: {error}"))?;
+        tracing::info!(%bound, "serving HTTP");
+    }
+    while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
+        let ticked = daemon.tick(began);
+        if let Some(ticked) = &ticked {
+            metrics.count_pass(&ticked.made, !ticked.well, began.elapsed().as_secs_f64());
+            metrics.show(&ticked.status);
+            log(ticked, Some(&status));
+            status = ticked.status.clone();
+        }
+        shared.update(ticked.map(|ticked| ticked.status).as_ref(), Instant::now());
+        std::thread::sleep(TICK);
+    }
+    tracing::info!("ending; the switch stays as it is");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What changed is news; that nothing did is not.
+fn log(ticked: &Ticked, last: Option<&Status>) {
+    let Ticked { status, made, .. } = ticked;
+    if !made.is_empty() {
+        tracing::info!(changes = made.join(" "), "changed the node");
+    }
+    let same = last.is_some_and(|last| last.state == status.state && last.message == status.message);
+    if !same {
+        tracing::info!(state = ?status.state, message = status.message, "status");
+    }
+}

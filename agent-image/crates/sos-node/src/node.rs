@@ -1,0 +1,197 @@
+//! One pass over the node: observe, plan, apply, observe again. The edge; every decision is [`crate::plan`]'s.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
+
+use crate::change::Change;
+use crate::command::{CommandError, run};
+use crate::config::{ConfigError, DatapathType, NodeConfig};
+use crate::desired;
+use crate::encode::{self, Ovs};
+use crate::flow::{self, Flow, FlowParseError};
+use crate::link;
+use crate::observed::{Device, Observed, Offloads};
+use crate::ovsdb::{self, DatabaseError};
+use crate::plan::{Plan, plan};
+
+/// Most failures of one pass that are kept for its status.
+const MAX_ERRORS: usize = 4;
+
+/// The node could not be observed.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// A command failed, most often because Open vSwitch is not there.
+    #[error(transparent)]
+    Command(#[from] CommandError),
+    /// ovs-vsctl answered something else.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// ovs-ofctl answered something else.
+    #[error(transparent)]
+    Flow(#[from] FlowParseError),
+    /// ip answered something else.
+    #[error("unexpected answer of ip: {0}")]
+    Link(#[from] serde_json::Error),
+}
+
+/// Why a config did not become a [`Target`].
+#[derive(Debug, thiserror::Error)]
+pub enum TargetError {
+    /// Its base entries are wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// It could not be tried.
+    #[error(transparent)]
+    Command(CommandError),
+}
+
+/// A config with its base entries as Open vSwitch prints them.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The config.
+    pub config: NodeConfig,
+    /// Its base entries.
+    pub flows: Vec<Flow>,
+}
+
+impl Target {
+    /// Has Open vSwitch read the base entries.
+    ///
+    /// # Errors
+    /// It does not understand them, or ovs-ofctl cannot be run.
+    pub fn new(config: NodeConfig) -> Result<Self, TargetError> {
+        let printed = match run(&Ovs::parse_flows(flow::encode_base_flows(&config))) {
+            Ok(printed) => printed,
+            Err(CommandError::Failed { complaint, .. }) => return Err(unreadable_flow(&complaint).into()),
+            Err(error) => return Err(TargetError::Command(error)),
+        };
+        let flows = flow::parse_base_flows(&config, &printed)?;
+        Ok(Self { config, flows })
+    }
+}
+
+/// ovs-ofctl names the line: `ovs-ofctl: -:3: unknown keyword foo`.
+fn unreadable_flow(complaint: &str) -> ConfigError {
+    let located = complaint.split_once("-:").and_then(|(_, rest)| {
+        let (line, what) = rest.split_once(": ")?;
+        Some((line.parse::<usize>().ok()?.checked_sub(1)?, what.to_owned()))
+    });
+    match located {
+        Some((index, what)) => ConfigError::new(format!("baseFlows[{index}]"), what),
+        None => ConfigError::new("baseFlows", complaint),
+    }
+}
+
+/// What a pass found and did.
+#[derive(Debug)]
+pub struct Pass {
+    /// How it stands afterwards.
+    pub observed: Observed,
+    /// What is still to be done afterwards.
+    pub plan: Plan,
+    /// What was done, as [`Change::kind`].
+    pub made: Vec<&'static str>,
+    /// What failed; at most a few.
+    pub errors: Vec<String>,
+}
+
+/// What can be looked at for next to nothing, to see whether a pass is due: Open vSwitch's sockets (a restarted daemon
+/// makes new ones) and the list of devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fingerprint {
+    sockets: Vec<Option<(u64, i64, i64)>>,
+    devices: BTreeMap<u32, String>,
+}
+
+/// The node this runs on.
+#[derive(Debug, Clone)]
+pub struct Node {
+    /// Its Open vSwitch.
+    pub ovs: Ovs,
+}
+
+impl Node {
+    /// See [`Fingerprint`].
+    #[must_use]
+    pub fn fingerprint(&self, bridge: Option<&str>) -> Fingerprint {
+        let paths = [Some(self.ovs.database_socket()), bridge.map(|bridge| self.ovs.bridge_socket(bridge))];
+        let identity = |path: std::path::PathBuf| {
+            let meta = std::fs::metadata(path).ok()?;
+            Some((meta.ino(), meta.ctime(), meta.ctime_nsec()))
+        };
+        let sockets = paths.into_iter().flatten().map(identity).collect();
+        let devices = nix::net::if_::if_nameindex();
+        let devices = devices.iter().flat_map(|list| list.iter());
+        let devices = devices.map(|device| (device.index(), device.name().to_string_lossy().into_owned())).collect();
+        Fingerprint { sockets, devices }
+    }
+
+    /// Makes the node match the target as far as it can.
+    ///
+    /// # Errors
+    /// The node cannot be observed. Changes that fail are in [`Pass::errors`]; the rest goes on.
+    pub fn pass(&self, target: &Target) -> Result<Pass, NodeError> {
+        let (observed, plan) = self.compare(target)?;
+        if plan.changes.is_empty() {
+            return Ok(Pass { observed, plan, made: vec![], errors: vec![] });
+        }
+        let made: Vec<&'static str> = plan.changes.iter().map(Change::kind).collect();
+        let mut errors = vec![];
+        for line in self.ovs.encode(&plan.changes) {
+            tracing::debug!(program = line.program, args = ?line.args, stdin = line.stdin, "run");
+            if let Err(error) = run(&line) {
+                tracing::warn!(%error, "a change failed");
+                errors.push(error.to_string());
+                errors.truncate(MAX_ERRORS);
+            }
+        }
+        let (observed, plan) = self.compare(target)?;
+        Ok(Pass { observed, plan, made, errors })
+    }
+
+    /// Observes and plans. The entries of others are only asked for if there is something to install: there may be many,
+    /// and they only matter where they are in the place of one of ours.
+    fn compare(&self, target: &Target) -> Result<(Observed, Plan), NodeError> {
+        let mut observed = self.observe(&target.config)?;
+        let first = plan(&target.config, &target.flows, &observed);
+        let bridge = target.config.bridge.name.as_str();
+        let edits = first.changes.iter().any(|change| matches!(change, Change::EditFlows { .. }));
+        if !edits || !observed.bridges.contains_key(bridge) {
+            return Ok((observed, first));
+        }
+        observed.flows = flow::parse_dump(&run(&self.ovs.dump_flows(bridge, true))?)?;
+        let second = plan(&target.config, &target.flows, &observed);
+        Ok((observed, second))
+    }
+
+    fn observe(&self, config: &NodeConfig) -> Result<Observed, NodeError> {
+        let database = ovsdb::parse(&run(&self.ovs.list())?)?;
+        let [ipv4, ipv6] = encode::show_default_routes();
+        // A kernel without IPv6 has no routes of it, which ip calls an error.
+        let (ipv4, ipv6) = (run(&ipv4)?, run(&ipv6).unwrap_or_default());
+        let links = link::parse_links(&run(&encode::show_links())?, &[&ipv4, &ipv6])?;
+        let mut observed = Observed {
+            ovs: database.ovs,
+            bridges: database.bridges,
+            ports: database.ports,
+            links,
+            ..Observed::default()
+        };
+        let bridge = config.bridge.name.as_str();
+        if observed.owns_bridge(bridge, config.site_id) {
+            observed.flows = flow::parse_dump(&run(&self.ovs.dump_flows(bridge, false))?)?;
+            observed.no_flood = encode::parse_ports(&run(&self.ovs.show(bridge))?);
+        } else if config.bridge.datapath_type == DatapathType::Auto {
+            observed.kernel_datapath = run(&Ovs::probe_kernel_datapath()).is_ok();
+        }
+        let devices = desired::offload_devices(config, &observed);
+        observed.offloads = devices.into_iter().filter_map(|device| Some((device.clone(), offloads(&device)?))).collect();
+        Ok(observed)
+    }
+}
+
+/// The offloads of a device, unless it went away while we looked (a pod's namespace goes before its port).
+fn offloads(device: &Device) -> Option<Offloads> {
+    let printed = run(&encode::show_offloads(device)).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()?;
+    link::parse_offloads(&printed).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()
+}

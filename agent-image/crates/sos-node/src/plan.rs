@@ -1,0 +1,473 @@
+//! The difference between what shall be and what is.
+//!
+//! The order of the changes is part of the answer. A port that is not base may exist only where a broadcast can neither
+//! leave by it nor come in by it, so ports are taken away before entries that guard them, and entries and "no flood" of
+//! existing ports come before new ports:
+//!
+//! 1. devices; 2. the bridge, its settings, ports taken off; 3. no flood; 4. base entries; 5. ports put on;
+//! 6. no flood of those; 7. offloads; 8. devices that nobody uses any more.
+//!
+//! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
+//! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
+
+use std::collections::BTreeMap;
+
+use crate::change::Change;
+use crate::config::{NodeConfig, Presence, Tunnel};
+use crate::desired::{self, DesiredPort, PortKind};
+use crate::flow::{Flow, FlowKey};
+use crate::observed::{Controller, Link, OFFLOADS_KEY, Observed, Port, Vxlan, link_alias};
+use crate::ovsdb::{Row, text};
+
+/// Something that is not as the config wants it and that no change mends.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// The bridge's name is taken.
+    #[error("bridge {bridge} was not made for this site and is left alone")]
+    ForeignBridge {
+        /// The bridge.
+        bridge: String,
+    },
+    /// A bridge that shall go carries others' ports.
+    #[error("bridge {bridge} is kept as long as others' ports are on it: {}", ports.join(", "))]
+    BridgeInUse {
+        /// The bridge.
+        bridge: String,
+        /// Ports of others.
+        ports: Vec<String>,
+    },
+    /// A port cannot be on the bridge.
+    #[error("port {port} is refused: {reason}")]
+    Refused {
+        /// The port.
+        port: String,
+        /// Why.
+        reason: String,
+    },
+    /// A device is not there yet.
+    #[error("port {port} is waited for: there is no such device")]
+    Waiting {
+        /// The port.
+        port: String,
+    },
+    /// Another port has its number.
+    #[error("port {port} has the number {number} instead of {wanted}, so entries with port numbers miss it")]
+    PortNumber {
+        /// The port.
+        port: String,
+        /// The number it shall have.
+        wanted: u16,
+        /// The number it has.
+        number: u16,
+    },
+    /// Open vSwitch complains.
+    #[error("port {port}: {error}")]
+    PortError {
+        /// The port.
+        port: String,
+        /// The complaint.
+        error: String,
+    },
+    /// A device takes only smaller packets than the bridge.
+    #[error("port {port} has an MTU of {mtu}, the bridge {wanted}")]
+    Mtu {
+        /// The port.
+        port: String,
+        /// Its MTU.
+        mtu: u32,
+        /// The bridge's.
+        wanted: u32,
+    },
+    /// Somebody else has an entry in a base entry's place.
+    #[error("base entry `{key}` is not installed: an entry of cookie {cookie:#x} with other actions is in its place")]
+    FlowTaken {
+        /// The place.
+        key: FlowKey,
+        /// Whose entry it is.
+        cookie: u64,
+    },
+    /// Segmentation offload is expected and off.
+    #[error("Open vSwitch runs without userspace-tso-enable: offloads of the ports are switched off")]
+    TsoOff,
+}
+
+impl Problem {
+    /// Whether somebody has to do something about it; the others pass or only cost speed.
+    #[must_use]
+    pub fn is_fault(&self) -> bool {
+        !matches!(self, Self::Waiting { .. } | Self::BridgeInUse { .. } | Self::Mtu { .. } | Self::TsoOff)
+    }
+
+    /// The port it is about.
+    #[must_use]
+    pub fn port(&self) -> Option<&str> {
+        match self {
+            Self::Refused { port, .. }
+            | Self::Waiting { port }
+            | Self::PortNumber { port, .. }
+            | Self::PortError { port, .. }
+            | Self::Mtu { port, .. } => Some(port),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be done and what cannot be.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In the order in which they are to be made.
+    pub changes: Vec<Change>,
+    /// What no change mends.
+    pub problems: Vec<Problem>,
+}
+
+/// Compares a config with what there is. `base_flows` are the config's base entries as Open vSwitch prints them
+/// ([`crate::flow::parse_base_flows`]).
+#[must_use]
+pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Plan {
+    let bridge = config.bridge.name.as_str();
+    let mut planner = Planner { config, observed, phases: Phases::default(), problems: vec![] };
+    let exists = observed.bridges.contains_key(bridge);
+    if config.state == Presence::Present && exists && !observed.owns_bridge(bridge, config.site_id) {
+        planner.problems.push(Problem::ForeignBridge { bridge: bridge.to_owned() });
+        return planner.finish();
+    }
+    planner.leftover_ports();
+    planner.leftover_bridges();
+    if config.state == Presence::Present {
+        planner.bridge();
+        planner.tunnels();
+        planner.ports();
+        planner.flows(base_flows);
+        planner.offloads();
+    }
+    planner.leftover_links();
+    planner.finish()
+}
+
+/// Changes by the step at which they are made; see the top of this file.
+#[derive(Default)]
+struct Phases {
+    links: Vec<Change>,
+    database: Vec<Change>,
+    no_flood: Vec<Change>,
+    flows: Vec<Change>,
+    attach: Vec<Change>,
+    no_flood_new: Vec<Change>,
+    offloads: Vec<Change>,
+    unlink: Vec<Change>,
+}
+
+struct Planner<'a> {
+    config: &'a NodeConfig,
+    observed: &'a Observed,
+    phases: Phases,
+    problems: Vec<Problem>,
+}
+
+impl<'a> Planner<'a> {
+    fn finish(self) -> Plan {
+        let p = self.phases;
+        let steps =
+            [p.links, p.database, p.no_flood, p.flows, p.attach, p.no_flood_new, p.offloads, p.unlink];
+        Plan { changes: steps.into_iter().flatten().collect(), problems: self.problems }
+    }
+
+    fn bridge_name(&self) -> &'a str {
+        self.config.bridge.name.as_str()
+    }
+
+    fn owns_port(&self, name: &str) -> bool {
+        self.observed.owns_port(name, self.config.site_id)
+    }
+
+    /// Ports of ours that the config does not have, or has elsewhere, go.
+    fn leftover_ports(&mut self) {
+        let wanted: Vec<DesiredPort> = desired::ports(self.config);
+        for (name, port) in &self.observed.ports {
+            let Some(bridge) = self.observed.bridge_of(name).filter(|_| self.owns_port(name)) else { continue };
+            if bridge != self.bridge_name() || !wanted.iter().any(|wanted| wanted.name == *name) {
+                self.detach(bridge, name, port);
+            }
+        }
+    }
+
+    fn detach(&mut self, bridge: &str, name: &str, port: &Port) {
+        self.phases.database.push(Change::DeletePort { bridge: bridge.to_owned(), name: name.to_owned() });
+        let which = desired::parse_offloads(text(&port.row, OFFLOADS_KEY));
+        if (which.tx || which.gro) && self.observed.links.contains_key(name) {
+            let device = crate::observed::Device { netns: None, name: name.to_owned() };
+            self.phases.offloads.push(Change::SetOffloads { device, which, on: true });
+        }
+    }
+
+    /// Bridges of ours that the config does not have go, unless others use them.
+    fn leftover_bridges(&mut self) {
+        for (name, bridge) in &self.observed.bridges {
+            let kept = self.config.state == Presence::Present && name == self.bridge_name();
+            if kept || !self.observed.owns_bridge(name, self.config.site_id) {
+                continue;
+            }
+            let others = bridge.ports.iter().filter(|port| *port != name && !self.owns_port(port));
+            let others: Vec<String> = others.cloned().collect();
+            if others.is_empty() {
+                self.phases.database.push(Change::DeleteBridge { name: name.clone() });
+                continue;
+            }
+            if !bridge.controllers.is_empty() {
+                self.phases.database.push(Change::SetControllers { bridge: name.clone(), targets: vec![] });
+            }
+            self.problems.push(Problem::BridgeInUse { bridge: name.clone(), ports: others });
+            if name == self.bridge_name() {
+                self.flows(&[]);
+            }
+        }
+    }
+
+    /// Devices of ours that the config does not have go, after their ports.
+    fn leftover_links(&mut self) {
+        for (name, link) in &self.observed.links {
+            let ours = self.observed.owns_link(name, self.config.site_id) && link.kind.as_deref() == Some("vxlan");
+            if ours && !self.config.tunnels.iter().any(|tunnel| tunnel.name.as_str() == name) {
+                self.phases.unlink.push(Change::DeleteLink { name: name.clone() });
+            }
+        }
+    }
+
+    fn bridge(&mut self) {
+        let name = self.bridge_name().to_owned();
+        let wanted = desired::bridge_row(self.config, self.observed);
+        let observed = self.observed.bridges.get(&name);
+        match observed {
+            None => self.phases.database.push(Change::AddBridge { name: name.clone(), row: wanted }),
+            Some(bridge) => {
+                let row = missing(wanted, &bridge.row);
+                if !row.is_empty() {
+                    self.phases.database.push(Change::SetBridge { name: name.clone(), row });
+                }
+            }
+        }
+        self.local_mtu(&name);
+        let wanted = desired::controllers(self.config);
+        let current = observed.map_or(&[][..], |bridge| &bridge.controllers);
+        if !same_controllers(&wanted, current) {
+            let targets = wanted.into_iter().map(|controller| controller.target).collect();
+            self.phases.database.push(Change::SetControllers { bridge: name, targets });
+        }
+    }
+
+    /// The local port follows the smallest MTU of the others unless it is given one.
+    fn local_mtu(&mut self, bridge: &str) {
+        let wanted = Row::from([("mtu_request".to_owned(), self.config.bridge.mtu.to_string())]);
+        let current = self.observed.ports.get(bridge).map(|port| port.interface.clone()).unwrap_or_default();
+        let interface = missing(wanted, &current);
+        if !interface.is_empty() {
+            let port = Row::new();
+            self.phases.database.push(Change::SetPort { name: bridge.to_owned(), port, interface });
+        }
+    }
+
+    fn tunnels(&mut self) {
+        for tunnel in &self.config.tunnels {
+            match self.observed.links.get(tunnel.name.as_str()) {
+                None => self.add_tunnel(tunnel),
+                Some(link) => self.mend_tunnel(tunnel, link),
+            }
+        }
+    }
+
+    fn add_tunnel(&mut self, tunnel: &Tunnel) {
+        self.phases.links.push(Change::AddTunnel {
+            name: tunnel.name.to_string(),
+            vni: tunnel.vni,
+            remote: tunnel.remote,
+            udp_port: tunnel.udp_port,
+            mtu: self.config.bridge.mtu,
+            alias: link_alias(self.config.site_id),
+        });
+    }
+
+    fn mend_tunnel(&mut self, tunnel: &Tunnel, link: &Link) {
+        let name = tunnel.name.to_string();
+        let ours = self.observed.owns_link(&name, self.config.site_id);
+        if !ours && foreign_tunnel(tunnel, link) {
+            return; // `refusal` says so.
+        }
+        if ours && !fits(tunnel, link) {
+            self.phases.links.push(Change::DeleteLink { name });
+            return self.add_tunnel(tunnel);
+        }
+        if !ours {
+            let alias = link_alias(self.config.site_id);
+            self.phases.links.push(Change::TagLink { name: name.clone(), alias });
+        }
+        let mtu = self.config.bridge.mtu;
+        if link.mtu != mtu {
+            self.phases.links.push(Change::SetLinkMtu { name, mtu });
+        }
+    }
+
+    fn ports(&mut self) {
+        for port in desired::ports(self.config) {
+            let link = self.observed.links.get(&port.name);
+            let attached = self.observed.bridge_of(&port.name);
+            if let Some(reason) = self.refusal(&port, link, attached) {
+                self.problems.push(Problem::Refused { port: port.name.clone(), reason });
+                if let (Some(bridge), true) = (attached, self.owns_port(&port.name)) {
+                    self.detach(bridge, &port.name, &self.observed.ports[&port.name]);
+                }
+                continue;
+            }
+            if link.is_none() && port.kind != PortKind::Tunnel {
+                self.problems.push(Problem::Waiting { port: port.name.clone() });
+            }
+            if let Some(link) = link {
+                self.link_state(&port, link);
+            }
+            match attached {
+                Some(bridge) if bridge == self.bridge_name() => self.mend_port(&port, link),
+                _ if link.is_some() || port.kind == PortKind::Tunnel => self.attach(&port),
+                _ => {}
+            }
+        }
+    }
+
+    /// Why a port must not be on the bridge.
+    fn refusal(&self, port: &DesiredPort, link: Option<&Link>, attached: Option<&str>) -> Option<String> {
+        if let Some(bridge) = attached.filter(|b| *b != self.bridge_name() && !self.owns_port(&port.name)) {
+            return Some(format!("it is on bridge {bridge}"));
+        }
+        let link = link?;
+        if let Some(master) = link.master.as_deref().filter(|master| *master != "ovs-system") {
+            return Some(format!("it belongs to {master}"));
+        }
+        match port.kind {
+            PortKind::Uplink if link.default_route => Some("it carries the node's default route".to_owned()),
+            PortKind::Uplink => link.addresses.first().map(|address| format!("it carries the address {address}")),
+            PortKind::Tunnel => {
+                let tunnel = self.config.tunnels.iter().find(|tunnel| tunnel.name.as_str() == port.name)?;
+                let ours = self.observed.owns_link(&port.name, self.config.site_id);
+                (!ours && foreign_tunnel(tunnel, link)).then(|| "a device of that name is not ours".to_owned())
+            }
+            PortKind::Agent => None,
+        }
+    }
+
+    fn link_state(&mut self, port: &DesiredPort, link: &Link) {
+        let replaced = self.phases.links.iter().any(|c| matches!(c, Change::AddTunnel { name, .. } if *name == port.name));
+        if !link.up && !replaced {
+            self.phases.links.push(Change::SetLinkUp { name: port.name.clone() });
+        }
+        let wanted = self.config.bridge.mtu;
+        if link.mtu < wanted && port.kind != PortKind::Tunnel {
+            self.problems.push(Problem::Mtu { port: port.name.clone(), mtu: link.mtu, wanted });
+        }
+    }
+
+    /// The offloads a port's row shall remember: those it remembers, else those that are on now.
+    fn remembered(&self, port: &DesiredPort) -> Option<String> {
+        if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
+            return None;
+        }
+        let row = self.observed.ports.get(&port.name).map(|port| &port.row);
+        let known = row.and_then(|row| row.get(OFFLOADS_KEY)).filter(|_| self.owns_port(&port.name));
+        let device = crate::observed::Device { netns: None, name: port.name.clone() };
+        known.cloned().or_else(|| self.observed.offloads.get(&device).copied().map(desired::encode_offloads))
+    }
+
+    fn attach(&mut self, port: &DesiredPort) {
+        let bridge = self.bridge_name().to_owned();
+        self.phases.attach.push(Change::AddPort {
+            bridge: bridge.clone(),
+            name: port.name.clone(),
+            port: port.port_row(self.config.site_id, self.remembered(port)),
+            interface: port.interface_row(),
+        });
+        if port.no_flood() {
+            let port = port.name.clone();
+            self.phases.no_flood_new.push(Change::SetNoFlood { bridge, port, no_flood: true });
+        }
+    }
+
+    /// A port that is on the bridge. Others' ports are left alone even under a name of the config.
+    fn mend_port(&mut self, wanted: &DesiredPort, link: Option<&Link>) {
+        let name = wanted.name.clone();
+        let observed = &self.observed.ports[&name];
+        if self.owns_port(&name) {
+            let port = missing(wanted.port_row(self.config.site_id, self.remembered(wanted)), &observed.row);
+            let interface = missing(wanted.interface_row(), &observed.interface);
+            if !port.is_empty() || !interface.is_empty() {
+                self.phases.database.push(Change::SetPort { name: name.clone(), port, interface });
+            }
+            if self.observed.no_flood.get(&name).is_some_and(|no_flood| *no_flood != wanted.no_flood()) {
+                let (bridge, no_flood) = (self.bridge_name().to_owned(), wanted.no_flood());
+                self.phases.no_flood.push(Change::SetNoFlood { bridge, port: name.clone(), no_flood });
+            }
+        }
+        if let Some(number) = observed.ofport.filter(|number| *number != wanted.ofport) {
+            self.problems.push(Problem::PortNumber { port: name.clone(), wanted: wanted.ofport, number });
+        }
+        if let (Some(error), Some(_)) = (&observed.error, link) {
+            self.problems.push(Problem::PortError { port: name, error: error.clone() });
+        }
+    }
+
+    fn flows(&mut self, wanted: &[Flow]) {
+        let current: BTreeMap<&FlowKey, &Flow> = self.observed.flows.iter().map(|flow| (&flow.key, flow)).collect();
+        let keys: std::collections::BTreeSet<&FlowKey> = wanted.iter().map(|flow| &flow.key).collect();
+        let mut add = vec![];
+        for flow in wanted {
+            match current.get(&flow.key) {
+                Some(there) if there.actions == flow.actions && (there.cookie == flow.cookie || !there.is_base()) => {}
+                Some(there) if !there.is_base() => {
+                    self.problems.push(Problem::FlowTaken { key: flow.key.clone(), cookie: there.cookie });
+                }
+                _ => add.push(flow.clone()),
+            }
+        }
+        let stale = self.observed.flows.iter().filter(|flow| flow.is_base() && !keys.contains(&flow.key));
+        let remove: Vec<Flow> = stale.cloned().collect();
+        if !add.is_empty() || !remove.is_empty() {
+            let bridge = self.bridge_name().to_owned();
+            self.phases.flows.push(Change::EditFlows { bridge, add, remove });
+        }
+    }
+
+    fn offloads(&mut self) {
+        if self.config.bridge.userspace_tso
+            && !self.observed.ovs.tso
+            && desired::datapath_type(self.config, self.observed) == "netdev"
+        {
+            self.problems.push(Problem::TsoOff);
+        }
+        for device in desired::offload_devices(self.config, self.observed) {
+            let which = self.observed.offloads.get(&device).copied().unwrap_or_default();
+            let refused = self.problems.iter().any(
+                |p| matches!(p, Problem::Refused { port, .. } if device.netns.is_none() && *port == device.name),
+            );
+            if (which.tx || which.gro) && !refused {
+                self.phases.offloads.push(Change::SetOffloads { device, which, on: false });
+            }
+        }
+    }
+}
+
+/// The columns that are not as wanted.
+fn missing(wanted: Row, current: &Row) -> Row {
+    wanted.into_iter().filter(|(column, value)| text(current, column) != value).collect()
+}
+
+fn same_controllers(wanted: &[Controller], current: &[Controller]) -> bool {
+    let bare = |controller: &Controller| Controller { connected: false, ..controller.clone() };
+    current.iter().map(bare).eq(wanted.iter().cloned())
+}
+
+fn fits(tunnel: &Tunnel, link: &Link) -> bool {
+    let wanted = Vxlan { vni: tunnel.vni, remote: tunnel.remote, udp_port: tunnel.udp_port };
+    link.vxlan.as_ref() == Some(&wanted)
+}
+
+/// A device without any mark that is exactly the tunnel is one we were about to mark when we were stopped.
+fn foreign_tunnel(tunnel: &Tunnel, link: &Link) -> bool {
+    link.alias.is_some() || !fits(tunnel, link)
+}

@@ -1,0 +1,88 @@
+//! When to look at the node. Pure: `now` and what was seen are arguments.
+
+use std::time::{Duration, Instant};
+
+/// Time between two looks when nothing seems to change: how long somebody's hand on the switch goes unnoticed.
+pub const PERIOD: Duration = Duration::from_secs(5);
+/// First wait after a failure.
+pub const BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// Longest wait after a failure. A restart of Open vSwitch is seen by its sockets, not by waiting.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(5);
+
+/// Decides when a pass is due.
+#[derive(Debug)]
+pub struct Schedule<F> {
+    due: Instant,
+    backoff: Duration,
+    seen: Option<F>,
+}
+
+impl<F: PartialEq> Schedule<F> {
+    /// The first pass is due at once.
+    #[must_use]
+    pub fn new(now: Instant) -> Self {
+        Self { due: now, backoff: BACKOFF_MIN, seen: None }
+    }
+
+    /// Takes what the surroundings look like, and makes a pass due if they changed.
+    pub fn observe(&mut self, seen: F, now: Instant) {
+        if self.seen.as_ref() != Some(&seen) {
+            self.seen = Some(seen);
+            self.wake(now);
+        }
+    }
+
+    /// Makes a pass due at once.
+    pub fn wake(&mut self, now: Instant) {
+        self.due = now;
+        self.backoff = BACKOFF_MIN;
+    }
+
+    /// Whether a pass is due.
+    #[must_use]
+    pub fn is_due(&self, now: Instant) -> bool {
+        now >= self.due
+    }
+
+    /// A pass ended with everything as it shall be, or not.
+    pub fn ended(&mut self, well: bool, now: Instant) {
+        if well {
+            self.due = now + PERIOD;
+            self.backoff = BACKOFF_MIN;
+        } else {
+            self.due = now + self.backoff;
+            self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_wait_longer_and_longer_and_a_change_ends_the_wait() {
+        let mut now = Instant::now();
+        let mut schedule = Schedule::new(now);
+        schedule.observe(1, now);
+        let mut waits = vec![];
+        for _ in 0..7 {
+            assert!(schedule.is_due(now));
+            schedule.ended(false, now);
+            let start = now;
+            while !schedule.is_due(now) {
+                now += Duration::from_millis(100);
+            }
+            waits.push((now - start).as_millis());
+        }
+        assert_eq!(waits, [200, 400, 800, 1600, 3200, 5000, 5000]);
+        schedule.ended(false, now);
+        schedule.observe(1, now);
+        assert!(!schedule.is_due(now));
+        schedule.observe(2, now);
+        assert!(schedule.is_due(now));
+        schedule.ended(true, now);
+        assert!(!schedule.is_due(now + PERIOD - Duration::from_millis(1)));
+        assert!(schedule.is_due(now + PERIOD));
+    }
+}

@@ -1,0 +1,99 @@
+//! `/healthz`, `/readyz`, `/status` and `/metrics`.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use prometheus_client::registry::Registry;
+
+use crate::status::Status;
+
+/// Without a look at the node for so long the loop is stuck: commands have deadlines that add up to less.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+/// What the loop shows to HTTP clients.
+#[derive(Debug)]
+pub struct Shared {
+    snapshot: Mutex<(Status, Instant)>,
+    registry: Registry,
+}
+
+impl Shared {
+    /// Starts with a status.
+    #[must_use]
+    pub fn new(status: Status, registry: Registry, now: Instant) -> Arc<Self> {
+        Arc::new(Self { snapshot: Mutex::new((status, now)), registry })
+    }
+
+    /// Shows a status, if there is a new one, and that the loop is alive.
+    pub fn update(&self, status: Option<&Status>, now: Instant) {
+        // A thread that panicked while holding this cannot have left half a value: it is replaced as a whole.
+        let mut snapshot = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        snapshot.1 = now;
+        if let Some(status) = status {
+            snapshot.0 = status.clone();
+        }
+    }
+
+    fn read(&self) -> (Status, Instant) {
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Serves from a thread of its own until the process ends.
+///
+/// # Errors
+/// The address cannot be listened on.
+pub fn start(address: SocketAddr, shared: Arc<Shared>) -> std::io::Result<SocketAddr> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    let bound = listener.local_addr()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    std::thread::Builder::new().name("http".into()).spawn(move || {
+        let served = runtime.block_on(async {
+            axum::serve(tokio::net::TcpListener::from_std(listener)?, router(shared)).await
+        });
+        if let Err(error) = served {
+            tracing::error!(%error, "the HTTP server ended");
+        }
+    })?;
+    Ok(bound)
+}
+
+fn router(shared: Arc<Shared>) -> Router {
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/status", get(status))
+        .route("/metrics", get(metrics))
+        .with_state(shared)
+}
+
+async fn healthz(State(shared): State<Arc<Shared>>) -> (StatusCode, &'static str) {
+    if shared.read().1.elapsed() < STUCK_AFTER {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "the loop is stuck\n")
+    }
+}
+
+async fn readyz(State(shared): State<Arc<Shared>>) -> (StatusCode, String) {
+    let (status, _) = shared.read();
+    let code = if status.applied { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, format!("{:?}: {}\n", status.state, status.message))
+}
+
+async fn status(State(shared): State<Arc<Shared>>) -> Result<String, StatusCode> {
+    serde_json::to_string(&shared.read().0).map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+async fn metrics(State(shared): State<Arc<Shared>>) -> Result<String, StatusCode> {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &shared.registry)
+        .map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
+    Ok(text)
+}

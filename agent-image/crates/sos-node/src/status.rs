@@ -1,0 +1,216 @@
+//! How a node stands (spec/node-config.md, section 4).
+
+use serde::Serialize;
+
+use crate::config::{NodeConfig, Presence};
+use crate::desired::{self, PortKind};
+use crate::observed::Observed;
+use crate::plan::{Plan, Problem};
+
+/// Most problems that a message names; the rest is a number.
+const MAX_NAMED_PROBLEMS: usize = 8;
+
+/// Where the node is on its way to what its config says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum State {
+    /// There is no config yet.
+    Pending,
+    /// Changes are outstanding, or Open vSwitch does not answer; it is being tried again.
+    Progressing,
+    /// All is as it shall be. Devices that are waited for do not count.
+    Ready,
+    /// Something is not as it shall be and will not be before somebody acts.
+    Failed,
+}
+
+/// How a port stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub enum PortState {
+    /// On the bridge, with a carrier.
+    Up,
+    /// On the bridge, without.
+    Down,
+    /// There is no such device yet.
+    Waiting,
+    /// It must not be on the bridge.
+    Refused,
+    /// Open vSwitch or its number is at fault.
+    Error,
+}
+
+impl PortState {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Up, Self::Down, Self::Waiting, Self::Refused, Self::Error];
+}
+
+/// A port of the config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PortStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is: `Uplink`, `Tunnel` or `Agent`.
+    pub kind: &'static str,
+    /// The OpenFlow port number it has.
+    pub ofport: Option<u16>,
+    /// How it stands.
+    pub state: PortState,
+}
+
+/// A controller of the config.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ControllerStatus {
+    /// Where it listens.
+    pub target: String,
+    /// Whether the bridge is connected to it.
+    pub connected: bool,
+}
+
+/// The status file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Status {
+    /// The node.
+    pub node: String,
+    /// Its site.
+    pub site: String,
+    /// Generation of the config in force.
+    pub generation: u64,
+    /// Its hash.
+    pub hash: String,
+    /// Where the node is.
+    pub state: State,
+    /// Why, for people.
+    pub message: String,
+    /// Datapath id, 16 hexadecimal digits.
+    pub datapath_id: String,
+    /// The bridge, if it is there.
+    pub bridge: Option<String>,
+    /// Ports of the config.
+    pub ports: Vec<PortStatus>,
+    /// Controllers of the config.
+    pub controllers: Vec<ControllerStatus>,
+    /// Version of Open vSwitch, empty if unknown.
+    pub ovs_version: String,
+    /// Whether the config is applied and, if it wants one, the bridge is there: what `/readyz` says.
+    pub applied: bool,
+}
+
+impl Status {
+    /// Before there is any config.
+    #[must_use]
+    pub fn pending(node: &str, message: String) -> Self {
+        Self {
+            node: node.to_owned(),
+            site: String::new(),
+            generation: 0,
+            hash: String::new(),
+            state: State::Pending,
+            message,
+            datapath_id: String::new(),
+            bridge: None,
+            ports: vec![],
+            controllers: vec![],
+            ovs_version: String::new(),
+            applied: false,
+        }
+    }
+
+    /// What cannot be told without an answer of Open vSwitch.
+    #[must_use]
+    pub fn unreachable(config: &NodeConfig, error: &str) -> Self {
+        let empty = Observed::default();
+        let plan = Plan::default();
+        let status = Self::describe(config, &empty, &plan, &[error.to_owned()]);
+        Self { applied: false, ..status }
+    }
+
+    /// How things stand after a pass. `errors` are of commands that failed in it.
+    #[must_use]
+    pub fn describe(config: &NodeConfig, observed: &Observed, plan: &Plan, errors: &[String]) -> Self {
+        let name = config.bridge.name.as_str();
+        let there = observed.owns_bridge(name, config.site_id);
+        let settled = plan.changes.is_empty() && errors.is_empty();
+        Self {
+            node: config.node.clone(),
+            site: config.site.clone(),
+            generation: config.generation,
+            hash: config.hash.clone(),
+            state: state(plan, settled),
+            message: message(config, plan, errors),
+            datapath_id: config.bridge.datapath_id.to_string(),
+            bridge: there.then(|| name.to_owned()),
+            ports: ports(config, observed, plan),
+            controllers: controllers(config, observed),
+            ovs_version: observed.ovs.version.clone(),
+            applied: settled && (there || config.state == Presence::Absent),
+        }
+    }
+}
+
+fn state(plan: &Plan, settled: bool) -> State {
+    let in_use = |problem: &Problem| matches!(problem, Problem::BridgeInUse { .. });
+    if plan.problems.iter().any(Problem::is_fault) {
+        State::Failed
+    } else if !settled || plan.problems.iter().any(in_use) {
+        State::Progressing
+    } else {
+        State::Ready
+    }
+}
+
+fn message(config: &NodeConfig, plan: &Plan, errors: &[String]) -> String {
+    let mut parts: Vec<String> = errors.to_vec();
+    if parts.is_empty() && !plan.changes.is_empty() {
+        parts.push(format!("{} changes are outstanding", plan.changes.len()));
+    }
+    parts.extend(plan.problems.iter().take(MAX_NAMED_PROBLEMS).map(ToString::to_string));
+    if let Some(more) = plan.problems.len().checked_sub(MAX_NAMED_PROBLEMS).filter(|more| *more > 0) {
+        parts.push(format!("and {more} more"));
+    }
+    match (parts.is_empty(), config.state) {
+        (true, Presence::Present) => "as configured".to_owned(),
+        (true, Presence::Absent) => "removed".to_owned(),
+        _ => parts.join("; "),
+    }
+}
+
+fn ports(config: &NodeConfig, observed: &Observed, plan: &Plan) -> Vec<PortStatus> {
+    let status = |port: desired::DesiredPort| PortStatus {
+        state: port_state(&port.name, observed, plan),
+        kind: match port.kind {
+            PortKind::Uplink => "Uplink",
+            PortKind::Tunnel => "Tunnel",
+            PortKind::Agent => "Agent",
+        },
+        ofport: observed.ports.get(&port.name).and_then(|port| port.ofport),
+        name: port.name,
+    };
+    desired::ports(config).into_iter().map(status).collect()
+}
+
+fn port_state(name: &str, observed: &Observed, plan: &Plan) -> PortState {
+    let told = plan.problems.iter().filter(|problem| problem.port() == Some(name)).find_map(|problem| match problem {
+        Problem::Refused { .. } => Some(PortState::Refused),
+        Problem::Waiting { .. } => Some(PortState::Waiting),
+        Problem::PortNumber { .. } | Problem::PortError { .. } => Some(PortState::Error),
+        _ => None,
+    });
+    told.unwrap_or_else(|| match (observed.links.get(name), observed.ports.contains_key(name)) {
+        (None, _) => PortState::Waiting,
+        (Some(link), true) if link.up && link.carrier => PortState::Up,
+        _ => PortState::Down,
+    })
+}
+
+fn controllers(config: &NodeConfig, observed: &Observed) -> Vec<ControllerStatus> {
+    let bridge = observed.bridges.get(config.bridge.name.as_str());
+    let connected = |target: &str| {
+        let mut there = bridge.into_iter().flat_map(|bridge| &bridge.controllers);
+        there.any(|controller| controller.target == target && controller.connected)
+    };
+    let status = |target: &crate::config::ControllerTarget| ControllerStatus {
+        target: target.as_str().to_owned(),
+        connected: connected(target.as_str()),
+    };
+    config.controllers.iter().map(status).collect()
+}
