@@ -80,7 +80,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter per option
     path2_rtt: Annotated[str | None, typer.Option(help="Round trip of the second path.")] = None,
     path2_loss: Annotated[str | None, typer.Option(help="Loss of the second path.")] = None,
     path2_queue: Annotated[str | None, typer.Option(help="Queue of the second path.")] = None,
-    example: Annotated[Path | None, typer.Option(help="Folder or file with custom resources.")] = None,
+    example: Annotated[list[Path] | None, typer.Option(help="Folder or file with custom resources; repeat for more.")] = None,
     no_service: Annotated[bool, typer.Option("--no-service", help="Leave the example's SosServices out.")] = False,
     name: Annotated[str | None, typer.Option(help="A name for the lab.")] = None,
     as_json: JsonOption = False,
@@ -94,7 +94,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter per option
         services=not no_service,
         name=name,
     )
-    built = lab.up(options if example is None else replace(options, example=example), say)
+    built = lab.up(replace(options, examples=tuple(example)) if example else options, say)
     _print_status([built], as_json)
 
 

@@ -13,7 +13,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from sos_compile import AgentAllocation, Allocations, LoadError, Node, Observed, Settings, World, compile_world
+from sos_compile import AgentAllocation, Allocations, LoadError, Namespace, Node, Observed, Settings, World, compile_world
 from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
 from sos_compile.world import Json, Loaded
@@ -89,6 +89,7 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
     world = World(
         objects=objects,
         nodes=nodes,
+        namespaces=tuple(Namespace(name=name) for name in sorted({_key(loaded)[1] for loaded in objects} - {""})),
         settings=Settings(generation=generation),
         observed=Observed(endpoints={CONTROLLER: (endpoint,)}, allocations=allocations),
     )

@@ -39,7 +39,7 @@ class Options:
     topology: str = "figure8"
     path1: PathOptions | None = None
     path2: PathOptions | None = None
-    example: Path = _REPOSITORY / "examples" / "01-two-sites"
+    examples: tuple[Path, ...] = (_REPOSITORY / "examples" / "01-two-sites",)
     services: bool = True
     name: str | None = None
 
@@ -208,7 +208,7 @@ def up(options: Options, report: Report = silent) -> Lab:
     if os.geteuid() != 0:
         raise LabError("a lab needs root: it makes network namespaces")
     topology = options.build()
-    objects = declare.load([options.example], services=options.services)
+    objects = declare.load(options.examples, services=options.services)
     documents = declare.compile_lab(objects, topology, 1, Allocations())
     programs = find_programs(dict(os.environ))
     lab = Lab(_new_folder(), report)
@@ -234,7 +234,13 @@ def _first_facts(options: Options, topology: Topology, programs: Programs) -> di
     numbered = (f"{options.topology}-{number}" for number in range(2, len(names) + 3))
     name = options.name or next(name for name in (options.topology, *numbered) if name not in names)
     paths = [asdict(options.path1 or chosen.path1), asdict(options.path2 or chosen.path2)]
-    return {"name": name, "topology": topology.name, "paths": paths, "programs": asdict(programs), "example": str(options.example)}
+    return {
+        "name": name,
+        "topology": topology.name,
+        "paths": paths,
+        "programs": asdict(programs),
+        "examples": [str(path) for path in options.examples],
+    }
 
 
 def _build(lab: Lab, topology: Topology, documents: Documents) -> None:

@@ -1,0 +1,158 @@
+"""Real labs for the scenario tests. They need root and the programs that scripts/setup.sh builds.
+
+One lab is shared by all tests that leave it as they found it; `pristine` checks that they did.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sos_testbed import lab as labs
+from sos_testbed import northbound
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
+from sos_testbed.lab import Lab, Options
+from sos_testbed.model import LabError
+from sos_testbed.topology import PathOptions
+
+PEER = Path(__file__).with_name("peer.py")
+RTT_US = 40_000
+RATE_BPS = 200_000_000
+# Controllers renew leases, agents report every 5 s (spec/order.md clause 7): two rounds and a slow machine
+SETTLE_S = 30.0
+
+SHARED = Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US), path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US), name="test")
+
+
+def say(line: str) -> None:
+    print(f"lab: {line}", flush=True)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Iterator[Lab]:
+    built = labs.up(SHARED, say)
+    yield built
+    built.down()
+
+
+@pytest.fixture
+def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The shared lab, everything running and declared as at its start; what a test broke is mended after it."""
+    objects = shared.objects
+    yield shared
+    if request.node.stash.get(FAILED, False):
+        explain(shared)
+    mend(shared)
+    if shared.objects != objects:
+        shared.declare(objects)
+    labs.wait_ready(shared, shared.documents)
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+def mend(net: Lab) -> None:
+    for name in net.dead():
+        net.start(name)
+    for wire in net.topology.wires:
+        for end in (wire.a, wire.b):
+            subprocess.run(("ip", "-n", net.plan.netns(end.switch), "link", "set", end.port, "up"), check=True)
+
+
+def explain(net: Lab) -> None:
+    """What a reader of a failed run wants to see: sockets, sessions, entries, the ends of the logs."""
+    for part in ("client", "server", "agent1", "agent2"):
+        print(
+            f"--- ss {part}\n",
+            subprocess.run(net.exec_argv(part, ("ss", "-ntia")), capture_output=True, text=True, check=False).stdout[-4000:],
+        )
+    for part in net.topology.switches:
+        try:
+            print(f"--- flows {part.name}\n", dump_flows(net, part.name))
+        except LabError as error:
+            print(error)
+    try:
+        print("--- status\n", json.dumps(northbound.get(net.plan, "/v1/status"), indent=1))
+    except LabError as error:
+        print(error)
+    for name in net.spawns():
+        print(f"--- {name}: {labs.tail(net, name, 15)}")
+
+
+def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) -> Any:
+    """Wait until `check` gives something true and return it; a LabError counts as not yet."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            value: Any = check()
+        except LabError as error:
+            value, what = None, f"{what} ({error})"
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        time.sleep(0.1)
+
+
+def sessions(net: Lab) -> int:
+    """Sessions the controller knows of."""
+    return int(northbound.get(net.plan, "/v1/status")["sessions"])
+
+
+def baseline(net: Lab) -> dict[str, Any]:
+    """Everything a transfer might leave behind: entries (without counters), sessions at controller and agents, agents' host legs."""
+    agents = northbound.get(net.plan, "/v1/agents")["agents"]
+    return {
+        "entries": {
+            switch.name: sorted(entry.identity() for entry in parse_flows(dump_flows(net, switch.name))) for switch in net.topology.switches
+        },
+        "sessions": sessions(net),
+        "agents": {agent["name"]: agent["sessions"] for agent in agents},
+        "host legs": {place.name: host_legs(net, place.name) for place in net.topology.agents},
+    }
+
+
+def host_legs(net: Lab, agent: str) -> list[str]:
+    """The TCP connections of an agent that do not go to another agent."""
+    documents = net.documents.agents.values()
+    addresses = {document["interface"]["address"].split("/")[0] for document in documents}
+    output = subprocess.run(net.exec_argv(agent, ("ss", "-Htn")), capture_output=True, text=True, check=True).stdout
+    ends = [line.split()[3:5] for line in output.splitlines() if line.split()]
+    return [" ".join(pair) for pair in ends if not {end.rsplit(":", 1)[0].strip("[]").removeprefix("::ffff:") for end in pair} <= addresses]
+
+
+def peer(net: Lab, host: str, *arguments: str) -> subprocess.Popen[str]:
+    """A small TCP program at a host (peer.py); its result is one line of JSON."""
+    argv = net.exec_argv(host, (sys.executable, str(PEER), *arguments))
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def outcome(program: subprocess.Popen[str], within_s: float) -> dict[str, Any]:
+    """What a peer printed last."""
+    try:
+        output, _ = program.communicate(timeout=within_s)
+    except subprocess.TimeoutExpired:
+        program.kill()
+        raise AssertionError(f"no end within {within_s} s: {program.args}") from None
+    result: dict[str, Any] = json.loads(output.strip().splitlines()[-1])
+    return result
+
+
+def cli(*arguments: str, state: Path | None = None, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """./lab as a user runs it."""
+    environment = dict(os.environ) if state is None else {**os.environ, "SOS_STATE": str(state)}
+    argv = (sys.executable, "-m", "sos_testbed", *arguments)
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)

@@ -1,0 +1,96 @@
+"""A TCP server and client that tell how a connection ended. Run inside a host's namespace; prints one JSON line.
+
+    peer.py serve PORT BYTES [RATE]   send BYTES (RATE bytes a second, 0 = as fast as it goes) to one client, then close
+    peer.py fetch ADDRESS PORT        read to the end
+    peer.py echo PORT                 answer a client's bytes once it has finished sending
+    peer.py ask ADDRESS PORT BYTES    send BYTES, finish sending, read the answer
+
+`end` is `eof` (the other side finished properly), `reset`, or the error's name.
+"""
+
+import hashlib
+import json
+import socket
+import sys
+import time
+
+CHUNK = 65536
+
+
+def pattern(offset: int, size: int) -> bytes:
+    """Bytes that depend on their place, so that lost or repeated ones are seen."""
+    return (hashlib.sha256((offset // CHUNK).to_bytes(8)).digest() * (CHUNK // 32))[:size]
+
+
+def send(connection: socket.socket, total: int, rate: int) -> dict:
+    """Send `total` bytes of the pattern; returns what happened."""
+    sent, started = 0, time.monotonic()
+    try:
+        while sent < total:
+            chunk = pattern(sent, min(CHUNK, total - sent))
+            connection.sendall(chunk)
+            sent += len(chunk)
+            if rate:
+                time.sleep(max(0.0, started + sent / rate - time.monotonic()))
+        return {"sent": sent, "send_end": "ok"}
+    except OSError as error:
+        return {"sent": sent, "send_end": name(error)}
+
+
+def receive(connection: socket.socket) -> dict:
+    """Read to the end; returns how many bytes, how many of them wrong, and how it ended."""
+    got, digest = 0, hashlib.sha256()
+    while True:
+        try:
+            data = connection.recv(1 << 20)
+        except OSError as error:
+            return {"bytes": got, "end": name(error), "sha256": digest.hexdigest()}
+        if not data:
+            return {"bytes": got, "end": "eof", "sha256": digest.hexdigest()}
+        got += len(data)
+        digest.update(data)
+
+
+def endpoint(address: tuple) -> str:
+    """`10.0.0.11:40000`."""
+    return f"{address[0]}:{address[1]}"
+
+
+def name(error: OSError) -> str:
+    """`reset` for what a killed peer looks like."""
+    return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
+
+
+def accept(port: int) -> tuple[socket.socket, tuple]:
+    """One client of a fresh listener."""
+    with socket.create_server(("0.0.0.0", port)) as listener:
+        listener.settimeout(60)
+        return listener.accept()
+
+
+def main() -> None:
+    """See the module's text."""
+    command, *rest = sys.argv[1:]
+    if command == "serve":
+        connection, client = accept(int(rest[0]))
+        result = {"client": endpoint(client), **send(connection, int(rest[1]), int(rest[2]) if len(rest) > 2 else 0)}
+    elif command == "echo":
+        connection, client = accept(int(rest[0]))
+        result = {"client": endpoint(client), **receive(connection)}
+        result |= send(connection, result["bytes"], 0)
+    elif command == "fetch":
+        connection = socket.create_connection((rest[0], int(rest[1])), timeout=60)
+        result = {"own": endpoint(connection.getsockname()), **receive(connection)}
+    elif command == "ask":
+        connection = socket.create_connection((rest[0], int(rest[1])), timeout=60)
+        result = send(connection, int(rest[2]), 0)
+        connection.shutdown(socket.SHUT_WR)
+        result |= receive(connection)
+    else:
+        sys.exit(f"unknown: {command}")
+    connection.close()
+    print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The emulated link is what the topology says: round trip by ping, rate and loss by UDP, silence when it is cut.
+
+client -- edge1 ==(emulator)== core1 -- edge2 -- server
+"""
+
+import json
+import subprocess
+from math import sqrt
+
+import pytest
+from conftest import RATE_BPS, RTT_US, eventually
+from sos_testbed import faults, measure
+from sos_testbed.lab import Lab
+from sos_testbed.model import Shape
+
+# Two switches and an emulator that looks at its queue every 100 us, on two processors that do other things too
+RTT_SLACK_MS = 8.0
+RATE_SLACK = 0.07
+UDP_S = 3
+
+
+def ping_min_ms(net: Lab, count: int = 10) -> float:
+    argv = net.exec_argv("client", ("ping", "-c", str(count), "-i", "0.1", "-W", "2", measure.address(net, "server")))
+    output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return float(output.strip().splitlines()[-1].split("=")[1].split("/")[0])
+
+
+def udp(net: Lab, bits: int) -> dict[str, float]:
+    with measure._probe_server(net):
+        report = measure._probe(net, ("-u", "-b", str(bits), "-l", str(measure.UDP_PAYLOAD_BYTES), "-t", str(UDP_S)))
+    return json.loads(json.dumps(report["end"]["sum"]))
+
+
+def test_round_trip(net: Lab) -> None:
+    measured = ping_min_ms(net)
+    assert RTT_US / 1000 <= measured <= RTT_US / 1000 + RTT_SLACK_MS
+
+
+def test_rate(net: Lab) -> None:
+    """Half as much again as the wire carries is offered; what arrives is the wire's rate."""
+    report = udp(net, RATE_BPS * 3 // 2)
+    arrived = report["bits_per_second"] * (1 - report["lost_percent"] / 100) * measure.FRAME_BYTES / measure.UDP_PAYLOAD_BYTES
+    assert arrived == pytest.approx(RATE_BPS, rel=RATE_SLACK)
+
+
+def test_loss(net: Lab) -> None:
+    """One percent, within four standard deviations of so many packets."""
+    before = net.topology.wire("edge1-core1").shape
+    assert before is not None
+    loss = 0.01
+    faults.reshape(net, "edge1-core1", Shape(rate_bps=RATE_BPS, rtt_us=RTT_US, loss=loss, queue_bytes=before.queue_bytes))
+    try:
+        report = udp(net, RATE_BPS // 8)
+    finally:
+        faults.reshape(net, "edge1-core1", before)
+    packets = report["packets"]
+    assert packets > 3000
+    assert report["lost_percent"] / 100 == pytest.approx(loss, abs=4 * sqrt(loss * (1 - loss) / packets))
+
+
+def test_silent_fault_swallows_everything_and_mends(net: Lab) -> None:
+    faults.link(net, "edge1-core1", up=False, silent=True)
+    try:
+        with pytest.raises(subprocess.CalledProcessError):
+            ping_min_ms(net, count=3)
+    finally:
+        faults.link(net, "edge1-core1", up=True, silent=True)
+    assert eventually("ping after mending", lambda: pinged(net))
+
+
+def pinged(net: Lab) -> bool:
+    argv = net.exec_argv("client", ("ping", "-c", "1", "-W", "1", measure.address(net, "server")))
+    return subprocess.run(argv, capture_output=True, check=False).returncode == 0
+
+
+def test_port_fault_stops_traffic_and_mends(net: Lab) -> None:
+    faults.link(net, "core1-edge2", up=False, silent=False)
+    assert not pinged(net)
+    faults.link(net, "core1-edge2", up=True, silent=False)
+    assert eventually("ping after mending", lambda: pinged(net))

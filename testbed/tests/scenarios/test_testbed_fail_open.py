@@ -1,0 +1,130 @@
+"""With agents, controller or service gone, connections are plain; what was accelerated ends with an error, never cut off cleanly.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |                           |
+         agent1                      agent2
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import SETTLE_S, eventually, outcome, peer, sessions
+from sos_testbed import declare, faults, measure
+from sos_testbed import lab as labs
+from sos_testbed.lab import Lab
+from sos_testbed.measure import Request
+
+COVERED_PORT = "5002"
+SIZE, RATE = 16_000_000, 2_000_000  # eight seconds: long enough to break something in the middle
+# A stream silent for 5 s is dead, sessions wait 10 s for another one (spec/frame.md clauses 11 and 12), and a slow machine
+END_S = 30.0
+# Beacons expire after 4 s, armed elements sooner; the SYN that met a dying agent is retried by the client after 1 and 3 s
+PLAIN_WITHIN_S = 10.0
+
+
+def start(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    server = peer(net, "server", "serve", COVERED_PORT, str(SIZE), str(RATE))
+    measure.wait_listening(net, "server", int(COVERED_PORT))
+    return server, peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
+
+
+def accelerated(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    running = start(net)
+    eventually("a session at the controller", lambda: sessions(net) == 1, within_s=5)
+    return running
+
+
+def fetched_plainly(net: Lab, tmp_path: Path) -> bool:
+    """One small download from the covered port; True if it worked and the server saw the client."""
+    request = Request(path=net.root / "www" / "tiny", max_time_s=3)
+    done = measure.download(net, request, tmp_path / "copy")
+    return done.complete and done.status == 200 and done.server_saw == done.client_address
+
+
+@pytest.fixture(autouse=True)
+def tiny(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "tiny", 50_000)
+
+
+@pytest.mark.parametrize("victim", ["agent1", "agent2"])
+def test_killed_agent(net: Lab, tmp_path: Path, victim: str) -> None:
+    server, client = accelerated(net)
+    faults.agent(net, victim, up=False)
+    eventually("a new connection is plain", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
+    got, sent = outcome(client, END_S), outcome(server, END_S)
+    assert got["end"] != "eof", "a truncated transfer looked complete"
+    assert got["bytes"] < SIZE
+    assert sent["send_end"] != "ok" or sent["sent"] == SIZE  # the server notices at its next write, or had written all
+    faults.agent(net, victim, up=True)
+    labs.wait_ready(net, net.documents)
+    server, client = accelerated(net)
+    assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
+    outcome(server, END_S)
+
+
+def test_no_agents_at_all(net: Lab, tmp_path: Path) -> None:
+    for victim in ("agent1", "agent2"):
+        faults.agent(net, victim, up=False)
+    eventually("a new connection is plain", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
+    server, client = start(net)
+    got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
+    assert (got["bytes"], got["end"], sent["client"]) == (SIZE, "eof", got["own"])
+    assert sessions(net) == 0
+
+
+def test_controller_gone(net: Lab, tmp_path: Path) -> None:
+    server, client = accelerated(net)
+    faults.controller(net, "controller", up=False)
+    eventually("a new connection works", lambda: fetched_plainly(net, tmp_path), within_s=PLAIN_WITHIN_S)
+    got = outcome(client, END_S + SIZE / RATE)
+    assert (got["bytes"], got["end"]) == (SIZE, "eof"), "a running session needs no controller"
+    outcome(server, END_S)
+    faults.controller(net, "controller", up=True)
+    labs.wait_ready(net, net.documents)
+    server, client = accelerated(net)
+    assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
+    outcome(server, END_S)
+
+
+def test_service_deleted_in_the_middle(net: Lab) -> None:
+    """The running session finishes as it began; the next connection is plain."""
+    server, client = accelerated(net)
+    net.declare(declare.without_service(net.objects, "bulk"))
+    labs.wait_ready(net, net.documents)
+    got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
+    assert (got["bytes"], got["end"], sent["client"]) == (SIZE, "eof", got["own"])
+    eventually("no session left", lambda: sessions(net) == 0)
+    server, client = start(net)
+    seen = [sessions(net) for _ in range(10)]
+    assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
+    outcome(server, END_S)
+    assert seen == [0] * 10
+
+
+def test_service_applied_in_the_middle(net: Lab) -> None:
+    """A connection that began plain stays plain and whole; the next one is accelerated."""
+    objects = net.objects
+    net.declare(declare.without_service(objects, "bulk"))
+    labs.wait_ready(net, net.documents)
+    server, client = start(net)
+    eventually("bytes arrive", lambda: client.poll() is None, within_s=5)
+    net.declare(objects)
+    labs.wait_ready(net, net.documents)
+    got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
+    assert (got["bytes"], got["end"], sent["client"]) == (SIZE, "eof", got["own"])
+    assert sessions(net) == 0
+    server, client = accelerated(net)
+    assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
+    outcome(server, END_S)
+
+
+def test_switch_restarted(net: Lab, tmp_path: Path) -> None:
+    """An edge switch that loses all its entries gets them back from sos-node and the controller."""
+    faults.switch(net, "edge1", up=False)
+    faults.switch(net, "edge1", up=True)
+    labs.wait_ready(net, net.documents)
+    eventually("a connection works", lambda: fetched_plainly(net, tmp_path), within_s=SETTLE_S)
+    server, client = accelerated(net)
+    assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
+    outcome(server, END_S)

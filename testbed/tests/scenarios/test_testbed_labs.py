@@ -1,0 +1,129 @@
+"""Labs as a user handles them: side by side, interrupted, and with mistakes in what was declared."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import cli
+from sos_testbed import lab as labs
+from sos_testbed import measure
+from sos_testbed.lab import Lab, Options
+from sos_testbed.measure import Request
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+BAD = {
+    "end-before-start.yaml": ("SosService default/backwards", "spec.ports[0]"),
+    "host-bits.yaml": ("SosSite crooked", "spec.prefixes"),
+    "same-site.yaml": ("SosService default/circle", "spec"),
+    "unknown-field.yaml": ("SosService default/typo", "spec.transprt"),
+    "unknown-site.yaml": ("SosService default/lost", "spec.to.site"),
+}
+
+
+def namespaces() -> set[str]:
+    folder = Path("/run/netns")
+    return {path.name for path in folder.iterdir() if path.name.startswith("sos-")} if folder.is_dir() else set()
+
+
+def fetch(net: Lab, tmp_path: Path) -> None:
+    done = measure.download(net, Request(path=net.root / "www" / "100K", max_time_s=20), tmp_path / net.root.name)
+    assert (done.status, done.complete, done.error) == (200, True, "")
+    assert measure.same_bytes(net.root / "www" / "100K", tmp_path / net.root.name, complete=True)
+
+
+def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
+    before = namespaces()
+    other = labs.up(Options(topology="line", name="other"))
+    try:
+        assert other.root != net.root
+        for each in (net, other):
+            labs.make_payload(each.root / "www" / "100K", 100_000)
+            fetch(each, tmp_path)
+        listed = json.loads(cli("status", "--json").stdout)["labs"]
+        assert {"test", "other"} <= {each["name"] for each in listed}
+        ambiguous = cli("exec", "client", "--", "true")
+        assert (ambiguous.returncode, "which lab" in ambiguous.stderr) == (1, True)
+        assert cli("exec", "--lab", "other", "client", "--", "ip", "address", "show", "eth0").stdout.count("10.0.0.11/24") == 1
+    finally:
+        other.down()
+    assert namespaces() == before
+    fetch(net, tmp_path)
+
+
+# From before the first namespace to after the last program; where exactly it hits does not matter, that nothing is left does
+@pytest.mark.parametrize("after_s", [0.6, 1.2, 2.5, 5.0])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_interrupted(tmp_path: Path, after_s: float, how: signal.Signals) -> None:
+    before = namespaces()
+    environment = {**os.environ, "SOS_STATE": str(tmp_path / "labs")}
+    argv = (sys.executable, "-m", "sos_testbed", "up", "--name", "cut")
+    building = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
+    time.sleep(after_s)
+    building.send_signal(how)
+    building.communicate(timeout=60)
+    if how is signal.SIGKILL:
+        done = cli("down", "--all", state=tmp_path / "labs")
+        assert done.returncode == 0, done.stderr
+    else:
+        assert building.returncode != 0
+    assert namespaces() == before
+    assert list((tmp_path / "labs").iterdir() if (tmp_path / "labs").exists() else []) == []
+    assert processes_of(tmp_path) == []
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines that name the folder of the interrupted lab."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:
+                continue
+            if f"{folder}/labs" in line:
+                found.append(line)
+    return found
+
+
+def test_every_bad_example_is_tried() -> None:
+    assert {path.name for path in (REPOSITORY / "examples" / "bad").glob("*.yaml")} == set(BAD)
+
+
+@pytest.mark.parametrize("file", sorted(BAD))
+def test_bad_examples_from_lab_up(tmp_path: Path, file: str) -> None:
+    bad = f"examples/bad/{file}"
+    done = subprocess.run(
+        (sys.executable, "-m", "sos_testbed", "up", "--example", "examples/01-two-sites", "--example", bad),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SOS_STATE": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.strip().splitlines()
+    for part in (bad, *BAD[file]):
+        assert part in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bad_example_applied_to_a_running_lab_changes_nothing(net: Lab) -> None:
+    generation = net.documents.generation
+    done = cli("apply", "--lab", "test", str(REPOSITORY / "examples" / "bad" / "unknown-field.yaml"))
+    assert done.returncode == 1
+    assert "spec.transprt" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert labs.find("test").documents.generation == generation
+
+
+def test_flows_and_logs(net: Lab) -> None:
+    entries = json.loads(cli("flows", "edge1", "--lab", "test", "--json").stdout)
+    assert {entry["table"] for entry in entries} == {0, 1}
+    unknown = cli("flows", "edge9", "--lab", "test")
+    assert (unknown.returncode, unknown.stderr) == (1, "lab: no switch 'edge9'; there are edge1, core1, core2, edge2\n")
+    assert cli("logs", "controller", "--lab", "test").returncode == 0

@@ -1,0 +1,130 @@
+"""Transfers between untouched hosts, with and without SOS, and nothing left behind.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |    40 ms                  |
+         agent1                      agent2
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from conftest import RATE_BPS, RTT_US, baseline, eventually, outcome, peer, sessions
+from sos_testbed import measure
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
+from sos_testbed.lab import Lab, make_payload
+from sos_testbed.measure import Request
+from sos_testbed.web import PLAIN_PORT, SOS_PORT
+
+SIZE = 40_000_000
+# The slowest honest transfer is 14 round trips of slow start, then a third of the wire; three times that for a busy machine
+LIMIT_S = 3 * (14 * RTT_US / 1e6 + SIZE * 8 / (RATE_BPS / 3))
+COVERED_PORT = "5001"
+
+
+@pytest.fixture
+def payload(net: Lab) -> Path:
+    path = net.root / "www" / "payload"
+    make_payload(path, SIZE)
+    return path
+
+
+@pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
+def test_download(net: Lab, payload: Path, tmp_path: Path, port: int) -> None:
+    copy = tmp_path / "copy"
+    done = measure.download(net, Request(port=port, path=payload, max_time_s=LIMIT_S), copy)
+    assert (done.status, done.complete, done.error) == (200, True, "")
+    assert measure.same_bytes(payload, copy, complete=True)
+    assert done.client_saw == f"{measure.address(net, 'server')}:{port}"
+    assert done.server_saw == done.client_address
+    assert done.server_saw.startswith(f"{measure.address(net, 'client')}:")
+
+
+@pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
+def test_upload(net: Lab, payload: Path, port: int) -> None:
+    name = f"up-{port}"
+    done = measure.upload(net, Request(port=port, path=payload, max_time_s=LIMIT_S), name)
+    assert (done.status, done.complete, done.error) == (201, True, "")
+    assert measure.same_bytes(payload, measure.received(net, "server", name), complete=True)
+    assert done.client_saw == f"{measure.address(net, 'server')}:{port}"
+    assert done.server_saw == done.client_address
+    measure.received(net, "server", name).unlink()
+
+
+def slow_transfer(net: Lab, port: str) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    """A transfer of about six seconds: a server that sends 2 MB/s."""
+    server = peer(net, "server", "serve", port, "12000000", "2000000")
+    measure.wait_listening(net, "server", int(port))
+    return server, peer(net, "client", "fetch", measure.address(net, "server"), port)
+
+
+def test_a_covered_connection_is_a_session_and_then_nothing_is_left(net: Lab) -> None:
+    before = baseline(net)
+    assert before["sessions"] == 0
+    server, client = slow_transfer(net, COVERED_PORT)
+    eventually("a session at the controller", lambda: sessions(net) == 1, within_s=5)
+    during = baseline(net)
+    assert during["entries"] != before["entries"]
+    assert set(during["agents"].values()) == {1}
+    sent, got = outcome(server, 60), outcome(client, 60)
+    assert (got["bytes"], got["end"]) == (12_000_000, "eof")
+    assert sent["client"] == got["own"]
+    eventually("everything as before", lambda: baseline(net) == before)
+
+
+def test_an_uncovered_connection_is_no_session(net: Lab) -> None:
+    before = baseline(net)
+    server, client = slow_transfer(net, "7001")
+    entries = [entry for switch in ("edge1", "edge2") for entry in parse_flows(dump_flows(net, switch))]
+    assert (sessions(net), baseline(net)["agents"]) == (0, before["agents"])
+    assert not [entry for entry in entries if entry.priority == 40000]
+    assert outcome(client, 60)["end"] == "eof"
+    outcome(server, 60)
+    assert baseline(net) == before
+
+
+def test_the_other_direction_of_the_service_is_plain(net: Lab) -> None:
+    """The service goes from west to east; a connection opened at east is not touched."""
+    server = peer(net, "client", "serve", COVERED_PORT, "4000000", "1000000")
+    measure.wait_listening(net, "client", int(COVERED_PORT))
+    client = peer(net, "server", "fetch", measure.address(net, "client"), COVERED_PORT)
+    seen = [sessions(net) for _ in range(10)]
+    assert outcome(client, 60)["end"] == "eof"
+    outcome(server, 60)
+    assert seen == [0] * 10
+
+
+def test_half_close(net: Lab) -> None:
+    """A client that has finished sending still gets the answer."""
+    server = peer(net, "server", "echo", COVERED_PORT)
+    measure.wait_listening(net, "server", int(COVERED_PORT))
+    client = peer(net, "client", "ask", measure.address(net, "server"), COVERED_PORT, "3000000")
+    got, answered = outcome(client, 60), outcome(server, 60)
+    assert (got["send_end"], got["bytes"], got["end"]) == ("ok", 3_000_000, "eof")
+    assert got["sha256"] == answered["sha256"]
+
+
+def test_a_refused_server_is_a_reset_at_worst(net: Lab) -> None:
+    """Nobody listens: plain TCP refuses; with SOS the client sees a refusal or a reset, never a clean end."""
+    argv = net.exec_argv("client", ("curl", "-sS", "-m", "10", f"http://{measure.address(net, 'server')}:5999/"))
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode in {7, 56}, done.stderr  # couldn't connect; failure in receiving (reset)
+    eventually("no session left", lambda: sessions(net) == 0)
+
+
+def test_a_hundred_connections_at_one_instant(net: Lab, tmp_path: Path) -> None:
+    small = net.root / "www" / "small"
+    make_payload(small, 100_000)
+    log = net.root / "server" / "access.log"
+    known = len(log.read_text().splitlines()) if log.exists() else 0
+    url = f"http://{measure.address(net, 'server')}/small?[1-100]"
+    arguments = ("-sS", "-Z", "--parallel-immediate", "--parallel-max", "100", "--max-time", "60", "-o", f"{tmp_path}/copy-#1", url)
+    done = subprocess.run(net.exec_argv("client", ("curl", *arguments)), capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    want = measure.sha256(small)
+    assert [measure.sha256(tmp_path / f"copy-{number}") for number in range(1, 101)] == [want] * 100
+    lines = log.read_text().splitlines()[known:]
+    assert len({line.split(" ", 1)[0] for line in lines}) == 100  # as many client ports: no connection was used twice
+    assert {line.split(":", 1)[0] for line in lines} == {measure.address(net, "client")}
+    eventually("no session left", lambda: sessions(net) == 0)
