@@ -110,7 +110,8 @@ def orders() -> list[dict]:
     c2a, a2c = expand(SITE1, b"sos/order/c2a/" + WEST), expand(SITE1, b"sos/order/a2c/" + WEST)
     head = {"key_id": 1, "controller_id": 1, "agent_id": WEST.hex(), "boot_id": BOOT, "sequence": 9, "time_ms": TIME_MS, "reply_to": 0}
     prepare = {
-        "uuid": UUID.hex(), "role": 1, "transport": 1, "streams": 0, "block_bytes": 0, "queue_bytes": 0, "lease_ms": 5000, "client": "10.0.0.11",
+        "uuid": UUID.hex(), "role": 1, "transport": 1, "streams": 0, "block_bytes": 0, "queue_bytes": 0, "lease_ms": 5000,
+        "client": "10.0.0.11",
         "server": "10.0.0.139", "client_port": 41922, "server_port": 5003, "labels": 1, "congestion": 0, "peer_id": EAST.hex(),
         "peer_address": "10.0.0.254", "peer_stream_port": 10000,
     }  # fmt: skip
