@@ -66,7 +66,9 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
         found |= {f"controller/{folder}.json": doc for doc in compiled.controllers.values()}
         found |= {f"node/{folder}-{node}.json": doc for node, doc in compiled.nodes.items()}
         found |= {f"agent/{folder}-{node}.json": doc for (_, node), doc in compiled.agents.items()}
-    good = {kind: found[f"{kind}/01-two-sites{suffix}.json"] for kind, suffix in (("controller", ""), ("node", "-edge1"), ("agent", "-edge1"))}
+    good = {
+        kind: found[f"{kind}/01-two-sites{suffix}.json"] for kind, suffix in (("controller", ""), ("node", "-edge1"), ("agent", "-edge1"))
+    }
     found["agent/tuned.json"] = _edited(good["agent"], _tune)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}

@@ -29,9 +29,16 @@ def build_base_flows(
     base, other = sorted(base_ports), sorted(other_ports)
     flows = [
         _flow(REDIRECT, DISCOVERY_PRIORITY, "dl_type=0x88cc", TO_CONTROLLERS),
-        *(_flow(REDIRECT, DISCOVERY_PRIORITY, f"udp,nw_dst={DISCOVERY_ADDRESS},tp_dst={port}", TO_CONTROLLERS) for port in (BEACON_PORT, ORDER_PORT)),
+        *(
+            _flow(REDIRECT, DISCOVERY_PRIORITY, f"udp,nw_dst={DISCOVERY_ADDRESS},tp_dst={port}", TO_CONTROLLERS)
+            for port in (BEACON_PORT, ORDER_PORT)
+        ),
         *(_flow(REDIRECT, GUARD_PRIORITY, f"in_port={port}", TO_FORWARD) for port in sorted({*base, *other, *agent_ports})),
-        *(_flow(REDIRECT, GUARD_PRIORITY, f"ip,nw_{end}={address}", TO_FORWARD) for address in sorted(set(agent_addresses)) for end in ("src", "dst")),
+        *(
+            _flow(REDIRECT, GUARD_PRIORITY, f"ip,nw_{end}={address}", TO_FORWARD)
+            for address in sorted(set(agent_addresses))
+            for end in ("src", "dst")
+        ),
         _flow(REDIRECT, ARP_PRIORITY, "arp", f"{TO_CONTROLLERS},{TO_FORWARD}"),
         _flow(REDIRECT, 0, "", TO_FORWARD),
         *(_flow(FORWARD, NO_BASE_PRIORITY, f"in_port={port}", "drop") for port in other),

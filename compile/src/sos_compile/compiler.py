@@ -5,6 +5,7 @@ from __future__ import annotations
 from sos_compile.agent_config import build_agent_config
 from sos_compile.controller_config import build_controller_config
 from sos_compile.facts import build_facts
+from sos_compile.manifests import build_manifests, complain
 from sos_compile.network import Network
 from sos_compile.node_config import build_node_config
 from sos_compile.objects import collect
@@ -22,18 +23,24 @@ def compile_world(world: World) -> Compiled:
     objects = collect(world, verdicts)
     network = resolve(world, objects, verdicts)
     generation = world.settings.generation
-    controllers = {name: build_controller_config(network, name, generation) for name in sorted(network.allocations.controllers) if name in network.controllers}
+    controllers = {
+        name: build_controller_config(network, name, generation)
+        for name in sorted(network.allocations.controllers)
+        if name in network.controllers
+    }
     agents = {
         (agent.pool, agent.node): build_agent_config(network, placed, agent, generation)
         for placed in network.sites.values()
         for agent in placed.agents
     }
     nodes = _node_configs(network, world)
+    manifests = build_manifests(network, controllers, nodes, agents, world.settings)
+    complain(network, manifests, verdicts)
     return Compiled(
         controllers=controllers,
         nodes=nodes,
         agents=dict(sorted(agents.items())),
-        manifests=(),
+        manifests=tuple(manifest for _, manifest in manifests),
         allocations=network.allocations,
         problems=verdicts.sorted(),
         facts=build_facts(objects, network, verdicts),

@@ -53,3 +53,8 @@ def agent(prefix: str, pool: str, site: str) -> str:
 def network(prefix: str, site: str) -> str:
     """Return the name of a site's NetworkAttachmentDefinition."""
     return child(prefix, site)
+
+
+def controller_openflow(prefix: str, name: str) -> str:
+    """Return the name of the Service by which switches outside the pod network reach a controller."""
+    return child(prefix, "openflow", name)

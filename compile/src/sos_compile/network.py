@@ -15,7 +15,7 @@ UPLINK_OFPORT = 33001
 AGENT_OFPORT = 34001
 TUNNEL_OFPORT = 35000
 MAX_NODE_NUMBER = 4095
-MAX_SLOTS = 16
+MAX_SLOTS = 128  # pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
 
 
 @dataclass(frozen=True)
@@ -100,6 +100,8 @@ class Network:
         if placed.site.wan != "Overlay":
             return []
         joined = [
-            other for other in self.sites.values() if other.site.wan == "Overlay" and set(other.site.controllers) & set(placed.site.controllers)
+            other
+            for other in self.sites.values()
+            if other.site.wan == "Overlay" and set(other.site.controllers) & set(placed.site.controllers)
         ]
         return sorted((node for other in joined for node in other.nodes), key=lambda node: node.number)

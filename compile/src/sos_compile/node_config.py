@@ -27,7 +27,9 @@ def vni(a: int, b: int) -> int:
     return high * (high - 1) // 2 + low
 
 
-def build_node_config(network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings) -> Json:
+def build_node_config(
+    network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
+) -> Json:
     """Return the document of one node."""
     site = placed.site
     uplinks = [doc.UplinkPort(name=up.name, ofport=UPLINK_OFPORT + i, base=up.base) for i, up in enumerate(site.uplinks)]
@@ -50,7 +52,9 @@ def build_node_config(network: Network, placed: PlacedSite, node: NodePlace, end
             "bridge": _bridge(site, node.dpid),
             "uplinks": uplinks,
             "tunnels": tunnels,
-            "agentPorts": [doc.AgentPort(name=agent.host_name, ofport=agent.host_port) for agent in sorted(own_agents, key=lambda a: a.slot)],
+            "agentPorts": [
+                doc.AgentPort(name=agent.host_name, ofport=agent.host_port) for agent in sorted(own_agents, key=lambda a: a.slot)
+            ],
             "controllers": _controllers(network, site, endpoints),
             "baseFlows": flows,
         }

@@ -71,7 +71,9 @@ def _with_own_switches(placed: list[PlacedSite], verdicts: Verdicts) -> list[Pla
             first = holder.setdefault(dpid, each.site.name)
             if first != each.site.name:
                 message = f"datapath {dpid} belongs to SosSite {first}"
-                verdicts.reject(each.site.origin, "spec.datapaths", Reason.DUPLICATE, message, "a datapath has one site: remove it from one of the two")
+                verdicts.reject(
+                    each.site.origin, "spec.datapaths", Reason.DUPLICATE, message, "a datapath has one site: remove it from one of the two"
+                )
     rejected = {each.site.name for each in placed for dpid, _ in each.site.switches if holder[dpid] != each.site.name}
     return [each for each in placed if each.site.name not in rejected]
 

@@ -94,7 +94,9 @@ def _metadata(obj: Json, namespaced: bool) -> list[_Finding]:
         return found
     namespace = metadata.setdefault("namespace", "default")
     if not isinstance(namespace, str) or not LABEL.match(namespace) or len(namespace) > 63:
-        found.append(_Finding(("metadata", "namespace"), f"{namespace!r} is not a namespace", "lower-case letters, digits and '-', at most 63"))
+        found.append(
+            _Finding(("metadata", "namespace"), f"{namespace!r} is not a namespace", "lower-case letters, digits and '-', at most 63")
+        )
     return found
 
 

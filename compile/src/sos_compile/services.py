@@ -27,7 +27,12 @@ def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace:
         if ends[0] is None or ends[1] is None:
             continue
         placed = _placed(service, ends[0], ends[1], verdicts)
-        if placed and all([_permitted(service, end[0], name, namespaces, release_namespace, verdicts) for name, end in (("from", ends[0]), ("to", ends[1]))]):
+        if placed and all(
+            [
+                _permitted(service, end[0], name, namespaces, release_namespace, verdicts)
+                for name, end in (("from", ends[0]), ("to", ends[1]))
+            ]
+        ):
             found.append(placed)
     return found
 
@@ -76,7 +81,9 @@ def _placed(
     common = [name for name in source[0].controllers if name in target[0].controllers]
     if not common:
         message = f"SosSites {source[0].name} and {target[0].name} have no controller in common"
-        verdicts.reject(service.origin, "spec", Reason.CONTROLLER_NOT_FOUND, message, "name the same SosController in both sites' spec.controllers")
+        verdicts.reject(
+            service.origin, "spec", Reason.CONTROLLER_NOT_FOUND, message, "name the same SosController in both sites' spec.controllers"
+        )
         return None
     return PlacedService(service, source[0].name, source[1], target[0].name, target[1], common[0])
 

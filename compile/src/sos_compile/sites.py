@@ -64,7 +64,13 @@ def _apart(site: Site, older: list[Site], verdicts: Verdicts) -> bool:
             clash = next((each for each in theirs if each.overlaps(prefix)), None)
             if clash is not None:
                 message = f"{prefix} overlaps {clash} of SosSite {other.name}"
-                verdicts.reject(site.origin, "spec.prefixes", Reason.OVERLAPPING_PREFIXES, message, "an address belongs to one site: narrow one of the two")
+                verdicts.reject(
+                    site.origin,
+                    "spec.prefixes",
+                    Reason.OVERLAPPING_PREFIXES,
+                    message,
+                    "an address belongs to one site: narrow one of the two",
+                )
                 return False
     return True
 
@@ -87,7 +93,9 @@ def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts
         holder = fixed.get(wanted) if wanted else None
         if site.site_id and holder is not None:
             message = f"SosSite {holder} has the id {wanted}"
-            verdicts.reject(site.origin, "spec.siteID", Reason.DUPLICATE_SITE_ID, message, "delete the site and make it again with another id")
+            verdicts.reject(
+                site.origin, "spec.siteID", Reason.DUPLICATE_SITE_ID, message, "delete the site and make it again with another id"
+            )
             continue
         kept.append(site)
         if wanted and holder is None:
@@ -117,7 +125,13 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
             if holder is not site:
                 left_out.setdefault(site.name, []).append(node.name)
                 message = f"node {node.name} belongs to SosSite {holder.name}"
-                verdicts.warn(site.origin, "spec.nodeSelector", Reason.OVERLAPPING_NODES, message, "a node carries one site: change one of the selectors")
+                verdicts.warn(
+                    site.origin,
+                    "spec.nodeSelector",
+                    Reason.OVERLAPPING_NODES,
+                    message,
+                    "a node carries one site: change one of the selectors",
+                )
     previous = world.observed.allocations.nodes
     existing = {node.name for node in world.nodes}
     carried = {name: n for name, n in previous.items() if name in existing and name not in claimed}

@@ -1,0 +1,92 @@
+"""SosAgent at a SosSite -> the DaemonSet of agents with their agent-configs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sos_compile import naming
+from sos_compile.agent_config import METRICS_PORT
+from sos_compile.manifest_parts import (
+    POOL_LABEL,
+    SITE_LABEL,
+    build_config_map,
+    build_labels,
+    build_metadata,
+    build_node_affinity,
+    build_pod,
+    build_selector,
+    host_path,
+    http_probe,
+    mount,
+    node_name_variable,
+)
+from sos_compile.model import Pool
+from sos_compile.network import PlacedSite
+from sos_compile.world import Json, Settings
+
+COMPONENT = "agent"
+CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
+STOP_MARGIN_S = 15  # after draining: to reset what is left and leave
+CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to make a network namespace of its own
+
+
+def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
+    """Return the DaemonSet and ConfigMap of a pool's agents at one site; `configs` maps nodes to agent-configs."""
+    name = naming.agent(settings.prefix, pool.name, placed.site.name)
+    extra = {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name}
+    labels = build_labels(settings, COMPONENT, extra)
+    metadata = build_metadata(settings, name, pool.origin, labels)
+    spec = {
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+        "revisionHistoryLimit": 2,
+        "selector": {"matchLabels": build_selector(settings, COMPONENT, extra)},
+        "template": build_pod(settings, labels, _pod(pool, placed, name, slot, settings)),
+    }
+    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    return [build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()}), daemon_set]
+
+
+def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:
+    keys = naming.site_keys(settings.prefix, placed.site.name)
+    return {
+        "hostNetwork": True,
+        "dnsPolicy": "Default",
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": build_node_affinity(placed),
+        "containers": [_container(pool, METRICS_PORT + slot, settings)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": name}},
+            {"name": "keys", "secret": {"secretName": keys, "defaultMode": 0o400}},
+            host_path("state", f"{settings.state_dir}/agent-{pool.name}", "DirectoryOrCreate"),
+        ],
+    }
+
+
+def _container(pool: Pool, port: int, settings: Settings) -> Json:
+    return {
+        "name": "agent",
+        "image": pool.image or settings.images.agent,
+        "imagePullPolicy": settings.pull_policy,
+        "args": [
+            *("--config", CONFIG),
+            *("--node", "$(NODE_NAME)"),
+            *("--keys", KEYS),
+            *("--state", STATE),
+            *("--attach", "host"),
+            *("--log-format", "json"),
+        ],
+        "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
+        "ports": [{"name": f"http-agent-{port}", "containerPort": port, "hostPort": port, "protocol": "TCP"}],
+        "securityContext": {
+            "runAsUser": 0,
+            "capabilities": {"add": CAPABILITIES},
+            # The profiles of container runtimes forbid the remount of /proc/sys that the agent's own namespace needs.
+            "appArmorProfile": {"type": "Unconfined"},
+        },
+        "livenessProbe": http_probe("/healthz", port, period_s=10, failures=3),
+        "readinessProbe": http_probe("/readyz", port, period_s=2, failures=3),
+        "resources": pool.resources,
+        "volumeMounts": [mount("config", CONFIG, read_only=True), mount("keys", KEYS, read_only=True), mount("state", STATE)],
+    }

@@ -1,0 +1,140 @@
+"""SosSite -> the DaemonSet of Open vSwitch and sos-node with its node-configs, and the NetworkAttachmentDefinition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sos_compile import naming
+from sos_compile.manifest_parts import (
+    SITE_LABEL,
+    build_config_map,
+    build_labels,
+    build_metadata,
+    build_node_affinity,
+    build_pod,
+    build_selector,
+    host_path,
+    http_probe,
+    mount,
+    node_name_variable,
+)
+from sos_compile.model import Site
+from sos_compile.network import PlacedSite
+from sos_compile.node_config import BRIDGE
+from sos_compile.world import Json, Settings
+
+COMPONENT = "node"
+CONFIG = "/etc/sos/node"
+HTTP_PORT = 9464  # below the agents' (agent_config.METRICS_PORT): all share the node's addresses
+OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
+NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces
+
+
+def build_site(placed: PlacedSite, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
+    """Return the DaemonSet and ConfigMap of a site with nodes; `configs` maps its nodes to their node-configs."""
+    name = naming.node(settings.prefix, placed.site.name)
+    extra = {SITE_LABEL: placed.site.name}
+    labels = build_labels(settings, COMPONENT, extra)
+    metadata = build_metadata(settings, name, placed.site.origin, labels)
+    spec = {
+        # Replacing Open vSwitch interrupts the node's traffic: whoever runs the cluster chooses when, by deleting pods.
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 2,
+        "selector": {"matchLabels": build_selector(settings, COMPONENT, extra)},
+        "template": build_pod(settings, labels, _pod(placed, name, settings)),
+    }
+    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    return [build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()}), daemon_set]
+
+
+def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
+    return {
+        "hostNetwork": True,
+        "dnsPolicy": "Default",
+        "priorityClassName": "system-node-critical",
+        "terminationGracePeriodSeconds": 30,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": build_node_affinity(placed),
+        "containers": [_ovs(settings), _node(settings)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": config_map}},
+            host_path("ovs", settings.ovs_rundir, "DirectoryOrCreate"),
+            host_path("state", f"{settings.state_dir}/node", "DirectoryOrCreate"),
+            host_path("netns", "/run/netns", "DirectoryOrCreate"),
+            host_path("tun", "/dev/net/tun", "CharDevice"),
+        ],
+    }
+
+
+def _ovs(settings: Settings) -> Json:
+    show = ["ovs-vsctl", "--timeout=5", f"--db=unix:{settings.ovs_rundir}/db.sock", "get", "Open_vSwitch", ".", "ovs_version"]
+    return {
+        "name": "ovs",
+        "image": settings.images.ovs,
+        "imagePullPolicy": settings.pull_policy,
+        "env": [{"name": "OVS_RUNDIR", "value": settings.ovs_rundir}, {"name": "OVS_DBDIR", "value": settings.ovs_rundir}],
+        "securityContext": {"runAsUser": 0, "capabilities": {"add": OVS_CAPABILITIES}},
+        "livenessProbe": {"exec": {"command": show}, "periodSeconds": 30, "failureThreshold": 5, "timeoutSeconds": 10, "initialDelaySeconds": 30},
+        "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun")],
+    }
+
+
+def _node(settings: Settings) -> Json:
+    return {
+        "name": "node",
+        "image": settings.images.node,
+        "imagePullPolicy": settings.pull_policy,
+        "args": [
+            *("--config", CONFIG),
+            *("--node", "$(NODE_NAME)"),
+            *("--state", f"{settings.state_dir}/node"),
+            *("--ovs-rundir", settings.ovs_rundir),
+            *("--status-file", f"{settings.state_dir}/node/status.json"),
+            *("--listen", f"0.0.0.0:{HTTP_PORT}"),
+            *("--log-format", "json"),
+        ],
+        "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
+        "ports": [{"name": "http-node", "containerPort": HTTP_PORT, "hostPort": HTTP_PORT, "protocol": "TCP"}],
+        "securityContext": {"runAsUser": 0, "capabilities": {"add": NODE_CAPABILITIES}},
+        "livenessProbe": http_probe("/healthz", HTTP_PORT, period_s=10, failures=6),
+        "readinessProbe": http_probe("/readyz", HTTP_PORT, period_s=2, failures=2),
+        "volumeMounts": [
+            mount("config", CONFIG, read_only=True),
+            mount("ovs", settings.ovs_rundir),
+            mount("state", f"{settings.state_dir}/node"),
+            {**mount("netns", "/run/netns"), "mountPropagation": "HostToContainer"},
+        ],
+    }
+
+
+def build_network(placed: PlacedSite, settings: Settings) -> Json:
+    """Return the NetworkAttachmentDefinition by which pods join the site's bridge.
+
+    With the default IPAM a pod's annotation gives its address: `k8s.v1.cni.cncf.io/networks: [{"name": ..., "ips": ["10.0.0.11/24"]}]`.
+    """
+    name = naming.network(settings.prefix, placed.site.name)
+    config = {
+        "cniVersion": "1.0.0",
+        "name": name,
+        "type": "ovs",
+        "bridge": BRIDGE,
+        "mtu": placed.site.mtu,
+        "socket_file": f"unix:{settings.ovs_rundir}/db.sock",
+        **_ipam(placed.site),
+    }
+    labels = build_labels(settings, "network", {SITE_LABEL: placed.site.name})
+    return {
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": build_metadata(settings, name, placed.site.origin, labels),
+        "spec": {"config": json.dumps(config, separators=(",", ":"))},
+    }
+
+
+def _ipam(site: Site) -> Json:
+    if site.ipam is not None:
+        return {"ipam": site.ipam}
+    gateway = str(site.gateway.ip) if site.gateway else None
+    routes = [{"dst": to, **({"gw": via or gateway} if via or gateway else {})} for to, via in site.routes]
+    return {"capabilities": {"ips": True}, "ipam": {"type": "static", **({"routes": routes} if routes else {})}}

@@ -1,0 +1,67 @@
+"""Everything that is applied to the cluster for a compiled network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sos_compile.agents import serves
+from sos_compile.manifest_agent import build_agents
+from sos_compile.manifest_controller import build_controller
+from sos_compile.manifest_parts import MAX_CONFIG_MAP_BYTES, config_map_bytes
+from sos_compile.manifest_site import build_network, build_site
+from sos_compile.model import Origin, Pool
+from sos_compile.network import Network, PlacedSite
+from sos_compile.problem import Reason
+from sos_compile.verdicts import Verdicts
+from sos_compile.world import Json, Settings
+
+AgentConfigs = Mapping[tuple[str, str], Json]
+
+
+def build_manifests(
+    network: Network, controllers: Mapping[str, Json], nodes: Mapping[str, Json], agents: AgentConfigs, settings: Settings
+) -> list[tuple[Origin, Json]]:
+    """Return every object with its owner, sorted by kind and name."""
+    found: list[tuple[Origin, Json]] = []
+    for name, controller in network.controllers.items():
+        if controller.managed:
+            found += [(controller.origin, each) for each in build_controller(controller, controllers[name], settings)]
+    for placed in network.sites.values():
+        found += [(placed.site.origin, each) for each in _site(placed, nodes, settings)]
+        for pool in network.pools.values():
+            found += [(pool.origin, each) for each in _agents(pool, placed, agents, settings)]
+    return sorted(found, key=lambda item: (item[1]["kind"], item[1]["metadata"]["name"]))
+
+
+def _site(placed: PlacedSite, nodes: Mapping[str, Json], settings: Settings) -> list[Json]:
+    if placed.site.selector is None:
+        return []
+    found = build_site(placed, {node.node.name: nodes[node.node.name] for node in placed.nodes}, settings)
+    if not placed.site.transit and not host_local_is_wrong(placed):
+        found.append(build_network(placed, settings))
+    return found
+
+
+def _agents(pool: Pool, placed: PlacedSite, agents: AgentConfigs, settings: Settings) -> list[Json]:
+    own = [agent for agent in placed.agents if agent.pool == pool.name]
+    if not own or not serves(pool, placed):
+        return []
+    configs = {agent.node: agents[pool.name, agent.node] for agent in own}
+    return build_agents(pool, placed, own[0].slot, configs, settings)
+
+
+def host_local_is_wrong(placed: PlacedSite) -> bool:
+    """Return whether the site's IPAM knows one node only while the site has several: pods of two nodes would get the same address."""
+    return placed.site.ipam is not None and placed.site.ipam.get("type") == "host-local" and len(placed.nodes) > 1
+
+
+def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: Verdicts) -> None:
+    """Report what cannot be rendered, or not applied."""
+    for placed in network.sites.values():
+        if host_local_is_wrong(placed):
+            message = f"host-local gives addresses per node, and the site has {len(placed.nodes)} nodes"
+            verdicts.reject(placed.site.origin, "spec.network.ipam.type", Reason.INVALID, message, "use whereabouts, or leave ipam out (static)")
+    for owner, manifest in manifests:
+        if manifest["kind"] == "ConfigMap" and config_map_bytes(manifest) > MAX_CONFIG_MAP_BYTES:
+            message = f"the configuration of its nodes has {config_map_bytes(manifest)} bytes, more than a ConfigMap holds"
+            verdicts.reject(owner, "", Reason.LIMIT_EXCEEDED, message, "split the site into several with fewer nodes each")
