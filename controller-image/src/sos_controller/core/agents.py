@@ -1,0 +1,166 @@
+"""The agents that have announced themselves: checks of their beacons (spec/beacon.md 3), expiry, replay, load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from sos_controller.core import beacon as wire
+from sos_controller.core import keys
+from sos_controller.core.beacon import Beacon, BeaconError
+from sos_controller.core.model import AgentId, DatapathId, Location, Prefix
+from sos_controller.core.replay import Replay
+
+MAX_AGENTS = 4_096
+"""Agents known at once, and senders whose replay windows are kept."""
+RELAY = "tcp-parallel"
+
+
+class Agent:
+    """One live agent. `assigned` counts sessions given to it since its last beacon, which that beacon could not know."""
+
+    __slots__ = ("assigned", "beacon", "location", "seen_at")
+
+    def __init__(self, beacon: Beacon, location: Location, now: float) -> None:
+        self.beacon = beacon
+        self.location = location
+        self.seen_at = now
+        self.assigned = 0
+
+    @property
+    def agent_id(self) -> AgentId:
+        """Its id."""
+        return self.beacon.agent_id
+
+    @property
+    def draining(self) -> bool:
+        """It finishes what it has and wants no more."""
+        return bool(self.beacon.flags & wire.FLAG_DRAINING)
+
+    @property
+    def willing(self) -> bool:
+        """It is healthy and below its limits."""
+        return bool(self.beacon.flags & wire.FLAG_WILLING)
+
+    @property
+    def usable(self) -> bool:
+        """New sessions may be given to it."""
+        b = self.beacon
+        return self.willing and not self.draining and RELAY in b.service_types and b.sessions + self.assigned < b.session_limit
+
+    @property
+    def load(self) -> float:
+        """Share of its session limit in use."""
+        return (self.beacon.sessions + self.assigned) / max(self.beacon.session_limit, 1)
+
+
+class Surroundings(NamedTuple):
+    """What the checks need to know about where a beacon came in."""
+
+    site_of: Callable[[DatapathId], tuple[int, tuple[Prefix, ...]] | None]
+    """Site id and the prefixes its agents' addresses may lie in."""
+    is_inter_switch: Callable[[Location], bool]
+
+
+class Heard(NamedTuple):
+    """What a beacon changed. `restarted`: another boot, or another place: its earlier sessions are gone."""
+
+    agent: Agent
+    appeared: bool
+    restarted: bool
+    turned: bool
+    """It became usable or stopped being so, or says something else about itself that selection or entries depend on."""
+
+
+class Agents:
+    """All agents known, by id."""
+
+    def __init__(self, ring: keys.KeyRing) -> None:
+        self.ring = ring
+        self._agents: dict[AgentId, Agent] = {}
+        self._places: dict[Location, AgentId] = {}
+        self._beacons: dict[AgentId, Replay] = {}
+        self._orders: dict[AgentId, Replay] = {}
+
+    def get(self, agent_id: AgentId) -> Agent | None:
+        """A live agent."""
+        return self._agents.get(agent_id)
+
+    def all(self) -> list[Agent]:
+        """Every live agent, by id."""
+        return [self._agents[i] for i in sorted(self._agents)]
+
+    def at(self, location: Location) -> Agent | None:
+        """The agent behind a port."""
+        return self._agents.get(self._places.get(location, AgentId(b"")))
+
+    def hear(self, data: bytes, location: Location, around: Surroundings, clock: tuple[int, float]) -> Heard:
+        """Check a beacon in the order of spec/beacon.md 3 and take it; BeaconError with the reason to count. `clock` = (wall ms, now)."""
+        said = wire.decode(data)
+        self._authenticate(said, data, clock[0])
+        site = around.site_of(location.dpid)
+        if site is None or site[0] != said.site_id:
+            raise BeaconError("site")
+        if around.is_inter_switch(location):
+            raise BeaconError("port")
+        if not any(p.holds(said.address) for p in site[1]):
+            raise BeaconError("subnet")
+        return self._take(said, location, clock[1])
+
+    def expire(self, now: float, max_age: float) -> list[Agent]:
+        """Forget the agents not heard of for longer than `max_age` seconds; returns them."""
+        return self.forget(lambda agent: now - agent.seen_at > max_age)
+
+    def forget(self, gone: Callable[[Agent], bool]) -> list[Agent]:
+        """Forget the agents a rule picks; returns them."""
+        forgotten = [agent for agent in self.all() if gone(agent)]
+        for agent in forgotten:
+            del self._agents[agent.agent_id]
+            self._leave(agent)
+        return forgotten
+
+    def accept_order(self, agent_id: AgentId, boot_id: int, sequence: int, time_ms: int, wall_ms: int) -> bool:
+        """Whether an order from an agent, rightly signed, is new."""
+        window = self._window(self._orders, agent_id)
+        return window is not None and window.accept(boot_id, sequence, time_ms, wall_ms)
+
+    def _authenticate(self, said: Beacon, data: bytes, wall_ms: int) -> None:
+        key = self.ring.derive(keys.BEACON, said.site_id, said.key_id, said.agent_id)
+        if key is None:
+            raise BeaconError("key")
+        if not wire.signed_by(data, key):
+            raise BeaconError("tag")
+        window = self._window(self._beacons, said.agent_id)
+        if window is None:
+            raise BeaconError("limit")
+        if not window.accept(said.boot_id, said.sequence, said.time_ms, wall_ms):
+            raise BeaconError("replay")
+
+    def _take(self, said: Beacon, location: Location, now: float) -> Heard:
+        before = self._agents.get(said.agent_id)
+        if before is None:
+            if len(self._agents) >= MAX_AGENTS:
+                raise BeaconError("limit")
+            agent = self._agents[said.agent_id] = Agent(said, location, now)
+            self._places[location] = said.agent_id
+            return Heard(agent, True, False, True)
+        was, usable = before.beacon, before.usable
+        moved = (was.boot_id, was.address, was.mac, before.location) != (said.boot_id, said.address, said.mac, location)
+        if said.boot_id == was.boot_id and said.sequence < was.sequence:
+            return Heard(before, False, False, False)
+        self._leave(before)
+        self._places[location] = said.agent_id
+        before.beacon, before.location, before.seen_at, before.assigned = said, location, now, 0
+        turned = before.usable != usable or (was.first_stream_port, was.stream_ports) != (said.first_stream_port, said.stream_ports)
+        return Heard(before, False, moved, turned or moved)
+
+    def _leave(self, agent: Agent) -> None:
+        if self._places.get(agent.location) == agent.agent_id:
+            del self._places[agent.location]
+
+    @staticmethod
+    def _window(windows: dict[AgentId, Replay], agent_id: AgentId) -> Replay | None:
+        found = windows.get(agent_id)
+        if found is None and len(windows) < MAX_AGENTS:
+            found = windows[agent_id] = Replay()
+        return found

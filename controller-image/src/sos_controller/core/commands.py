@@ -1,0 +1,50 @@
+"""What can be done. The engine returns these; edges carry them out in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from sos_controller.core.flowtable import Action, FlowEntry
+from sos_controller.core.model import DatapathId, PortNo
+
+
+class Apply(msgspec.Struct, frozen=True, gc=False):
+    """Change entries: adds (replacing), then, behind a barrier if there are both, deletes; then a barrier if `barrier`.
+
+    All messages carry `token`, so that a refusal can be told from success.
+    """
+
+    dpid: DatapathId
+    adds: tuple[FlowEntry, ...]
+    deletes: tuple[FlowEntry, ...]
+    token: int
+    barrier: bool
+
+
+class PacketOut(msgspec.Struct, frozen=True, gc=False):
+    """Let a datapath send a packet as if it had come in on `in_port`."""
+
+    dpid: DatapathId
+    in_port: PortNo
+    actions: tuple[Action, ...]
+    data: bytes
+
+
+class ReadEntries(msgspec.Struct, frozen=True):
+    """Ask a datapath for its entries with our cookie prefix (value, mask)."""
+
+    dpid: DatapathId
+    cookie: int
+    mask: int
+
+
+class Notice(msgspec.Struct, frozen=True):
+    """Something changed that readers of the event stream want to know. `data` is JSON without user addresses."""
+
+    kind: str
+    data: dict[str, Any]
+
+
+Command = Apply | PacketOut | ReadEntries | Notice

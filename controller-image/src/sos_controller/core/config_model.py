@@ -1,0 +1,183 @@
+"""The controller-config document as frozen types (spec/controller-config.md). Parsing is the edge's (`config.py`)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sos_controller.core.model import Address, AgentId, DatapathId, MacAddress, Prefix, parse_address, parse_mac, parse_prefix
+
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+PortNumber = Annotated[int, Meta(ge=1, le=65535)]
+Seconds = Annotated[int, Meta(ge=1, le=3600)]
+SiteId = Annotated[int, Meta(ge=1, le=65535)]
+
+MAX_SITES = 1_024
+MAX_DATAPATHS = 4_096
+MAX_SERVICES = 4_096
+MAX_BYTES = 16 * 1024 * 1024
+
+
+class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Unknown fields are errors."""
+
+
+class Controller(_Strict):
+    """Who this controller is; the id is part of every cookie."""
+
+    name: Name
+    id: Annotated[int, Meta(ge=0, le=0xFEFF)]
+
+
+class Discovery(_Strict):
+    """Where beacons and orders go, and when silence means death."""
+
+    address: str
+    mac: str
+    beacon_port: PortNumber
+    order_port: PortNumber
+    beacon_expiry_seconds: Seconds
+    probe_interval_seconds: Seconds
+    link_expiry_seconds: Seconds
+
+    @property
+    def ip(self) -> Address:
+        """The address as a number."""
+        return parse_address(self.address)
+
+    @property
+    def ether(self) -> MacAddress:
+        """The MAC address as bytes."""
+        return parse_mac(self.mac)
+
+
+class Datapath(_Strict):
+    """A datapath claimed by a site."""
+
+    dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    name: Name
+    forwarding: Literal["Node", "Controller"]
+
+    @property
+    def number(self) -> DatapathId:
+        """The id as a number."""
+        return DatapathId(int(self.dpid, 16))
+
+
+class Agent(_Strict):
+    """An agent that is expected to announce itself."""
+
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
+    pool: Name
+    node: Name
+    address: str
+
+    @property
+    def agent_id(self) -> AgentId:
+        """The id as bytes."""
+        return AgentId(bytes.fromhex(self.id))
+
+    @property
+    def ip(self) -> Address:
+        """The address as a number."""
+        return parse_address(self.address)
+
+
+class Site(_Strict):
+    """One network under one set of datapaths."""
+
+    name: Name
+    id: SiteId
+    prefixes: Annotated[list[str], Meta(max_length=64)]
+    subnet: str | None
+    gateway: str | None
+    transit: bool
+    mtu: Annotated[int, Meta(ge=576, le=65535)]
+    rewrite: Literal["Transparent", "OpenFlow"]
+    datapaths: Annotated[list[Datapath], Meta(max_length=MAX_DATAPATHS)]
+    agents: Annotated[list[Agent], Meta(max_length=4096)]
+
+
+class End(_Strict):
+    """One end of a service."""
+
+    site: Name
+    prefixes: Annotated[list[str], Meta(min_length=1, max_length=64)]
+
+    def parsed(self) -> tuple[Prefix, ...]:
+        """The prefixes as values."""
+        return tuple(parse_prefix(p) for p in self.prefixes)
+
+
+class PortRange(_Strict):
+    """Inclusive range of TCP ports."""
+
+    first: PortNumber
+    last: PortNumber
+
+
+class Transport(_Strict):
+    """Wishes for the relay; 0 = the agent decides."""
+
+    streams: Annotated[int, Meta(ge=0, le=65535)]
+    block_bytes: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    queue_bytes: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
+
+
+class Paths(_Strict):
+    """How many paths a service may use at once."""
+
+    mode: Literal["Auto", "Shortest", "Disjoint"]
+    max: Annotated[int, Meta(ge=1, le=8)]
+
+
+class Service(_Strict):
+    """Which connections are accelerated, and how."""
+
+    id: Name
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+    mode: Literal["Accelerate", "Observe"]
+    percent: Annotated[int, Meta(ge=0, le=100)]
+    setup: Literal["Auto", "Reactive", "Proactive"]
+    from_: End = msgspec.field(name="from")
+    to: End
+    ports: Annotated[list[PortRange], Meta(min_length=1, max_length=64)]
+    transport: Transport
+    paths: Paths
+
+    @property
+    def labels(self) -> int:
+        """How many path labels its sessions may use."""
+        return self.paths.max if self.paths.mode == "Disjoint" else 1
+
+
+class LinkEnd(_Strict):
+    """An uplink of a site."""
+
+    site: Name
+    uplink: Name
+
+
+class LinkDeclaration(_Strict):
+    """Cost and capacity of a link between uplinks."""
+
+    a: LinkEnd
+    b: LinkEnd
+    cost: Annotated[int, Meta(ge=1, le=65535)]
+    capacity_mbps: Annotated[int, Meta(ge=0)]
+
+
+class Config(_Strict):
+    """The whole document."""
+
+    version: Literal["v1alpha1"]
+    generation: Annotated[int, Meta(ge=0, le=2**53)]
+    hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    controller: Controller
+    discovery: Discovery
+    sites: Annotated[list[Site], Meta(max_length=MAX_SITES)]
+    services: Annotated[list[Service], Meta(max_length=MAX_SERVICES)]
+    links: Annotated[list[LinkDeclaration], Meta(max_length=65_536)]

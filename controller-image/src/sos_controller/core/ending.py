@@ -1,0 +1,227 @@
+"""How sessions end, and how those of an earlier life of the controller are taken over (spec/order.md 6, 7).
+
+Each agent ends its own side: its redirect entries go a moment after it says so, or when its whole report omits the session, or when it is
+dead. The session is over when both sides are. Ends are told per side because the far agent may still be feeding a slow server.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sos_controller.core import pipeline
+from sos_controller.core.courier import Courier
+from sos_controller.core.flowtable import FlowEntry, SetEthDst
+from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo
+from sos_controller.core.order import Ended, OrderType, Report
+from sos_controller.core.pairs import pair_key
+from sos_controller.core.session import FINAL, PENDING, Session, Trigger, redirect_key
+from sos_controller.core.session import State as Phase
+from sos_controller.core.state import State
+
+LINGER_S = 1.0
+"""Last acknowledgements and retransmitted FINs still find the agent."""
+REPORT_AGE_S = 10.0
+"""Younger sessions may be missing from a report that was written before them."""
+ORPHAN_S = 15.0
+"""An adopted entry's agent must be heard within this time."""
+MAX_CHUNKS = 1_024
+
+_UNKNOWN = b"mac:"
+
+
+class _Timer(NamedTuple):
+    due: float
+    number: int
+    session: Session
+
+
+class _Parts:
+    """A report being put together."""
+
+    __slots__ = ("chunks", "number", "seen", "uuids")
+
+    def __init__(self, number: int, chunks: int) -> None:
+        self.number, self.chunks = number, chunks
+        self.seen: set[int] = set()
+        self.uuids: set[bytes] = set()
+
+
+class Endings:
+    """Ends of sessions."""
+
+    def __init__(self, state: State, courier: Courier) -> None:
+        self._state, self._courier = state, courier
+        self._timers: list[_Timer] = []
+        self._counter = 0
+        self._reports: dict[AgentId, _Parts] = {}
+        self.wanted_pairs: set[tuple[AgentId, AgentId]] = set()
+
+    def ended(self, agent_id: AgentId, said: Ended, sequence: int) -> Session | None:
+        """An agent says that a session is over for it. Always acknowledged. Returns a session that was not even active yet."""
+        self._courier.send_to(agent_id, OrderType.ENDED_ACK, said.uuid, sequence)
+        session = self._find(said.uuid)
+        if session is None or agent_id not in (session.near, session.far):
+            return None
+        self._state.count("ended", str(said.reason))
+        if session.state in PENDING:
+            return session
+        self._end_side(session, agent_id, LINGER_S)
+        return None
+
+    def report(self, agent_id: AgentId, report: Report) -> None:
+        """A chunk of an agent's list of sessions; a whole list ends the sessions it omits."""
+        if report.chunks > MAX_CHUNKS:
+            return
+        parts = self._reports.get(agent_id)
+        if parts is None or (parts.number, parts.chunks) != (report.number, report.chunks):
+            parts = self._reports[agent_id] = _Parts(report.number, report.chunks)
+        parts.seen.add(report.chunk)
+        parts.uuids.update(report.uuids)
+        if len(parts.seen) == parts.chunks:
+            del self._reports[agent_id]
+            self._judge(agent_id, parts.uuids)
+
+    def agent_lost(self, agent_id: AgentId) -> list[Session]:
+        """An agent is dead, restarted or elsewhere: its side of every session is over. Returns those that were not active yet."""
+        self._reports.pop(agent_id, None)
+        pending = []
+        for session in self._state.sessions.of(agent_id):
+            if session.state in PENDING:
+                pending.append(session)
+            else:
+                self._end_side(session, agent_id, 0.0)
+        return pending
+
+    def agent_heard(self, agent_id: AgentId, mac: MacAddress) -> None:
+        """An agent is there: adopted entries that lead to its MAC address are its sessions."""
+        placeholder = AgentId(_UNKNOWN + mac)
+        for session in self._state.sessions.of(placeholder):
+            near = agent_id if session.near == placeholder else session.near
+            far = agent_id if session.far == placeholder else session.far
+            self._state.sessions.reassign(session, near, far)
+
+    def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry]) -> list[FlowEntry]:
+        """Take over the redirect entries of an earlier life; returns the other entries of earlier lives."""
+        rest = []
+        epoch = self._state.identity.epoch & 0xFF
+        for entry in installed:
+            if pipeline.cookie_epoch(entry.cookie) == epoch or self._state.programmer.wants(dpid, entry):
+                continue
+            if pipeline.cookie_kind(entry.cookie) != pipeline.Kind.REDIRECT:
+                rest.append(entry)
+            elif self._adopt(dpid, entry):
+                self._state.programmer.adopt(dpid, entry)
+        return rest
+
+    def tick(self) -> None:
+        """Remove what has lingered long enough, and adopted entries whose agent never came."""
+        now = self._state.now
+        while self._timers and self._timers[0].due <= now:
+            session = heapq.heappop(self._timers).session
+            if session.state in FINAL:
+                continue
+            if session.adopted:
+                self._bury_orphans(session)
+            self._remove_ended(session)
+
+    def drop(self, session: Session, why: str) -> None:
+        """Remove a session's entries and forget it."""
+        state = self._state
+        for dpid, entry in session.entries():
+            state.programmer.remove(dpid, entry, state.out)
+        if session.state not in FINAL:
+            if session.state in PENDING:
+                state.sessions.pending -= 1
+                session.advance(Trigger.GIVE_UP)
+            else:
+                session.advance(Trigger.OVER)
+        state.sessions.remove(session)
+        state.count("sessions", "ended")
+        pair = pair_key(session.near, session.far)
+        if pair not in self.wanted_pairs and not (state.sessions.pairs[pair] or state.sessions.pairs[pair[::-1]]):
+            state.dirty.add("plan")
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+
+    def _find(self, uuid: bytes) -> Session | None:
+        found = self._state.sessions.by_uuid(uuid)
+        return found if found is not None else self._state.sessions.by_uuid(adopted_uuid(uuid[-2:]))
+
+    def _judge(self, agent_id: AgentId, uuids: set[bytes]) -> None:
+        state = self._state
+        by_number = {uuid[-2:]: uuid for uuid in uuids}
+        for session in state.sessions.of(agent_id):
+            if session.adopted and session.uuid[:14] == bytes(14) and session.uuid[-2:] in by_number:
+                state.sessions.rename(session, by_number[session.uuid[-2:]])
+            if session.uuid not in uuids and state.now - session.created_at > REPORT_AGE_S and session.state not in PENDING:
+                self._end_side(session, agent_id, 0.0)
+
+    def _end_side(self, session: Session, agent_id: AgentId, linger: float) -> None:
+        if agent_id in session.ended_by:
+            return
+        session.ended_by.add(agent_id)
+        session.advance(Trigger.AGENT_ENDED)
+        if linger:
+            self._watch(session, linger)
+        else:
+            self._remove_ended(session)
+
+    def _remove_ended(self, session: Session) -> None:
+        """Take away the entries of the sides that are over."""
+        state = self._state
+        if session.near in session.ended_by and session.near_entry is not None:
+            state.programmer.remove(*session.near_entry, state.out)
+            session.near_entry = None
+        if session.far in session.ended_by:
+            for dpid, entry in session.far_entries:
+                state.programmer.remove(dpid, entry, state.out)
+            session.far_entries = []
+        if {session.near, session.far} - {b""} <= session.ended_by:
+            self.drop(session, "ended")
+
+    def _watch(self, session: Session, delay: float) -> None:
+        self._counter += 1
+        heapq.heappush(self._timers, _Timer(self._state.now + delay, self._counter, session))
+
+    def _adopt(self, dpid: DatapathId, entry: FlowEntry) -> bool:
+        state, near = self._state, entry.match.tcp_flags is not None
+        mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)
+        key = redirect_key(near, entry)
+        if mac is None or key is None:
+            return False
+        session = state.sessions.by_key(key)
+        if session is None:
+            if state.sessions.full:
+                return False
+            session = self._adopted(key, pipeline.cookie_number(entry.cookie), dpid)
+        if not session.adopted:
+            return False
+        known = next((a.agent_id for a in state.agents.all() if a.beacon.mac == mac), AgentId(_UNKNOWN + mac))
+        if near:
+            session.near_entry, session.dpid = (dpid, entry), dpid
+            state.sessions.reassign(session, known, session.far)
+        else:
+            session.far_entries.append((dpid, entry))
+            state.sessions.reassign(session, session.near, known)
+        return True
+
+    def _adopted(self, key: FlowKey, number: int, dpid: DatapathId) -> Session:
+        state = self._state
+        uuid = adopted_uuid(number.to_bytes(2, "big"))
+        session = Session(key, uuid, Location(dpid, PortNo(0)), state.now)
+        session.adopted, session.state = True, Phase.ACTIVE
+        state.sessions.add(session)
+        state.count("sessions", "adopted")
+        self._watch(session, ORPHAN_S)
+        return session
+
+    def _bury_orphans(self, session: Session) -> None:
+        for agent_id in (session.near, session.far):
+            if agent_id.startswith(_UNKNOWN) and self._state.now - session.created_at >= ORPHAN_S:
+                self._end_side(session, agent_id, LINGER_S)
+
+
+def adopted_uuid(number: bytes) -> bytes:
+    """Stands for the UUID of an adopted session until a report tells it: all that the cookie knew is its last 16 bits."""
+    return bytes(14) + number

@@ -1,0 +1,379 @@
+"""The controller's one door: `Engine.handle(event, now)` takes what happened and returns what is to be done.
+
+Its parts: `plan` (what the switches should hold), `setup` and `ending` (sessions), `forward` (plain forwarding), `courier` (orders out).
+They share one `State`. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sos_controller.core import order, pipeline, probe
+from sos_controller.core.agents import Agent, Surroundings
+from sos_controller.core.beacon import BeaconError
+from sos_controller.core.commands import Command, PacketOut, ReadEntries
+from sos_controller.core.courier import Courier
+from sos_controller.core.ending import Endings
+from sos_controller.core.events import (
+    BarrierReply,
+    ConfigChanged,
+    DatapathDown,
+    DatapathUp,
+    EntriesRead,
+    Event,
+    KeysChanged,
+    PacketIn,
+    PortChanged,
+    Rejected,
+    Tick,
+)
+from sos_controller.core.flowtable import Output
+from sos_controller.core.forward import Forwarding
+from sos_controller.core.keys import FROM_AGENT, KeyRing
+from sos_controller.core.model import DatapathId, Location, format_dpid
+from sos_controller.core.order import Header, OrderError, OrderType
+from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
+from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, PORT_CONTROLLER, Kind
+from sos_controller.core.plan import Plan
+from sos_controller.core.probe import Probe
+from sos_controller.core.setup import SetUp
+from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
+
+READ_AGAIN_S = 5.0
+"""A datapath that has not told its entries by then is asked again."""
+KEEP_S = 6.0
+"""Entries of an earlier life stay this long, so that agents and links can be heard before anything is missed."""
+REPLAN_GAP_S = 0.02
+"""At most one replanning in this time, so that a burst of discoveries is one."""
+
+
+class Engine:
+    """The only stateful object of the core."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.state = State(identity)
+        self.courier = Courier(self.state)
+        self.plan = Plan(self.state)
+        self.forwarding = Forwarding(self.state)
+        self.endings = Endings(self.state, self.courier)
+        self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
+        self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
+        self._kept: dict[DatapathId, float] = {}
+        self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "replan": 0.0}
+        self._handlers = {
+            PacketIn: self._packet_in,
+            BarrierReply: self._barrier_reply,
+            Tick: self._tick,
+            DatapathUp: self._datapath_up,
+            DatapathDown: self._datapath_down,
+            PortChanged: self._port_changed,
+            EntriesRead: self._entries_read,
+            Rejected: self._rejected,
+            ConfigChanged: self._config_changed,
+            KeysChanged: self._keys_changed,
+        }
+
+    def handle(self, event: Event, now: float) -> list[Command]:
+        """Take an event that happened at `now` (monotonic seconds, never going back) and return what is to be done, in order."""
+        state = self.state
+        state.now = now
+        state.out = out = []
+        self._handlers[type(event)](event)  # type: ignore[operator]
+        if state.dirty and now >= self._due["replan"]:
+            self._replan()
+        return out
+
+    # -- packets
+
+    def _packet_in(self, event: PacketIn) -> None:
+        state = self.state
+        switch = state.switches.get(event.dpid)
+        if switch is None or switch.claim is None or state.config is None:
+            return
+        owner, mask = state.programmer.owner
+        if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.PUNT:
+            self.setup.syn(switch, event.in_port, event.data)
+            return
+        kind = ethertype(event.data)
+        if kind == ETH_IPV4:
+            self._datagram(Location(event.dpid, event.in_port), event.data)
+        elif kind == ETH_ARP:
+            packet = parse_arp(event.data)
+            if packet is not None:
+                self.forwarding.arp(switch, event.in_port, packet)
+        elif kind == ETH_LLDP:
+            self._probe_seen(Location(event.dpid, event.in_port), event.data)
+
+    def _probe_seen(self, receiver: Location, data: bytes) -> None:
+        state = self.state
+        seen = probe.decode(state.identity.probe_key, data, int(state.now * 1000))
+        if seen is None or seen.controller_id != state.controller_id or seen.origin.dpid not in state.claims:
+            state.count("probes", "foreign")
+            return
+        was = state.topology.is_inter_switch(receiver)
+        if state.topology.observe(seen.origin, receiver, state.now):
+            if not was:
+                self.forwarding.purge(state.hosts.forget_location(receiver))
+                self._lose_agents(lambda agent: agent.location == receiver)
+            self._links_changed()
+
+    def _datagram(self, location: Location, data: bytes) -> None:
+        state, packet = self.state, parse_udp(data)
+        config = state.config
+        if packet is None or config is None or packet.destination != config.discovery.ip:
+            return
+        if packet.destination_port == config.discovery.beacon_port:
+            self._beacon(location, packet)
+        elif packet.destination_port == config.discovery.order_port:
+            try:
+                self._order(packet.payload)
+            except OrderError as error:
+                state.count("orders_dropped", str(error))
+
+    def _beacon(self, location: Location, packet: Datagram) -> None:
+        state = self.state
+        try:
+            heard = state.agents.hear(packet.payload, location, self._around, (state.wall_ms, state.now))
+        except BeaconError as error:
+            state.count("beacons_dropped", str(error))
+            return
+        state.count("beacons")
+        agent = heard.agent
+        if heard.restarted:
+            self._sessions_lost(agent)
+        if heard.appeared or heard.restarted:
+            self.forwarding.purge(state.hosts.forget_location(agent.location))
+            self.endings.agent_heard(agent.agent_id, agent.beacon.mac)
+            state.dirty |= {"plan", "forwarding"}
+            self._tell_agent(agent, "restarted" if heard.restarted else "appeared")
+        elif heard.turned:
+            state.dirty.add("plan")
+            self._tell_agent(agent, "changed")
+
+    def _order(self, data: bytes) -> None:
+        header = order.decode_header(data)
+        state = self.state
+        if header.controller_id != state.controller_id:
+            return
+        agent = state.agents.get(header.agent_id)
+        if agent is None:
+            raise OrderError("agent")
+        key = state.agents.ring.derive(FROM_AGENT, agent.beacon.site_id, header.key_id, header.agent_id)
+        if key is None:
+            raise OrderError("key")
+        if not order.signed_by(data, key):
+            raise OrderError("tag")
+        if not state.agents.accept_order(header.agent_id, header.boot_id, header.sequence, header.time_ms, state.wall_ms):
+            raise OrderError("replay")
+        self._obey(header, order.body(data))
+
+    def _obey(self, header: Header, body: bytes) -> None:
+        agent_id = header.agent_id
+        if header.type == OrderType.READY:
+            self.setup.answer(agent_id, order.decode_uuid(body), 0)
+        elif header.type == OrderType.REFUSED:
+            uuid, reason = order.decode_refused(body)
+            self.setup.answer(agent_id, uuid, reason or 0xFFFF)
+        elif header.type == OrderType.ENDED:
+            unborn = self.endings.ended(agent_id, order.decode_ended(body), header.sequence)
+            if unborn is not None:
+                self.setup.give_up(unborn, "agent-ended")
+        elif header.type == OrderType.SESSION_REPORT:
+            self.endings.report(agent_id, order.decode_report(body))
+        else:
+            raise OrderError("type")
+
+    # -- datapaths
+
+    def _datapath_up(self, event: DatapathUp) -> None:
+        state = self.state
+        if event.dpid in state.switches:
+            self._datapath_down(DatapathDown(event.dpid))
+        switch = Switch(event.dpid, {}, state.now)
+        state.claim(switch)
+        state.switches[event.dpid] = switch
+        for port in event.ports[:MAX_PORTS]:
+            switch.ports[port.port_no] = port
+            if port.up:
+                switch.up_since[port.port_no] = state.now
+        self._due["probe"] = 0.0
+        self._read(switch)
+        state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
+
+    def _datapath_down(self, event: DatapathDown) -> None:
+        state = self.state
+        if state.switches.pop(event.dpid, None) is None:
+            return
+        self._kept.pop(event.dpid, None)
+        state.programmer.disconnect(event.dpid)
+        if state.topology.datapath_down(event.dpid):
+            self._links_changed()
+        self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
+        state.dirty |= {"plan", "forwarding"}
+        state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
+
+    def _read(self, switch: Switch) -> None:
+        """Ask a claimed datapath what it holds of ours. Nothing is sent to an unclaimed one."""
+        if switch.claim is not None:
+            switch.asked_at = self.state.now
+            self.state.out.append(ReadEntries(switch.dpid, *self.state.programmer.owner))
+
+    def _entries_read(self, event: EntriesRead) -> None:
+        state = self.state
+        switch = state.switches.get(event.dpid)
+        if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
+            return
+        earlier = self.endings.adopt(event.dpid, event.entries)
+        kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.match.raw is None]
+        if kept:
+            state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
+            self._kept[event.dpid] = state.now + KEEP_S
+        state.programmer.sync(event.dpid, event.entries, state.out)
+        state.dirty |= {"plan", "forwarding"}
+
+    def _port_changed(self, event: PortChanged) -> None:
+        state = self.state
+        switch = state.switches.get(event.dpid)
+        if switch is None:
+            return
+        location = Location(event.dpid, event.port.port_no)
+        up = event.port.up and not event.gone
+        if event.gone:
+            switch.ports.pop(location.port_no, None)
+        elif location.port_no in switch.ports or len(switch.ports) < MAX_PORTS:
+            switch.ports[location.port_no] = event.port
+        if up:
+            switch.up_since.setdefault(location.port_no, state.now)
+            self._due["probe"] = 0.0
+        else:
+            switch.up_since.pop(location.port_no, None)
+            self.forwarding.purge(state.hosts.forget_location(location))
+            if state.topology.port_down(location):
+                self._links_changed()
+        if switch.is_ours:
+            state.dirty.add("forwarding")
+
+    def _barrier_reply(self, event: BarrierReply) -> None:
+        state = self.state
+        grouped = state.programmer.acknowledge(event.dpid, event.token)
+        if grouped and self.plan.waits and state.programmer.is_acknowledged(event.dpid):
+            state.dirty.add("arm")
+
+    def _rejected(self, event: Rejected) -> None:
+        state = self.state
+        state.count("rejected", format_dpid(event.dpid))
+        switch = state.switches.get(event.dpid)
+        if switch is not None and state.programmer.reject(event.dpid, event.token):
+            switch.asked_at = state.now  # read again after READ_AGAIN_S
+
+    # -- configuration, keys, time
+
+    def _config_changed(self, event: ConfigChanged) -> None:
+        state = self.state
+        before = state.config
+        if before is not None and before.controller != event.config.controller:
+            raise ValueError("the controller's id does not change while it runs: entries already out carry it")
+        state.adopt_config(event.config)
+        self.plan.configure()
+        self.courier.forget_templates()
+        for switch in state.switches.values():
+            if switch.claim is None and state.programmer.is_synced(switch.dpid):
+                self._abandon(switch)
+            elif switch.claim is not None and not state.programmer.is_synced(switch.dpid):
+                self._read(switch)
+        self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
+        state.dirty |= {"plan", "forwarding"}
+
+    def _abandon(self, switch: Switch) -> None:
+        """A datapath is no longer ours: nothing of ours stays on it."""
+        state, dpid = self.state, switch.dpid
+        for session in state.sessions:
+            if any(where == dpid for where, _ in session.entries()):
+                self.endings.drop(session, "datapath-unclaimed")
+        state.topology.datapath_down(dpid)
+        self.forwarding.purge(state.hosts.forget_datapath(dpid))
+        self._kept[dpid] = 0.0
+        self._drop_kept()
+        state.dirty |= {"plan", "forwarding"}
+        self._replan()
+        state.programmer.disconnect(dpid)
+
+    def _keys_changed(self, event: KeysChanged) -> None:
+        self.state.agents.ring = KeyRing(event.sites)
+
+    def _tick(self, event: Tick) -> None:
+        state = self.state
+        state.wall_offset_ms = event.wall_ms - state.now * 1000
+        self.setup.tick()
+        self.endings.tick()
+        if state.config is None:
+            return
+        for what, gap, action in (
+            ("probe", float(state.config.discovery.probe_interval_seconds), self._probe),
+            ("renew", LEASE_RENEWAL_S, self.plan.renew),
+            ("check", 0.25, self._check),
+        ):
+            if state.now >= self._due[what]:
+                self._due[what] = state.now + gap
+                action()
+
+    def _probe(self) -> None:
+        state = self.state
+        for switch in state.switches.values():
+            if switch.claim is None:
+                continue
+            for port in switch.live_ports():
+                said = Probe(state.controller_id, Location(switch.dpid, port.port_no), int(state.now * 1000))
+                frame = probe.encode(state.identity.probe_key, said, port.mac)
+                state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(port.port_no),), frame))
+
+    def _check(self) -> None:
+        """What expires: agents, links, kept entries; datapaths that owe an answer."""
+        state = self.state
+        if state.config is None:
+            return
+        d = state.config.discovery
+        self._lose_agents(lambda agent: state.now - agent.seen_at > d.beacon_expiry_seconds)
+        if state.topology.expire(state.now, d.link_expiry_seconds):
+            self._links_changed()
+        self._drop_kept()
+        for switch in state.switches.values():
+            if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
+                self._read(switch)
+        self.forwarding.tick()
+
+    # -- common ends
+
+    def _replan(self) -> None:
+        state = self.state
+        dirty, state.dirty = state.dirty, set()
+        self._due["replan"] = state.now + REPLAN_GAP_S
+        if "plan" in dirty or "forwarding" in dirty:
+            self.plan.replan()
+            self.endings.wanted_pairs = self.plan.wanted
+        elif "arm" in dirty:
+            self.plan.arm()
+        if "forwarding" in dirty:
+            self.forwarding.replan()
+
+    def _links_changed(self) -> None:
+        self.state.dirty |= {"plan", "forwarding"}
+        self.state.notice("link", links=len(self.state.topology.links()))
+
+    def _drop_kept(self) -> None:
+        for dpid in [d for d, until in self._kept.items() if until <= self.state.now]:
+            del self._kept[dpid]
+            self.state.programmer.set_group(("kept", dpid), {}, self.state.out)
+
+    def _lose_agents(self, gone: Callable[[Agent], bool]) -> None:
+        for agent in self.state.agents.forget(gone):
+            self._sessions_lost(agent)
+            self.state.dirty |= {"plan", "forwarding"}
+            self._tell_agent(agent, "gone")
+
+    def _sessions_lost(self, agent: Agent) -> None:
+        for session in self.endings.agent_lost(agent.agent_id):
+            self.setup.give_up(session, "agent-lost")
+
+    def _tell_agent(self, agent: Agent, what: str) -> None:
+        self.state.notice("agent", id=agent.agent_id.hex(), name=agent.beacon.name, site=agent.beacon.site_id, state=what)

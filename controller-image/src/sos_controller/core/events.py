@@ -1,0 +1,81 @@
+"""What can happen to the controller. Edges make these; the engine takes them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from sos_controller.core.config_model import Config
+from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.model import DatapathId, Port, PortNo
+
+
+class PacketIn(msgspec.Struct, frozen=True, gc=False):
+    """A packet a switch handed over; `cookie` is that of the entry which did it."""
+
+    dpid: DatapathId
+    in_port: PortNo
+    cookie: int
+    data: bytes
+
+
+class DatapathUp(msgspec.Struct, frozen=True):
+    """A datapath has connected (or connected again)."""
+
+    dpid: DatapathId
+    ports: tuple[Port, ...]
+
+
+class DatapathDown(msgspec.Struct, frozen=True):
+    """A datapath's connection is gone."""
+
+    dpid: DatapathId
+
+
+class PortChanged(msgspec.Struct, frozen=True):
+    """A port was added, changed or (`gone`) removed."""
+
+    dpid: DatapathId
+    port: Port
+    gone: bool
+
+
+class EntriesRead(msgspec.Struct, frozen=True):
+    """The entries with our cookie prefix that a datapath holds."""
+
+    dpid: DatapathId
+    entries: tuple[FlowEntry, ...]
+
+
+class BarrierReply(msgspec.Struct, frozen=True, gc=False):
+    """A datapath has done everything up to and including `token`."""
+
+    dpid: DatapathId
+    token: int
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """A datapath refused a message sent under `token`."""
+
+    dpid: DatapathId
+    token: int
+
+
+class ConfigChanged(msgspec.Struct, frozen=True):
+    """A new configuration is in force."""
+
+    config: Config
+
+
+class KeysChanged(msgspec.Struct, frozen=True):
+    """The site keys held now, by site id and key id."""
+
+    sites: dict[int, dict[int, bytes]]
+
+
+class Tick(msgspec.Struct, frozen=True, gc=False):
+    """Time has passed. `wall_ms` is the wall clock, for messages that carry or judge it."""
+
+    wall_ms: int
+
+
+Event = PacketIn | DatapathUp | DatapathDown | PortChanged | EntriesRead | BarrierReply | Rejected | ConfigChanged | KeysChanged | Tick

@@ -1,0 +1,130 @@
+"""Flow entries as values, and the difference between the ones wanted and the ones there.
+
+An entry is identified by (table, priority, match), as in OpenFlow 1.3.5, 6.4: adding an entry with the identity of another one
+replaces it in one step, which is how entries are renewed and re-pointed without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from sos_controller.core.model import MacAddress, PortNo
+
+Masked = tuple[int, int]
+"""Value and mask."""
+
+
+class Match(msgspec.Struct, frozen=True, gc=False):
+    """What an entry matches; None = anything. `raw` holds OXM bytes of an entry we can only delete."""
+
+    in_port: PortNo | None = None
+    eth_dst: MacAddress | None = None
+    eth_src: MacAddress | None = None
+    eth_type: int | None = None
+    ip_proto: int | None = None
+    ipv4_src: Masked | None = None
+    ipv4_dst: Masked | None = None
+    tcp_src: int | None = None
+    tcp_dst: Masked | None = None
+    udp_dst: int | None = None
+    tcp_flags: Masked | None = None
+    raw: bytes | None = None
+
+
+class Output(msgspec.Struct, frozen=True, gc=False, tag="output"):
+    """Send out of a port; `PortNo` may be one of the reserved ones of `pipeline`."""
+
+    port_no: PortNo
+
+
+class SetEthDst(msgspec.Struct, frozen=True, gc=False, tag="eth_dst"):
+    """Rewrite the destination MAC address."""
+
+    mac: MacAddress
+
+
+class SetEthSrc(msgspec.Struct, frozen=True, gc=False, tag="eth_src"):
+    """Rewrite the source MAC address."""
+
+    mac: MacAddress
+
+
+class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
+    """Go on in a later table (an instruction; always last)."""
+
+    table: int
+
+
+Action = Output | SetEthDst | SetEthSrc | Goto
+
+
+class EntryKey(NamedTuple):
+    """Identity of an entry within one datapath."""
+
+    table: int
+    priority: int
+    match: Match
+
+
+class FlowEntry(msgspec.Struct, frozen=True, gc=False):
+    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none."""
+
+    table: int
+    priority: int
+    match: Match
+    actions: tuple[Action, ...]
+    cookie: int
+    hard_timeout: int = 0
+    idle_timeout: int = 0
+
+    @property
+    def key(self) -> EntryKey:
+        """Identity of the entry."""
+        return EntryKey(self.table, self.priority, self.match)
+
+
+Entries = dict[EntryKey, FlowEntry]
+
+
+class Changes(NamedTuple):
+    """What turns one table into another: adds (which replace) first, then deletes."""
+
+    adds: tuple[FlowEntry, ...]
+    deletes: tuple[FlowEntry, ...]
+
+
+def index(entries: Iterable[FlowEntry]) -> Entries:
+    """Entries by identity; of two with the same identity the first one stays."""
+    table: Entries = {}
+    for entry in entries:
+        table.setdefault(entry.key, entry)
+    return table
+
+
+def order(entry: FlowEntry) -> tuple[int, int, str]:
+    """Canonical order: by table, highest priority first, then by match."""
+    return (entry.table, -entry.priority, repr(entry.match))
+
+
+def diff(desired: Mapping[EntryKey, FlowEntry], installed: Mapping[EntryKey, FlowEntry], owner: tuple[int, int]) -> Changes:
+    """What to add and delete. `owner` = (cookie, mask): entries of other cookies are never deleted and never looked at."""
+    value, mask = owner
+    ours = {key: e for key, e in installed.items() if e.cookie & mask == value}
+    adds = [e for key, e in desired.items() if ours.get(key) != e]
+    deletes = [e for key, e in ours.items() if key not in desired]
+    return Changes(tuple(sorted(adds, key=order)), tuple(sorted(deletes, key=order)))
+
+
+def apply(installed: Mapping[EntryKey, FlowEntry], changes: Changes) -> Entries:
+    """The table a switch has after the changes: adds replace, deletes take only the entry with that cookie."""
+    table = dict(installed)
+    for entry in changes.adds:
+        table[entry.key] = entry
+    for entry in changes.deletes:
+        there = table.get(entry.key)
+        if there is not None and there.cookie == entry.cookie:
+            del table[entry.key]
+    return table

@@ -1,0 +1,110 @@
+"""The words everything else is said in: identifiers, addresses, prefixes, ports, agents (glossary names)."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple, NewType
+
+import msgspec
+
+DatapathId = NewType("DatapathId", int)
+PortNo = NewType("PortNo", int)
+MacAddress = NewType("MacAddress", bytes)
+Address = NewType("Address", int)
+"""An IPv4 address as a number; IPv4-mapped IPv6 on our own wires (spec/README 2)."""
+AgentId = NewType("AgentId", bytes)
+FlowKey = NewType("FlowKey", bytes)
+"""12 bytes: client address, server address, client port, server port, as they stand in the packet."""
+
+MAX_PORT_NO = 0xFFFFFF00
+"""Higher port numbers are reserved (OpenFlow 1.3.5, 7.2.1)."""
+
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+class Prefix(NamedTuple):
+    """An IPv4 prefix; host bits are zero."""
+
+    network: int
+    length: int
+
+    @property
+    def mask(self) -> int:
+        """Netmask as a number."""
+        return (0xFFFFFFFF << (32 - self.length)) & 0xFFFFFFFF
+
+    def holds(self, address: int) -> bool:
+        """Whether the address lies in the prefix."""
+        return (address & self.mask) == self.network
+
+    def __str__(self) -> str:
+        return f"{format_address(self.network)}/{self.length}"
+
+
+class Port(msgspec.Struct, frozen=True, gc=False):
+    """A port of a datapath as the switch describes it."""
+
+    port_no: PortNo
+    name: str
+    mac: MacAddress
+    up: bool
+
+
+class Location(NamedTuple):
+    """Where somebody is attached."""
+
+    dpid: DatapathId
+    port_no: PortNo
+
+
+def parse_address(text: str) -> Address:
+    """`10.0.0.1` to a number; ValueError when it is not an IPv4 address."""
+    return Address(int(ipaddress.IPv4Address(text)))
+
+
+def parse_prefix(text: str) -> Prefix:
+    """`10.0.0.0/24` to a Prefix; ValueError when it is not one or has host bits set."""
+    net = ipaddress.IPv4Network(text, strict=True)
+    return Prefix(int(net.network_address), net.prefixlen)
+
+
+def parse_mac(text: str) -> MacAddress:
+    """`02:53:...` to six bytes; ValueError otherwise."""
+    parts = text.split(":")
+    if len(parts) != 6 or any(len(p) != 2 for p in parts):
+        raise ValueError(f"not a MAC address: {text!r}")
+    return MacAddress(bytes(int(p, 16) for p in parts))
+
+
+def format_address(address: int) -> str:
+    """Dotted quad."""
+    return f"{address >> 24 & 255}.{address >> 16 & 255}.{address >> 8 & 255}.{address & 255}"
+
+
+def format_mac(mac: bytes) -> str:
+    """Colon-separated hex."""
+    return mac.hex(":")
+
+
+def format_dpid(dpid: int) -> str:
+    """16 hex digits, as everywhere in SOS."""
+    return f"{dpid:016x}"
+
+
+def map_address(address: int) -> bytes:
+    """The 16 bytes of an address on our wires (RFC 4291, 2.5.5.2)."""
+    return _MAPPED + address.to_bytes(4, "big")
+
+
+def unmap_address(data: bytes) -> Address | None:
+    """IPv4 address of 16 bytes, None when they are not an IPv4-mapped address."""
+    if len(data) != 16 or data[:12] != _MAPPED:
+        return None
+    return Address(int.from_bytes(data[12:], "big"))
+
+
+def flow_key(client: int, server: int, client_port: int, server_port: int) -> FlowKey:
+    """Build the key of a flow from its parts."""
+    return FlowKey(
+        client.to_bytes(4, "big") + server.to_bytes(4, "big") + client_port.to_bytes(2, "big") + server_port.to_bytes(2, "big")
+    )

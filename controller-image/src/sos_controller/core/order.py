@@ -1,0 +1,210 @@
+"""Orders between controller and agents: bytes to value and back (spec/order.md)."""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from sos_controller.core import keys
+from sos_controller.core.model import Address, AgentId, map_address
+
+MAGIC = b"SOSO"
+VERSION = 1
+HEADER_BYTES = 64
+MAX_BYTES = 1_400
+MAX_REPORTED = 64
+"""UUIDs in one chunk of a SessionReport."""
+
+_HEADER = struct.Struct("!4sBBHIHH16sQQQQ")
+_PREPARE = struct.Struct("!16sBBHIII16s16sHHIB3xI16s16sH14x")
+_REPORT = struct.Struct("!IHHH6x")
+_REFUSED = struct.Struct("!16sH6x")
+_ENDED = struct.Struct("!16sH6xQQQ")
+
+
+class OrderType(IntEnum):
+    """Types of spec/order.md 2."""
+
+    PREPARE = 1
+    READY = 2
+    REFUSED = 3
+    RELEASE = 4
+    ENDED = 5
+    ENDED_ACK = 6
+    SESSION_REPORT = 7
+
+
+class Role(IntEnum):
+    """Which end of a session an agent is."""
+
+    INGRESS = 1
+    EGRESS = 2
+
+
+CONGESTION = {"Auto": 0, "Cubic": 1, "BBR": 2, "Reno": 3}
+TRANSPORT_TCP_PARALLEL = 1
+
+
+class OrderError(Exception):
+    """A message that is no order we take; the argument is the reason counted."""
+
+
+class Header(NamedTuple):
+    """Header fields that vary."""
+
+    type: int
+    key_id: int
+    controller_id: int
+    agent_id: AgentId
+    boot_id: int
+    sequence: int
+    time_ms: int
+    reply_to: int
+
+
+class Prepare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A client is about to arrive. Zeroes mean that the agent decides."""
+
+    uuid: bytes
+    role: int
+    streams: int
+    block_bytes: int
+    queue_bytes: int
+    lease_ms: int
+    client: Address
+    server: Address
+    client_port: int
+    server_port: int
+    labels: int
+    congestion: int
+    peer_id: AgentId
+    peer_address: Address
+    peer_stream_port: int
+
+
+class Ended(NamedTuple):
+    """A session is over."""
+
+    uuid: bytes
+    reason: int
+    bytes_to_server: int
+    bytes_to_client: int
+    duration_ms: int
+
+
+class Report(NamedTuple):
+    """A chunk of an agent's list of sessions."""
+
+    number: int
+    chunk: int
+    chunks: int
+    uuids: tuple[bytes, ...]
+
+
+def encode(header: Header, body: bytes, key: bytes) -> bytes:
+    """A whole order with its tag."""
+    h = header
+    message = (
+        _HEADER.pack(
+            MAGIC, VERSION, h.type, h.key_id, h.controller_id, len(body), 0, h.agent_id, h.boot_id, h.sequence, h.time_ms, h.reply_to
+        )
+        + body
+    )
+    return message + keys.tag(key, message)
+
+
+def encode_prepare(p: Prepare) -> bytes:
+    """Body of a Prepare."""
+    return _PREPARE.pack(
+        *(p.uuid, p.role, TRANSPORT_TCP_PARALLEL, p.streams, p.block_bytes, p.queue_bytes, p.lease_ms),
+        *(map_address(p.client), map_address(p.server), p.client_port, p.server_port, p.labels, p.congestion, 0),
+        *(p.peer_id, map_address(p.peer_address), p.peer_stream_port),
+    )
+
+
+def decode_prepare(body: bytes) -> Prepare:
+    """Value of a Prepare body (the controller only sends it; tests and tools read it). OrderError when it is none."""
+    if len(body) != _PREPARE.size:
+        raise OrderError("length")
+    f = _PREPARE.unpack(body)
+    return Prepare(
+        uuid=f[0], role=f[1], streams=f[3], block_bytes=f[4], queue_bytes=f[5], lease_ms=f[6],
+        client=Address(int.from_bytes(f[7][12:], "big")), server=Address(int.from_bytes(f[8][12:], "big")),
+        client_port=f[9], server_port=f[10], labels=f[11], congestion=f[12],
+        peer_id=AgentId(f[14]), peer_address=Address(int.from_bytes(f[15][12:], "big")), peer_stream_port=f[16],
+    )  # fmt: skip
+
+
+def decode_header(data: bytes) -> Header:
+    """Header of an order; the tag is the caller's to check with `signed_by`. OrderError when it is none."""
+    if not HEADER_BYTES + keys.TAG_BYTES <= len(data) <= MAX_BYTES:
+        raise OrderError("length")
+    magic, version, type_, key_id, controller_id, length, _, agent_id, boot, sequence, time_ms, reply_to = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise OrderError("magic")
+    if version != VERSION:
+        raise OrderError("version")
+    if length != len(data) - HEADER_BYTES - keys.TAG_BYTES:
+        raise OrderError("length")
+    return Header(type_, key_id, controller_id, AgentId(agent_id), boot, sequence, time_ms, reply_to)
+
+
+def signed_by(data: bytes, key: bytes) -> bool:
+    """Whether the tag at the end is right."""
+    return keys.verify(key, data[: -keys.TAG_BYTES], data[-keys.TAG_BYTES :])
+
+
+def body(data: bytes) -> bytes:
+    """The bytes between header and tag."""
+    return data[HEADER_BYTES : -keys.TAG_BYTES]
+
+
+def decode_uuid(data: bytes) -> bytes:
+    """Body of Ready, Release and EndedAck."""
+    if len(data) != 16:
+        raise OrderError("length")
+    return data
+
+
+def decode_refused(data: bytes) -> tuple[bytes, int]:
+    """UUID and reason of a Refused body."""
+    if len(data) != _REFUSED.size:
+        raise OrderError("length")
+    uuid, reason = _REFUSED.unpack(data)
+    return uuid, reason
+
+
+def encode_refused(uuid: bytes, reason: int) -> bytes:
+    """Body of a Refused."""
+    return _REFUSED.pack(uuid, reason)
+
+
+def decode_ended(data: bytes) -> Ended:
+    """Body of an Ended."""
+    if len(data) != _ENDED.size:
+        raise OrderError("length")
+    return Ended(*_ENDED.unpack(data))
+
+
+def encode_ended(ended: Ended) -> bytes:
+    """Body of an Ended."""
+    return _ENDED.pack(*ended)
+
+
+def decode_report(data: bytes) -> Report:
+    """One chunk of a SessionReport."""
+    if len(data) < _REPORT.size:
+        raise OrderError("length")
+    number, chunk, chunks, count = _REPORT.unpack_from(data)
+    if count > MAX_REPORTED or len(data) != _REPORT.size + 16 * count or not chunk < chunks:
+        raise OrderError("length")
+    start = _REPORT.size
+    return Report(number, chunk, chunks, tuple(data[start + 16 * i : start + 16 * i + 16] for i in range(count)))
+
+
+def encode_report(report: Report) -> bytes:
+    """Body of one chunk of a SessionReport."""
+    return _REPORT.pack(report.number, report.chunk, report.chunks, len(report.uuids)) + b"".join(report.uuids)

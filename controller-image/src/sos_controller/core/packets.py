@@ -1,0 +1,179 @@
+"""Packets by slicing bytes. What hosts send is looked at here and nowhere else, and never by a packet library (CVE-2024-28732 family).
+
+Every function is total: whatever the bytes, it returns a value or None in time bounded by the header's own length.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from sos_controller.core.model import Address, FlowKey, MacAddress
+from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, PROTO_TCP, PROTO_UDP
+
+ETHERNET_BYTES = 14
+BROADCAST = MacAddress(b"\xff" * 6)
+TCP_FLAGS_FIN_SYN_RST_ACK = 0x17
+OPTION_END, OPTION_NOP = 0, 1
+SPECIAL_OPTIONS = frozenset((19, 29, 30))
+"""TCP MD5 (RFC 2385), TCP-AO (RFC 5925), MPTCP (RFC 8684): a relay would break what they promise, so their flows stay plain."""
+
+_ARP = struct.Struct("!6s6sHHHBBH6s4s6s4s")
+_IP = struct.Struct("!BBHHHBBH4s4s")
+
+
+class Syn(NamedTuple):
+    """A bare SYN."""
+
+    key: FlowKey
+    isn: bytes
+    client: Address
+    server: Address
+    client_port: int
+    server_port: int
+    mac: MacAddress
+    special: bool
+
+
+class Arp(NamedTuple):
+    """An ARP packet for IPv4 over Ethernet (RFC 826)."""
+
+    request: bool
+    sender_mac: MacAddress
+    sender: Address
+    target: Address
+
+
+class Datagram(NamedTuple):
+    """A UDP datagram in an unfragmented IPv4 packet."""
+
+    source: Address
+    destination: Address
+    source_port: int
+    destination_port: int
+    payload: bytes
+
+
+def ethertype(data: bytes) -> int:
+    """Ethertype of a frame, 0 when there is none."""
+    return data[12] << 8 | data[13] if len(data) >= ETHERNET_BYTES else 0
+
+
+def parse_syn(data: bytes) -> Syn | None:
+    """The bare SYN in a frame, None when it is anything else."""
+    if len(data) < 54 or data[12] != 0x08 or data[13] != 0x00 or data[23] != PROTO_TCP:
+        return None
+    first = data[14]
+    if first >> 4 != 4 or (data[20] << 8 | data[21]) & 0x3FFF:
+        return None
+    tcp = ETHERNET_BYTES + (first & 15) * 4
+    if tcp < 34 or len(data) < tcp + 20 or data[tcp + 13] & TCP_FLAGS_FIN_SYN_RST_ACK != 0x02:
+        return None
+    key = data[26:38] if tcp == 34 else data[26:34] + data[tcp : tcp + 4]
+    end = tcp + (data[tcp + 12] >> 4) * 4
+    return Syn(
+        FlowKey(key),
+        data[tcp + 4 : tcp + 8],
+        Address(int.from_bytes(key[:4], "big")),
+        Address(int.from_bytes(key[4:8], "big")),
+        key[8] << 8 | key[9],
+        key[10] << 8 | key[11],
+        MacAddress(data[6:12]),
+        _has_special_option(data[tcp + 20 : end]) if end <= len(data) and end >= tcp + 20 else True,
+    )
+
+
+def _has_special_option(options: bytes) -> bool:
+    """Whether the flow must stay plain because of an option, or because its options make no sense."""
+    at, end = 0, len(options)
+    while at < end:
+        kind = options[at]
+        if kind == OPTION_END:
+            return False
+        if kind == OPTION_NOP:
+            at += 1
+            continue
+        if kind in SPECIAL_OPTIONS or at + 1 >= end or options[at + 1] < 2:
+            return True
+        at += options[at + 1]
+    return at > end
+
+
+def parse_arp(data: bytes) -> Arp | None:
+    """The ARP packet in a frame, None when it is none we understand."""
+    if len(data) < ETHERNET_BYTES + 28 or ethertype(data) != ETH_ARP:
+        return None
+    _, _, _, hardware, protocol, hlen, plen, operation, sha, spa, _, tpa = _ARP.unpack_from(data)
+    if (hardware, protocol, hlen, plen) != (1, ETH_IPV4, 6, 4) or operation not in (1, 2):
+        return None
+    return Arp(operation == 1, MacAddress(sha), Address(int.from_bytes(spa, "big")), Address(int.from_bytes(tpa, "big")))
+
+
+def build_arp_reply(asked: Arp, mac: MacAddress) -> bytes:
+    """Frame that tells the asker that its target has this MAC address."""
+    target, sender = asked.target.to_bytes(4, "big"), asked.sender.to_bytes(4, "big")
+    return _ARP.pack(asked.sender_mac, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 2, mac, target, asked.sender_mac, sender)
+
+
+def parse_udp(data: bytes) -> Datagram | None:
+    """The datagram in a frame, None when it is fragmented, truncated or not UDP over IPv4."""
+    if len(data) < 42 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_UDP or data[14] >> 4 != 4:
+        return None
+    udp = ETHERNET_BYTES + (data[14] & 15) * 4
+    if udp < 34 or (data[20] << 8 | data[21]) & 0x3FFF or len(data) < udp + 8:
+        return None
+    source_port, destination_port, length = struct.unpack_from("!HHH", data, udp)
+    if length < 8 or udp + length > len(data):
+        return None
+    source, destination = data[26:30], data[30:34]
+    return Datagram(
+        Address(int.from_bytes(source, "big")),
+        Address(int.from_bytes(destination, "big")),
+        source_port,
+        destination_port,
+        data[udp + 8 : udp + length],
+    )
+
+
+def complete_checksum(frame: bytes) -> bytes:
+    """The frame of a SYN with its TCP checksum filled in where the sender's kernel left that to the network card.
+
+    Segmentation offload hands over packets whose checksum field holds only the sum of the pseudo header (Linux: CHECKSUM_PARTIAL). A
+    checksum that is wrong in any other way stays wrong. Sums of 16-bit words modulo 2^16 - 1 are one's complement sums (RFC 1071).
+    """
+    tcp = ETHERNET_BYTES + (frame[14] & 15) * 4
+    end = ETHERNET_BYTES + (frame[16] << 8 | frame[17])
+    if end > len(frame) or end < tcp + 20:
+        return frame
+    segment = frame[tcp:end]
+    pseudo = int.from_bytes(frame[26:34], "big") + PROTO_TCP + len(segment)
+    if (frame[tcp + 16] << 8 | frame[tcp + 17]) % 0xFFFF != pseudo % 0xFFFF:
+        return frame
+    total = int.from_bytes(segment + bytes(len(segment) & 1), "big") % 0xFFFF
+    checksum = (0xFFFF - total) & 0xFFFF
+    if total == 0:
+        return frame
+    return frame[: tcp + 16] + checksum.to_bytes(2, "big") + frame[tcp + 18 :]
+
+
+class UdpTemplate:
+    """Renders datagrams between two fixed parties; only length, identification and payload vary.
+
+    The UDP checksum is 0, "not computed" (RFC 768): the payload carries an HMAC.
+    """
+
+    def __init__(self, ethernet: tuple[MacAddress, MacAddress], addresses: tuple[Address, Address], ports: tuple[int, int]) -> None:
+        (self._ethernet, self._addresses) = (ethernet[1] + ethernet[0] + b"\x08\x00", addresses)
+        self._ports = struct.pack("!HH", *ports)
+        self._pseudo = addresses[0].to_bytes(4, "big") + addresses[1].to_bytes(4, "big")
+        words = struct.unpack("!HHHH", self._pseudo)
+        self._sum = 0x4500 + 0x4000 + (64 << 8 | PROTO_UDP) + sum(words)
+
+    def render(self, payload: bytes) -> bytes:
+        """A frame carrying the payload, not to be fragmented."""
+        total = 28 + len(payload)
+        checksum = self._sum + total
+        checksum = (checksum & 0xFFFF) + (checksum >> 16)
+        checksum = ~((checksum & 0xFFFF) + (checksum >> 16)) & 0xFFFF
+        ip = struct.pack("!HHHHHH", 0x4500, total, 0, 0x4000, 64 << 8 | PROTO_UDP, checksum)
+        return b"".join((self._ethernet, ip, self._pseudo, self._ports, struct.pack("!HH", total - 20, 0), payload))

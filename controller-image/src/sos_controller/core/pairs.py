@@ -1,0 +1,133 @@
+"""Pairs of agents, the paths between them and the entries that carry labelled streams (spec/node-config.md 8, 9)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import networkx as nx
+
+from sos_controller.core import paths
+from sos_controller.core.agents import Agent
+from sos_controller.core.flowtable import Action, FlowEntry, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.model import AgentId, DatapathId
+from sos_controller.core.paths import Path
+from sos_controller.core.pipeline import ETH_IPV4, MAX_LABELS, PRIORITY_PATH, PROTO_TCP, TABLE_REDIRECT, path_mac
+
+MAX_PAIRS = 65_536
+"""Pair numbers are 16 bits of the path MAC address; further pairs get no labelled paths, and so no sessions."""
+
+PairKey = tuple[AgentId, AgentId]
+"""The lower id first."""
+
+
+class Pair(NamedTuple):
+    """Two agents and the paths from the lower to the higher, the shortest first."""
+
+    low: AgentId
+    high: AgentId
+    number: int
+    paths: tuple[Path, ...]
+    labels: int
+    """Labels that have entries; label i runs over path i, or shares one where there are fewer."""
+
+    @property
+    def label_mask(self) -> int:
+        """Labels with a path of their own, as an order names them."""
+        return (1 << min(self.labels, len(self.paths))) - 1
+
+    @property
+    def dpids(self) -> frozenset[DatapathId]:
+        """Every datapath its entries are on."""
+        return frozenset(dpid for path in self.paths for dpid in path.dpids)
+
+
+def pair_key(one: AgentId, other: AgentId) -> PairKey:
+    """The two in order."""
+    return (one, other) if one < other else (other, one)
+
+
+class PairNumbers:
+    """Numbers of pairs: from their ids, so that they are mostly the same after a restart; the next free one on collision."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[PairKey, int] = {}
+        self._taken: set[int] = set()
+
+    def number(self, pair: PairKey) -> int | None:
+        """The pair's number; None when all are taken."""
+        found = self._numbers.get(pair)
+        if found is not None or len(self._taken) >= MAX_PAIRS:
+            return found
+        found = int.from_bytes(hashlib.sha256(pair[0] + pair[1]).digest()[:2], "big")
+        while found in self._taken:
+            found = (found + 1) % MAX_PAIRS
+        self._numbers[pair] = found
+        self._taken.add(found)
+        return found
+
+    def keep(self, pairs: Iterable[PairKey]) -> None:
+        """Free the numbers of all other pairs."""
+        kept = set(pairs)
+        for pair in [p for p in self._numbers if p not in kept]:
+            self._taken.discard(self._numbers.pop(pair))
+
+
+def plan(g: nx.MultiGraph, low: Agent, high: Agent, number: int, labels: int, before: Pair | None) -> Pair | None:
+    """The pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped for want of better."""
+    count = min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS)
+    found = paths.disjoint(g, low.location.dpid, high.location.dpid, max(count, 1))
+    if not found:
+        ends = (low.location.dpid, high.location.dpid)
+        same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == ends
+        return before if same else None
+    return Pair(low.agent_id, high.agent_id, number, found, max(count, 1))
+
+
+def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
+    """Whether the pair's first path lies on links that exist now."""
+    return all(g.has_edge(used.a.dpid, used.b.dpid, used) for used in pair.paths[0].links)
+
+
+def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
+    """Path entries of all labels, both directions: at the ends one per way of dialling, in between one per direction, however many streams."""
+    made: dict[DatapathId, list[FlowEntry]] = {}
+    for label in range(pair.labels):
+        path = pair.paths[label % len(pair.paths)]
+        back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)
+        macs = (path_mac(label, pair.number, 0), path_mac(label, pair.number, 1))
+        for here, there, way, (own, other) in ((low, high, path, macs), (high, low, back, macs[::-1])):
+            out = Output(way.steps[0][0].port_no)
+            marked: tuple[Action, ...] = (SetEthSrc(own), SetEthDst(other), out)
+            made.setdefault(way.source, []).extend(_entry(m, marked, cookie) for m in _outgoing(here, there, label))
+            match = Match(eth_src=own, eth_dst=other)
+            for (_, into), (leave, _) in zip(way.steps, way.steps[1:], strict=False):
+                made.setdefault(into.dpid, []).append(_entry(match, (Output(leave.port_no),), cookie))
+            restored = (SetEthSrc(here.beacon.mac), SetEthDst(there.beacon.mac), Output(there.location.port_no))
+            made.setdefault(way.target, []).append(_entry(match, restored, cookie))
+    return made
+
+
+def _outgoing(here: Agent, there: Agent, label: int) -> tuple[Match, Match]:
+    """Streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own)."""
+
+    def match(tcp_src: int | None, tcp_dst: tuple[int, int] | None) -> Match:
+        return Match(
+            in_port=here.location.port_no,
+            eth_type=ETH_IPV4,
+            ip_proto=PROTO_TCP,
+            ipv4_src=(here.beacon.address, 0xFFFFFFFF),
+            ipv4_dst=(there.beacon.address, 0xFFFFFFFF),
+            tcp_src=tcp_src,
+            tcp_dst=tcp_dst,
+        )
+
+    return (
+        match(None, (there.beacon.first_stream_port + label, 0xFFFF)),
+        match(here.beacon.first_stream_port + label, None),
+    )
+
+
+def _entry(match: Match, actions: tuple[Action, ...], cookie: int) -> FlowEntry:
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_PATH, match, actions, cookie)

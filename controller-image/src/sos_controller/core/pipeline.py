@@ -1,0 +1,89 @@
+"""Tables, priorities, cookies and path MAC addresses (spec/node-config.md, 2), declared once."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from sos_controller.core.model import MacAddress, PortNo
+
+TABLE_REDIRECT = 0
+TABLE_FORWARD = 1
+
+PRIORITY_TO_CONTROLLER = 65000
+PRIORITY_PATH = 50000
+PRIORITY_GUARD = 44000
+"""One thousand below the guards of the base table: an entry with an identical match and priority would replace the base's."""
+PRIORITY_REDIRECT = 40000
+PRIORITY_PUNT = 30000
+PRIORITY_ARP = 20000
+PRIORITY_HOST = 500
+PRIORITY_BLOCKED = 400
+PRIORITY_FLOOD = 300
+PRIORITY_MISS = 0
+
+PORT_IN_PORT = PortNo(0xFFFFFFF8)
+PORT_NORMAL = PortNo(0xFFFFFFFA)
+PORT_CONTROLLER = PortNo(0xFFFFFFFD)
+PORT_LOCAL = PortNo(0xFFFFFFFE)
+PORT_ANY = PortNo(0xFFFFFFFF)
+
+ETH_IPV4 = 0x0800
+ETH_ARP = 0x0806
+ETH_LLDP = 0x88CC
+PROTO_TCP = 6
+PROTO_UDP = 17
+
+TCP_SYN = 0x002
+BARE_SYN = (TCP_SYN, 0x017)
+"""SYN set; ACK, RST and FIN clear."""
+NOT_SYN = (0, TCP_SYN)
+
+LEASE_S = 5
+"""Hard timeout of punt entries: a dead controller stops punting within this time, and SYNs go plain."""
+LEASE_RENEWAL_S = 1.5
+"""Two renewals may be lost before a lease runs out."""
+
+MAX_LABELS = 8
+
+_MAGIC = 0x534F
+_OWNER_MASK = 0xFFFFFFFF_00000000
+
+
+class Kind(IntEnum):
+    """What an entry of ours is for (cookie bits 31-24)."""
+
+    PUNT = 1
+    GUARD = 2
+    REDIRECT = 3
+    PATH = 4
+    FORWARD = 5
+
+
+def owner(controller_id: int) -> tuple[int, int]:
+    """Cookie value and mask of everything a controller owns."""
+    return (_MAGIC << 48 | ((controller_id + 0x100) & 0xFFFF) << 32, _OWNER_MASK)
+
+
+def cookie(controller_id: int, kind: Kind, epoch: int, number: int = 0) -> int:
+    """Cookie of an entry."""
+    return owner(controller_id)[0] | kind << 24 | (epoch & 0xFF) << 16 | (number & 0xFFFF)
+
+
+def cookie_kind(value: int) -> int:
+    """Kind bits of a cookie."""
+    return value >> 24 & 0xFF
+
+
+def cookie_epoch(value: int) -> int:
+    """Low byte of the epoch in a cookie."""
+    return value >> 16 & 0xFF
+
+
+def cookie_number(value: int) -> int:
+    """Number bits of a cookie."""
+    return value & 0xFFFF
+
+
+def path_mac(label: int, pair: int, side: int) -> MacAddress:
+    """Path MAC of a label, a pair of agents and a side (0 = the agent with the lower id)."""
+    return MacAddress(bytes((0x02, 0x53, label, pair >> 8, pair & 0xFF, side)))

@@ -1,0 +1,317 @@
+"""From what is declared and what is alive to what the switches hold: paths of pairs, guards, punts; and which pair serves a flow.
+
+Everything here is computed anew when something changes, compared group by group, and sent as differences. Order matters: guards, paths and
+far sides first; a punt entry is *armed* only when all of that has been acknowledged, and stays while the service still has a pair and a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sos_controller.core import pairs, paths, selection, topology
+from sos_controller.core.agents import Agent
+from sos_controller.core.config_model import Service
+from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
+from sos_controller.core.model import Address, AgentId, DatapathId, Location
+from sos_controller.core.order import CONGESTION
+from sos_controller.core.pairs import Pair, PairKey, PairNumbers, pair_key
+from sos_controller.core.pipeline import (
+    ETH_IPV4,
+    LEASE_S,
+    PORT_CONTROLLER,
+    PRIORITY_GUARD,
+    PRIORITY_PUNT,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+    Kind,
+)
+from sos_controller.core.selection import Candidate, Loaded
+from sos_controller.core.services import accelerated, punt_matches
+from sos_controller.core.state import State
+
+MAX_CANDIDATES = 64
+"""Pairs kept in reach per service and place, the nearest first."""
+MAX_CACHED = 16_384
+
+Armed = tuple[str, DatapathId]
+
+
+class ServiceStatus(NamedTuple):
+    """What northbound.md 1 says about a service."""
+
+    service: Service
+    state: str
+    reason: str
+    needed: tuple[DatapathId, ...]
+    acknowledged: tuple[DatapathId, ...]
+
+
+class Plan:
+    """What should be on the switches, and why."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._numbers = PairNumbers()
+        self.pairs: dict[PairKey, Pair] = {}
+        self.wanted: set[PairKey] = set()
+        self._costs: dict[tuple[str, str, str, str], int] = {}
+        self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
+        self._armed: set[Armed] = set()
+        self._unarmed = False
+        self._services: dict[str, Service] = {}
+        self._site_of_agent: dict[AgentId, str] = {}
+
+    def configure(self) -> None:
+        """Index the configuration in force."""
+        config = self._state.config
+        if config is None:
+            return
+        self._services = {s.id: s for s in config.services}
+        self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
+        ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d.cost) for d in config.links]
+        self._costs = {**dict(ends), **{(k[2], k[3], k[0], k[1]): cost for k, cost in ends}}
+
+    def replan(self) -> None:
+        """Graph, pairs, paths, guards and punts."""
+        state = self._state
+        live = [dpid for dpid, s in state.switches.items() if s.claim is not None and state.programmer.is_synced(dpid)]
+        state.graph = topology.graph(live, state.topology.links(), self._cost)
+        self._cache.clear()
+        self._plan_pairs()
+        state.programmer.set_group("guards", self._guards(), state.out)
+        self.arm()
+
+    def arm(self) -> None:
+        """Install the punt entries of what is ready, withdraw those of what is not any more."""
+        state = self._state
+        punts: dict[DatapathId, list[FlowEntry]] = {}
+        armed: set[Armed] = set()
+        unarmed = False
+        cookie = state.cookie(Kind.PUNT)
+        for policies in state.policies.by_site.values():
+            for policy in policies:
+                for dpid in self._site_dpids(policy.service.from_.site) if accelerated(policy.service) else ():
+                    if not self._may_arm(policy.service, dpid):
+                        unarmed = True
+                    else:
+                        armed.add((policy.service.id, dpid))
+                        matches = punt_matches(policy)
+                        action = (Output(PORT_CONTROLLER),)
+                        punts.setdefault(dpid, []).extend(
+                            FlowEntry(TABLE_REDIRECT, PRIORITY_PUNT, m, action, cookie, LEASE_S) for m in matches
+                        )
+        self._armed, self._unarmed = armed, unarmed
+        state.programmer.set_group("punts", punts, state.out)
+
+    @property
+    def waits(self) -> bool:
+        """Whether an acknowledgement could arm something."""
+        return self._unarmed
+
+    def renew(self) -> None:
+        """Renew the leases of the punt entries."""
+        self._state.programmer.renew("punts", self._state.out)
+
+    def choose(self, service: Service, dpid: DatapathId, server: Address) -> Candidate | None:
+        """The pair of agents for a new flow entering at `dpid`."""
+        host = self._state.hosts.by_address(server)
+        at = DatapathId(0) if host is None else host.location.dpid
+        index = (service.id, dpid, at)
+        found = self._cache.get(index)
+        if found is None:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            found = self._cache[index] = self._candidates(service, dpid, at)
+        return self._pick(found)
+
+    def label_mask(self, near: AgentId, far: AgentId, labels: int) -> int:
+        """Path labels that a session between two agents may use."""
+        pair = self.pairs.get(pair_key(near, far))
+        return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
+
+    def transport(self, service_id: str) -> tuple[int, int, int, int]:
+        """Streams, block bytes, queue bytes and congestion control that a service asks for."""
+        service = self._services.get(service_id)
+        if service is None:
+            return (0, 0, 0, 0)
+        t = service.transport
+        return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
+
+    def server_datapaths(self, site: str, server: Address) -> list[DatapathId]:
+        """Where the far entry has to be: the server's datapath if known, else every datapath of its site."""
+        everywhere = self._site_dpids(site)
+        host = self._state.hosts.by_address(server)
+        if host is not None and host.location.dpid in everywhere:
+            return [host.location.dpid]
+        return everywhere
+
+    def status(self) -> list[ServiceStatus]:
+        """Every service, in the order of its id."""
+        return [self._status(self._services[i]) for i in sorted(self._services)]
+
+    def usable(self, site: str) -> list[Agent]:
+        """Agents of a site that may be given sessions."""
+        return [a for a in self.agents_of(site) if a.usable]
+
+    def agents_of(self, site: str) -> list[Agent]:
+        """Live agents of a site that the configuration knows."""
+        return [a for a in self._state.agents.all() if self._site_of_agent.get(a.agent_id) == site]
+
+    # -- pairs and paths
+
+    def _plan_pairs(self) -> None:
+        state, wanted = self._state, self._wanted_labels()
+        self.wanted = set(wanted)
+        for near, far in state.sessions.pairs:
+            wanted.setdefault(pair_key(near, far), 1)
+        for key in [k for k in self.pairs if k not in wanted]:
+            del self.pairs[key]
+            state.programmer.set_group(("path", *key), {}, state.out)
+        self._numbers.keep(wanted)
+        for key in sorted(wanted):
+            self._plan_pair(key, wanted[key])
+
+    def _plan_pair(self, key: PairKey, labels: int) -> None:
+        state, number = self._state, self._numbers.number(key)
+        low, high = state.agents.get(key[0]), state.agents.get(key[1])
+        pair = None
+        if low is not None and high is not None and number is not None:
+            pair = pairs.plan(state.graph, low, high, number, labels, self.pairs.get(key))
+        if pair is None or low is None or high is None:
+            self.pairs.pop(key, None)
+            state.programmer.set_group(("path", *key), {}, state.out)
+            return
+        self.pairs[key] = pair
+        entries = pairs.entries(pair, low, high, state.cookie(Kind.PATH, pair.number))
+        state.programmer.set_group(("path", *key), entries, state.out)
+
+    def _wanted_labels(self) -> dict[PairKey, int]:
+        """Pairs of live agents that some service may use, with the labels it may use at most."""
+        wanted: dict[PairKey, int] = {}
+        for service in self._services.values():
+            if not accelerated(service):
+                continue
+            for near in self.agents_of(service.from_.site):
+                for far in self.agents_of(service.to.site):
+                    if near is not far and len(wanted) < pairs.MAX_PAIRS:
+                        key = pair_key(near.agent_id, far.agent_id)
+                        wanted[key] = max(wanted.get(key, 1), service.labels)
+        return wanted
+
+    def _cost(self, found: topology.Link) -> int:
+        """Declared cost of a link, by its uplinks' names."""
+        (site_a, port_a), (site_b, port_b) = self._uplink(found.a), self._uplink(found.b)
+        return self._costs.get((site_a, port_a, site_b, port_b), topology.DEFAULT_COST)
+
+    def _uplink(self, end: Location) -> tuple[str, str]:
+        switch = self._state.switches.get(end.dpid)
+        if switch is None or switch.site is None or end.port_no not in switch.ports:
+            return ("", "")
+        return (switch.site.name, switch.ports[end.port_no].name)
+
+    # -- candidates
+
+    def _candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
+        g = self._state.graph
+        near_costs = paths.distances(g, dpid)
+        far_costs = paths.distances(g, server_at) if server_at in self._site_dpids(service.to.site) else {}
+        found = []
+        for near in self.usable(service.from_.site):
+            for far in self.usable(service.to.site):
+                pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
+                if pair is not None and near.location.dpid in near_costs and self._works(pair):
+                    cost = near_costs[near.location.dpid] + pair.paths[0].cost + far_costs.get(far.location.dpid, 0)
+                    found.append(Candidate(cost, near.agent_id, far.agent_id))
+        return tuple(sorted(found)[:MAX_CANDIDATES])
+
+    def _works(self, pair: Pair) -> bool:
+        state = self._state
+        return pairs.has_path(state.graph, pair) and all(map(state.programmer.is_synced, pair.dpids))
+
+    def _pick(self, candidates: tuple[Candidate, ...]) -> Candidate | None:
+        """The least loaded among the nearest that still take sessions (selection.choose, without looking at the farther ones)."""
+        agents, loaded = self._state.agents, list[Loaded]()
+        for candidate in candidates:
+            if loaded and candidate.cost > loaded[0].candidate.cost:
+                break
+            near, far = agents.get(candidate.near), agents.get(candidate.far)
+            if near is not None and far is not None and near.usable and far.usable:
+                loaded.append(Loaded(candidate, near.load + far.load))
+        return selection.least_loaded(loaded) if len(loaded) != 1 else loaded[0].candidate
+
+    # -- arming
+
+    def _site_dpids(self, site: str) -> list[DatapathId]:
+        found = self._state.sites.get(site)
+        return sorted(d.number for d in found.datapaths) if found is not None else []
+
+    def _may_arm(self, service: Service, dpid: DatapathId) -> bool:
+        state = self._state
+        if not state.programmer.is_synced(dpid):
+            return False
+        candidates = self._candidates(service, dpid, DatapathId(0))
+        if not candidates or (service.id, dpid) in self._armed:
+            return bool(candidates)
+        ready = {dpid, *(d for d in self._site_dpids(service.to.site) if state.programmer.is_synced(d))}
+        best = self.pairs[pair_key(candidates[0].near, candidates[0].far)]
+        return all(map(state.programmer.is_acknowledged, ready | best.dpids))
+
+    def _status(self, service: Service) -> ServiceStatus:
+        state = self._state
+        if not accelerated(service):
+            return ServiceStatus(service, "Programmed", "Programmed", (), ())
+        sources, targets = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        works = [
+            p for p in self.pairs.values() if self._works(p) and {self._site_of_agent.get(p.low), self._site_of_agent.get(p.high)}
+            == {service.from_.site, service.to.site}
+        ]  # fmt: skip
+        needed = sorted({*sources, *targets, *(d for p in works for d in p.dpids)})
+        acked = [
+            d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._armed)
+        ]  # fmt: skip
+        reason = self._reason(service, needed, acked, bool(works))
+        return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+
+    def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> str:
+        if not self.usable(service.from_.site) or not self.usable(service.to.site):
+            return "NoAgents"
+        if not all(dpid in self._state.switches for dpid in needed):
+            return "DatapathDisconnected"
+        if not works:
+            return "NoPath"
+        return "Programmed" if needed == acked else "Programming"
+
+    # -- guards
+
+    def _guards(self) -> dict[DatapathId, list[FlowEntry]]:
+        state = self._state
+        peers = self._peers()
+        return {
+            dpid: self._guards_of(dpid, peers[site.name])
+            for dpid, (site, _) in state.claims.items()
+            if site.name in peers and dpid in state.switches
+        }
+
+    def _peers(self) -> dict[str, list[Address]]:
+        """Per site of a service, the addresses of its own agents and of its peers'."""
+        state, sites = self._state, dict[str, set[str]]()
+        for service in self._services.values():
+            one, other = service.from_.site, service.to.site
+            sites.setdefault(one, {one}).add(other)
+            sites.setdefault(other, {other}).add(one)
+        declared = {s.name: {a.ip for a in s.agents} for s in state.sites.values()}
+        for agent in state.agents.all():
+            declared.setdefault(self._site_of_agent.get(agent.agent_id, ""), set()).add(agent.beacon.address)
+        return {site: sorted(a for p in near for a in declared.get(p, ())) for site, near in sites.items()}
+
+    def _guards_of(self, dpid: DatapathId, addresses: Iterable[Address]) -> list[FlowEntry]:
+        state = self._state
+        ports = {end.port_no for end in state.topology.inter_switch_ports(dpid)}
+        ports |= {a.location.port_no for a in state.agents.all() if a.location.dpid == dpid}
+        matches = [Match(in_port=p) for p in sorted(ports)]
+        for address in addresses:
+            matches.append(Match(eth_type=ETH_IPV4, ipv4_src=(address, 0xFFFFFFFF)))
+            matches.append(Match(eth_type=ETH_IPV4, ipv4_dst=(address, 0xFFFFFFFF)))
+        cookie = state.cookie(Kind.GUARD)
+        return [FlowEntry(TABLE_REDIRECT, PRIORITY_GUARD, m, (Goto(TABLE_FORWARD),), cookie) for m in matches]

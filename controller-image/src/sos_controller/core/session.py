@@ -1,0 +1,197 @@
+"""The life of a session as a table of transitions, and the tables sessions are found in.
+
+    OBSERVED --ORDERED--> PREPARING --READY--> PROGRAMMING_FAR --INSTALLED--> PROGRAMMING_NEAR --INSTALLED--> ACTIVE
+    any of these --GIVE_UP--> PLAIN            ACTIVE --AGENT_ENDED--> ENDING --OVER--> ENDED   (ACTIVE --OVER--> ENDED)
+
+A session that gives up was never redirected: its SYN goes on plain. One that has been ACTIVE is never continued plain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location
+
+MAX_SESSIONS = 65_536
+MAX_PENDING = 16_384
+"""Sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
+
+
+class State(Enum):
+    """Where a session is in its life."""
+
+    OBSERVED = "Observed"
+    PREPARING = "Preparing"
+    PROGRAMMING_FAR = "ProgrammingFar"
+    PROGRAMMING_NEAR = "ProgrammingNear"
+    ACTIVE = "Active"
+    ENDING = "Ending"
+    ENDED = "Ended"
+    PLAIN = "Plain"
+
+
+class Trigger(Enum):
+    """What moves it on."""
+
+    ORDERED = auto()
+    READY = auto()
+    INSTALLED = auto()
+    GIVE_UP = auto()
+    AGENT_ENDED = auto()
+    OVER = auto()
+
+
+PENDING = frozenset((State.OBSERVED, State.PREPARING, State.PROGRAMMING_FAR, State.PROGRAMMING_NEAR))
+FINAL = frozenset((State.ENDED, State.PLAIN))
+
+TRANSITIONS: dict[tuple[State, Trigger], State] = {
+    (State.OBSERVED, Trigger.ORDERED): State.PREPARING,
+    (State.PREPARING, Trigger.READY): State.PROGRAMMING_FAR,
+    (State.PROGRAMMING_FAR, Trigger.INSTALLED): State.PROGRAMMING_NEAR,
+    (State.PROGRAMMING_NEAR, Trigger.INSTALLED): State.ACTIVE,
+    **{(state, Trigger.GIVE_UP): State.PLAIN for state in PENDING},
+    (State.ACTIVE, Trigger.AGENT_ENDED): State.ENDING,
+    (State.ENDING, Trigger.AGENT_ENDED): State.ENDING,
+    (State.ACTIVE, Trigger.OVER): State.ENDED,
+    (State.ENDING, Trigger.OVER): State.ENDED,
+}
+
+
+class InvalidTransition(Exception):
+    """A bug: the engine asked for a step that the table does not have."""
+
+
+class Session:
+    """One flow that is being, or has been, redirected."""
+
+    __slots__ = (
+        *("adopted", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
+        *("near_entry", "number", "ready", "service", "site", "state", "syn", "uuid", "waiting", "ended_by"),
+    )
+
+    def __init__(self, key: FlowKey, uuid: bytes, location: Location, now: float) -> None:
+        self.key = key
+        self.uuid = uuid
+        self.number = int.from_bytes(uuid[-2:], "big")
+        self.dpid, self.in_port = location
+        self.created_at = now
+        self.state = State.OBSERVED
+        self.service = ""
+        self.site = ""
+        self.near = self.far = AgentId(b"")
+        self.labels = 1
+        self.isn = self.syn = b""
+        self.attempts = 0
+        self.due = 0.0  # the one timer that still counts
+        self.ready: set[AgentId] = set()
+        self.ended_by: set[AgentId] = set()
+        self.waiting: set[DatapathId] = set()  # barriers not yet answered
+        self.near_entry: tuple[DatapathId, FlowEntry] | None = None
+        self.far_entries: list[tuple[DatapathId, FlowEntry]] = []
+        self.adopted = False
+
+    def advance(self, trigger: Trigger) -> State:
+        """Take a step of the table; InvalidTransition when it has none."""
+        following = TRANSITIONS.get((self.state, trigger))
+        if following is None:
+            raise InvalidTransition(f"{self.state.value} has no {trigger.name}")
+        self.state = following
+        return following
+
+    def entries(self) -> list[tuple[DatapathId, FlowEntry]]:
+        """All its redirect entries, the near one first (the order of removal)."""
+        return ([self.near_entry] if self.near_entry is not None else []) + self.far_entries
+
+
+class Sessions:
+    """Sessions by flow, by UUID and by agent."""
+
+    def __init__(self, limit: int = MAX_SESSIONS, pending_limit: int = MAX_PENDING) -> None:
+        self._limit, self._pending_limit = limit, pending_limit
+        self._by_key: dict[FlowKey, Session] = {}
+        self._by_uuid: dict[bytes, Session] = {}
+        self._by_agent: dict[AgentId, dict[FlowKey, Session]] = {}
+        self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
+        self.by_service: Counter[str] = Counter()
+        self.pending = 0
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_key.values()))
+
+    @property
+    def full(self) -> bool:
+        """No further session is taken: new flows stay plain."""
+        return len(self._by_key) >= self._limit or self.pending >= self._pending_limit
+
+    def by_key(self, key: FlowKey) -> Session | None:
+        """The session of a flow."""
+        return self._by_key.get(key)
+
+    def by_uuid(self, uuid: bytes) -> Session | None:
+        """The session an agent speaks of."""
+        return self._by_uuid.get(uuid)
+
+    def of(self, agent: AgentId) -> list[Session]:
+        """All sessions an agent takes part in."""
+        return list(self._by_agent.get(agent, {}).values())
+
+    def add(self, session: Session) -> None:
+        """Enter a session whose agents are chosen."""
+        self._by_key[session.key] = session
+        self._by_uuid[session.uuid] = session
+        self._link(session)
+
+    def _link(self, session: Session) -> None:
+        self.pairs[session.near, session.far] += 1
+        self.by_service[session.service] += 1
+        for agent in {session.near, session.far} - {b""}:
+            self._by_agent.setdefault(agent, {})[session.key] = session
+
+    def remove(self, session: Session) -> None:
+        """Forget a session."""
+        if self._by_key.get(session.key) is session:
+            del self._by_key[session.key]
+            self._unlink(session)
+        if self._by_uuid.get(session.uuid) is session:
+            del self._by_uuid[session.uuid]
+
+    def rename(self, session: Session, uuid: bytes) -> None:
+        """An adopted session's UUID has become known."""
+        if self._by_uuid.get(session.uuid) is session:
+            del self._by_uuid[session.uuid]
+        session.uuid = uuid
+        self._by_uuid[uuid] = session
+
+    def reassign(self, session: Session, near: AgentId, far: AgentId) -> None:
+        """An adopted session's agents have become known."""
+        self._unlink(session)
+        session.near, session.far = near, far
+        self._link(session)
+
+    def _unlink(self, session: Session) -> None:
+        for counter, index in ((self.pairs, (session.near, session.far)), (self.by_service, session.service)):
+            counter[index] -= 1  # type: ignore[index]
+            if not counter[index]:  # type: ignore[index]
+                del counter[index]  # type: ignore[arg-type]
+        for agent in (session.near, session.far):
+            theirs = self._by_agent.get(agent, {})
+            if theirs.get(session.key) is session:
+                del theirs[session.key]
+                if not theirs:
+                    del self._by_agent[agent]
+
+
+def redirect_key(near: bool, entry: FlowEntry) -> FlowKey | None:
+    """The flow a redirect entry belongs to: its own direction for a near entry, the reverse of it for a far one."""
+    m = entry.match
+    if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
+        return None
+    source, target = m.ipv4_src[0].to_bytes(4, "big"), m.ipv4_dst[0].to_bytes(4, "big")
+    sport, dport = m.tcp_src.to_bytes(2, "big"), m.tcp_dst[0].to_bytes(2, "big")
+    return FlowKey(source + target + sport + dport if near else target + source + dport + sport)

@@ -1,0 +1,313 @@
+"""From a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
+
+1. The SYN is punted. No service, no agents, no room, a special option: plain, and remembered by (4-tuple, ISN).
+2. Prepare goes to both agents. Retransmitted SYNs are dropped meanwhile: the one held will be delivered.
+3. Both are Ready: the far redirect entry, a barrier; then the near one, a barrier; then the held SYN goes to the near agent.
+4. A refusal, a second without both answers, or a switch that fails: entries out, Release, the SYN goes on plain.
+
+The near entry leaves out SYNs, so that a client which reuses its port is seen here again instead of meeting a session that is ending.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sos_controller.core import order, pipeline, selection
+from sos_controller.core.agents import Agent
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.config_model import Service
+from sos_controller.core.courier import Courier
+from sos_controller.core.ending import Endings
+from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.forward import Forwarding
+from sos_controller.core.model import Address, AgentId, DatapathId, FlowKey, Location, PortNo
+from sos_controller.core.order import OrderType, Prepare, Role
+from sos_controller.core.packets import Syn, complete_checksum, parse_syn
+from sos_controller.core.pipeline import ETH_IPV4, PORT_CONTROLLER, PRIORITY_REDIRECT, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
+from sos_controller.core.plan import Plan
+from sos_controller.core.session import FINAL, PENDING, Session, Trigger
+from sos_controller.core.session import State as Phase
+from sos_controller.core.state import MAX_PLAIN, State, Switch
+
+RESEND_AFTER_S = (0.05, 0.15, 0.35, 0.75)
+"""Gaps of 50, 100, 200 and 400 ms between sendings of a Prepare."""
+GIVE_UP_AFTER_S = 1.0
+"""Without both answers; and again without both barriers."""
+PREPARATION_MS = 8_000
+"""How long a preparation stands: less than the 10 s after which a report may end the session."""
+PLAIN_S = 130.0
+"""A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
+MAX_FAR_DATAPATHS = 64
+"""Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
+
+_EXACT = 0xFFFFFFFF
+
+
+class Timer(NamedTuple):
+    """Something to look at later."""
+
+    due: float
+    number: int
+    session: Session
+
+
+class SetUp:
+    """The way of a session up to ACTIVE."""
+
+    def __init__(self, state: State, courier: Courier, plan: Plan, forwarding: Forwarding, endings: Endings) -> None:
+        self._state, self._courier, self._plan = state, courier, plan
+        self._forwarding, self._endings = forwarding, endings
+        self._timers: list[Timer] = []
+        self._counter = 0
+
+    def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """A packet came from a punt entry of ours."""
+        state = self._state
+        syn = parse_syn(data)
+        if syn is None:
+            state.count("syns", "unparsed")
+            self._forwarding.release(switch, in_port, data)
+            return
+        location = Location(switch.dpid, in_port)
+        self._forwarding.learn(syn.mac, syn.client, location)
+        session = state.sessions.by_key(syn.key)
+        if session is not None and self._repeated(session, syn, data):
+            return
+        why = self._begin(switch, location, syn, data)
+        if why:
+            self._plain(switch, in_port, syn.key + syn.isn, data, why)
+
+    def answer(self, agent_id: AgentId, uuid: bytes, refused: int) -> None:
+        """An agent has answered a Prepare: 0 = Ready, else the reason of its refusal."""
+        session = self._state.sessions.by_uuid(uuid)
+        if session is None or session.state is not Phase.PREPARING or agent_id not in (session.near, session.far):
+            return
+        if refused:
+            self.give_up(session, f"refused-{refused}")
+            return
+        session.ready.add(agent_id)
+        if len(session.ready) == 2:
+            session.advance(Trigger.READY)
+            self._watch(session, GIVE_UP_AFTER_S)
+            self._program_far(session)
+
+    def tick(self) -> None:
+        """Resend what is unanswered, give up what takes too long, forget old decisions."""
+        now = self._state.now
+        while self._timers and self._timers[0].due <= now:
+            due, _, session = heapq.heappop(self._timers)
+            if session.due != due:
+                continue
+            if session.state is Phase.PREPARING and session.attempts < len(RESEND_AFTER_S):
+                self._prepare(session)
+            elif session.state in PENDING:
+                self.give_up(session, "timeout")
+        plain = self._state.plain
+        while plain and next(iter(plain.values())) <= now:
+            plain.popitem(last=False)
+
+    def give_up(self, session: Session, why: str) -> None:
+        """Let a session that is not active yet go on as plain TCP."""
+        state = self._state
+        if session.state not in PENDING:
+            return
+        session.advance(Trigger.GIVE_UP)
+        state.sessions.pending -= 1
+        for dpid, entry in session.entries():
+            state.programmer.remove(dpid, entry, state.out)
+        for agent in (session.near, session.far):
+            self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
+        state.sessions.remove(session)
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+        switch = state.switches.get(session.dpid)
+        if switch is not None:
+            self._plain(switch, session.in_port, session.key + session.isn, session.syn, why)
+        session.syn = b""
+
+    def _repeated(self, session: Session, syn: Syn, data: bytes) -> bool:
+        """A SYN of a flow that has a session. False when it begins a new life of the flow."""
+        state = self._state
+        if session.state in PENDING:
+            if syn.isn != session.isn:
+                session.isn, session.syn = syn.isn, data
+            state.count("syns", "held")
+            return True
+        if session.state is Phase.ACTIVE or syn.isn == session.isn:
+            agent = state.agents.get(session.near)
+            if agent is not None:
+                self._deliver(agent, data)
+                state.count("syns", "forwarded")
+                return True
+        self._endings.drop(session, "port-reused")
+        return False
+
+    def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
+        """Start a session; else the reason for plain TCP."""
+        state = self._state
+        if syn.key + syn.isn in state.plain:
+            return "decided"
+        if syn.special:
+            return "option"
+        site = switch.site
+        service = None if site is None else state.policies.match(site.name, syn)
+        if service is None:
+            return "no-service"
+        if state.sessions.full or state.programmer.busy:
+            return "full"
+        choice = self._plan.choose(service, switch.dpid, syn.server)
+        if choice is None:
+            return "no-agents"
+        session = self._enter(service, choice, location, syn, data)
+        return "" if self._prepare(session) else self._no_order(session)
+
+    def _no_order(self, session: Session) -> str:
+        session.advance(Trigger.GIVE_UP)
+        self._state.sessions.pending -= 1
+        self._state.sessions.remove(session)
+        return "no-key"
+
+    def _enter(self, service: Service, choice: selection.Candidate, location: Location, syn: Syn, data: bytes) -> Session:
+        state = self._state
+        self._counter += 1
+        session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
+        session.service, session.site = service.id, service.to.site
+        session.near, session.far = choice.near, choice.far
+        session.labels = self._plan.label_mask(choice.near, choice.far, service.labels)
+        session.isn, session.syn = syn.isn, data
+        state.sessions.add(session)
+        state.sessions.pending += 1
+        session.advance(Trigger.ORDERED)
+        for agent_id in (choice.near, choice.far):
+            agent = state.agents.get(agent_id)
+            if agent is not None:
+                agent.assigned += 1
+        return session
+
+    def _prepare(self, session: Session) -> bool:
+        """Send Prepare to the agents that have not answered. False when one of them cannot be sent orders."""
+        state = self._state
+        near, far = state.agents.get(session.near), state.agents.get(session.far)
+        if near is None or far is None:
+            return False
+        session.attempts += 1
+        if session.attempts == 1:
+            state.count("syns", "begun")
+        due = GIVE_UP_AFTER_S if session.attempts >= len(RESEND_AFTER_S) else RESEND_AFTER_S[session.attempts - 1]
+        self._watch_at(session, session.created_at + due)
+        sent = True
+        for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
+            if agent.agent_id not in session.ready:
+                body = order.encode_prepare(self._preparation(session, other, role))
+                sent = self._courier.send(agent, OrderType.PREPARE, body) and sent
+        return sent
+
+    def _preparation(self, session: Session, other: Agent, role: Role) -> Prepare:
+        wishes, key = self._plan.transport(session.service), session.key
+        return Prepare(
+            uuid=session.uuid, role=role, streams=wishes[0], block_bytes=wishes[1], queue_bytes=wishes[2], lease_ms=PREPARATION_MS,
+            client=Address(int.from_bytes(key[:4], "big")), server=Address(int.from_bytes(key[4:8], "big")),
+            client_port=key[8] << 8 | key[9], server_port=key[10] << 8 | key[11], labels=session.labels, congestion=wishes[3],
+            peer_id=other.agent_id, peer_address=other.beacon.address, peer_stream_port=other.beacon.first_stream_port,
+        )  # fmt: skip
+
+    def _program_far(self, session: Session) -> None:
+        state, far = self._state, self._state.agents.get(session.far)
+        where = self._plan.server_datapaths(session.site, Address(int.from_bytes(session.key[4:8], "big")))
+        if far is None or not 1 <= len(where) <= MAX_FAR_DATAPATHS or not all(map(state.programmer.is_synced, where)):
+            self.give_up(session, "far-datapath")
+            return
+        cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
+        session.far_entries = [(dpid, redirect_entry(session.key, False, far, dpid, cookie)) for dpid in where]
+        self._install(session, session.far_entries)
+
+    def _program_near(self, session: Session) -> None:
+        state, near = self._state, self._state.agents.get(session.near)
+        if near is None or not state.programmer.is_synced(session.dpid):
+            self.give_up(session, "near-datapath")
+            return
+        cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
+        session.near_entry = (session.dpid, redirect_entry(session.key, True, near, session.dpid, cookie))
+        self._install(session, [session.near_entry])
+
+    def _install(self, session: Session, entries: Iterable[tuple[DatapathId, FlowEntry]]) -> None:
+        programmer, out = self._state.programmer, self._state.out
+        left = session.waiting = {dpid for dpid, _ in entries}
+        for dpid, entry in entries:
+            programmer.install(dpid, entry, lambda done, at=dpid: self._installed(session, left, at, done), out)
+
+    def _installed(self, session: Session, left: set[int], dpid: DatapathId, done: bool) -> None:
+        """A barrier behind a redirect entry was answered, or will never be."""
+        if session.state in FINAL or left is not session.waiting:
+            return
+        if not done:
+            self.give_up(session, "datapath-failed")
+            return
+        left.discard(dpid)
+        if left:
+            return
+        if session.advance(Trigger.INSTALLED) is Phase.PROGRAMMING_NEAR:
+            self._program_near(session)
+        else:
+            self._activate(session)
+
+    def _activate(self, session: Session) -> None:
+        state = self._state
+        state.sessions.pending -= 1
+        state.count("sessions", "begun")
+        agent = state.agents.get(session.near)
+        if agent is not None:
+            self._deliver(agent, session.syn)
+        session.syn = b""
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
+
+    def _deliver(self, agent: Agent, data: bytes) -> None:
+        """Give a SYN to an agent as the redirect entry would."""
+        frame = agent.beacon.mac + complete_checksum(data)[6:]
+        where = agent.location
+        self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame))
+
+    def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
+        """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""
+        state = self._state
+        state.counters["syns", why] += 1
+        if decision not in state.plain:
+            if len(state.plain) >= MAX_PLAIN:
+                state.plain.popitem(last=False)
+            state.plain[decision] = state.now + PLAIN_S
+        self._forwarding.release(switch, in_port, data)
+
+    def _watch(self, session: Session, delay: float) -> None:
+        session.attempts = len(RESEND_AFTER_S)
+        self._watch_at(session, self._state.now + delay)
+
+    def _watch_at(self, session: Session, due: float) -> None:
+        self._counter += 1
+        session.due = due
+        heapq.heappush(self._timers, Timer(due, self._counter, session))
+
+
+def session_uuid(seed: int, counter: int) -> bytes:
+    """A UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's life, 62 bits of counting, so that the last 16 tell 65,536 apart."""
+    high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
+    low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
+    return high.to_bytes(8, "big") + low.to_bytes(8, "big")
+
+
+def redirect_entry(key: FlowKey, near: bool, agent: Agent, dpid: DatapathId, cookie: int) -> FlowEntry:
+    """The entry that sends one direction of a flow to an agent: client to server near, server to client far."""
+    client = (int.from_bytes(key[:4], "big"), _EXACT)
+    server = (int.from_bytes(key[4:8], "big"), _EXACT)
+    client_port, server_port = key[8] << 8 | key[9], key[10] << 8 | key[11]
+    match = Match(
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=client if near else server,
+        ipv4_dst=server if near else client,
+        tcp_src=client_port if near else server_port,
+        tcp_dst=(server_port if near else client_port, 0xFFFF),
+        tcp_flags=pipeline.NOT_SYN if near else None,
+    )
+    last: Action = Output(agent.location.port_no) if agent.location.dpid == dpid else Goto(TABLE_FORWARD)
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, (SetEthDst(agent.beacon.mac), last), cookie)

@@ -1,0 +1,205 @@
+"""What the northbound API shows, as plain JSON values (spec/northbound.md). Reads the engine, changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sos_controller.core.engine import Engine
+from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
+from sos_controller.core.plan import ServiceStatus
+from sos_controller.core.session import Session
+
+MAX_LISTED = 10_000
+MAX_SESSIONS_SHOWN = 1_000
+
+Json = dict[str, Any]
+
+
+def listing(name: str, items: list[Json], limit: int = MAX_LISTED) -> Json:
+    """A bounded list that says when it was cut."""
+    shown: Json = {name: items[:limit]}
+    if len(items) > limit:
+        shown["truncated"] = True
+    return shown
+
+
+def status(engine: Engine, started_at: str, version: str) -> Json:
+    """`GET /v1/status`, clause 1."""
+    state = engine.state
+    config = state.config
+    claimed = [
+        {"dpid": format_dpid(dpid), "name": claim.name, "site": site.name, "connected": dpid in state.switches}
+        for dpid, (site, claim) in sorted(state.claims.items())
+    ]
+    brief = ("id", "name", "site", "address", "dpid", "willing", "draining")
+    return {
+        "controller": {
+            "name": config.controller.name if config else "",
+            "id": state.controller_id,
+            "epoch": state.identity.epoch,
+            "startedAt": started_at,
+            "version": version,
+        },
+        "config": {"generation": config.generation if config else None, "hash": config.hash if config else None},
+        **listing("datapaths", claimed),
+        "unclaimed": sorted(format_dpid(dpid) for dpid, s in state.switches.items() if s.claim is None)[:MAX_LISTED],
+        "agents": [{k: a[k] for k in brief} for a in agents(engine)["agents"]],
+        "links": len(state.topology.links()),
+        "services": [_service(engine, s) for s in engine.plan.status()],
+        "sessions": len(state.sessions),
+    }
+
+
+def topology(engine: Engine) -> Json:
+    """`GET /v1/topology`."""
+    state = engine.state
+    datapaths = [_datapath(engine, dpid) for dpid in sorted(state.claims.keys() | state.switches.keys())]
+    links = [
+        {
+            "a": _end(engine, found.a),
+            "b": _end(engine, found.b),
+            "ageSeconds": round(max(0.0, state.now - state.topology.heard_at(found)), 1),
+            "state": "Up",
+        }
+        for found in state.topology.links()
+    ]
+    hosts = [
+        {
+            "mac": format_mac(h.mac),
+            "address": format_address(h.addresses[0]) if h.addresses else None,
+            "dpid": format_dpid(h.location.dpid),
+            "port": h.location.port_no,
+        }
+        for h in state.hosts.all()
+    ]
+    parts = (listing("datapaths", datapaths), listing("links", links), listing("hosts", hosts))
+    return {key: value for part in parts for key, value in part.items()}
+
+
+def agents(engine: Engine) -> Json:
+    """`GET /v1/agents`."""
+    state = engine.state
+    names = {s.id: s.name for s in state.sites.values()}
+    return listing(
+        "agents",
+        [
+            {
+                "id": a.agent_id.hex(),
+                "name": a.beacon.name,
+                "site": names.get(a.beacon.site_id, ""),
+                "address": format_address(a.beacon.address),
+                "mac": format_mac(a.beacon.mac),
+                "dpid": format_dpid(a.location.dpid),
+                "port": a.location.port_no,
+                "bootId": str(a.beacon.boot_id),
+                "willing": a.willing,
+                "draining": a.draining,
+                "sessions": a.beacon.sessions,
+                "sessionLimit": a.beacon.session_limit,
+                "bytesPerSecond": a.beacon.bytes_per_second,
+                "ageSeconds": round(max(0.0, state.now - a.seen_at), 1),
+            }
+            for a in state.agents.all()
+        ],
+    )
+
+
+def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN) -> Json:
+    """`GET /v1/sessions`."""
+    found = sorted(engine.state.sessions, key=lambda s: s.uuid)
+    limit = max(0, min(limit, MAX_SESSIONS_SHOWN))
+    shown = [_session(engine, s) for s in found[:limit]]
+    return {"sessions": shown, "total": len(found), **({"truncated": True} if len(found) > limit else {})}
+
+
+def entries(engine: Engine, dpid: DatapathId) -> Json:
+    """`GET /v1/entries?dpid=`."""
+    return {"dpid": format_dpid(dpid), **listing("entries", [_entry(e) for e in engine.state.programmer.entries(dpid)])}
+
+
+def _datapath(engine: Engine, dpid: DatapathId) -> Json:
+    state = engine.state
+    claim, switch = state.claims.get(dpid), state.switches.get(dpid)
+    return {
+        "dpid": format_dpid(dpid),
+        "name": claim[1].name if claim else "",
+        "site": claim[0].name if claim else "",
+        "connected": switch is not None,
+        "ports": [{"port": p.port_no, "name": p.name, "up": p.up} for _, p in sorted(switch.ports.items())] if switch else [],
+    }
+
+
+def _end(engine: Engine, end: Location) -> Json:
+    switch = engine.state.switches.get(end.dpid)
+    port = switch.ports.get(end.port_no) if switch else None
+    return {"dpid": format_dpid(end.dpid), "port": end.port_no, "name": port.name if port else ""}
+
+
+def _service(engine: Engine, found: ServiceStatus) -> Json:
+    service = found.service
+    message = ""
+    if service.mode == "Accelerate" and service.setup == "Proactive":
+        message = "set up reactively: this version has no proactive set-up"
+    return {
+        "id": service.id,
+        "state": found.state,
+        "reason": found.reason,
+        "message": message,
+        "needed": [format_dpid(d) for d in found.needed],
+        "acknowledged": [format_dpid(d) for d in found.acknowledged],
+        "sessions": engine.state.sessions.by_service.get(service.id, 0),
+    }
+
+
+def _session(engine: Engine, s: Session) -> Json:
+    key = s.key
+    client, server = int.from_bytes(key[:4], "big"), int.from_bytes(key[4:8], "big")
+    return {
+        "uuid": s.uuid.hex(),
+        "service": s.service,
+        "state": s.state.value,
+        "client": f"{format_address(client)}:{key[8] << 8 | key[9]}",
+        "server": f"{format_address(server)}:{key[10] << 8 | key[11]}",
+        "ingress": s.near.hex(),
+        "egress": s.far.hex(),
+        "labels": [label for label in range(8) if s.labels >> label & 1],
+        "adopted": s.adopted,
+        "ageSeconds": round(max(0.0, engine.state.now - s.created_at), 1),
+    }
+
+
+def _entry(entry: FlowEntry) -> Json:
+    return {
+        "table": entry.table,
+        "priority": entry.priority,
+        "cookie": f"0x{entry.cookie:016x}",
+        "hardTimeout": entry.hard_timeout,
+        "match": _match(entry.match),
+        "actions": [_action(a) for a in entry.actions],
+    }
+
+
+def _action(action: Any) -> str:
+    if isinstance(action, Output):
+        return f"output:{action.port_no}"
+    if isinstance(action, Goto):
+        return f"goto_table:{action.table}"
+    return f"set_{'eth_dst' if isinstance(action, SetEthDst) else 'eth_src'}:{format_mac(action.mac)}"
+
+
+def _match(match: Match) -> Json:
+    shown: Json = {}
+    for name in match.__struct_fields__:
+        value = getattr(match, name)
+        if value is None:
+            continue
+        if name in ("ipv4_src", "ipv4_dst"):
+            shown[name] = f"{format_address(value[0])}/{format_address(value[1])}"
+        elif isinstance(value, bytes):
+            shown[name] = value.hex() if name == "raw" else format_mac(value)
+        elif isinstance(value, tuple):
+            shown[name] = f"0x{value[0]:x}/0x{value[1]:x}"
+        else:
+            shown[name] = value
+    return shown

@@ -1,0 +1,129 @@
+"""What the engine knows, in one place. The parts of the engine read and change it; nobody outside does."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+import networkx as nx
+
+from sos_controller.core import keys, pipeline
+from sos_controller.core.agents import Agents
+from sos_controller.core.commands import Command, Notice
+from sos_controller.core.config_model import Config, Datapath, Site
+from sos_controller.core.hosts import Hosts
+from sos_controller.core.model import DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.program import Programmer
+from sos_controller.core.services import Policies
+from sos_controller.core.session import Sessions
+from sos_controller.core.topology import Topology
+
+MAX_PLAIN = 131_072
+"""Plain decisions remembered; the oldest give way. At 1,000 plain SYNs a second that is the whole 130 s."""
+MAX_PORTS = 4_096
+"""Ports of one datapath that are looked at; further ones carry plain traffic of a `Node` datapath only."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this controller is in this life. All of it comes from the edge, since a core has neither clock nor randomness."""
+
+    epoch: int
+    boot_id: int
+    uuid_seed: int
+    """80 random bits: the first half of every session's UUID."""
+    probe_key: bytes
+
+
+@dataclass
+class Switch:
+    """A connected datapath."""
+
+    dpid: DatapathId
+    ports: dict[PortNo, Port]
+    connected_at: float
+    asked_at: float = 0.0
+    up_since: dict[PortNo, float] = field(default_factory=dict)
+    site: Site | None = None
+    claim: Datapath | None = None
+
+    @property
+    def is_ours(self) -> bool:
+        """Its site's declaration leaves plain forwarding to the controller."""
+        return self.claim is not None and self.claim.forwarding == "Controller"
+
+    def live_ports(self) -> list[Port]:
+        """Ports that are up, sorted; reserved ones (LOCAL) left out."""
+        return [p for no, p in sorted(self.ports.items()) if p.up and no < 0xFFFFFF00]
+
+
+class State:
+    """Tables and clocks. `now` and `out` belong to the event being handled."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        self.config: Config | None = None
+        self.policies = Policies(())
+        self.claims: dict[DatapathId, tuple[Site, Datapath]] = {}
+        self.sites: dict[str, Site] = {}
+        self.subnets: dict[str, tuple[Prefix, ...]] = {}
+        self.switches: dict[DatapathId, Switch] = {}
+        self.topology = Topology()
+        self.graph: nx.MultiGraph = nx.MultiGraph()
+        self.hosts = Hosts()
+        self.agents = Agents(keys.KeyRing())
+        self.sessions = Sessions()
+        self.programmer = Programmer()
+        self.plain: OrderedDict[bytes, float] = OrderedDict()
+        self.counters: Counter[tuple[str, str]] = Counter()
+        self.dirty: set[str] = set()
+        self.wall_offset_ms = 0.0
+        self.now = 0.0
+        self.out: list[Command] = []
+
+    @property
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(self.wall_offset_ms + self.now * 1000)
+
+    @property
+    def controller_id(self) -> int:
+        """Our id, 0 before a configuration is in force."""
+        return self.config.controller.id if self.config is not None else 0
+
+    def cookie(self, kind: pipeline.Kind, number: int = 0) -> int:
+        """Cookie of an entry of ours in this epoch."""
+        return pipeline.cookie(self.controller_id, kind, self.identity.epoch, number)
+
+    def count(self, what: str, which: str = "") -> None:
+        """Count something for the metrics."""
+        self.counters[what, which] += 1
+
+    def notice(self, kind: str, **data: Any) -> None:
+        """Tell the event stream."""
+        self.out.append(Notice(kind, data))
+
+    def adopt_config(self, config: Config) -> None:
+        """Index a configuration."""
+        self.config = config
+        self.policies = Policies(config.services)
+        self.sites = {s.name: s for s in config.sites}
+        self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
+        self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}
+        self.programmer.owner = pipeline.owner(config.controller.id)
+        for switch in self.switches.values():
+            self.claim(switch)
+
+    def claim(self, switch: Switch) -> None:
+        """Say whose a datapath is."""
+        switch.site, switch.claim = self.claims.get(switch.dpid, (None, None))
+
+    def site_of(self, dpid: DatapathId) -> tuple[int, tuple[Prefix, ...]] | None:
+        """Site id of a datapath and where the addresses of its agents may lie."""
+        found = self.claims.get(dpid)
+        return None if found is None else (found[0].id, self.subnets[found[0].name])
+
+    def is_edge(self, location: Location) -> bool:
+        """Whether hosts may be behind a port: neither another switch nor an agent is."""
+        return not self.topology.is_inter_switch(location) and self.agents.at(location) is None

@@ -1,0 +1,38 @@
+"""The key folder and the token file, read again each second (spec/README.md 4)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+MAX_FILES = 65_536
+_NAME = re.compile(r"site-(\d{1,5})-(\d{1,5})")
+_HEX = re.compile(r"[0-9a-f]{64}")
+
+
+def read_keys(folder: Path) -> dict[int, dict[int, bytes]]:
+    """Site keys by site id and key id; files of other names are left alone.
+
+    Raises ValueError naming the file when a key file does not hold 64 hex digits or has an impossible id, OSError when the folder cannot be read.
+    """
+    found: dict[int, dict[int, bytes]] = {}
+    for path in sorted(folder.iterdir())[:MAX_FILES]:
+        name = _NAME.fullmatch(path.name)
+        if name is None:
+            continue
+        site, key_id = int(name[1]), int(name[2])
+        text = path.read_text(encoding="ascii", errors="replace").strip().lower()
+        if not 1 <= site <= 0xFFFF or not 1 <= key_id <= 0xFFFF:
+            raise ValueError(f"{path.name}: ids are 1 to 65535")
+        if _HEX.fullmatch(text) is None:
+            raise ValueError(f"{path.name}: not 64 hex digits")
+        found.setdefault(site, {})[key_id] = bytes.fromhex(text)
+    return found
+
+
+def read_token(path: Path) -> bytes:
+    """The bearer token, without surrounding white space. ValueError when it is empty, OSError when it cannot be read."""
+    token = path.read_bytes()[:4096].strip()
+    if not token:
+        raise ValueError(f"{path}: the token is empty")
+    return token

@@ -1,0 +1,332 @@
+"""OpenFlow 1.3 on the wire: flow-mods, packet-outs, barriers and requests rendered with struct; what switches send, by slicing.
+
+Clause numbers are those of OpenFlow Switch Specification 1.3.5. Framework objects cost tens of microseconds apiece; these a few. TCP flags
+are matched by the Nicira extended match that Open vSwitch takes in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.model import MacAddress, Port, PortNo
+
+VERSION = 4
+HEADER_BYTES = 8
+MAX_MESSAGE = 65_535
+
+HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
+FEATURES_REPLY, SET_CONFIG, PACKET_IN, PORT_STATUS = 6, 9, 10, 12
+PACKET_OUT, FLOW_MOD, MULTIPART_REQUEST, MULTIPART_REPLY = 13, 14, 18, 19
+BARRIER_REQUEST, BARRIER_REPLY = 20, 21
+MULTIPART_FLOW, MULTIPART_PORT_DESC = 1, 13
+REPLY_MORE = 1
+
+NO_BUFFER = 0xFFFFFFFF
+ANY = 0xFFFFFFFF
+ALL_TABLES = 0xFF
+WHOLE_PACKET = 0xFFFF
+"""OFPCML_NO_BUFFER (7.2.5)."""
+ADD, DELETE_STRICT = 0, 4
+PORT_STATUS_DELETE = 1
+PORT_DOWN, LINK_DOWN = 1, 1
+
+_HEADER = struct.Struct("!BBHI")
+_FLOW_MOD = struct.Struct("!BBHIQQBBHHHIIIHxx")
+_PACKET_OUT = struct.Struct("!BBHIIIH6x")
+_PORT = struct.Struct("!I4x6s2x16sII")
+_PORT_BYTES = 64
+_OUTPUT = struct.Struct("!HHIH6x")
+_APPLY = struct.Struct("!HH4x")
+_GOTO = struct.Struct("!HHB3x")
+_FLOW_STATS = struct.Struct("!HBxIIHHHH4xQQQ")
+
+_OXM = 0x8000_0000
+
+
+def _oxm(field: int, size: int, masked: bool = False) -> int:
+    return _OXM | field << 9 | (size * 2 | 0x100 if masked else size)
+
+
+_IN_PORT = struct.Struct("!II").pack
+_ETH = struct.Struct("!I6s").pack
+_U16 = struct.Struct("!IH").pack
+_U16M = struct.Struct("!IHH").pack
+_U8 = struct.Struct("!IB").pack
+_U32 = struct.Struct("!II").pack
+_U32M = struct.Struct("!III").pack
+
+_H_IN_PORT, _H_ETH_DST, _H_ETH_SRC, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(3, 6), _oxm(4, 6), _oxm(5, 2), _oxm(10, 1)
+_H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
+_H_TCP_SRC, _H_TCP_DST, _H_TCP_DST_M, _H_UDP_DST = _oxm(13, 2), _oxm(14, 2), _oxm(14, 2, True), _oxm(16, 2)
+_H_FLAGS_M = 0x0001 << 16 | 34 << 9 | 0x104
+"""NXM_NX_TCP_FLAGS_W."""
+_EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
+
+
+def encode_match(m: Match) -> bytes:
+    """ofp_match with padding (7.2.2)."""
+    oxms = m.raw if m.raw is not None else b"".join(_fields(m))
+    length = 4 + len(oxms)
+    return struct.pack("!HH", 1, length) + oxms + bytes(-length % 8)
+
+
+def _fields(m: Match) -> Iterator[bytes]:
+    if m.in_port is not None:
+        yield _IN_PORT(_H_IN_PORT, m.in_port)
+    if m.eth_dst is not None:
+        yield _ETH(_H_ETH_DST, m.eth_dst)
+    if m.eth_src is not None:
+        yield _ETH(_H_ETH_SRC, m.eth_src)
+    if m.eth_type is not None:
+        yield _U16(_H_ETH_TYPE, m.eth_type)
+    if m.ip_proto is not None:
+        yield _U8(_H_PROTO, m.ip_proto)
+    if m.ipv4_src is not None:
+        yield _U32(_H_SRC, m.ipv4_src[0]) if m.ipv4_src[1] == _EXACT_IP else _U32M(_H_SRC_M, *m.ipv4_src)
+    if m.ipv4_dst is not None:
+        yield _U32(_H_DST, m.ipv4_dst[0]) if m.ipv4_dst[1] == _EXACT_IP else _U32M(_H_DST_M, *m.ipv4_dst)
+    if m.tcp_src is not None:
+        yield _U16(_H_TCP_SRC, m.tcp_src)
+    if m.tcp_dst is not None:
+        yield _U16(_H_TCP_DST, m.tcp_dst[0]) if m.tcp_dst[1] == _EXACT_PORT else _U16M(_H_TCP_DST_M, *m.tcp_dst)
+    if m.udp_dst is not None:
+        yield _U16(_H_UDP_DST, m.udp_dst)
+    if m.tcp_flags is not None:
+        yield _U16M(_H_FLAGS_M, *m.tcp_flags)
+
+
+def decode_match(oxms: bytes) -> Match:
+    """The match of OXM bytes; one with only `raw` when it holds what we never write."""
+    found: dict[str, object] = {}
+    at = 0
+    while at + 4 <= len(oxms):
+        header = int.from_bytes(oxms[at : at + 4], "big")
+        size = header & 0xFF
+        value = oxms[at + 4 : at + 4 + size]
+        field = _decode_field(header, value)
+        if field is None or len(value) != size:
+            return Match(raw=oxms)
+        found[field[0]] = field[1]
+        at += 4 + size
+    return Match(**found) if at == len(oxms) else Match(raw=oxms)  # type: ignore[arg-type]
+
+
+_PLAIN_FIELDS = {
+    _H_IN_PORT: ("in_port", 4),
+    _H_ETH_TYPE: ("eth_type", 2),
+    _H_PROTO: ("ip_proto", 1),
+    _H_TCP_SRC: ("tcp_src", 2),
+    _H_UDP_DST: ("udp_dst", 2),
+}
+_MASKED_FIELDS = {
+    _H_SRC: "ipv4_src",
+    _H_SRC_M: "ipv4_src",
+    _H_DST: "ipv4_dst",
+    _H_DST_M: "ipv4_dst",
+    _H_TCP_DST: "tcp_dst",
+    _H_TCP_DST_M: "tcp_dst",
+    _H_FLAGS_M: "tcp_flags",
+}
+
+
+def _decode_field(header: int, value: bytes) -> tuple[str, object] | None:
+    if header in (_H_ETH_DST, _H_ETH_SRC):
+        return ("eth_dst" if header == _H_ETH_DST else "eth_src", MacAddress(value))
+    if header in _PLAIN_FIELDS:
+        return (_PLAIN_FIELDS[header][0], int.from_bytes(value, "big"))
+    name = _MASKED_FIELDS.get(header)
+    if name is None:
+        return None
+    if not header & 0x100:
+        return (name, (int.from_bytes(value, "big"), (1 << 8 * len(value)) - 1))
+    half = len(value) // 2
+    return (name, (int.from_bytes(value[:half], "big"), int.from_bytes(value[half:], "big")))
+
+
+_SET_ETH: dict[type, bytes] = {
+    SetEthDst: struct.pack("!HHI", 25, 16, _H_ETH_DST),
+    SetEthSrc: struct.pack("!HHI", 25, 16, _H_ETH_SRC),
+}
+
+
+def encode_actions(actions: tuple[Action, ...]) -> bytes:
+    """ofp_action list (7.2.5) without Goto, which is an instruction."""
+    parts = []
+    for a in actions:
+        if isinstance(a, Output):
+            parts.append(_OUTPUT.pack(0, 16, a.port_no, WHOLE_PACKET))
+        elif not isinstance(a, Goto):
+            parts.append(_SET_ETH[type(a)] + a.mac + b"\0\0")
+    return b"".join(parts)
+
+
+def encode_instructions(actions: tuple[Action, ...]) -> bytes:
+    """Apply-actions, then goto-table (7.2.4)."""
+    applied = encode_actions(actions)
+    parts = _APPLY.pack(4, 8 + len(applied)) + applied if applied else b""
+    last = actions[-1] if actions else None
+    return parts + _GOTO.pack(1, 8, last.table) if isinstance(last, Goto) else parts
+
+
+def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
+    """ofp_flow_mod (7.3.4.2). A strict delete takes only the entry with that very cookie."""
+    match = encode_match(entry.match)
+    adding = command == ADD
+    tail = match + encode_instructions(entry.actions) if adding else match
+    times = (entry.idle_timeout, entry.hard_timeout) if adding else (0, 0)
+    mask = 0 if adding else 0xFFFFFFFF_FFFFFFFF
+    head = (VERSION, FLOW_MOD, _FLOW_MOD.size + len(tail), xid, entry.cookie, mask, entry.table, command)
+    return _FLOW_MOD.pack(*head, *times, entry.priority, NO_BUFFER, ANY, ANY, 0) + tail
+
+
+def packet_out(in_port: int, actions: tuple[Action, ...], data: bytes, xid: int = 0) -> bytes:
+    """ofp_packet_out (7.3.7). b"" when the packet would not fit a message: it is dropped."""
+    encoded = encode_actions(actions)
+    length = _PACKET_OUT.size + len(encoded) + len(data)
+    if length > MAX_MESSAGE:
+        return b""
+    return _PACKET_OUT.pack(VERSION, PACKET_OUT, length, xid, NO_BUFFER, in_port, len(encoded)) + encoded + data
+
+
+def barrier_request(xid: int) -> bytes:
+    """ofp_barrier_request (7.3.8)."""
+    return _HEADER.pack(VERSION, BARRIER_REQUEST, 8, xid)
+
+
+def echo_request(xid: int) -> bytes:
+    """ofp_echo_request (7.5.2)."""
+    return _HEADER.pack(VERSION, ECHO_REQUEST, 8, xid)
+
+
+def echo_reply(xid: int, payload: bytes) -> bytes:
+    """ofp_echo_reply (7.5.3)."""
+    return _HEADER.pack(VERSION, ECHO_REPLY, 8 + len(payload), xid) + payload
+
+
+def set_config() -> bytes:
+    """ofp_switch_config (7.3.2): whole packets on a miss, fragments as they come."""
+    return struct.pack("!BBHIHH", VERSION, SET_CONFIG, 12, 0, 0, WHOLE_PACKET)
+
+
+def flow_stats_request(xid: int, cookie: int, mask: int) -> bytes:
+    """ofp_flow_stats_request for all entries of a cookie (7.3.5.2)."""
+    body = struct.pack("!B3xII4xQQ", ALL_TABLES, ANY, ANY, cookie, mask) + encode_match(Match())
+    return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16 + len(body), xid, MULTIPART_FLOW, 0) + body
+
+
+class WireError(Exception):
+    """A switch sent something impossible; its connection is closed."""
+
+
+def parse_packet_in(message: bytes) -> tuple[int, PortNo, bytes]:
+    """Cookie, port and packet of an ofp_packet_in (7.4.1)."""
+    if len(message) < 34:
+        raise WireError("short packet-in")
+    length = message[26] << 8 | message[27]
+    end = 24 + length + (-length % 8) + 2
+    if length < 4 or end > len(message):
+        raise WireError("bad match in packet-in")
+    if message[28:32] == b"\x80\x00\x00\x04":
+        in_port = int.from_bytes(message[32:36], "big")
+    else:
+        in_port = decode_match(message[28 : 24 + length]).in_port or 0
+    return int.from_bytes(message[16:24], "big"), PortNo(in_port), message[end:]
+
+
+def parse_port(data: bytes) -> Port:
+    """ofp_port (7.2.1)."""
+    number, mac, name, config, state = _PORT.unpack_from(data)
+    up = not (config & PORT_DOWN or state & LINK_DOWN)
+    return Port(PortNo(number), name.split(b"\0")[0].decode(errors="replace"), MacAddress(mac), up)
+
+
+def parse_ports(body: bytes) -> list[Port]:
+    """The ports of a port description (7.3.5.7)."""
+    if len(body) % _PORT_BYTES:
+        raise WireError("bad port description")
+    return [parse_port(body[at : at + _PORT_BYTES]) for at in range(0, len(body), _PORT_BYTES)]
+
+
+def parse_port_status(message: bytes) -> tuple[Port, bool]:
+    """Port and whether it is gone (7.4.3)."""
+    if len(message) != 16 + _PORT_BYTES:
+        raise WireError("bad port status")
+    return parse_port(message[16:]), message[8] == PORT_STATUS_DELETE
+
+
+def parse_error(message: bytes) -> tuple[int, int, int]:
+    """Type, code and transaction of an ofp_error_msg (7.4.4)."""
+    if len(message) < 12:
+        raise WireError("short error")
+    kind, code = struct.unpack_from("!HH", message, 8)
+    return kind, code, int.from_bytes(message[4:8], "big")
+
+
+def parse_flow_stats(body: bytes) -> list[FlowEntry]:
+    """The entries of a flow-stats reply (7.3.5.2). Every length is checked: a zero one must not hold us for ever."""
+    entries, at = [], 0
+    while at < len(body):
+        if at + _FLOW_STATS.size + 8 > len(body):
+            raise WireError("short flow stats")
+        length, table, _, _, priority, idle, hard, _, cookie, _, _ = _FLOW_STATS.unpack_from(body, at)
+        if length < _FLOW_STATS.size + 8 or at + length > len(body):
+            raise WireError("bad length in flow stats")
+        entries.append(_parse_entry(body[at + _FLOW_STATS.size : at + length], (table, priority, cookie, hard, idle)))
+        at += length
+    return entries
+
+
+def _parse_entry(rest: bytes, fixed: tuple[int, int, int, int, int]) -> FlowEntry:
+    length = rest[2] << 8 | rest[3]
+    end = length + (-length % 8)
+    if length < 4 or end > len(rest):
+        raise WireError("bad match in flow stats")
+    table, priority, cookie, hard, idle = fixed
+    return FlowEntry(table, priority, decode_match(rest[4:length]), _parse_instructions(rest[end:]), cookie, hard, idle)
+
+
+def _parse_instructions(data: bytes) -> tuple[Action, ...]:
+    actions: list[Action] = []
+    for kind, body in _tlvs(data):
+        if kind == 4:
+            actions.extend(_parse_action(k, b) for k, b in _tlvs(body[4:]))
+        elif kind == 1 and body:
+            actions.append(Goto(body[0]))
+    return tuple(actions)
+
+
+def _parse_action(kind: int, body: bytes) -> Action:
+    """One of our actions; anything else becomes an output nobody wants, so that the entry differs from every desired one."""
+    if kind == 0 and len(body) >= 4:
+        return Output(PortNo(int.from_bytes(body[:4], "big")))
+    if kind == 25 and len(body) >= 10:
+        header = int.from_bytes(body[:4], "big")
+        if header in (_H_ETH_DST, _H_ETH_SRC):
+            mac = MacAddress(body[4:10])
+            return SetEthDst(mac) if header == _H_ETH_DST else SetEthSrc(mac)
+    return Output(PortNo(ANY))
+
+
+def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Type-length-value items of instructions and actions; WireError on a length that cannot be."""
+    at = 0
+    while at + 4 <= len(data):
+        kind, length = struct.unpack_from("!HH", data, at)
+        if length < 4 or at + length > len(data):
+            raise WireError("bad length in a list")
+        yield kind, data[at + 4 : at + length]
+        at += length
+
+
+def check_hello(message: bytes) -> None:
+    """WireError when a Hello holds an element whose length would stall a parser (7.5.1)."""
+    at = 8
+    while at + 4 <= len(message):
+        length = message[at + 2] << 8 | message[at + 3]
+        if length < 4 or at + length > len(message):
+            raise WireError("bad hello element")
+        at += length + (-length % 8)
+
+
