@@ -104,7 +104,9 @@ pub fn armed(config: &AgentConfig, live_sites: &BTreeSet<SiteId>, unreachable: &
         }
         for from in &service.from {
             for to in &service.to {
-                wanted.extend(service.ports.iter().map(|ports| Region::new(*from, *to, (ports.first, ports.last))));
+                wanted.extend(
+                    service.ports.iter().map(|ports| Region::new(*from, *to, (ports.first, ports.last))),
+                );
             }
         }
     }

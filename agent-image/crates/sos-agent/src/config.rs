@@ -335,7 +335,9 @@ impl AgentConfig {
 
     fn check_interface(&self) -> Result<(), ConfigError> {
         let interface = &self.interface;
-        for (name, path) in [(&interface.name, "interface.name"), (&interface.host_name, "interface.hostName")] {
+        for (name, path) in
+            [(&interface.name, "interface.name"), (&interface.host_name, "interface.hostName")]
+        {
             let valid = (1..=MAX_INTERFACE_NAME).contains(&name.len())
                 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
                 && name != "."
@@ -370,7 +372,11 @@ impl AgentConfig {
             let path = format!("peers[{i}]");
             let known = self.peers[..i].iter().any(|p| p.site == peer.site || p.site_id == peer.site_id);
             require(!known, &path, "is a second entry for the same site")?;
-            require(peer.site_id != self.site.id, &format!("{path}.siteID"), "must not be the agent's own site")?;
+            require(
+                peer.site_id != self.site.id,
+                &format!("{path}.siteID"),
+                "must not be the agent's own site",
+            )?;
             check_list(&peer.prefixes, &format!("{path}.prefixes"))?;
             require(
                 peer.agents.len() <= MAX_AGENTS_PER_PEER,
@@ -405,11 +411,7 @@ impl AgentConfig {
             check_list(&service.to, &format!("{path}.to"))?;
             check_ports(&service.ports, &format!("{path}.ports"))?;
             let transport = service.transport;
-            require(
-                transport.streams <= 256,
-                &format!("{path}.transport.streams"),
-                "must be at most 256",
-            )?;
+            require(transport.streams <= 256, &format!("{path}.transport.streams"), "must be at most 256")?;
             require(
                 transport.block_bytes <= 262_144,
                 &format!("{path}.transport.blockBytes"),

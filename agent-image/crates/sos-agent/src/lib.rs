@@ -6,23 +6,38 @@
 //! | [`permit`], [`region`], [`arming`] | which flows it may take, and whether it takes any now |
 //! | [`nft`], [`netplan`] | what its network namespace must look like |
 //! | [`orders`], [`preparations`], [`ends`] | what controllers and agent tell each other |
-//! | [`load`] | the figures of a beacon |
+//! | [`load`], [`pool`] | the figures of a beacon; the streams to keep |
 //! | [`netns`], [`socket`] | edge: the kernel's network |
+//! | [`ingress`], [`egress`], [`streams`], [`duties`], [`http`] | edge: the tasks, which share [`shared::Shared`] |
+//! | [`run`] | edge: start, drain, stop |
+//!
+//! A client's connection: nft hands its SYN to [`ingress`], which finds the order or the service it belongs to and opens a
+//! session of the tunnel towards the peer. There [`egress`] checks it against that agent's own configuration and connects
+//! to the server in the client's name. Everything between the two sockets is the business of `sos-tunnel`.
 #![forbid(unsafe_code)]
 
 pub mod arming;
 pub mod canonical;
 pub mod cli;
 pub mod config;
+pub mod duties;
+pub mod egress;
 pub mod ends;
+pub mod http;
+pub mod ingress;
 pub mod keys;
 pub mod load;
+pub mod metrics;
 pub mod netns;
 pub mod netplan;
 pub mod nft;
 pub mod orders;
 pub mod permit;
+pub mod pool;
 pub mod preparations;
 pub mod region;
+pub mod run;
+pub mod shared;
 pub mod socket;
 pub mod source;
+pub mod streams;

@@ -66,7 +66,8 @@ mod tests {
     fn means_are_per_second() {
         let at = Instant::now();
         let one = Sample { at, bytes: 1_000, cpu: Duration::from_millis(10) };
-        let two = Sample { at: at + Duration::from_millis(500), bytes: 6_000, cpu: Duration::from_millis(510) };
+        let two =
+            Sample { at: at + Duration::from_millis(500), bytes: 6_000, cpu: Duration::from_millis(510) };
         assert_eq!(between(one, two), Load { bytes_per_second: 10_000, cpu_permille: 1_000 });
         assert_eq!(between(one, one), Load::default());
     }

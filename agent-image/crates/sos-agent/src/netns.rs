@@ -41,7 +41,9 @@ pub enum NetError {
         error: std::io::Error,
     },
     /// The configured interface does not exist.
-    #[error("interface {name} does not exist in this network namespace; --attach none needs one that is there already")]
+    #[error(
+        "interface {name} does not exist in this network namespace; --attach none needs one that is there already"
+    )]
     NoInterface {
         /// Its name.
         name: String,
@@ -78,7 +80,8 @@ pub fn bind_metrics(address: SocketAddr) -> Result<std::net::TcpListener, NetErr
 /// Missing capabilities (`NET_ADMIN`, `SYS_ADMIN`) or an outer name in use by something that is no veth.
 pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     let system = |what| move |error: std::io::Error| NetError::System { what, error };
-    let host = File::open("/proc/thread-self/ns/net").map_err(system("cannot open this network namespace"))?;
+    let host =
+        File::open("/proc/thread-self/ns/net").map_err(system("cannot open this network namespace"))?;
     run(&netplan::free_outer_end(config))?;
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|e| system("cannot make a network namespace (SYS_ADMIN needed)")(e.into()))?;
@@ -192,6 +195,19 @@ fn mount_writable() -> std::io::Result<()> {
     Ok(())
 }
 
+/// Takes away what redirects packets to this process, on a clean exit from a namespace that lives on. Address, forwarding
+/// and routes stay: what the switches still send here is to be forwarded plainly.
+pub fn detach() {
+    if let Err(error) = nft("table inet sos {\n}\ndelete table inet sos\n") {
+        info!(%error, "the nft table stays");
+    }
+    for command in netplan::delivery_undone() {
+        if let Err(error) = run(&command) {
+            info!(%error, "a rule or route stays");
+        }
+    }
+}
+
 /// Applies a script with `nft -f -`: one transaction.
 ///
 /// # Errors
@@ -237,7 +253,8 @@ mod tests {
             {"family": "inet", "local": "10.0.0.126", "prefixlen": 24},
             {"family": "inet6", "local": "fe80::1", "prefixlen": 64}]}]"#;
         assert_eq!(present(&config, shown), Present { address: true, mac: true });
-        let other = br#"[{"address": "02:53:00:5f:0c:13", "addr_info": [{"local": "10.0.0.126", "prefixlen": 25}]}]"#;
+        let other =
+            br#"[{"address": "02:53:00:5f:0c:13", "addr_info": [{"local": "10.0.0.126", "prefixlen": 25}]}]"#;
         assert_eq!(present(&config, other), Present::default());
         assert_eq!(present(&config, b"[]"), Present::default());
     }

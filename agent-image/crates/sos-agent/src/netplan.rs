@@ -98,14 +98,22 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
     commands.push(ip(&format!("-4 route replace {}/32 dev {name} scope link", discovery.address)));
     commands.push(ip(&format!(
         "neighbour replace {} lladdr {} dev {name} nud permanent",
-        discovery.address,
-        discovery.mac,
+        discovery.address, discovery.mac,
     )));
-    let rule = format!("priority {RULE_PRIORITY} fwmark {MARK:#x}/{MARK:#x} lookup {LOCAL_TABLE}");
-    commands.push(tidy(&format!("-4 rule delete {rule}")));
-    commands.push(ip(&format!("-4 rule add {rule}")));
+    commands.push(tidy(&format!("-4 rule delete {}", rule())));
+    commands.push(ip(&format!("-4 rule add {}", rule())));
     commands.push(ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")));
     commands
+}
+
+fn rule() -> String {
+    format!("priority {RULE_PRIORITY} fwmark {MARK:#x}/{MARK:#x} lookup {LOCAL_TABLE}")
+}
+
+/// Undoes the delivery of marked packets.
+#[must_use]
+pub fn delivery_undone() -> Vec<Ip> {
+    vec![tidy(&format!("-4 rule delete {}", rule())), tidy(&format!("-4 route flush table {LOCAL_TABLE}"))]
 }
 
 /// Routes to everything the configuration names and the subnet does not hold. Never a default route: with attach `none`
@@ -158,7 +166,10 @@ mod tests {
     use crate::config::tests::config;
 
     fn lines(commands: &[Ip]) -> String {
-        commands.iter().map(|c| format!("{}{}\n", if c.may_fail { "-" } else { "" }, c.arguments.join(" "))).collect()
+        commands
+            .iter()
+            .map(|c| format!("{}{}\n", if c.may_fail { "-" } else { "" }, c.arguments.join(" ")))
+            .collect()
     }
 
     #[test]
@@ -166,7 +177,8 @@ mod tests {
         let mut config = config();
         config.interface.gateway = Some("10.0.0.1".parse().unwrap());
         config.services[0].to.push("192.0.2.0/24".parse().unwrap());
-        let mut commands = vec![free_outer_end(&config), veth_pair(&config, "/proc/7/fd/3"), outer_end_up(&config)];
+        let mut commands =
+            vec![free_outer_end(&config), veth_pair(&config, "/proc/7/fd/3"), outer_end_up(&config)];
         commands.extend(inner(&config, Present::default()));
         assert_eq!(lines(&commands), include_str!("../tests/golden/attach-host.txt"));
     }

@@ -71,6 +71,15 @@ pub struct Env<'a> {
     pub unix_ms: u64,
 }
 
+/// What an order led to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Handled {
+    /// Datagrams for the controller.
+    pub answers: Vec<Vec<u8>>,
+    /// The preparation that has been taken just now.
+    pub prepared: Option<Prepare>,
+}
+
 /// How a session went, for its controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
@@ -120,11 +129,11 @@ impl OrderDesk {
         }
     }
 
-    /// Takes a datagram and returns the answers.
+    /// Takes a datagram.
     ///
     /// # Errors
     /// Why it was dropped; nothing has changed then, but for the replay window.
-    pub fn handle(&mut self, datagram: &[u8], env: &Env<'_>) -> Result<Vec<Vec<u8>>, OrderError> {
+    pub fn handle(&mut self, datagram: &[u8], env: &Env<'_>) -> Result<Handled, OrderError> {
         let unverified = UnverifiedOrder::parse(datagram)?;
         if unverified.agent != self.agent {
             return Err(OrderError::NotForUs);
@@ -135,13 +144,14 @@ impl OrderDesk {
         let key = env.keys.order_to_agent(self.agent, unverified.key_id)?;
         let Order { header, body } = unverified.verify(&key)?;
         self.admit(&header, env)?;
-        Ok(match body {
-            OrderBody::Prepare(prepare) => self.prepare(&header, prepare, env),
+        match body {
+            OrderBody::Prepare(prepare) => return Ok(self.prepare(&header, prepare, env)),
             OrderBody::Release(session) => self.release(header.controller, session),
-            OrderBody::EndedAck(session) => self.acknowledged(header.controller, session),
+            OrderBody::EndedAck(session) => self.ends.acknowledge(header.controller, session),
             // `is_to_agent` has let only the three above through.
             _ => return Err(OrderError::WrongDirection),
-        })
+        }
+        Ok(Handled::default())
     }
 
     /// The preparation for a client that has just been accepted; from now on its session runs.
@@ -156,7 +166,11 @@ impl OrderDesk {
     ///
     /// # Errors
     /// The flow is not the prepared one.
-    pub fn begin_opened(&mut self, session: SessionUuid, flow: FlowKey) -> Result<Option<Preparation>, FlowMismatch> {
+    pub fn begin_opened(
+        &mut self,
+        session: SessionUuid,
+        flow: FlowKey,
+    ) -> Result<Option<Preparation>, FlowMismatch> {
         let Some(preparation) = self.preparations.take(session) else { return Ok(None) };
         if preparation.prepare.role != Role::Egress || preparation.flow() != flow {
             self.preparations.insert(preparation);
@@ -168,10 +182,8 @@ impl OrderDesk {
 
     /// A session is over: tells its controller, if it has one.
     pub fn finish(&mut self, session: SessionUuid, outcome: Outcome, env: &Env<'_>) -> Vec<Vec<u8>> {
-        match self.running.remove(&session) {
-            Some(controller) => self.tell_end(controller, session, outcome, env),
-            None => Vec::new(),
-        }
+        let told = self.running.remove(&session).map(|owner| self.tell_end(owner, session, outcome, env));
+        told.flatten().into_iter().collect()
     }
 
     /// Does what is due.
@@ -184,7 +196,8 @@ impl OrderDesk {
             out.extend(self.sign(controller, 0, OrderBody::Ended(ended), env));
         }
         let due = |c: &Controller| c.next_report <= env.now;
-        let controllers: Vec<_> = self.controllers.iter().filter(|(_, c)| due(c)).map(|(id, _)| *id).collect();
+        let controllers: Vec<_> =
+            self.controllers.iter().filter(|(_, c)| due(c)).map(|(id, _)| *id).collect();
         for controller in controllers {
             out.extend(self.report(controller, env));
         }
@@ -234,27 +247,26 @@ impl OrderDesk {
         self.controllers.remove(&oldest).is_some()
     }
 
-    fn prepare(&mut self, header: &OrderHeader, prepare: Prepare, env: &Env<'_>) -> Vec<Vec<u8>> {
+    fn prepare(&mut self, header: &OrderHeader, prepare: Prepare, env: &Env<'_>) -> Handled {
         let session = prepare.session;
+        let mut handled = Handled::default();
         let known = self.preparations.contains(session) || self.running.contains_key(&session);
-        let mut out = Vec::new();
-        let answer = if known {
-            OrderBody::Ready(session)
-        } else {
-            match self.judge(&prepare, env) {
-                Err(reason) => OrderBody::Refused(session, reason),
-                Ok(peer_site) => {
-                    let lease = Duration::from_millis(prepare.lease_ms.into()).min(MAX_LEASE);
-                    let (controller, expires) = (header.controller, env.now + lease);
-                    let replaced =
-                        self.preparations.insert(Preparation { prepare, controller, peer_site, expires });
-                    out.extend(replaced.and_then(|replaced| self.tell_lapsed(&replaced, env)));
-                    OrderBody::Ready(session)
-                }
+        let judged = if known { Ok(None) } else { self.judge(&prepare, env).map(Some) };
+        let answer = match judged {
+            Err(reason) => OrderBody::Refused(session, reason),
+            Ok(None) => OrderBody::Ready(session),
+            Ok(Some(peer_site)) => {
+                let lease = Duration::from_millis(prepare.lease_ms.into()).min(MAX_LEASE);
+                let (controller, expires) = (header.controller, env.now + lease);
+                handled.prepared = Some(prepare.clone());
+                let replaced =
+                    self.preparations.insert(Preparation { prepare, controller, peer_site, expires });
+                handled.answers.extend(replaced.and_then(|replaced| self.tell_lapsed(&replaced, env)));
+                OrderBody::Ready(session)
             }
         };
-        out.extend(self.sign(header.controller, header.sequence, answer, env));
-        out
+        handled.answers.extend(self.sign(header.controller, header.sequence, answer, env));
+        handled
     }
 
     /// The name of the peer's site, or why the session is refused (order.md clauses 4 and 9).
@@ -288,16 +300,10 @@ impl OrderDesk {
         Ok(peer.site.clone())
     }
 
-    fn release(&mut self, controller: ControllerId, session: SessionUuid) -> Vec<Vec<u8>> {
+    fn release(&mut self, controller: ControllerId, session: SessionUuid) {
         if self.preparations.of(controller).any(|standing| standing == session) {
             self.preparations.take(session);
         }
-        Vec::new()
-    }
-
-    fn acknowledged(&mut self, controller: ControllerId, session: SessionUuid) -> Vec<Vec<u8>> {
-        self.ends.acknowledge(controller, session);
-        Vec::new()
     }
 
     fn tell_lapsed(&mut self, lapsed: &Preparation, env: &Env<'_>) -> Option<Vec<u8>> {
@@ -307,7 +313,7 @@ impl OrderDesk {
             bytes_down: 0,
             duration: Duration::ZERO,
         };
-        self.tell_end(lapsed.controller, lapsed.prepare.session, outcome, env).pop()
+        self.tell_end(lapsed.controller, lapsed.prepare.session, outcome, env)
     }
 
     fn tell_end(
@@ -316,7 +322,7 @@ impl OrderDesk {
         session: SessionUuid,
         outcome: Outcome,
         env: &Env<'_>,
-    ) -> Vec<Vec<u8>> {
+    ) -> Option<Vec<u8>> {
         let ended = Ended {
             session,
             reason: outcome.reason,
@@ -325,14 +331,15 @@ impl OrderDesk {
             duration_ms: u64::try_from(outcome.duration.as_millis()).unwrap_or(u64::MAX),
         };
         self.ends.insert(controller, ended, env.now);
-        self.sign(controller, 0, OrderBody::Ended(ended), env).into_iter().collect()
+        self.sign(controller, 0, OrderBody::Ended(ended), env)
     }
 
     fn report(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
         if let Some(known) = self.controllers.get_mut(&controller) {
             known.next_report = env.now + REPORT_INTERVAL;
         }
-        let running = self.running.iter().filter(|(_, owner)| **owner == controller).map(|(session, _)| *session);
+        let running =
+            self.running.iter().filter(|(_, owner)| **owner == controller).map(|(session, _)| *session);
         let sessions: Vec<_> = running.chain(self.preparations.of(controller)).collect();
         self.reports = self.reports.wrapping_add(1);
         // An empty report is one empty chunk. The session limits keep the number of chunks far below 65,536.
@@ -363,7 +370,11 @@ impl OrderDesk {
             time_ms: env.unix_ms,
             reply_to,
         };
-        Some(Order { header, body }.encode(&key).expect("reports are cut into chunks that fit, the rest is fixed in size"))
+        Some(
+            Order { header, body }
+                .encode(&key)
+                .expect("reports are cut into chunks that fit, the rest is fixed in size"),
+        )
     }
 
     #[cfg(test)]

@@ -67,8 +67,8 @@ impl World {
     /// Gives an order and returns what is answered.
     fn order(&mut self, controller: ControllerId, body: OrderBody) -> Vec<Order> {
         let datagram = self.datagram(controller, body);
-        let answers = self.with(|desk, env| desk.handle(&datagram, env)).unwrap();
-        self.read(&answers)
+        let handled = self.with(|desk, env| desk.handle(&datagram, env)).unwrap();
+        self.read(&handled.answers)
     }
 
     fn prepare(&mut self, prepare: &Prepare) -> OrderBody {
@@ -82,7 +82,7 @@ impl World {
 
     fn pass(&mut self, time: Duration) -> Vec<Order> {
         self.elapsed += time;
-        let datagrams = self.with(|desk, env| desk.poll(env));
+        let datagrams = self.with(OrderDesk::poll);
         self.read(&datagrams)
     }
 
@@ -141,8 +141,9 @@ fn reported(orders: &[Order]) -> Vec<(ControllerId, Vec<SessionUuid>)> {
 fn a_prepared_client_is_found_once() {
     let mut world = World::new();
     let datagram = world.datagram(CONTROLLER, OrderBody::Prepare(prepare(1)));
-    let answers = world.with(|desk, env| desk.handle(&datagram, env)).unwrap();
-    let answer = world.read(&answers).pop().unwrap();
+    let handled = world.with(|desk, env| desk.handle(&datagram, env)).unwrap();
+    assert_eq!(handled.prepared, Some(prepare(1)));
+    let answer = world.read(&handled.answers).pop().unwrap();
     assert_eq!(answer.body, OrderBody::Ready(uuid(1)));
     assert_eq!((answer.header.controller, answer.header.reply_to), (CONTROLLER, 1));
     let now = world.now();
@@ -235,7 +236,11 @@ fn an_egress_session_must_be_the_prepared_flow() {
     let now = world.now();
     assert_eq!(world.desk.begin_arriving(flow(&egress), now), None, "no client arrives at the far agent");
     assert!(world.desk.begin_opened(uuid(1), flow(&egress)).unwrap().is_some());
-    assert_eq!(world.desk.begin_opened(uuid(2), flow(&egress)), Ok(None), "sessions without an order are possible");
+    assert_eq!(
+        world.desk.begin_opened(uuid(2), flow(&egress)),
+        Ok(None),
+        "sessions without an order are possible"
+    );
 }
 
 #[test]
@@ -285,7 +290,11 @@ fn every_controller_is_told_its_own_sessions() {
     let orders = world.pass(REPORT_INTERVAL);
     let reports = reported(&orders);
     let of = |id| reports.iter().filter(move |(to, _)| *to == ControllerId(id));
-    assert_eq!(of(8).map(|(_, sessions)| sessions.len()).collect::<Vec<_>>(), [0], "an empty report is one chunk");
+    assert_eq!(
+        of(8).map(|(_, sessions)| sessions.len()).collect::<Vec<_>>(),
+        [0],
+        "an empty report is one chunk"
+    );
     assert_eq!(of(7).map(|(_, sessions)| sessions.len()).collect::<Vec<_>>(), [64, 36]);
     let all: BTreeSet<_> = of(7).flat_map(|(_, sessions)| sessions.clone()).collect();
     assert_eq!(all.len(), 100);

@@ -31,7 +31,11 @@ pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> 
 /// The first Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer
 /// agent, hence its site.
 #[must_use]
-pub fn ingress_service_towards<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) -> Option<&'a Service> {
+pub fn ingress_service_towards<'a>(
+    config: &'a AgentConfig,
+    flow: FlowKey,
+    site: &str,
+) -> Option<&'a Service> {
     config.services.iter().find(|s| s.role == Role::Ingress && s.peer == site && covers(s, flow))
 }
 

@@ -159,7 +159,8 @@ mod tests {
 
     #[test]
     fn a_server_is_cut_out_of_its_prefix() {
-        let service = Region::new("10.0.0.0/25".parse().unwrap(), "10.0.0.128/25".parse().unwrap(), (5000, 5999));
+        let service =
+            Region::new("10.0.0.0/25".parse().unwrap(), "10.0.0.128/25".parse().unwrap(), (5000, 5999));
         let server = Ipv4Addr::new(10, 0, 0, 139);
         let (boxes, _) = disjoint(&[service], &[Region::of_server(server, 5003)], 100);
         let client = Ipv4Addr::new(10, 0, 0, 11);

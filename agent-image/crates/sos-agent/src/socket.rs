@@ -5,7 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tracing::debug;
 
+use crate::config::CongestionControl;
 use crate::permit::FlowKey;
 
 /// Connections that may wait to be accepted: a burst of clients must fit. The kernel cuts it to net.core.somaxconn.
@@ -18,6 +20,10 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEPALIVE_PROBES: u32 = 8;
 /// How long a host may leave data unacknowledged (RFC 5482): as long as Linux retries with its defaults, about.
 const HOST_USER_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a peer may leave data unacknowledged before its stream is given up; silence is noticed earlier by pings.
+const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Unsent bytes a stream may hold: what waits here can no longer go by a faster stream. Two of the largest frames.
+const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
 /// The listener that nft hands SYNs to; takes connections to any address (IP_TRANSPARENT needs NET_ADMIN).
 ///
@@ -60,7 +66,7 @@ pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn prepare_host_leg(socket: SockRef<'_>) -> io::Result<()> {
+pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -82,14 +88,35 @@ pub fn in_the_clients_name(flow: FlowKey, dscp: u8) -> io::Result<std::net::TcpS
     if dscp != 0 {
         socket.set_tos_v4(u32::from(dscp) << 2)?;
     }
-    prepare_host_leg(SockRef::from(&socket))?;
+    prepare_host_leg(&SockRef::from(&socket))?;
     socket.bind(&flow.client.into())?;
     Ok(socket.into())
 }
 
+/// Options of a stream between agents, before it connects or as it is accepted. Buffers are left to the kernel's tuning,
+/// which the namespace's tcp_rmem and tcp_wmem bound.
+///
+/// # Errors
+/// What the kernel says, except about congestion control: where it does not have the wished one, its default stays.
+pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(STREAM_USER_TIMEOUT))?;
+    socket.set_tcp_notsent_lowat(STREAM_NOTSENT_LOWAT)?;
+    let wished: &[&[u8]] = match congestion {
+        CongestionControl::Auto => &[b"bbr", b"cubic"],
+        CongestionControl::Cubic => &[b"cubic"],
+        CongestionControl::Bbr => &[b"bbr"],
+        CongestionControl::Reno => &[b"reno"],
+    };
+    if !wished.iter().any(|name| socket.set_tcp_congestion(name).is_ok()) {
+        debug!(?congestion, "the kernel does not have this congestion control");
+    }
+    Ok(())
+}
+
 /// The DSCP that the client's SYN carried: with `tcp_reflect_tos` an accepted socket takes it over.
 #[must_use]
-pub fn dscp(socket: SockRef<'_>) -> u8 {
+pub fn dscp(socket: &SockRef<'_>) -> u8 {
     socket.tos_v4().map_or(0, |tos| u8::try_from((tos & 0xff) >> 2).unwrap_or(0))
 }
 
@@ -103,7 +130,7 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut host = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (leg, _) = listener.accept().unwrap();
-        prepare_host_leg(SockRef::from(&leg)).unwrap();
+        prepare_host_leg(&SockRef::from(&leg)).unwrap();
         drop(leg);
         let error = host.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);

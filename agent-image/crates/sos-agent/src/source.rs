@@ -105,7 +105,12 @@ impl Source {
     /// A source that keeps its copy in `state`.
     #[must_use]
     pub fn new(path: &Path, node: &str, state: &Path) -> Self {
-        Self { path: path.to_owned(), node: node.to_owned(), last_good: state.join(LAST_GOOD), seen: Vec::new() }
+        Self {
+            path: path.to_owned(),
+            node: node.to_owned(),
+            last_good: state.join(LAST_GOOD),
+            seen: Vec::new(),
+        }
     }
 
     /// The configuration to start with: the file's, else the last good one.

@@ -1,0 +1,116 @@
+//! The far side: connections to servers in the clients' names.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sos_tunnel::{BoxFuture, Egress, EgressHandler, Labels, OpenInfo, SessionEnd};
+use sos_wire::EndReason;
+use tokio::net::{TcpSocket, TcpStream};
+use tracing::debug;
+
+use crate::metrics::{self, Reason};
+use crate::permit::{self, FlowKey};
+use crate::shared::Shared;
+use crate::socket;
+
+/// How long a server may take to answer a SYN (design: fail-open rule 6). It is on the agent's own site.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Connects to servers that this agent's own configuration permits.
+#[derive(Debug)]
+pub struct Servers(pub Arc<Shared>);
+
+impl EgressHandler for Servers {
+    fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
+        let shared = Arc::clone(&self.0);
+        Box::pin(async move {
+            let result = connect(&shared, &info).await;
+            if let Err(reason) = &result {
+                let reason = Reason { reason: metrics::reason(*reason) };
+                shared.metrics.connect_failures.get_or_create(&reason).inc();
+            }
+            result
+        })
+    }
+
+    fn ended(&self, info: &OpenInfo, end: SessionEnd) {
+        self.0.finished(info.open.session, "egress", flow(info), &end);
+    }
+}
+
+fn flow(info: &OpenInfo) -> FlowKey {
+    FlowKey { client: info.open.client, server: info.open.server }
+}
+
+async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> {
+    let flow = flow(info);
+    let labels = admit(shared, info, flow)?;
+    let failed = |error: io::Error| {
+        debug!(session = %info.open.session, %flow, %error, "no connection to the server");
+        end_reason(&error)
+    };
+    let host = dial(flow, info.open.dscp).await.map_err(failed)?;
+    Ok(Egress { host, labels })
+}
+
+/// Checks a session that a peer opens (node-config.md clause 12) and takes its preparation, if there is one.
+fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Labels, EndReason> {
+    let config = shared.config();
+    let peer = config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.id == info.peer));
+    if peer.and_then(|peer| permit::egress_service(&config, flow, &peer.site)).is_none() {
+        debug!(session = %info.open.session, peer = %info.peer, %flow, "not permitted");
+        return Err(EndReason::InternalLimit);
+    }
+    match shared.at_desk(|desk, _| desk.begin_opened(info.open.session, flow)) {
+        Ok(Some(preparation)) => Ok(Labels(preparation.prepare.labels)),
+        Ok(None) => Ok(Labels(1)),
+        Err(mismatch) => {
+            debug!(session = %info.open.session, %flow, %mismatch, "not permitted");
+            Err(EndReason::InternalLimit)
+        }
+    }
+}
+
+async fn dial(flow: FlowKey, dscp: u8) -> io::Result<TcpStream> {
+    let socket = TcpSocket::from_std_stream(socket::in_the_clients_name(flow, dscp)?);
+    tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(flow.server.into())).await?
+}
+
+fn end_reason(error: &io::Error) -> EndReason {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => EndReason::ServerRefused,
+        ErrorKind::TimedOut | ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => {
+            EndReason::ServerUnreachable
+        }
+        ErrorKind::ConnectionReset => EndReason::ServerReset,
+        // The client's port is taken here, or was until a moment ago: the client is reset at once.
+        _ => EndReason::InternalLimit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_client_learns_why() {
+        let cases = [
+            (ErrorKind::ConnectionRefused, EndReason::ServerRefused),
+            (ErrorKind::TimedOut, EndReason::ServerUnreachable),
+            (ErrorKind::HostUnreachable, EndReason::ServerUnreachable),
+            (ErrorKind::AddrInUse, EndReason::InternalLimit),
+            (ErrorKind::AddrNotAvailable, EndReason::InternalLimit),
+        ];
+        for (kind, reason) in cases {
+            assert_eq!(end_reason(&kind.into()), reason);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connect_timeout_counts_as_unreachable() {
+        let never = tokio::time::timeout(CONNECT_TIMEOUT, std::future::pending::<()>());
+        let error: io::Error = never.await.unwrap_err().into();
+        assert_eq!(end_reason(&error), EndReason::ServerUnreachable);
+    }
+}

@@ -1,0 +1,103 @@
+//! The near side: clients that nft hands over, accepted with the server's address.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::SockRef;
+use sos_tunnel::{Labels, OpenRequest};
+use sos_wire::{AgentId, RefuseReason, SessionUuid};
+use tokio::net::{TcpListener, TcpStream};
+use tracing::{debug, warn};
+
+use crate::metrics::Reason;
+use crate::permit::{self, FlowKey};
+use crate::shared::Shared;
+use crate::socket;
+
+/// Pause after a failed accept: out of descriptors or memory, it would fail again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+
+/// Accepts clients for ever. An error about one client ends that client only.
+pub async fn accept_clients(shared: Arc<Shared>, listener: TcpListener) {
+    loop {
+        match listener.accept().await {
+            Ok((client, from)) => admit(&shared, client, from),
+            Err(error) => {
+                warn!(%error, "cannot accept clients");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Dropping the client's socket resets it: it lingers for zero seconds from the start.
+fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr) {
+    shared.metrics.accepted.inc();
+    let reject = |reason| shared.metrics.rejected.get_or_create(&Reason { reason }).inc();
+    let Some(flow) = flow(&client, from) else {
+        reject("socket");
+        return;
+    };
+    let Some((session, peer, labels, block_bytes)) = route(shared, flow) else {
+        debug!(%flow, "neither an order nor the configuration covers this client");
+        reject("not_permitted");
+        return;
+    };
+    let request = OpenRequest {
+        session,
+        peer,
+        client: flow.client,
+        server: flow.server,
+        dscp: socket::dscp(&SockRef::from(&client)),
+        block_bytes,
+        labels,
+    };
+    match shared.tunnel().open(request, client) {
+        Ok(handle) => {
+            debug!(%session, %flow, %peer, "session begins");
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move { shared.finished(session, "ingress", flow, &handle.await) });
+        }
+        Err(reason) => {
+            debug!(%session, %flow, ?reason, "session refused");
+            reject(refusal(reason));
+            shared.refused(session);
+            shared.rearm.notify_one();
+        }
+    }
+}
+
+fn flow(client: &TcpStream, from: SocketAddr) -> Option<FlowKey> {
+    let v4 = |address: SocketAddr| match address {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    };
+    let server: SocketAddrV4 = v4(client.local_addr().ok()?)?;
+    socket::prepare_host_leg(&SockRef::from(client)).ok()?;
+    Some(FlowKey { client: v4(from)?, server })
+}
+
+/// Session, peer, labels and block size: from a standing preparation, else from the agent's own services.
+fn route(shared: &Shared, flow: FlowKey) -> Option<(SessionUuid, AgentId, Labels, u32)> {
+    if let Some(preparation) = shared.at_desk(|desk, _| desk.begin_arriving(flow, Instant::now())) {
+        let prepare = preparation.prepare;
+        return Some((prepare.session, prepare.peer, Labels(prepare.labels), prepare.block_bytes));
+    }
+    let config = shared.config();
+    let service = permit::ingress_service(&config, flow)?;
+    let peer = shared.live_agent(&config, &service.peer)?;
+    // Without an order nobody vouches for the paths beyond the first.
+    Some((SessionUuid(rand::random()), peer, Labels(1), service.transport.block_bytes))
+}
+
+fn refusal(reason: RefuseReason) -> &'static str {
+    match reason {
+        RefuseReason::Draining => "draining",
+        RefuseReason::SessionLimit => "session_limit",
+        RefuseReason::MemoryLimit => "memory_limit",
+        RefuseReason::UnknownPeer => "unknown_peer",
+        RefuseReason::NotPermitted => "not_permitted",
+        RefuseReason::UnsupportedTransport => "transport",
+    }
+}

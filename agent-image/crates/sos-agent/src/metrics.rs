@@ -1,0 +1,236 @@
+//! What `/metrics` shows. Names are `sos_agent_<noun>_<unit>`.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric as _, NoLabelSet};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::registry::{Registry, Unit};
+use sos_tunnel::Stats;
+use sos_wire::EndReason;
+
+/// One label named `reason`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Reason {
+    /// Its value: one of a small fixed set.
+    pub reason: &'static str,
+}
+
+/// Which side of a session, and how it ended.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct End {
+    /// `ingress` or `egress`.
+    pub role: &'static str,
+    /// Why it ended.
+    pub reason: &'static str,
+}
+
+/// One label named `decision`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Decision {
+    /// Its value.
+    pub decision: String,
+}
+
+/// What the agent itself counts.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    /// Clients accepted.
+    pub accepted: Counter,
+    /// Clients accepted and reset at once.
+    pub rejected: Family<Reason, Counter>,
+    /// Sessions over.
+    pub ended: Family<End, Counter>,
+    /// Connections to servers that did not come about.
+    pub connect_failures: Family<Reason, Counter>,
+    /// Orders taken.
+    pub orders: Counter,
+    /// Orders dropped.
+    pub orders_dropped: Family<Reason, Counter>,
+    /// Beacons sent.
+    pub beacons: Counter,
+    /// nft transactions that failed.
+    pub nft_failures: Counter,
+    /// Documents refused.
+    pub config_refused: Counter,
+    /// Connections to stream ports from addresses that are no peer's.
+    pub strangers: Counter,
+    /// Generation in force.
+    pub generation: Gauge,
+    /// 1 while new sessions are taken.
+    pub willing: Gauge,
+    /// 1 while draining.
+    pub draining: Gauge,
+    /// Boxes armed.
+    pub armed: Gauge,
+    /// Services or boxes that did not fit.
+    pub left_out: Gauge,
+    /// Preparations standing.
+    pub preparations: Gauge,
+    /// Controllers known.
+    pub controllers: Gauge,
+}
+
+/// One word for why a session ended.
+#[must_use]
+pub fn reason(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Finished => "finished",
+        EndReason::ClientReset => "client_reset",
+        EndReason::ServerReset => "server_reset",
+        EndReason::ServerRefused => "server_refused",
+        EndReason::ServerUnreachable => "server_unreachable",
+        EndReason::PeerLost => "peer_lost",
+        EndReason::PreparationExpired => "preparation_expired",
+        EndReason::InternalLimit => "internal_limit",
+    }
+}
+
+impl Metrics {
+    /// Registers everything under its name.
+    pub fn register(&self, registry: &mut Registry) {
+        let r = registry.sub_registry_with_prefix("sos_agent");
+        r.register("accepted", "Clients accepted by the transparent listener", self.accepted.clone());
+        r.register("rejected", "Clients accepted and reset at once", self.rejected.clone());
+        r.register("sessions_ended", "Sessions over, by side and reason", self.ended.clone());
+        r.register("connect_failures", "Failed connections to servers", self.connect_failures.clone());
+        r.register("orders", "Orders taken", self.orders.clone());
+        r.register("orders_dropped", "Orders dropped", self.orders_dropped.clone());
+        r.register("beacons", "Beacons sent", self.beacons.clone());
+        r.register("nft_failures", "nft transactions that failed", self.nft_failures.clone());
+        r.register("config_refused", "Configuration documents refused", self.config_refused.clone());
+        r.register("strangers", "Connections to stream ports from no peer's address", self.strangers.clone());
+        r.register("config_generation", "Generation of the configuration in force", self.generation.clone());
+        r.register("willing", "1 while new sessions are taken", self.willing.clone());
+        r.register("draining", "1 while draining", self.draining.clone());
+        r.register("armed_regions", "Elements of the nft set armed", self.armed.clone());
+        r.register("armed_left_out", "Services that did not fit into armed", self.left_out.clone());
+        r.register("preparations", "Preparations standing", self.preparations.clone());
+        r.register("controllers", "Controllers known", self.controllers.clone());
+    }
+}
+
+/// What other parts count, read when the page is asked for.
+pub struct Snapshot<F> {
+    stats: F,
+    syns: SynCounters,
+}
+
+impl<F> std::fmt::Debug for Snapshot<F> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}
+
+impl<F: Fn() -> Stats + Send + Sync + 'static> Snapshot<F> {
+    /// `stats` reads the tunnel's numbers.
+    pub fn new(stats: F) -> Self {
+        Self { stats, syns: SynCounters::default() }
+    }
+}
+
+/// The nft table's counters, read at most once a second: reading starts a process.
+#[derive(Default)]
+struct SynCounters(Mutex<Option<(Instant, Packets)>>);
+
+/// Packets by the name of the counter.
+type Packets = Vec<(&'static str, u64)>;
+
+impl SynCounters {
+    fn read(&self) -> Packets {
+        let mut cached = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some((at, counters)) = &*cached
+            && at.elapsed() < Duration::from_secs(1)
+        {
+            return counters.clone();
+        }
+        let counters = crate::netns::nft_counters().unwrap_or_default();
+        *cached = Some((Instant::now(), counters.clone()));
+        counters
+    }
+}
+
+impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), std::fmt::Error> {
+        let stats = (self.stats)();
+        for (name, help, value) in gauges(&stats) {
+            let gauge = ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
+        }
+        for (name, help, unit, value) in counters(&stats) {
+            let counter = ConstCounter::new(value);
+            counter.encode(encoder.encode_descriptor(name, help, unit.as_ref(), counter.metric_type())?)?;
+        }
+        let syns: Vec<_> = self.syns.read();
+        let kind = prometheus_client::metrics::MetricType::Counter;
+        let mut family =
+            encoder.encode_descriptor("sos_agent_syns", "Bare SYNs by what nft decided", None, kind)?;
+        for (decision, packets) in syns {
+            let labels = Decision { decision: decision.trim_start_matches("syn_").to_owned() };
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&packets, None)?;
+        }
+        Ok(())
+    }
+}
+
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 4] {
+    [
+        ("sos_agent_sessions", "Sessions open", stats.sessions),
+        ("sos_agent_streams", "Streams open", stats.streams),
+        ("sos_agent_memory_reserved_bytes", "Bytes promised to sessions", stats.memory_reserved),
+        ("sos_agent_reorder_bytes", "Bytes waiting in reorder buffers", stats.reorder_bytes),
+    ]
+}
+
+type CounterLine = (&'static str, &'static str, Option<Unit>, u64);
+
+fn counters(stats: &Stats) -> [CounterLine; 10] {
+    let bytes = || Some(Unit::Bytes);
+    [
+        ("sos_agent_sessions_begun", "Sessions begun", None, stats.sessions_total),
+        ("sos_agent_sessions_reset", "Sessions that did not end cleanly", None, stats.sessions_reset_total),
+        ("sos_agent_sessions_refused", "Sessions refused at a limit", None, stats.sessions_refused_total),
+        ("sos_agent_streams_opened", "Streams opened or accepted", None, stats.streams_total),
+        ("sos_agent_streams_lost", "Streams that died", None, stats.streams_lost_total),
+        ("sos_agent_handshakes_failed", "Stream exchanges that failed", None, stats.handshakes_failed_total),
+        ("sos_agent_sent", "Bytes of hosts sent to peers", bytes(), stats.bytes_sent_total),
+        ("sos_agent_received", "Bytes of peers given to hosts", bytes(), stats.bytes_received_total),
+        (
+            "sos_agent_frames_resent",
+            "Data frames sent again on another stream",
+            None,
+            stats.frames_resent_total,
+        ),
+        ("sos_agent_credit_stalls", "Times a sender waited for credit", None, stats.credit_stalls_total),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_well_formed_and_complete() {
+        let metrics = Metrics::default();
+        metrics.rejected.get_or_create(&Reason { reason: "not_permitted" }).inc();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let stats = || Stats { sessions: 3, bytes_sent_total: 7, ..Stats::default() };
+        registry.register_collector(Box::new(Snapshot::new(stats)));
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        for line in [
+            "sos_agent_rejected_total{reason=\"not_permitted\"} 1",
+            "sos_agent_sessions 3",
+            "sos_agent_sent_bytes_total 7",
+            "# TYPE sos_agent_syns counter",
+            "sos_agent_willing 0",
+        ] {
+            assert!(page.contains(line), "{line} is missing in:\n{page}");
+        }
+        assert!(page.ends_with("# EOF\n"));
+    }
+}

@@ -1,0 +1,111 @@
+//! Which streams are kept open to which peers: configuration and orders in, the tunnel's peer list out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use sos_tunnel::PeerConfig;
+use sos_wire::{AgentId, Prepare};
+
+use crate::config::{AgentConfig, CongestionControl, MAX_STREAM_PORTS, Peer};
+
+/// Path labels beyond the first that controllers have named for a peer. They are never taken back while the agent runs:
+/// eight labels bound them, and a warm stream costs next to nothing.
+#[derive(Debug, Default)]
+pub struct OrderedLabels(BTreeMap<AgentId, BTreeSet<u8>>);
+
+impl OrderedLabels {
+    /// Notes the labels of an order the desk has taken; true when one is new, so that the peer list must be set again.
+    pub fn note(&mut self, prepare: &Prepare) -> bool {
+        let labels = (0..8).filter(|label| prepare.labels >> label & 1 == 1);
+        let known = self.0.entry(prepare.peer).or_default();
+        labels.fold(false, |new, label| known.insert(label) | new)
+    }
+}
+
+/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for on label 0 and
+/// on each label that an order has named.
+#[must_use]
+pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
+    let mut list = Vec::new();
+    for peer in &config.peers {
+        let streams = streams(config, peer);
+        for agent in &peer.agents {
+            let mut entry = PeerConfig::new(agent.id, peer.site_id, agent.address, agent.first_stream_port);
+            let labels = ordered.0.get(&agent.id).into_iter().flatten().copied();
+            let labels =
+                labels.filter(|label| u16::from(*label) < config.stream_ports.count.min(MAX_STREAM_PORTS));
+            entry.streams = std::iter::once(0).chain(labels).map(|label| (label, streams)).collect();
+            list.push(entry);
+        }
+    }
+    list
+}
+
+fn streams(config: &AgentConfig, peer: &Peer) -> usize {
+    let services = config.services.iter().filter(|service| service.peer == peer.site);
+    let wished =
+        services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0);
+    wished.max().unwrap_or(PeerConfig::DEFAULT_STREAMS)
+}
+
+/// Congestion control of the streams with an agent, by its address: the first service towards its site that names one.
+#[must_use]
+pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl {
+    let peer = config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.address == address));
+    let named = |peer: &Peer| {
+        let services = config.services.iter().filter(|service| service.peer == peer.site);
+        services.map(|service| service.transport.congestion_control).find(|c| *c != CongestionControl::Auto)
+    };
+    peer.and_then(named).unwrap_or(CongestionControl::Auto)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::tests::config;
+    use sos_wire::{Congestion, Role, SessionUuid};
+
+    fn order(labels: u32) -> Prepare {
+        Prepare {
+            session: SessionUuid([0; 16]),
+            role: Role::Ingress,
+            streams: 0,
+            block_bytes: 0,
+            queue_bytes: 0,
+            lease_ms: 0,
+            client: "10.0.0.11:1".parse().unwrap(),
+            server: "10.0.0.139:22".parse().unwrap(),
+            labels,
+            congestion: Congestion::Auto,
+            peer: config().peers[0].agents[0].id,
+            peer_address: "10.0.0.254".parse().unwrap(),
+            peer_stream_port: 10_000,
+        }
+    }
+
+    #[test]
+    fn label_0_is_always_there_and_others_come_by_order() {
+        let config = config();
+        let mut ordered = OrderedLabels::default();
+        let labels =
+            |ordered: &OrderedLabels| peers(&config, ordered)[0].streams.keys().copied().collect::<Vec<_>>();
+        assert_eq!(labels(&ordered), [0]);
+        assert!(ordered.note(&order(0b1000_0110)));
+        assert!(!ordered.note(&order(0b10)));
+        assert_eq!(labels(&ordered), [0, 1, 2, 7]);
+        assert!(!ordered.note(&order(0xffff_ff00)), "labels over 7 do not exist");
+    }
+
+    #[test]
+    fn services_say_how_many_and_how() {
+        let mut config = config();
+        let address = Ipv4Addr::new(10, 0, 0, 254);
+        assert_eq!(peers(&config, &OrderedLabels::default())[0].streams[&0], PeerConfig::DEFAULT_STREAMS);
+        assert_eq!(congestion(&config, address), CongestionControl::Auto);
+        config.services[0].transport.streams = 3;
+        config.services[0].transport.congestion_control = CongestionControl::Reno;
+        assert_eq!(peers(&config, &OrderedLabels::default())[0].streams[&0], 3);
+        assert_eq!(congestion(&config, address), CongestionControl::Reno);
+        assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
+    }
+}

@@ -1,0 +1,245 @@
+//! What the agent's tasks share: the configuration and keys in force, the order desk, the tunnel, the counters.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use sos_tunnel::{SessionEnd, Tunnel};
+use sos_wire::{AgentId, BootId, EndReason, SessionUuid, SiteId};
+use tokio::net::UdpSocket;
+use tokio::sync::Notify;
+use tracing::{debug, info};
+
+use crate::arming::{Health, Unreachable};
+use crate::config::AgentConfig;
+use crate::keys::AgentKeys;
+use crate::metrics::{self, End, Metrics};
+use crate::orders::{Env, OrderDesk, Outcome};
+use crate::permit::FlowKey;
+use crate::pool::{self, OrderedLabels};
+
+/// Shared by all tasks of one agent.
+#[derive(Debug)]
+pub struct Shared {
+    config: Mutex<Arc<AgentConfig>>,
+    keys: Mutex<Arc<AgentKeys>>,
+    desk: Mutex<OrderDesk>,
+    tunnel: OnceLock<Tunnel>,
+    unreachable: Mutex<Unreachable>,
+    ordered_labels: Mutex<OrderedLabels>,
+    draining: AtomicBool,
+    orders: UdpSocket,
+    controllers: SocketAddrV4,
+    /// The life of this process.
+    pub boot: BootId,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Wakes the task that arms.
+    pub rearm: Notify,
+    /// Wakes the task that beacons.
+    pub beacon_now: Notify,
+    /// Wakes the task that serves orders, when its next timeout may have changed.
+    pub desk_changed: Notify,
+}
+
+/// A poisoned lock means that a task panicked while it held it. Every critical section leaves its table usable at every
+/// step, so the other sessions go on.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shared {
+    /// Shared state of one life of an agent. `orders` is the socket on its own order port.
+    #[must_use]
+    pub fn new(config: AgentConfig, keys: AgentKeys, boot: BootId, orders: UdpSocket) -> Self {
+        let controllers = SocketAddrV4::new(config.discovery.address, config.discovery.order_port);
+        let metrics = Metrics::default();
+        metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
+        Self {
+            desk: Mutex::new(OrderDesk::new(config.agent_id, boot)),
+            config: Mutex::new(Arc::new(config)),
+            keys: Mutex::new(Arc::new(keys)),
+            tunnel: OnceLock::new(),
+            unreachable: Mutex::default(),
+            ordered_labels: Mutex::default(),
+            draining: AtomicBool::new(false),
+            orders,
+            controllers,
+            boot,
+            metrics,
+            rearm: Notify::new(),
+            beacon_now: Notify::new(),
+            desk_changed: Notify::new(),
+        }
+    }
+
+    /// Gives the tunnel to the tasks; once, before any of them is started.
+    pub fn set_tunnel(&self, tunnel: Tunnel) {
+        let first = self.tunnel.set(tunnel).is_ok();
+        debug_assert!(first, "the tunnel is set once");
+        self.set_peers();
+    }
+
+    /// The tunnel.
+    ///
+    /// # Panics
+    /// Before [`Self::set_tunnel`].
+    pub fn tunnel(&self) -> &Tunnel {
+        self.tunnel.get().expect("the tunnel is set before any task is started")
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Arc<AgentConfig> {
+        Arc::clone(&lock(&self.config))
+    }
+
+    /// Puts a new configuration in force.
+    pub fn set_config(&self, config: AgentConfig) {
+        info!(generation = config.generation, "configuration in force");
+        self.metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
+        *lock(&self.config) = Arc::new(config);
+        self.set_peers();
+        self.rearm.notify_one();
+    }
+
+    /// The keys in force.
+    pub fn keys(&self) -> Arc<AgentKeys> {
+        Arc::clone(&lock(&self.keys))
+    }
+
+    /// Puts new keys in force: for messages and streams to come.
+    pub fn set_keys(&self, keys: AgentKeys) {
+        info!("keys read again");
+        *lock(&self.keys) = Arc::new(keys);
+    }
+
+    /// Tells the tunnel which streams to keep.
+    fn set_peers(&self) {
+        self.tunnel().set_peers(pool::peers(&self.config(), &lock(&self.ordered_labels)));
+    }
+
+    /// Notes the labels of an order, so that streams on them are opened.
+    pub fn note_labels(&self, prepare: &sos_wire::Prepare) {
+        let new = lock(&self.ordered_labels).note(prepare);
+        if new {
+            self.set_peers();
+        }
+    }
+
+    /// Whether the agent is leaving.
+    pub fn draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Takes no new sessions from now on.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.tunnel().drain();
+        self.rearm.notify_one();
+        self.beacon_now.notify_one();
+    }
+
+    /// What decides about new sessions.
+    pub fn health(&self) -> Health {
+        let stats = self.tunnel().stats();
+        Health {
+            draining: self.draining(),
+            sessions: u32::try_from(stats.sessions).unwrap_or(u32::MAX),
+            memory_bytes: stats.memory_reserved,
+        }
+    }
+
+    /// Sites that have a live agent.
+    pub fn live_sites(&self) -> BTreeSet<SiteId> {
+        let config = self.config();
+        let alive = |peer: &&crate::config::Peer| peer.agents.iter().any(|a| self.tunnel().peer_alive(a.id));
+        config.peers.iter().filter(alive).map(|peer| peer.site_id).collect()
+    }
+
+    /// The first live agent of a site.
+    pub fn live_agent(&self, config: &AgentConfig, site: &str) -> Option<AgentId> {
+        let agents = &config.peer(site)?.agents;
+        agents.iter().map(|agent| agent.id).find(|id| self.tunnel().peer_alive(*id))
+    }
+
+    /// Servers that did not answer lately, without those whose time is over.
+    pub fn with_unreachable<T>(&self, act: impl FnOnce(&mut Unreachable) -> T) -> T {
+        let mut unreachable = lock(&self.unreachable);
+        unreachable.expire(Instant::now());
+        act(&mut unreachable)
+    }
+
+    /// Works at the order desk; what it returns is sent by the caller.
+    pub fn at_desk<T>(&self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
+        let (config, keys, health) = (self.config(), self.keys(), self.health());
+        let env = Env { config: &config, keys: &keys, health, now: Instant::now(), unix_ms: unix_ms() };
+        let mut desk = lock(&self.desk);
+        let result = act(&mut desk, &env);
+        let (preparations, controllers) = desk.counts();
+        self.metrics.preparations.set(i64::try_from(preparations).unwrap_or(i64::MAX));
+        self.metrics.controllers.set(i64::try_from(controllers).unwrap_or(i64::MAX));
+        result
+    }
+
+    /// The socket for orders.
+    pub fn orders(&self) -> &UdpSocket {
+        &self.orders
+    }
+
+    /// Sends datagrams to the controllers. A full socket drops one as the network might: everything is told again.
+    pub fn send_orders(&self, datagrams: &[Vec<u8>]) {
+        for datagram in datagrams {
+            if let Err(error) = self.orders.try_send_to(datagram, self.controllers.into()) {
+                debug!(%error, "an order was not sent");
+            }
+        }
+    }
+
+    /// A prepared session could not begin after all.
+    pub fn refused(&self, session: SessionUuid) {
+        let outcome = Outcome {
+            reason: EndReason::InternalLimit,
+            bytes_up: 0,
+            bytes_down: 0,
+            duration: std::time::Duration::ZERO,
+        };
+        let told = self.at_desk(|desk, env| desk.finish(session, outcome, env));
+        self.send_orders(&told);
+    }
+
+    /// A session is over: counts it and tells its controller.
+    pub fn finished(&self, session: SessionUuid, role: &'static str, flow: FlowKey, end: &SessionEnd) {
+        let reason = metrics::reason(end.reason);
+        self.metrics.ended.get_or_create(&End { role, reason }).inc();
+        debug!(%session, role, %flow, reason, up = end.bytes_up, down = end.bytes_down, "session over");
+        if role == "ingress" && end.reason == EndReason::ServerUnreachable {
+            self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));
+            self.rearm.notify_one();
+        }
+        let outcome = Outcome {
+            reason: end.reason,
+            bytes_up: end.bytes_up,
+            bytes_down: end.bytes_down,
+            duration: end.duration,
+        };
+        let told = self.at_desk(|desk, env| desk.finish(session, outcome, env));
+        self.send_orders(&told);
+        self.desk_changed.notify_one();
+    }
+}
+
+/// Milliseconds since 1970.
+#[must_use]
+pub fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The boot id of a process that starts now (spec/README.md clause 7).
+#[must_use]
+pub fn boot_id() -> BootId {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    BootId(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
+}
