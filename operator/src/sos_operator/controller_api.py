@@ -53,7 +53,7 @@ class ControllerApi:
                     content += more
                 return _parse(answer.status, content)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NotReady(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise NotReady(str(error) or type(error).__name__) from error
 
 
 def _parse(status: int, content: bytes) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from sos_operator.defaults import load_defaults
 from sos_operator.handlers import watch_tasks
 from sos_operator.health import Health, serve
 from sos_operator.metrics import Metrics
+from sos_operator.nodes import Nodes
 from sos_operator.observe import Observer
 from sos_operator.push import Controllers
 from sos_operator.reconcile import Parts, Reconciler
@@ -43,6 +44,7 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),
             applier=Applier(cluster, metrics),
             controllers=Controllers(ControllerApi(session), settings, metrics),
+            nodes=Nodes(session),
             metrics=metrics,
             settings=settings,
             defaults=load_defaults(settings.defaults_dir, settings),

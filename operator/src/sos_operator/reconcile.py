@@ -16,6 +16,7 @@ from sos_operator.core.backoff import Outcome
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import Issued, encode_issued, issued_now
 from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
+from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
 from sos_operator.core.output import Output, build_output, owners_of
 from sos_operator.core.plan import Changes, Ref, owned, plan, ref_of
@@ -23,6 +24,7 @@ from sos_operator.core.publish import Write, build_event, plan_write, still_pend
 from sos_operator.core.status import Situation, report
 from sos_operator.core.world import Object, Seen, leaving, parse_allocations
 from sos_operator.metrics import Metrics
+from sos_operator.nodes import Nodes
 from sos_operator.observe import Observer
 from sos_operator.push import Controllers
 
@@ -37,6 +39,7 @@ class Parts:
     observer: Observer
     applier: Applier
     controllers: Controllers
+    nodes: Nodes
     metrics: Metrics
     settings: Settings
     defaults: tuple[Object, ...] = ()
@@ -166,7 +169,7 @@ class Reconciler:
             except OperatorError as error:
                 log.warning(f"event not written: {error}")
 
-    async def _finalize(self, seen: Seen, output: Output) -> None:
+    async def _finalize(self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer]) -> None:
         """Sites with nodes here carry our finalizer; it goes when their nodes are clean, or the wait is over."""
         waiting = {d.site: d for d in output.departing}
         for site in seen.of(SITE.kind):
@@ -175,7 +178,7 @@ class Reconciler:
                 built_here = any(doc["site"] == name for doc in output.compiled.nodes.values())
                 patch = desired.finalizer_patch(site, wanted=True) if built_here else None
             else:
-                done = name not in waiting or desired.cleaned(waiting[name], seen) or self._overdue(site)
+                done = name not in waiting or desired.cleaned(waiting[name], seen, answers) or self._overdue(site)
                 patch = desired.finalizer_patch(site, wanted=False) if done else None
             if patch is not None:
                 await self._set_finalizers(site, patch)

@@ -120,7 +120,8 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
                 await parts.cluster.merge(pod, patch)
             except OperatorError as error:
                 log.warning(f"pod {pod['metadata']['name']} not annotated: {error}")
-        return all(desired.cleaned(departing, now) for departing in output.departing)
+        answers = await parts.nodes.visit(now.pods, desired.urgent_pods(now, output.departing))
+        return all(desired.cleaned(departing, now, answers) for departing in output.departing)
 
     while clock.left(NODE_SHARE) > 0:
         if await cleaned():

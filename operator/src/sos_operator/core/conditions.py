@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 Status = Literal["True", "False", "Unknown"]
 READY = "Ready"
+REFUSALS = frozenset({"Accepted", "ResolvedRefs"})
 MESSAGE_MAX = 1024  # the schema takes 4,096; longer texts do not help anybody who reads a table
 
 
@@ -67,11 +68,19 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
 
 
 def transitions(previous: Iterable[Mapping[str, Any]], built: Iterable[Mapping[str, Any]]) -> list[Transition]:
-    """Conditions whose status is another than before (a new condition counts unless it starts out True or Unknown)."""
+    """Conditions whose status is another than before, without those that only repeat another's words.
+
+    A new object starts with conditions that do not hold yet: that is no news, unless it was refused.
+    """
     before = {c.get("type"): str(c.get("status")) for c in previous}
-    changed = []
-    for condition in built:
-        old = before.get(condition["type"])
-        if old != condition["status"] and not (old is None and condition["status"] != "False"):
-            changed.append(Transition(condition["type"], old or "", condition["status"], condition["reason"], condition["message"]))
+    changed: list[Transition] = []
+    for condition in sorted(built, key=lambda c: (c["type"] == READY, c["type"])):
+        old, new = before.get(condition["type"]), condition["status"]
+        refused = condition["type"] in REFUSALS and new == "False"
+        if old == new or (old is None and not refused):
+            continue
+        transition = Transition(condition["type"], old or "", new, condition["reason"], condition["message"])
+        repeated = any((t.status, t.reason, t.message) == (new, transition.reason, transition.message) for t in changed)
+        if not repeated:
+            changed.append(transition)
     return changed

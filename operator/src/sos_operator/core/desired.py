@@ -11,6 +11,7 @@ import sos_compile
 from sos_compile import naming
 
 from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SITE
+from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
 from sos_operator.core.plan import Ref, digest
 from sos_operator.core.pods import pod_state
@@ -117,18 +118,23 @@ def finalizer_patch(site: Object, wanted: bool) -> Object | None:
     return {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": changed}}
 
 
-def cleaned(departing: Departing, seen: Seen) -> bool:
-    """True when every node of a departing site has taken away what was made on it.
+def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
+    """True when every node of a departing site says that it has taken away what was made on it.
 
-    A node's pod is ready while its bridge is as its node-config says and there is one. So a pod that has been handed the
-    Absent document and is not ready any more has done its work; a node without a pod has nobody left to wait for.
+    A node without a pod has nobody left to wait for; a pod that does not answer is waited for (by the caller, not for ever).
     """
     daemon_set = naming.node(PREFIX, departing.site)
-    for node, document in departing.nodes.items():
-        for pod in seen.pods:
-            if daemon_set_of(pod) != daemon_set or (pod.get("spec") or {}).get("nodeName") != node:
-                continue
-            told = (pod["metadata"].get("annotations") or {}).get(CONFIG_ANNOTATION) == digest(document["hash"])
-            if not told or pod_state(pod).state == "Ready":
-                return False
+    for pod in seen.pods:
+        node = (pod.get("spec") or {}).get("nodeName")
+        if daemon_set_of(pod) != daemon_set or node not in departing.nodes:
+            continue
+        answer = answers.get(pod["metadata"]["uid"])
+        if answer is None or answer.hash != departing.nodes[node]["hash"] or answer.state != "Ready" or answer.bridge:
+            return False
     return True
+
+
+def urgent_pods(seen: Seen, departing: tuple[Departing, ...]) -> frozenset[str]:
+    """Uids of pods whose own word is needed in every pass: not ready yet, or of a departing site."""
+    going = {naming.node(PREFIX, gone.site) for gone in departing}
+    return frozenset(p["metadata"]["uid"] for p in seen.pods if daemon_set_of(p) in going or pod_state(p).state != "Ready")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sos_operator.core.conditions import Verdict
+from sos_operator.core.nodes import NodeAnswer
 
 Object = dict[str, Any]
 
@@ -50,6 +51,15 @@ def pod_state(pod: Object | None) -> PodState:
         return PodState("Ready")
     unready = [str(c.get("name")) for c in containers if not c.get("ready")]
     return PodState("Progressing", f"waiting for container {', '.join(unready)}" if unready else "the pod is starting")
+
+
+def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
+    """A pod's state together with the word of the node process in it."""
+    if answer is None or state.state == "Failed":
+        return state
+    if answer.state == "Failed":
+        return PodState("Failed", answer.message)
+    return PodState(state.state, answer.noteworthy or state.message)
 
 
 def _said(container: str, waiting: Object) -> str:

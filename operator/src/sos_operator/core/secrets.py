@@ -90,8 +90,8 @@ def derived_secrets(compiled: sos_compile.Compiled, masters: Mapping[int, bytes]
     here = {secret.name for secret in wanted_secrets(seen)}
     for controller, document in sorted(compiled.controllers.items()):
         if naming.controller_token(PREFIX, controller) in here:
-            ids = [site["id"] for site in document["sites"] if not site["transit"]]
-            files = keys.controller_files(masters, ids)
+            served = [site["id"] for site in document["sites"] if not site["transit"]]
+            files = keys.controller_files(masters, served)
             found.append(build_secret(settings, naming.controller_keys(PREFIX, controller), "controller", files))
     return tuple(found)
 

@@ -12,7 +12,8 @@ from sos_compile import ObjectKey, naming
 from sos_operator.core.conditions import Verdict, summary
 from sos_operator.core.desired import daemon_set_of
 from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
-from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, pod_state
+from sos_operator.core.nodes import NodeAnswer
+from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, pod_state, with_answer
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import PREFIX, Object, Seen, leaving
 
@@ -27,6 +28,8 @@ class Situation:
     seen: Seen
     compiled: sos_compile.Compiled
     views: Mapping[str, ControllerView] = field(default_factory=dict)
+    answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
+    """What nodes say about themselves, by the uid of their pod."""
     apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) of one of our objects -> what the API server said against one of its children."""
     multus: bool = True
@@ -36,6 +39,13 @@ class Situation:
         """The pod of a DaemonSet on a node, preferring one that is not going away."""
         found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and (p.get("spec") or {}).get("nodeName") == node]
         return min(found, key=leaving, default=None)
+
+    def node_state(self, daemon_set: str, node: str) -> PodState:
+        """State of a site's node: its pod's, with what the node itself says about it."""
+        pod = self.pod(daemon_set, node)
+        state = pod_state(pod)
+        answer = self.answers.get(pod["metadata"]["uid"]) if pod else None
+        return with_answer(state, answer)
 
     def controllers(self, names: Iterable[str]) -> list[ControllerView]:
         """The views of controllers by name; one that is not known at all counts as unreachable."""
@@ -114,7 +124,7 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
     daemon_set = naming.node(PREFIX, name)
-    states = {node: pod_state(situation.pod(daemon_set, node)) for node in facts.nodes}
+    states = {node: situation.node_state(daemon_set, node) for node in facts.nodes}
     views = situation.controllers(facts.controllers)
     bridges = _bridges(obj, states, situation.apply_errors.get((SITE.kind, name)))
     datapaths, connected = _known_to_all(

@@ -1,0 +1,71 @@
+{{/* Name of the release's objects: 50 characters at most, so that a suffix always fits into the 63 of a label. */}}
+{{- define "sos.fullname" -}}
+{{- if contains "sos" .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-sos" .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that a selector uses; they never change. Call with (dict "root" . "component" "operator"). */}}
+{{- define "sos.selectorLabels" -}}
+app.kubernetes.io/name: sos
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "sos.labels" -}}
+{{ include "sos.selectorLabels" . }}
+app.kubernetes.io/part-of: sos
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{/* Reference of an image. Call with (dict "root" . "image" .Values.images.agent). */}}
+{{- define "sos.image" -}}
+{{- $registry := .root.Values.images.registry -}}
+{{- if not (kindIs "invalid" .image.registry) -}}{{- $registry = .image.registry -}}{{- end -}}
+{{- if $registry }}{{ $registry }}/{{ end }}{{ .image.repository }}
+{{- if .image.digest }}@{{ .image.digest }}{{ else }}:{{ .image.tag | default .root.Chart.AppVersion }}{{ end -}}
+{{- end -}}
+
+{{/* Environment of the operator and of the uninstall Job: the settings of one program. */}}
+{{- define "sos.env" -}}
+- {name: SOS_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
+- {name: SOS_RELEASE, value: {{ .Release.Name | quote }}}
+- {name: SOS_DEPLOYMENT, value: {{ printf "%s-operator" (include "sos.fullname" .) | quote }}}
+- {name: SOS_IMAGE_CONTROLLER, value: {{ include "sos.image" (dict "root" . "image" .Values.images.controller) | quote }}}
+- {name: SOS_IMAGE_AGENT, value: {{ include "sos.image" (dict "root" . "image" .Values.images.agent) | quote }}}
+- {name: SOS_IMAGE_NODE, value: {{ include "sos.image" (dict "root" . "image" .Values.images.node) | quote }}}
+- {name: SOS_IMAGE_OVS, value: {{ include "sos.image" (dict "root" . "image" .Values.images.ovs) | quote }}}
+- {name: SOS_IMAGE_PULL_POLICY, value: {{ .Values.images.pullPolicy | quote }}}
+- {name: SOS_IMAGE_PULL_SECRETS, value: {{ join "," .Values.images.pullSecrets | quote }}}
+- {name: SOS_LOG_LEVEL, value: {{ .Values.operator.logLevel | quote }}}
+- {name: SOS_DATA_PLANE_LOG_LEVEL, value: {{ .Values.dataPlane.logLevel | quote }}}
+- {name: SOS_RESYNC_SECONDS, value: {{ .Values.operator.resyncSeconds | quote }}}
+- {name: SOS_SITE_CLEANUP_SECONDS, value: {{ .Values.operator.siteCleanupSeconds | quote }}}
+{{- end -}}
+
+{{/* What both pods have in common: who they run as and what they may do. */}}
+{{- define "sos.podSecurity" -}}
+securityContext:
+  runAsNonRoot: true
+  runAsUser: 65532
+  runAsGroup: 65532
+  fsGroup: 65532
+  seccompProfile: {type: RuntimeDefault}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "sos.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities: {drop: [ALL]}
+{{- end -}}

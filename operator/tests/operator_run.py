@@ -1,0 +1,128 @@
+"""The operator as a process of its own, with the rights that the chart gives it and no others."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from operator_kube import ROOT, Kube, free_port, tool
+
+NAMESPACE = "sos-system"
+IMAGES = {f"SOS_IMAGE_{part}": f"test/sos-{part.lower()}:1" for part in ("CONTROLLER", "AGENT", "NODE", "OVS")}
+T = TypeVar("T")
+
+
+def render(*values: str, release: str = "sos") -> list[dict[str, Any]]:
+    """The chart's objects, as `helm install` would send them (hooks included)."""
+    command = [tool("helm"), "template", release, str(ROOT / "charts" / "sos"), "-n", NAMESPACE, *values]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
+
+
+def install(kube: Kube) -> None:
+    """CRDs, namespace, service account and RBAC from the chart."""
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    kinds = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
+    kube.apply(*(obj for obj in render() if obj["kind"] in kinds))
+    kube.kubectl("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=sos", "--timeout=30s")
+
+
+def eventually(what: str, look: Callable[[], T], timeout: float = 40.0) -> T:
+    """The first truthy result of `look`; fails with what it saw last."""
+    deadline = time.monotonic() + timeout
+    seen: Any = None
+    while time.monotonic() < deadline:
+        try:
+            seen = look()
+        except (AssertionError, LookupError) as error:
+            seen = error
+        if seen and not isinstance(seen, Exception):
+            return seen
+        time.sleep(0.25)
+    raise AssertionError(f"{what}: not within {timeout} s; last seen: {seen}")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A running operator."""
+
+    kube: Kube
+    process: subprocess.Popen[bytes]
+    log: Path
+    port: int
+
+    def http(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+
+    def passes(self) -> float:
+        """How many passes it has made."""
+        text = self.http("/metrics")[1]
+        return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("sos_operator_reconcile_total{"))
+
+    def settle(self, passes: int = 2) -> None:
+        """Wait until that many more passes have ended."""
+        goal = self.passes() + passes
+        eventually(f"{passes} passes", lambda: self.passes() >= goal, 60)
+
+
+def environment(kube: Kube, port: int, extra: Mapping[str, str]) -> dict[str, str]:
+    token = kube.kubectl("create", "token", "sos-operator", "-n", NAMESPACE, "--duration=2h").stdout.strip()
+    own = {
+        "SOS_NAMESPACE": NAMESPACE,
+        "SOS_HTTP_HOST": "127.0.0.1",
+        "SOS_HTTP_PORT": str(port),
+        "KUBECONFIG": str(kube.config_for("operator", token)),
+    }
+    inherited = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
+    return inherited | {"HOME": str(kube.folder)} | own | IMAGES | dict(extra)
+
+
+@contextmanager
+def operator_running(kube: Kube, folder: Path, **extra: str) -> Iterator[Operator]:
+    """Start the operator and wait for its first good pass; it must end by itself on SIGTERM."""
+    port, log = free_port(), folder / "operator.log"
+    with log.open("wb") as output:
+        command = [sys.executable, "-m", "sos_operator", "run"]
+        process = subprocess.Popen(command, env=environment(kube, port, extra), stdout=output, stderr=subprocess.STDOUT, cwd=folder)
+    operator = Operator(kube, process, log, port)
+    try:
+        eventually("the operator's first pass", lambda: _ready(operator), 60)
+        yield operator
+    except BaseException:
+        sys.stderr.write(log.read_text()[-8000:])
+        raise
+    finally:
+        process.terminate()
+        try:
+            code = process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+    assert code == 0, log.read_text()[-4000:]
+
+
+def _ready(operator: Operator) -> bool:
+    assert operator.process.poll() is None, "the operator ended: " + operator.log.read_text()[-4000:]
+    try:
+        return operator.http("/readyz")[0] == 200
+    except OSError:
+        return False
