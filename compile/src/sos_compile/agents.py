@@ -51,8 +51,8 @@ def place(sites: list[PlacedSite], pools: list[Pool], previous: Iterable[AgentAl
 def _slots(pools: list[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
     """Give each pool its slot: the place of its agents on every node, which port names and numbers and the metrics port follow from."""
     previous: dict[str, int] = {}
-    for (pool, _), allocation in before.items():
-        previous.setdefault(pool, allocation.slot)
+    for (name, _), allocation in before.items():
+        previous.setdefault(name, allocation.slot)
     given = numbers([pool.name for pool in pools], previous, (), (0, MAX_SLOTS - 1))
     for pool in pools:
         if pool.name not in given:

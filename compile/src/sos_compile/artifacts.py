@@ -146,7 +146,7 @@ def stale(root: Path = ROOT) -> dict[Path, str | None]:
     wanted = {root / path: render(document) for path, document in {**build_schemas(), **build_vectors(root)}.items()}
     present = set((root / "spec" / "vectors" / "config").rglob("*.json"))
     different = {path: text for path, text in wanted.items() if not path.is_file() or path.read_text(encoding="utf-8") != text}
-    return {**different, **{path: None for path in sorted(present - set(wanted))}}
+    return {**different, **dict.fromkeys(sorted(present - set(wanted)))}
 
 
 def main(arguments: list[str]) -> int:

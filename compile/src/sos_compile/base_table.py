@@ -1,7 +1,8 @@
 """The base entries of a node's switch (spec/node-config.md section 2): it forwards without any controller, and never in a circle.
 
-Loop-free by construction. Broadcasts leave a switch only by ports that carry base traffic: tunnels of a full mesh, which never flood into each other
-(clause 7), or base uplinks, whose graph loops.py has checked. What arrives by any other uplink is dropped unless it is on a labelled path.
+Loop-free by construction. Broadcasts leave a switch only by ports that carry base traffic: tunnels of a full mesh, which never
+flood into each other (clause 7), or base uplinks, whose graph loops.py has checked. What arrives by any other uplink is dropped
+unless it is on a labelled path.
 """
 
 from __future__ import annotations
@@ -25,26 +26,20 @@ NO_BASE_PRIORITY = 1000
 def build_base_flows(
     base_ports: Iterable[int], other_ports: Iterable[int], agent_ports: Iterable[int], agent_addresses: Iterable[IPv4Address]
 ) -> list[BaseFlow]:
-    """Return the entries, sorted. `base_ports` lead to other nodes and carry plain traffic, `other_ports` lead to other nodes and do not."""
+    """Return the entries, sorted. `base_ports` and `other_ports` lead to other nodes; only the former carry plain traffic."""
     base, other = sorted(base_ports), sorted(other_ports)
-    flows = [
+    beacons = [f"udp,nw_dst={DISCOVERY_ADDRESS},tp_dst={port}" for port in (BEACON_PORT, ORDER_PORT)]
+    agents = [f"ip,nw_{end}={address}" for address in sorted(set(agent_addresses)) for end in ("src", "dst")]
+    return [
         _flow(REDIRECT, DISCOVERY_PRIORITY, "dl_type=0x88cc", TO_CONTROLLERS),
-        *(
-            _flow(REDIRECT, DISCOVERY_PRIORITY, f"udp,nw_dst={DISCOVERY_ADDRESS},tp_dst={port}", TO_CONTROLLERS)
-            for port in (BEACON_PORT, ORDER_PORT)
-        ),
+        *(_flow(REDIRECT, DISCOVERY_PRIORITY, match, TO_CONTROLLERS) for match in beacons),
         *(_flow(REDIRECT, GUARD_PRIORITY, f"in_port={port}", TO_FORWARD) for port in sorted({*base, *other, *agent_ports})),
-        *(
-            _flow(REDIRECT, GUARD_PRIORITY, f"ip,nw_{end}={address}", TO_FORWARD)
-            for address in sorted(set(agent_addresses))
-            for end in ("src", "dst")
-        ),
+        *(_flow(REDIRECT, GUARD_PRIORITY, match, TO_FORWARD) for match in agents),
         _flow(REDIRECT, ARP_PRIORITY, "arp", f"{TO_CONTROLLERS},{TO_FORWARD}"),
         _flow(REDIRECT, 0, "", TO_FORWARD),
         *(_flow(FORWARD, NO_BASE_PRIORITY, f"in_port={port}", "drop") for port in other),
         _flow(FORWARD, 0, "", "NORMAL"),
     ]
-    return flows
 
 
 def _flow(table: int, priority: int, match: str, actions: str) -> BaseFlow:

@@ -15,7 +15,7 @@ from sos_compile.world import Compiled, Json, World
 
 
 def compile_world(world: World) -> Compiled:
-    """Compile everything. Never raises for what users wrote: a bad object becomes a Problem and the others' output is as if it did not exist.
+    """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, the others' output is as if it did not exist.
 
     The result depends on the set of objects, nodes and namespaces, not on their order.
     """

@@ -1,4 +1,4 @@
-"""Keys derived from one master key (spec/README.md clauses 4 and 5). Only the operator, or the testbed in its place, ever holds the master."""
+"""Keys derived from one master key (spec/README.md clauses 4 and 5). Only the operator, or the testbed in its place, holds it."""
 
 from __future__ import annotations
 

@@ -64,9 +64,8 @@ def parse(text: str, file: str) -> list[Loaded]:
     try:
         loader = _Loader(text)
         while loader.check_node():
-            node = loader.get_node()
-            obj = loader.construct_document(node)
-            line = node.start_mark.line + 1
+            line = loader.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+            obj = loader.get_data()
             found.extend(Loaded(file, len(found) + i, item, line) for i, item in enumerate(_items(obj, file, line)))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -94,7 +93,7 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not a string", key_node.start_mark)
             if key in seen:

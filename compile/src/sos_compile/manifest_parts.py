@@ -19,7 +19,7 @@ INDENTED_DOCUMENTS = 8  # a ConfigMap with more documents has them without white
 MAX_NOT_IN = 64
 
 
-def build_labels(settings: Settings, component: str, extra: Mapping[str, str] = {}) -> dict[str, str]:  # noqa: B006 - never changed
+def build_labels(settings: Settings, component: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return the recommended labels of Kubernetes, and `extra`."""
     return {
         "app.kubernetes.io/name": "sos",
@@ -33,7 +33,12 @@ def build_labels(settings: Settings, component: str, extra: Mapping[str, str] = 
 
 def build_selector(settings: Settings, component: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return the labels a Service or DaemonSet selects its pods by: those that never change (selectors are immutable)."""
-    return {"app.kubernetes.io/name": "sos", "app.kubernetes.io/instance": settings.release, "app.kubernetes.io/component": component, **extra}
+    return {
+        "app.kubernetes.io/name": "sos",
+        "app.kubernetes.io/instance": settings.release,
+        "app.kubernetes.io/component": component,
+        **extra,
+    }
 
 
 def build_metadata(settings: Settings, name: str, owner: Origin, labels: Mapping[str, str]) -> Json:
@@ -68,7 +73,7 @@ def config_map_bytes(config_map: Json) -> int:
 
 
 def build_node_affinity(placed: PlacedSite) -> Json:
-    """Return the affinity that puts pods on the site's nodes, by its selector: so that a node joining does not change the pods of the others."""
+    """Return the affinity that puts pods on the site's nodes: by its selector, so that a node joining does not replace the others' pods."""
     requirements = _requirements(placed.site)
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in placed.left_out[:MAX_NOT_IN]]
     term = {"matchExpressions": requirements, **({"matchFields": fields} if fields else {})}

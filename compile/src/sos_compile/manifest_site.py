@@ -75,7 +75,13 @@ def _ovs(settings: Settings) -> Json:
         "imagePullPolicy": settings.pull_policy,
         "env": [{"name": "OVS_RUNDIR", "value": settings.ovs_rundir}, {"name": "OVS_DBDIR", "value": settings.ovs_rundir}],
         "securityContext": {"runAsUser": 0, "capabilities": {"add": OVS_CAPABILITIES}},
-        "livenessProbe": {"exec": {"command": show}, "periodSeconds": 30, "failureThreshold": 5, "timeoutSeconds": 10, "initialDelaySeconds": 30},
+        "livenessProbe": {
+            "exec": {"command": show},
+            "periodSeconds": 30,
+            "failureThreshold": 5,
+            "timeoutSeconds": 10,
+            "initialDelaySeconds": 30,
+        },
         "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun")],
     }
 

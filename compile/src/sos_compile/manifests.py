@@ -60,7 +60,9 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
     for placed in network.sites.values():
         if host_local_is_wrong(placed):
             message = f"host-local gives addresses per node, and the site has {len(placed.nodes)} nodes"
-            verdicts.reject(placed.site.origin, "spec.network.ipam.type", Reason.INVALID, message, "use whereabouts, or leave ipam out (static)")
+            verdicts.reject(
+                placed.site.origin, "spec.network.ipam.type", Reason.INVALID, message, "use whereabouts, or leave ipam out (static)"
+            )
     for owner, manifest in manifests:
         if manifest["kind"] == "ConfigMap" and config_map_bytes(manifest) > MAX_CONFIG_MAP_BYTES:
             message = f"the configuration of its nodes has {config_map_bytes(manifest)} bytes, more than a ConfigMap holds"

@@ -44,7 +44,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class Site:
-    """SosSite. `selector` and `services_selector` are label selectors as in the object; `subnet` is None only for sites without prefixes."""
+    """SosSite. `selector` and `services_selector` are label selectors as in the object; `subnet` is None for transit sites at most."""
 
     origin: Origin
     site_id: int | None
@@ -171,7 +171,8 @@ Parsed = Site | Pool | Service | Controller | Link
 
 def parse(obj: Json, file: str | None) -> Parsed:
     """Return the typed form of an admitted object (defaults filled in, schema and rules satisfied)."""
-    return _PARSERS[obj["kind"]](_origin(obj, file), obj["spec"])
+    parsed: Parsed = _PARSERS[obj["kind"]](_origin(obj, file), obj["spec"])
+    return parsed
 
 
 def _origin(obj: Json, file: str | None) -> Origin:

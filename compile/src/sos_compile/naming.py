@@ -7,13 +7,14 @@ import re
 
 MAX_NAME = 63  # RFC 1123 label; DaemonSet names become label values of their pods
 HASH_DIGITS = 8
+HASHED = re.compile(rf"-[0-9a-f]{{{HASH_DIGITS}}}$")  # looks as if it ended in a hash
 
 
 def child(*parts: str) -> str:
     """Join the parts with `-`; what is too long, or would not be told apart from another join, ends in a hash of the parts."""
     joined = "-".join(parts)
     name = re.sub(r"[^a-z0-9-]", "-", joined.lower())
-    ambiguous = any("-" in part for part in parts[1:-1])
+    ambiguous = any("-" in part for part in parts[1:-1]) or HASHED.search(joined) is not None
     if name == joined and len(name) <= MAX_NAME and not ambiguous:
         return name
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_DIGITS]

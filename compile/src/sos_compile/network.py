@@ -41,7 +41,7 @@ class AgentPlace:
 
     @property
     def mac(self) -> str:
-        """Locally administered and never a path MAC or the discovery MAC: its third byte has the top bit set (spec/node-config.md clause 15)."""
+        """Locally administered; never a path MAC or the discovery MAC, as its third byte has the top bit set (node-config.md clause 15)."""
         tail = bytes.fromhex(self.id[:8])
         return ":".join(f"{byte:02x}" for byte in (0x02, 0x53, tail[0] | 0x80, *tail[1:]))
 
@@ -96,7 +96,7 @@ class Network:
         return [placed for _, placed in sorted(self.sites.items()) if controller in placed.site.controllers]
 
     def mesh_of(self, placed: PlacedSite) -> list[NodePlace]:
-        """Return the nodes to which every node of an Overlay site has a tunnel (its own included): all nodes of Overlay sites with a controller in common."""
+        """Return the nodes among which each node of an Overlay site has tunnels: those of all Overlay sites with a controller in common."""
         if placed.site.wan != "Overlay":
             return []
         joined = [

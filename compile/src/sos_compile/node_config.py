@@ -21,7 +21,8 @@ __all__ = ["AGENT_OFPORT", "BRIDGE", "DEFAULT_MTU", "build_node_config", "vni"]
 def vni(a: int, b: int) -> int:
     """Return the VXLAN network identifier of the tunnel between two nodes: the same at both ends, and one pair's alone.
 
-    Two VXLAN devices of a machine must differ in it (the kernel tells them apart by identifier and port only); 4,095 nodes need 8,382,465 of the 2^24.
+    Two VXLAN devices of a machine must differ in it, as the kernel tells them apart by identifier and port only. 4,095 nodes need
+    8,382,465 of the 2^24.
     """
     low, high = min(a, b), max(a, b)
     return high * (high - 1) // 2 + low
@@ -35,7 +36,7 @@ def build_node_config(
     uplinks = [doc.UplinkPort(name=up.name, ofport=UPLINK_OFPORT + i, base=up.base) for i, up in enumerate(site.uplinks)]
     tunnels = _tunnels(network, placed, node, settings)
     own_agents = [agent for agent in placed.agents if agent.node == node.node.name]
-    ports = [*uplinks, *tunnels]
+    ports: list[doc.UplinkPort | doc.TunnelPort] = [*uplinks, *tunnels]
     flows = build_base_flows(
         base_ports=[port.ofport for port in ports if port.base],
         other_ports=[port.ofport for port in ports if not port.base],

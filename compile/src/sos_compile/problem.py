@@ -32,7 +32,7 @@ class Problem:
     """One thing wrong with one field of one object.
 
     `path` is the field as `kubectl explain` writes it (`spec.ports[0].endPort`), "" for the object as a whole. `remedy` says what to do.
-    `file` is the file the object came from, None for one that came from a cluster. A `warning` does not take the object out of the compilation.
+    `file` is the file the object came from, None for one that came from a cluster. A `warning` changes nothing in the compilation.
     """
 
     kind: str

@@ -1,7 +1,7 @@
 """Validation rules of the CRDs, evaluated as the API server does (x-kubernetes-validations, Common Expression Language).
 
-The language itself is a library's; here are only the functions of Kubernetes' CEL environment that the rules use, over IP addresses and prefixes.
-An address or prefix is represented by its text, which is what a rule can get at anyway.
+The language itself is a library's; here are only the functions of Kubernetes' CEL environment that the rules use, over IP addresses and
+prefixes. An address or prefix is represented by its text, which is what a rule can get at anyway.
 """
 
 from __future__ import annotations

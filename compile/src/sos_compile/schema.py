@@ -36,8 +36,8 @@ Path = tuple[str | int, ...]
 def admit(obj: Json, file: str | None = None, old: Json | None = None) -> tuple[Json, list[Problem]]:
     """Return the object with the schema's defaults and every problem the API server would refuse it for (at most 64).
 
-    `old` is the object being replaced: with it the rules about immutable fields are judged as well. The object given is not changed. An object
-    without metadata.namespace of a namespaced kind gets `default`, as kubectl would give it.
+    `old` is the object being replaced: with it the rules about immutable fields are judged as well. The object given is not changed. An
+    object without metadata.namespace of a namespaced kind gets `default`, as kubectl would give it.
     """
     full, found = _admit(obj, old)
     return full, [_problem(full, file, finding) for finding in found[:MAX_PROBLEMS]]
@@ -152,7 +152,7 @@ def _explain(error: ValidationError) -> _Finding:
 
 
 def _unknown_field(error: ValidationError, path: Path) -> _Finding:
-    known = list(error.schema.get("properties", {}))  # type: ignore[union-attr]
+    known = list(error.schema.get("properties", {}))
     unknown = next(name for name in error.instance if name not in known)
     close = difflib.get_close_matches(str(unknown), known, n=1)
     remedy = f"did you mean {close[0]}?" if close else f"the fields here are {', '.join(known)}"

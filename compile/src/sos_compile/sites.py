@@ -26,8 +26,10 @@ def datapath_id(site_id: int, node: str) -> str:
 
 
 def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
-    """Return the sites that are right by themselves and beside older ones, oldest first. Missing controllers are left out of a site: its base
-    table must go on forwarding whatever happens to controllers."""
+    """Return the sites that are right by themselves and beside older ones, oldest first.
+
+    Missing controllers are left out of a site and nothing more: its base table must go on forwarding whatever happens to controllers.
+    """
     accepted: list[Site] = []
     for site in objects.sites:
         if len(accepted) >= MAX_SITES:
@@ -133,12 +135,14 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
                     "a node carries one site: change one of the selectors",
                 )
     previous = world.observed.allocations.nodes
-    existing = {node.name for node in world.nodes}
-    carried = {name: n for name, n in previous.items() if name in existing and name not in claimed}
-    given = numbers(sorted(claimed), previous, carried.values(), (1, MAX_NODE_NUMBER))
     by_name = {node.name: node for node in world.nodes}
-    placed = [_placed_site(site, ids[site.name], claimed, given, by_name, verdicts) for site in sites]
-    placed = [replace(each, left_out=tuple(sorted(left_out.get(each.site.name, ())))) for each in placed]
+    carried = {name: n for name, n in previous.items() if name in by_name and name not in claimed}
+    given = numbers(sorted(claimed), previous, carried.values(), (1, MAX_NODE_NUMBER))
+    placed = []
+    for site in sites:
+        own = [by_name[name] for name in sorted(name for name, holder in claimed.items() if holder is site)]
+        nodes = _node_places(site, ids[site.name], own, given, verdicts)
+        placed.append(PlacedSite(site, ids[site.name], nodes, left_out=tuple(sorted(left_out.get(site.name, ())))))
     return Placed(placed, {**carried, **given})
 
 
@@ -155,18 +159,16 @@ def _matching(site: Site, world: World, verdicts: Verdicts) -> list[Node]:
     return [node for node in nodes[:MAX_NODES_PER_SITE] if len(node.name) <= MAX_NODE_NAME]
 
 
-def _placed_site(
-    site: Site, site_id: int, claimed: Mapping[str, Site], given: Mapping[str, int], nodes: Mapping[str, Node], verdicts: Verdicts
-) -> PlacedSite:
-    own: list[NodePlace] = []
-    for name in sorted(name for name, holder in claimed.items() if holder is site):
-        dpid = datapath_id(site_id, name)
-        if name not in given:
-            message = f"node {name} is left out: there are {MAX_NODE_NUMBER} others"
+def _node_places(site: Site, site_id: int, nodes: list[Node], given: Mapping[str, int], verdicts: Verdicts) -> tuple[NodePlace, ...]:
+    places: dict[str, NodePlace] = {}
+    for node in nodes:
+        dpid = datapath_id(site_id, node.name)
+        if node.name not in given:
+            message = f"node {node.name} is left out: there are {MAX_NODE_NUMBER} others"
             verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "remove some")
-        elif any(other.dpid == dpid for other in own):
-            message = f"node {name} is left out: its datapath id {dpid} is that of another node"
+        elif dpid in places:
+            message = f"node {node.name} is left out: its datapath id {dpid} is that of node {places[dpid].node.name}"
             verdicts.warn(site.origin, "spec.nodeSelector", Reason.DUPLICATE, message, "rename the node")
         else:
-            own.append(NodePlace(nodes[name], site.name, given[name], dpid))
-    return PlacedSite(site, site_id, tuple(own))
+            places[dpid] = NodePlace(node, site.name, given[node.name], dpid)
+    return tuple(places.values())

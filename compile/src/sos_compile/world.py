@@ -126,9 +126,10 @@ class ObjectKey:
 class Facts:
     """What a compilation found out about one object, for its conditions and columns.
 
-    `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false, `reason` and
-    `message` say why; `text` holds ready-made printer column strings (`from`, `to`, `ports`, `mode`, `nodes`...).
-    `dpids` are the datapaths concerned, `nodes` the node names, `agents` the agent ids, `sites` and `controllers` names, `number` the site or controller id.
+    `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false,
+    `reason` and `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
+    `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
+    `sites` and `controllers` names, `number` the site or controller id.
     """
 
     accepted: bool
