@@ -25,7 +25,7 @@ from sos_testbed.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_un
 from sos_testbed.topology import BUILDERS
 
 GOLDEN = Path(__file__).parent / "golden"
-PROGRAMS = Programs(controller="/x/sos-controller", node="/x/sos-node", agent="/x/sos-agent", linkemu="/x/sos-linkemu")
+PROGRAMS = Programs(python="/x/python", controller="/x/sos-controller", node="/x/sos-node", agent="/x/sos-agent", linkemu="/x/sos-linkemu")
 
 
 def plan(lab_id: str = "abc123") -> LabPlan:
@@ -46,7 +46,6 @@ def links(of: Topology) -> tuple[AgentLink, ...]:
             mac=f"02:53:00:00:00:{number:02x}",
             mtu=1500,
             host_name="sosag0",
-            host_port=201,
         )
 
     return tuple(link(place, 126 + 64 * index) for index, place in enumerate(of.agents))

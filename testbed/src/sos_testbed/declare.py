@@ -127,7 +127,6 @@ def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ..
                 mac=interface["mac"],
                 mtu=int(interface["mtu"]),
                 host_name=interface["hostName"],
-                host_port=int(interface["hostPort"]),
             )
         )
     return tuple(links)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -69,7 +70,7 @@ def find_programs(environment: dict[str, str]) -> Programs:
     missing = [str(path) for path in found.values() if not os.access(path, os.X_OK)]
     if missing:
         raise LabError(f"not built: {', '.join(missing)} (scripts/setup.sh builds it)")
-    return Programs(**{name: str(path) for name, path in found.items()})
+    return Programs(python=sys.executable, **{name: str(path) for name, path in found.items()})
 
 
 class Lab:

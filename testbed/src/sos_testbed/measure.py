@@ -188,7 +188,8 @@ def wire_limit(lab: Lab, shape: Shape) -> WireLimit:
     with _probe_server(lab):
         tcp = _probe(lab, ("-P", str(PROBE_STREAMS), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
         bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
-        udp = _probe(lab, ("-u", "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
+        # 2 MB at the receiver bridge 30 ms in which it is not scheduled: the wire is measured, not its socket
+        udp = _probe(lab, ("-u", "-w", "2M", "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
     received_udp = udp["end"]["sum_received"]["bits_per_second"] if "sum_received" in udp["end"] else _udp_received(udp)
     return WireLimit(
         formula_mbps=formula_mbps(shape),

@@ -44,7 +44,7 @@ def start(spawn: Spawn, pid_file: Path) -> Pid:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **dict(spawn.env)},
+            env={**os.environ, "NO_COLOR": "1"},  # logs are read by people, but not on a terminal
             start_new_session=True,  # Ctrl-C at the terminal is for us, not for the switches
         )
     pid = read_pid(child.pid)

@@ -18,6 +18,7 @@ from pathlib import PurePosixPath
 
 from sos_testbed import web
 from sos_testbed.model import AgentPlace, Host, LabError, Switch, Topology, Wire
+from sos_testbed.rings import PORT_RING_BYTES
 from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
@@ -32,8 +33,9 @@ _OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Programs:
-    """Absolute paths of the parts under test."""
+    """Absolute paths of the parts under test, and of the Python that runs the testbed's own helpers."""
 
+    python: str
     controller: str
     node: str
     agent: str
@@ -63,7 +65,7 @@ class LabPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLink:
-    """The interface between a switch and its agent, as the agent-config says it."""
+    """The interface between a switch and its agent, as the agent-config says it; sos-node puts `host_name` on the bridge."""
 
     place: AgentPlace
     interface: str
@@ -71,7 +73,6 @@ class AgentLink:
     mac: str
     mtu: int
     host_name: str
-    host_port: int
 
 
 def inside(netns: str, *argv: str) -> tuple[str, ...]:
@@ -110,7 +111,9 @@ def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
     steps: list[Step] = []
     for switch in topology.switches:
         steps += _switch(plan, switch)
-    return steps
+    pid_files = [f"{plan.folder(switch.name)}/ovs-vswitchd.pid" for switch in topology.switches]
+    rings = (plan.programs.python, "-m", "sos_testbed.rings", str(PORT_RING_BYTES), *pid_files)
+    return [*steps, _spawn(plan, "rings", "ctl", rings, "receive rings of the switch ports")]
 
 
 def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
@@ -342,4 +345,3 @@ def _agent_link(plan: LabPlan, link: AgentLink) -> Iterator[Step]:
         ("ip", "-n", netns, "link", "set", link.interface, "down"),
     )
     yield from _address(netns, link.interface, link.address, title)
-    yield _port(plan, link.place.switch, link.host_name, link.host_port, title)

@@ -40,7 +40,6 @@ class Spawn:
     name: str
     argv: tuple[str, ...]
     log: str
-    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
