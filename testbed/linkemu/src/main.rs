@@ -1,0 +1,136 @@
+//! Command line of the link emulator.
+
+use clap::Parser;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+use sos_linkemu::config::LinkSpec;
+use sos_linkemu::engine::{Engine, Settings};
+use sos_linkemu::shaper::Limits;
+use sos_linkemu::units::{self, Nanos, UnitError};
+use std::error::Error;
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const MIB: u64 = 1 << 20;
+
+/// Emulates WAN links between pairs of network interfaces of this network namespace.
+///
+/// A link is written A=IF,B=IF,rate=500mbit[,name=N][,delay=29.5ms][,loss=1%][,queue=bdp|BYTES|TIME]; any of the last
+/// four may be given for one way only as a2b.KEY or b2a.KEY. Rates count Ethernet framing, so that TCP reaches
+/// rate x 1448/1538. Both interfaces are made promiscuous and silent (no ARP, no IPv6).
+///
+/// Exit status: 0 stopped by SIGTERM or SIGINT, 1 failed, 2 bad usage.
+#[derive(Parser)]
+#[command(name = "sos-linkemu", version, verbatim_doc_comment)]
+struct Arguments {
+    /// A link; repeat for more
+    #[arg(long = "link", value_name = "SPEC", required = true)]
+    links: Vec<LinkSpec>,
+    /// Determines which packets are lost
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Unix socket for control requests, made when all interfaces are attached
+    #[arg(long, value_name = "PATH")]
+    control: Option<PathBuf>,
+    /// Where to write statistics as JSON on exit (- for standard output)
+    #[arg(long, value_name = "FILE")]
+    stats: Option<PathBuf>,
+    /// How long to wait at the start for an interface to be there and up
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::parse_delay)]
+    wait: Nanos,
+    /// Longest run of packets delivered as one super-frame, as time on the wire; 0 for single packets
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::parse_delay)]
+    burst: Nanos,
+    /// Do not join packets of different frames into super-frames
+    #[arg(long)]
+    no_coalesce: bool,
+    /// Deliveries are at most about this late; smaller costs more CPU
+    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_tick)]
+    tick: Nanos,
+    /// Memory per direction in MiB; frames beyond are dropped and counted
+    #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=65536))]
+    memory: u64,
+}
+
+/// A tick of zero would be a busy loop, one beyond 10 ms no emulation.
+fn parse_tick(text: &str) -> Result<Nanos, UnitError> {
+    let tick = units::parse_delay(text)?;
+    if (10 * 1_000..=10 * units::MILLISECOND).contains(&tick) {
+        return Ok(tick);
+    }
+    Err(UnitError::OutOfRange {
+        what: "tick",
+        text: text.to_owned(),
+        range: "10us to 10ms",
+    })
+}
+
+/// Two links of one name could not be told apart, two of one interface would form a loop.
+fn check_unique(links: &[LinkSpec]) -> Result<(), String> {
+    let mut seen = std::collections::BTreeSet::new();
+    for link in links {
+        if !seen.insert(format!("name {}", link.name)) {
+            return Err(format!("--link: name {} is used twice", link.name));
+        }
+        for end in &link.ends {
+            if !seen.insert(format!("interface {end}")) {
+                return Err(format!("--link: interface {end} is used twice"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
+    let (stop, signalled) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, signalled.try_clone()?)?;
+    }
+    let settings = Settings {
+        limits: Limits {
+            run_time: arguments.burst,
+            coalesce: !arguments.no_coalesce,
+            max_held_bytes: arguments.memory * MIB,
+        },
+        tick: arguments.tick,
+        seed: arguments.seed,
+    };
+    let mut engine = Engine::new(arguments.links, settings, &stop)?;
+    if engine.attach(arguments.wait)? {
+        if let Some(path) = &arguments.control {
+            engine.listen(path)?;
+        }
+        eprintln!("sos-linkemu: ready");
+        engine.run()?;
+    }
+    match &arguments.stats {
+        Some(path) => write_statistics(path, &mut engine),
+        None => Ok(()),
+    }
+}
+
+fn write_statistics(path: &Path, engine: &mut Engine) -> Result<(), Box<dyn Error>> {
+    let text = format!("{:#}\n", engine.statistics());
+    if path == Path::new("-") {
+        print!("{text}");
+        return Ok(());
+    }
+    fs::write(path, text).map_err(|e| format!("--stats {}: {e}", path.display()).into())
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Err(message) = check_unique(&arguments.links) {
+        eprintln!("sos-linkemu: {message}");
+        return ExitCode::from(2);
+    }
+    match run(arguments) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("sos-linkemu: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! One end of a link: an interface that may come and go.
+
+use crate::delivery::Delivery;
+use crate::frame::{ETHERNET_HEADER, Frame};
+use crate::sys::{PacketSocket, Received, RxBatch, interface_index};
+use crate::units::{MILLISECOND, Nanos};
+use crate::vnet::VnetHeader;
+use rustix::event::epoll;
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// How often an absent interface is looked for: a link fault is repaired within what a user takes for at once.
+pub const RETRY_INTERVAL: Nanos = 200 * MILLISECOND;
+/// Batches read from one port before others get their turn.
+const MAX_BATCHES: usize = 8;
+
+/// An interface and, while it is there and up, a socket on it.
+#[derive(Debug)]
+pub struct Port {
+    name: String,
+    token: u64,
+    socket: Option<PacketSocket>,
+    retry_at: Nanos,
+    last_arrival: Nanos,
+    drops: u64,
+    /// Frames the interface refused.
+    pub send_errors: u64,
+    /// Frames that could not be read.
+    pub unreadable: u64,
+}
+
+/// Wall clock minus monotonic clock at one moment, to place the kernel's arrival times.
+#[derive(Debug, Clone, Copy)]
+pub struct Clocks {
+    /// Monotonic nanoseconds.
+    pub now: Nanos,
+    /// Nanoseconds since 1970.
+    pub wall_ns: u64,
+}
+
+impl Clocks {
+    /// The monotonic time of a wall-clock stamp that cannot lie in the future. A stepped wall clock gives `now`.
+    fn arrival(&self, stamp: Option<u64>, not_before: Nanos) -> Nanos {
+        stamp
+            .and_then(|s| self.wall_ns.checked_sub(s))
+            .and_then(|age| self.now.checked_sub(age))
+            .unwrap_or(self.now)
+            .clamp(not_before.min(self.now), self.now)
+    }
+}
+
+impl Port {
+    /// A port on interface `name`, not yet attached. `token` identifies its events.
+    pub fn new(name: &str, token: u64) -> Port {
+        Port {
+            name: name.to_owned(),
+            token,
+            socket: None,
+            retry_at: 0,
+            last_arrival: 0,
+            drops: 0,
+            send_errors: 0,
+            unreadable: 0,
+        }
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the interface is there and up.
+    pub fn is_attached(&self) -> bool {
+        self.socket.is_some()
+    }
+
+    /// When to look for an absent interface again.
+    pub fn retry_at(&self) -> Option<Nanos> {
+        self.socket.is_none().then_some(self.retry_at)
+    }
+
+    /// Attaches to the interface if it is there and up. Errors other than its absence are returned.
+    pub fn try_attach(&mut self, now: Nanos, poll: &OwnedFd) -> io::Result<bool> {
+        if self.socket.is_some() {
+            return Ok(true);
+        }
+        self.retry_at = now + RETRY_INTERVAL;
+        let Some(index) = interface_index(&self.name) else {
+            return Ok(false);
+        };
+        let socket = match self.open(index) {
+            Ok(Some(socket)) => socket,
+            Ok(None) => return Ok(false),
+            Err(error) if is_absence(&error) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let data = epoll::EventData::new_u64(self.token);
+        epoll::add(poll, &socket, data, epoll::EventFlags::IN)?;
+        self.socket = Some(socket);
+        Ok(true)
+    }
+
+    fn open(&self, index: libc::c_int) -> io::Result<Option<PacketSocket>> {
+        let socket = PacketSocket::open(index)?;
+        if !socket.is_up(&self.name)? {
+            return Ok(None);
+        }
+        socket.silence_arp(&self.name)?;
+        // Without IPv6 in the kernel or with a read-only /proc there is nothing to switch off or no way to.
+        let _ = fs::write(
+            format!("/proc/sys/net/ipv6/conf/{}/disable_ipv6", self.name),
+            "1",
+        );
+        Ok(Some(socket))
+    }
+
+    /// Lets go of an interface that went away; closing the socket takes it out of the poll set.
+    fn detach(&mut self, now: Nanos) {
+        self.take_drops();
+        self.socket = None;
+        self.retry_at = now + RETRY_INTERVAL;
+    }
+
+    fn take_drops(&mut self) {
+        let new = self.socket.as_ref().and_then(|s| s.take_drops().ok());
+        self.drops += new.unwrap_or(0);
+    }
+
+    /// Frames the kernel dropped because they were not read in time.
+    pub fn dropped_by_socket(&mut self) -> u64 {
+        self.take_drops();
+        self.drops
+    }
+
+    /// Reads what has arrived. Losing the interface detaches the port and is no error.
+    pub fn receive(
+        &mut self,
+        clocks: Clocks,
+        batch: &mut RxBatch,
+    ) -> io::Result<Vec<(Nanos, Frame)>> {
+        let mut frames = Vec::new();
+        for _ in 0..MAX_BATCHES {
+            let Some(socket) = &self.socket else {
+                break;
+            };
+            match batch.receive(socket) {
+                Ok(count) => {
+                    self.take_in(clocks, batch, &mut frames);
+                    if count < RxBatch::FULL {
+                        break;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.unreadable += 1,
+                Err(error) if is_absence(&error) => self.detach(clocks.now),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(frames)
+    }
+
+    fn take_in(&mut self, clocks: Clocks, batch: &RxBatch, frames: &mut Vec<(Nanos, Frame)>) {
+        for received in batch.frames() {
+            self.last_arrival = clocks.arrival(received.wall_ns, self.last_arrival);
+            match frame_of(&received) {
+                Some(frame) => frames.push((self.last_arrival, frame)),
+                None => self.unreadable += 1,
+            }
+        }
+    }
+
+    /// Sends deliveries in order. What the interface refuses is counted and skipped; what finds no interface is lost
+    /// like light in a cut fibre.
+    pub fn send(&mut self, now: Nanos, mut deliveries: &[Delivery]) -> io::Result<()> {
+        while !deliveries.is_empty() {
+            let Some(socket) = &self.socket else {
+                self.send_errors += deliveries.len() as u64;
+                return Ok(());
+            };
+            match socket.send(deliveries) {
+                Ok(sent) => deliveries = &deliveries[sent..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_absence(&error) => self.detach(now),
+                Err(error) if is_refusal(&error) => {
+                    self.send_errors += 1;
+                    deliveries = &deliveries[1..];
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the error means that the interface is down or gone.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENETDOWN | libc::ENODEV | libc::ENXIO)
+    )
+}
+
+/// Whether the error concerns one frame: too long for the MTU, a header the kernel refuses, or no room.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EMSGSIZE | libc::EINVAL | libc::ENOBUFS | libc::EAGAIN | libc::ENOMEM)
+    )
+}
+
+/// The frame as it was on the wire, its VLAN tag put back.
+fn frame_of(received: &Received<'_>) -> Option<Frame> {
+    if received.truncated {
+        return None;
+    }
+    let vnet = VnetHeader::decode(received.vnet);
+    let Some((protocol, tag)) = received.vlan else {
+        return Frame::new(vnet, received.bytes.into());
+    };
+    let addresses = received.bytes.get(..ETHERNET_HEADER - 2)?;
+    let rest = &received.bytes[ETHERNET_HEADER - 2..];
+    let mut bytes = Vec::with_capacity(received.bytes.len() + 4);
+    bytes.extend_from_slice(addresses);
+    bytes.extend_from_slice(&protocol.to_be_bytes());
+    bytes.extend_from_slice(&tag.to_be_bytes());
+    bytes.extend_from_slice(rest);
+    Frame::new(vnet.shifted(4), bytes.into_boxed_slice())
+}

@@ -1,0 +1,67 @@
+//! What a direction has done so far. All byte counts are wire bytes, framing included.
+
+use serde::Serialize;
+
+/// Counts of one kind of event.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Frames as read or written, super-frames counted once.
+    pub frames: u64,
+    /// Packets a real wire would carry.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+}
+
+impl Traffic {
+    /// Counts one frame.
+    pub fn add(&mut self, packets: usize, bytes: u64) {
+        self.frames += 1;
+        self.packets += packets as u64;
+        self.bytes += bytes;
+    }
+}
+
+/// Packets that came in and did not go out, by reason.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Dropped {
+    /// Tail drops at the queue limit.
+    pub queue: u64,
+    /// Lost on the line with the set probability.
+    pub loss: u64,
+    /// Arrived at, or were on, a link set down.
+    pub down: u64,
+    /// The memory bound was reached.
+    pub memory: u64,
+    /// Frames the kernel dropped because this process did not read in time: the emulation was not faithful.
+    pub socket: u64,
+    /// Frames the kernel could not express with a virtio-net header (tunnel offload), or longer than 64 KiB.
+    pub unreadable: u64,
+    /// Frames the outgoing interface refused (longer than its MTU, full, or down).
+    pub send: u64,
+}
+
+/// Statistics of one direction.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct DirectionStats {
+    /// What came in.
+    pub received: Traffic,
+    /// What went out.
+    pub delivered: Traffic,
+    /// What did not.
+    pub dropped: Dropped,
+    /// Queue length now.
+    pub queue_bytes: u64,
+    /// Longest queue so far.
+    pub queue_max_bytes: u64,
+    /// Limit of the queue.
+    pub queue_limit_bytes: u64,
+    /// Memory held by queue and line now.
+    pub held_bytes: u64,
+    /// Most bytes delivered at one instant.
+    pub burst_max_bytes: u64,
+    /// Longest time a delivery was behind its due time, in microseconds: the resolution actually reached.
+    pub late_max_us: u64,
+    /// Deliveries more than a millisecond behind.
+    pub late_over_1ms: u64,
+}

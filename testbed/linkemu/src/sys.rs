@@ -1,0 +1,391 @@
+//! The only unsafe code: AF_PACKET sockets with virtio-net headers, batch receive and send, interface flags.
+//!
+//! See packet(7). Every pointer handed to the kernel is built from buffers borrowed for the length of that call.
+#![allow(unsafe_code)]
+
+use crate::delivery::Delivery;
+use crate::vnet::VNET_LEN;
+use std::ffi::CString;
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Frames read in one system call: 2 MiB of buffers, enough that calls are few and they stay in the cache.
+const RX_BATCH: usize = 32;
+/// Frames written in one system call.
+const TX_BATCH: usize = 64;
+/// Longest frame the kernel hands over: 64 KiB of IP packet, Ethernet header and tags.
+const MAX_FRAME: usize = 65_536 + 64;
+/// Room for a timestamp and the auxiliary data in 8-byte words (both messages take 32 to 40 bytes).
+const CONTROL_WORDS: usize = 16;
+/// Kernel-side buffer per socket and direction: 130 ms at 2 Gbit/s, for when this process does not get the CPU.
+const SOCKET_BUFFER: libc::c_int = 32 << 20;
+/// `SOL_PACKET` option that keeps frames this host sends out of the socket; not in every libc.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(result)
+}
+
+fn set_option<T>(
+    fd: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the kernel reads size_of::<T>() bytes of a live reference.
+    check(unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    })
+    .map(drop)
+}
+
+/// Index of the interface of that name in this network namespace, if there is one.
+pub fn interface_index(name: &str) -> Option<libc::c_int> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: a terminated string that lives across the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    libc::c_int::try_from(index).ok().filter(|i| *i > 0)
+}
+
+fn interface_request(name: &str) -> io::Result<libc::ifreq> {
+    if name.len() >= libc::IFNAMSIZ {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // SAFETY: ifreq is plain data for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { zeroed() };
+    for (slot, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *slot = byte as libc::c_char;
+    }
+    Ok(request)
+}
+
+/// An AF_PACKET socket on one interface.
+#[derive(Debug)]
+pub struct PacketSocket {
+    fd: OwnedFd,
+    index: libc::c_int,
+}
+
+impl AsFd for PacketSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl PacketSocket {
+    /// Opens and binds a socket on the interface of that index, in promiscuous mode, with virtio-net headers, arrival
+    /// times, VLAN tags as auxiliary data, and without the frames this host sends. Needs CAP_NET_RAW and CAP_NET_ADMIN.
+    pub fn open(index: libc::c_int) -> io::Result<PacketSocket> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers. Protocol 0 receives nothing until bound.
+        let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+        // SAFETY: a descriptor just made and owned by nobody else.
+        let fd = unsafe { OwnedFd::from_raw_fd(raw) };
+        let on: libc::c_int = 1;
+        for option in [
+            libc::PACKET_VNET_HDR,
+            libc::PACKET_AUXDATA,
+            PACKET_IGNORE_OUTGOING,
+        ] {
+            set_option(fd.as_fd(), libc::SOL_PACKET, option, &on)?;
+        }
+        set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &on)?;
+        for option in [libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE] {
+            set_option(fd.as_fd(), libc::SOL_SOCKET, option, &SOCKET_BUFFER)?;
+        }
+        let socket = PacketSocket { fd, index };
+        socket.bind()?;
+        socket.join_promiscuous()?;
+        Ok(socket)
+    }
+
+    fn bind(&self) -> io::Result<()> {
+        // SAFETY: sockaddr_ll is plain data for which zeroes are valid.
+        let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+        address.sll_family = libc::AF_PACKET as libc::c_ushort;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = self.index;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        let pointer = std::ptr::from_ref(&address).cast();
+        // SAFETY: the address outlives the call and its length is right.
+        check(unsafe { libc::bind(self.fd.as_raw_fd(), pointer, length) }).map(drop)
+    }
+
+    fn join_promiscuous(&self) -> io::Result<()> {
+        // SAFETY: packet_mreq is plain data for which zeroes are valid.
+        let mut request: libc::packet_mreq = unsafe { zeroed() };
+        request.mr_ifindex = self.index;
+        request.mr_type = libc::PACKET_MR_PROMISC as libc::c_ushort;
+        set_option(
+            self.fd.as_fd(),
+            libc::SOL_PACKET,
+            libc::PACKET_ADD_MEMBERSHIP,
+            &request,
+        )
+    }
+
+    fn flags(
+        &self,
+        name: &str,
+        operation: libc::Ioctl,
+        request: &mut libc::ifreq,
+    ) -> io::Result<()> {
+        debug_assert!(name.len() < libc::IFNAMSIZ);
+        // SAFETY: SIOCGIFFLAGS and SIOCSIFFLAGS read and write one ifreq.
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), operation, request) }).map(drop)
+    }
+
+    /// Whether the interface `name` is administratively up.
+    pub fn is_up(&self, name: &str) -> io::Result<bool> {
+        let mut request = interface_request(name)?;
+        self.flags(name, libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS has filled this member of the union.
+        let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+        Ok(flags & libc::IFF_UP != 0)
+    }
+
+    /// Stops the kernel from answering ARP on `name`: the end of a cable does not speak.
+    pub fn silence_arp(&self, name: &str) -> io::Result<()> {
+        let mut request = interface_request(name)?;
+        self.flags(name, libc::SIOCGIFFLAGS, &mut request)?;
+        // SAFETY: SIOCGIFFLAGS has filled this member of the union; SIOCSIFFLAGS reads it.
+        unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_NOARP as libc::c_short };
+        self.flags(name, libc::SIOCSIFFLAGS, &mut request)
+    }
+
+    /// Frames the kernel dropped for want of buffer since the last call.
+    pub fn take_drops(&self) -> io::Result<u64> {
+        // SAFETY: tpacket_stats is plain data for which zeroes are valid.
+        let mut stats: libc::tpacket_stats = unsafe { zeroed() };
+        let mut length = size_of::<libc::tpacket_stats>() as libc::socklen_t;
+        let pointer = std::ptr::from_mut(&mut stats).cast();
+        // SAFETY: the kernel writes at most `length` bytes into `stats`.
+        check(unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_PACKET,
+                libc::PACKET_STATISTICS,
+                pointer,
+                &mut length,
+            )
+        })?;
+        Ok(u64::from(stats.tp_drops))
+    }
+
+    /// Sends deliveries in order; returns how many the kernel took. An error is that of the first one not taken.
+    pub fn send(&self, deliveries: &[Delivery]) -> io::Result<usize> {
+        let batch = &deliveries[..deliveries.len().min(TX_BATCH)];
+        let headers: Vec<[u8; VNET_LEN]> = batch.iter().map(|d| d.vnet().encode()).collect();
+        let mut vectors: Vec<libc::iovec> = Vec::with_capacity(batch.len() * 4);
+        let mut counts = Vec::with_capacity(batch.len());
+        for (delivery, header) in batch.iter().zip(&headers) {
+            let before = vectors.len();
+            vectors.push(io_vector(header));
+            if !delivery.head().is_empty() {
+                vectors.push(io_vector(delivery.head()));
+            }
+            vectors.extend(delivery.chunks().iter().map(|c| io_vector(c.bytes())));
+            counts.push(vectors.len() - before);
+        }
+        let mut at = vectors.as_mut_ptr();
+        let mut messages = Vec::with_capacity(batch.len());
+        for count in counts {
+            messages.push(message(at, count));
+            // SAFETY: the counts add up to the length of `vectors`, so this stays within it or one past its end.
+            at = unsafe { at.add(count) };
+        }
+        let length = messages.len() as libc::c_uint;
+        // SAFETY: `messages` point into `vectors`, which point into `headers` and `batch`; all outlive the call. The
+        // kernel only reads the bytes.
+        let sent = unsafe { libc::sendmmsg(self.fd.as_raw_fd(), messages.as_mut_ptr(), length, 0) };
+        check(sent).map(|n| n as usize)
+    }
+}
+
+fn io_vector(bytes: &[u8]) -> libc::iovec {
+    libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    }
+}
+
+fn message(vectors: *mut libc::iovec, count: usize) -> libc::mmsghdr {
+    // SAFETY: mmsghdr is plain data for which zeroes are valid.
+    let mut message: libc::mmsghdr = unsafe { zeroed() };
+    message.msg_hdr.msg_iov = vectors;
+    message.msg_hdr.msg_iovlen = count;
+    message
+}
+
+/// A frame as the kernel delivered it.
+#[derive(Debug)]
+pub struct Received<'a> {
+    /// The virtio-net header.
+    pub vnet: &'a [u8; VNET_LEN],
+    /// The frame, without the VLAN tag if `vlan` is set.
+    pub bytes: &'a [u8],
+    /// Arrival by the wall clock, in nanoseconds since 1970.
+    pub wall_ns: Option<u64>,
+    /// VLAN tag taken out by the kernel: protocol and control information.
+    pub vlan: Option<(u16, u16)>,
+    /// The frame was longer than any the emulator handles.
+    pub truncated: bool,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Arrived {
+    len: usize,
+    control_len: usize,
+    truncated: bool,
+}
+
+/// Buffers for one batch of received frames; shared by all sockets of the thread.
+pub struct RxBatch {
+    vnet: Vec<[u8; VNET_LEN]>,
+    bytes: Vec<u8>,
+    control: Vec<[u64; CONTROL_WORDS]>,
+    arrived: Vec<Arrived>,
+}
+
+impl Default for RxBatch {
+    fn default() -> Self {
+        RxBatch {
+            vnet: vec![[0; VNET_LEN]; RX_BATCH],
+            bytes: vec![0; RX_BATCH * MAX_FRAME],
+            control: vec![[0; CONTROL_WORDS]; RX_BATCH],
+            arrived: Vec::with_capacity(RX_BATCH),
+        }
+    }
+}
+
+impl RxBatch {
+    /// The number of frames that means there may be more.
+    pub const FULL: usize = RX_BATCH;
+
+    /// Reads what is there, up to one batch; `WouldBlock` if nothing is.
+    pub fn receive(&mut self, socket: &PacketSocket) -> io::Result<usize> {
+        self.arrived.clear();
+        let mut vectors = Vec::with_capacity(RX_BATCH);
+        for (vnet, bytes) in self
+            .vnet
+            .iter_mut()
+            .zip(self.bytes.chunks_exact_mut(MAX_FRAME))
+        {
+            let vnet = libc::iovec {
+                iov_base: vnet.as_mut_ptr().cast(),
+                iov_len: VNET_LEN,
+            };
+            let data = libc::iovec {
+                iov_base: bytes.as_mut_ptr().cast(),
+                iov_len: MAX_FRAME,
+            };
+            vectors.push([vnet, data]);
+        }
+        let mut messages: Vec<libc::mmsghdr> = vectors
+            .iter_mut()
+            .zip(&mut self.control)
+            .map(|(pair, control)| {
+                let mut message = message(pair.as_mut_ptr(), 2);
+                message.msg_hdr.msg_control = control.as_mut_ptr().cast();
+                message.msg_hdr.msg_controllen = size_of::<[u64; CONTROL_WORDS]>();
+                message
+            })
+            .collect();
+        let (fd, length) = (socket.fd.as_raw_fd(), messages.len() as libc::c_uint);
+        let no_wait = std::ptr::null_mut();
+        // SAFETY: every message points to buffers of `self` and `vectors` that outlive the call, with their true sizes.
+        let got = unsafe {
+            libc::recvmmsg(
+                fd,
+                messages.as_mut_ptr(),
+                length,
+                libc::MSG_DONTWAIT,
+                no_wait,
+            )
+        };
+        let count = check(got)? as usize;
+        self.arrived
+            .extend(messages.iter().take(count).map(|m| Arrived {
+                len: (m.msg_len as usize).saturating_sub(VNET_LEN).min(MAX_FRAME),
+                control_len: m.msg_hdr.msg_controllen,
+                truncated: m.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
+            }));
+        Ok(count)
+    }
+
+    /// The frames of the last [`RxBatch::receive`], in order of arrival.
+    pub fn frames(&self) -> impl Iterator<Item = Received<'_>> {
+        self.arrived.iter().enumerate().map(|(i, arrived)| {
+            let start = i * MAX_FRAME;
+            let mut received = Received {
+                vnet: &self.vnet[i],
+                bytes: &self.bytes[start..start + arrived.len],
+                wall_ns: None,
+                vlan: None,
+                truncated: arrived.truncated,
+            };
+            read_control(&self.control[i], arrived.control_len, &mut received);
+            received
+        })
+    }
+}
+
+/// Reads arrival time and VLAN tag from the control messages.
+fn read_control(words: &[u64; CONTROL_WORDS], length: usize, received: &mut Received<'_>) {
+    // SAFETY: msghdr is plain data for which zeroes are valid.
+    let mut header: libc::msghdr = unsafe { zeroed() };
+    header.msg_control = words.as_ptr().cast_mut().cast();
+    header.msg_controllen = length.min(size_of::<[u64; CONTROL_WORDS]>());
+    // SAFETY: the CMSG macros walk within msg_controllen bytes of an aligned buffer the kernel filled; payloads are read
+    // unaligned and only if the message says that it is long enough.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(&header);
+        while let Some(found) = message.as_ref() {
+            let payload = libc::CMSG_DATA(message);
+            let room = found.cmsg_len as usize - libc::CMSG_LEN(0) as usize;
+            match (found.cmsg_level, found.cmsg_type) {
+                (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS)
+                    if room >= size_of::<libc::timespec>() =>
+                {
+                    let time: libc::timespec = payload.cast::<libc::timespec>().read_unaligned();
+                    received.wall_ns = wall_ns(&time);
+                }
+                (libc::SOL_PACKET, libc::PACKET_AUXDATA)
+                    if room >= size_of::<libc::tpacket_auxdata>() =>
+                {
+                    let data: libc::tpacket_auxdata =
+                        payload.cast::<libc::tpacket_auxdata>().read_unaligned();
+                    received.vlan = vlan_tag(&data);
+                }
+                _ => {}
+            }
+            message = libc::CMSG_NXTHDR(&header, message);
+        }
+    }
+}
+
+fn wall_ns(time: &libc::timespec) -> Option<u64> {
+    let seconds = u64::try_from(time.tv_sec).ok()?;
+    let rest = u64::try_from(time.tv_nsec).ok()?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(rest)
+}
+
+fn vlan_tag(data: &libc::tpacket_auxdata) -> Option<(u16, u16)> {
+    let valid = data.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
+    let protocol = if data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0 {
+        data.tp_vlan_tpid
+    } else {
+        0x8100
+    };
+    valid.then_some((protocol, data.tp_vlan_tci))
+}
