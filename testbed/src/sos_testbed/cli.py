@@ -219,6 +219,17 @@ def demo(
     show.main(out, parse_rate(rate), say)
 
 
+@app.command()
+def bench(
+    out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out/bench"),
+    rate: Annotated[str, typer.Option(help="Rate of the links.")] = "1gbit",
+) -> None:
+    """Measure as the demo does, over more paths."""
+    from sos_testbed import demo as show
+
+    show.main(out, parse_rate(rate), say, show.BENCH_SCENARIOS)
+
+
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 

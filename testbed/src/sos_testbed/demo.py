@@ -1,4 +1,5 @@
 """`make demo`: plain TCP and SOS over three long paths, measured in one run, as a table, bars, a chart and JSON.
+`make bench` is the same over more paths.
 
 Both transfers are the same curl asking the same nginx for the same file; port 80 is covered by the service of
 examples/01-two-sites and port 8080 is not.
@@ -32,18 +33,26 @@ class Scenario:
 
     name: str
     rtt_us: int
-    loss: float
+    loss: float = 0.0
+    queue_bytes: int | None = None
 
     def options(self, rate_bps: int) -> Options:
         """A lab with this on both paths."""
-        path = PathOptions(rate_bps=rate_bps, rtt_us=self.rtt_us, loss=self.loss)
+        path = PathOptions(rate_bps=rate_bps, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         return Options(topology="figure8", path1=path, path2=path)
 
 
 SCENARIOS = (
-    Scenario(name="59 ms", rtt_us=59_000, loss=0.0),
-    Scenario(name="164 ms", rtt_us=164_000, loss=0.0),
-    Scenario(name="20 ms, 1 % loss", rtt_us=20_000, loss=0.01),
+    Scenario(name="59 ms", rtt_us=59_000),  # the paper's two paths
+    Scenario(name="164 ms", rtt_us=164_000),
+    Scenario(name="20 ms, 1 % loss", rtt_us=20_000, loss=0.01),  # thesis table 19
+)
+BENCH_SCENARIOS = (
+    *SCENARIOS,
+    Scenario(name="59 ms, 1 MB queue", rtt_us=59_000, queue_bytes=1_000_000),  # where parallel cubic streams collapse
+    Scenario(name="164 ms, 1 MB queue", rtt_us=164_000, queue_bytes=1_000_000),
+    Scenario(name="5 ms", rtt_us=5_000),  # where there is nothing to win and nothing must be lost
+    Scenario(name="100 ms, 0.1 % loss", rtt_us=100_000, loss=0.001),
 )
 
 
@@ -66,11 +75,11 @@ class Row:
 Say = Callable[[str], None]
 
 
-def main(out: Path, rate_bps: int, say: Say) -> list[Row]:
-    """Run all scenarios and write out/demo.json and out/demo.png. LabError if a transfer failed or changed a byte."""
+def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = SCENARIOS) -> list[Row]:
+    """Run the scenarios and write demo.json and demo.png into `out`. LabError if a transfer failed or changed a byte."""
     rows = []
-    for number, scenario in enumerate(SCENARIOS, 1):
-        say(f"[{number}/{len(SCENARIOS)}] {scenario.name}, {rate_bps / 1e6:g} Mbit/s")
+    for number, scenario in enumerate(scenarios, 1):
+        say(f"[{number}/{len(scenarios)}] {scenario.name}, {rate_bps / 1e6:g} Mbit/s")
         row, rate_bps = _honest(scenario, rate_bps, say)
         rows.append(row)
     write(out, rows)
@@ -191,7 +200,7 @@ def chart(path: Path, rows: list[Row]) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(8, 4.5), dpi=120)
+    figure, axes = plt.subplots(figsize=(2.2 + 2 * len(rows), 4.5), dpi=120)
     places = range(len(rows))
     series: list[tuple[str, str, Any]] = [
         ("plain TCP", "#9aa5b1", [row.plain_mbps for row in rows]),

@@ -1,0 +1,88 @@
+"""Examples become documents for the nodes of a topology."""
+
+import json
+from pathlib import Path, PurePosixPath
+
+import pytest
+from sos_compile import Allocations
+from sos_testbed import declare
+from sos_testbed.model import LabError, Topology
+from sos_testbed.topology import BUILDERS
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+TWO_SITES = EXAMPLES / "01-two-sites"
+
+
+def topology(name: str = "figure8") -> Topology:
+    chosen = BUILDERS[name]
+    return chosen.build(chosen.path1, chosen.path2)
+
+
+@pytest.mark.parametrize("name", sorted(BUILDERS))
+def test_the_default_example_fits_every_topology(name: str) -> None:
+    of = topology(name)
+    documents = declare.compile_lab(declare.load([TWO_SITES]), of, 1, Allocations())
+    assert set(documents.nodes) == {switch.name for switch in of.switches}
+    assert [link.address for link in declare.agent_links(of, documents)] == ["10.0.0.126/24", "10.0.0.254/24"]
+    assert len(documents.agent_ids()) == 2
+    assert len(documents.dpids()) == len(of.switches)
+
+
+def test_files_and_keys_go_where_the_programs_look() -> None:
+    documents = declare.compile_lab(declare.load([TWO_SITES]), topology(), 7, Allocations())
+    written = declare.files(documents, PurePosixPath("/lab"))
+    assert json.loads(written["/lab/agent-config/edge1.json"])["node"] == "edge1"
+    assert json.loads(written["/lab/controller-config.json"])["generation"] == 7 == documents.generation
+    keys = declare.key_files(documents, bytes(32), PurePosixPath("/lab"))
+    sites = {site["name"]: site["id"] for site in documents.controller["sites"]}
+    assert f"/lab/keys/controller/site-{sites['west']}-1" in keys
+    assert f"/lab/keys/edge1/pair-{sites['east']}-1" in keys
+    assert f"/lab/keys/edge1/pair-{sites['west']}-1" not in keys
+    assert keys["/lab/keys/edge1/site-1"] == keys[f"/lab/keys/controller/site-{sites['west']}-1"]
+    assert keys[f"/lab/keys/edge1/pair-{sites['east']}-1"] == keys[f"/lab/keys/edge2/pair-{sites['west']}-1"]
+
+
+def test_without_services_nothing_is_accelerated() -> None:
+    documents = declare.compile_lab(declare.load([TWO_SITES], services=False), topology(), 1, Allocations())
+    assert documents.controller["services"] == []
+
+
+def test_applying_replaces_and_deleting_removes() -> None:
+    objects = declare.load([TWO_SITES])
+    assert declare.merge(objects, objects) == objects
+    less = declare.without_service(objects, "bulk")
+    assert len(less) == len(objects) - 1
+    assert {json.dumps(loaded.obj, sort_keys=True) for loaded in declare.merge(less, objects)} == {
+        json.dumps(loaded.obj, sort_keys=True) for loaded in objects
+    }
+    with pytest.raises(LabError, match="no SosService default/bulk; there are none"):
+        declare.without_service(less, "default/bulk")
+
+
+def test_allocations_survive_the_labs_folder() -> None:
+    documents = declare.compile_lab(declare.load([TWO_SITES]), topology(), 1, Allocations())
+    kept = declare.parse_allocations(json.loads(json.dumps(declare.encode_allocations(documents.allocations))))
+    again = declare.compile_lab(declare.load([TWO_SITES]), topology(), 1, kept)
+    assert again.controller == documents.controller
+    assert again.agents == documents.agents
+
+
+def test_a_mistake_is_one_line_with_file_object_and_field() -> None:
+    objects = declare.load([TWO_SITES, EXAMPLES / "bad" / "unknown-field.yaml"])
+    with pytest.raises(LabError) as caught:
+        declare.compile_lab(objects, topology(), 1, Allocations())
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{EXAMPLES / 'bad' / 'unknown-field.yaml'}: SosService default/typo: spec.transprt: ")
+
+
+def test_a_missing_folder_is_named() -> None:
+    with pytest.raises(LabError, match="nowhere"):
+        declare.load([Path("nowhere")])
+
+
+def test_an_example_for_other_sites_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "one.yaml").write_text(
+        "apiVersion: sos.network/v1alpha1\nkind: SosController\nmetadata: {name: default}\nspec: {type: Managed}\n"
+    )
+    with pytest.raises(LabError, match="no SosSite selects the nodes of core1, core2, edge1, edge2"):
+        declare.compile_lab(declare.load([tmp_path]), topology(), 1, Allocations())

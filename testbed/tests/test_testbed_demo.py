@@ -1,0 +1,68 @@
+"""What the demo makes of its measurements."""
+
+import json
+from pathlib import Path
+
+from sos_testbed.demo import BENCH_SCENARIOS, SCENARIOS, Row, bars, table, write
+from sos_testbed.measure import WireLimit, formula_mbps, same_bytes, sha256
+from sos_testbed.model import Shape
+
+ROWS = [
+    Row(
+        scenario="164 ms",
+        rtt_ms=164.0,
+        link_mbps=500.0,
+        wire_limit_mbps=470.7,
+        plain_mbps=94.1,
+        sos_mbps=423.6,
+        ratio=4.5,
+        sha256_ok=True,
+        client_saw="10.0.0.139:80",
+        server_saw="10.0.0.11:40000",
+    )
+]
+
+
+def test_json_has_exactly_the_agreed_fields_and_the_chart_is_a_png(tmp_path: Path) -> None:
+    write(tmp_path / "out", ROWS)
+    (row,) = json.loads((tmp_path / "out" / "demo.json").read_text())
+    fields = "scenario rtt_ms link_mbps wire_limit_mbps plain_mbps sos_mbps ratio sha256_ok client_saw server_saw"
+    assert list(row) == fields.split()
+    assert (tmp_path / "out" / "demo.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_table_is_aligned_and_says_the_share_of_the_wire() -> None:
+    head, line = table(ROWS)
+    assert line.index("90%") == head.index("of wire")
+    assert line.index("10.0.0.139:80") == head.index("client saw")
+
+
+def test_bars_are_shares_of_the_wire() -> None:
+    _, plain, sos = bars(ROWS, width=50)
+    assert (plain.count("█"), sos.count("█")) == (10, 45)
+
+
+def test_wire_limit_is_the_lower_of_arithmetic_and_measurement() -> None:
+    shape = Shape(rate_bps=500_000_000, rtt_us=20_000, loss=0.01, queue_bytes=10**6)
+    arithmetic = formula_mbps(shape)
+    assert round(arithmetic, 1) == 466.0  # 500 x 1448/1538 x 0.99
+    assert WireLimit(formula_mbps=arithmetic, tcp_mbps=300, udp_mbps=460).mbps == 460
+    assert WireLimit(formula_mbps=arithmetic, tcp_mbps=469, udp_mbps=0).mbps == arithmetic
+
+
+def test_scenarios_are_the_issues_three_and_more() -> None:
+    assert [(scenario.rtt_us, scenario.loss) for scenario in SCENARIOS] == [(59_000, 0.0), (164_000, 0.0), (20_000, 0.01)]
+    assert BENCH_SCENARIOS[:3] == SCENARIOS
+    for scenario in BENCH_SCENARIOS:
+        assert all(wire.shape is not None for wire in scenario.options(500_000_000).build().shaped())
+
+
+def test_bytes_are_compared_as_a_whole_or_as_a_beginning(tmp_path: Path) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    source.write_bytes(bytes(range(256)) * 10)
+    copy.write_bytes(source.read_bytes()[:1000])
+    assert same_bytes(source, copy, complete=False)
+    assert not same_bytes(source, copy, complete=True)
+    copy.write_bytes(source.read_bytes()[:999] + b"x")
+    assert not same_bytes(source, copy, complete=False)
+    assert sha256(source, 1000) != sha256(copy)
