@@ -98,7 +98,8 @@ fn read_all(pipe: Option<impl Read>) -> String {
 
 /// One line of a complaint.
 fn shorten(complaint: &str, status: &str) -> String {
-    let text = complaint.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+    let text =
+        complaint.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
     let text = if text.is_empty() { status.to_owned() } else { text };
     text.chars().take(MAX_COMPLAINT_BYTES).collect()
 }

@@ -334,7 +334,10 @@ impl NodeConfig {
             return Err(ConfigError::new("siteID", "0 is no site"));
         }
         if !MTU_RANGE.contains(&self.bridge.mtu) {
-            return Err(ConfigError::new("bridge.mtu", format!("{} is not within {MTU_RANGE:?}", self.bridge.mtu)));
+            return Err(ConfigError::new(
+                "bridge.mtu",
+                format!("{} is not within {MTU_RANGE:?}", self.bridge.mtu),
+            ));
         }
         self.check_bounds()?;
         self.check_ports()?;
@@ -371,7 +374,10 @@ impl NodeConfig {
                 return Err(ConfigError::new(format!("{list}[{i}].ofport"), message));
             }
             if !numbers.insert(ofport) {
-                return Err(ConfigError::new(format!("{list}[{i}].ofport"), format!("{ofport} is used twice")));
+                return Err(ConfigError::new(
+                    format!("{list}[{i}].ofport"),
+                    format!("{ofport} is used twice"),
+                ));
             }
         }
         Ok(())

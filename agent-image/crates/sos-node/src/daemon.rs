@@ -187,7 +187,8 @@ impl Daemon {
     }
 
     fn pending(&self, message: String) -> Ticked {
-        let ticked = Ticked { status: Status::pending(&self.options.node, message), made: vec![], well: false };
+        let ticked =
+            Ticked { status: Status::pending(&self.options.node, message), made: vec![], well: false };
         self.publish(ticked)
     }
 
@@ -210,7 +211,9 @@ impl Daemon {
             None => self.store.forget().map_err(|error| error.to_string()),
         };
         match outcome {
-            Ok(()) => self.removed = self.in_force.as_ref().is_some_and(|t| t.config.state == Presence::Absent),
+            Ok(()) => {
+                self.removed = self.in_force.as_ref().is_some_and(|t| t.config.state == Presence::Absent)
+            }
             Err(error) => tracing::warn!(error, "the state folder"),
         }
     }

@@ -155,9 +155,11 @@ pub fn offload_devices(config: &NodeConfig, observed: &Observed) -> Vec<Device> 
     let ours = ports(config).into_iter().filter(|port| observed.links.contains_key(&port.name));
     let ours = ours.map(|port| Device { netns: None, name: port.name });
     let bridge = observed.bridges.get(config.bridge.name.as_str());
-    let others = bridge.into_iter().flat_map(|bridge| &bridge.ports).filter_map(|name| observed.ports.get(name));
+    let others =
+        bridge.into_iter().flat_map(|bridge| &bridge.ports).filter_map(|name| observed.ports.get(name));
     let pods = others.filter_map(|port| {
-        let column = |key| port.row.get(key).or_else(|| port.interface.get(key)).filter(|value| !value.is_empty());
+        let column =
+            |key| port.row.get(key).or_else(|| port.interface.get(key)).filter(|value| !value.is_empty());
         let (netns, name) = (column("external_ids:contNetns")?, column("external_ids:contIface")?);
         Some(Device { netns: Some(netns.clone()), name: name.clone() })
     });

@@ -54,7 +54,13 @@ impl Ovs {
         CommandLine::new("ovs-vsctl", [timeout, database, "--format=json".to_owned()].into_iter().chain(args))
     }
 
-    fn ofctl<const N: usize>(&self, version: &str, bridge: &str, command: &[&str], rest: [&str; N]) -> CommandLine {
+    fn ofctl<const N: usize>(
+        &self,
+        version: &str,
+        bridge: &str,
+        command: &[&str],
+        rest: [&str; N],
+    ) -> CommandLine {
         let timeout = format!("--timeout={OVS_TIMEOUT_S}");
         let target = format!("unix:{}", self.bridge_socket(bridge).display());
         let mut args = vec![timeout, "-O".to_owned(), version.to_owned()];
@@ -69,7 +75,11 @@ impl Ovs {
     pub fn list(&self) -> CommandLine {
         let tables = TABLES.iter().enumerate().flat_map(|(i, (table, columns))| {
             let separator = (i > 0).then(|| "--".to_owned());
-            separator.into_iter().chain([format!("--columns={columns}"), "list".to_owned(), (*table).to_owned()])
+            separator.into_iter().chain([
+                format!("--columns={columns}"),
+                "list".to_owned(),
+                (*table).to_owned(),
+            ])
         });
         self.vsctl(std::iter::once("--".to_owned()).chain(tables).collect())
     }
@@ -121,12 +131,15 @@ impl Ovs {
             Change::AddTunnel { name, vni, remote, udp_port, mtu, alias } => {
                 let (vni, remote) = (vni.to_string(), remote.to_string());
                 let (udp_port, mtu) = (udp_port.to_string(), mtu.to_string());
-                let kind = ["type", "vxlan", "id", &vni, "remote", &remote, "dstport", &udp_port, "nolearning"];
+                let kind =
+                    ["type", "vxlan", "id", &vni, "remote", &remote, "dstport", &udp_port, "nolearning"];
                 let add = ["link", "add", name, "mtu", &mtu].into_iter().chain(kind);
                 vec![ip(add), ip(["link", "set", "dev", name, "alias", alias, "up"])]
             }
             Change::TagLink { name, alias } => vec![ip(["link", "set", "dev", name, "alias", alias])],
-            Change::SetLinkMtu { name, mtu } => vec![ip(["link", "set", "dev", name, "mtu", &mtu.to_string()])],
+            Change::SetLinkMtu { name, mtu } => {
+                vec![ip(["link", "set", "dev", name, "mtu", &mtu.to_string()])]
+            }
             Change::SetLinkUp { name } => vec![ip(["link", "set", "dev", name, "up"])],
             Change::DeleteLink { name } => vec![ip(["link", "delete", "dev", name])],
             Change::SetNoFlood { bridge, port, no_flood } => {
@@ -135,7 +148,10 @@ impl Ovs {
             }
             Change::EditFlows { bridge, add, remove } => {
                 let stdin = encode_flows(add, remove);
-                vec![CommandLine { stdin, ..self.ofctl("OpenFlow13", bridge, &["--bundle", "add-flows"], ["-"]) }]
+                vec![CommandLine {
+                    stdin,
+                    ..self.ofctl("OpenFlow13", bridge, &["--bundle", "add-flows"], ["-"])
+                }]
             }
             Change::SetOffloads { device, which, on } => vec![set_offloads(device, *which, *on)],
             _ => unreachable!("changes of the database are encoded as a group"),
@@ -197,10 +213,15 @@ fn database_clauses(change: &Change) -> Vec<Vec<String>> {
         Change::DeleteBridge { name } => vec![clause(["--if-exists", "del-br", name])],
         Change::SetControllers { bridge, targets } => controllers(bridge, targets),
         Change::AddPort { bridge, name, port, interface } => {
-            vec![clause(["add-port", bridge, name]), set("Port", name, port), set("Interface", name, interface)]
+            vec![
+                clause(["add-port", bridge, name]),
+                set("Port", name, port),
+                set("Interface", name, interface),
+            ]
         }
         Change::SetPort { name, port, interface } => {
-            let rows = [("Port", port), ("Interface", interface)].into_iter().filter(|(_, row)| !row.is_empty());
+            let rows =
+                [("Port", port), ("Interface", interface)].into_iter().filter(|(_, row)| !row.is_empty());
             rows.map(|(table, row)| set(table, name, row)).collect()
         }
         Change::DeletePort { bridge, name } => vec![clause(["--if-exists", "del-port", bridge, name])],
@@ -224,7 +245,8 @@ fn set(table: &str, record: &str, row: &Row) -> Vec<String> {
 
 fn controllers(bridge: &str, targets: &[String]) -> Vec<Vec<String>> {
     let create = |(i, target): (usize, &String)| {
-        let Controller { target, connection_mode, max_backoff, inactivity_probe, .. } = desired::controller(target);
+        let Controller { target, connection_mode, max_backoff, inactivity_probe, .. } =
+            desired::controller(target);
         let mut words = vec![format!("--id=@c{i}"), "create".to_owned(), "Controller".to_owned()];
         words.push(format!("target={}", serde_json::Value::from(target)));
         words.push(format!("connection_mode={connection_mode}"));
@@ -262,7 +284,10 @@ mod tests {
 
     #[test]
     fn neighbouring_changes_of_the_database_are_one_transaction() {
-        let row = Row::from([("fail_mode".to_owned(), "secure".to_owned()), ("other_config:hwaddr".to_owned(), "06:00".to_owned())]);
+        let row = Row::from([
+            ("fail_mode".to_owned(), "secure".to_owned()),
+            ("other_config:hwaddr".to_owned(), "06:00".to_owned()),
+        ]);
         let changes = [
             Change::AddBridge { name: "b".into(), row },
             Change::SetControllers { bridge: "b".into(), targets: vec!["tcp:192.0.2.1:6653".into()] },
@@ -270,7 +295,10 @@ mod tests {
             Change::DeletePort { bridge: "b".into(), name: "wan1".into() },
         ];
         let lines = ovs().encode(&changes);
-        assert_eq!(lines.iter().map(|line| line.program).collect::<Vec<_>>(), ["ovs-vsctl", "ip", "ovs-vsctl"]);
+        assert_eq!(
+            lines.iter().map(|line| line.program).collect::<Vec<_>>(),
+            ["ovs-vsctl", "ip", "ovs-vsctl"]
+        );
         let words = lines[0].args.join(" ");
         let expected = "--timeout=5 --db=unix:/run/x/db.sock --format=json -- add-br b -- set Bridge b fail_mode=secure \
                         other_config:hwaddr=\"06:00\" -- --id=@c0 create Controller target=\"tcp:192.0.2.1:6653\" \
@@ -292,7 +320,8 @@ mod tests {
         let printed = "OFPT_FEATURES_REPLY (xid=0x2): dpid:0001\nn_tables:254, n_buffers:0\n 1(wan0): addr:2e:f2:32:47:37:fa\n     \
                        config:     0\n     state:      0\n 2(wan1): addr:e2:a7:a2:36:58:b7\n     config:     PORT_DOWN NO_FLOOD\n \
                        LOCAL(br-sos): addr:06:2a:51:b7:d0:e4\n     config:     PORT_DOWN\n";
-        let expected = [("wan0", false), ("wan1", true), ("br-sos", false)].map(|(name, bit)| (name.to_owned(), bit));
+        let expected =
+            [("wan0", false), ("wan1", true), ("br-sos", false)].map(|(name, bit)| (name.to_owned(), bit));
         assert_eq!(parse_ports(printed), expected.into());
     }
 
@@ -300,6 +329,9 @@ mod tests {
     fn offloads_in_a_pod() {
         let device = Device { netns: Some("/run/netns/a".into()), name: "net1".into() };
         let line = set_offloads(&device, Offloads { tx: true, gro: false }, false);
-        assert_eq!((line.program, line.args.join(" ").as_str()), ("nsenter", "--net=/run/netns/a -- ethtool -K net1 tx off"));
+        assert_eq!(
+            (line.program, line.args.join(" ").as_str()),
+            ("nsenter", "--net=/run/netns/a -- ethtool -K net1 tx off")
+        );
     }
 }

@@ -72,7 +72,10 @@ pub fn encode_base_flows(config: &NodeConfig) -> String {
     let cookie = base_cookie(config);
     let line = |flow: &crate::config::BaseFlow| {
         let (matches, actions) = (flow.r#match.as_str(), flow.actions.as_str());
-        format!("table={},priority={},cookie={cookie:#x},{matches} actions={actions}\n", flow.table, flow.priority)
+        format!(
+            "table={},priority={},cookie={cookie:#x},{matches} actions={actions}\n",
+            flow.table, flow.priority
+        )
     };
     config.base_flows.iter().map(line).collect()
 }
@@ -100,7 +103,10 @@ pub fn parse_base_flows(config: &NodeConfig, printed: &str) -> Result<Vec<Flow>,
             return Err(ConfigError::new(format!("baseFlows[{i}].match"), message));
         }
         if !seen.insert(&flow.key) {
-            return Err(ConfigError::new(format!("baseFlows[{i}]"), format!("`{}` is there twice", flow.key)));
+            return Err(ConfigError::new(
+                format!("baseFlows[{i}]"),
+                format!("`{}` is there twice", flow.key),
+            ));
         }
     }
     Ok(flows)

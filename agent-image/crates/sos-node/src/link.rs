@@ -73,7 +73,8 @@ fn link(printed: PrintedLink, default_route: bool) -> Link {
         Some(LinkInfo { info_kind: Some(kind), info_data: Some(data) }) if kind == "vxlan" => vxlan(data),
         _ => None,
     };
-    let addresses = printed.addr_info.iter().filter(|a| a.scope != "link").filter_map(|a| a.local.clone()).collect();
+    let addresses =
+        printed.addr_info.iter().filter(|a| a.scope != "link").filter_map(|a| a.local.clone()).collect();
     Link {
         up: flag("UP"),
         carrier: flag("LOWER_UP"),

@@ -96,7 +96,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
     match daemon.reload(Instant::now()) {
         Err(OfferError::Later(error)) if arguments.once => return Err(error),
         Err(OfferError::Later(error)) => tracing::info!(error, "waiting"),
-        Err(error) if arguments.once || !daemon.has_config() => return Err(format!("{}: {error}", path.display())),
+        Err(error) if arguments.once || !daemon.has_config() => {
+            return Err(format!("{}: {error}", path.display()));
+        }
         Err(error) => tracing::error!(%error, "the new config is refused, the one in force stays"),
         Ok(()) => {}
     }
@@ -126,7 +128,8 @@ fn serve_and_loop(daemon: &mut Daemon, arguments: &Arguments, stop: &AtomicBool)
     let mut status = Status::pending(&arguments.node, "starting".to_owned());
     let shared = Shared::new(status.clone(), registry, Instant::now());
     if let Some(address) = arguments.listen {
-        let bound = serve::start(address, Arc::clone(&shared)).map_err(|error| format!("{address}: {error}"))?;
+        let bound =
+            serve::start(address, Arc::clone(&shared)).map_err(|error| format!("{address}: {error}"))?;
         tracing::info!(%bound, "serving HTTP");
     }
     while !stop.load(Ordering::Relaxed) {

@@ -40,11 +40,23 @@ impl Metrics {
         let metrics = Self::default();
         let mut registry = Registry::with_prefix("sos_node");
         registry.register("passes", "Looks at the node", metrics.passes.clone());
-        registry.register("failures", "Looks at the node in which something failed", metrics.failures.clone());
+        registry.register(
+            "failures",
+            "Looks at the node in which something failed",
+            metrics.failures.clone(),
+        );
         registry.register("changes", "Changes made to the node", metrics.changes.clone());
         registry.register("applied", "Whether the config in force is applied", metrics.applied.clone());
-        registry.register("config_generation", "Generation of the config in force", metrics.generation.clone());
-        registry.register("controllers_connected", "Controllers the bridge is connected to", metrics.controllers.clone());
+        registry.register(
+            "config_generation",
+            "Generation of the config in force",
+            metrics.generation.clone(),
+        );
+        registry.register(
+            "controllers_connected",
+            "Controllers the bridge is connected to",
+            metrics.controllers.clone(),
+        );
         registry.register("ports", "Ports of the config by state", metrics.ports.clone());
         registry.register("pass_seconds", "Duration of the last look", metrics.pass_seconds.clone());
         (metrics, registry)

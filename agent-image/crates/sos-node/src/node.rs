@@ -122,7 +122,8 @@ impl Node {
         let sockets = paths.into_iter().flatten().map(identity).collect();
         let devices = nix::net::if_::if_nameindex();
         let devices = devices.iter().flat_map(|list| list.iter());
-        let devices = devices.map(|device| (device.index(), device.name().to_string_lossy().into_owned())).collect();
+        let devices =
+            devices.map(|device| (device.index(), device.name().to_string_lossy().into_owned())).collect();
         Fingerprint { sockets, devices }
     }
 
@@ -185,13 +186,15 @@ impl Node {
             observed.kernel_datapath = run(&Ovs::probe_kernel_datapath()).is_ok();
         }
         let devices = desired::offload_devices(config, &observed);
-        observed.offloads = devices.into_iter().filter_map(|device| Some((device.clone(), offloads(&device)?))).collect();
+        observed.offloads =
+            devices.into_iter().filter_map(|device| Some((device.clone(), offloads(&device)?))).collect();
         Ok(observed)
     }
 }
 
 /// The offloads of a device, unless it went away while we looked (a pod's namespace goes before its port).
 fn offloads(device: &Device) -> Option<Offloads> {
-    let printed = run(&encode::show_offloads(device)).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()?;
+    let printed =
+        run(&encode::show_offloads(device)).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()?;
     link::parse_offloads(&printed).inspect_err(|error| tracing::debug!(%error, "offloads")).ok()
 }

@@ -14,7 +14,10 @@ pub type Row = BTreeMap<String, String>;
 /// The tables in the order in which [`parse`] expects them, and their columns.
 pub const TABLES: [(&str, &str); 5] = [
     ("Open_vSwitch", "ovs_version,other_config"),
-    ("Bridge", "name,ports,controller,fail_mode,datapath_type,datapath_id,protocols,other_config,external_ids"),
+    (
+        "Bridge",
+        "name,ports,controller,fail_mode,datapath_type,datapath_id,protocols,other_config,external_ids",
+    ),
     ("Port", "_uuid,name,interfaces,protected,external_ids"),
     ("Interface", "_uuid,name,ofport,ofport_request,error,external_ids,mtu_request"),
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
@@ -61,9 +64,12 @@ pub fn parse(printed: &str) -> Result<Database, DatabaseError> {
     };
     let interfaces = by_uuid(interfaces);
     let controllers = by_uuid(controllers);
-    let port_names: BTreeMap<&str, &str> = ports.iter().map(|row| (text(row, "_uuid"), text(row, "name"))).collect();
-    let bridges: BTreeMap<String, Bridge> =
-        bridges.iter().map(|row| (text(row, "name").to_owned(), bridge(row, &port_names, &controllers))).collect();
+    let port_names: BTreeMap<&str, &str> =
+        ports.iter().map(|row| (text(row, "_uuid"), text(row, "name"))).collect();
+    let bridges: BTreeMap<String, Bridge> = bridges
+        .iter()
+        .map(|row| (text(row, "name").to_owned(), bridge(row, &port_names, &controllers)))
+        .collect();
     let ports = ports.iter().map(|row| (text(row, "name").to_owned(), port(row, &interfaces))).collect();
     let version = ovs.first().map_or("", |row| text(row, "ovs_version")).to_owned();
     let tso = ovs.first().is_some_and(|row| text(row, "other_config:userspace-tso-enable") == "true");
@@ -71,9 +77,12 @@ pub fn parse(printed: &str) -> Result<Database, DatabaseError> {
 }
 
 fn bridge(row: &Row, ports: &BTreeMap<&str, &str>, controllers: &BTreeMap<&str, &Row>) -> Bridge {
-    let names = items(row, "ports").filter_map(|uuid| ports.get(uuid)).map(|name| (*name).to_owned()).collect();
-    let mut controllers: Vec<Controller> =
-        items(row, "controller").filter_map(|uuid| controllers.get(uuid)).map(|row| controller(row)).collect();
+    let names =
+        items(row, "ports").filter_map(|uuid| ports.get(uuid)).map(|name| (*name).to_owned()).collect();
+    let mut controllers: Vec<Controller> = items(row, "controller")
+        .filter_map(|uuid| controllers.get(uuid))
+        .map(|row| controller(row))
+        .collect();
     controllers.sort();
     Bridge { row: row.clone(), ports: names, controllers }
 }
@@ -89,7 +98,8 @@ fn controller(row: &Row) -> Controller {
 }
 
 fn port(row: &Row, interfaces: &BTreeMap<&str, &Row>) -> Port {
-    let interface = items(row, "interfaces").find_map(|uuid| interfaces.get(uuid)).copied().cloned().unwrap_or_default();
+    let interface =
+        items(row, "interfaces").find_map(|uuid| interfaces.get(uuid)).copied().cloned().unwrap_or_default();
     let ofport = text(&interface, "ofport").parse().ok();
     let error = interface.get("error").cloned();
     Port { row: row.clone(), interface, ofport, error }

@@ -16,7 +16,7 @@ use crate::change::Change;
 use crate::config::{NodeConfig, Presence, Tunnel};
 use crate::desired::{self, DesiredPort, PortKind};
 use crate::flow::{Flow, FlowKey};
-use crate::observed::{Controller, Link, OFFLOADS_KEY, Observed, Port, Vxlan, link_alias};
+use crate::observed::{Controller, Device, Link, OFFLOADS_KEY, Observed, Offloads, Port, Vxlan, link_alias};
 use crate::ovsdb::{Row, text};
 
 /// Something that is not as the config wants it and that no change mends.
@@ -79,7 +79,9 @@ pub enum Problem {
         wanted: u32,
     },
     /// Somebody else has an entry in a base entry's place.
-    #[error("base entry `{key}` is not installed: an entry of cookie {cookie:#x} with other actions is in its place")]
+    #[error(
+        "base entry `{key}` is not installed: an entry of cookie {cookie:#x} with other actions is in its place"
+    )]
     FlowTaken {
         /// The place.
         key: FlowKey,
@@ -185,7 +187,9 @@ impl<'a> Planner<'a> {
     fn leftover_ports(&mut self) {
         let wanted: Vec<DesiredPort> = desired::ports(self.config);
         for (name, port) in &self.observed.ports {
-            let Some(bridge) = self.observed.bridge_of(name).filter(|_| self.owns_port(name)) else { continue };
+            let Some(bridge) = self.observed.bridge_of(name).filter(|_| self.owns_port(name)) else {
+                continue;
+            };
             if bridge != self.bridge_name() || !wanted.iter().any(|wanted| wanted.name == *name) {
                 self.detach(bridge, name, port);
             }
@@ -196,7 +200,7 @@ impl<'a> Planner<'a> {
         self.phases.database.push(Change::DeletePort { bridge: bridge.to_owned(), name: name.to_owned() });
         let which = desired::parse_offloads(text(&port.row, OFFLOADS_KEY));
         if (which.tx || which.gro) && self.observed.links.contains_key(name) {
-            let device = crate::observed::Device { netns: None, name: name.to_owned() };
+            let device = Device { netns: None, name: name.to_owned() };
             self.phases.offloads.push(Change::SetOffloads { device, which, on: true });
         }
     }
@@ -227,7 +231,8 @@ impl<'a> Planner<'a> {
     /// Devices of ours that the config does not have go, after their ports.
     fn leftover_links(&mut self) {
         for (name, link) in &self.observed.links {
-            let ours = self.observed.owns_link(name, self.config.site_id) && link.kind.as_deref() == Some("vxlan");
+            let ours =
+                self.observed.owns_link(name, self.config.site_id) && link.kind.as_deref() == Some("vxlan");
             if ours && !self.config.tunnels.iter().any(|tunnel| tunnel.name.as_str() == name) {
                 self.phases.unlink.push(Change::DeleteLink { name: name.clone() });
             }
@@ -285,6 +290,11 @@ impl<'a> Planner<'a> {
             mtu: self.config.bridge.mtu,
             alias: link_alias(self.config.site_id),
         });
+        if desired::offloads_must_be_off(self.config, self.observed) {
+            let device = Device { netns: None, name: tunnel.name.to_string() };
+            let which = Offloads { tx: true, gro: true };
+            self.phases.offloads.push(Change::SetOffloads { device, which, on: false });
+        }
     }
 
     fn mend_tunnel(&mut self, tunnel: &Tunnel, link: &Link) {
@@ -343,18 +353,25 @@ impl<'a> Planner<'a> {
         }
         match port.kind {
             PortKind::Uplink if link.default_route => Some("it carries the node's default route".to_owned()),
-            PortKind::Uplink => link.addresses.first().map(|address| format!("it carries the address {address}")),
+            PortKind::Uplink => {
+                link.addresses.first().map(|address| format!("it carries the address {address}"))
+            }
             PortKind::Tunnel => {
                 let tunnel = self.config.tunnels.iter().find(|tunnel| tunnel.name.as_str() == port.name)?;
                 let ours = self.observed.owns_link(&port.name, self.config.site_id);
-                (!ours && foreign_tunnel(tunnel, link)).then(|| "a device of that name is not ours".to_owned())
+                (!ours && foreign_tunnel(tunnel, link))
+                    .then(|| "a device of that name is not ours".to_owned())
             }
             PortKind::Agent => None,
         }
     }
 
     fn link_state(&mut self, port: &DesiredPort, link: &Link) {
-        let replaced = self.phases.links.iter().any(|c| matches!(c, Change::AddTunnel { name, .. } if *name == port.name));
+        let replaced = self
+            .phases
+            .links
+            .iter()
+            .any(|c| matches!(c, Change::AddTunnel { name, .. } if *name == port.name));
         if !link.up && !replaced {
             self.phases.links.push(Change::SetLinkUp { name: port.name.clone() });
         }
@@ -364,6 +381,14 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Whether a device is about to be made anew, so that its present state does not matter.
+    fn replaced(&self, device: &str) -> bool {
+        self.phases
+            .links
+            .iter()
+            .any(|change| matches!(change, Change::AddTunnel { name, .. } if name == device))
+    }
+
     /// The offloads a port's row shall remember: those it remembers, else those that are on now.
     fn remembered(&self, port: &DesiredPort) -> Option<String> {
         if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
@@ -371,7 +396,7 @@ impl<'a> Planner<'a> {
         }
         let row = self.observed.ports.get(&port.name).map(|port| &port.row);
         let known = row.and_then(|row| row.get(OFFLOADS_KEY)).filter(|_| self.owns_port(&port.name));
-        let device = crate::observed::Device { netns: None, name: port.name.clone() };
+        let device = Device { netns: None, name: port.name.clone() };
         known.cloned().or_else(|| self.observed.offloads.get(&device).copied().map(desired::encode_offloads))
     }
 
@@ -413,12 +438,15 @@ impl<'a> Planner<'a> {
     }
 
     fn flows(&mut self, wanted: &[Flow]) {
-        let current: BTreeMap<&FlowKey, &Flow> = self.observed.flows.iter().map(|flow| (&flow.key, flow)).collect();
+        let current: BTreeMap<&FlowKey, &Flow> =
+            self.observed.flows.iter().map(|flow| (&flow.key, flow)).collect();
         let keys: std::collections::BTreeSet<&FlowKey> = wanted.iter().map(|flow| &flow.key).collect();
         let mut add = vec![];
         for flow in wanted {
             match current.get(&flow.key) {
-                Some(there) if there.actions == flow.actions && (there.cookie == flow.cookie || !there.is_base()) => {}
+                Some(there)
+                    if there.actions == flow.actions && (there.cookie == flow.cookie || !there.is_base()) => {
+                }
                 Some(there) if !there.is_base() => {
                     self.problems.push(Problem::FlowTaken { key: flow.key.clone(), cookie: there.cookie });
                 }
@@ -445,7 +473,8 @@ impl<'a> Planner<'a> {
             let refused = self.problems.iter().any(
                 |p| matches!(p, Problem::Refused { port, .. } if device.netns.is_none() && *port == device.name),
             );
-            if (which.tx || which.gro) && !refused {
+            let replaced = device.netns.is_none() && self.replaced(&device.name);
+            if (which.tx || which.gro) && !refused && !replaced {
                 self.phases.offloads.push(Change::SetOffloads { device, which, on: false });
             }
         }

@@ -189,12 +189,15 @@ fn ports(config: &NodeConfig, observed: &Observed, plan: &Plan) -> Vec<PortStatu
 }
 
 fn port_state(name: &str, observed: &Observed, plan: &Plan) -> PortState {
-    let told = plan.problems.iter().filter(|problem| problem.port() == Some(name)).find_map(|problem| match problem {
-        Problem::Refused { .. } => Some(PortState::Refused),
-        Problem::Waiting { .. } => Some(PortState::Waiting),
-        Problem::PortNumber { .. } | Problem::PortError { .. } => Some(PortState::Error),
-        _ => None,
-    });
+    let told =
+        plan.problems.iter().filter(|problem| problem.port() == Some(name)).find_map(
+            |problem| match problem {
+                Problem::Refused { .. } => Some(PortState::Refused),
+                Problem::Waiting { .. } => Some(PortState::Waiting),
+                Problem::PortNumber { .. } | Problem::PortError { .. } => Some(PortState::Error),
+                _ => None,
+            },
+        );
     told.unwrap_or_else(|| match (observed.links.get(name), observed.ports.contains_key(name)) {
         (None, _) => PortState::Waiting,
         (Some(link), true) if link.up && link.carrier => PortState::Up,

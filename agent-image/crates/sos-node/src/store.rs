@@ -62,7 +62,9 @@ impl Store {
     #[must_use]
     pub fn last_good(&self, node: &str) -> Option<NodeConfig> {
         let document = read_document(&self.folder.join(LAST_GOOD)).ok()??;
-        parse_for(node, &document).inspect_err(|error| tracing::warn!(%error, "the config kept is not usable")).ok()
+        parse_for(node, &document)
+            .inspect_err(|error| tracing::warn!(%error, "the config kept is not usable"))
+            .ok()
     }
 
     /// Keeps a config.

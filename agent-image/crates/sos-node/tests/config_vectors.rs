@@ -1,0 +1,86 @@
+//! The golden vectors of node-config (spec/vectors/config), and what else a document may be wrong in.
+
+mod support;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use sos_node::config::{NodeConfig, Refusal, supersedes};
+use support::{config, document, sealed};
+
+fn vectors(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../../spec/vectors/config").join(folder);
+    let files = std::fs::read_dir(&root).unwrap().map(|entry| entry.unwrap().path());
+    let found: Vec<_> = files.map(|path| (path.clone(), std::fs::read(path).unwrap())).collect();
+    assert!(!found.is_empty(), "no vectors in {}", root.display());
+    found
+}
+
+#[test]
+fn good_documents() {
+    for (path, bytes) in vectors("node") {
+        NodeConfig::parse(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    }
+}
+
+#[test]
+fn bad_documents_name_the_path() {
+    for (path, bytes) in vectors("bad/node") {
+        let vector: Value = serde_json::from_slice(&bytes).unwrap();
+        let expected = vector["path"].as_str().unwrap();
+        let error = NodeConfig::parse(vector["document"].to_string().as_bytes())
+            .expect_err(&path.display().to_string());
+        // Of a missing or unknown field, serde names the parent.
+        let parent = expected.rsplit_once('.').map_or(".", |(parent, _)| parent);
+        let found = error.path == expected || (error.path == parent && error.message.contains("field"));
+        assert!(found, "{}: {error} instead of {expected}", path.display());
+    }
+}
+
+#[test]
+fn whatever_could_reach_a_command_line_is_refused() {
+    let cases: [(&str, Value, &str); 9] = [
+        ("/uplinks", json!([{"name": "-x", "ofport": 1, "base": true}]), "uplinks[0].name"),
+        ("/uplinks", json!([{"name": "wan0 up", "ofport": 1, "base": true}]), "uplinks[0].name"),
+        ("/uplinks", json!([{"name": "wan0", "ofport": 0, "base": true}]), "uplinks[0].ofport"),
+        ("/bridge/name", json!("a/../../b"), "bridge.name"),
+        ("/bridge/mtu", json!(99_999), "bridge.mtu"),
+        ("/controllers", json!(["tcp:192.0.2.1:6653 bad"]), "controllers[0]"),
+        (
+            "/baseFlows",
+            json!([{"table": 0, "priority": 1, "match": "ip\nip", "actions": "drop"}]),
+            "baseFlows[0].match",
+        ),
+        (
+            "/baseFlows",
+            json!([{"table": 0, "priority": 1, "match": "", "actions": "drop#"}]),
+            "baseFlows[0].actions",
+        ),
+        (
+            "/tunnels",
+            json!([{"name": "a", "ofport": 1, "remote": "192.0.2.1", "vni": 5, "udpPort": 1, "base": true},
+                   {"name": "b", "ofport": 2, "remote": "192.0.2.2", "vni": 5, "udpPort": 1, "base": true}]),
+            "tunnels[1].vni",
+        ),
+    ];
+    for (pointer, value, path) in cases {
+        let bytes = sealed(document(|d| *d.pointer_mut(pointer).unwrap() = value));
+        assert_eq!(NodeConfig::parse(&bytes).unwrap_err().path, path, "{pointer}");
+    }
+}
+
+#[test]
+fn only_a_newer_document_takes_over() {
+    let of = |generation: u64, mtu: u32| {
+        config(document(|d| {
+            d["generation"] = json!(generation);
+            d["bridge"]["mtu"] = json!(mtu);
+        }))
+    };
+    let in_force = of(5, 1400);
+    assert_eq!(supersedes(&of(1, 1400), None), Ok(true));
+    assert_eq!(supersedes(&of(5, 1400), Some(&in_force)), Ok(false));
+    assert_eq!(supersedes(&of(6, 1400), Some(&in_force)), Ok(true));
+    assert_eq!(supersedes(&of(4, 1400), Some(&in_force)), Err(Refusal::Older { offered: 4, in_force: 5 }));
+    assert_eq!(supersedes(&of(5, 1500), Some(&in_force)), Err(Refusal::Changed { generation: 5 }));
+}

@@ -1,0 +1,312 @@
+//! Properties of the plan over random nodes and configs, on a node in memory.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use sos_node::config::NodeConfig;
+use sos_node::flow::{Flow, FlowKey};
+use sos_node::observed::{Bridge, Device, Link, Offloads, Port};
+use sos_node::plan::{Plan, plan};
+use support::fake::FakeNode;
+use support::{base_flows, config, document};
+
+const FOREIGN_COOKIE: u64 = 0x534f_0101_0300_0007;
+
+fn planned(config: &NodeConfig, node: &FakeNode) -> Plan {
+    plan(config, &base_flows(config), &node.observe(config))
+}
+
+fn reconcile(config: &NodeConfig, node: &mut FakeNode) -> Plan {
+    let plan = planned(config, node);
+    for change in &plan.changes {
+        node.apply(change);
+    }
+    plan
+}
+
+/// Ports of a random config: `(index of the device, base)`.
+fn arb_config() -> impl Strategy<Value = NodeConfig> {
+    let uplinks = prop::collection::btree_map(0_usize..4, any::<bool>(), 0..4);
+    let tunnels = prop::collection::btree_map(0_usize..3, (any::<bool>(), 0_u32..2), 0..3);
+    let agents = prop::collection::btree_set(0_usize..2, 0..2);
+    let rest = (
+        any::<bool>(),
+        any::<bool>(),
+        prop::sample::select(vec!["Auto", "netdev"]),
+        0_usize..3,
+        any::<bool>(),
+        0_u8..3,
+    );
+    (uplinks, tunnels, agents, rest).prop_map(|(uplinks, tunnels, agents, rest)| {
+        let (moved, tso, datapath, controllers, small, salt) = rest;
+        let offset = if moved { 10 } else { 0 };
+        config(document(|d| {
+            d["bridge"]["datapathType"] = json!(datapath);
+            d["bridge"]["userspaceTso"] = json!(tso);
+            d["bridge"]["mtu"] = json!(if small { 1400 } else { 1450 });
+            d["controllers"] = (0..controllers).map(|i| json!(format!("tcp:192.0.2.{i}:6653"))).collect();
+            d["uplinks"] = uplinks.iter().map(|(i, base)| json!({"name": format!("wan{i}"), "ofport": i + 1 + offset, "base": base})).collect();
+            d["tunnels"] = tunnels
+                .iter()
+                .map(|(i, (base, remote))| {
+                    json!({"name": format!("sosvx{i}"), "ofport": i + 101, "remote": format!("192.0.2.{remote}"), "vni": 7 + i, "udpPort": 14789, "base": base})
+                })
+                .collect();
+            d["agentPorts"] = agents.iter().map(|i| json!({"name": format!("sosag{i}"), "ofport": i + 201})).collect();
+            d["baseFlows"] = flows_of(d, salt);
+        }))
+    })
+}
+
+/// The shape of the real base table: NORMAL, ports that are not base dropped, and one entry that differs between configs.
+fn flows_of(document: &Value, salt: u8) -> Value {
+    let ports = ["uplinks", "tunnels"].iter().flat_map(|list| document[list].as_array().unwrap());
+    let labelled = ports.filter(|port| port["base"] == json!(false));
+    let drops = labelled.map(|port| json!({"table": 1, "priority": 1000, "match": format!("in_port={}", port["ofport"]), "actions": "drop"}));
+    let salted = json!({"table": 0, "priority": 45000, "match": format!("ip,nw_src=10.0.0.{salt}"), "actions": "goto_table:1"});
+    let normal = json!({"table": 1, "priority": 0, "match": "", "actions": "NORMAL"});
+    drops.chain([salted, normal]).collect()
+}
+
+fn link() -> Link {
+    Link { up: true, carrier: true, mtu: 1500, ..Link::default() }
+}
+
+/// A node before us: devices, some of them in use, a foreign bridge with ports, perhaps in the way of ours.
+fn arb_node() -> impl Strategy<Value = FakeNode> {
+    let devices =
+        prop::collection::btree_map(0_usize..4, (any::<bool>(), 0_u8..6, any::<(bool, bool)>()), 0..5);
+    (devices, prop::collection::btree_set(0_usize..2, 0..3), any::<(bool, bool, bool, bool)>()).prop_map(
+        |(devices, agents, rest)| {
+            let (tso, kernel_datapath, tunnel_in_the_way, taken) = rest;
+            let mut node = FakeNode::default();
+            node.world.ovs.tso = tso;
+            node.world.kernel_datapath = kernel_datapath;
+            for (i, (up, use_, (tx, gro))) in devices {
+                let name = format!("wan{i}");
+                node.offloads.insert(Device { netns: None, name: name.clone() }, Offloads { tx, gro });
+                let used = match use_ {
+                    0 => Link { addresses: vec!["192.0.2.9".into()], ..link() },
+                    1 => Link { default_route: true, ..link() },
+                    2 => Link { master: Some("docker0".into()), ..link() },
+                    _ => link(),
+                };
+                node.world.links.insert(name, Link { up, ..used });
+            }
+            for i in agents {
+                node.world.links.insert(format!("sosag{i}"), link());
+            }
+            if tunnel_in_the_way {
+                node.world.links.insert(
+                    "sosvx0".into(),
+                    Link { kind: Some("vxlan".into()), alias: Some("other".into()), ..link() },
+                );
+            }
+            foreign_bridge(&mut node, taken);
+            node
+        },
+    )
+}
+
+fn foreign_bridge(node: &mut FakeNode, taken: bool) {
+    let row = BTreeMap::from([("fail_mode".to_owned(), "standalone".to_owned())]);
+    let mut ports = ["br-int", "tap9"].map(String::from).to_vec();
+    if taken && node.world.links.contains_key("wan1") {
+        ports.push("wan1".into());
+    }
+    for name in &ports {
+        node.world.ports.insert(name.clone(), Port { ofport: Some(1), ..Port::default() });
+    }
+    node.world
+        .bridges
+        .insert("br-int".into(), Bridge { row, ports: ports.into_iter().collect(), controllers: vec![] });
+}
+
+/// What others put on our bridge: a pod's port and entries, one in the place of a base entry.
+fn intrude(node: &mut FakeNode, same_actions: bool) {
+    let Some(bridge) = node.world.bridges.get_mut("br-sos") else { return };
+    bridge.ports.insert("veth7".into());
+    let row = [("external_ids:contNetns", "/run/netns/a"), ("external_ids:contIface", "net1")];
+    let row = row.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+    node.world.ports.insert("veth7".into(), Port { row, ofport: Some(7), ..Port::default() });
+    node.offloads.insert(
+        Device { netns: Some("/run/netns/a".into()), name: "net1".into() },
+        Offloads { tx: true, gro: false },
+    );
+    let entry = |matches: &str, actions: &str| Flow {
+        key: FlowKey { table: 0, priority: 45_000, matches: matches.into() },
+        cookie: FOREIGN_COOKIE,
+        actions: actions.into(),
+    };
+    let place = "ip,nw_src=10.0.0.1";
+    node.world.flows.retain(|flow| flow.key.matches != place);
+    node.world.flows.push(entry(place, if same_actions { "goto_table:1" } else { "drop" }));
+    node.world.flows.push(entry("in_port=7", "drop"));
+}
+
+/// Everything on the node that is not ours.
+fn foreign(node: &FakeNode) -> [Vec<String>; 4] {
+    let world = &node.world;
+    let ours = |name: &str| world.owns_port(name, 1);
+    let bridges: Vec<_> = world
+        .bridges
+        .iter()
+        .filter(|(name, _)| !world.owns_bridge(name, 1))
+        .map(|b| format!("{b:?}"))
+        .collect();
+    let ports: Vec<_> = world
+        .ports
+        .iter()
+        .filter(|(name, _)| !ours(name) && *name != "br-sos")
+        .map(|p| format!("{p:?}"))
+        .collect();
+    let links: Vec<_> = world
+        .links
+        .iter()
+        .filter(|(name, _)| !world.owns_link(name, 1))
+        .map(|(name, l)| format!("{name} {:?}", Link { up: true, ..l.clone() }))
+        .collect();
+    let mut flows: Vec<_> =
+        world.flows.iter().filter(|flow| !flow.is_base()).map(|flow| format!("{flow:?}")).collect();
+    flows.sort();
+    [bridges, ports, links, flows]
+}
+
+/// A port of ours that carries labelled traffic only, on a switch that forwards: flooding leaves it out, or what comes
+/// in by it is dropped.
+fn loop_free(node: &FakeNode, labelled: &[(String, u16)]) -> bool {
+    let forwards = node.world.flows.iter().any(|flow| flow.actions == "NORMAL");
+    let dropped = |number: u16| {
+        node.world.flows.iter().any(|f| f.key.matches == format!("in_port={number}") && f.actions == "drop")
+    };
+    let safe = |(name, number): &(String, u16)| {
+        let attached = node.world.bridge_of(name) == Some("br-sos") && node.world.owns_port(name, 1);
+        !attached || node.world.no_flood[name] || dropped(*number)
+    };
+    !forwards || labelled.iter().all(safe)
+}
+
+fn labelled(config: &NodeConfig) -> Vec<(String, u16)> {
+    let ports = sos_node::desired::ports(config).into_iter().filter(|port| !port.base);
+    ports.map(|port| (port.name, port.ofport)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn one_pass_is_enough(mut node in arb_node(), former in arb_config(), wanted in arb_config(), same in any::<bool>()) {
+        reconcile(&former, &mut node);
+        intrude(&mut node, same);
+        reconcile(&wanted, &mut node);
+        let again = planned(&wanted, &node);
+        prop_assert!(again.changes.is_empty(), "{:?}", again.changes);
+    }
+
+    #[test]
+    fn what_is_not_ours_stays(mut node in arb_node(), former in arb_config(), wanted in arb_config(), same in any::<bool>()) {
+        reconcile(&former, &mut node);
+        intrude(&mut node, same);
+        let before = foreign(&node);
+        reconcile(&wanted, &mut node);
+        prop_assert_eq!(before, foreign(&node));
+        let before = foreign(&node);
+        reconcile(&wanted.absent(), &mut node);
+        prop_assert_eq!(before, foreign(&node));
+    }
+
+    #[test]
+    fn absent_undoes_present(before in arb_node(), one in arb_config(), two in arb_config()) {
+        let mut node = before.clone();
+        reconcile(&one, &mut node);
+        reconcile(&two, &mut node);
+        reconcile(&two.absent(), &mut node);
+        // Devices were switched on, which nobody can tell from their having been so.
+        for (name, link) in &mut node.world.links {
+            link.up = before.world.links.get(name).is_some_and(|link| link.up);
+        }
+        prop_assert_eq!(node, before);
+    }
+
+    #[test]
+    fn no_moment_of_a_change_makes_a_loop(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
+        reconcile(&former, &mut node);
+        // A port that floods until now may do so until the change has reached it.
+        let flooded: Vec<String> = sos_node::desired::ports(&former).into_iter().filter(|p| p.base).map(|p| p.name).collect();
+        let names: Vec<String> = sos_node::desired::ports(&wanted).into_iter().map(|port| port.name).collect();
+        let mut watched = labelled(&wanted);
+        watched.retain(|(name, _)| !flooded.contains(name));
+        watched.extend(labelled(&former).into_iter().filter(|(name, _)| !names.contains(name)));
+        for change in planned(&wanted, &node).changes {
+            node.apply(&change);
+            prop_assert!(loop_free(&node, &watched), "after {:?}", change);
+        }
+        prop_assert!(loop_free(&node, &labelled(&wanted)));
+    }
+
+    #[test]
+    fn a_restarted_switch_gets_everything_back(mut node in arb_node(), wanted in arb_config()) {
+        reconcile(&wanted, &mut node);
+        let before = node.clone();
+        // Open vSwitch keeps its database and forgets what came by OpenFlow.
+        node.world.flows.clear();
+        node.world.no_flood.values_mut().for_each(|bit| *bit = false);
+        for change in planned(&wanted, &node).changes {
+            node.apply(&change);
+            prop_assert!(loop_free(&node, &labelled(&wanted)), "after {:?}", change);
+        }
+        prop_assert_eq!(node, before);
+    }
+
+    #[test]
+    fn hands_on_the_switch_are_undone(mut node in arb_node(), wanted in arb_config(), pick in any::<prop::sample::Index>()) {
+        reconcile(&wanted, &mut node);
+        let before = node.clone();
+        if let Some(bridge) = node.world.bridges.get_mut("br-sos") {
+            bridge.row.insert("fail_mode".into(), "standalone".into());
+            bridge.controllers.clear();
+            let flow = pick.index(node.world.flows.len());
+            node.world.flows[flow].actions = "LOCAL".into();
+        }
+        reconcile(&wanted, &mut node);
+        let sorted = |node: &FakeNode| {
+            let mut node = node.clone();
+            node.world.flows.sort_by(|a, b| a.key.cmp(&b.key));
+            node
+        };
+        prop_assert_eq!(sorted(&node), sorted(&before));
+    }
+}
+
+#[test]
+fn faults_are_named_and_do_not_hold_up_the_rest() {
+    let mut node = FakeNode::default();
+    node.world.links.insert("wan0".into(), Link { addresses: vec!["192.0.2.9".into()], ..link() });
+    node.world.links.insert("wan1".into(), link());
+    let wanted = config(document(|d| {
+        d["uplinks"] = json!([{"name": "wan0", "ofport": 1, "base": true}, {"name": "wan1", "ofport": 2, "base": true},
+                              {"name": "wan2", "ofport": 3, "base": true}]);
+    }));
+    let plan = reconcile(&wanted, &mut node);
+    let told: Vec<String> =
+        plan.problems.iter().filter(|p| p.port().is_some()).map(ToString::to_string).collect();
+    let refused = "port wan0 is refused: it carries the address 192.0.2.9";
+    assert_eq!(told, [refused, "port wan2 is waited for: there is no such device"]);
+    assert_eq!(node.world.bridge_of("wan1"), Some("br-sos"));
+    assert_eq!(node.world.bridge_of("wan0"), None);
+}
+
+#[test]
+fn an_uplink_that_gets_an_address_leaves_the_bridge() {
+    let mut node = FakeNode::default();
+    node.world.links.insert("wan0".into(), link());
+    let wanted = config(document(|d| d["uplinks"] = json!([{"name": "wan0", "ofport": 1, "base": true}])));
+    reconcile(&wanted, &mut node);
+    assert_eq!(node.world.bridge_of("wan0"), Some("br-sos"));
+    node.world.links.get_mut("wan0").unwrap().addresses.push("192.0.2.9".into());
+    reconcile(&wanted, &mut node);
+    assert_eq!(node.world.bridge_of("wan0"), None);
+}

@@ -1,0 +1,147 @@
+//! A node in memory that changes can be made to, with the rules of Open vSwitch and the kernel that matter here.
+
+use std::collections::BTreeMap;
+
+use sos_node::change::Change;
+use sos_node::config::NodeConfig;
+use sos_node::desired;
+use sos_node::flow::Flow;
+use sos_node::observed::{Bridge, Device, Link, Observed, Offloads, Port, Vxlan};
+
+/// The node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FakeNode {
+    /// What there is, but offloads.
+    pub(crate) world: Observed,
+    /// Offloads of all devices.
+    pub(crate) offloads: BTreeMap<Device, Offloads>,
+}
+
+impl FakeNode {
+    /// What the edge would observe for a config.
+    pub(crate) fn observe(&self, config: &NodeConfig) -> Observed {
+        let devices = desired::offload_devices(config, &self.world);
+        let offloads =
+            devices.into_iter().map(|d| (d.clone(), self.offloads.get(&d).copied().unwrap_or_default()));
+        Observed { offloads: offloads.collect(), ..self.world.clone() }
+    }
+
+    /// Makes a change; a change that the real thing would refuse is a panic.
+    pub(crate) fn apply(&mut self, change: &Change) {
+        let world = &mut self.world;
+        match change {
+            Change::AddTunnel { name, vni, remote, udp_port, mtu, alias } => {
+                let vxlan = Some(Vxlan { vni: *vni, remote: *remote, udp_port: *udp_port });
+                let twin =
+                    |l: &Link| l.vxlan.as_ref().is_some_and(|v| (v.vni, v.udp_port) == (*vni, *udp_port));
+                assert!(!world.links.values().any(twin), "the kernel refuses a second device of one VNI");
+                let kind = Some("vxlan".into());
+                let link = Link {
+                    up: true,
+                    carrier: true,
+                    mtu: *mtu,
+                    alias: Some(alias.clone()),
+                    kind,
+                    vxlan,
+                    ..Link::default()
+                };
+                assert!(world.links.insert(name.clone(), link).is_none(), "{name} exists");
+                self.offloads
+                    .insert(Device { netns: None, name: name.clone() }, Offloads { tx: true, gro: true });
+            }
+            Change::TagLink { name, alias } => link(world, name).alias = Some(alias.clone()),
+            Change::SetLinkMtu { name, mtu } => link(world, name).mtu = *mtu,
+            Change::SetLinkUp { name } => link(world, name).up = true,
+            Change::DeleteLink { name } => {
+                world.links.remove(name).unwrap();
+                self.offloads.remove(&Device { netns: None, name: name.clone() });
+            }
+            Change::SetNoFlood { bridge, port, no_flood } => {
+                assert!(world.bridges[bridge].ports.contains(port));
+                world.no_flood.insert(port.clone(), *no_flood);
+            }
+            Change::EditFlows { bridge, add, remove } => {
+                assert!(world.bridges.contains_key(bridge));
+                edit_flows(&mut world.flows, add, remove);
+            }
+            Change::SetOffloads { device, which, on } => {
+                let offloads = self.offloads.entry(device.clone()).or_default();
+                offloads.tx = if which.tx { *on } else { offloads.tx };
+                offloads.gro = if which.gro { *on } else { offloads.gro };
+            }
+            change => database(world, change),
+        }
+    }
+}
+
+fn link<'a>(world: &'a mut Observed, name: &str) -> &'a mut Link {
+    world.links.get_mut(name).unwrap_or_else(|| panic!("there is no device {name}"))
+}
+
+fn edit_flows(flows: &mut Vec<Flow>, add: &[Flow], remove: &[Flow]) {
+    for flow in add {
+        flows.retain(|there| there.key != flow.key);
+        flows.push(flow.clone());
+    }
+    for flow in remove {
+        flows.retain(|there| there.key != flow.key || there.cookie != flow.cookie);
+    }
+}
+
+fn database(world: &mut Observed, change: &Change) {
+    match change {
+        Change::AddBridge { name, row } => {
+            let bridge = Bridge { row: row.clone(), ports: [name.clone()].into(), controllers: vec![] };
+            assert!(world.bridges.insert(name.clone(), bridge).is_none());
+            assert!(
+                world.ports.insert(name.clone(), Port { ofport: Some(65_534), ..Port::default() }).is_none()
+            );
+        }
+        Change::SetBridge { name, row } => world.bridges.get_mut(name).unwrap().row.extend(row.clone()),
+        Change::DeleteBridge { name } => {
+            let bridge = world.bridges.remove(name).unwrap();
+            world.ports.retain(|port, _| !bridge.ports.contains(port));
+            world.no_flood.retain(|port, _| !bridge.ports.contains(port));
+            if name == "br-sos" {
+                world.flows.clear();
+            }
+        }
+        Change::SetControllers { bridge, targets } => {
+            world.bridges.get_mut(bridge).unwrap().controllers =
+                targets.iter().map(|t| desired::controller(t)).collect();
+        }
+        Change::AddPort { bridge, name, port, interface } => {
+            assert!(world.bridges.get_mut(bridge).unwrap().ports.insert(name.clone()));
+            let ofport = free_number(world, bridge, &interface["ofport_request"]);
+            let port =
+                Port { row: port.clone(), interface: interface.clone(), ofport: Some(ofport), error: None };
+            assert!(world.ports.insert(name.clone(), port).is_none(), "{name} is on another bridge");
+            world.no_flood.insert(name.clone(), false);
+        }
+        Change::SetPort { name, port, interface } => {
+            let request = interface.get("ofport_request").cloned();
+            let there = world.ports.get_mut(name).unwrap();
+            there.row.extend(port.clone());
+            there.interface.extend(interface.clone());
+            if let Some(request) = request {
+                let bridge = world.bridge_of(name).unwrap().to_owned();
+                let number = free_number(world, &bridge, &request);
+                world.ports.get_mut(name).unwrap().ofport = Some(number);
+            }
+        }
+        Change::DeletePort { bridge, name } => {
+            assert!(world.bridges.get_mut(bridge).unwrap().ports.remove(name));
+            world.ports.remove(name).unwrap();
+            world.no_flood.remove(name);
+        }
+        other => panic!("{other:?} is no change of the database"),
+    }
+}
+
+/// The number asked for, or the lowest free one if it is taken.
+fn free_number(world: &Observed, bridge: &str, request: &str) -> u16 {
+    let names = &world.bridges[bridge].ports;
+    let taken: Vec<u16> = names.iter().filter_map(|name| world.ports.get(name)?.ofport).collect();
+    let wanted = request.parse().unwrap();
+    if taken.contains(&wanted) { (1..).find(|n| !taken.contains(n)).unwrap() } else { wanted }
+}
