@@ -18,7 +18,6 @@ from pathlib import PurePosixPath
 
 from sos_testbed import web
 from sos_testbed.model import AgentPlace, Host, LabError, Switch, Topology, Wire
-from sos_testbed.rings import PORT_RING_BYTES
 from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
@@ -28,6 +27,7 @@ API_PORT = 8080
 _FIRST_SWITCH_OCTET = 10
 _OVS_TIMEOUT_S = 20
 _HOST_OFPORT = 11  # clear of uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
+PORT_RING_BYTES = 8 << 20  # 130 ms of 500 Mbit/s: longer than a busy machine keeps a switch waiting
 _OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 _SYS_PIDFD_GETFD = 438  # the same number on every architecture since Linux 5.6
 _SO_RCVBUFFORCE = 33  # asm-generic/socket.h; Python does not name it
 PERIOD_S = 0.5  # a port that a fault took away comes back with a small buffer and gets its ring within this time
-PORT_RING_BYTES = 8 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
