@@ -1,0 +1,147 @@
+//! How things end: refusals, killed agents, draining.
+
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+
+use nix::sys::signal::Signal;
+
+use crate::lab::{Lab, PATIENCE, SERVICE_PORT, eventually};
+use crate::wire::{assert_works, connect, content, drain, serve};
+
+#[test]
+fn a_server_that_refuses_resets_the_client() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    // The near agent accepts before the server has answered; the refusal arrives as a reset right after.
+    let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
+    assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::ConnectionRefused), "{error}");
+    near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"server_refused\"}", |n| {
+        n == 1
+    });
+    // Refusing is an answer: the service stays armed.
+    let reply = content(2, 1_000);
+    let seen = serve(&lab, reply.clone());
+    assert_works(&lab, &seen, &reply);
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(2));
+}
+
+#[test]
+fn a_server_that_is_not_there_resets_the_client_and_is_plain_for_a_while() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    lab.ip("server", "link set eth0 down");
+    let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"server_unreachable\"}", |n| {
+        n == 1
+    });
+    near.wait_metric("sos_agent_armed_regions", |regions| regions > 1);
+    lab.ip("server", "link set eth0 up");
+    lab.redirect();
+    let reply = content(2, 1_000);
+    let seen = serve(&lab, reply.clone());
+    assert_works(&lab, &seen, &reply);
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "the second went plain");
+}
+
+/// A connection with bytes under way in both directions; the two ends.
+fn busy_connection(lab: &Lab) -> (TcpStream, TcpStream) {
+    let (tell, accepted) = channel();
+    lab.start("server", move || {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap();
+        tell.send(None).unwrap();
+        tell.send(Some(listener.accept().unwrap().0)).unwrap();
+    });
+    assert!(accepted.recv().unwrap().is_none());
+    let mut client = lab.at("client", connect).unwrap();
+    client.write_all(b"hello").unwrap();
+    let mut server = accepted.recv().unwrap().unwrap();
+    server.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut hello = [0; 5];
+    server.read_exact(&mut hello).unwrap();
+    server.write_all(b"world").unwrap();
+    client.read_exact(&mut hello).unwrap();
+    assert_eq!(&hello, b"world");
+    (client, server)
+}
+
+fn assert_reset(mut end: TcpStream, whose: &str) {
+    let (_, error) = drain(&mut end);
+    assert_eq!(error, Some(ErrorKind::ConnectionReset), "{whose} must see a reset, not a clean end");
+}
+
+#[test]
+fn killing_the_near_agent_resets_both_ends_and_new_connections_are_plain() {
+    let lab = Lab::new();
+    let (mut near, far) = lab.agents();
+    let (client, server) = busy_connection(&lab);
+    near.kill();
+    assert_reset(client, "the client");
+    // The far agent waits for a new stream before it gives the session up.
+    assert_reset(server, "the server");
+    far.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
+    let reply = content(2, 1_000);
+    let seen = serve(&lab, reply.clone());
+    assert_works(&lab, &seen, &reply);
+}
+
+#[test]
+fn killing_the_near_agent_makes_new_connections_plain_at_once() {
+    let lab = Lab::new();
+    let (mut near, far) = lab.agents();
+    let reply = content(2, 1_000);
+    let seen = serve(&lab, reply.clone());
+    assert_works(&lab, &seen, &reply);
+    far.wait_metric("sos_agent_sessions_begun_total", |begun| begun == 1);
+    near.kill();
+    // No waiting: the armed set still stands, but nobody listens behind it.
+    assert_works(&lab, &seen, &reply);
+    assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
+}
+
+#[test]
+fn killing_the_far_agent_resets_both_ends() {
+    let lab = Lab::new();
+    let (near, mut far) = lab.agents();
+    let (client, server) = busy_connection(&lab);
+    far.kill();
+    assert_reset(server, "the server");
+    assert_reset(client, "the client");
+    near.wait_metric("sos_agent_sessions", |sessions| sessions == 0);
+}
+
+#[test]
+fn a_client_that_resets_resets_the_server() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    let (client, server) = busy_connection(&lab);
+    socket2::SockRef::from(&client).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(client);
+    assert_reset(server, "the server");
+    near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"client_reset\"}", |n| n == 1);
+}
+
+#[test]
+fn draining_lets_sessions_finish_and_new_ones_go_plain() {
+    let lab = Lab::new();
+    let (mut near, far) = lab.agents();
+    let (mut client, mut server) = busy_connection(&lab);
+    near.signal(Signal::SIGTERM);
+    near.wait_metric("sos_agent_draining", |draining| draining == 1);
+    eventually("the agent is disarmed", || near.metric("sos_agent_willing") == Some(0));
+    client.write_all(b"still").unwrap();
+    let mut still = [0; 5];
+    server.read_exact(&mut still).unwrap();
+    assert_eq!(&still, b"still");
+    let reply = content(2, 1_000);
+    let seen = serve(&lab, reply.clone());
+    assert_works(&lab, &seen, &reply);
+    assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1), "the new connection went plain");
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    server.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(drain(&mut client).1, None);
+    assert_eq!(drain(&mut server).1, None);
+    assert_eq!(near.wait(), Some(0));
+    assert!(!crate::lab::sh(&format!("ip netns exec {} nft list tables", lab.ns("near"))).contains("sos"));
+}

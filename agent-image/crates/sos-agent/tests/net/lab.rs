@@ -1,0 +1,353 @@
+//! A site-to-site network of one machine, for tests:
+//!
+//! ```text
+//!   client 10.0.0.11 --+            +-- server 10.0.0.139
+//!                      |   bridge   |
+//!   near  10.0.0.126 --+            +-- far 10.0.0.254
+//!                            |
+//!                   ctl 198.18.255.254 (the discovery address)
+//! ```
+//!
+//! What the switches would do, rewriting destination MACs towards the agents, permanent neighbour entries in the hosts do: the
+//! client sends what is for the server to the near agent's MAC, the server what is for the client to the far agent's.
+
+use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sched::{CloneFlags, setns};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use sos_agent::canonical;
+use sos_wire::{AgentId, Key};
+
+/// Nothing here takes seconds; a busy machine may.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 11);
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 139);
+pub(crate) const DISCOVERY: Ipv4Addr = Ipv4Addr::new(198, 18, 255, 254);
+pub(crate) const SERVICE_PORT: u16 = 5003;
+
+const MACS: [(&str, &str); 5] = [
+    ("client", "02:53:00:00:00:11"),
+    ("server", "02:53:00:00:00:22"),
+    ("near", "02:53:00:00:01:01"),
+    ("far", "02:53:00:00:02:02"),
+    ("ctl", "02:53:4f:53:00:01"),
+];
+
+fn mac(host: &str) -> &'static str {
+    MACS.iter().find(|(name, _)| *name == host).unwrap().1
+}
+
+/// Runs a command and panics with its words when it fails.
+pub(crate) fn sh(command: &str) -> String {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    let words =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command}: {words}(these tests need root, iproute2 and nftables)");
+    words
+}
+
+/// One side's agent, as configured.
+#[derive(Clone, Copy)]
+pub(crate) struct Side {
+    pub(crate) host: &'static str,
+    pub(crate) site: &'static str,
+    pub(crate) site_id: u16,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) prefix: &'static str,
+}
+
+pub(crate) const NEAR: Side = Side {
+    host: "near",
+    site: "west",
+    site_id: 1,
+    address: Ipv4Addr::new(10, 0, 0, 126),
+    prefix: "10.0.0.0/25",
+};
+pub(crate) const FAR: Side = Side {
+    host: "far",
+    site: "east",
+    site_id: 2,
+    address: Ipv4Addr::new(10, 0, 0, 254),
+    prefix: "10.0.0.128/25",
+};
+
+impl Side {
+    pub(crate) fn agent(&self) -> AgentId {
+        AgentId::derive(self.site, "default", self.host)
+    }
+
+    pub(crate) fn peer(&self) -> Self {
+        if self.host == "near" { FAR } else { NEAR }
+    }
+
+    fn site_secret(&self) -> [u8; 32] {
+        [u8::try_from(self.site_id).unwrap(); 32]
+    }
+
+    pub(crate) fn site_key(&self) -> Key {
+        Key::new(self.site_secret())
+    }
+}
+
+/// The key the two sites share.
+const PAIR_SECRET: [u8; 32] = [9; 32];
+
+/// The network; everything it made is gone when it is dropped.
+pub(crate) struct Lab {
+    id: String,
+    /// Configurations, keys and state of the agents.
+    pub(crate) dir: tempfile::TempDir,
+}
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        let id = format!("sa{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let lab = Self { id, dir: tempfile::tempdir().unwrap() };
+        sh(&format!(
+            "ip netns add {0} && ip -n {0} link add br0 type bridge && ip -n {0} link set br0 up",
+            lab.ns("sw")
+        ));
+        for (host, address, device) in [
+            ("client", "10.0.0.11/24", "eth0"),
+            ("server", "10.0.0.139/24", "eth0"),
+            ("near", "", "net0"),
+            ("far", "", "net0"),
+            ("ctl", "198.18.255.254/32", "eth0"),
+        ] {
+            lab.plug(host, address, device);
+        }
+        lab.redirect();
+        lab.ip("ctl", "route add 10.0.0.0/24 dev eth0");
+        lab
+    }
+
+    /// Sends what is between the hosts to the agents. Neighbour entries go away with a link that goes down.
+    pub(crate) fn redirect(&self) {
+        self.ip("client", &format!("neigh replace {SERVER} lladdr {} dev eth0 nud permanent", mac("near")));
+        self.ip("server", &format!("neigh replace {CLIENT} lladdr {} dev eth0 nud permanent", mac("far")));
+    }
+
+    /// Full name of a namespace of this lab.
+    pub(crate) fn ns(&self, host: &str) -> String {
+        format!("{}-{host}", self.id)
+    }
+
+    fn plug(&self, host: &str, address: &str, device: &str) {
+        let (ns, sw) = (self.ns(host), self.ns("sw"));
+        sh(&format!(
+            "ip netns add {ns} && ip -n {ns} link set lo up && \
+             ip -n {sw} link add p-{host} type veth peer name {device} address {} netns {ns} && \
+             ip -n {sw} link set p-{host} master br0 up && ip -n {ns} link set {device} up",
+            mac(host)
+        ));
+        if !address.is_empty() {
+            self.ip(host, &format!("address add {address} dev {device}"));
+        }
+    }
+
+    /// `ip` in a host's namespace.
+    pub(crate) fn ip(&self, host: &str, arguments: &str) -> String {
+        sh(&format!("ip -n {} {arguments}", self.ns(host)))
+    }
+
+    /// Runs something in a host's namespace, on a thread of its own.
+    pub(crate) fn at<T: Send + 'static>(&self, host: &str, act: impl FnOnce() -> T + Send + 'static) -> T {
+        self.start(host, act).join().unwrap()
+    }
+
+    /// As [`Self::at`], without waiting.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        host: &str,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        let ns = File::open(format!("/run/netns/{}", self.ns(host))).unwrap();
+        std::thread::spawn(move || {
+            setns(ns, CloneFlags::CLONE_NEWNET).unwrap();
+            act()
+        })
+    }
+
+    /// Writes a side's configuration and keys; returns the configuration's path.
+    pub(crate) fn configure(&self, side: Side, generation: u64) -> PathBuf {
+        let dir = self.dir.path().join(side.host);
+        let keys = dir.join("keys");
+        std::fs::create_dir_all(&keys).unwrap();
+        write_key(&keys.join("site-1"), side.site_secret());
+        write_key(&keys.join(format!("pair-{}-1", side.peer().site_id)), PAIR_SECRET);
+        let path = dir.join(format!("{}.json", side.host));
+        std::fs::write(&path, sealed(document(side, generation))).unwrap();
+        path
+    }
+
+    /// Starts a side's agent in its namespace, as a testbed does.
+    pub(crate) fn agent(&self, side: Side) -> Agent {
+        self.configure(side, 1);
+        self.agent_in(side, side.host, "none")
+    }
+
+    /// Starts a side's agent from a given namespace.
+    pub(crate) fn agent_in(&self, side: Side, host: &str, attach: &str) -> Agent {
+        let dir = self.dir.path().join(side.host);
+        let log = dir.join("log");
+        let log_file = File::options().create(true).append(true).open(&log).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sos-agent"));
+        command
+            .arg("--config")
+            .arg(&dir)
+            .args(["--node", side.host, "--attach", attach])
+            .arg("--keys")
+            .arg(dir.join("keys"))
+            .arg("--state")
+            .arg(dir.join("state"))
+            .env("RUST_LOG", "sos=debug,sos_agent=debug,sos_tunnel=debug")
+            .stdin(Stdio::null())
+            .stderr(log_file);
+        let child = self.at(host, move || command.spawn().unwrap());
+        Agent { child, log, metrics_ns: PathBuf::from(format!("/run/netns/{}", self.ns(host))) }
+    }
+
+    /// As [`Self::agent`], once it answers.
+    pub(crate) fn agent_until_ready(&self, side: Side) -> Agent {
+        let agent = self.agent(side);
+        agent.wait_metric("sos_agent_config_generation", |generation| generation == 1);
+        agent
+    }
+
+    /// Both agents, with streams between them and the near one armed.
+    pub(crate) fn agents(&self) -> (Agent, Agent) {
+        let agents = (self.agent(NEAR), self.agent(FAR));
+        agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+        agents
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for host in ["client", "server", "near", "far", "ctl", "sw"] {
+            let _ = Command::new("ip").args(["netns", "delete", &self.ns(host)]).status();
+        }
+    }
+}
+
+fn write_key(path: &std::path::Path, secret: [u8; 32]) {
+    let hex: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(path, hex).unwrap();
+}
+
+fn document(side: Side, generation: u64) -> serde_json::Value {
+    let peer = side.peer();
+    let role = if side.host == "near" { "Ingress" } else { "Egress" };
+    serde_json::json!({
+        "version": "v1alpha1", "generation": generation, "hash": "",
+        "node": side.host, "pool": "default", "agentId": side.agent().to_string(),
+        "site": {"name": side.site, "id": side.site_id, "prefixes": [side.prefix]},
+        "interface": {"name": "net0", "address": format!("{}/24", side.address), "mac": mac(side.host), "mtu": 1500,
+                      "gateway": null, "hostName": "sosag0", "hostPort": 201},
+        "discovery": {"address": DISCOVERY, "mac": mac("ctl"), "beaconPort": 9875, "orderPort": 9876},
+        "streamPorts": {"first": 10000, "count": 8},
+        "peers": [{"site": peer.site, "siteID": peer.site_id, "prefixes": [peer.prefix],
+                   "agents": [{"id": peer.agent().to_string(), "node": peer.host, "address": peer.address,
+                               "firstStreamPort": 10000}]}],
+        "services": [{"id": "default/bulk", "role": role, "peer": peer.site, "setup": "Proactive",
+                      "from": [NEAR.prefix], "to": [FAR.prefix], "ports": [{"first": 5000, "last": 5999}],
+                      "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"}}],
+        "limits": {"sessions": 4096, "memoryMiB": 1024, "sessionMemoryMiB": 32},
+        "metricsAddress": "127.0.0.1:9465", "drainSeconds": 20
+    })
+}
+
+fn sealed(mut document: serde_json::Value) -> Vec<u8> {
+    document["hash"] = canonical::document_hash(document.to_string().as_bytes()).unwrap().into();
+    document.to_string().into_bytes()
+}
+
+/// A running agent; killed when it is dropped.
+pub(crate) struct Agent {
+    child: Child,
+    log: PathBuf,
+    metrics_ns: PathBuf,
+}
+
+impl Agent {
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Kills it as the kernel would for lack of memory.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub(crate) fn wait(&mut self) -> Option<i32> {
+        let mut status = None;
+        eventually("the agent ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap().code()
+    }
+
+    /// The value of a metric; labels belong to the name. `None` when the page or the line is not there.
+    pub(crate) fn metric(&self, name: &str) -> Option<u64> {
+        let page = self.page()?;
+        let line = page.lines().find(|line| line.split(' ').next() == Some(name))?;
+        line.split(' ').nth(1)?.parse().ok()
+    }
+
+    pub(crate) fn page(&self) -> Option<String> {
+        let ns = File::open(&self.metrics_ns).unwrap();
+        let read = std::thread::spawn(move || -> std::io::Result<String> {
+            setns(ns, CloneFlags::CLONE_NEWNET).unwrap();
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 9465));
+            let mut stream = TcpStream::connect(address)?;
+            stream.set_read_timeout(Some(PATIENCE))?;
+            stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")?;
+            let mut page = String::new();
+            stream.read_to_string(&mut page)?;
+            Ok(page)
+        });
+        read.join().unwrap().ok()
+    }
+
+    pub(crate) fn wait_metric(&self, name: &str, holds: impl Fn(u64) -> bool) -> u64 {
+        let mut value = None;
+        eventually(&format!("{name} is as it should be"), || {
+            value = self.metric(name);
+            value.is_some_and(&holds)
+        });
+        value.unwrap()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(&self.log).unwrap_or_default();
+            eprintln!("--- {}\n{log}", self.log.display());
+        }
+    }
+}
+
+/// Waits for something that comes about soon.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < deadline, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}

@@ -1,0 +1,157 @@
+//! A controller, played over the network by signed orders.
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use sos_wire::{
+    BootId, Congestion, ControllerId, EndReason, KeyId, Order, OrderBody, OrderHeader, Prepare, RefuseReason,
+    Role, SessionUuid, UnverifiedBeacon, UnverifiedOrder,
+};
+
+use crate::lab::{CLIENT, DISCOVERY, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, Side};
+use crate::wire::{content, digest, fetch_from, serve};
+
+const CONTROLLER: ControllerId = ControllerId(1);
+
+struct Controller {
+    socket: UdpSocket,
+    sequence: u64,
+}
+
+impl Controller {
+    fn new(lab: &Lab) -> Self {
+        let socket = lab.at("ctl", || UdpSocket::bind((DISCOVERY, 9876)).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+        Self { socket, sequence: 0 }
+    }
+
+    fn tell(&mut self, side: Side, body: OrderBody) {
+        self.sequence += 1;
+        let header = OrderHeader {
+            key_id: KeyId::new(1).unwrap(),
+            controller: CONTROLLER,
+            agent: side.agent(),
+            boot: BootId(1),
+            sequence: self.sequence,
+            time_ms: sos_agent::shared::unix_ms(),
+            reply_to: 0,
+        };
+        let key = side.site_key().order_to_agent(side.agent());
+        let datagram = Order { header, body }.encode(&key).unwrap();
+        self.socket.send_to(&datagram, (side.address, 9876)).unwrap();
+    }
+
+    /// The next order from a side that `wanted` picks out of all that come.
+    fn hear<T>(&self, side: Side, wanted: impl Fn(&Order) -> Option<T>) -> T {
+        let key = side.site_key().order_to_controller(side.agent());
+        let deadline = std::time::Instant::now() + PATIENCE;
+        let mut buffer = [0; 1500];
+        while std::time::Instant::now() < deadline {
+            let Ok((length, from)) = self.socket.recv_from(&mut buffer) else { continue };
+            if from != SocketAddr::from((side.address, 9876)) {
+                continue;
+            }
+            let order = UnverifiedOrder::parse(&buffer[..length]).unwrap().verify(&key).unwrap();
+            if let Some(found) = wanted(&order) {
+                return found;
+            }
+        }
+        panic!("the agent did not say it");
+    }
+}
+
+fn prepare(side: Side, session: SessionUuid, client_port: u16) -> Prepare {
+    Prepare {
+        session,
+        role: if side.host == "near" { Role::Ingress } else { Role::Egress },
+        streams: 0,
+        block_bytes: 0,
+        queue_bytes: 0,
+        lease_ms: 10_000,
+        client: std::net::SocketAddrV4::new(CLIENT, client_port),
+        server: std::net::SocketAddrV4::new(SERVER, SERVICE_PORT),
+        labels: 1,
+        congestion: Congestion::Auto,
+        peer: side.peer().agent(),
+        peer_address: side.peer().address,
+        peer_stream_port: 10_000,
+    }
+}
+
+#[test]
+fn a_prepared_session_is_reported_from_begin_to_end() {
+    const PORT: u16 = 41_922;
+    let lab = Lab::new();
+    let (_near, _far) = lab.agents();
+    let mut controller = Controller::new(&lab);
+    let session = SessionUuid(*b"a prepared flow!");
+    for side in [NEAR, FAR] {
+        controller.tell(side, OrderBody::Prepare(prepare(side, session, PORT)));
+        let ready =
+            |order: &Order| (order.body == OrderBody::Ready(session)).then_some(order.header.reply_to);
+        let sequence = controller.sequence;
+        assert_eq!(controller.hear(side, ready), sequence);
+    }
+    let reply = content(2, 200_000);
+    let expected = digest(&reply);
+    let _seen = serve(&lab, reply);
+    let got = lab.at("client", || fetch_from(PORT, &content(1, 100_000))).unwrap();
+    assert_eq!((got.error, got.digest), (None, expected));
+    for side in [NEAR, FAR] {
+        let ended = controller.hear(side, |order| match &order.body {
+            OrderBody::Ended(ended) if ended.session == session => Some(*ended),
+            _ => None,
+        });
+        assert_eq!(ended.reason, EndReason::Finished);
+        assert_eq!((ended.bytes_up, ended.bytes_down), (100_000, 200_000));
+        controller.tell(side, OrderBody::EndedAck(session));
+        let empty = |order: &Order| match &order.body {
+            OrderBody::SessionReport(report) => report.sessions.is_empty().then_some(()),
+            _ => None,
+        };
+        controller.hear(side, empty);
+    }
+}
+
+#[test]
+fn an_order_is_refused_with_its_reason() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    let mut controller = Controller::new(&lab);
+    let session = SessionUuid([5; 16]);
+    let mut foreign = prepare(NEAR, session, 1);
+    foreign.server.set_port(23);
+    controller.tell(NEAR, OrderBody::Prepare(foreign));
+    let refused = |order: &Order| match order.body {
+        OrderBody::Refused(of, reason) if of == session => Some(reason),
+        _ => None,
+    };
+    assert_eq!(controller.hear(NEAR, refused), RefuseReason::NotPermitted);
+    // Signed with the other site's key: dropped and counted, not answered.
+    let mut forged = FAR;
+    forged.address = NEAR.address;
+    controller.tell(forged, OrderBody::Release(session));
+    near.wait_metric("sos_agent_orders_dropped_total{reason=\"agent\"}", |dropped| dropped == 1);
+}
+
+#[test]
+fn beacons_come_to_the_discovery_address() {
+    let lab = Lab::new();
+    let socket = lab.at("ctl", || UdpSocket::bind((DISCOVERY, 9875)).unwrap());
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let _near = lab.agent(NEAR);
+    let mut buffer = [0; 600];
+    let mut earlier = 0;
+    for _ in 0..2 {
+        let (length, from) = socket.recv_from(&mut buffer).unwrap();
+        assert_eq!(from.ip(), NEAR.address);
+        let beacon = UnverifiedBeacon::parse(&buffer[..length]).unwrap();
+        let beacon = beacon.verify(&NEAR.site_key().beacon(NEAR.agent())).unwrap();
+        assert_eq!((beacon.agent, beacon.site.0), (NEAR.agent(), NEAR.site_id));
+        assert_eq!((beacon.name.as_str(), beacon.service_types[0].as_str()), ("near", "tcp-parallel"));
+        assert_eq!(beacon.mac.to_string(), "02:53:00:00:01:01");
+        assert!(beacon.willing && !beacon.draining);
+        assert!(beacon.sequence > earlier);
+        earlier = beacon.sequence;
+    }
+}
