@@ -1,0 +1,134 @@
+"""Objects and what admission says about them, as data: `sos_compile.admit` is tested against it here, a real API server can be by the same table.
+
+A row: (name, kind, spec, path that must be named, a piece of the message), the last two None for objects that are right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SELECT = {"nodeSelector": {"matchLabels": {"sos.network/site": "a"}}}
+WAN0 = {"name": "wan0", "base": True}
+ENDS = {"from": {"site": "a"}, "to": {"site": "b"}}
+LINK = {"a": {"site": "a", "uplink": "wan0"}, "b": {"site": "b", "uplink": "wan0"}}
+
+Row = tuple[str, str, dict[str, Any], str | None, str | None]
+
+SITES: list[Row] = [
+    ("transit", "SosSite", SELECT, None, None),
+    ("overlay with uplinks", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"uplinks": [{"name": "wan1"}]}}, None, None),
+    ("remote", "SosSite", {"remote": True, "siteID": 7, "prefixes": ["10.2.0.0/16"]}, None, None),
+    ("switches", "SosSite", {"datapaths": [{"dpid": "00000000000000ff"}]}, None, None),
+    ("full", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "gateway": "10.1.0.1/16",
+        "network": {"mtu": 9000, "ipam": {"type": "whereabouts", "range": "10.1.0.0/17"}, "routes": [{"to": "10.0.0.0/8"}]},
+        "services": {"namespaces": "Selector", "selector": {"matchLabels": {"team": "x"}}}, "controllers": [{"name": "a"}, {"name": "b"}]}, None, None),
+    ("nothing said", "SosSite", {}, "spec", "a site needs spec.nodeSelector"),
+    ("remote and nodes", "SosSite", {**SELECT, "remote": True, "siteID": 7}, "spec", "remove spec.nodeSelector"),
+    ("remote without id", "SosSite", {"remote": True}, "spec", "needs spec.siteID"),
+    ("id too large", "SosSite", {**SELECT, "siteID": 65536}, "spec.siteID", "65535"),
+    ("id zero", "SosSite", {**SELECT, "siteID": 0}, "spec.siteID", "1"),
+    ("empty selector", "SosSite", {"nodeSelector": {}}, "spec.nodeSelector", "every node"),
+    ("expression without values", "SosSite", {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "In"}]}},
+        "spec.nodeSelector.matchExpressions[0]", "values are required"),
+    ("expression with values", "SosSite", {"nodeSelector": {"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["x"]}]}},
+        "spec.nodeSelector.matchExpressions[0]", "values are required"),
+    ("host bits", "SosSite", {**SELECT, "prefixes": ["10.1.0.5/16"]}, "spec.prefixes[0]", "host bits"),
+    ("not a prefix", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/99"]}, "spec.prefixes[0]", "cidr"),
+    ("an address", "SosSite", {**SELECT, "prefixes": ["10.1.0.0"]}, "spec.prefixes[0]", "cidr"),
+    ("IPv6", "SosSite", {**SELECT, "prefixes": ["2001:db8::/32"]}, "spec.prefixes[0]", "only IPv4"),
+    ("prefix twice", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16", "10.1.0.0/16"]}, "spec.prefixes[1]", None),
+    ("too many prefixes", "SosSite", {**SELECT, "prefixes": [f"10.{i}.0.0/16" for i in range(65)]}, "spec.prefixes", "64"),
+    ("uplinks missing", "SosSite", {**SELECT, "wan": {"type": "Uplinks"}}, "spec.wan", "at least one"),
+    ("no base uplink", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"type": "Uplinks", "uplinks": [{"name": "wan0"}]}},
+        "spec", "exactly one uplink"),
+    ("two base uplinks", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "wan": {"type": "Uplinks", "uplinks": [WAN0, {"name": "wan1", "base": True}]}},
+        "spec", "exactly one uplink"),
+    ("base uplink of an overlay", "SosSite", {**SELECT, "wan": {"uplinks": [WAN0]}}, "spec.wan", "no uplink may"),
+    ("uplink twice", "SosSite", {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{"name": "wan0"}, {"name": "wan0"}]}}, "spec.wan.uplinks[1]", None),
+    ("long uplink", "SosSite", {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{"name": "w" * 16}]}}, "spec.wan.uplinks[0].name", "15"),
+    ("odd uplink", "SosSite", {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{"name": "a b"}]}}, "spec.wan.uplinks[0].name", None),
+    ("unknown wan", "SosSite", {**SELECT, "wan": {"type": "Pigeons"}}, "spec.wan.type", "Pigeons"),
+    ("gateway of a transit site", "SosSite", {**SELECT, "gateway": "10.1.0.1/16"}, "spec", "transit site"),
+    ("IPv6 gateway", "SosSite", {**SELECT, "prefixes": ["10.1.0.0/16"], "gateway": "2001:db8::1/64"}, "spec.gateway", "IPv4"),
+    ("mtu too small", "SosSite", {**SELECT, "network": {"mtu": 576}}, "spec.network.mtu", "1280"),
+    ("subnet with host bits", "SosSite", {**SELECT, "network": {"subnet": "10.0.0.1/24"}}, "spec.network.subnet", "host bits"),
+    ("route with host bits", "SosSite", {**SELECT, "network": {"routes": [{"to": "10.0.0.1/8"}]}}, "spec.network.routes[0].to", "host bits"),
+    ("next hop that is none", "SosSite", {**SELECT, "network": {"routes": [{"to": "10.0.0.0/8", "via": "10.0.0.300"}]}}, "spec.network.routes[0].via", "ipv4"),
+    ("selector without need", "SosSite", {**SELECT, "services": {"namespaces": "All", "selector": {}}}, "spec.services", "selector is required"),
+    ("selector missing", "SosSite", {**SELECT, "services": {"namespaces": "Selector"}}, "spec.services", "selector is required"),
+    ("no controllers", "SosSite", {**SELECT, "controllers": []}, "spec.controllers", "1"),
+    ("controller twice", "SosSite", {**SELECT, "controllers": [{"name": "a"}, {"name": "a"}]}, "spec.controllers[1]", None),
+    ("short dpid", "SosSite", {"datapaths": [{"dpid": "ff"}]}, "spec.datapaths[0].dpid", None),
+    ("no datapaths", "SosSite", {"datapaths": []}, "spec.datapaths", "1"),
+    ("wrong type", "SosSite", {**SELECT, "remote": "yes"}, "spec.remote", "boolean"),
+    ("unknown field", "SosSite", {**SELECT, "prefix": ["10.1.0.0/16"]}, "spec.prefix", "unknown field"),
+]
+
+SERVICES: list[Row] = [
+    ("least", "SosService", ENDS, None, None),
+    ("prefixes only", "SosService", {"from": {"prefixes": ["10.1.0.0/24"]}, "to": {"site": "b"}}, None, None),
+    ("full", "SosService", {**ENDS, "ports": [{"port": 22}, {"port": 5000, "endPort": 5999}], "mode": "Observe", "percent": 50, "setup": "Proactive",
+        "priority": 7, "transport": {"streams": 16, "congestionControl": "BBR", "blockKiB": 64, "queueMiB": 8}, "paths": {"mode": "Disjoint", "max": 2}},
+        None, None),
+    ("streams by number", "SosService", {**ENDS, "transport": {"streams": 128}}, None, None),
+    ("too many streams", "SosService", {**ENDS, "transport": {"streams": 129}}, "spec.transport.streams", "from 1 to 128"),
+    ("no streams", "SosService", {**ENDS, "transport": {"streams": 0}}, "spec.transport.streams", "from 1 to 128"),
+    ("streams in words", "SosService", {**ENDS, "transport": {"streams": "many"}}, "spec.transport.streams", "from 1 to 128"),
+    ("same site", "SosService", {"from": {"site": "a"}, "to": {"site": "a"}}, "spec", "must differ"),
+    ("no to", "SosService", {"from": {"site": "a"}}, "spec.to", None),
+    ("nowhere", "SosService", {"from": {}, "to": {"site": "b"}}, "spec.from", "name a site"),
+    ("host bits", "SosService", {"from": {"site": "a", "prefixes": ["10.1.0.5/16"]}, "to": {"site": "b"}}, "spec.from.prefixes[0]", "host bits"),
+    ("range backwards", "SosService", {**ENDS, "ports": [{"port": 90, "endPort": 80}]}, "spec.ports[0].endPort", "must not be less"),
+    ("port zero", "SosService", {**ENDS, "ports": [{"port": 0}]}, "spec.ports[0].port", "1"),
+    ("port too large", "SosService", {**ENDS, "ports": [{"port": 65536}]}, "spec.ports[0].port", "65535"),
+    ("port missing", "SosService", {**ENDS, "ports": [{"endPort": 80}]}, "spec.ports[0].port", None),
+    ("port by name", "SosService", {**ENDS, "ports": [{"port": "http"}]}, "spec.ports[0].port", "integer"),
+    ("over a hundred", "SosService", {**ENDS, "percent": 101}, "spec.percent", "100"),
+    ("unknown mode", "SosService", {**ENDS, "mode": "Drop"}, "spec.mode", "Drop"),
+    ("typo", "SosService", {**ENDS, "transprt": {"streams": 8}}, "spec.transprt", "unknown field"),
+    ("deep typo", "SosService", {**ENDS, "ports": [{"port": 80, "endport": 90}]}, "spec.ports[0].endport", "unknown field"),
+]
+
+OTHERS: list[Row] = [
+    ("least", "SosAgent", {}, None, None),
+    ("full", "SosAgent", {"siteSelector": {"matchExpressions": [{"key": "tier", "operator": "NotIn", "values": ["x"]}]}, "attach": "Host",
+        "limits": {"sessions": 10, "memoryMiB": 64, "sessionMemoryMiB": 8}, "drainSeconds": 0, "image": "registry.example/agent:1",
+        "resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"cpu": 2}}}, None, None),
+    ("session larger than agent", "SosAgent", {"limits": {"memoryMiB": 64, "sessionMemoryMiB": 65}}, "spec.limits", "lower sessionMemoryMiB"),
+    ("external and attached", "SosAgent", {"attach": "Multus", "external": {"addresses": ["10.0.0.1"]}}, "spec", "external agents"),
+    ("odd quantity", "SosAgent", {"resources": {"limits": {"cpu": "lots"}}}, "spec.resources.limits.cpu", None),
+    ("image with a space", "SosAgent", {"image": "a b"}, "spec.image", None),
+    ("least", "SosController", {}, None, None),
+    ("external", "SosController", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, None, None),
+    ("external, pushed", "SosController", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"], "apiURL": "http://192.0.2.1:8080",
+        "tokenSecretName": "t"}}, None, None),
+    ("external without endpoints", "SosController", {"type": "External"}, "spec", "spec.external is required"),
+    ("managed with endpoints", "SosController", {"external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, "spec", "spec.external is required"),
+    ("external with an image", "SosController", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}, "image": "x"}, "spec", "not run here"),
+    ("token missing", "SosController", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"], "apiURL": "http://192.0.2.1"}},
+        "spec.external", "go together"),
+    ("endpoint by name", "SosController", {"type": "External", "external": {"endpoints": ["tcp:controller:6653"]}}, "spec.external.endpoints[0]", None),
+    ("link", "SosLink", {**LINK, "cost": 5, "capacityMbps": 1000}, None, None),
+    ("link to itself", "SosLink", {**LINK, "b": {"site": "a", "uplink": "wan1"}}, "spec", "two different sites"),
+    ("free link", "SosLink", {**LINK, "cost": 0}, "spec.cost", "1"),
+]
+
+TABLE: list[Row] = SITES + SERVICES + OTHERS
+
+CHANGES: list[tuple[str, str, dict[str, Any], dict[str, Any], str | None]] = [
+    ("same id", "SosSite", {**SELECT, "siteID": 7}, {**SELECT, "siteID": 7, "prefixes": ["10.1.0.0/16"]}, None),
+    ("another id", "SosSite", {**SELECT, "siteID": 7}, {**SELECT, "siteID": 8}, "immutable"),
+    ("id taken away", "SosSite", {**SELECT, "siteID": 7}, SELECT, "immutable"),
+    ("id added", "SosSite", SELECT, {**SELECT, "siteID": 7}, "immutable"),
+    ("controller moved out", "SosController", {}, {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}}, "immutable"),
+    ("link moved", "SosLink", LINK, {**LINK, "a": {"site": "c", "uplink": "wan0"}}, "immutable"),
+    ("link dearer", "SosLink", LINK, {**LINK, "cost": 20}, None),
+    ("service moved", "SosService", ENDS, {**ENDS, "to": {"site": "c"}}, None),
+]
+"""(name, kind, spec before, spec after, a piece of the message or None if the change is allowed)"""
+
+
+def build(kind: str, spec: dict[str, Any], name: str = "probe") -> dict[str, Any]:
+    """Return an object of a row."""
+    metadata = {"name": name, **({"namespace": "default"} if kind == "SosService" else {})}
+    return {"apiVersion": "sos.network/v1alpha1", "kind": kind, "metadata": metadata, "spec": spec}
