@@ -1,0 +1,138 @@
+//! How far the peer may send (frame.md clause 9).
+//!
+//! Credit is an absolute limit: the offset up to which the peer may send. It is what the host has taken plus the window, so a host that
+//! stops reading stops the peer after one window and no earlier, and the receiver never holds more than it granted.
+//!
+//! The window has to cover the path: rate times round trip, and about as much again for blocks that wait behind a lost one. It starts at
+//! what the protocol allows before anything was heard and grows when the host takes half of it within about one round trip: then the
+//! sender would soon have been stopped by the window and not by the path. Growing by four up to 4 MiB lets the window run ahead of the
+//! slow start of the streams, which doubles each round trip; above that it doubles.
+
+use std::time::{Duration, Instant};
+
+use sos_wire::frame::INITIAL_CREDIT;
+
+use crate::budget::Reservation;
+
+/// Below this window a single growth multiplies by four, above by two.
+const EAGER_BELOW: u64 = 4 << 20;
+/// Added to the round trip when growth is judged: on short paths the host's own turns take longer than the path.
+const SLACK: Duration = Duration::from_millis(10);
+
+/// The window of one direction at its receiver.
+#[derive(Debug)]
+pub struct Window {
+    size: u64,
+    max: u64,
+    limit: u64,
+    rtt: Duration,
+    epoch: Option<Epoch>,
+    reservation: Reservation,
+}
+
+/// What the host has taken since a point in time.
+#[derive(Debug, Clone, Copy)]
+struct Epoch {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Window {
+    /// Bytes a window begins with, to be reserved by the caller.
+    pub const INITIAL: usize = INITIAL_CREDIT as usize;
+
+    /// A window of the initial size that may grow to `max` bytes out of the budget of `reservation`, which covers the initial size.
+    pub fn new(max: usize, rtt: Duration, reservation: Reservation) -> Self {
+        let max = (max as u64).max(INITIAL_CREDIT);
+        Self { size: INITIAL_CREDIT, max, limit: INITIAL_CREDIT, rtt, epoch: None, reservation }
+    }
+
+    /// The limit granted so far.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The current size.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The round trip time of the streams, as measured last.
+    pub fn set_rtt(&mut self, rtt: Duration) {
+        self.rtt = rtt;
+    }
+
+    /// The host has taken `n` more bytes, `delivered` in all.
+    pub fn handle_delivered(&mut self, n: u64, delivered: u64, now: Instant) {
+        let horizon = self.rtt * 2 + SLACK;
+        let mut epoch = self.epoch.take().filter(|e| now.saturating_duration_since(e.since) <= horizon);
+        let bytes = epoch.get_or_insert(Epoch { since: now, bytes: 0 }).bytes + n;
+        if bytes >= self.size / 2 {
+            self.grow();
+        } else {
+            self.epoch = epoch.map(|e| Epoch { bytes, ..e });
+        }
+        self.limit = self.limit.max(delivered + self.size);
+    }
+
+    fn grow(&mut self) {
+        let factor = if self.size < EAGER_BELOW { 4 } else { 2 };
+        let size = (self.size * factor).min(self.max);
+        let total = usize::try_from(size).expect("max came from a usize");
+        if size > self.size && self.reservation.grow_to(total) {
+            self.size = size;
+        }
+    }
+
+    /// Checks what the comments promise. For tests.
+    pub fn assert_invariants(&self, delivered: u64) {
+        assert!(self.size <= self.max, "the window stays below its maximum");
+        assert!(self.limit <= delivered + self.size, "no more than one window is granted ahead");
+        assert!(self.size <= self.reservation.bytes() as u64, "the window is reserved");
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn window(budget: usize) -> Window {
+        Window::new(32 << 20, 100 * MS, Budget::new(budget).reserve(Window::INITIAL).unwrap())
+    }
+
+    #[test]
+    fn a_host_that_keeps_up_gets_a_window_that_covers_the_path() {
+        // 62.5 MB/s over 100 ms: 6.25 MB are under way, delivered in steps of 1 ms.
+        let (mut window, mut now, mut delivered) = (window(1 << 30), Instant::now(), 0);
+        for _ in 0..1000 {
+            delivered += 62_500;
+            window.handle_delivered(62_500, delivered, now);
+            now += MS;
+        }
+        assert!((16 << 20..=32 << 20).contains(&window.size()), "{}", window.size());
+        window.assert_invariants(delivered);
+    }
+
+    #[test]
+    fn a_slow_host_keeps_the_small_window() {
+        let (mut window, mut now, mut delivered) = (window(1 << 30), Instant::now(), 0);
+        for _ in 0..1000 {
+            delivered += 500;
+            window.handle_delivered(500, delivered, now);
+            now += MS;
+        }
+        assert_eq!(window.size(), INITIAL_CREDIT);
+        assert_eq!(window.limit(), delivered + INITIAL_CREDIT);
+    }
+
+    #[test]
+    fn an_empty_budget_stops_growth_and_nothing_else() {
+        let (mut window, now) = (window(Window::INITIAL + 100), Instant::now());
+        window.handle_delivered(INITIAL_CREDIT, INITIAL_CREDIT, now);
+        assert_eq!((window.size(), window.limit()), (INITIAL_CREDIT, 2 * INITIAL_CREDIT));
+    }
+}

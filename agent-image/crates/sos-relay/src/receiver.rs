@@ -1,0 +1,178 @@
+//! The receiving half of a session: bytes of the peer on their way to the local host.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sos_wire::Body;
+
+use crate::credit::Window;
+use crate::reorder::ReorderBuffer;
+
+/// How long an acknowledgement waits for more to acknowledge. It delays nothing that the hosts see: only what the sender keeps.
+const ACK_DELAY: Duration = Duration::from_millis(20);
+/// An acknowledgement is due at once after this share of the window, inside these bounds: often enough that the sender is never stopped
+/// for want of news, rarely enough to cost nothing.
+const ACK_SHARE: u64 = 8;
+const ACK_MIN: u64 = 32 << 10;
+const ACK_MAX: u64 = 256 << 10;
+
+/// The peer broke the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Violation;
+
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    reorder: ReorderBuffer,
+    window: Window,
+    /// Length of the direction, once known.
+    end: Option<u64>,
+    /// The host has been told of the end.
+    ended: bool,
+    /// What the last acknowledgement said.
+    acked: u64,
+    advertised: u64,
+    ack_at: Option<Instant>,
+    ack_now: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(window: Window) -> Self {
+        let advertised = window.limit();
+        Self {
+            reorder: ReorderBuffer::default(),
+            window,
+            end: None,
+            ended: false,
+            acked: 0,
+            advertised,
+            ack_at: None,
+            ack_now: false,
+        }
+    }
+
+    pub(crate) fn handle_data(
+        &mut self,
+        offset: u64,
+        payload: &Bytes,
+        now: Instant,
+    ) -> Result<(), Violation> {
+        let end = offset + payload.len() as u64;
+        if end > self.window.limit() || self.end.is_some_and(|fin| end > fin) {
+            return Err(Violation);
+        }
+        self.reorder.insert(offset, payload).map_err(|_| Violation)?;
+        self.schedule_ack(now);
+        Ok(())
+    }
+
+    pub(crate) fn handle_fin(&mut self, offset: u64, now: Instant) -> Result<(), Violation> {
+        if self.end.is_some_and(|end| end != offset)
+            || offset < self.reorder.highest()
+            || offset > self.window.limit()
+        {
+            return Err(Violation);
+        }
+        self.end = Some(offset);
+        self.schedule_ack(now);
+        Ok(())
+    }
+
+    pub(crate) fn ready(&self) -> impl Iterator<Item = &Bytes> {
+        self.reorder.ready()
+    }
+
+    pub(crate) fn handle_delivered(&mut self, n: usize, now: Instant) {
+        self.reorder.consume(n);
+        self.window.handle_delivered(n as u64, self.reorder.delivered(), now);
+        self.schedule_ack(now);
+    }
+
+    /// Says once that the host has been given everything.
+    pub(crate) fn poll_end(&mut self) -> bool {
+        let at_end = !self.ended && self.end == Some(self.reorder.delivered());
+        self.ended |= at_end;
+        at_end
+    }
+
+    /// What has been acknowledged may have been lost.
+    pub(crate) fn repeat_ack(&mut self) {
+        self.ack_now = true;
+    }
+
+    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
+        self.window.set_rtt(rtt);
+    }
+
+    /// An acknowledgement that has waited long enough becomes due, and its deadline is over: it may have to wait for a stream.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.ack_now |= self.ack_at.take_if(|at| *at <= now).is_some();
+    }
+
+    pub(crate) fn ack_is_due(&self) -> bool {
+        self.ack_now
+    }
+
+    pub(crate) fn ack_deadline(&self) -> Option<Instant> {
+        self.ack_at
+    }
+
+    /// The acknowledgement as of now.
+    pub(crate) fn next_ack(&mut self) -> Body {
+        (self.acked, self.advertised) = (self.arrived(), self.window.limit());
+        (self.ack_at, self.ack_now) = (None, false);
+        Body::Ack { offset: self.acked, credit: self.advertised }
+    }
+
+    /// The limit granted so far, for Open and Opened.
+    pub(crate) fn limit(&self) -> u64 {
+        self.window.limit()
+    }
+
+    pub(crate) fn window_size(&self) -> u64 {
+        self.window.size()
+    }
+
+    pub(crate) fn delivered(&self) -> u64 {
+        self.reorder.delivered()
+    }
+
+    pub(crate) fn reorder_bytes(&self) -> u64 {
+        self.reorder.pending_bytes()
+    }
+
+    /// The host has been given everything and the peer has been told.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.ended && self.end.is_some_and(|end| self.acked == end + 1) && !self.ack_now
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.reorder.clear();
+        (self.ack_at, self.ack_now) = (None, false);
+    }
+
+    /// What an acknowledgement says now: the end counts as one more byte (frame.md clause 8).
+    fn arrived(&self) -> u64 {
+        let arrived = self.reorder.arrived();
+        arrived + u64::from(self.end == Some(arrived))
+    }
+
+    fn schedule_ack(&mut self, now: Instant) {
+        let (arrived, limit) = (self.arrived(), self.window.limit());
+        if arrived == self.acked && limit == self.advertised {
+            return;
+        }
+        let step = (self.window.size() / ACK_SHARE).clamp(ACK_MIN, ACK_MAX);
+        let at_end = self.end.is_some_and(|end| arrived > end);
+        self.ack_now |= at_end && arrived > self.acked;
+        self.ack_now |= arrived - self.acked >= step || limit - self.advertised >= step;
+        self.ack_at.get_or_insert(now + ACK_DELAY);
+    }
+
+    pub(crate) fn assert_invariants(&self) {
+        self.reorder.assert_invariants();
+        self.window.assert_invariants(self.reorder.delivered());
+        assert!(self.reorder.highest() <= self.window.limit(), "nothing beyond the granted limit is held");
+        assert!(self.reorder.bytes() <= self.window.size(), "no more than the window is held");
+        assert!(self.acked <= self.arrived(), "nothing is acknowledged before it has arrived");
+    }
+}

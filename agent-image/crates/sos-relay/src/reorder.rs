@@ -1,0 +1,232 @@
+//! Putting blocks in order (thesis 3.6).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bytes::{Bytes, BytesMut};
+use thiserror::Error;
+
+/// Most pieces behind a gap. A sender that cuts 32 MiB into blocks of the smallest size stays well below; a hostile one that sends single
+/// bytes with gaps would otherwise make each cost a hundred.
+pub const MAX_PIECES: usize = 65_536;
+/// Neighbours behind a gap are joined up to this size, so that a chatty host does not use up [`MAX_PIECES`].
+const JOIN_LIMIT: usize = 8 << 10;
+
+/// More than [`MAX_PIECES`] pieces behind a gap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("too many pieces behind a gap")]
+pub struct TooManyPieces;
+
+/// Holds what arrives until everything before it has.
+///
+/// It is bounded in bytes by the caller, who refuses blocks beyond the credit it has granted, and in pieces by [`MAX_PIECES`].
+#[derive(Debug, Default)]
+pub struct ReorderBuffer {
+    /// In order, waiting for the host.
+    ready: VecDeque<Bytes>,
+    ready_bytes: u64,
+    /// First offset the host has not taken.
+    delivered: u64,
+    /// Behind a gap, by offset; disjoint, none starts at or before `arrived`.
+    pending: BTreeMap<u64, Bytes>,
+    pending_bytes: u64,
+}
+
+impl ReorderBuffer {
+    /// Takes a block. What is there already is dropped from it.
+    ///
+    /// # Errors
+    /// [`TooManyPieces`]; the block has then not been taken whole.
+    pub fn insert(&mut self, offset: u64, block: &Bytes) -> Result<(), TooManyPieces> {
+        let end = offset + block.len() as u64;
+        let mut start = offset.max(self.arrived());
+        if let Some((&at, piece)) = self.pending.range(..=start).next_back() {
+            start = start.max(at + piece.len() as u64);
+        }
+        while start < end {
+            let next =
+                self.pending.range(start..end).next().map(|(&at, piece)| (at, at + piece.len() as u64));
+            let stop = next.map_or(end, |(at, _)| at);
+            if start < stop {
+                self.place(start, block.slice(index(start - offset)..index(stop - offset)))?;
+            }
+            start = next.map_or(end, |(_, after)| after);
+        }
+        self.join_ready();
+        Ok(())
+    }
+
+    /// What the host may be given, in order.
+    pub fn ready(&self) -> impl Iterator<Item = &Bytes> {
+        self.ready.iter()
+    }
+
+    /// The host has taken `n` bytes of [`Self::ready`].
+    ///
+    /// # Panics
+    /// If there were not so many.
+    pub fn consume(&mut self, n: usize) {
+        assert!(n as u64 <= self.ready_bytes, "consumed {n} of {} ready bytes", self.ready_bytes);
+        self.ready_bytes -= n as u64;
+        self.delivered += n as u64;
+        let mut left = n;
+        while let Some(front) = self.ready.front_mut().filter(|_| left > 0) {
+            if front.len() > left {
+                let _ = front.split_to(left);
+                break;
+            }
+            left -= front.len();
+            self.ready.pop_front();
+        }
+    }
+
+    /// Everything before this offset has been taken by the host.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    /// Everything before this offset has arrived.
+    pub fn arrived(&self) -> u64 {
+        self.delivered + self.ready_bytes
+    }
+
+    /// The end of the last byte held or delivered.
+    pub fn highest(&self) -> u64 {
+        self.pending.last_key_value().map_or(self.arrived(), |(at, piece)| at + piece.len() as u64)
+    }
+
+    /// Bytes behind a gap.
+    pub fn pending_bytes(&self) -> u64 {
+        self.pending_bytes
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.ready_bytes + self.pending_bytes
+    }
+
+    /// Forgets what it holds.
+    pub fn clear(&mut self) {
+        *self = Self { delivered: self.delivered, ..Self::default() };
+    }
+
+    /// Puts a piece that overlaps nothing where it belongs.
+    fn place(&mut self, at: u64, piece: Bytes) -> Result<(), TooManyPieces> {
+        let len = piece.len() as u64;
+        if at == self.arrived() {
+            self.ready.push_back(piece);
+            self.ready_bytes += len;
+            return Ok(());
+        }
+        self.pending_bytes += len;
+        if let Some((&before, neighbour)) = self.pending.range_mut(..at).next_back()
+            && before + neighbour.len() as u64 == at
+            && neighbour.len() + piece.len() <= JOIN_LIMIT
+        {
+            let mut joined = BytesMut::with_capacity(neighbour.len() + piece.len());
+            joined.extend_from_slice(neighbour);
+            joined.extend_from_slice(&piece);
+            *neighbour = joined.freeze();
+            return Ok(());
+        }
+        self.pending.insert(at, piece);
+        if self.pending.len() > MAX_PIECES { Err(TooManyPieces) } else { Ok(()) }
+    }
+
+    /// Moves what is not behind a gap any more.
+    fn join_ready(&mut self) {
+        while let Some(first) = self.pending.first_entry() {
+            if *first.key() != self.delivered + self.ready_bytes {
+                break;
+            }
+            let piece = first.remove();
+            self.pending_bytes -= piece.len() as u64;
+            self.ready_bytes += piece.len() as u64;
+            self.ready.push_back(piece);
+        }
+    }
+
+    /// Checks what the comments promise. For tests.
+    pub fn assert_invariants(&self) {
+        assert_eq!(
+            self.ready.iter().map(|b| b.len() as u64).sum::<u64>(),
+            self.ready_bytes,
+            "ready bytes are counted"
+        );
+        assert_eq!(
+            self.pending.values().map(|b| b.len() as u64).sum::<u64>(),
+            self.pending_bytes,
+            "pending bytes are counted"
+        );
+        assert!(self.ready.iter().all(|b| !b.is_empty()), "no empty pieces");
+        let mut end = self.arrived();
+        for (at, piece) in &self.pending {
+            assert!(*at > self.arrived() && *at >= end, "pieces are disjoint and behind a gap");
+            end = at + piece.len() as u64;
+        }
+    }
+}
+
+fn index(n: u64) -> usize {
+    usize::try_from(n).expect("a position inside a block")
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn take(buffer: &mut ReorderBuffer, n: usize) -> Vec<u8> {
+        let all: Vec<u8> = buffer.ready().flat_map(|b| b.iter().copied()).collect();
+        let n = n.min(all.len());
+        buffer.consume(n);
+        all[..n].to_vec()
+    }
+
+    #[test]
+    fn small_neighbours_behind_a_gap_are_joined() {
+        let mut buffer = ReorderBuffer::default();
+        for at in 1..5000u64 {
+            buffer.insert(at, &Bytes::from_static(b"x")).unwrap();
+        }
+        assert_eq!((buffer.pending.len(), buffer.pending_bytes()), (1, 4999));
+        buffer.insert(0, &Bytes::from_static(b"y")).unwrap();
+        assert_eq!((buffer.arrived(), buffer.pending_bytes()), (5000, 0));
+    }
+
+    #[test]
+    fn too_many_pieces_are_an_error() {
+        let mut buffer = ReorderBuffer::default();
+        let mut piece = |i: usize| buffer.insert(2 * i as u64 + 1, &Bytes::from_static(b"x"));
+        assert!((0..MAX_PIECES).all(|i| piece(i).is_ok()));
+        assert_eq!(piece(MAX_PIECES), Err(TooManyPieces));
+    }
+
+    proptest! {
+        /// Against the plain text: whatever the order, overlaps and repeats, what comes out is a prefix, and all of it in the end.
+        #[test]
+        fn delivers_prefixes(
+            len in 1usize..4000,
+            cuts in prop::collection::vec((any::<prop::sample::Index>(), 1usize..600), 0..80),
+            takes in prop::collection::vec(0usize..900, 1..20),
+        ) {
+            let text: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+            let (mut buffer, mut out) = (ReorderBuffer::default(), Vec::new());
+            let mut takes = takes.iter().cycle();
+            for (at, size) in &cuts {
+                let at = at.index(len);
+                let block = &text[at..(at + size).min(len)];
+                buffer.insert(at as u64, &Bytes::copy_from_slice(block)).unwrap();
+                buffer.assert_invariants();
+                out.extend(take(&mut buffer, *takes.next().unwrap()));
+                prop_assert_eq!(out.len() as u64, buffer.delivered());
+                prop_assert!(text.starts_with(&out));
+            }
+            buffer.insert(0, &Bytes::from(text.clone())).unwrap();
+            out.extend(take(&mut buffer, len));
+            prop_assert_eq!(&out, &text);
+            prop_assert_eq!(buffer.bytes(), 0);
+            buffer.assert_invariants();
+        }
+    }
+}

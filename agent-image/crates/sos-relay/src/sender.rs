@@ -1,0 +1,272 @@
+//! The sending half of a session: bytes of the local host on their way to the peer.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use bytes::Bytes;
+use sos_wire::Body;
+use sos_wire::frame::INITIAL_CREDIT;
+
+use crate::budget::Reservation;
+use crate::scheduler::StreamId;
+
+/// Bytes a sender may hold without having reserved them, so that a session moves even when the budget is used up.
+pub(crate) const FLOOR: usize = 64 << 10;
+/// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
+const UNSENT_BLOCKS: usize = 4;
+/// A block is not cut below this just because credit ends there, as long as an acknowledgement is on its way (silly window, RFC 9293 3.8.6.2).
+const MIN_CUT: u64 = 16 << 10;
+
+/// A block that was sent and is kept until acknowledged.
+#[derive(Debug)]
+struct Block {
+    offset: u64,
+    payload: Bytes,
+    stream: StreamId,
+}
+
+impl Block {
+    fn end(&self) -> u64 {
+        self.offset + self.payload.len() as u64
+    }
+}
+
+/// The end of the direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fin {
+    /// The host may send more.
+    Open,
+    /// The host has ended; to be sent once all bytes are.
+    Due,
+    /// Sent on this stream.
+    Sent(StreamId),
+    /// The peer has taken it.
+    Acknowledged,
+}
+
+/// The peer claims to have what was never sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ImpossibleAck;
+
+#[derive(Debug)]
+pub(crate) struct Sender {
+    /// Sent, by offset; the first may be acknowledged in part.
+    blocks: VecDeque<Block>,
+    /// Offsets of blocks whose stream died.
+    lost: BTreeSet<u64>,
+    /// From the host, never sent.
+    unsent: VecDeque<Bytes>,
+    unsent_bytes: usize,
+    acknowledged: u64,
+    sent: u64,
+    credit: u64,
+    block: usize,
+    fin: Fin,
+    /// Fin was sent once, be it on a stream that died since: the peer may have it.
+    fin_told: bool,
+    stalled: bool,
+    hold: usize,
+    max_hold: usize,
+    reservation: Reservation,
+    pub(crate) resent_frames: u64,
+    pub(crate) credit_stalls: u64,
+}
+
+impl Sender {
+    pub(crate) fn new(block: usize, max_hold: usize, reservation: Reservation) -> Self {
+        Self {
+            blocks: VecDeque::new(),
+            lost: BTreeSet::new(),
+            unsent: VecDeque::new(),
+            unsent_bytes: 0,
+            acknowledged: 0,
+            sent: 0,
+            credit: INITIAL_CREDIT,
+            block,
+            fin: Fin::Open,
+            fin_told: false,
+            stalled: false,
+            hold: FLOOR,
+            max_hold: max_hold.max(FLOOR),
+            reservation,
+            resent_frames: 0,
+            credit_stalls: 0,
+        }
+    }
+
+    /// How many bytes of the host it takes now. Grows its share of the budget when that is what limits it.
+    pub(crate) fn room(&mut self) -> usize {
+        let uncut = (UNSENT_BLOCKS * self.block).saturating_sub(self.unsent_bytes);
+        if self.fin != Fin::Open || uncut < self.block {
+            return 0;
+        }
+        if self.held() + uncut > self.hold {
+            let total = (self.hold * 2).min(self.max_hold);
+            if total > self.hold && self.reservation.grow_to(total) {
+                self.hold = total;
+            }
+        }
+        uncut.min(self.hold.saturating_sub(self.held()))
+    }
+
+    pub(crate) fn handle_data(&mut self, payload: Bytes) {
+        debug_assert!(self.fin == Fin::Open, "the host has ended");
+        if !payload.is_empty() {
+            self.unsent_bytes += payload.len();
+            self.unsent.push_back(payload);
+        }
+    }
+
+    pub(crate) fn handle_eof(&mut self) {
+        if self.fin == Fin::Open {
+            self.fin = Fin::Due;
+        }
+    }
+
+    pub(crate) fn handle_credit(&mut self, limit: u64) {
+        self.credit = self.credit.max(limit);
+        self.stalled &= self.sent >= self.credit;
+    }
+
+    pub(crate) fn handle_ack(&mut self, offset: u64) -> Result<(), ImpossibleAck> {
+        if offset > self.sent + u64::from(self.fin_told) {
+            return Err(ImpossibleAck);
+        }
+        if offset > self.sent {
+            self.fin = Fin::Acknowledged;
+        }
+        self.acknowledged = self.acknowledged.max(offset.min(self.sent));
+        while let Some(block) = self.blocks.front().filter(|b| b.end() <= self.acknowledged) {
+            self.lost.remove(&block.offset);
+            self.blocks.pop_front();
+        }
+        Ok(())
+    }
+
+    /// What was on this stream and is not acknowledged has to be sent again.
+    pub(crate) fn handle_stream_closed(&mut self, stream: StreamId) {
+        self.lost.extend(self.blocks.iter().filter(|b| b.stream == stream).map(|b| b.offset));
+        if self.fin == Fin::Sent(stream) {
+            self.fin = Fin::Due;
+        }
+    }
+
+    /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A Fin has none.
+    pub(crate) fn next_len(&self) -> Option<usize> {
+        if let Some(offset) = self.lost.first() {
+            return self.find(*offset).map(|i| self.blocks[i].payload.len());
+        }
+        match self.unsent.front() {
+            Some(chunk) => self.cut(chunk.len()),
+            None => (self.fin == Fin::Due).then_some(0),
+        }
+    }
+
+    /// Notes that there was a stream but no credit.
+    pub(crate) fn note_stall(&mut self) {
+        if !self.stalled && self.sent >= self.credit && !self.unsent.is_empty() {
+            self.stalled = true;
+            self.credit_stalls += 1;
+        }
+    }
+
+    /// The frame that [`Self::next_len`] spoke of.
+    pub(crate) fn next(&mut self, stream: StreamId) -> Option<Body> {
+        if let Some(offset) = self.lost.pop_first() {
+            return self.resend(offset, stream);
+        }
+        let Some(chunk) = self.unsent.front_mut() else {
+            let due = self.fin == Fin::Due;
+            return due.then(|| {
+                self.fin = Fin::Sent(stream);
+                self.fin_told = true;
+                Body::Fin { offset: self.sent }
+            });
+        };
+        let available = chunk.len();
+        let len = cut(available, self.block, self.credit - self.sent, self.sent > self.acknowledged)?;
+        let payload = chunk.split_to(len);
+        if len == available {
+            self.unsent.pop_front();
+        }
+        let offset = self.sent;
+        self.unsent_bytes -= len;
+        self.sent += len as u64;
+        self.blocks.push_back(Block { offset, payload: payload.clone(), stream });
+        Some(Body::Data { offset, payload })
+    }
+
+    fn resend(&mut self, offset: u64, stream: StreamId) -> Option<Body> {
+        let found = self.find(offset)?;
+        let acknowledged = self.acknowledged;
+        let block = &mut self.blocks[found];
+        block.stream = stream;
+        self.resent_frames += 1;
+        let skip = acknowledged.saturating_sub(block.offset);
+        let payload = block.payload.slice(usize::try_from(skip).ok()?..);
+        Some(Body::Data { offset: offset + skip, payload })
+    }
+
+    fn find(&self, offset: u64) -> Option<usize> {
+        self.blocks.binary_search_by_key(&offset, |b| b.offset).ok()
+    }
+
+    fn cut(&self, available: usize) -> Option<usize> {
+        cut(available, self.block, self.credit - self.sent, self.sent > self.acknowledged)
+    }
+
+    /// The peer has everything, the end included.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.fin == Fin::Acknowledged
+    }
+
+    /// Something was sent that the peer has not acknowledged.
+    pub(crate) fn awaits_ack(&self) -> bool {
+        !self.blocks.is_empty() || matches!(self.fin, Fin::Sent(_))
+    }
+
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
+    /// Bytes held: sent and not acknowledged, and not sent yet.
+    pub(crate) fn held(&self) -> usize {
+        let first = self.blocks.front().map_or(self.sent, |b| b.offset);
+        self.unsent_bytes + usize::try_from(self.sent - first).expect("held in memory")
+    }
+
+    /// Forgets what it holds: the session is over.
+    pub(crate) fn clear(&mut self) {
+        self.blocks.clear();
+        self.lost.clear();
+        self.unsent.clear();
+        self.unsent_bytes = 0;
+    }
+
+    pub(crate) fn assert_invariants(&self) {
+        assert_eq!(
+            self.unsent.iter().map(Bytes::len).sum::<usize>(),
+            self.unsent_bytes,
+            "unsent bytes are counted"
+        );
+        assert!(self.acknowledged <= self.sent, "nothing is acknowledged before it was sent");
+        assert!(self.sent <= self.credit, "credit is never exceeded");
+        assert!(self.held() <= self.hold + self.block, "held bytes are bounded");
+        assert!(self.hold <= FLOOR.max(self.reservation.bytes()), "held bytes are reserved");
+        assert!(self.lost.iter().all(|o| self.find(*o).is_some()), "lost blocks are kept");
+        for (a, b) in self.blocks.iter().zip(self.blocks.iter().skip(1)) {
+            assert_eq!(a.end(), b.offset, "blocks are contiguous");
+        }
+    }
+}
+
+/// How much of a chunk goes into one block, or `None` to wait for credit.
+fn cut(available: usize, block: usize, credit: u64, in_flight: bool) -> Option<usize> {
+    let wanted = available.min(block);
+    let len = usize::try_from(credit).unwrap_or(usize::MAX).min(wanted);
+    let silly = len < wanted && (len as u64) < MIN_CUT && in_flight;
+    (len > 0 && !silly).then_some(len)
+}

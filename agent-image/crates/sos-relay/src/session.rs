@@ -1,0 +1,424 @@
+//! A session at one agent: both halves, the streams, the ends.
+
+mod transmit;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sos_wire::{Body, EndReason, Frame, Open, SessionNumber};
+
+use crate::budget::Budget;
+use crate::credit::Window;
+use crate::receiver::{Receiver, Violation};
+use crate::scheduler::{LeastQueued, Scheduler, StreamId, StreamView};
+use crate::sender::Sender;
+use crate::stats::SessionStats;
+use crate::{DEFAULT_BLOCK, MAX_BLOCK, MIN_BLOCK};
+
+/// How long a Reset tries to reach streams that have no room before the session is given up without it.
+const RESET_PATIENCE: Duration = Duration::from_secs(1);
+/// A sender that has waited this long for an acknowledgement repeats its own: the peer's may have died with a stream of whose death the
+/// peer did not know, and the peer's session may be over (frame.md clause 10). Less than half of what ended sessions are remembered,
+/// with the 5 s that it takes to notice a dead stream.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
+
+/// What a session is told at its beginning.
+#[derive(Debug, Clone)]
+pub struct SessionConfig {
+    /// Names it between the two agents.
+    pub number: SessionNumber,
+    /// Block size in bytes, 0 = [`DEFAULT_BLOCK`]; brought inside [`MIN_BLOCK`] and [`MAX_BLOCK`].
+    pub block: usize,
+    /// Bytes it may hold in each direction.
+    pub max_memory: usize,
+    /// How long it waits while there is no stream (frame.md clause 11).
+    pub stream_wait: Duration,
+    /// Round trip time of the streams.
+    pub rtt: Duration,
+}
+
+/// What the driver has to do for the local host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The server has accepted. At the opener only.
+    Opened,
+    /// The host has been given everything the peer sent: shut down the write side.
+    Finished,
+    /// Reset the host's connection now.
+    Reset(EndReason),
+    /// The session is over; nothing will be asked of the driver any more. The last event.
+    Closed(EndReason),
+}
+
+/// A frame and the stream it goes on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// One of the streams that were offered.
+    pub stream: StreamId,
+    /// The frame.
+    pub frame: Frame,
+}
+
+#[derive(Debug)]
+enum State {
+    Running,
+    /// The peer is being told, on every stream there is: a Reset that dies with its stream would leave the peer waiting.
+    Resetting {
+        reason: EndReason,
+        told: BTreeSet<StreamId>,
+        until: Instant,
+    },
+    Closed,
+}
+
+/// What this side has to do about opening.
+#[derive(Debug)]
+enum Opening {
+    /// The opener repeats Open on every stream it uses until it has seen Opened.
+    Repeat {
+        open: Open,
+        sent_on: BTreeSet<StreamId>,
+    },
+    /// The acceptor has not reached the server yet.
+    Connecting,
+    /// The acceptor owes an Opened.
+    Announce,
+    Done,
+}
+
+/// One end of a session. See the [crate] page for who calls what.
+pub struct Session {
+    number: SessionNumber,
+    state: State,
+    opening: Opening,
+    acceptor: bool,
+    sender: Sender,
+    receiver: Receiver,
+    streams: BTreeSet<StreamId>,
+    alone_since: Option<Instant>,
+    stream_wait: Duration,
+    /// Something of the peer's end of this session has arrived, so it knows of the session.
+    heard: bool,
+    probe_at: Option<Instant>,
+    scheduler: Box<dyn Scheduler>,
+    events: VecDeque<Event>,
+}
+
+impl Session {
+    /// The opener's end: near the client. `None` if the budget has no room for another session.
+    pub fn open(config: &SessionConfig, open: Open, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
+        Self::new(config, Opening::Repeat { open, sent_on: BTreeSet::new() }, budget, now)
+    }
+
+    /// The acceptor's end, on the first Open of a number: near the server. `None` if the budget has no room for another session.
+    pub fn accept(config: &SessionConfig, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
+        Self::new(config, Opening::Connecting, budget, now)
+    }
+
+    fn new(config: &SessionConfig, opening: Opening, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
+        let block = if config.block == 0 { DEFAULT_BLOCK } else { config.block.clamp(MIN_BLOCK, MAX_BLOCK) };
+        let window = Window::new(config.max_memory, config.rtt, budget.reserve(Window::INITIAL)?);
+        Some(Self {
+            number: config.number,
+            state: State::Running,
+            acceptor: matches!(opening, Opening::Connecting),
+            heard: matches!(opening, Opening::Connecting),
+            probe_at: None,
+            opening,
+            sender: Sender::new(block, config.max_memory, budget.reserve(0)?),
+            receiver: Receiver::new(window),
+            streams: BTreeSet::new(),
+            alone_since: Some(now),
+            stream_wait: config.stream_wait,
+            scheduler: Box::new(LeastQueued::new(config.number.0)),
+            events: VecDeque::new(),
+        })
+    }
+
+    /// Replaces the scheduler.
+    pub fn set_scheduler(&mut self, scheduler: Box<dyn Scheduler>) {
+        self.scheduler = scheduler;
+    }
+
+    /// The round trip time of the streams, as measured last.
+    pub fn set_rtt(&mut self, rtt: Duration) {
+        self.receiver.set_rtt(rtt);
+    }
+
+    // --- the local host ---
+
+    /// How many bytes of the host may be handed in now. 0 = stop reading, which stops the host.
+    pub fn local_room(&mut self) -> usize {
+        if matches!(self.state, State::Running) { self.sender.room() } else { 0 }
+    }
+
+    /// Bytes of the host, at most [`Self::local_room`].
+    pub fn handle_local_data(&mut self, payload: Bytes) {
+        if matches!(self.state, State::Running) {
+            self.sender.handle_data(payload);
+        }
+    }
+
+    /// The host will send no more.
+    pub fn handle_local_eof(&mut self) {
+        self.sender.handle_eof();
+    }
+
+    /// The host is gone, or this agent gives the session up. The peer is told; the caller resets the host itself.
+    pub fn handle_local_reset(&mut self, reason: EndReason, now: Instant) {
+        if matches!(self.state, State::Running) {
+            self.clear();
+            self.state = State::Resetting { reason, told: BTreeSet::new(), until: now + RESET_PATIENCE };
+        }
+    }
+
+    /// The server has accepted. At the acceptor only.
+    pub fn handle_connected(&mut self) {
+        if matches!(self.opening, Opening::Connecting) {
+            self.opening = Opening::Announce;
+        }
+    }
+
+    /// What the host may be given, in order.
+    pub fn deliverable(&self) -> impl Iterator<Item = &Bytes> {
+        self.receiver.ready()
+    }
+
+    /// The host has taken `n` bytes of [`Self::deliverable`].
+    pub fn handle_delivered(&mut self, n: usize, now: Instant) {
+        self.receiver.handle_delivered(n, now);
+        self.settle();
+    }
+
+    // --- the streams ---
+
+    /// A stream to the peer may be used.
+    pub fn handle_stream_up(&mut self, stream: StreamId) {
+        self.streams.insert(stream);
+        self.alone_since = None;
+    }
+
+    /// A stream is gone with everything on it.
+    pub fn handle_stream_closed(&mut self, stream: StreamId, now: Instant) {
+        if !self.streams.remove(&stream) {
+            return;
+        }
+        if self.streams.is_empty() {
+            self.alone_since = Some(now);
+        }
+        if let State::Resetting { told, .. } = &mut self.state {
+            told.remove(&stream);
+            return;
+        }
+        self.sender.handle_stream_closed(stream);
+        match &mut self.opening {
+            Opening::Repeat { sent_on, .. } => {
+                sent_on.remove(&stream);
+            }
+            Opening::Done if self.acceptor => self.opening = Opening::Announce,
+            _ => {}
+        }
+        // Repeated even if nothing changed: the answer tells whether the peer still has the session (frame.md clause 10).
+        if self.heard {
+            self.receiver.repeat_ack();
+        }
+    }
+
+    /// A frame of this session.
+    pub fn handle_frame(&mut self, body: Body, now: Instant) {
+        if !matches!(self.state, State::Running) {
+            return;
+        }
+        self.heard = true;
+        let result = match body {
+            Body::Open { credit, .. } if self.acceptor => {
+                self.sender.handle_credit(credit);
+                Ok(())
+            }
+            Body::Opened { credit } if !self.acceptor => {
+                self.sender.handle_credit(credit);
+                if matches!(self.opening, Opening::Repeat { .. }) {
+                    self.opening = Opening::Done;
+                    self.events.push_back(Event::Opened);
+                }
+                Ok(())
+            }
+            Body::Data { offset, payload } => self.receiver.handle_data(offset, &payload, now),
+            Body::Ack { offset, credit } => {
+                self.sender.handle_credit(credit);
+                self.probe_at = None;
+                self.sender.handle_ack(offset).map_err(|_| Violation)
+            }
+            Body::Fin { offset } => self.receiver.handle_fin(offset, now),
+            Body::Reset { reason } => return self.end_by_reset(reason),
+            // The wrong role, or a frame of the stream itself.
+            Body::Open { .. }
+            | Body::Opened { .. }
+            | Body::Ping { .. }
+            | Body::Pong { .. }
+            | Body::GoAway => Err(Violation),
+        };
+        if result.is_err() {
+            self.events.push_back(Event::Reset(EndReason::InternalLimit));
+            return self.handle_local_reset(EndReason::InternalLimit, now);
+        }
+        self.settle();
+    }
+
+    /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now.
+    pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
+        let transmit = match self.state {
+            State::Running => {
+                let transmit = self.transmit_running(streams);
+                let waits = self.heard && self.sender.awaits_ack();
+                self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| waits);
+                transmit
+            }
+            State::Resetting { .. } => self.transmit_reset(streams),
+            State::Closed => None,
+        };
+        self.settle();
+        transmit.map(|(stream, body)| Transmit { stream, frame: Frame { session: self.number, body } })
+    }
+
+    /// Whether [`Self::poll_transmit`] would send something if every stream had room.
+    pub fn has_transmit(&self) -> bool {
+        match &self.state {
+            State::Running => {
+                let opening = match &self.opening {
+                    Opening::Repeat { sent_on, .. } => sent_on.is_empty(),
+                    Opening::Announce => true,
+                    Opening::Connecting | Opening::Done => false,
+                };
+                opening || self.receiver.ack_is_due() || self.sender.next_len().is_some()
+            }
+            State::Resetting { told, .. } => self.streams.iter().any(|s| !told.contains(s)),
+            State::Closed => false,
+        }
+    }
+
+    // --- time and ends ---
+
+    /// When [`Self::handle_timeout`] is to be called.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        let alone = self.alone_since.map(|since| since + self.stream_wait);
+        match &self.state {
+            State::Running => {
+                [self.receiver.ack_deadline(), self.probe_at, alone].into_iter().flatten().min()
+            }
+            State::Resetting { until, .. } if !self.streams.is_empty() => Some(*until),
+            State::Resetting { .. } => alone,
+            State::Closed => None,
+        }
+    }
+
+    /// Time has passed. An acknowledgement that has become due shows in [`Self::has_transmit`].
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.receiver.handle_timeout(now);
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.receiver.repeat_ack();
+            self.probe_at = Some(now + PROBE_AFTER);
+        }
+        let waited = self.alone_since.is_some_and(|since| since + self.stream_wait <= now);
+        match self.state {
+            State::Running if waited => self.end_by_reset(EndReason::PeerLost),
+            State::Resetting { reason, until, .. }
+                if waited || (until <= now && !self.streams.is_empty()) =>
+            {
+                self.close(reason);
+            }
+            _ => {}
+        }
+    }
+
+    /// What to do for the host.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// The peer is gone for good: its process has restarted.
+    pub fn handle_peer_lost(&mut self) {
+        if !matches!(self.state, State::Closed) {
+            self.end_by_reset(EndReason::PeerLost);
+        }
+    }
+
+    /// Whether the session is over.
+    pub fn is_closed(&self) -> bool {
+        matches!(self.state, State::Closed)
+    }
+
+    /// Its number.
+    pub fn number(&self) -> SessionNumber {
+        self.number
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> SessionStats {
+        SessionStats {
+            sent: self.sender.sent(),
+            acknowledged: self.sender.acknowledged(),
+            delivered: self.receiver.delivered(),
+            resent_frames: self.sender.resent_frames,
+            credit_stalls: self.sender.credit_stalls,
+            reorder_bytes: self.receiver.reorder_bytes(),
+            window: self.receiver.window_size(),
+        }
+    }
+
+    /// Checks what the comments promise. For tests.
+    pub fn assert_invariants(&self) {
+        assert_eq!(
+            self.streams.is_empty(),
+            self.alone_since.is_some(),
+            "a session without streams is waiting for one"
+        );
+        if matches!(self.state, State::Running) {
+            self.sender.assert_invariants();
+            self.receiver.assert_invariants();
+        } else {
+            assert_eq!(self.sender.held(), 0, "a session that is over holds nothing");
+        }
+    }
+
+    /// Notices ends that have been reached.
+    fn settle(&mut self) {
+        match &self.state {
+            State::Running => {
+                if self.receiver.poll_end() {
+                    self.events.push_back(Event::Finished);
+                }
+                if self.sender.is_finished() && self.receiver.is_finished() {
+                    self.close(EndReason::Finished);
+                }
+            }
+            State::Resetting { reason, told, .. } => {
+                let reason = *reason;
+                if !self.streams.is_empty() && self.streams.iter().all(|s| told.contains(s)) {
+                    self.close(reason);
+                }
+            }
+            State::Closed => {}
+        }
+    }
+
+    fn end_by_reset(&mut self, reason: EndReason) {
+        if matches!(self.state, State::Running) {
+            self.events.push_back(Event::Reset(reason));
+        }
+        self.close(reason);
+    }
+
+    fn close(&mut self, reason: EndReason) {
+        self.clear();
+        self.state = State::Closed;
+        self.events.push_back(Event::Closed(reason));
+    }
+
+    fn clear(&mut self) {
+        self.sender.clear();
+        self.receiver.clear();
+    }
+}

@@ -1,0 +1,153 @@
+//! Whole sessions in virtual time: whatever streams and hosts do, bytes arrive in order and both ends come to an end.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod world;
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sos_wire::EndReason;
+use world::{HostScript, Script, StreamScript, World};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn host() -> impl Strategy<Value = HostScript> {
+    let size = prop_oneof![Just(0usize), 1usize..3000, 3000usize..1_500_000];
+    let step = prop_oneof![1_000usize..5_000, 50_000usize..400_000];
+    (size, step.clone(), step, prop_oneof![3 => Just(0u64), 1 => 0u64..3000]).prop_map(
+        |(bytes, write_step, read_step, read_from_ms)| HostScript {
+            // A slow host with much to say would only make the test long.
+            bytes: bytes.min(write_step.min(read_step) * 2000),
+            write_step,
+            read_step,
+            read_from_ms,
+            reset_at_ms: None,
+        },
+    )
+}
+
+fn stream(dies: impl Strategy<Value = Option<u64>>) -> impl Strategy<Value = StreamScript> {
+    let delay = prop_oneof![0u64..5, 5u64..200];
+    (0u64..300, dies, delay, 500usize..100_000, [0u64..3000, 0u64..3000]).prop_map(
+        |(born_ms, dies, delay_ms, rate, notice_ms)| StreamScript {
+            born_ms,
+            dies_ms: dies.map(|after| born_ms + after),
+            delay_ms,
+            rate,
+            notice_ms,
+        },
+    )
+}
+
+fn mortal() -> impl Strategy<Value = StreamScript> {
+    stream((1u64..4000).prop_map(Some))
+}
+
+fn immortal() -> impl Strategy<Value = StreamScript> {
+    // Born up to 8 s late: sessions wait 10 s for a stream.
+    (stream(Just(None)), 0u64..8000).prop_map(|(s, born_ms)| StreamScript { born_ms, ..s })
+}
+
+fn script(streams: impl Strategy<Value = Vec<StreamScript>>) -> impl Strategy<Value = Script> {
+    let block = prop_oneof![Just(0usize), Just(4096), Just(262_144)];
+    let budget = prop_oneof![Just(1usize << 30), Just(600 << 10)];
+    ([host(), host()], streams, 0u64..500, block, budget).prop_map(
+        |(hosts, streams, connect_ms, block, budget)| Script { hosts, streams, connect_ms, block, budget },
+    )
+}
+
+fn surviving() -> impl Strategy<Value = Vec<StreamScript>> {
+    (prop::collection::vec(mortal(), 0..5), prop::collection::vec(immortal(), 1..4))
+        .prop_map(|(a, b)| a.into_iter().chain(b).collect())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::default())]
+
+    #[test]
+    fn everything_arrives_if_a_stream_survives(script in script(surviving())) {
+        let (up, down) = (script.hosts[0].bytes, script.hosts[1].bytes);
+        let mut world = World::new(script);
+        let finished = world.run(LIMIT);
+        prop_assert!(finished, "both ends finish: {}", world.describe());
+        for end in 0..2 {
+            prop_assert_eq!(world.closed(end), Some(EndReason::Finished), "{}", world.describe());
+            prop_assert!(world.saw_end(end) && !world.saw_reset(end));
+        }
+        prop_assert_eq!((world.received(1), world.received(0)), (up, down));
+        prop_assert_eq!(world.budget_used(), 0);
+    }
+
+    #[test]
+    fn a_reset_ends_both(script in script(surviving()), who in 0usize..2, at in 0u64..3000) {
+        let mut script = script;
+        script.hosts[who].reset_at_ms = Some(at);
+        let mut world = World::new(script);
+        let finished = world.run(LIMIT);
+        // The server's end may never have begun: then only the client's comes to an end.
+        prop_assert!(finished || (who == 0 && world.closed(1).is_none()));
+        let reset = [EndReason::ClientReset, EndReason::ServerReset][who];
+        let here = world.closed(who);
+        prop_assert!(here == Some(reset) || here == Some(EndReason::Finished) || (who == 1 && here.is_none()), "{:?}", here);
+        if here == Some(reset) {
+            // The other end may have been through before the reset, else it sees one.
+            let there = world.closed(1 - who);
+            prop_assert!(there.is_none() || there == Some(EndReason::Finished) || world.saw_reset(1 - who), "{:?}", there);
+        }
+        prop_assert!(!finished || world.budget_used() == 0);
+    }
+
+    #[test]
+    fn the_loss_of_all_streams_ends_both(script in script(prop::collection::vec(mortal(), 1..5))) {
+        let mut script = script;
+        // More than is read while a stream lives.
+        let host = HostScript { bytes: 300_000, write_step: 300_000, read_step: 1000, read_from_ms: 60_000, reset_at_ms: None };
+        script.hosts = [host.clone(), host];
+        let mut world = World::new(script);
+        let finished = world.run(LIMIT);
+        prop_assert_eq!(world.closed(0), Some(EndReason::PeerLost));
+        prop_assert!(world.saw_reset(0));
+        prop_assert!(finished || world.closed(1).is_none());
+        prop_assert!(world.closed(1).is_none() || world.saw_reset(1));
+        prop_assert!(world.elapsed() < Duration::from_secs(25));
+    }
+}
+
+fn fast_host(bytes: usize) -> HostScript {
+    HostScript { bytes, write_step: 1 << 20, read_step: 1 << 20, read_from_ms: 0, reset_at_ms: None }
+}
+
+fn path(delay_ms: u64, rate: usize, dies_ms: Option<u64>) -> StreamScript {
+    StreamScript { born_ms: 0, dies_ms, delay_ms, rate, notice_ms: [5, 9] }
+}
+
+#[test]
+fn what_was_on_a_dead_stream_is_sent_again() {
+    let hosts = [fast_host(3_000_000), fast_host(0)];
+    let streams = vec![path(40, 10_000, Some(100)), path(40, 10_000, None)];
+    let mut world = World::new(Script { hosts, streams, connect_ms: 1, block: 0, budget: 1 << 30 });
+    assert!(world.run(LIMIT));
+    assert_eq!(world.received(1), 3_000_000);
+    assert!(world.resent > 0);
+}
+
+#[test]
+fn windows_open_fast_enough_for_a_long_path() {
+    // 8 streams of 8 MB/s with 82 ms each way: 10.5 MB under way. 40 MB take 625 ms at full rate; the ramp may cost as much again.
+    let hosts = [fast_host(40_000_000), fast_host(0)];
+    let mut script =
+        Script { hosts, streams: vec![path(82, 8_000, None); 8], connect_ms: 1, block: 0, budget: 1 << 30 };
+    script.hosts[1].read_step = 4 << 20;
+    let mut world = World::with_memory(script, 32 << 20);
+    assert!(world.run(LIMIT));
+    assert!(world.elapsed() < Duration::from_millis(1600), "{:?}", world.elapsed());
+}
+
+#[test]
+fn a_small_exchange_takes_one_round_trip_and_the_server() {
+    let hosts = [fast_host(100), fast_host(1000)];
+    let streams = vec![path(50, 100_000, None); 8];
+    let mut world = World::new(Script { hosts, streams, connect_ms: 1, block: 0, budget: 1 << 30 });
+    assert!(world.run(LIMIT));
+    assert!(world.elapsed() < Duration::from_millis(160), "{:?}", world.elapsed());
+}

@@ -1,0 +1,496 @@
+//! Two sessions, their hosts and the streams between them, in virtual time.
+//!
+//! A stream is first in, first out, has a rate, a delay and room for two blocks, and loses everything on it when it dies; each end hears of
+//! the death at its own time. Everything that happens is an event at a time; after each one both ends are driven until they have nothing
+//! more to do, and their invariants are checked.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use sos_relay::{Budget, EndedSessions, Event, Session, SessionConfig, StreamId, StreamView};
+use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+/// Room of a stream's queue, as in the real driver.
+const STREAM_ROOM: usize = 128 << 10;
+const NUMBER: SessionNumber = SessionNumber(1);
+
+/// One host: what it sends, and how it reads.
+#[derive(Debug, Clone)]
+pub(crate) struct HostScript {
+    pub(crate) bytes: usize,
+    /// Bytes written each millisecond.
+    pub(crate) write_step: usize,
+    /// Bytes read each millisecond.
+    pub(crate) read_step: usize,
+    /// Reads nothing before this time.
+    pub(crate) read_from_ms: u64,
+    /// Resets its connection at this time.
+    pub(crate) reset_at_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct StreamScript {
+    pub(crate) born_ms: u64,
+    pub(crate) dies_ms: Option<u64>,
+    pub(crate) delay_ms: u64,
+    /// Bytes per millisecond.
+    pub(crate) rate: usize,
+    /// How much later than the death the two ends hear of it.
+    pub(crate) notice_ms: [u64; 2],
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    pub(crate) hosts: [HostScript; 2],
+    pub(crate) streams: Vec<StreamScript>,
+    pub(crate) connect_ms: u64,
+    pub(crate) block: usize,
+    pub(crate) budget: usize,
+}
+
+struct Host {
+    script: HostScript,
+    source: Bytes,
+    written: usize,
+    /// What it may have written by now.
+    allowed: usize,
+    eof_told: bool,
+    received: usize,
+    expected: Bytes,
+    saw_end: bool,
+    saw_reset: bool,
+    reading: bool,
+}
+
+#[derive(Default)]
+struct Direction {
+    queue: VecDeque<Frame>,
+    queued: usize,
+    busy: bool,
+}
+
+struct Stream {
+    script: StreamScript,
+    alive: bool,
+    /// By sending end.
+    directions: [Direction; 2],
+    known: [bool; 2],
+}
+
+struct End {
+    session: Option<Session>,
+    ended: EndedSessions,
+    closed: Option<EndReason>,
+    answers: VecDeque<(StreamId, Frame)>,
+    timer: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Born(usize),
+    Dies(usize),
+    Notice(usize, usize),
+    Sent(usize, usize),
+    Arrives(usize, usize, u64),
+    Write(usize),
+    Read(usize),
+    ResetHost(usize),
+    Connected,
+    Timeout(usize),
+}
+
+pub(crate) struct World {
+    start: Instant,
+    pub(crate) now: Instant,
+    events: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
+    sequence: u64,
+    flying: BTreeMap<u64, Frame>,
+    ends: [End; 2],
+    hosts: [Host; 2],
+    streams: Vec<Stream>,
+    script: Script,
+    budgets: [Arc<Budget>; 2],
+    max_memory: usize,
+    pub(crate) resent: u64,
+}
+
+/// Bytes that tell their own position, differently in each direction.
+fn pattern(len: usize, direction: usize) -> Bytes {
+    (0..len)
+        .map(|i| (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ (i >> 16) ^ (direction * 0x55)) as u8)
+        .collect()
+}
+
+impl World {
+    pub(crate) fn new(script: Script) -> Self {
+        Self::with_memory(script, 4 << 20)
+    }
+
+    /// A world whose sessions may hold `max_memory` bytes each way.
+    pub(crate) fn with_memory(script: Script, max_memory: usize) -> Self {
+        #[allow(clippy::disallowed_methods)] // The beginning of virtual time; only differences are used.
+        let start = Instant::now();
+        let sources: Vec<Bytes> = script.hosts.iter().enumerate().map(|(i, h)| pattern(h.bytes, i)).collect();
+        let host = |i: usize| Host {
+            script: script.hosts[i].clone(),
+            source: sources[i].clone(),
+            written: 0,
+            allowed: 0,
+            eof_told: false,
+            received: 0,
+            expected: sources[1 - i].clone(),
+            saw_end: false,
+            saw_reset: false,
+            reading: false,
+        };
+        let end = || End {
+            session: None,
+            ended: EndedSessions::default(),
+            closed: None,
+            answers: VecDeque::new(),
+            timer: None,
+        };
+        let stream = |s: &StreamScript| Stream {
+            script: s.clone(),
+            alive: false,
+            directions: Default::default(),
+            known: [false; 2],
+        };
+        let budgets = [Budget::new(script.budget), Budget::new(script.budget)];
+        let mut world = Self {
+            start,
+            now: start,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            flying: BTreeMap::new(),
+            ends: [end(), end()],
+            hosts: [host(0), host(1)],
+            streams: script.streams.iter().map(stream).collect(),
+            budgets,
+            max_memory,
+            script,
+            resent: 0,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        let open = Open {
+            session: SessionUuid([9; 16]),
+            client: "10.0.0.11:40000".parse().unwrap(),
+            server: "10.0.0.139:80".parse().unwrap(),
+            dscp: 0,
+            block_bytes: 0,
+        };
+        self.ends[0].session = Session::open(&self.config(), open, &self.budgets[0], self.now);
+        for i in 0..self.streams.len() {
+            self.at(self.streams[i].script.born_ms, Happening::Born(i));
+            if let Some(dies) = self.streams[i].script.dies_ms {
+                self.at(dies, Happening::Dies(i));
+            }
+        }
+        for i in 0..2 {
+            self.at(0, Happening::Write(i));
+            if let Some(reset) = self.script.hosts[i].reset_at_ms {
+                self.at(reset, Happening::ResetHost(i));
+            }
+        }
+    }
+
+    fn config(&self) -> SessionConfig {
+        SessionConfig {
+            number: NUMBER,
+            block: self.script.block,
+            max_memory: self.max_memory,
+            stream_wait: 10_000 * MS,
+            rtt: 50 * MS,
+        }
+    }
+
+    fn at(&mut self, ms: u64, what: Happening) {
+        let time = self.start + MS * u32::try_from(ms).unwrap();
+        self.schedule(time, what);
+    }
+
+    fn after(&mut self, delay: Duration, what: Happening) {
+        self.schedule(self.now + delay, what);
+    }
+
+    fn schedule(&mut self, time: Instant, what: Happening) {
+        self.sequence += 1;
+        self.events.push(Reverse((time, self.sequence, what)));
+    }
+
+    /// Runs until both ends are closed or virtual time is up. Says whether both are closed.
+    pub(crate) fn run(&mut self, limit: Duration) -> bool {
+        while let Some(Reverse((time, _, what))) = self.events.pop() {
+            if time > self.start + limit {
+                break;
+            }
+            self.now = time;
+            self.happen(what);
+            self.drive(0);
+            self.drive(1);
+            if self.ends.iter().all(|e| e.closed.is_some() && e.answers.is_empty()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn happen(&mut self, what: Happening) {
+        match what {
+            Happening::Born(i) => {
+                self.streams[i].alive = true;
+                (0..2).for_each(|end| self.stream_up(i, end));
+            }
+            Happening::Dies(i) => {
+                self.streams[i].alive = false;
+                let [a, b] = self.streams[i].script.notice_ms;
+                self.after(MS * u32::try_from(a).unwrap(), Happening::Notice(i, 0));
+                self.after(MS * u32::try_from(b).unwrap(), Happening::Notice(i, 1));
+            }
+            Happening::Notice(i, end) => {
+                self.streams[i].known[end] = false;
+                if let Some(session) = &mut self.ends[end].session {
+                    session.handle_stream_closed(StreamId(i as u64), self.now);
+                }
+            }
+            Happening::Sent(i, from) => self.sent(i, from),
+            Happening::Arrives(i, to, frame) => self.arrives(i, to, frame),
+            Happening::Write(i) => {
+                let host = &mut self.hosts[i];
+                host.allowed = (host.allowed + host.script.write_step).min(host.script.bytes);
+                if host.allowed < host.script.bytes {
+                    self.after(MS, Happening::Write(i));
+                }
+            }
+            Happening::Read(i) => self.read(i),
+            Happening::ResetHost(i) => {
+                let reason = [EndReason::ClientReset, EndReason::ServerReset][i];
+                if let Some(session) = &mut self.ends[i].session {
+                    session.handle_local_reset(reason, self.now);
+                }
+            }
+            Happening::Connected => {
+                if let Some(session) = &mut self.ends[1].session {
+                    session.handle_connected();
+                }
+            }
+            Happening::Timeout(end) => {
+                self.ends[end].timer = None;
+                if let Some(session) = &mut self.ends[end].session {
+                    session.handle_timeout(self.now);
+                }
+            }
+        }
+    }
+
+    fn stream_up(&mut self, i: usize, end: usize) {
+        self.streams[i].known[end] = true;
+        if let Some(session) = &mut self.ends[end].session {
+            session.handle_stream_up(StreamId(i as u64));
+        }
+    }
+
+    /// The frame at the front of a stream has left; the next one begins to leave.
+    fn sent(&mut self, i: usize, from: usize) {
+        let (alive, delay) = (self.streams[i].alive, self.streams[i].script.delay_ms);
+        let direction = &mut self.streams[i].directions[from];
+        direction.busy = false;
+        if let Some(frame) = direction.queue.pop_front() {
+            direction.queued -= frame.wire_len();
+            if alive {
+                self.sequence += 1;
+                let id = self.sequence;
+                self.flying.insert(id, frame);
+                self.after(MS * u32::try_from(delay).unwrap(), Happening::Arrives(i, 1 - from, id));
+            }
+        }
+        self.start_sending(i, from);
+    }
+
+    fn start_sending(&mut self, i: usize, from: usize) {
+        let rate = self.streams[i].script.rate;
+        let direction = &mut self.streams[i].directions[from];
+        if direction.busy {
+            return;
+        }
+        if let Some(frame) = direction.queue.front() {
+            direction.busy = true;
+            let time = Duration::from_micros((frame.wire_len() * 1000 / rate) as u64);
+            self.after(time, Happening::Sent(i, from));
+        }
+    }
+
+    fn push(&mut self, i: usize, from: usize, frame: Frame) {
+        let direction = &mut self.streams[i].directions[from];
+        direction.queued += frame.wire_len();
+        direction.queue.push_back(frame);
+        self.start_sending(i, from);
+    }
+
+    fn arrives(&mut self, i: usize, to: usize, id: u64) {
+        let frame = self.flying.remove(&id).unwrap();
+        // What is on the way when a stream dies is lost, and an end that knows of the death reads no more from it.
+        if !self.streams[i].alive || !self.streams[i].known[to] {
+            return;
+        }
+        if to == 1 && self.ends[1].session.is_none() && matches!(frame.body, Body::Open { .. }) {
+            self.accept();
+        }
+        let (now, end) = (self.now, &mut self.ends[to]);
+        match &mut end.session {
+            Some(session) => session.handle_frame(frame.body, now),
+            None => {
+                let answer = end.ended.answer(frame.session, &frame.body, now);
+                end.answers
+                    .extend(answer.map(|body| (StreamId(i as u64), Frame { session: frame.session, body })));
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        if self.ends[1].ended.contains(NUMBER) {
+            return;
+        }
+        let mut session = Session::accept(&self.config(), &self.budgets[1], self.now).unwrap();
+        let known = (0..self.streams.len()).filter(|i| self.streams[*i].known[1]);
+        known.for_each(|i| session.handle_stream_up(StreamId(i as u64)));
+        self.ends[1].session = Some(session);
+        self.after(MS * u32::try_from(self.script.connect_ms).unwrap(), Happening::Connected);
+    }
+
+    fn read(&mut self, i: usize) {
+        self.hosts[i].reading = false;
+        let Some(session) = &mut self.ends[i].session else { return };
+        let host = &mut self.hosts[i];
+        let mut left = host.script.read_step;
+        for chunk in session.deliverable() {
+            let n = chunk.len().min(left);
+            assert!(host.expected[host.received..].starts_with(&chunk[..n]), "delivered is a prefix of sent");
+            host.received += n;
+            left -= n;
+        }
+        session.handle_delivered(host.script.read_step - left, self.now);
+    }
+
+    /// What the real driver does when it wakes.
+    fn drive(&mut self, end: usize) {
+        while let Some((stream, frame)) = self.ends[end].answers.pop_front() {
+            let i = usize::try_from(stream.0).unwrap();
+            if self.streams[i].known[end] {
+                self.push(i, end, frame);
+            }
+        }
+        let Some(mut session) = self.ends[end].session.take() else { return };
+        self.hand_in(end, &mut session);
+        while let Some(transmit) = session.poll_transmit(self.now, &self.views(end)) {
+            session.assert_invariants();
+            self.push(usize::try_from(transmit.stream.0).unwrap(), end, transmit.frame);
+            self.hand_in(end, &mut session);
+        }
+        self.watch(end, &mut session);
+        self.resent = self.resent.max(session.stats().resent_frames);
+        if session.is_closed() {
+            let (reason, delivered) = (self.ends[end].closed.unwrap(), session.stats().delivered);
+            self.ends[end].ended.insert(NUMBER, reason, delivered, self.now);
+            return;
+        }
+        self.ends[end].session = Some(session);
+    }
+
+    fn hand_in(&mut self, end: usize, session: &mut Session) {
+        let host = &mut self.hosts[end];
+        let room = session.local_room().min(host.allowed - host.written);
+        if room > 0 {
+            session.handle_local_data(host.source.slice(host.written..host.written + room));
+            host.written += room;
+        }
+        if host.written == host.script.bytes && !host.eof_told {
+            host.eof_told = true;
+            session.handle_local_eof();
+        }
+    }
+
+    fn watch(&mut self, end: usize, session: &mut Session) {
+        while let Some(event) = session.poll_event() {
+            assert_eq!(self.ends[end].closed, None, "nothing comes after Closed");
+            let host = &mut self.hosts[end];
+            match event {
+                Event::Opened => {}
+                Event::Finished => {
+                    assert_eq!(host.received, host.expected.len(), "the end comes after everything");
+                    host.saw_end = true;
+                }
+                Event::Reset(_) => host.saw_reset = true,
+                Event::Closed(reason) => self.ends[end].closed = Some(reason),
+            }
+        }
+        session.assert_invariants();
+        let connected =
+            end == 0 || self.now >= self.start + MS * u32::try_from(self.script.connect_ms).unwrap();
+        let host = &mut self.hosts[end];
+        if !host.reading && connected && session.deliverable().next().is_some() {
+            host.reading = true;
+            let from = self.start + MS * u32::try_from(host.script.read_from_ms).unwrap();
+            let time = from.max(self.now + MS);
+            self.schedule(time, Happening::Read(end));
+        }
+        if let Some(deadline) = session.poll_timeout()
+            && self.ends[end].timer.is_none_or(|timer| deadline < timer)
+        {
+            self.ends[end].timer = Some(deadline);
+            self.schedule(deadline.max(self.now), Happening::Timeout(end));
+        }
+    }
+
+    fn views(&self, end: usize) -> Vec<StreamView> {
+        let room = self.streams.iter().enumerate().filter(|(_, s)| s.known[end]);
+        let room = room.map(|(i, s)| StreamView { id: StreamId(i as u64), queued: s.directions[end].queued });
+        room.filter(|view| view.queued < STREAM_ROOM).collect()
+    }
+
+    /// Where it stands, for the message of a failed test.
+    pub(crate) fn describe(&self) -> String {
+        let end = |i: usize| {
+            let (end, host) = (&self.ends[i], &self.hosts[i]);
+            let stats = end.session.as_ref().map(Session::stats);
+            format!(
+                "{i}: wrote {}, received {}, closed {:?}, {stats:?}\n",
+                host.written, host.received, end.closed
+            )
+        };
+        format!("after {:?}\n{}{}", self.elapsed(), end(0), end(1))
+    }
+
+    pub(crate) fn received(&self, end: usize) -> usize {
+        self.hosts[end].received
+    }
+
+    pub(crate) fn saw_end(&self, end: usize) -> bool {
+        self.hosts[end].saw_end
+    }
+
+    pub(crate) fn saw_reset(&self, end: usize) -> bool {
+        self.hosts[end].saw_reset
+    }
+
+    /// How the session ended there; `None` if it runs or never began.
+    pub(crate) fn closed(&self, end: usize) -> Option<EndReason> {
+        self.ends[end].closed
+    }
+
+    pub(crate) fn budget_used(&self) -> usize {
+        self.budgets.iter().map(|b| b.used()).sum()
+    }
+
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.now - self.start
+    }
+}
