@@ -304,18 +304,10 @@ impl NodeConfig {
         Ok(config)
     }
 
-    /// The same place with nothing there.
+    /// The same, to be taken away.
     #[must_use]
     pub fn absent(&self) -> Self {
-        Self {
-            state: Presence::Absent,
-            uplinks: vec![],
-            tunnels: vec![],
-            agent_ports: vec![],
-            controllers: vec![],
-            base_flows: vec![],
-            ..self.clone()
-        }
+        Self { state: Presence::Absent, ..self.clone() }
     }
 
     /// Low 32 bits of the hash, which distinguish the base entries of one document from another's (clause 3).

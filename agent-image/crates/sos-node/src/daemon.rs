@@ -193,18 +193,23 @@ impl Daemon {
     }
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
-        let mut status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
+        let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
         let well = pass.errors.is_empty() && pass.plan.changes.is_empty();
+        let mut ticked = Ticked { status, made: pass.made, well };
         if config.state == Presence::Absent && well && pass.plan.problems.is_empty() {
-            self.after_removal(&mut status);
+            self.after_removal(&mut ticked);
         }
-        Ticked { status, made: pass.made, well }
+        ticked
     }
 
-    fn after_removal(&mut self, status: &mut Status) {
+    fn after_removal(&mut self, ticked: &mut Ticked) {
         let outcome = match self.successor.take() {
             Some((target, document)) => {
-                status.applied = false;
+                ticked.well = false;
+                ticked.status.applied = false;
+                ticked.status.state = State::Progressing;
+                ticked.status.message =
+                    format!("site {} is removed, another one follows", ticked.status.site);
                 self.enforce(target, &document).map_err(|error| error.to_string())
             }
             None if self.removed => Ok(()),

@@ -62,9 +62,12 @@ impl DesiredPort {
     }
 }
 
-/// The ports of a config, in the order uplinks, tunnels, agent ports.
+/// The ports that shall be there, in the order uplinks, tunnels, agent ports.
 #[must_use]
 pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
+    if config.state == Presence::Absent {
+        return vec![];
+    }
     let port = |name: &crate::config::DeviceName, kind, ofport, base| DesiredPort {
         name: name.to_string(),
         kind,
@@ -118,6 +121,9 @@ fn local_mac(datapath_id: u64) -> String {
 /// The controllers of the bridge, sorted, as Open vSwitch shall have them.
 #[must_use]
 pub fn controllers(config: &NodeConfig) -> Vec<Controller> {
+    if config.state == Presence::Absent {
+        return vec![];
+    }
     let mut controllers: Vec<Controller> =
         config.controllers.iter().map(|target| controller(target.as_str())).collect();
     controllers.sort();

@@ -98,23 +98,17 @@ fn vxlan(data: &Value) -> Option<Vxlan> {
     })
 }
 
-/// Reads `ethtool --json -k DEVICE`: whether offloads are on that can be switched off.
+/// Reads `ethtool --json -k DEVICE`: whether offloads are on that can be switched off. Of groups such as
+/// `tx-checksumming` ethtool does not say whether they can (`"fixed": null`), so the members are looked at.
 ///
 /// # Errors
 /// The text is not JSON of that form.
 pub fn parse_offloads(printed: &str) -> Result<Offloads, serde_json::Error> {
-    #[derive(Deserialize)]
-    struct Feature {
-        active: bool,
-        #[serde(default)]
-        fixed: bool,
-    }
     let devices: Vec<BTreeMap<String, Value>> = serde_json::from_str(printed)?;
-    let on = |name: &str| {
-        let feature = devices.first().and_then(|device| device.get(name)).cloned().unwrap_or(Value::Null);
-        serde_json::from_value::<Feature>(feature).is_ok_and(|feature| feature.active && !feature.fixed)
-    };
-    Ok(Offloads { tx: on("tx-checksumming"), gro: on("generic-receive-offload") })
+    let features = devices.first().cloned().unwrap_or_default();
+    let on = |feature: &Value| feature["active"] == true && feature["fixed"] != true;
+    let tx = features.iter().any(|(name, feature)| name.starts_with("tx-checksum-") && on(feature));
+    Ok(Offloads { tx, gro: features.get("generic-receive-offload").is_some_and(on) })
 }
 
 #[cfg(test)]
@@ -141,9 +135,13 @@ mod tests {
 
     #[test]
     fn offloads_that_can_be_switched() {
-        let text = r#"[{"ifname":"lo","tx-checksumming":{"active":true,"fixed":false,"requested":true},
+        let text = r#"[{"ifname":"vea","tx-checksumming":{"active":true,"fixed":null,"requested":null},
+            "tx-checksum-ipv4":{"active":true,"fixed":true,"requested":false},
+            "tx-checksum-ip-generic":{"active":true,"fixed":false,"requested":true},
             "generic-receive-offload":{"active":true,"fixed":true,"requested":true}}]"#;
         assert_eq!(parse_offloads(text).unwrap(), Offloads { tx: true, gro: false });
+        let off = text.replace(r#"generic":{"active":true"#, r#"generic":{"active":false"#);
+        assert_eq!(parse_offloads(&off).unwrap(), Offloads { tx: false, gro: false });
         assert!(parse_offloads("no device").is_err());
     }
 }

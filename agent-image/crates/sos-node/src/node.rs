@@ -16,6 +16,8 @@ use crate::plan::{Plan, plan};
 
 /// Most failures of one pass that are kept for its status.
 const MAX_ERRORS: usize = 4;
+/// Most times that a pass observes, plans and applies. One is enough unless something changes meanwhile.
+const MAX_ROUNDS: usize = 2;
 
 /// The node could not be observed.
 #[derive(Debug, thiserror::Error)]
@@ -133,21 +135,29 @@ impl Node {
     /// The node cannot be observed. Changes that fail are in [`Pass::errors`]; the rest goes on.
     pub fn pass(&self, target: &Target) -> Result<Pass, NodeError> {
         let (observed, plan) = self.compare(target)?;
-        if plan.changes.is_empty() {
-            return Ok(Pass { observed, plan, made: vec![], errors: vec![] });
+        let mut pass = Pass { observed, plan, made: vec![], errors: vec![] };
+        for _ in 0..MAX_ROUNDS {
+            if pass.plan.changes.is_empty() || !pass.errors.is_empty() {
+                break;
+            }
+            pass.made.extend(pass.plan.changes.iter().map(Change::kind));
+            pass.errors = self.carry_out(&pass.plan.changes);
+            (pass.observed, pass.plan) = self.compare(target)?;
         }
-        let made: Vec<&'static str> = plan.changes.iter().map(Change::kind).collect();
+        Ok(pass)
+    }
+
+    fn carry_out(&self, changes: &[Change]) -> Vec<String> {
         let mut errors = vec![];
-        for line in self.ovs.encode(&plan.changes) {
+        for line in self.ovs.encode(changes) {
             tracing::debug!(program = line.program, args = ?line.args, stdin = line.stdin, "run");
             if let Err(error) = run(&line) {
                 tracing::warn!(%error, "a change failed");
                 errors.push(error.to_string());
-                errors.truncate(MAX_ERRORS);
             }
         }
-        let (observed, plan) = self.compare(target)?;
-        Ok(Pass { observed, plan, made, errors })
+        errors.truncate(MAX_ERRORS);
+        errors
     }
 
     /// Observes and plans. The entries of others are only asked for if there is something to install: there may be many,

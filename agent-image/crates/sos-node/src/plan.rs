@@ -7,6 +7,9 @@
 //! 1. devices; 2. the bridge, its settings, ports taken off; 3. no flood; 4. base entries; 5. ports put on;
 //! 6. no flood of those; 7. offloads; 8. devices that nobody uses any more.
 //!
+//! Open vSwitch forgets all entries of a bridge when its first controller comes or its last one goes
+//! (`connmgr_set_controllers`), so the base entries are installed anew after such a change.
+//!
 //! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
 //! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
 
@@ -230,10 +233,11 @@ impl<'a> Planner<'a> {
 
     /// Devices of ours that the config does not have go, after their ports.
     fn leftover_links(&mut self) {
+        let wanted = desired::ports(self.config);
         for (name, link) in &self.observed.links {
             let ours =
                 self.observed.owns_link(name, self.config.site_id) && link.kind.as_deref() == Some("vxlan");
-            if ours && !self.config.tunnels.iter().any(|tunnel| tunnel.name.as_str() == name) {
+            if ours && !wanted.iter().any(|port| port.name == *name) {
                 self.phases.unlink.push(Change::DeleteLink { name: name.clone() });
             }
         }
@@ -437,9 +441,21 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Whether setting the controllers will make Open vSwitch forget the entries of the bridge.
+    fn flushes(&self) -> bool {
+        let current =
+            self.observed.bridges.get(self.bridge_name()).map_or(&[][..], |bridge| &bridge.controllers);
+        self.phases.database.iter().any(|change| match change {
+            Change::SetControllers { bridge, targets } => {
+                bridge == self.bridge_name() && targets.is_empty() != current.is_empty()
+            }
+            _ => false,
+        })
+    }
+
     fn flows(&mut self, wanted: &[Flow]) {
-        let current: BTreeMap<&FlowKey, &Flow> =
-            self.observed.flows.iter().map(|flow| (&flow.key, flow)).collect();
+        let observed = if self.flushes() { &[][..] } else { &self.observed.flows };
+        let current: BTreeMap<&FlowKey, &Flow> = observed.iter().map(|flow| (&flow.key, flow)).collect();
         let keys: std::collections::BTreeSet<&FlowKey> = wanted.iter().map(|flow| &flow.key).collect();
         let mut add = vec![];
         for flow in wanted {
@@ -453,7 +469,7 @@ impl<'a> Planner<'a> {
                 _ => add.push(flow.clone()),
             }
         }
-        let stale = self.observed.flows.iter().filter(|flow| flow.is_base() && !keys.contains(&flow.key));
+        let stale = observed.iter().filter(|flow| flow.is_base() && !keys.contains(&flow.key));
         let remove: Vec<Flow> = stale.cloned().collect();
         if !add.is_empty() || !remove.is_empty() {
             let bridge = self.bridge_name().to_owned();

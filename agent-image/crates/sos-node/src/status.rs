@@ -211,9 +211,6 @@ fn controllers(config: &NodeConfig, observed: &Observed) -> Vec<ControllerStatus
         let mut there = bridge.into_iter().flat_map(|bridge| &bridge.controllers);
         there.any(|controller| controller.target == target && controller.connected)
     };
-    let status = |target: &crate::config::ControllerTarget| ControllerStatus {
-        target: target.as_str().to_owned(),
-        connected: connected(target.as_str()),
-    };
-    config.controllers.iter().map(status).collect()
+    let wanted = desired::controllers(config).into_iter().map(|controller| controller.target);
+    wanted.map(|target| ControllerStatus { connected: connected(&target), target }).collect()
 }

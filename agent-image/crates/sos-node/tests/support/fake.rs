@@ -107,8 +107,11 @@ fn database(world: &mut Observed, change: &Change) {
             }
         }
         Change::SetControllers { bridge, targets } => {
-            world.bridges.get_mut(bridge).unwrap().controllers =
-                targets.iter().map(|t| desired::controller(t)).collect();
+            let row = world.bridges.get_mut(bridge).unwrap();
+            if row.controllers.is_empty() != targets.is_empty() && bridge == "br-sos" {
+                world.flows.clear();
+            }
+            row.controllers = targets.iter().map(|t| desired::controller(t)).collect();
         }
         Change::AddPort { bridge, name, port, interface } => {
             assert!(world.bridges.get_mut(bridge).unwrap().ports.insert(name.clone()));

@@ -1,1 +1,322 @@
-//! placeholder
+//! A switch of its own: a network namespace with a private Open vSwitch and the program under test in it.
+//!
+//! Names are random, everything is cleaned up on drop, and only processes started here are ended.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::sealed;
+
+/// Longest wait for anything. Generous: the machine may be busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Programs that the program under test runs, each behind a script that notes the command line.
+const RECORDED: [&str; 4] = ["ovs-vsctl", "ovs-ofctl", "ip", "ethtool"];
+
+/// Waits until a condition holds; panics with what was waited for if it does not.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs a command that must succeed, and returns what it printed.
+pub(crate) fn sh(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {}: {complaint}", args.join(" "));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// A network namespace.
+pub(crate) struct Namespace {
+    pub(crate) name: String,
+}
+
+impl Namespace {
+    pub(crate) fn new(role: &str) -> Self {
+        let name = format!("sosn-{role}-{:08x}", rand::random::<u32>());
+        sh("ip", &["netns", "add", &name]);
+        let namespace = Self { name };
+        // The kernel's own IPv6 chatter would be in every count of packets.
+        namespace.run(
+            "sysctl",
+            &["-qw", "net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"],
+        );
+        namespace.run("ip", &["link", "set", "lo", "up"]);
+        namespace
+    }
+
+    pub(crate) fn run(&self, program: &str, args: &[&str]) -> String {
+        sh("ip", &[&["netns", "exec", &self.name, program], args].concat())
+    }
+
+    pub(crate) fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]).args(args);
+        command
+    }
+
+    /// Packets a device has received.
+    pub(crate) fn received(&self, device: &str) -> u64 {
+        let links: Value =
+            serde_json::from_str(&self.run("ip", &["-s", "-j", "link", "show", "dev", device])).unwrap();
+        links[0]["stats64"]["rx"]["packets"].as_u64().unwrap()
+    }
+
+    /// A pair of devices, each in its namespace, both on.
+    pub(crate) fn wire(&self, device: &str, other: &Self, there: &str) {
+        let ends = ["netns", &self.name, "type", "veth", "peer", "name", there, "netns", &other.name];
+        sh("ip", &[&["link", "add", device][..], &ends].concat());
+        self.run("ip", &["link", "set", device, "up"]);
+        other.run("ip", &["link", "set", there, "up"]);
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "delete", &self.name]).status();
+    }
+}
+
+/// A process that ends with its owner.
+pub(crate) struct Process(Child);
+
+impl Process {
+    /// Asks it to end and returns how it did.
+    pub(crate) fn terminate(mut self) -> bool {
+        sh("kill", &["-TERM", &self.0.id().to_string()]);
+        self.0.wait().unwrap().success()
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The switch.
+pub(crate) struct Lab {
+    // Dropped in this order: processes before the namespace and the folder they live in.
+    vswitchd: Option<Process>,
+    ovsdb: Option<Process>,
+    pub(crate) ns: Namespace,
+    folder: TempDir,
+}
+
+impl Lab {
+    pub(crate) fn new(tso: bool) -> Self {
+        let folder = tempfile::Builder::new().prefix("sosn-").tempdir().unwrap();
+        let mut lab = Self { vswitchd: None, ovsdb: None, ns: Namespace::new("sw"), folder };
+        for part in ["run", "bin", "state"] {
+            fs::create_dir(lab.path(part)).unwrap();
+        }
+        lab.record_commands();
+        sh(
+            "ovsdb-tool",
+            &["create", lab.text("run/conf.db").as_str(), "/usr/share/openvswitch/vswitch.ovsschema"],
+        );
+        lab.start_ovsdb();
+        lab.vsctl(&["--no-wait", "init"]);
+        lab.vsctl(&[
+            "--no-wait",
+            "set",
+            "Open_vSwitch",
+            ".",
+            &format!("other_config:userspace-tso-enable={tso}"),
+        ]);
+        lab.start_vswitchd();
+        lab
+    }
+
+    pub(crate) fn path(&self, part: &str) -> PathBuf {
+        self.folder.path().join(part)
+    }
+
+    fn text(&self, part: &str) -> String {
+        self.path(part).display().to_string()
+    }
+
+    fn record_commands(&self) {
+        for program in RECORDED {
+            let path = self.path("bin").join(program);
+            let real = sh("sh", &["-c", &format!("command -v {program}")]);
+            let script = format!(
+                "#!/bin/sh\necho \"{program} $*\" >> {}\nexec {} \"$@\"\n",
+                self.text("commands"),
+                real.trim()
+            );
+            fs::write(&path, script).unwrap();
+            sh("chmod", &["+x", path.to_str().unwrap()]);
+        }
+    }
+
+    /// Commands that change something, out of those the program under test has run since the last call.
+    pub(crate) fn changes(&self) -> Vec<String> {
+        let all = fs::read_to_string(self.path("commands")).unwrap_or_default();
+        let _ = fs::remove_file(self.path("commands"));
+        let looks = [" list ", " dump-flows ", " show", " parse-flows ", " -k ", "netns exec"];
+        all.lines().filter(|line| !looks.iter().any(|look| line.contains(look))).map(str::to_owned).collect()
+    }
+
+    fn daemon(&self, program: &str, args: &[&str]) -> Process {
+        let log = fs::File::create(self.path(&format!("{program}.log"))).unwrap();
+        let control = format!("--unixctl={}", self.text(&format!("run/{program}.ctl")));
+        let mut command = self.ns.command(program, args);
+        command.arg(control).arg("--no-chdir").env("OVS_RUNDIR", self.path("run"));
+        Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
+    }
+
+    fn start_ovsdb(&mut self) {
+        let remote = format!("--remote=punix:{}", self.text("run/db.sock"));
+        self.ovsdb = Some(self.daemon("ovsdb-server", &[&self.text("run/conf.db"), &remote]));
+        wait_until("ovsdb-server", || self.path("run/db.sock").exists());
+    }
+
+    pub(crate) fn start_vswitchd(&mut self) {
+        let process = self.daemon("ovs-vswitchd", &[&format!("unix:{}", self.text("run/db.sock"))]);
+        self.vswitchd = Some(process);
+    }
+
+    pub(crate) fn kill_vswitchd(&mut self) {
+        self.vswitchd.take().unwrap().kill();
+    }
+
+    pub(crate) fn kill_ovs(&mut self) {
+        self.kill_vswitchd();
+        self.ovsdb.take().unwrap().kill();
+    }
+
+    pub(crate) fn start_ovs(&mut self) {
+        self.start_ovsdb();
+        self.start_vswitchd();
+    }
+
+    pub(crate) fn vsctl(&self, args: &[&str]) -> String {
+        let database = format!("--db=unix:{}", self.text("run/db.sock"));
+        sh("ovs-vsctl", &[&["--timeout=20", &database][..], args].concat()).trim().to_owned()
+    }
+
+    fn bridge(&self) -> String {
+        format!("unix:{}", self.text("run/br-sos.mgmt"))
+    }
+
+    pub(crate) fn ofctl(&self, command: &str, rest: &[&str]) -> String {
+        let version = if command == "show" || command == "mod-port" { "OpenFlow10" } else { "OpenFlow13" };
+        sh("ovs-ofctl", &[&["-O", version, command, &self.bridge()][..], rest].concat())
+    }
+
+    /// Entries as `cookie, place and actions`, sorted.
+    pub(crate) fn flows(&self) -> Vec<String> {
+        let output = Command::new("ovs-ofctl")
+            .args(["-O", "OpenFlow13", "--no-stats", "--no-names", "dump-flows", &self.bridge()])
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let mut flows: Vec<String> = text.lines().map(|line| line.trim().to_owned()).collect();
+        flows.sort();
+        flows
+    }
+
+    pub(crate) fn no_flood(&self, port: &str) -> bool {
+        sos_node::encode::parse_ports(&self.ofctl("show", &[]))[port]
+    }
+
+    pub(crate) fn configure(&self, document: Value) {
+        let path = self.path("config.json");
+        fs::write(path.with_extension("new"), sealed(document)).unwrap();
+        fs::rename(path.with_extension("new"), path).unwrap();
+    }
+
+    pub(crate) fn node_command(&self, extra: &[&str]) -> Command {
+        let path = format!("{}:{}", self.text("bin"), std::env::var("PATH").unwrap());
+        let (config, state, rundir) = (self.text("config.json"), self.text("state"), self.text("run"));
+        let status = self.text("status.json");
+        let args = [
+            "--config",
+            &config,
+            "--node",
+            "n1",
+            "--state",
+            &state,
+            "--ovs-rundir",
+            &rundir,
+            "--status-file",
+            &status,
+        ];
+        let mut command = self.ns.command(env!("CARGO_BIN_EXE_sos-node"), &[&args[..], extra].concat());
+        command.env("PATH", path);
+        command
+    }
+
+    /// Applies a config once.
+    pub(crate) fn apply(&self, document: Value) -> Output {
+        self.configure(document);
+        self.once()
+    }
+
+    pub(crate) fn once(&self) -> Output {
+        self.node_command(&["--once"]).output().unwrap()
+    }
+
+    /// Applies a config, which must succeed.
+    pub(crate) fn must_apply(&self, document: Value) {
+        let output = self.apply(document);
+        let log = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{log}");
+    }
+
+    /// Starts the loop.
+    pub(crate) fn start_node(&self) -> Process {
+        let log = fs::File::create(self.path("node.log")).unwrap();
+        Process(self.node_command(&[]).stderr(log).spawn().unwrap())
+    }
+
+    pub(crate) fn status(&self) -> Value {
+        let text = fs::read_to_string(self.path("status.json")).unwrap_or_else(|_| "null".to_owned());
+        serde_json::from_str(&text).unwrap()
+    }
+
+    pub(crate) fn wait_for_state(&self, state: &str) {
+        wait_until(&format!("state {state}"), || self.status()["state"] == state);
+    }
+
+    /// A host on the bridge, put there by other hands as a CNI would.
+    pub(crate) fn host(&self, port: &str, address: &str) -> Namespace {
+        let host = Namespace::new("h");
+        self.ns.wire(port, &host, "e0");
+        host.run("ip", &["addr", "add", address, "dev", "e0"]);
+        self.vsctl(&["add-port", "br-sos", port]);
+        host
+    }
+
+    pub(crate) fn has_device(&self, name: &str) -> bool {
+        self.ns.command("ip", &["link", "show", "dev", name]).output().unwrap().status.success()
+    }
+}
+
+/// Whether a folder has nothing but the files named.
+pub(crate) fn holds_only(folder: &Path, names: &[&str]) -> bool {
+    let found = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    found.collect::<std::collections::BTreeSet<_>>() == names.iter().map(|n| (*n).to_owned()).collect()
+}
+
+impl From<Child> for Process {
+    fn from(child: Child) -> Self {
+        Self(child)
+    }
+}
