@@ -30,6 +30,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+INTERRUPTED = 130  # as a shell reports SIGINT
+
 LabOption = Annotated[str | None, typer.Option("--lab", help="Which lab, when several are up.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -239,13 +241,16 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     signal.signal(signal.SIGHUP, _interrupt)
     try:
-        app(standalone_mode=False)
+        status = app(standalone_mode=False)
+        if isinstance(status, int) and status != 0:  # typer turns Ctrl-C inside a command into a status
+            print("lab: interrupted" if status == INTERRUPTED else f"lab: status {status}", file=sys.stderr)
+            sys.exit(status)
     except LabError as error:
         print(f"lab: {error}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         print("lab: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     except typer.Exit as leave:
         sys.exit(leave.exit_code)
     except Exception as error:

@@ -25,9 +25,11 @@ BAD = {
 }
 
 
-def namespaces() -> set[str]:
+def namespaces(ids: list[str]) -> list[str]:
+    """The namespaces of these labs that still exist."""
     folder = Path("/run/netns")
-    return {path.name for path in folder.iterdir() if path.name.startswith("sos-")} if folder.is_dir() else set()
+    names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [name for name in names if any(name.startswith(f"sos-{lab_id}-") for lab_id in ids)]
 
 
 def fetch(net: Lab, tmp_path: Path) -> None:
@@ -37,7 +39,6 @@ def fetch(net: Lab, tmp_path: Path) -> None:
 
 
 def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
-    before = namespaces()
     other = labs.up(Options(topology="line", name="other"))
     try:
         assert other.root != net.root
@@ -51,7 +52,7 @@ def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
         assert cli("exec", "--lab", "other", "client", "--", "ip", "address", "show", "eth0").stdout.count("10.0.0.11/24") == 1
     finally:
         other.down()
-    assert namespaces() == before
+    assert namespaces([other.root.name]) == []
     fetch(net, tmp_path)
 
 
@@ -59,11 +60,11 @@ def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
 @pytest.mark.parametrize("after_s", [0.6, 1.2, 2.5, 5.0])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_interrupted(tmp_path: Path, after_s: float, how: signal.Signals) -> None:
-    before = namespaces()
     environment = {**os.environ, "SOS_STATE": str(tmp_path / "labs")}
     argv = (sys.executable, "-m", "sos_testbed", "up", "--name", "cut")
     building = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     time.sleep(after_s)
+    ids = [path.name for path in (tmp_path / "labs").iterdir()] if (tmp_path / "labs").is_dir() else []
     building.send_signal(how)
     building.communicate(timeout=60)
     if how is signal.SIGKILL:
@@ -71,7 +72,7 @@ def test_interrupted(tmp_path: Path, after_s: float, how: signal.Signals) -> Non
         assert done.returncode == 0, done.stderr
     else:
         assert building.returncode != 0
-    assert namespaces() == before
+    assert namespaces(ids) == []
     assert list((tmp_path / "labs").iterdir() if (tmp_path / "labs").exists() else []) == []
     assert processes_of(tmp_path) == []
 
