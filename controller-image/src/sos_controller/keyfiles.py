@@ -13,7 +13,7 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 def read_keys(folder: Path) -> dict[int, dict[int, bytes]]:
     """Site keys by site id and key id; files of other names are left alone.
 
-    Raises ValueError naming the file when a key file does not hold 64 hex digits or has an impossible id, OSError when the folder cannot be read.
+    ValueError naming the file when a key file does not hold 64 hex digits or has an impossible id, OSError when the folder cannot be read.
     """
     found: dict[int, dict[int, bytes]] = {}
     for path in sorted(folder.iterdir())[:MAX_FILES]:

@@ -328,5 +328,3 @@ def check_hello(message: bytes) -> None:
         if length < 4 or at + length > len(message):
             raise WireError("bad hello element")
         at += length + (-length % 8)
-
-

@@ -24,14 +24,14 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Unknown fields are errors."""
 
 
-class Controller(_Strict):
+class Controller(_Strict, frozen=True):
     """Who this controller is; the id is part of every cookie."""
 
     name: Name
-    id: Annotated[int, Meta(ge=0, le=0xFEFF)]
+    id: Annotated[int, Meta(ge=1, le=0xFEFF)]
 
 
-class Discovery(_Strict):
+class Discovery(_Strict, frozen=True):
     """Where beacons and orders go, and when silence means death."""
 
     address: str
@@ -53,7 +53,7 @@ class Discovery(_Strict):
         return parse_mac(self.mac)
 
 
-class Datapath(_Strict):
+class Datapath(_Strict, frozen=True):
     """A datapath claimed by a site."""
 
     dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -66,7 +66,7 @@ class Datapath(_Strict):
         return DatapathId(int(self.dpid, 16))
 
 
-class Agent(_Strict):
+class Agent(_Strict, frozen=True):
     """An agent that is expected to announce itself."""
 
     id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
@@ -85,7 +85,7 @@ class Agent(_Strict):
         return parse_address(self.address)
 
 
-class Site(_Strict):
+class Site(_Strict, frozen=True):
     """One network under one set of datapaths."""
 
     name: Name
@@ -100,7 +100,7 @@ class Site(_Strict):
     agents: Annotated[list[Agent], Meta(max_length=4096)]
 
 
-class End(_Strict):
+class End(_Strict, frozen=True):
     """One end of a service."""
 
     site: Name
@@ -111,14 +111,14 @@ class End(_Strict):
         return tuple(parse_prefix(p) for p in self.prefixes)
 
 
-class PortRange(_Strict):
+class PortRange(_Strict, frozen=True):
     """Inclusive range of TCP ports."""
 
     first: PortNumber
     last: PortNumber
 
 
-class Transport(_Strict):
+class Transport(_Strict, frozen=True):
     """Wishes for the relay; 0 = the agent decides."""
 
     streams: Annotated[int, Meta(ge=0, le=65535)]
@@ -127,21 +127,21 @@ class Transport(_Strict):
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
 
 
-class Paths(_Strict):
+class Paths(_Strict, frozen=True):
     """How many paths a service may use at once."""
 
-    mode: Literal["Auto", "Shortest", "Disjoint"]
+    mode: Literal["Shortest", "Disjoint"]
     max: Annotated[int, Meta(ge=1, le=8)]
 
 
-class Service(_Strict):
+class Service(_Strict, frozen=True):
     """Which connections are accelerated, and how."""
 
     id: Name
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
     mode: Literal["Accelerate", "Observe"]
     percent: Annotated[int, Meta(ge=0, le=100)]
-    setup: Literal["Auto", "Reactive", "Proactive"]
+    setup: Literal["Reactive", "Proactive"]
     from_: End = msgspec.field(name="from")
     to: End
     ports: Annotated[list[PortRange], Meta(min_length=1, max_length=64)]
@@ -154,14 +154,14 @@ class Service(_Strict):
         return self.paths.max if self.paths.mode == "Disjoint" else 1
 
 
-class LinkEnd(_Strict):
+class LinkEnd(_Strict, frozen=True):
     """An uplink of a site."""
 
     site: Name
     uplink: Name
 
 
-class LinkDeclaration(_Strict):
+class LinkDeclaration(_Strict, frozen=True):
     """Cost and capacity of a link between uplinks."""
 
     a: LinkEnd
@@ -170,7 +170,7 @@ class LinkDeclaration(_Strict):
     capacity_mbps: Annotated[int, Meta(ge=0)]
 
 
-class Config(_Strict):
+class Config(_Strict, frozen=True):
     """The whole document."""
 
     version: Literal["v1alpha1"]

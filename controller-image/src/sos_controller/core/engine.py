@@ -77,7 +77,8 @@ class Engine:
         """Take an event that happened at `now` (monotonic seconds, never going back) and return what is to be done, in order."""
         state = self.state
         state.now = now
-        state.out = out = []
+        out: list[Command] = []
+        state.out = out
         self._handlers[type(event)](event)  # type: ignore[operator]
         if state.dirty and now >= self._due["replan"]:
             self._replan()

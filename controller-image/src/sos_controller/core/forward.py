@@ -1,8 +1,8 @@
 """Plain forwarding: where it is the controller's (external switches), and how a punted SYN goes on plain everywhere.
 
-On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports that flooded packets must not
-come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout. A port takes part in flooding
-once it has been up long enough for a probe to have come in by it if another switch were there.
+On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports that flooded
+packets must not come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout.
+A port takes part in flooding once it has been up long enough for a probe to have come in by it if another switch were there.
 """
 
 from __future__ import annotations
@@ -182,5 +182,3 @@ class Forwarding:
                 port = host.location.port_no if hop is None else hop.port_no
                 return (Output(port),) if port != in_port else ()
         return tuple(Output(p) for p in self._flood.get(switch.dpid, ()) if p != in_port)
-
-

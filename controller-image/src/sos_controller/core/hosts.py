@@ -1,4 +1,4 @@
-"""Where hosts are, learned from ARP and from the first packets of flows. Never behind agent ports or inter-switch ports (the caller's check).
+"""Where hosts are, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
 
 Bounded: beyond MAX_HOSTS nobody new is learned, so their traffic is flooded, which is slower and right.
 """

@@ -105,6 +105,4 @@ def unmap_address(data: bytes) -> Address | None:
 
 def flow_key(client: int, server: int, client_port: int, server_port: int) -> FlowKey:
     """Build the key of a flow from its parts."""
-    return FlowKey(
-        client.to_bytes(4, "big") + server.to_bytes(4, "big") + client_port.to_bytes(2, "big") + server_port.to_bytes(2, "big")
-    )
+    return FlowKey(client.to_bytes(4, "big") + server.to_bytes(4, "big") + client_port.to_bytes(2, "big") + server_port.to_bytes(2, "big"))

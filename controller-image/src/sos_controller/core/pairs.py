@@ -74,13 +74,14 @@ class PairNumbers:
             self._taken.discard(self._numbers.pop(pair))
 
 
-def plan(g: nx.MultiGraph, low: Agent, high: Agent, number: int, labels: int, before: Pair | None) -> Pair | None:
+def plan(g: nx.MultiGraph, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
     """The pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped for want of better."""
+    low, high = ends
     count = min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS)
     found = paths.disjoint(g, low.location.dpid, high.location.dpid, max(count, 1))
     if not found:
-        ends = (low.location.dpid, high.location.dpid)
-        same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == ends
+        dpids = (low.location.dpid, high.location.dpid)
+        same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == dpids
         return before if same else None
     return Pair(low.agent_id, high.agent_id, number, found, max(count, 1))
 
@@ -91,7 +92,7 @@ def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
 
 
 def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
-    """Path entries of all labels, both directions: at the ends one per way of dialling, in between one per direction, however many streams."""
+    """Path entries of all labels, both directions: at the ends two per direction, in between one, however many streams."""
     made: dict[DatapathId, list[FlowEntry]] = {}
     for label in range(pair.labels):
         path = pair.paths[label % len(pair.paths)]

@@ -1,7 +1,7 @@
 """From what is declared and what is alive to what the switches hold: paths of pairs, guards, punts; and which pair serves a flow.
 
-Everything here is computed anew when something changes, compared group by group, and sent as differences. Order matters: guards, paths and
-far sides first; a punt entry is *armed* only when all of that has been acknowledged, and stays while the service still has a pair and a path.
+Everything here is computed anew when something changes, compared group by group, and sent as differences. Order matters: guards, paths
+and far sides first; a punt entry is *armed* only when all of that has been acknowledged, and stays while the service has a pair and a path.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class Plan:
         low, high = state.agents.get(key[0]), state.agents.get(key[1])
         pair = None
         if low is not None and high is not None and number is not None:
-            pair = pairs.plan(state.graph, low, high, number, labels, self.pairs.get(key))
+            pair = pairs.plan(state.graph, (low, high), number, labels, self.pairs.get(key))
         if pair is None or low is None or high is None:
             self.pairs.pop(key, None)
             state.programmer.set_group(("path", *key), {}, state.out)

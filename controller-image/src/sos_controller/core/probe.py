@@ -6,6 +6,7 @@ announce a link somewhere else for long, and a link counts only when both direct
 
 from __future__ import annotations
 
+import hmac
 import struct
 from typing import NamedTuple
 
@@ -67,7 +68,7 @@ def decode(key: bytes, data: bytes, now_ms: int) -> Probe | None:
 
 def _decode_own(key: bytes, value: bytes, now_ms: int) -> Probe | None:
     body, given = value[: _BODY.size], value[_BODY.size :]
-    if not keys.hmac.compare_digest(keys.tag(key, body)[:TAG_BYTES], given):
+    if not hmac.compare_digest(keys.tag(key, body)[:TAG_BYTES], given):
         return None
     controller_id, dpid, port_no, sent_ms = _BODY.unpack(body)
     if not 0 <= now_ms - sent_ms <= MAX_AGE_MS:

@@ -14,7 +14,7 @@ from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, PROTO_TCP
 from sos_controller.core.portmask import masks
 
 MAX_PUNTS = 1_024
-"""Punt entries of one service on one datapath; beyond it ports, then client prefixes, are left out of the match. The policy decides anyway."""
+"""Punt entries of one service on one datapath; beyond it ports, then client prefixes, are not matched. The policy decides anyway."""
 
 
 class Policy(NamedTuple):

@@ -60,7 +60,7 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 }
 
 
-class InvalidTransition(Exception):
+class InvalidTransitionError(Exception):
     """A bug: the engine asked for a step that the table does not have."""
 
 
@@ -94,10 +94,10 @@ class Session:
         self.adopted = False
 
     def advance(self, trigger: Trigger) -> State:
-        """Take a step of the table; InvalidTransition when it has none."""
+        """Take a step of the table; InvalidTransitionError when it has none."""
         following = TRANSITIONS.get((self.state, trigger))
         if following is None:
-            raise InvalidTransition(f"{self.state.value} has no {trigger.name}")
+            raise InvalidTransitionError(f"{self.state.value} has no {trigger.name}")
         self.state = following
         return following
 
@@ -175,10 +175,13 @@ class Sessions:
         self._link(session)
 
     def _unlink(self, session: Session) -> None:
-        for counter, index in ((self.pairs, (session.near, session.far)), (self.by_service, session.service)):
-            counter[index] -= 1  # type: ignore[index]
-            if not counter[index]:  # type: ignore[index]
-                del counter[index]  # type: ignore[arg-type]
+        pair = (session.near, session.far)
+        self.pairs[pair] -= 1
+        self.by_service[session.service] -= 1
+        if not self.pairs[pair]:
+            del self.pairs[pair]
+        if not self.by_service[session.service]:
+            del self.by_service[session.service]
         for agent in (session.near, session.far):
             theirs = self._by_agent.get(agent, {})
             if theirs.get(session.key) is session:

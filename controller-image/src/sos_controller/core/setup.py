@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
 from sos_controller.core import order, pipeline, selection
@@ -235,9 +236,9 @@ class SetUp:
         programmer, out = self._state.programmer, self._state.out
         left = session.waiting = {dpid for dpid, _ in entries}
         for dpid, entry in entries:
-            programmer.install(dpid, entry, lambda done, at=dpid: self._installed(session, left, at, done), out)
+            programmer.install(dpid, entry, partial(self._installed, session, left, dpid), out)
 
-    def _installed(self, session: Session, left: set[int], dpid: DatapathId, done: bool) -> None:
+    def _installed(self, session: Session, left: set[DatapathId], dpid: DatapathId, done: bool) -> None:
         """A barrier behind a redirect entry was answered, or will never be."""
         if session.state in FINAL or left is not session.waiting:
             return

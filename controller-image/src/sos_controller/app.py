@@ -1,0 +1,211 @@
+"""The adapter: events in, commands out. Clocks, timers and connections live here; decisions do not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sos_controller import ofp
+from sos_controller.config import ConfigError, follows, parse
+from sos_controller.connection import SwitchConnection, serve
+from sos_controller.core.commands import Apply, Command, Notice, PacketOut
+from sos_controller.core.config_model import Config
+from sos_controller.core.engine import Engine
+from sos_controller.core.events import (
+    BarrierReply,
+    ConfigChanged,
+    DatapathDown,
+    DatapathUp,
+    EntriesRead,
+    Event,
+    KeysChanged,
+    PacketIn,
+    PortChanged,
+    Rejected,
+    Tick,
+)
+from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
+from sos_controller.framework import eventlet
+
+LOG = logging.getLogger("sos_controller.app")
+
+TICK_S = 0.025
+"""Half the shortest timer of an order (spec/order.md 8)."""
+MAX_CONNECTIONS = 4_352
+"""All datapaths a configuration may have, and some that are not claimed."""
+
+Listener = Callable[[Notice], None]
+
+
+class Controller:
+    """Joins the engine to the switches."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.raw_config: bytes | None = None
+        self.listeners: list[Listener] = []
+        self.busy_seconds = 0.0
+        self._connections: dict[DatapathId, SwitchConnection] = {}
+        self._dirty: set[SwitchConnection] = set()
+        self._open = 0
+        self._keys: dict[int, dict[int, bytes]] | None = None
+
+    # -- what happens
+
+    def happen(self, event: Event) -> None:
+        """Hand an event to the engine and do what it says. A bug there costs one event, loudly, not the process."""
+        began = time.monotonic()
+        try:
+            commands = self.engine.handle(event, began)
+        except Exception:
+            LOG.exception("bug: %s was not handled", type(event).__name__)
+            self.count("bugs", type(event).__name__)
+            return
+        for command in commands:
+            self._do(command)
+        self.busy_seconds += time.monotonic() - began
+
+    def packet_in(self, connection: SwitchConnection, cookie: int, in_port: PortNo, data: bytes) -> None:
+        """A switch handed over a packet."""
+        self.happen(PacketIn(connection.dpid, in_port, cookie, data))
+
+    def barrier_reply(self, connection: SwitchConnection, token: int) -> None:
+        """A switch has done what was asked before."""
+        self.happen(BarrierReply(connection.dpid, token))
+
+    def rejected(self, connection: SwitchConnection, token: int, why: str) -> None:
+        """A switch refused something."""
+        self.count("switch_errors", why)
+        self.happen(Rejected(connection.dpid, token))
+
+    def port_changed(self, connection: SwitchConnection, port: Port, gone: bool) -> None:
+        """A port came, went or changed."""
+        self.happen(PortChanged(connection.dpid, port, gone))
+
+    def entries_read(self, connection: SwitchConnection, entries: list[FlowEntry]) -> None:
+        """A switch has told its entries."""
+        self.happen(EntriesRead(connection.dpid, tuple(entries)))
+
+    def connected(self, connection: SwitchConnection) -> None:
+        """A handshake is done. A newer connection of a datapath replaces the older."""
+        older = self._connections.pop(connection.dpid, None)
+        if older is not None:
+            older.abort()
+        self._connections[connection.dpid] = connection
+        connection.queue(ofp.set_config())
+        self.happen(DatapathUp(connection.dpid, connection.switch_ports))
+        self.flush()
+
+    def disconnected(self, connection: SwitchConnection) -> None:
+        """A connection is gone."""
+        if self._connections.get(connection.dpid) is connection:
+            del self._connections[connection.dpid]
+            self.happen(DatapathDown(connection.dpid))
+            self.flush()
+
+    def keys(self, sites: dict[int, dict[int, bytes]]) -> None:
+        """The key folder was read."""
+        if sites != self._keys:
+            self._keys = sites
+            self.happen(KeysChanged(sites))
+            LOG.info("keys of %d sites", len(sites))
+
+    def configure(self, data: bytes) -> tuple[Config, bool]:
+        """Take a configuration document. Raises ConfigError or ConflictError; the one in force then stays."""
+        config = parse(data)
+        changed = follows(config, self.engine.state.config)
+        if changed:
+            self.raw_config = data
+            self.happen(ConfigChanged(config))
+            if self.engine.state.config is not config:
+                raise ConfigError("", "could not be taken; the log says why")
+            self.flush()
+            LOG.info("configuration generation %d, %d sites, %d services", config.generation, len(config.sites), len(config.services))
+        return config, changed
+
+    def count(self, what: str, which: str = "") -> None:
+        """Count for the metrics."""
+        self.engine.state.count(what, which)
+
+    # -- what is done
+
+    def flush(self) -> None:
+        """Write what the last events left to send."""
+        dirty, self._dirty = self._dirty, set()
+        for connection in dirty:
+            connection.kick()
+
+    def _do(self, command: Command) -> None:
+        if isinstance(command, Notice):
+            self._tell(command)
+            return
+        connection = self._connections.get(command.dpid)
+        if connection is None:
+            return
+        if isinstance(command, PacketOut):
+            connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
+        elif isinstance(command, Apply):
+            connection.queue(encode_apply(command))
+            self.engine.state.counters["flow_mods", "add"] += len(command.adds)
+            self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
+        else:
+            connection.read_entries(command.cookie, command.mask)
+        self._dirty.add(connection)
+
+    def _tell(self, notice: Notice) -> None:
+        level = logging.DEBUG if notice.kind == "session" else logging.INFO
+        if LOG.isEnabledFor(level):
+            LOG.log(level, "%s %s", notice.kind, " ".join(f"{k}={v}" for k, v in notice.data.items()))
+        for listener in list(self.listeners):
+            listener(notice)
+
+    # -- loops
+
+    def tick_loop(self) -> None:
+        """Let time pass."""
+        while True:
+            self.happen(Tick(time.time_ns() // 1_000_000))
+            self.flush()
+            eventlet.sleep(TICK_S)
+
+    def listen_loop(self, sock: Any) -> None:
+        """Take connections of switches."""
+        while True:
+            try:
+                peer, address = sock.accept()
+            except OSError as error:
+                LOG.warning("accept: %s", error)
+                eventlet.sleep(0.1)
+                continue
+            if self._open >= MAX_CONNECTIONS:
+                peer.close()
+                self.count("connections_refused")
+                continue
+            self._open += 1
+            eventlet.spawn(self._serve, peer, address)
+
+    def _serve(self, peer: Any, address: Any) -> None:
+        try:
+            serve(peer, address, self)
+        finally:
+            self._open -= 1
+            peer.close()
+
+    def connected_dpids(self) -> list[str]:
+        """Datapaths connected now."""
+        return [format_dpid(d) for d in sorted(self._connections)]
+
+
+def encode_apply(command: Apply) -> bytes:
+    """Adds, a barrier where deletes follow, deletes, a barrier to hear of it: all under the command's token."""
+    token = command.token
+    parts = [ofp.flow_mod(entry, ofp.ADD, token) for entry in command.adds]
+    if command.adds and command.deletes:
+        parts.append(ofp.barrier_request(0))
+    parts.extend(ofp.flow_mod(entry, ofp.DELETE_STRICT, token) for entry in command.deletes)
+    if command.barrier:
+        parts.append(ofp.barrier_request(token))
+    return b"".join(parts)

@@ -1,0 +1,251 @@
+"""One switch's connection: Ryu's handshake, our own receive loop.
+
+Messages are framed here and looked at by type. What is frequent or could stall Ryu's parsers is sliced by `ofp`; only the handshake
+goes through Ryu, after its lengths have been checked. Everything to send is gathered and written once per read.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from sos_controller import framework, ofp
+from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.model import DatapathId, Port
+
+if TYPE_CHECKING:
+    from sos_controller.app import Controller
+
+from ryu.controller import ofp_event
+from ryu.controller.controller import Datapath
+from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
+from ryu.lib import hub
+from ryu.ofproto import ofproto_parser
+
+LOG = logging.getLogger("sos_controller.connection")
+
+READ_BYTES = 262_144
+MAX_UNSENT_BYTES = 16 * 1024 * 1024
+"""A switch that lets this much pile up is disconnected; it is read and compared again when it is back."""
+MAX_ENTRIES = 262_144
+"""Entries of ours taken from one switch; more than two per session on one datapath cannot be ours."""
+MAX_PORTS = 16_384
+ECHO_INTERVAL_S = 5.0
+SILENCE_S = 15.0
+"""Three echoes unanswered."""
+HANDSHAKE_TYPES = frozenset((ofp.HELLO, ofp.FEATURES_REPLY))
+
+
+class SwitchConnection(Datapath):  # type: ignore[misc]
+    """A connected switch."""
+
+    def __init__(self, sock: Any, address: Any, controller: Controller) -> None:
+        self._controller = controller
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._wake = hub.Event()
+        self._heard = time.monotonic()
+        self._reading: tuple[int, list[FlowEntry]] | None = None
+        self._ports_heard: list[Port] = []
+        self._xid = 0
+        super().__init__(sock, address)
+
+    @property
+    def dpid(self) -> DatapathId:
+        """The datapath id; known once connected."""
+        return DatapathId(self.id)
+
+    @property
+    def switch_ports(self) -> tuple[Port, ...]:
+        """The ports told in the handshake."""
+        return tuple(self._ports_heard)
+
+    # -- sending
+
+    def queue(self, data: bytes) -> None:
+        """Put bytes behind what is to be sent; `kick` sends."""
+        if not data:
+            return
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > MAX_UNSENT_BYTES:
+            LOG.warning("switch %s does not read: disconnected", self.address)
+            self._out.clear()
+            self._out_bytes = 0
+            self.abort()
+
+    def kick(self) -> None:
+        """Have what is queued written."""
+        if self._out:
+            self._wake.set()
+
+    def send(self, buf: bytes, close_socket: bool = False) -> bool:
+        """Ryu's own door for messages of the handshake."""
+        self.queue(bytes(buf))
+        self._wake.set()
+        if close_socket:
+            hub.spawn_after(1, self.abort)
+        return True
+
+    def read_entries(self, cookie: int, mask: int) -> None:
+        """Ask for the entries of a cookie; the controller hears of them when all have come."""
+        self._xid = self._xid % 0x7FFFFFFF + 1
+        self._reading = (self._xid, [])
+        self.queue(ofp.flow_stats_request(self._xid, cookie, mask))
+
+    def abort(self) -> None:
+        """End the connection."""
+        self.set_state(DEAD_DISPATCHER)
+        try:
+            self.socket.shutdown(2)
+        except OSError as error:
+            LOG.debug("shutdown: %s", error)
+        self._wake.set()
+
+    # -- Ryu's hooks
+
+    def set_state(self, state: str) -> None:
+        """Tell the controller when the handshake is done and when the connection is gone."""
+        before = self.state if hasattr(self, "state") else None
+        super().set_state(state)
+        if state == MAIN_DISPATCHER and before != MAIN_DISPATCHER:
+            self._controller.connected(self)
+        elif state == DEAD_DISPATCHER and before == MAIN_DISPATCHER:
+            self._controller.disconnected(self)
+
+    def _send_loop(self) -> None:
+        try:
+            while self.state != DEAD_DISPATCHER:
+                self._wake.wait()
+                self._wake.clear()
+                data = b"".join(self._out)
+                self._out.clear()
+                self._out_bytes = 0
+                self.socket.sendall(data)
+        except OSError as error:
+            LOG.info("cannot send to switch at %s: %s", self.address, error)
+            self.abort()
+
+    def _echo_request_loop(self) -> None:
+        while self.state != DEAD_DISPATCHER:
+            hub.sleep(ECHO_INTERVAL_S)
+            if time.monotonic() - self._heard > SILENCE_S:
+                LOG.info("switch at %s is silent: disconnected", self.address)
+                self.abort()
+                return
+            self.queue(ofp.echo_request(0))
+            self.kick()
+
+    def _recv_loop(self) -> None:
+        try:
+            self._receive()
+        except ofp.WireError as error:
+            LOG.warning("switch at %s sent nonsense (%s): disconnected", self.address, error)
+            self._controller.count("wire_errors", str(error))
+        finally:
+            self.abort()
+            self.socket.close()
+
+    def _receive(self) -> None:
+        rest = b""
+        while self.state != DEAD_DISPATCHER:
+            try:
+                chunk = self.socket.recv(READ_BYTES)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not chunk:
+                return
+            self._heard = time.monotonic()
+            rest = self._split(rest + chunk if rest else chunk)
+            self._controller.flush()
+            hub.sleep(0)
+
+    def _split(self, data: bytes) -> bytes:
+        """Take all whole messages; returns what is left."""
+        at, end = 0, len(data)
+        while end - at >= ofp.HEADER_BYTES:
+            length = data[at + 2] << 8 | data[at + 3]
+            if length < ofp.HEADER_BYTES:
+                raise ofp.WireError("bad length")
+            if end - at < length:
+                break
+            self._message(data[at : at + length])
+            at += length
+        return data[at:]
+
+    def _message(self, message: bytes) -> None:
+        kind = message[1]
+        if kind == ofp.PACKET_IN and self.state == MAIN_DISPATCHER:
+            self._controller.packet_in(self, *ofp.parse_packet_in(message))
+        elif kind == ofp.BARRIER_REPLY and self.state == MAIN_DISPATCHER:
+            self._controller.barrier_reply(self, int.from_bytes(message[4:8], "big"))
+        elif kind == ofp.ECHO_REQUEST:
+            self.queue(ofp.echo_reply(int.from_bytes(message[4:8], "big"), message[8:]))
+            self.kick()
+        elif kind == ofp.MULTIPART_REPLY:
+            self._multipart(message)
+        elif kind == ofp.ERROR:
+            self._error(message)
+        elif kind == ofp.PORT_STATUS and self.state == MAIN_DISPATCHER:
+            self._controller.port_changed(self, *ofp.parse_port_status(message))
+        elif kind in HANDSHAKE_TYPES and self.state != MAIN_DISPATCHER:
+            self._handshake(message)
+
+    def _multipart(self, message: bytes) -> None:
+        if len(message) < 16:
+            raise ofp.WireError("short multipart")
+        kind, more = message[8] << 8 | message[9], message[11] & ofp.REPLY_MORE
+        if kind == ofp.MULTIPART_PORT_DESC and self.state != MAIN_DISPATCHER:
+            self._ports_heard.extend(ofp.parse_ports(message[16:]))
+            if len(self._ports_heard) > MAX_PORTS:
+                raise ofp.WireError("too many ports")
+            self._handshake(message)
+        elif kind == ofp.MULTIPART_FLOW and self._reading is not None and self._reading[0] == int.from_bytes(message[4:8], "big"):
+            entries = self._reading[1]
+            entries.extend(ofp.parse_flow_stats(message[16:]))
+            if len(entries) > MAX_ENTRIES:
+                raise ofp.WireError("too many entries")
+            if not more:
+                self._reading = None
+                self._controller.entries_read(self, entries)
+
+    def _error(self, message: bytes) -> None:
+        kind, code, xid = ofp.parse_error(message)
+        LOG.info("switch %s refused a message: type %d, code %d", self.address, kind, code)
+        if self.state == MAIN_DISPATCHER:
+            self._controller.rejected(self, xid, f"{kind}-{code}")
+        else:
+            raise ofp.WireError("error during handshake")
+
+    def _handshake(self, message: bytes) -> None:
+        """Give a message to Ryu, which answers and moves on."""
+        if message[1] == ofp.HELLO:
+            ofp.check_hello(message)
+        elif message[1] == ofp.FEATURES_REPLY and len(message) != 32:
+            raise ofp.WireError("bad features reply")
+        parsed = ofproto_parser.msg(self, message[0], message[1], len(message), int.from_bytes(message[4:8], "big"), message)
+        if parsed is None:
+            raise ofp.WireError("unparsable handshake")
+        event = ofp_event.ofp_msg_to_ev(parsed)
+        for handler in self.ofp_brick.get_handlers(event):
+            if self.state in handler.callers[event.__class__].dispatchers:
+                handler(event)
+
+
+def serve(sock: Any, address: Any, controller: Controller) -> None:
+    """Serve one connection until it ends."""
+    connection = SwitchConnection(sock, address, controller)
+    try:
+        connection.serve()
+    except (OSError, AssertionError) as error:
+        LOG.warning("connection of %s ended: %s", address, error)
+    except Exception:
+        LOG.exception("connection of %s failed", address)
+    finally:
+        connection.abort()
+
+
+assert framework.eventlet is not None  # noqa: S101 - imported for its effect, before Ryu

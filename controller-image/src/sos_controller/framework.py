@@ -1,0 +1,41 @@
+"""The one place where eventlet patches the standard library and Ryu is made importable. Import this before anything that opens sockets.
+
+Ryu 4.34 wants a name that current eventlet no longer has, and reads options from a global that has to be initialised once.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import eventlet
+
+    eventlet.monkey_patch()
+    import eventlet.wsgi
+
+    if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):
+        eventlet.wsgi.ALREADY_HANDLED = b""
+    from ryu import cfg
+    from ryu.base import app_manager
+    from ryu.controller import ofp_handler
+    from ryu.ofproto import ofproto_v1_3
+
+SOCKET_TIMEOUT_S = 5.0
+"""A switch that takes nothing for this long is disconnected; also how often an idle one is looked at."""
+
+
+class Handshake(ofp_handler.OFPHandler):  # type: ignore[misc]
+    """Ryu's handshake for OpenFlow 1.3 (hello, features, ports). It never listens by itself: `start` is not called."""
+
+    OFP_VERSIONS = (ofproto_v1_3.OFP_VERSION,)
+
+
+def start_handshake() -> None:
+    """Make Ryu's handshake ready for connections of this process; once."""
+    cfg.CONF(args=[], project="sos-controller", version="")
+    cfg.CONF.set_override("socket_timeout", SOCKET_TIMEOUT_S)
+    app_manager.AppManager.get_instance().instantiate(Handshake)
+
+
+__all__ = ["eventlet", "start_handshake"]

@@ -1,0 +1,37 @@
+"""Who this controller is in this life: epoch, boot id, seeds (spec/README.md 7; the cookie's epoch)."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from pathlib import Path
+
+from sos_controller.core.state import Identity
+
+
+def new_identity(state: Path | None) -> Identity:
+    """Begin a new life. With a state folder epoch and boot id rise whatever the clock does; without one they come from it.
+
+    OSError when the folder cannot be written, ValueError when its file holds something else than two numbers.
+    """
+    now = time.time_ns()
+    epoch, boot_id = now // 1_000_000_000 & 0x7FFFFFFF, now
+    if state is not None:
+        state.mkdir(parents=True, exist_ok=True)
+        path = state / "epoch"
+        before = [int(n) for n in path.read_text().split()] if path.exists() else [0, 0]
+        if len(before) != 2:
+            raise ValueError(f"{path}: expected an epoch and a boot id")
+        epoch, boot_id = before[0] + 1, max(now, before[1] + 1)
+        _write(path, f"{epoch} {boot_id}\n")
+    return Identity(epoch, boot_id, secrets.randbits(80), secrets.token_bytes(32))
+
+
+def _write(path: Path, text: str) -> None:
+    temporary = path.with_suffix(".new")
+    with temporary.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)

@@ -1,0 +1,93 @@
+"""Prometheus metrics `sos_controller_*`, read from the engine when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from sos_controller.app import Controller
+
+COUNTERS = {
+    "syns": ("SYNs punted, by what became of them", "outcome"),
+    "sessions": ("Sessions, by what happened to them", "what"),
+    "ended": ("Ends told by agents, by reason of spec/order.md 6", "reason"),
+    "beacons": ("Beacons taken", ""),
+    "beacons_dropped": ("Beacons dropped, by the check that failed", "reason"),
+    "orders_sent": ("Orders sent, by type", "type"),
+    "orders_dropped": ("Orders of agents dropped, by the check that failed", "reason"),
+    "probes": ("Probes that were not ours", "what"),
+    "arp": ("ARP requests, by what was done", "what"),
+    "flow_mods": ("Flow-mods sent", "op"),
+    "switch_errors": ("Messages switches refused, by type-code", "error"),
+    "rejected": ("Changes a datapath refused", "dpid"),
+    "wire_errors": ("Connections ended because of nonsense", "what"),
+    "connections_refused": ("Connections over the limit", ""),
+    "bugs": ("Events that raised an exception", "event"),
+}
+
+
+class _Collector(Collector):
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        yield from self._counters()
+        yield from self._gauges()
+
+    def _counters(self) -> Iterator[Metric]:
+        counters = sorted(self._controller.engine.state.counters.items())
+        for name, (text, label) in COUNTERS.items():
+            family = CounterMetricFamily(f"sos_controller_{name}", text, labels=[label] if label else [])
+            for (what, which), value in counters:
+                if what == name:
+                    family.add_metric([which] if label else [], value)
+            yield family
+        busy = CounterMetricFamily("sos_controller_busy_seconds", "Time spent in the engine and in rendering its commands")
+        busy.add_metric([], self._controller.busy_seconds)
+        yield busy
+
+    def _gauges(self) -> Iterator[Metric]:
+        state = self._controller.engine.state
+        yield _gauge("datapaths", "Claimed datapaths connected", sum(s.claim is not None for s in state.switches.values()))
+        yield _gauge("datapaths_unclaimed", "Connected datapaths no site claims", sum(s.claim is None for s in state.switches.values()))
+        yield _gauge("links", "Links known", len(state.topology.links()))
+        yield _gauge("hosts", "Hosts known", len(state.hosts))
+        yield _gauge("sessions_open", "Sessions known", len(state.sessions))
+        yield _gauge("sessions_pending", "Sessions being set up", state.sessions.pending)
+        yield _gauge("plain_decisions", "Plain decisions remembered", len(state.plain))
+        yield _gauge("entries", "Flow entries wanted on all datapaths", len(state.programmer))
+        yield _gauge("config_generation", "Generation in force", state.config.generation if state.config else 0)
+        agents = GaugeMetricFamily("sos_controller_agents", "Live agents", labels=["site"])
+        names = {site.id: site.name for site in state.sites.values()}
+        for site_id in sorted({a.beacon.site_id for a in state.agents.all()}):
+            count = sum(a.beacon.site_id == site_id for a in state.agents.all())
+            agents.add_metric([names.get(site_id, str(site_id))], count)
+        yield agents
+        services = GaugeMetricFamily("sos_controller_service_programmed", "1 = Programmed", labels=["service"])
+        for found in self._controller.engine.plan.status():
+            services.add_metric([found.service.id], float(found.state == "Programmed"))
+        yield services
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(f"sos_controller_{name}", text)
+    family.add_metric([], value)
+    return family
+
+
+def registry(controller: Controller) -> CollectorRegistry:
+    """A registry that shows this controller."""
+    made = CollectorRegistry(auto_describe=False)
+    made.register(_Collector(controller))
+    return made
+
+
+def render(made: CollectorRegistry) -> bytes:
+    """Prometheus text."""
+    return generate_latest(made)

@@ -1,0 +1,31 @@
+"""Reading keys and token again each second."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from sos_controller.api import Api
+from sos_controller.app import Controller
+from sos_controller.framework import eventlet
+from sos_controller.keyfiles import read_keys, read_token
+
+LOG = logging.getLogger("sos_controller.reload")
+
+RELOAD_S = 1.0
+
+
+def reload_loop(controller: Controller, api: Api, keys: Path, token: Path) -> None:
+    """Take changed keys and tokens; what cannot be read leaves the last good ones in use, and is said once."""
+    said = ""
+    while True:
+        eventlet.sleep(RELOAD_S)
+        try:
+            controller.keys(read_keys(keys))
+            api.token = read_token(token)
+            controller.flush()
+            said = ""
+        except (OSError, ValueError) as error:
+            if str(error) != said:
+                said = str(error)
+                LOG.warning("keeping the last good keys and token: %s", said)
