@@ -210,11 +210,13 @@ fn layout(vnet: &VnetHeader, bytes: &[u8]) -> Option<Layout> {
     let payload = payload_offset(bytes, protocol, l4)?;
     let payload_len = bytes.len() - payload;
     let gso = vnet.gso_type & !GSO_ECN;
-    let kind_matches = match (gso, ip, protocol) {
-        (GSO_NONE, _, PROTOCOL_TCP) | (GSO_UDP_L4, _, PROTOCOL_UDP) => true,
-        (GSO_TCPV4, Ip::V4, PROTOCOL_TCP) | (GSO_TCPV6, Ip::V6, PROTOCOL_TCP) => true,
-        _ => false,
-    };
+    let kind_matches = matches!(
+        (gso, ip, protocol),
+        (GSO_NONE, _, PROTOCOL_TCP)
+            | (GSO_UDP_L4, _, PROTOCOL_UDP)
+            | (GSO_TCPV4, Ip::V4, PROTOCOL_TCP)
+            | (GSO_TCPV6, Ip::V6, PROTOCOL_TCP)
+    );
     let mss = match gso {
         GSO_NONE => payload_len,
         _ => usize::from(vnet.gso_size),

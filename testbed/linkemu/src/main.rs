@@ -6,6 +6,7 @@ use signal_hook::low_level::pipe;
 use sos_linkemu::config::LinkSpec;
 use sos_linkemu::engine::{Engine, Settings};
 use sos_linkemu::shaper::Limits;
+use sos_linkemu::sys;
 use sos_linkemu::units::{self, Nanos, UnitError};
 use std::error::Error;
 use std::fs;
@@ -46,6 +47,9 @@ struct Arguments {
     /// Do not join packets of different frames into super-frames
     #[arg(long)]
     no_coalesce: bool,
+    /// Run at ordinary priority; then deliveries are tens of milliseconds late whenever the machine is busy
+    #[arg(long)]
+    no_realtime: bool,
     /// Deliveries are at most about this late; smaller costs more CPU
     #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_tick)]
     tick: Nanos,
@@ -97,6 +101,13 @@ fn run(arguments: Arguments) -> Result<(), Box<dyn Error>> {
         tick: arguments.tick,
         seed: arguments.seed,
     };
+    if !arguments.no_realtime
+        && let Err(error) = sys::become_realtime()
+    {
+        eprintln!(
+            "sos-linkemu: warning: no real-time priority ({error}): late when the machine is busy"
+        );
+    }
     let mut engine = Engine::new(arguments.links, settings, &stop)?;
     if engine.attach(arguments.wait)? {
         if let Some(path) = &arguments.control {
