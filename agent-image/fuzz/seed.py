@@ -1,0 +1,75 @@
+"""Write the seeds of the corpus out of the golden vectors of spec/, signed with the key that fuzzing knows.
+
+Fuzzing itself adds to the corpus; what it finds worth keeping is committed by hand.
+"""
+
+import hashlib
+import hmac
+import json
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+VECTORS = HERE.parent.parent / "spec" / "vectors"
+KEY = bytes([7] * 32)
+
+
+def vectors(kind: str) -> dict[str, bytes]:
+    """Golden bytes by name."""
+    rows = json.loads((VECTORS / kind / "v1.json").read_text())
+    return {row["name"].replace(",", "").replace(" ", "-"): bytes.fromhex(row["hex"]) for row in rows}
+
+
+def tag(message: bytes) -> bytes:
+    """HMAC-SHA256 under the key of the corpus."""
+    return hmac.new(KEY, message, hashlib.sha256).digest()
+
+
+def write(target: str, name: str, data: bytes) -> None:
+    """Write one file of a target's corpus."""
+    folder = HERE / "corpus" / target
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(data)
+
+
+def config(generation: int, **changes: object) -> bytes:
+    """An agent-config with its hash (spec/node-config.md section 3)."""
+    document = {
+        "version": "v1alpha1", "node": "edge1", "pool": "default", "agentId": "39b04f05ee16a2b7d5a16e9e68355a2f",
+        "site": {"name": "west", "id": 1, "prefixes": ["10.0.0.0/25"]},
+        "interface": {"name": "net0", "address": "10.0.0.126/24", "mac": "02:53:00:5f:0c:12", "mtu": 1500,
+                      "gateway": None, "hostName": "sosag0", "hostPort": 201},
+        "discovery": {"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876},
+        "streamPorts": {"first": 10000, "count": 8},
+        "peers": [{"site": "east", "siteID": 2, "prefixes": ["10.0.0.128/25"],
+                   "agents": [{"id": "ad030578ad55bf67de8f32bef31dd55b", "node": "edge2", "address": "10.0.0.254",
+                               "firstStreamPort": 10000}]}],
+        "services": [{"id": "default/bulk", "role": "Ingress", "peer": "east", "setup": "Reactive",
+                      "from": ["10.0.0.0/25"], "to": ["10.0.0.128/25"], "ports": [{"first": 22, "last": 22}],
+                      "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"}}],
+        "limits": {"sessions": 4096, "memoryMiB": 1024, "sessionMemoryMiB": 32},
+        "metricsAddress": "0.0.0.0:9465", "drainSeconds": 60,
+    } | changes  # fmt: skip
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    digest = "sha256:" + hashlib.sha256(canonical).hexdigest()
+    return json.dumps(document | {"generation": generation, "hash": digest}, ensure_ascii=False).encode()
+
+
+def main() -> None:
+    """Write all seeds."""
+    for kind in ("beacon", "order"):
+        for name, data in vectors(kind).items():
+            write(kind, name, data[:-32] + tag(data[:-32]))
+    frames = vectors("frame")
+    hello, welcome = frames.pop("hello"), frames.pop("welcome")
+    write("handshake", "exchange", hello + welcome[:64] + tag(b"sos/stream/welcome" + hello + welcome[:64]))
+    frames.pop("confirm")
+    for name, data in frames.items():
+        write("frame", name, data)
+    write("frame", "all", b"".join(frames.values()))
+    write("config", "one-service", config(1))
+    write("config", "nothing", config(2, peers=[], services=[]))
+    write("config", "not-json", b'{"version": ')
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+//! What fuzzing feeds with arbitrary bytes. Each function panics when a promise is broken, and does nothing else.
+#![forbid(unsafe_code)]
+
+use bytes::BytesMut;
+use sos_agent::config::AgentConfig;
+use sos_agent::source::{Verdict, judge};
+use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};
+
+/// Tags made under this key are right in the corpus, so that fuzzing starts behind the authentication.
+pub const KEY: [u8; 32] = [7; 32];
+
+/// Frames are the same however the bytes are cut, come back from their encoding, and an error stays.
+pub fn frame(data: &[u8]) {
+    let whole = frames(data, data.len().max(1));
+    for piece in [1, 7, 33] {
+        assert_eq!(whole, frames(data, piece), "cut into pieces of {piece}");
+    }
+    let mut encoded = BytesMut::new();
+    whole.0.iter().for_each(|frame| frame.encode(&mut encoded));
+    assert_eq!(frames(&encoded, 4096), (whole.0, None));
+}
+
+fn frames(data: &[u8], piece: usize) -> (Vec<Frame>, Option<WireError>) {
+    let (mut decoder, mut buffer, mut found) = (Decoder::default(), BytesMut::new(), Vec::new());
+    for bytes in data.chunks(piece) {
+        buffer.extend_from_slice(bytes);
+        loop {
+            match decoder.decode(&mut buffer) {
+                Ok(Some(frame)) => found.push(frame),
+                Ok(None) => break,
+                Err(error) => {
+                    assert_eq!(decoder.decode(&mut buffer), Err(error), "an error stays");
+                    return (found, Some(error));
+                }
+            }
+        }
+    }
+    (found, None)
+}
+
+/// The exchange at the start of a stream: what is read is what was written.
+pub fn handshake(data: &[u8]) {
+    let Some((hello, rest)) = data.split_first_chunk() else { return };
+    if let Ok(parsed) = Hello::decode(hello) {
+        assert_eq!(Hello::decode(&parsed.encode()), Ok(parsed));
+    }
+    let Some(welcome) = rest.first_chunk() else { return };
+    let key = Key::new(KEY);
+    if let Ok(parsed) = Welcome::verify(welcome, &key, hello) {
+        assert_eq!(Welcome::verify(&parsed.encode(Some(&key), hello), &key, hello), Ok(parsed));
+    }
+}
+
+/// A beacon that passes comes back from its encoding.
+pub fn beacon(data: &[u8]) {
+    let Ok(unverified) = UnverifiedBeacon::parse(data) else { return };
+    let Ok(beacon) = unverified.verify(&Key::new(KEY)) else { return };
+    let encoded = beacon.encode(&Key::new(KEY)).expect("what was read can be written");
+    let again = UnverifiedBeacon::parse(&encoded).and_then(|b| b.verify(&Key::new(KEY)));
+    assert_eq!(again, Ok(beacon));
+}
+
+/// An order that passes comes back from its encoding.
+pub fn order(data: &[u8]) {
+    let Ok(unverified) = UnverifiedOrder::parse(data) else { return };
+    let Ok(order) = unverified.verify(&Key::new(KEY)) else { return };
+    let encoded = order.encode(&Key::new(KEY)).expect("what was read can be written");
+    let again = UnverifiedOrder::parse(&encoded).and_then(|o| o.verify(&Key::new(KEY)));
+    assert_eq!(again, Ok(order));
+}
+
+/// A configuration either parses or names a path.
+pub fn config(data: &[u8]) {
+    match AgentConfig::parse(data) {
+        Ok(config) => assert_eq!(judge(&config, &config), Verdict::Same),
+        Err(error) => assert!(!error.path.is_empty() && !error.message.is_empty()),
+    }
+}

@@ -1,0 +1,61 @@
+//! The committed corpus and the golden vectors, through the functions that fuzzing uses.
+
+use std::path::Path;
+
+use sos_wire::{Key, UnverifiedBeacon, UnverifiedOrder};
+
+fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
+    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty(), "{} is empty", folder.display());
+    files.iter().map(|f| (f.display().to_string(), std::fs::read(f).unwrap())).collect()
+}
+
+/// Every file as it is, cut short everywhere, and with every byte changed.
+fn run(target: &str, function: fn(&[u8])) {
+    for (file, bytes) in corpus(target) {
+        println!("{file}");
+        function(&bytes);
+        for at in 0..bytes.len() {
+            function(&bytes[..at]);
+            let mut changed = bytes.clone();
+            changed[at] ^= 0x81;
+            function(&changed);
+        }
+    }
+}
+
+#[test]
+fn frame() {
+    run("frame", sos_fuzz::frame);
+}
+
+#[test]
+fn handshake() {
+    run("handshake", sos_fuzz::handshake);
+}
+
+#[test]
+fn beacon() {
+    run("beacon", sos_fuzz::beacon);
+    let key = Key::new(sos_fuzz::KEY);
+    let passes = |bytes: &[u8]| UnverifiedBeacon::parse(bytes).and_then(|b| b.verify(&key)).is_ok();
+    assert!(corpus("beacon").iter().any(|(_, bytes)| passes(bytes)), "some of the corpus gets past the tag");
+}
+
+#[test]
+fn order() {
+    run("order", sos_fuzz::order);
+    let key = Key::new(sos_fuzz::KEY);
+    let passes = |bytes: &[u8]| UnverifiedOrder::parse(bytes).and_then(|o| o.verify(&key)).is_ok();
+    assert!(corpus("order").iter().filter(|(_, bytes)| passes(bytes)).count() >= 7, "one of each type");
+}
+
+#[test]
+fn config() {
+    run("config", sos_fuzz::config);
+    let parses = |bytes: &[u8]| sos_agent::config::AgentConfig::parse(bytes).is_ok();
+    assert!(corpus("config").iter().any(|(_, bytes)| parses(bytes)));
+}
