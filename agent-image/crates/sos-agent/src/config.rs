@@ -241,13 +241,11 @@ pub enum CongestionControl {
     /// The agent decides.
     Auto,
     /// RFC 9438.
-    #[serde(rename = "cubic")]
     Cubic,
-    /// BBR.
-    #[serde(rename = "bbr")]
+    /// The kernel's bbr.
+    #[serde(rename = "BBR")]
     Bbr,
     /// RFC 5681.
-    #[serde(rename = "reno")]
     Reno,
 }
 
@@ -276,7 +274,7 @@ impl AgentConfig {
         }
         let mut reader = serde_json::Deserializer::from_slice(text);
         let config: Self = serde_path_to_error::deserialize(&mut reader)
-            .map_err(|e| ConfigError::new(e.path().to_string(), e.inner().to_string()))?;
+            .map_err(|e| structural(&e.path().to_string(), e.inner().to_string()))?;
         reader.end().map_err(|e| ConfigError::new(".", e.to_string()))?;
         config.check()?;
         let hash = canonical::document_hash(text).map_err(|e| ConfigError::new(".", e.to_string()))?;
@@ -422,6 +420,16 @@ impl AgentConfig {
     }
 }
 
+/// Serde names an object that lacks a field, not the field.
+fn structural(path: &str, message: String) -> ConfigError {
+    let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    match missing {
+        Some(field) if path == "." => ConfigError::new(field, "is missing"),
+        Some(field) => ConfigError::new(format!("{path}.{field}"), "is missing"),
+        None => ConfigError::new(path, message),
+    }
+}
+
 fn require(holds: bool, path: &str, message: &str) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError::new(path, message)) }
 }
@@ -539,8 +547,34 @@ pub(crate) mod tests {
         let error = error_of(|d| {
             d["limits"].as_object_mut().unwrap().remove("sessions");
         });
-        assert_eq!(error.path, "limits");
-        assert!(error.message.contains("sessions"), "{error}");
+        assert_eq!(error.path, "limits.sessions");
+        let error = error_of(|d| {
+            d.as_object_mut().unwrap().remove("node");
+        });
+        assert_eq!(error.path, "node");
+    }
+
+    fn vectors(folder: &str) -> Vec<(String, Vec<u8>)> {
+        let folder = format!("{}/../../../spec/vectors/config/{folder}", env!("CARGO_MANIFEST_DIR"));
+        let files: Vec<_> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+        assert!(!files.is_empty(), "{folder}");
+        files.iter().map(|file| (file.display().to_string(), std::fs::read(file).unwrap())).collect()
+    }
+
+    #[test]
+    fn reads_the_golden_documents() {
+        for (file, text) in vectors("agent") {
+            assert!(AgentConfig::parse(&text).is_ok(), "{file}: {:?}", AgentConfig::parse(&text));
+        }
+    }
+
+    #[test]
+    fn refuses_the_bad_documents_by_their_path() {
+        for (file, text) in vectors("bad/agent") {
+            let case: Value = serde_json::from_slice(&text).unwrap();
+            let error = AgentConfig::parse(case["document"].to_string().as_bytes()).unwrap_err();
+            assert_eq!(error.path, case["path"].as_str().unwrap(), "{file}: {error}");
+        }
     }
 
     #[test]
