@@ -65,9 +65,17 @@ class Reconciler:
             await self._publish(seen, Situation(seen=seen, compiled=output.compiled, multus=self._p.observer.multus))
         result = await self._apply(seen, output, secret_objects)
         views = await self._p.controllers.visit(seen, output.compiled, secret_objects)
-        situation = Situation(seen=seen, compiled=output.compiled, views=views, apply_errors=self._errors, multus=self._p.observer.multus)
+        answers = await self._p.nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing))
+        situation = Situation(
+            seen=seen,
+            compiled=output.compiled,
+            views=views,
+            answers=answers,
+            apply_errors=self._errors,
+            multus=self._p.observer.multus,
+        )
         pending = await self._publish(seen, situation)
-        await self._finalize(seen, output)
+        await self._finalize(seen, output, answers)
         self._p.metrics.problems.set(len(output.compiled.problems))
         return Outcome(failed=result.retry, pending=pending or bool(output.departing) or bool(result.touched))
 

@@ -125,7 +125,7 @@ def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer])
     """
     daemon_set = naming.node(PREFIX, departing.site)
     for pod in seen.pods:
-        node = (pod.get("spec") or {}).get("nodeName")
+        node = str((pod.get("spec") or {}).get("nodeName"))
         if daemon_set_of(pod) != daemon_set or node not in departing.nodes:
             continue
         answer = answers.get(pod["metadata"]["uid"])

@@ -1,0 +1,196 @@
+"""The chart: what it renders, what the API server says to it, and that its copies are fresh."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sos_compile
+import yaml
+from operator_kube import ROOT, Kube, tool
+from operator_run import NAMESPACE, render
+from sos_operator.core.kinds import CHILD_KINDS, NODE, OWN_KINDS, POD
+from sos_operator.settings import parse_settings
+
+CHART = ROOT / "charts" / "sos"
+SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
+
+
+def helm(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([tool("helm"), *args], capture_output=True, text=True, timeout=60, check=False)
+
+
+def find(objects: list[dict[str, Any]], kind: str, component: str = "operator") -> dict[str, Any]:
+    found = [o for o in objects if o["kind"] == kind and o["metadata"]["labels"].get("app.kubernetes.io/component") == component]
+    assert len(found) == 1, (kind, [o["metadata"]["name"] for o in found])
+    return found[0]
+
+
+def environment_of(workload: dict[str, Any]) -> dict[str, str]:
+    (container,) = workload["spec"]["template"]["spec"]["containers"]
+    return {e["name"]: e.get("value", NAMESPACE) for e in container["env"]}
+
+
+def test_the_crds_are_copies_of_the_one_source() -> None:
+    ours = {path.name: path.read_text() for path in (ROOT / "crds").glob("*.yaml")}
+    copies = {path.name: path.read_text() for path in (CHART / "files" / "crds").glob("*.yaml")}
+    assert copies == ours, "run: cp crds/*.yaml charts/sos/files/crds/"
+
+
+@pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
+def test_lint(values: Path) -> None:
+    done = helm("lint", "--strict", str(CHART), "-f", str(values), "-n", NAMESPACE)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
+def test_the_api_server_takes_everything_rendered(installed: Kube, values: Path) -> None:
+    objects = render("-f", str(values))
+    text = yaml.safe_dump_all(objects)
+    command = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-")
+    done = installed.kubectl(*command, stdin=text, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    assert len(done.stdout.splitlines()) == len(objects)
+
+
+@pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
+def test_the_operator_understands_what_the_chart_tells_it(values: Path) -> None:
+    objects = render("-f", str(values))
+    given = yaml.safe_load(values.read_text())
+    settings = parse_settings(environment_of(find(objects, "Deployment")))
+    assert settings.namespace == NAMESPACE
+    assert settings.deployment == find(objects, "Deployment")["metadata"]["name"]
+    jobs = [o for o in objects if o["kind"] == "Job"]
+    assert bool(jobs) == given.get("uninstall", {}).get("enabled", True)
+    for job in jobs:
+        environment = environment_of(job)
+        assert parse_settings(environment).images == settings.images
+        assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+
+
+@pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
+def test_default_objects_are_valid(tmp_path: Path, values: Path) -> None:
+    data = find(render("-f", str(values)), "ConfigMap")["data"] or {}
+    wanted = yaml.safe_load(values.read_text()).get("defaults", {})
+    expected = {f"sos{part}.yaml" for part in ("controller", "agent") if wanted.get(part, {}).get("enabled", True)}
+    assert set(data) == expected
+    for name, text in data.items():
+        (tmp_path / name).write_text(text)
+        for loaded in sos_compile.load([tmp_path / name]):
+            assert sos_compile.admit(loaded.obj)[1] == []
+            assert loaded.obj["metadata"] == {"name": "default"}
+
+
+def test_images() -> None:
+    plain = parse_settings(environment_of(find(render(), "Deployment"))).images
+    assert (plain.controller, plain.ovs) == ("sos-controller:0.1.0", "sos-ovs:0.1.0")
+    mirrored = parse_settings(environment_of(find(render("-f", str(CHART / "ci" / "airgapped-values.yaml")), "Deployment"))).images
+    assert mirrored.controller == "mirror.example.org:5000/sos/sos-controller:0.1.0"
+    assert re.fullmatch(r"mirror\.example\.org:5000/sos/sos-agent@sha256:[0-9a-f]{64}", mirrored.agent)
+    assert mirrored.ovs == "other.example.org/third/ovs:3.1"
+    assert (mirrored.pull_policy, mirrored.pull_secrets) == ("Always", ("mirror",))
+    local = ("--set", "images.registry=r.example.org", "--set", "images.node.registry=", "--set", "images.node.repository=localhost/n")
+    assert parse_settings(environment_of(find(render(*local), "Deployment"))).images.node == "localhost/n:0.1.0"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "words"),
+    [
+        ("images.agnet.tag=1", "agnet"),
+        ("operator.logLevel=LOUD", "logLevel"),
+        ("uninstall.timeoutSeconds=5", "timeoutSeconds"),
+        ("images.agent.digest=latest", "digest"),
+        ("replicas=3", "replicas"),
+    ],
+)
+def test_wrong_values_are_refused(assignment: str, words: str) -> None:
+    done = helm("template", "sos", str(CHART), "--set", assignment)
+    assert done.returncode != 0
+    assert words in done.stderr
+
+
+def test_an_old_cluster_is_refused() -> None:
+    done = helm("template", "sos", str(CHART), "--kube-version", "1.30.0")
+    assert done.returncode != 0
+    assert "1.31" in done.stderr
+
+
+def test_crds_are_kept_unless_told_otherwise() -> None:
+    def policies(*values: str) -> list[str | None]:
+        crds = [o for o in render(*values) if o["kind"] == "CustomResourceDefinition"]
+        return [(o["metadata"].get("annotations") or {}).get("helm.sh/resource-policy") for o in crds]
+
+    assert policies() == ["keep"] * 5
+    assert policies("--set", "crds.keep=false") == [None] * 5
+    assert policies("--set", "crds.enabled=false") == []
+
+
+def test_workloads_are_locked_down() -> None:
+    for kind, component in (("Deployment", "operator"), ("Job", "uninstall")):
+        pod = find(render(), kind, component)["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        (container,) = pod["containers"]
+        wanted = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+        assert container["securityContext"] == wanted
+    deployment = find(render(), "Deployment")["spec"]
+    assert (deployment["replicas"], deployment["strategy"]["type"]) == (1, "Recreate")
+
+
+def test_names_stay_short_and_two_releases_apart() -> None:
+    long = render(release="a-release-with-a-name-of-fifty-three-characters-abcdef"[:53])
+    assert all(len(o["metadata"]["name"]) <= 63 for o in long)
+    one, other = (find(render(release=name), "Deployment")["metadata"]["name"] for name in ("sos", "my"))
+    assert (one, other) == ("sos-operator", "my-sos-operator")
+
+
+def test_rights_are_the_least() -> None:
+    """Cluster-wide nothing is written but status, one finalizer, the two default objects and events."""
+    objects = render()
+    rules = find(objects, "ClusterRole")["rules"]
+    own = {kind.plural for kind in OWN_KINDS}
+    writes = {
+        (group, resource, verb, tuple(rule.get("resourceNames", ())))
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("get", "list", "watch")
+    }
+    expected = {("sos.network", f"{plural}/status", "patch", ()) for plural in own} | {("sos.network", "sossites", "patch", ())}
+    expected |= {
+        ("sos.network", plural, verb, ("default",)) for plural in ("soscontrollers", "sosagents") for verb in ("create", "patch", "delete")
+    }
+    assert writes == expected | {("", "events", "create", ())}
+    readable = {resource for rule in rules for resource in rule["resources"] if "list" in rule["verbs"]}
+    assert readable == own | {"nodes", "namespaces"}
+    role = find(objects, "Role")["rules"]
+    assert {resource for rule in role for resource in rule["resources"]} == {kind.plural for kind in (*CHILD_KINDS, POD)}
+    assert NODE.plural not in json.dumps(role)
+    assert "*" not in json.dumps([rules, role])
+
+
+def test_notes_end_with_the_next_command(installed: Kube) -> None:
+    command = ("install", "sos", str(CHART), "--dry-run=client", "-n", NAMESPACE, "--set", "crds.enabled=false")
+    done = helm(*command, "--kubeconfig", str(installed.admin))
+    assert done.returncode == 0, done.stderr
+    notes = done.stdout.split("NOTES:")[1].strip()
+    assert notes.splitlines()[-1].strip() == "kubectl apply -f examples/01-two-sites/ && kubectl get sos -A"
+    assert (ROOT / "examples" / "01-two-sites").is_dir()
+
+
+def test_every_value_is_explained() -> None:
+    """Each key of values.yaml has prose above it (or stands in a group that has)."""
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    keys = re.compile(r"^  [a-z]\w*:")
+    bare = [line for before, line in pairwise(lines) if keys.match(line) and not re.match(r"^ +(#|\w)", before)]
+    assert bare == []
+    readme = (CHART / "README.md").read_text()
+    for key in ("images.registry", "crds.keep", "defaults.agent.spec", "operator.resyncSeconds", "uninstall.timeoutSeconds"):
+        assert f"`{key}`" in readme

@@ -1,0 +1,190 @@
+"""The operator as a process, with the chart's rights, against a real API server."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+
+import pytest
+from conftest import OWN, becomes, children, condition, play_kubelet, versions
+from operator_kube import ROOT
+from operator_run import NAMESPACE, Operator, eventually
+
+
+def test_children_are_applied_and_owned(example: Operator) -> None:
+    kube = example.kube
+    names = {c["metadata"]["name"] for c in children(kube, "daemonsets")}
+    assert names == {
+        "sos-node-west",
+        "sos-node-east",
+        "sos-node-core1",
+        "sos-node-core2",
+        "sos-agent-default-west",
+        "sos-agent-default-east",
+    }
+    site = kube.get("sossite", "west")
+    owner = kube.get("daemonset", "sos-node-west", "-n", NAMESPACE)["metadata"]["ownerReferences"]
+    assert [(o["kind"], o["uid"]) for o in owner] == [("SosSite", site["metadata"]["uid"])]
+    assert site["metadata"]["finalizers"] == ["sos.network/site-cleanup"]
+    others = [o for kind in OWN if kind != "sossites" for o in kube.items(kind, "-A")]
+    assert not any(o["metadata"].get("finalizers") for o in others), "only sites need a finalizer"
+    assert not any("kopf" in json.dumps(o["metadata"]) for o in [*others, site])
+
+
+def test_what_is_allocated_is_in_the_status(example: Operator) -> None:
+    status = example.kube.get("sossite", "west")["status"]
+    assert status["nodes"][0] | {"message": "", "state": ""} == {
+        "name": "edge1",
+        "agentAddress": "10.0.0.126",
+        "agents": [{"pool": "default", "address": "10.0.0.126", "slot": 0}],
+        "datapathId": f"{status['siteID']:04x}" + status["nodes"][0]["datapathId"][4:],
+        "number": status["nodes"][0]["number"],
+        "message": "",
+        "state": "",
+    }
+    assert {s["status"]["siteID"] for s in example.kube.items("sossites")} == {1, 2, 3, 4}
+
+
+def test_drift_is_repaired(example: Operator) -> None:
+    kube = example.kube
+    patch = {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}}
+    kube.kubectl("patch", "daemonset", "sos-agent-default-west", "-n", NAMESPACE, "--type=strategic", "-p", json.dumps(patch))
+
+    def grace() -> bool:
+        found = kube.get("daemonset", "sos-agent-default-west", "-n", NAMESPACE)
+        return bool(found["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > 1)
+
+    eventually("the edit undone", grace, 10)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("daemonsets", "sos-node-west"), ("configmaps", "sos-controller-default"), ("services", "sos-controller-default")]
+)
+def test_a_child_deleted_by_hand_comes_back(example: Operator, kind: str, name: str) -> None:
+    kube = example.kube
+    gone = kube.get(kind, name, "-n", NAMESPACE)["metadata"]["uid"]
+    kube.kubectl("delete", kind, name, "-n", NAMESPACE)
+
+    def back() -> bool:
+        return any(o["metadata"]["name"] == name and o["metadata"]["uid"] != gone for o in children(kube, kind))
+
+    eventually(f"{name} back", back, 10)
+
+
+def test_what_is_not_wanted_any_more_goes_and_what_is_foreign_stays(example: Operator) -> None:
+    kube = example.kube
+    foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sos-foreign", "namespace": NAMESPACE}}
+    kube.apply(foreign)
+    kube.kubectl("delete", "sosagent", "default")
+    # No garbage collector runs here: it is the operator's own pruning that is seen.
+    eventually("agents gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"].startswith("sos-agent")])
+    eventually("their keys gone", lambda: not [s for s in children(kube, "secrets") if "sitekeys" in s["metadata"]["name"]])
+    assert kube.get("configmap", "sos-foreign", "-n", NAMESPACE)
+    kube.kubectl("delete", "configmap", "sos-foreign", "-n", NAMESPACE)
+
+
+def test_nothing_is_written_when_nothing_changed(example: Operator) -> None:
+    before = versions(example.kube)
+    assert len(before) >= 20
+    example.settle(3)
+    for node in ("edge1", "core1"):  # wakes that change nothing
+        example.kube.kubectl("annotate", "node", node, f"test/touched={time.time()}", "--overwrite")
+    example.settle(3)
+    assert versions(example.kube) == before
+
+
+def test_secrets_are_made_once_and_kept(example: Operator) -> None:
+    kube = example.kube
+    master = kube.get("secret", "sos-master", "-n", NAMESPACE)
+    assert len(base64.b64decode(master["data"]["master-1"])) == 64
+    token = kube.get("secret", "sos-controllertoken-default", "-n", NAMESPACE)
+    changed = {"data": {"token": base64.b64encode(b"chosen by an administrator").decode()}}
+    kube.kubectl("patch", "secret", "sos-controllertoken-default", "-n", NAMESPACE, "--type=merge", "-p", json.dumps(changed))
+    example.settle(4)
+    assert kube.get("secret", "sos-controllertoken-default", "-n", NAMESPACE)["data"] == changed["data"] != token["data"]
+    assert kube.get("secret", "sos-master", "-n", NAMESPACE)["data"] == master["data"]
+    west = kube.get("secret", "sos-sitekeys-west", "-n", NAMESPACE)["data"]
+    east = kube.get("secret", "sos-sitekeys-east", "-n", NAMESPACE)["data"]
+    ids = {s["metadata"]["name"]: s["status"]["siteID"] for s in kube.items("sossites")}
+    assert set(west) == {"site-1", f"pair-{ids['east']}-1"}
+    assert west[f"pair-{ids['east']}-1"] == east[f"pair-{ids['west']}-1"]
+    assert west["site-1"] != east["site-1"]
+    controller = kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]
+    assert controller[f"site-{ids['west']}-1"] == west["site-1"]
+
+
+def test_conditions_follow_the_pods(example: Operator) -> None:
+    kube = example.kube
+    kube.kubectl("delete", "pods", "-n", NAMESPACE, "--all", "--force", "--grace-period=0")
+    becomes(kube, "sossite/west", "BridgesReady", "False", "RollingOut")
+    becomes(kube, "soscontroller/default", "Ready", "Unknown", "ControllerUnreachable")
+    play_kubelet(kube)
+    row = becomes(kube, "sossite/west", "BridgesReady", "True", "Ready")
+    assert row["observedGeneration"] == 1
+    becomes(kube, "sosagent/default", "Deployed", "True", "Deployed")
+    becomes(kube, "sossite/west", "Ready", "Unknown", "ControllerUnreachable")
+    assert kube.get("sossite", "west")["status"]["nodesReady"] == "1/1"
+    since = condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"]
+    time.sleep(1.1)  # the times have a resolution of a second
+    kube.kubectl("annotate", "sossite", "west", "test/touched=yes")
+    example.settle(2)
+    assert condition(kube, "sossite", "west", "BridgesReady")["lastTransitionTime"] == since
+    events = [e for e in kube.items("events", "-n", "default") if e["involvedObject"]["name"] == "west"]
+    assert any("BridgesReady is now True" in e["message"] for e in events)
+
+
+def test_pods_learn_of_a_new_configuration_at_once(example: Operator) -> None:
+    """By an annotation, which makes the kubelet look at the pod's volumes."""
+    kube = example.kube
+    play_kubelet(kube)
+    pod = "sos-agent-default-west-pod"
+
+    def mark() -> str:
+        return str(kube.get("pod", pod, "-n", NAMESPACE)["metadata"].get("annotations", {}).get("sos.network/config-hash", ""))
+
+    first = eventually("the annotation", mark)
+    kube.kubectl("delete", "sosservice", "bulk", "-n", "default")
+    eventually("another annotation", lambda: mark() not in ("", first), 10)
+
+
+def test_a_problem_is_the_guilty_objects_own(example: Operator) -> None:
+    kube = example.kube
+    kube.kubectl("apply", "-f", str(ROOT / "examples" / "bad" / "unknown-site.yaml"))
+    row = becomes(kube, "sosservice/default/lost", "ResolvedRefs", "False", "SiteNotFound")
+    assert "atlantis" in row["message"]
+    assert "spec.to.site" in row["message"]
+    becomes(kube, "sosservice/default/lost", "Ready", "False", "SiteNotFound")
+    assert condition(kube, "sosservice", "bulk", "ResolvedRefs", "default")["status"] == "True"
+    kube.kubectl("delete", "-f", str(ROOT / "examples" / "bad" / "unknown-site.yaml"))
+
+
+def test_a_site_without_pods_left_is_deleted_at_once(example: Operator) -> None:
+    kube = example.kube
+    kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "sos.network/site=core2", "--force", "--grace-period=0")
+    kube.kubectl("delete", "sossite", "core2", "--timeout=30s")
+    eventually("its DaemonSet gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-core2"])
+
+
+def test_the_generation_grows_with_the_documents_only(example: Operator) -> None:
+    kube = example.kube
+
+    def generation() -> int:
+        text = kube.get("configmap", "sos-controller-default", "-n", NAMESPACE)["data"]["config.json"]
+        return int(json.loads(text)["generation"])
+
+    first = generation()
+    kube.kubectl("annotate", "sosservice", "bulk", "-n", "default", "test/touched=yes")
+    example.settle(3)
+    assert generation() == first
+    kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":7}}')
+    eventually("a new generation", lambda: generation() > first, 10)
+
+
+def test_health_and_metrics(operator: Operator) -> None:
+    assert operator.http("/healthz") == (200, "ok\n")
+    assert operator.http("/readyz") == (200, "ok\n")
+    status, text = operator.http("/metrics")
+    assert status == 200
+    assert 'sos_operator_build_info{version="0.1.0"} 1.0' in text
+    assert operator.http("/elsewhere")[0] == 404
