@@ -217,7 +217,7 @@ impl Daemon {
         };
         match outcome {
             Ok(()) => {
-                self.removed = self.in_force.as_ref().is_some_and(|t| t.config.state == Presence::Absent)
+                self.removed = self.in_force.as_ref().is_some_and(|t| t.config.state == Presence::Absent);
             }
             Err(error) => tracing::warn!(error, "the state folder"),
         }

@@ -51,7 +51,7 @@ pub fn parse_links(links: &str, routes: &[&str]) -> Result<BTreeMap<String, Link
     }
     let link = |printed: PrintedLink| {
         let default_route = uplinks.contains(&printed.ifname);
-        (printed.ifname.clone(), link(printed, default_route))
+        (printed.ifname.clone(), link(&printed, default_route))
     };
     Ok(parse_list::<PrintedLink>(links)?.into_iter().map(link).collect())
 }
@@ -66,7 +66,7 @@ fn parse_list<T: for<'a> Deserialize<'a>>(text: &str) -> Result<Vec<T>, serde_js
     values.into_iter().filter(|value| !empty(value)).map(serde_json::from_value).collect()
 }
 
-fn link(printed: PrintedLink, default_route: bool) -> Link {
+fn link(printed: &PrintedLink, default_route: bool) -> Link {
     let flag = |name: &str| printed.flags.iter().any(|flag| flag == name);
     let kind = printed.linkinfo.as_ref().and_then(|info| info.info_kind.clone());
     let vxlan = match &printed.linkinfo {

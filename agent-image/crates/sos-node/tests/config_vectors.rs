@@ -1,5 +1,7 @@
 //! The golden vectors of node-config (spec/vectors/config), and what else a document may be wrong in.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
 mod support;
 
 use std::path::PathBuf;

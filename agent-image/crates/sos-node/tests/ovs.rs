@@ -1,5 +1,7 @@
 //! The program against a real Open vSwitch with the datapath in user space. Needs root.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
 mod support;
 
 use std::time::Duration;

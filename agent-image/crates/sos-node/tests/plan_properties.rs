@@ -1,5 +1,7 @@
 //! Properties of the plan over random nodes and configs, on a node in memory.
 
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,6 @@
 //! Shared by the tests: documents with a right hash, and a node in memory.
 #![allow(dead_code, reason = "each test binary uses a part")]
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
 
 pub(crate) mod fake;
 pub(crate) mod lab;

@@ -1,0 +1,162 @@
+//! Two switches joined by two cables, which is a loop, and by a tunnel: what hosts on them see. Needs root.
+//!
+//! ```text
+//!   host a --- [ west ] === wan0 (base) ====== wan0 (base) === [ east ] --- host b
+//!              [      ] --- wan1 (labelled) -- wan1 (labelled) [      ]
+//!   host c --- [      ]
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::document;
+use support::lab::{Lab, Namespace, wait_until};
+
+const DISCOVERY: &str = "198.18.255.254";
+const DISCOVERY_MAC: &str = "02:53:4f:53:00:01";
+
+/// The base table as spec/node-config.md section 2 has it.
+fn switch(dpid: &str, ports: &[(u16, bool)], change: impl FnOnce(&mut Value)) -> Value {
+    document(|d| {
+        d["bridge"]["datapathId"] = json!(dpid);
+        d["bridge"]["datapathType"] = json!("netdev");
+        d["bridge"]["mtu"] = json!(1500);
+        let entry = |table: u8, priority: u16, matches: &str, actions: &str| json!({"table": table, "priority": priority, "match": matches, "actions": actions});
+        let udp = |port: u16| format!("udp,nw_dst={DISCOVERY},tp_dst={port}");
+        let mut flows = vec![
+            entry(0, 65000, "dl_type=0x88cc", "CONTROLLER:65535"),
+            entry(0, 65000, &udp(9875), "CONTROLLER:65535"),
+            entry(0, 65000, &udp(9876), "CONTROLLER:65535"),
+            entry(0, 20000, "arp", "CONTROLLER:65535,goto_table:1"),
+            entry(0, 0, "", "goto_table:1"),
+            entry(1, 0, "", "NORMAL"),
+        ];
+        for (port, base) in ports {
+            flows.push(entry(0, 45000, &format!("in_port={port}"), "goto_table:1"));
+            if !base {
+                flows.push(entry(1, 1000, &format!("in_port={port}"), "drop"));
+            }
+        }
+        d["baseFlows"] = flows.into();
+        change(d);
+    })
+}
+
+fn with_uplinks(dpid: &str) -> Value {
+    switch(dpid, &[(33001, true), (33002, false)], |d| {
+        d["uplinks"] = json!([{"name": "wan0", "ofport": 33001, "base": true}, {"name": "wan1", "ofport": 33002, "base": false}]);
+    })
+}
+
+fn two_switches() -> (Lab, Lab) {
+    let (west, east) = (Lab::new(true), Lab::new(true));
+    west.ns.wire("wan0", &east.ns, "wan0");
+    west.ns.wire("wan1", &east.ns, "wan1");
+    west.must_apply(with_uplinks("0001000000000001"));
+    east.must_apply(with_uplinks("0002000000000002"));
+    (west, east)
+}
+
+fn ping(from: &Namespace, to: &str) -> bool {
+    from.command("ping", &["-c", "3", "-i", "0.2", "-W", "2", to]).output().unwrap().status.success()
+}
+
+fn shout(from: &Namespace) {
+    // Nobody answers broadcast pings; what counts is who hears them.
+    let _ =
+        from.command("ping", &["-b", "-c", "10", "-i", "0.02", "-W", "1", "10.0.0.255"]).output().unwrap();
+}
+
+#[test]
+fn hosts_reach_each_other_and_a_loop_stays_open() {
+    let (west, east) = two_switches();
+    let (a, c) = (west.host("host1", "10.0.0.11/24"), west.host("host3", "10.0.0.13/24"));
+    let b = east.host("host2", "10.0.0.139/24");
+    assert!(ping(&a, "10.0.0.139") && ping(&b, "10.0.0.13") && ping(&c, "10.0.0.11"));
+    let before = [&b, &c].map(|host| host.received("e0"));
+    let idle = east.ns.received("wan1");
+    shout(&a);
+    let heard = [&b, &c].map(|host| host.received("e0"));
+    for (before, heard) in before.into_iter().zip(heard) {
+        assert_eq!(heard - before, 10, "each broadcast is heard once");
+    }
+    assert_eq!(east.ns.received("wan1"), idle, "an uplink for labelled traffic carries nothing else");
+    storm_without_the_base_table(&west, &east, &a, &b);
+}
+
+/// Shows that the cables are a loop: without what the program installed the same broadcasts never end.
+fn storm_without_the_base_table(west: &Lab, east: &Lab, a: &Namespace, b: &Namespace) {
+    for lab in [west, east] {
+        lab.ofctl("mod-port", &["wan1", "flood"]);
+        lab.ofctl("del-flows", &[]);
+        lab.ofctl("add-flow", &["actions=NORMAL"]);
+    }
+    let before = b.received("e0");
+    shout(a);
+    wait_until("the storm", || b.received("e0") - before > 1_000);
+    for lab in [west, east] {
+        lab.ns.run("ip", &["link", "set", "wan1", "down"]);
+    }
+}
+
+#[test]
+fn probes_and_beacons_reach_no_host() {
+    let (west, east) = two_switches();
+    let (a, c) = (west.host("host1", "10.0.0.11/24"), west.host("host3", "10.0.0.13/24"));
+    let b = east.host("host2", "10.0.0.139/24");
+    a.run("ip", &["route", "add", "198.18.0.0/15", "dev", "e0"]);
+    a.run("ip", &["neigh", "add", DISCOVERY, "lladdr", DISCOVERY_MAC, "nud", "permanent", "dev", "e0"]);
+    let say = |port: u16| a.run("bash", &["-c", &format!("echo beacon > /dev/udp/{DISCOVERY}/{port}")]);
+    let before = [&b, &c].map(|host| host.received("e0"));
+    let sent = west.ns.received("host1");
+    for port in [9875, 9876] {
+        say(port);
+    }
+    // An LLDP frame as if host a had sent it: multicast, so that NORMAL would flood it.
+    let lldp = "0180c200000e0200000000aa88cc0207040200000000aa040403686f7374060200780000";
+    let number = west.vsctl(&["get", "Interface", "host1", "ofport"]);
+    west.ofctl("packet-out", &[&format!("in_port={number} packet={lldp} actions=TABLE")]);
+    wait_until("the beacons to arrive at the switch", || west.ns.received("host1") >= sent + 2);
+    // One that is not for the discovery ports goes everywhere, after the others: what would arrive has arrived by then.
+    say(9999);
+    for host in [&b, &c] {
+        wait_until("an ordinary datagram", || host.received("e0") > before[0].min(before[1]));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let heard = [&b, &c].map(|host| host.received("e0"));
+    assert_eq!([heard[0] - before[0], heard[1] - before[1]], [1, 1], "only the ordinary datagram");
+}
+
+#[test]
+fn hosts_reach_each_other_through_a_tunnel() {
+    let (west, east) = (Lab::new(true), Lab::new(true));
+    west.ns.wire("under", &east.ns, "under");
+    for (lab, address, dpid, remote) in [
+        (&west, "192.0.2.1", "0001000000000001", "192.0.2.2"),
+        (&east, "192.0.2.2", "0002000000000002", "192.0.2.1"),
+    ] {
+        lab.ns.run("ip", &["addr", "add", &format!("{address}/24"), "dev", "under"]);
+        lab.must_apply(switch(dpid, &[(35001, true)], |d| {
+            d["bridge"]["mtu"] = json!(1450);
+            d["tunnels"] = json!([{"name": "sosvx1", "ofport": 35001, "remote": remote, "vni": 5459, "udpPort": 14789, "base": true}]);
+        }));
+    }
+    let a = west.host("host1", "10.0.0.11/24");
+    let b = east.host("host2", "10.0.0.139/24");
+    assert!(ping(&a, "10.0.0.139"));
+    for host in [&a, &b] {
+        host.run("ip", &["link", "set", "e0", "mtu", "1450"]);
+    }
+    let mut server = b.command("iperf3", &["-s", "-1"]).stdout(std::process::Stdio::null()).spawn().unwrap();
+    wait_until("the server", || b.run("ss", &["-tln"]).contains(":5201"));
+    let result = a.run("iperf3", &["-c", "10.0.0.139", "-n", "100M", "-J"]);
+    server.wait().unwrap();
+    let result: Value = serde_json::from_str(&result).unwrap();
+    let received = result["end"]["sum_received"]["bytes"].as_u64().unwrap();
+    assert!(received > 90 << 20, "{received} bytes came through with segmentation offload on");
+    println!("through the tunnel: {}", result["end"]["sum_received"]["bits_per_second"]);
+}

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Runs Open vSwitch's two daemons in the foreground until one of them ends or we are told to.
+#
+#   start.sh [RUNDIR]
+#
+# Environment:
+#   OVS_RUNDIR          sockets and pid files, if no RUNDIR is given (default /run/openvswitch)
+#   OVS_DBDIR           folder of the database conf.db (default: RUNDIR)
+#   OVS_USERSPACE_TSO   true or false: segmentation offload of the datapath in user space (default true). Packets keep
+#                       their checksums only if nothing but MAC addresses is rewritten; sos-node switches the ports' own
+#                       offloads off where the node-config does not want this one. Read by ovs-vswitchd at its start only.
+#   OVS_LOG_LEVEL       emer, err, warn, info or dbg (default info)
+#
+# The log goes to standard error, whose size is bounded by whoever collects it; nothing is written to log files.
+# SIGTERM ends both daemons; bridges, ports and tunnel devices stay in the database and in the kernel.
+set -euo pipefail
+
+rundir=${1:-${OVS_RUNDIR:-/run/openvswitch}}
+dbdir=${OVS_DBDIR:-$rundir}
+tso=${OVS_USERSPACE_TSO:-true}
+level=${OVS_LOG_LEVEL:-info}
+schema=/usr/share/openvswitch/vswitch.ovsschema
+database=$dbdir/conf.db
+socket=unix:$rundir/db.sock
+log=(-vconsole:"$level" -vsyslog:off -vfile:off -vPATTERN:console:'%D{%Y-%m-%dT%H:%M:%S.###Z}|%A|%c|%p|%m')
+
+case $tso in
+true | false) ;;
+*)
+    echo "start.sh: OVS_USERSPACE_TSO: '$tso' is neither true nor false" >&2
+    exit 2
+    ;;
+esac
+
+export OVS_RUNDIR=$rundir OVS_DBDIR=$dbdir
+mkdir -p "$rundir" "$dbdir"
+# What daemons of an earlier container left: their pids mean other processes here, their sockets nobody.
+rm -f "$rundir"/ovsdb-server.{pid,ctl} "$rundir"/ovs-vswitchd.{pid,ctl} "$rundir"/db.sock "$rundir"/*.mgmt "$rundir"/*.snoop
+
+if [[ ! -e $database ]]; then
+    # Made aside, so that a container stopped in between leaves no half a database.
+    rm -f "$database.new" && ovsdb-tool create "$database.new" "$schema" && mv "$database.new" "$database"
+elif [[ $(ovsdb-tool needs-conversion "$database" "$schema") == yes ]]; then
+    ovsdb-tool convert "$database" "$schema"
+fi
+
+database_pid='' switch_pid=''
+
+# The switch first: without the database it would only complain.
+stop() {
+    local pid
+    for pid in $switch_pid $database_pid; do
+        kill -TERM "$pid" 2>/dev/null || continue
+        wait "$pid" || true
+    done
+}
+trap 'stop; exit 0' TERM INT
+
+ovsdb-server "$database" --remote=punix:"$rundir/db.sock" --pidfile="$rundir/ovsdb-server.pid" \
+    --unixctl="$rundir/ovsdb-server.ctl" --no-chdir "${log[@]}" &
+database_pid=$!
+
+version=$(ovs-vswitchd --version | sed -n '1s/.* //p')
+if ! ovs-vsctl --db="$socket" --retry --timeout=30 --no-wait -- init -- \
+    set Open_vSwitch . ovs-version="$version" other_config:userspace-tso-enable="$tso"; then
+    stop
+    exit 1
+fi
+
+ovs-vswitchd "$socket" --pidfile="$rundir/ovs-vswitchd.pid" --unixctl="$rundir/ovs-vswitchd.ctl" --no-chdir "${log[@]}" &
+switch_pid=$!
+
+# One without the other is no switch: end both, and let whoever started us start us again.
+status=0
+wait -n "$database_pid" "$switch_pid" || status=$?
+echo "start.sh: a daemon ended with status $status" >&2
+stop
+exit 1
