@@ -30,11 +30,16 @@ def render(*values: str, release: str = "sos") -> list[dict[str, Any]]:
     return [obj for obj in yaml.safe_load_all(done.stdout) if obj]
 
 
+def helm(kube: Kube, *args: str) -> str:
+    """Run helm as administrator."""
+    done = subprocess.run([tool("helm"), "--kubeconfig", str(kube.admin), *args], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, f"helm {args[0]}: {done.stderr}"
+    return done.stdout
+
+
 def install(kube: Kube) -> None:
-    """CRDs, namespace, service account and RBAC from the chart."""
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    kinds = ("CustomResourceDefinition", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
-    kube.apply(*(obj for obj in render() if obj["kind"] in kinds))
+    """`helm install`: CRDs, namespace, service account and RBAC. The Deployment stays without pods: nobody schedules any here."""
+    helm(kube, "install", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--create-namespace")
     kube.kubectl("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=sos", "--timeout=30s")
 
 

@@ -13,7 +13,7 @@ import pytest
 import sos_compile
 import yaml
 from operator_kube import ROOT, Kube, tool
-from operator_run import NAMESPACE, render
+from operator_run import NAMESPACE, helm, render
 from sos_operator.core.kinds import CHILD_KINDS, NODE, OWN_KINDS, POD
 from sos_operator.settings import parse_settings
 
@@ -21,7 +21,7 @@ CHART = ROOT / "charts" / "sos"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
 
 
-def helm(*args: str) -> subprocess.CompletedProcess[str]:
+def helm_alone(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([tool("helm"), *args], capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -44,7 +44,7 @@ def test_the_crds_are_copies_of_the_one_source() -> None:
 
 @pytest.mark.parametrize("values", SCENARIOS, ids=lambda p: p.stem)
 def test_lint(values: Path) -> None:
-    done = helm("lint", "--strict", str(CHART), "-f", str(values), "-n", NAMESPACE)
+    done = helm_alone("lint", "--strict", str(CHART), "-f", str(values), "-n", NAMESPACE)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -110,13 +110,13 @@ def test_images() -> None:
     ],
 )
 def test_wrong_values_are_refused(assignment: str, words: str) -> None:
-    done = helm("template", "sos", str(CHART), "--set", assignment)
+    done = helm_alone("template", "sos", str(CHART), "--set", assignment)
     assert done.returncode != 0
     assert words in done.stderr
 
 
 def test_an_old_cluster_is_refused() -> None:
-    done = helm("template", "sos", str(CHART), "--kube-version", "1.30.0")
+    done = helm_alone("template", "sos", str(CHART), "--kube-version", "1.30.0")
     assert done.returncode != 0
     assert "1.31" in done.stderr
 
@@ -177,12 +177,16 @@ def test_rights_are_the_least() -> None:
 
 
 def test_notes_end_with_the_next_command(installed: Kube) -> None:
-    command = ("install", "sos", str(CHART), "--dry-run=client", "-n", NAMESPACE, "--set", "crds.enabled=false")
-    done = helm(*command, "--kubeconfig", str(installed.admin))
-    assert done.returncode == 0, done.stderr
-    notes = done.stdout.split("NOTES:")[1].strip()
+    notes = helm(installed, "get", "notes", "sos", "-n", NAMESPACE).strip()
     assert notes.splitlines()[-1].strip() == "kubectl apply -f examples/01-two-sites/ && kubectl get sos -A"
     assert (ROOT / "examples" / "01-two-sites").is_dir()
+
+
+def test_an_upgrade_brings_new_crds(installed: Kube) -> None:
+    """The CRDs are templates and not in crds/, where helm would never look at them again."""
+    installed.kubectl("label", "crd", "soslinks.sos.network", "app.kubernetes.io/name=edited", "--overwrite")
+    helm(installed, "upgrade", "sos", str(CHART), "-n", NAMESPACE)
+    assert installed.get("crd", "soslinks.sos.network")["metadata"]["labels"]["app.kubernetes.io/name"] == "sos"
 
 
 def test_every_value_is_explained() -> None:
