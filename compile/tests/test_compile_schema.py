@@ -89,7 +89,7 @@ def test_other_kinds_are_refused(change: dict[str, Any]) -> None:
 def test_metadata_is_judged(kind: str, metadata: Any, path: str) -> None:
     spec = SELECT if kind == "SosSite" else {"from": {"site": "a"}, "to": {"site": "b"}}
     obj = {**build(kind, spec), "metadata": metadata}
-    full, problems = admit(obj if metadata is not None else {key: value for key, value in obj.items() if key != "metadata"})
+    _, problems = admit(obj if metadata is not None else {key: value for key, value in obj.items() if key != "metadata"})
     assert path in [problem.path for problem in problems]
 
 
@@ -111,7 +111,13 @@ JSON_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
-FIELDS = sorted({name for crd in crds().values() for name in crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]})
+FIELDS = sorted(
+    {
+        name
+        for crd in crds().values()
+        for name in crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    }
+)
 
 
 @given(st.sampled_from(sorted(crds())), st.dictionaries(st.sampled_from(FIELDS), JSON_VALUES, max_size=6), JSON_VALUES)

@@ -66,7 +66,7 @@ def parse(text: str, file: str) -> list[Loaded]:
         while loader.check_node():
             line = loader.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
             obj = loader.get_data()
-            found.extend(Loaded(file, len(found) + i, item, line) for i, item in enumerate(_items(obj, file, line)))
+            found += [Loaded(file, i, item, line) for i, item in enumerate(_items(obj, file, line), start=len(found))]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise LoadError(file, mark.line + 1 if mark else 0, f"not YAML: {error.problem or error.context}") from error

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pydantic import ValidationError
+from sos_compile import artifacts
+from sos_compile.documents import content_hash
+
+VECTORS = artifacts.ROOT / "spec" / "vectors" / "config"
+KINDS = {"controller": "controller-config", "node": "node-config", "agent": "agent-config"}
+GOOD = sorted(path for kind in KINDS for path in (VECTORS / kind).glob("*.json"))
+BAD = sorted((VECTORS / "bad").rglob("*.json"))
+BEYOND_A_SCHEMA = {"bad-prefix", "unknown-site", "wrong-hash", "ofport-twice", "bad-address", "unknown-peer"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(path.read_text())
+    return document
+
+
+def schema(kind: str) -> Any:
+    content = read(artifacts.ROOT / "spec" / f"{KINDS[kind]}.schema.json")
+    jsonschema.Draft202012Validator.check_schema(content)
+    return jsonschema.Draft202012Validator(content)
+
+
+def test_what_is_committed_is_what_would_be_generated() -> None:
+    assert artifacts.stale() == {}, "run: python -m sos_compile.artifacts write"
+
+
+def test_a_stale_file_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "examples").symlink_to(artifacts.ROOT / "examples")
+    wrong = tmp_path / "spec" / "vectors" / "config" / "left-over.json"
+    wrong.parent.mkdir(parents=True)
+    wrong.write_text("{}")
+    found = artifacts.stale(tmp_path)
+    assert found[wrong] is None
+    assert found[tmp_path / "spec" / "node-config.schema.json"]
+
+
+@pytest.mark.parametrize("path", GOOD, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_good_vectors_fit_schema_and_model(path: Path) -> None:
+    document = read(path)
+    kind = path.parent.name
+    schema(kind).validate(document)
+    artifacts.SCHEMAS[KINDS[kind]].model_validate_json(path.read_text())
+    assert document["hash"] == content_hash(document)
+
+
+@pytest.mark.parametrize("path", BAD, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_bad_vectors_are_wrong_where_they_say(path: Path) -> None:
+    vector = read(path)
+    kind, document = path.parent.name, vector["document"]
+    assert (document["hash"] == content_hash(document)) == (path.stem != "wrong-hash")
+    errors = list(schema(kind).iter_errors(document))
+    if path.stem in BEYOND_A_SCHEMA:
+        assert errors == []
+        return
+    assert len(errors) == 1
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in errors[0].absolute_path).lstrip(".")
+    assert vector["path"].startswith(where)
+    with pytest.raises(ValidationError):
+        artifacts.SCHEMAS[KINDS[kind]].model_validate_json(json.dumps(document))
+
+
+def test_every_contract_has_good_and_bad_vectors() -> None:
+    assert {path.parent.name for path in GOOD} == {path.parent.name for path in BAD} == set(KINDS)
+
+
+def test_the_command_checks_and_shows_its_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert artifacts.main(["check"]) == 0
+    assert artifacts.main([]) == 2
+    assert "write" in capsys.readouterr().err

@@ -1,0 +1,232 @@
+"""Base tables forward a broadcast to every host exactly once, whatever the sites look like: walked through a model of the switches."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_compile import compile_world
+from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
+from worlds import nodes, obj, site, world
+
+HOST = 7  # the port number of the one host of every node, below ours
+BROADCASTS = {"arp": {"arp"}, "ip broadcast": {"ip", "udp"}}
+MAX_FRAMES = 10_000
+
+Port = tuple[str, int]
+
+
+@dataclass
+class Switch:
+    """A switch that does what its node-config says, as Open vSwitch would: two tables, NORMAL with protected and no-flood ports."""
+
+    config: Mapping[str, Any]
+    ports: set[int] = field(default_factory=set)
+    protected: set[int] = field(default_factory=set)
+    no_flood: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        trunks = [*self.config["uplinks"], *self.config["tunnels"]]
+        self.ports = {HOST, *(port["ofport"] for port in trunks), *(port["ofport"] for port in self.config["agentPorts"])}
+        self.no_flood = {port["ofport"] for port in trunks if not port["base"]}
+        self.protected = {port["ofport"] for port in self.config["tunnels"] if port["base"]}  # node-config.md clause 7
+
+    def forward(self, in_port: int, kinds: set[str]) -> tuple[list[int], bool]:
+        """Return the ports a broadcast leaves by, and whether the controllers see a copy."""
+        table, seen = 0, False
+        while True:
+            flow = max(
+                (f for f in self.config["baseFlows"] if f["table"] == table and self._matches(f["match"], in_port, kinds)), key=_priority
+            )
+            actions = flow["actions"].split(",")
+            seen |= any(action.startswith("CONTROLLER") for action in actions)
+            if "NORMAL" in actions:
+                return self._flood(in_port), seen
+            goto = [action for action in actions if action.startswith("goto_table:")]
+            if not goto:
+                return [], seen
+            table = int(goto[0].split(":")[1])
+
+    def _matches(self, match: str, in_port: int, kinds: set[str]) -> bool:
+        terms = [term for term in match.split(",") if term]
+        return all(term == f"in_port={in_port}" if term.startswith("in_port=") else term in kinds for term in terms)
+
+    def _flood(self, in_port: int) -> list[int]:
+        out = self.ports - {in_port} - self.no_flood
+        return sorted(out - self.protected if in_port in self.protected else out)
+
+
+def _priority(flow: Mapping[str, Any]) -> int:
+    return int(flow["priority"])
+
+
+def walk(switches: Mapping[str, Switch], wires: Mapping[Port, Port], origin: str, kinds: set[str]) -> Counter[str]:
+    """Return how often each node's host gets a broadcast that the host of `origin` sends. Fails on a frame that does not die."""
+    heard: Counter[str] = Counter()
+    frames: deque[Port] = deque([(origin, HOST)])
+    for _ in range(MAX_FRAMES):
+        if not frames:
+            return heard
+        node, in_port = frames.popleft()
+        for port in switches[node].forward(in_port, kinds)[0]:
+            if port == HOST:
+                heard[node] += 1
+            elif (node, port) in wires:
+                frames.append(wires[node, port])
+    raise AssertionError("the broadcast goes round and round")
+
+
+def tunnel_wires(configs: Mapping[str, Any]) -> dict[Port, Port]:
+    """Both ends of every tunnel, found as the kernel does: by network identifier and address."""
+    ends = {(port["vni"], node): port["ofport"] for node, config in configs.items() for port in config["tunnels"]}
+    pairs: dict[Port, Port] = {}
+    for (vni, node), ofport in ends.items():
+        others = [(far, far_port) for (far_vni, far), far_port in ends.items() if far_vni == vni and far != node]
+        assert len(others) == 1, "a network identifier joins two nodes"
+        pairs[node, ofport] = others[0]
+    return pairs
+
+
+def uplink(configs: Mapping[str, Any], node: str, name: str) -> Port:
+    return node, next(port["ofport"] for port in configs[node]["uplinks"] if port["name"] == name)
+
+
+def both_ways(pairs: list[tuple[Port, Port]]) -> dict[Port, Port]:
+    return {**dict(pairs), **{b: a for a, b in pairs}}
+
+
+def check(configs: Mapping[str, Any], wires: Mapping[Port, Port], reached: set[str]) -> None:
+    switches = {node: Switch(config) for node, config in configs.items()}
+    for kinds in BROADCASTS.values():
+        for origin in sorted(reached):
+            assert walk(switches, wires, origin, kinds) == Counter(reached - {origin})
+
+
+def test_figure8_reaches_every_host_of_the_base_tree_once() -> None:
+    configs = compile_world(example_world("01-two-sites", FIGURE8)).nodes
+    cables = [
+        ("edge1", "wan0", "core1", "wan0"),
+        ("core1", "wan1", "edge2", "wan0"),
+        ("edge1", "wan1", "core2", "wan0"),
+        ("core2", "wan1", "edge2", "wan1"),
+    ]
+    wires = both_ways([(uplink(configs, a, x), uplink(configs, b, y)) for a, x, b, y in cables])
+    check(configs, wires, {"edge1", "core1", "edge2"})
+    assert walk({node: Switch(config) for node, config in configs.items()}, wires, "core2", {"arp"}) == Counter()
+
+
+def test_the_overlay_example_reaches_every_host_once() -> None:
+    configs = compile_world(example_world("02-overlay", OVERLAY)).nodes
+    check(configs, tunnel_wires(configs), set(OVERLAY))
+
+
+def test_a_ring_of_base_uplinks_would_be_noticed_by_this_very_model() -> None:
+    configs = dict(compile_world(example_world("01-two-sites", FIGURE8)).nodes)
+    looped = {**configs["core2"], "uplinks": [{**port, "base": True} for port in configs["core2"]["uplinks"]]}
+    looped["baseFlows"] = [flow for flow in looped["baseFlows"] if flow["actions"] != "drop"]
+    switches = {node: Switch(looped) for node in ("a", "b")}
+    wires = both_ways(
+        [
+            (uplink({"a": looped}, "a", "wan0"), uplink({"b": looped}, "b", "wan0")),
+            (uplink({"a": looped}, "a", "wan1"), uplink({"b": looped}, "b", "wan1")),
+        ]
+    )
+    try:
+        walk(switches, wires, "a", {"arp"})
+    except AssertionError:
+        return
+    raise AssertionError("the model does not see loops")
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=6), st.integers(0, 2))
+def test_any_overlay_reaches_every_host_once(counts: list[int], transit: int) -> None:
+    names = [f"s{i}" for i in range(len(counts))]
+    made = [site(name, *([f"10.{i}.0.0/16"] if i >= transit else [])) for i, name in enumerate(names)]
+    machines = nodes(**dict(zip(names, counts, strict=True)))
+    configs = compile_world(world(*made, nodes=machines)).nodes
+    check(configs, tunnel_wires(configs), {node.name for node in machines})
+
+
+@given(st.integers(1, 7), st.integers(0, 3), st.integers(0, 2))
+def test_any_star_of_uplinks_reaches_every_host_once(leaves: int, dead: int, extra: int) -> None:
+    """A hub with many base uplinks, leaves with one each; further wires between uplinks that are not base, in a ring."""
+    names = [f"leaf{i}" for i in range(leaves)]
+    made = [
+        site("hub", base=leaves, uplinks=leaves + extra),
+        *(site(name, f"10.{i}.0.0/16", base=1, uplinks=1 + dead) for i, name in enumerate(names)),
+    ]
+    compiled = compile_world(world(*made, nodes=nodes(hub=1, **dict.fromkeys(names, 1))))
+    assert compiled.problems == ()
+    configs = compiled.nodes
+    pairs = [(uplink(configs, "hub-0", f"wan{i}"), uplink(configs, f"{name}-0", "wan0")) for i, name in enumerate(names)]
+    for number in range(1, 1 + dead):
+        ring = [uplink(configs, f"{name}-0", f"wan{number}") for name in names]
+        pairs += list(zip(ring[::2], ring[1::2], strict=False))
+    check(configs, both_ways(pairs), set(configs))
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> list[int]:
+    """Parents of the sites 1, 2, ... of a random tree."""
+    size = draw(st.integers(1, 8))
+    return [draw(st.integers(0, i)) for i in range(size)]
+
+
+@given(trees(), st.booleans())
+def test_any_tree_of_declared_links_is_accepted_and_reaches_every_host_once(parents: list[int], closed: bool) -> None:
+    """Several transit sites with several base uplinks need SosLinks; a link that closes a ring makes the youngest site a problem."""
+    degree: Counter[int] = Counter()
+    links = []
+    edges = [(parent, child + 1) for child, parent in enumerate(parents)]
+    if closed and len(edges) > 1:
+        edges.append((0, len(parents)) if parents[-1] != 0 else (0, 1))
+    for number, (a, b) in enumerate(edges):
+        ends = []
+        for each in (a, b):
+            ends.append({"site": f"t{each}", "uplink": f"wan{degree[each]}"})
+            degree[each] += 1
+        links.append(obj("SosLink", f"l{number}", {"a": ends[0], "b": ends[1]}))
+    count = len(parents) + 1
+    made = [site(f"t{i}", base=degree[i], metadata={"creationTimestamp": f"2026-01-{i + 1:02}"}) for i in range(count)]
+    compiled = compile_world(world(*made, *links, nodes=nodes(**{f"t{i}": 1 for i in range(count)})))
+    if closed and len(edges) > len(parents):
+        assert "BaseLoop" in {problem.reason for problem in compiled.problems}
+    else:
+        assert compiled.problems == ()
+    present = [e for e in links if all(f"{e['spec'][end]['site']}-0" in compiled.nodes for end in ("a", "b"))]
+    wires = both_ways(
+        [
+            (
+                uplink(compiled.nodes, f"{e['spec']['a']['site']}-0", e["spec"]["a"]["uplink"]),
+                uplink(compiled.nodes, f"{e['spec']['b']['site']}-0", e["spec"]["b"]["uplink"]),
+            )
+            for e in present
+        ]
+    )
+    switches = {node: Switch(config) for node, config in compiled.nodes.items()}
+    for origin in switches:
+        heard = walk(switches, wires, origin, {"arp"})
+        assert set(heard.values()) <= {1}
+        if compiled.problems == ():
+            assert heard == Counter(set(switches) - {origin})
+
+
+def test_beacons_and_probes_go_to_the_controllers_and_nowhere_else() -> None:
+    config = compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"]
+    switch = Switch(config)
+    agent = config["agentPorts"][0]["ofport"]
+    assert switch.forward(agent, {"dl_type=0x88cc"}) == ([], True)
+    assert switch.forward(agent, {"ip", "udp", "nw_dst=198.18.255.254", "tp_dst=9875"}) == ([], True)
+    assert switch.forward(agent, {"ip", "udp", "nw_dst=198.18.255.254", "tp_dst=9876"}) == ([], True)
+
+
+def test_controllers_see_arp_of_hosts_only() -> None:
+    config = compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"]
+    switch = Switch(config)
+    assert switch.forward(HOST, {"arp"})[1]
+    for port in [*config["uplinks"], *config["agentPorts"]]:
+        assert not switch.forward(port["ofport"], {"arp"})[1]

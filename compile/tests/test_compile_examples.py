@@ -1,0 +1,74 @@
+"""Every file of examples/ goes through the same schemas and compilation as in a cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sos_compile import Compiled, compile_world, load
+from sos_compile.artifacts import FIGURE8, OVERLAY, ROOT, example_world
+
+GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY}
+BAD = {
+    "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),
+    "host-bits": ("SosSite crooked", "spec.prefixes[0]", "network address"),
+    "unknown-site": ("SosService default/lost", "spec.to.site", "no SosSite atlantis"),
+    "same-site": ("SosService default/circle", "spec", "must differ"),
+    "end-before-start": ("SosService default/backwards", "spec.ports[0].endPort", "must not be less than port"),
+}
+
+
+def test_every_example_is_tested_and_explained() -> None:
+    folders = {path.name for path in (ROOT / "examples").iterdir() if path.is_dir()}
+    assert folders == {*GOOD, "bad"}
+    assert {path.stem for path in (ROOT / "examples" / "bad").glob("*.yaml")} == set(BAD)
+    for folder in folders:
+        explained = (ROOT / "examples" / folder / "README.md").read_text()
+        for path in (ROOT / "examples" / folder).glob("*.yaml"):
+            assert path.name in explained
+
+
+@pytest.mark.parametrize("folder", GOOD)
+def test_good_examples_have_no_problems(folder: str) -> None:
+    compiled = compile_world(example_world(folder, GOOD[folder]))
+    assert compiled.problems == ()
+    assert set(compiled.nodes) == set(GOOD[folder])
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_examples_give_one_line_naming_file_object_and_field(name: str) -> None:
+    path = ROOT / "examples" / "bad" / f"{name}.yaml"
+    good = example_world("01-two-sites", FIGURE8)
+    before = compile_world(good)
+    compiled = compile_world(type(good)(objects=(*good.objects, *load([path])), nodes=good.nodes, observed=good.observed))
+    who, where, what = BAD[name]
+    assert len(compiled.problems) == 1
+    line = compiled.problems[0].line()
+    assert line.startswith(f"{path}: {who}: {where}: ")
+    assert what in line
+    assert "\n" not in line
+    assert (compiled.controllers, compiled.nodes, compiled.agents) == (before.controllers, before.nodes, before.agents)
+
+
+@pytest.fixture(scope="module")
+def figure8() -> Compiled:
+    return compile_world(example_world("01-two-sites", FIGURE8))
+
+
+def test_figure8_has_the_addresses_of_its_documentation(figure8: Compiled) -> None:
+    addresses = {node: doc["interface"]["address"] for (_, node), doc in figure8.agents.items()}
+    assert addresses == {"edge1": "10.0.0.126/24", "edge2": "10.0.0.254/24"}
+    assert {doc["bridge"]["name"] for doc in figure8.nodes.values()} == {"br-sos"}
+    entry = figure8.controllers["default"]["services"][0]
+    assert entry["id"] == "default/bulk"
+    assert [(port["first"], port["last"]) for port in entry["ports"]] == [(22, 22), (80, 80), (443, 443), (5000, 5999)]
+
+
+def test_the_site_is_readable_from_the_datapath_id(figure8: Compiled) -> None:
+    for doc in figure8.nodes.values():
+        assert int(doc["bridge"]["datapathId"], 16) >> 48 == doc["siteID"]
+
+
+def test_the_service_file_stands_alone() -> None:
+    objects = load([Path(ROOT / "examples" / "01-two-sites" / "sosservice.yaml")])
+    assert [item.obj["kind"] for item in objects] == ["SosService"]

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from sos_compile import Images, Settings, World, compile_world
+from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
+from worlds import nodes, obj, service, site, world, worlds
+
+STANDARD = {"name", "instance", "component", "part-of", "managed-by"}
+
+
+def by_name(compiled_world: World) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(m["kind"], m["metadata"]["name"]): m for m in compile_world(compiled_world).manifests}
+
+
+@pytest.fixture(scope="module")
+def figure8() -> dict[tuple[str, str], dict[str, Any]]:
+    return by_name(example_world("01-two-sites", FIGURE8))
+
+
+def pod_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = manifest["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_example_becomes_these_objects(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    assert sorted(figure8) == [
+        ("ConfigMap", "sos-agent-default-east"),
+        ("ConfigMap", "sos-agent-default-west"),
+        ("ConfigMap", "sos-controller-default"),
+        ("ConfigMap", "sos-node-core1"),
+        ("ConfigMap", "sos-node-core2"),
+        ("ConfigMap", "sos-node-east"),
+        ("ConfigMap", "sos-node-west"),
+        ("DaemonSet", "sos-agent-default-east"),
+        ("DaemonSet", "sos-agent-default-west"),
+        ("DaemonSet", "sos-node-core1"),
+        ("DaemonSet", "sos-node-core2"),
+        ("DaemonSet", "sos-node-east"),
+        ("DaemonSet", "sos-node-west"),
+        ("Deployment", "sos-controller-default"),
+        ("NetworkAttachmentDefinition", "sos-east"),
+        ("NetworkAttachmentDefinition", "sos-west"),
+        ("Service", "sos-controller-default"),
+    ]
+
+
+@given(worlds())
+def test_every_object_is_named_labelled_owned_and_there_once(given_world: World) -> None:
+    compiled = compile_world(given_world)
+    names = [(m["kind"], m["metadata"]["namespace"], m["metadata"]["name"]) for m in compiled.manifests]
+    assert len(set(names)) == len(names)
+    uids = {o["metadata"]["uid"]: o["metadata"]["name"] for o in given_world.objects if isinstance(o, dict) and "uid" in o["metadata"]}
+    for manifest in compiled.manifests:
+        metadata = manifest["metadata"]
+        assert metadata["namespace"] == "sos-system"
+        assert len(metadata["name"]) <= 63
+        assert {f"app.kubernetes.io/{name}" for name in STANDARD} <= set(metadata["labels"])
+        assert all(len(value) <= 63 for value in metadata["labels"].values())
+        for owner in metadata.get("ownerReferences", []):
+            assert uids[owner["uid"]] == owner["name"]
+        json.dumps(manifest)
+
+
+@given(worlds())
+def test_selectors_find_their_own_pods_only(given_world: World) -> None:
+    manifests = compile_world(given_world).manifests
+    templates = [m for m in manifests if m["kind"] in {"DaemonSet", "Deployment"}]
+    for selecting in templates:
+        wanted = selecting["spec"]["selector"]["matchLabels"].items()
+        found = [m["metadata"]["name"] for m in templates if wanted <= m["spec"]["template"]["metadata"]["labels"].items()]
+        assert found == [selecting["metadata"]["name"]]
+    for chosen in (m for m in manifests if m["kind"] == "Service"):
+        wanted = chosen["spec"]["selector"].items()
+        assert [m["metadata"]["name"] for m in templates if wanted <= m["spec"]["template"]["metadata"]["labels"].items()] == [
+            "sos-controller-default"
+        ]
+
+
+def test_every_mounted_volume_exists(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    for manifest in figure8.values():
+        if manifest["kind"] in {"DaemonSet", "Deployment"}:
+            volumes = {volume["name"] for volume in pod_of(manifest)["volumes"]}
+            mounts = {mount["name"] for container in pod_of(manifest)["containers"] for mount in container["volumeMounts"]}
+            assert mounts == volumes
+
+
+def test_config_maps_hold_the_documents() -> None:
+    compiled = compile_world(example_world("02-overlay", OVERLAY))
+    found = {m["metadata"]["name"]: m["data"] for m in compiled.manifests if m["kind"] == "ConfigMap"}
+    assert json.loads(found["sos-controller-default"]["config.json"]) == compiled.controllers["default"]
+    assert {name: json.loads(text) for name, text in found["sos-node-clemson"].items()} == {
+        f"{node}.json": compiled.nodes[node] for node in ("clemson-1", "clemson-2")
+    }
+    assert json.loads(found["sos-agent-default-cambridge"]["cambridge-1.json"]) == compiled.agents["default", "cambridge-1"]
+
+
+def test_a_new_configuration_replaces_no_pod() -> None:
+    before = by_name(example_world("01-two-sites", FIGURE8))
+    after = by_name(example_world("01-two-sites", {**FIGURE8, "edge3": "west"}))
+    changed = {key for key in before if before[key] != after[key]}
+    assert {kind for kind, _ in changed} == {"ConfigMap"}
+    assert ("ConfigMap", "sos-node-west") in changed
+
+
+def test_the_ways_of_updating_are_those_of_the_design(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    assert figure8["DaemonSet", "sos-node-west"]["spec"]["updateStrategy"] == {"type": "OnDelete"}
+    assert figure8["DaemonSet", "sos-agent-default-west"]["spec"]["updateStrategy"]["type"] == "RollingUpdate"
+    assert figure8["Deployment", "sos-controller-default"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert pod_of(figure8["DaemonSet", "sos-agent-default-west"])["terminationGracePeriodSeconds"] > 60
+
+
+def test_privileges_are_listed_and_the_controller_has_none(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    for manifest in figure8.values():
+        if manifest["kind"] in {"DaemonSet", "Deployment"}:
+            assert pod_of(manifest)["automountServiceAccountToken"] is False
+            for container in pod_of(manifest)["containers"]:
+                assert not container["securityContext"].get("privileged", False)
+    controller = pod_of(figure8["Deployment", "sos-controller-default"])
+    assert controller["securityContext"]["runAsNonRoot"]
+    assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "hostNetwork" not in controller
+
+
+def arguments(manifest: dict[str, Any], container: str) -> dict[str, str]:
+    args = next(each for each in pod_of(manifest)["containers"] if each["name"] == container)["args"]
+    return dict(zip(args[::2], args[1::2], strict=True))
+
+
+def test_commands_are_the_agreed_ones(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    controller = arguments(figure8["Deployment", "sos-controller-default"], "controller")
+    assert set(controller) == {"--config", "--keys", "--token-file", "--openflow-listen", "--api-listen", "--state", "--log-level"}
+    agent = arguments(figure8["DaemonSet", "sos-agent-default-west"], "agent")
+    assert agent["--attach"] == "host"
+    assert set(agent) == {"--config", "--node", "--keys", "--state", "--attach", "--log-format"}
+    node = arguments(figure8["DaemonSet", "sos-node-west"], "node")
+    assert node["--ovs-rundir"] == "/run/sos/openvswitch"
+    assert set(node) == {"--config", "--node", "--state", "--ovs-rundir", "--status-file", "--listen", "--log-format"}
+
+
+def test_secrets_are_named_as_the_operator_names_them(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    volumes = pod_of(figure8["Deployment", "sos-controller-default"])["volumes"]
+    secrets = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
+    assert secrets == {"sos-controllerkeys-default", "sos-controllertoken-default"}
+    agent = pod_of(figure8["DaemonSet", "sos-agent-default-west"])["volumes"]
+    assert [volume["secret"]["secretName"] for volume in agent if "secret" in volume] == ["sos-sitekeys-west"]
+
+
+def test_owners_follow_their_objects() -> None:
+    found = by_name(world(site("a", "10.0.0.0/16", metadata={"uid": "u-a"}), obj("SosAgent", "p", uid="u-p"), nodes=nodes(a=1)))
+    owners = {key: [owner["uid"] for owner in m["metadata"].get("ownerReferences", [])] for key, m in found.items()}
+    assert owners["DaemonSet", "sos-node-a"] == ["u-a"]
+    assert owners["NetworkAttachmentDefinition", "sos-a"] == ["u-a"]
+    assert owners["DaemonSet", "sos-agent-p-a"] == ["u-p"]
+    assert owners["DaemonSet", "sos-agent-default-a"] == []
+
+
+def test_settings_and_overrides_reach_the_pods() -> None:
+    images = Images(controller="c:1", agent="a:1", node="n:1", ovs="o:1")
+    settings = Settings(images=images, pull_policy="Never", pull_secrets=("pull",), namespace="elsewhere", release="r")
+    pool = obj("SosAgent", "p", {"image": "own:2", "resources": {"limits": {"memory": "1Gi"}}})
+    found = by_name(world(site("a", "10.0.0.0/16"), pool, nodes=nodes(a=1), settings=settings))
+    pods = {name: pod_of(m) for (kind, name), m in found.items() if kind in {"DaemonSet", "Deployment"}}
+    assert [c["image"] for c in pods["sos-node-a"]["containers"]] == ["o:1", "n:1"]
+    assert pods["sos-agent-default-a"]["containers"][0]["image"] == "a:1"
+    assert pods["sos-agent-p-a"]["containers"][0]["image"] == "own:2"
+    assert pods["sos-agent-p-a"]["containers"][0]["resources"] == {"limits": {"memory": "1Gi"}}
+    assert pods["sos-controller-default"]["containers"][0]["image"] == "c:1"
+    assert all(pod["imagePullSecrets"] == [{"name": "pull"}] for pod in pods.values())
+    assert all(c["imagePullPolicy"] == "Never" for pod in pods.values() for c in pod["containers"])
+    assert {m["metadata"]["namespace"] for m in found.values()} == {"elsewhere"}
+
+
+def test_openflow_is_reachable_from_outside_only_if_asked_for() -> None:
+    exposed = obj("SosController", "default", {"service": {"type": "LoadBalancer"}})
+    found = by_name(world(exposed, obj("SosAgent", "default"), defaults=False))
+    outer, inner = found["Service", "sos-openflow-default"]["spec"], found["Service", "sos-controller-default"]["spec"]
+    assert (outer["type"], [port["name"] for port in outer["ports"]]) == ("LoadBalancer", ["openflow"])
+    assert (inner["type"], [port["name"] for port in inner["ports"]]) == ("ClusterIP", ["openflow", "api"])
+
+
+def test_external_controllers_are_not_run_here() -> None:
+    external = obj("SosController", "default", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}})
+    made = world(external, obj("SosAgent", "default"), site("a", "10.0.0.0/16"), nodes=nodes(a=1), defaults=False)
+    compiled = compile_world(World(objects=made.objects, nodes=made.nodes))
+    assert "Deployment" not in {m["kind"] for m in compiled.manifests}
+    assert compiled.nodes["a-0"]["controllers"] == ["tcp:192.0.2.1:6653"]
+    assert set(compiled.controllers) == {"default"}
+
+
+def network_config(**spec: Any) -> dict[str, Any]:
+    found = by_name(world(site("a", "10.0.0.0/16", **spec), nodes=nodes(a=1)))
+    config: dict[str, Any] = json.loads(found["NetworkAttachmentDefinition", "sos-a"]["spec"]["config"])
+    return config
+
+
+def test_pods_join_the_bridge_with_the_address_they_ask_for() -> None:
+    config = network_config()
+    assert config == {
+        "cniVersion": "1.0.0",
+        "name": "sos-a",
+        "type": "ovs",
+        "bridge": "br-sos",
+        "mtu": 1450,
+        "socket_file": "unix:/run/sos/openvswitch/db.sock",
+        "capabilities": {"ips": True},
+        "ipam": {"type": "static"},
+    }
+
+
+def test_routes_and_ipam_are_rendered() -> None:
+    routed = network_config(gateway="10.0.0.1/16", network={"routes": [{"to": "10.1.0.0/16"}, {"to": "10.2.0.0/16", "via": "10.0.0.9"}]})
+    assert routed["ipam"]["routes"] == [{"dst": "10.1.0.0/16", "gw": "10.0.0.1"}, {"dst": "10.2.0.0/16", "gw": "10.0.0.9"}]
+    own = {"type": "whereabouts", "range": "10.0.0.0/17"}
+    assert network_config(network={"ipam": own})["ipam"] == own
+
+
+def test_transit_sites_have_neither_network_nor_agents() -> None:
+    kinds = [(m["kind"], m["metadata"]["name"]) for m in compile_world(world(site("t"), nodes=nodes(t=1))).manifests]
+    assert ("DaemonSet", "sos-node-t") in kinds
+    assert not [name for kind, name in kinds if kind == "NetworkAttachmentDefinition" or name.startswith("sos-agent")]
+
+
+def test_too_much_for_a_config_map_is_a_problem() -> None:
+    far = [site(f"s{i}", f"10.{i}.0.0/16") for i in range(2)]
+    made = world(*far, service("s", "s0", "s1", 80), nodes=nodes(s0=200, s1=1))
+    problems = compile_world(made).problems
+    assert [(problem.name, str(problem.reason)) for problem in problems] == [("s0", "LimitExceeded")]

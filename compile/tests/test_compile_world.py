@@ -1,0 +1,150 @@
+"""What holds of every compilation."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_compile import Compiled, Node, ObjectKey, Observed, World, compile_world
+from sos_compile.documents import AgentConfig, ControllerConfig, Document, NodeConfig, content_hash
+from worlds import BAD_OBJECTS, ENDPOINT, nodes, site, world, worlds
+
+
+def outputs(compiled: Compiled) -> dict[str, Any]:
+    return {
+        "controllers": compiled.controllers,
+        "nodes": compiled.nodes,
+        "agents": {str(key): doc for key, doc in compiled.agents.items()},
+        "manifests": compiled.manifests,
+    }
+
+
+def as_model(model: type[Document], document: dict[str, Any]) -> Document:
+    return model.model_validate_json(json.dumps(document))
+
+
+@given(worlds(), st.randoms(use_true_random=False))
+def test_the_order_of_objects_and_nodes_does_not_matter(given_world: World, random: Any) -> None:
+    objects, machines = list(given_world.objects), list(given_world.nodes)
+    random.shuffle(objects)
+    random.shuffle(machines)
+    assert compile_world(replace(given_world, objects=tuple(objects), nodes=tuple(machines))) == compile_world(given_world)
+
+
+@given(worlds(), st.sampled_from(BAD_OBJECTS))
+def test_a_bad_object_is_a_problem_and_changes_nothing_else(given_world: World, bad: dict[str, Any]) -> None:
+    before = compile_world(given_world)
+    after = compile_world(replace(given_world, objects=(*given_world.objects, bad)))
+    assert outputs(after) == outputs(before)
+    key = ObjectKey(bad.get("kind", ""), bad.get("metadata", {}).get("namespace", ""), bad.get("metadata", {}).get("name", ""))
+    new = [problem for problem in after.problems if problem not in before.problems]
+    assert {(problem.kind, problem.name) for problem in new} == {(bad.get("kind") or "object", key.name)}
+    assert not after.facts[key].resolved
+    assert after.facts[key].message
+    assert {k: v for k, v in after.facts.items() if k != key} == dict(before.facts)
+
+
+@given(worlds())
+def test_documents_fit_their_models_and_carry_their_hash(given_world: World) -> None:
+    compiled = compile_world(given_world)
+    for model, documents in ((ControllerConfig, compiled.controllers), (NodeConfig, compiled.nodes), (AgentConfig, compiled.agents)):
+        for document in documents.values():  # type: ignore[attr-defined]
+            as_model(model, document)
+            assert document["hash"] == content_hash(document)
+            assert document["generation"] == given_world.settings.generation
+
+
+@given(worlds())
+def test_numbers_and_addresses_are_given_once(given_world: World) -> None:
+    compiled = compile_world(given_world)
+    allocations = compiled.allocations
+    for given_numbers in (allocations.sites, allocations.nodes, allocations.controllers):
+        assert len(set(given_numbers.values())) == len(given_numbers)
+    addresses = [agent.address for agent in allocations.agents]
+    assert len(set(addresses)) == len(addresses)
+    dpids = [doc["bridge"]["datapathId"] for doc in compiled.nodes.values()]
+    assert len(set(dpids)) == len(dpids)
+    for doc in compiled.agents.values():
+        address = IPv4Address(doc["interface"]["address"].split("/")[0])
+        assert any(address in IPv4Network(prefix) for prefix in doc["site"]["prefixes"])
+
+
+@given(worlds(), worlds())
+def test_what_was_given_is_kept_while_it_is_valid(first: World, second: World) -> None:
+    """Whatever the second world adds, what both have keeps its numbers and addresses."""
+    before = compile_world(first)
+    known = {(obj["kind"], obj["metadata"]["name"]) for obj in first.objects if isinstance(obj, dict)}
+    added = tuple(
+        obj
+        for obj in second.objects
+        if isinstance(obj, dict) and (obj["kind"], obj["metadata"]["name"]) not in known and obj["kind"] != "SosSite"
+    )
+    more = (*first.nodes, *(node for node in second.nodes if node.name not in {each.name for each in first.nodes}))
+    observed = Observed(endpoints={"default": (ENDPOINT,)}, allocations=before.allocations)
+    after = compile_world(replace(first, objects=(*first.objects, *added), nodes=more, observed=observed))
+    assert {name: after.allocations.sites[name] for name in before.allocations.sites} == dict(before.allocations.sites)
+    assert {name: after.allocations.nodes[name] for name in before.allocations.nodes} == dict(before.allocations.nodes)
+    assert set(before.allocations.agents) <= set(after.allocations.agents)
+
+
+@given(worlds())
+def test_compiling_again_with_what_was_allocated_changes_nothing(given_world: World) -> None:
+    first = compile_world(given_world)
+    observed = replace(given_world.observed, allocations=first.allocations)
+    assert compile_world(replace(given_world, observed=observed)) == first
+
+
+def test_allocations_of_absent_things_survive_while_their_objects_exist() -> None:
+    """A site that is wrong for a moment, or a node without its label, comes back with what it had."""
+    sites = [site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16")]
+    machines = nodes(amber=2, beryl=1)
+    before = compile_world(world(*sites, nodes=machines))
+    observed = Observed(allocations=before.allocations)
+    broken = site("amber", "10.0.0.0/16", datapath={"rewrite": "OpenFlow"})
+    unlabelled = tuple(replace(node, labels={}) if node.name == "beryl-0" else node for node in machines)
+    between = compile_world(world(broken, sites[1], nodes=unlabelled, observed=observed))
+    assert between.nodes == {}
+    assert between.allocations == before.allocations
+    after = compile_world(world(*sites, nodes=machines, observed=Observed(allocations=between.allocations)))
+    assert after.allocations == before.allocations
+
+
+def test_allocations_of_things_that_are_gone_are_given_up() -> None:
+    before = compile_world(world(site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16"), nodes=nodes(amber=1, beryl=1)))
+    after = compile_world(world(site("beryl", "10.1.0.0/16"), nodes=nodes(beryl=1), observed=Observed(allocations=before.allocations)))
+    assert set(after.allocations.sites) == {"beryl"}
+    assert set(after.allocations.nodes) == {"beryl-0"}
+    assert [agent.node for agent in after.allocations.agents] == ["beryl-0"]
+
+
+def test_garbage_in_previous_allocations_is_replaced() -> None:
+    before = compile_world(world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=2)))
+    agents = tuple(
+        replace(agent, address=address) for agent, address in zip(before.allocations.agents, ["elsewhere", "10.0.255.255"], strict=True)
+    )
+    bad = replace(before.allocations, sites={"amber": 70000}, nodes={"amber-0": 5, "amber-1": 5}, agents=agents)
+    after = compile_world(world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=2), observed=Observed(allocations=bad)))
+    assert after.allocations.sites == {"amber": 1}
+    assert after.allocations.nodes == {"amber-0": 5, "amber-1": 1}
+    assert [agent.address for agent in after.allocations.agents] == ["10.0.255.254", "10.0.255.253"]
+
+
+def test_a_generation_reaches_every_document_and_no_hash() -> None:
+    one = compile_world(world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=1)))
+    seven = world(site("amber", "10.0.0.0/16"), nodes=nodes(amber=1))
+    two = compile_world(replace(seven, settings=replace(seven.settings, generation=7)))
+    assert two.nodes["amber-0"]["generation"] == 7
+    assert two.nodes["amber-0"]["hash"] == one.nodes["amber-0"]["hash"]
+
+
+def test_the_empty_world_compiles() -> None:
+    compiled = compile_world(World(objects=()))
+    assert (compiled.controllers, compiled.nodes, compiled.agents, compiled.manifests, compiled.problems) == ({}, {}, {}, (), ())
+
+
+def test_nodes_alone_are_nobodys() -> None:
+    assert compile_world(World(objects=(), nodes=(Node("a", {"sos.network/site": "amber"}),))).nodes == {}
