@@ -27,7 +27,7 @@ demo: setup ## measure plain TCP and SOS on three long paths: table, bars, out/d
 test: setup-test ## every test suite; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
-e2e: setup-test ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
+e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
 	@$(python) -m pytest e2e
 
 bench: setup ## more paths than the demo, both directions, 1 Gbit/s, into out/bench (root)

@@ -2,7 +2,7 @@
 # Brings a fresh Debian 12 machine to where `make demo`, `make test` and ./lab work, and says what it installs.
 #
 #   scripts/setup.sh lab     Debian packages, Python environment, the programs a lab runs
-#   scripts/setup.sh test    that, and what the test suites need besides (an API server)
+#   scripts/setup.sh test    that, and what the test suites need besides (an API server, helm)
 #   scripts/setup.sh --if-needed lab    nothing at all when it has been done for this source tree
 #
 # Assumed: Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: what is there is kept.
@@ -119,8 +119,8 @@ main() {
     printf '%s\n' "$print" >"$stamp"
   fi
   if [ "$what" = test ]; then
-    say "API server for the operator's tests (built from the Go module proxy the first time)"
-    scripts/kube-tools.sh etcd kube-apiserver kubectl
+    # says itself what it builds, and nothing when it is there
+    scripts/kube-tools.sh etcd kube-apiserver kubectl helm
   fi
 }
 
