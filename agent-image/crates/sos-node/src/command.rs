@@ -79,9 +79,10 @@ pub fn run(line: &CommandLine) -> Result<String, CommandError> {
     let complaint = complaint.join().unwrap_or_default();
     match status {
         None => Err(CommandError::Timeout { program }),
-        Some(status) if !status.success() => {
-            Err(CommandError::Failed { program, complaint: shorten(&complaint, &status.to_string()) })
-        }
+        Some(status) if !status.success() => Err(CommandError::Failed {
+            program,
+            complaint: shorten(program, &complaint, &status.to_string()),
+        }),
         Some(_) if output.len() as u64 > MAX_OUTPUT_BYTES => Err(CommandError::Output { program }),
         Some(_) => Ok(output),
     }
@@ -96,10 +97,12 @@ fn read_all(pipe: Option<impl Read>) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// One line of a complaint.
-fn shorten(complaint: &str, status: &str) -> String {
-    let text =
-        complaint.split('\n').map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+/// A complaint as one line, without the program's name, which most programs put before each of theirs.
+fn shorten(program: &str, complaint: &str, status: &str) -> String {
+    let name = format!("{program}: ");
+    let lines =
+        complaint.lines().map(|line| line.trim().trim_start_matches(&name)).filter(|line| !line.is_empty());
+    let text = lines.collect::<Vec<_>>().join("; ");
     let text = if text.is_empty() { status.to_owned() } else { text };
     text.chars().take(MAX_COMPLAINT_BYTES).collect()
 }
@@ -120,7 +123,7 @@ mod tests {
 
     #[test]
     fn failure_carries_the_complaint() {
-        let error = run(&line("sh", &["-c", "echo no >&2; exit 3"], "")).unwrap_err();
+        let error = run(&line("sh", &["-c", "echo sh: no >&2; exit 3"], "")).unwrap_err();
         assert_eq!(error.to_string(), "sh: no");
         let error = run(&line("sh", &["-c", "exit 3"], "")).unwrap_err();
         assert_eq!(error.to_string(), "sh: exit status: 3");

@@ -68,7 +68,7 @@ pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
     if config.state == Presence::Absent {
         return vec![];
     }
-    let port = |name: &crate::config::DeviceName, kind, ofport, base| DesiredPort {
+    let port = |name: &crate::names::DeviceName, kind, ofport, base| DesiredPort {
         name: name.to_string(),
         kind,
         ofport,

@@ -13,109 +13,17 @@
 //! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
 //! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
 
+mod tunnels;
+
 use std::collections::BTreeMap;
 
 use crate::change::Change;
-use crate::config::{NodeConfig, Presence, Tunnel};
+use crate::config::{NodeConfig, Presence};
 use crate::desired::{self, DesiredPort, PortKind};
 use crate::flow::{Flow, FlowKey};
-use crate::observed::{Controller, Device, Link, OFFLOADS_KEY, Observed, Offloads, Port, Vxlan, link_alias};
+use crate::observed::{Controller, Device, Link, OFFLOADS_KEY, Observed, Port};
 use crate::ovsdb::{Row, text};
-
-/// Something that is not as the config wants it and that no change mends.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// The bridge's name is taken.
-    #[error("bridge {bridge} was not made for this site and is left alone")]
-    ForeignBridge {
-        /// The bridge.
-        bridge: String,
-    },
-    /// A bridge that shall go carries others' ports.
-    #[error("bridge {bridge} is kept as long as others' ports are on it: {}", ports.join(", "))]
-    BridgeInUse {
-        /// The bridge.
-        bridge: String,
-        /// Ports of others.
-        ports: Vec<String>,
-    },
-    /// A port cannot be on the bridge.
-    #[error("port {port} is refused: {reason}")]
-    Refused {
-        /// The port.
-        port: String,
-        /// Why.
-        reason: String,
-    },
-    /// A device is not there yet.
-    #[error("port {port} is waited for: there is no such device")]
-    Waiting {
-        /// The port.
-        port: String,
-    },
-    /// Another port has its number.
-    #[error("port {port} has the number {number} instead of {wanted}, so entries with port numbers miss it")]
-    PortNumber {
-        /// The port.
-        port: String,
-        /// The number it shall have.
-        wanted: u16,
-        /// The number it has.
-        number: u16,
-    },
-    /// Open vSwitch complains.
-    #[error("port {port}: {error}")]
-    PortError {
-        /// The port.
-        port: String,
-        /// The complaint.
-        error: String,
-    },
-    /// A device takes only smaller packets than the bridge.
-    #[error("port {port} has an MTU of {mtu}, the bridge {wanted}")]
-    Mtu {
-        /// The port.
-        port: String,
-        /// Its MTU.
-        mtu: u32,
-        /// The bridge's.
-        wanted: u32,
-    },
-    /// Somebody else has an entry in a base entry's place.
-    #[error(
-        "base entry `{key}` is not installed: an entry of cookie {cookie:#x} with other actions is in its place"
-    )]
-    FlowTaken {
-        /// The place.
-        key: FlowKey,
-        /// Whose entry it is.
-        cookie: u64,
-    },
-    /// Segmentation offload is expected and off.
-    #[error("Open vSwitch runs without userspace-tso-enable: offloads of the ports are switched off")]
-    TsoOff,
-}
-
-impl Problem {
-    /// Whether somebody has to do something about it; the others pass or only cost speed.
-    #[must_use]
-    pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Waiting { .. } | Self::BridgeInUse { .. } | Self::Mtu { .. } | Self::TsoOff)
-    }
-
-    /// The port it is about.
-    #[must_use]
-    pub fn port(&self) -> Option<&str> {
-        match self {
-            Self::Refused { port, .. }
-            | Self::Waiting { port }
-            | Self::PortNumber { port, .. }
-            | Self::PortError { port, .. }
-            | Self::Mtu { port, .. } => Some(port),
-            _ => None,
-        }
-    }
-}
+use crate::problem::Problem;
 
 /// What is to be done and what cannot be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -276,51 +184,6 @@ impl<'a> Planner<'a> {
         }
     }
 
-    fn tunnels(&mut self) {
-        for tunnel in &self.config.tunnels {
-            match self.observed.links.get(tunnel.name.as_str()) {
-                None => self.add_tunnel(tunnel),
-                Some(link) => self.mend_tunnel(tunnel, link),
-            }
-        }
-    }
-
-    fn add_tunnel(&mut self, tunnel: &Tunnel) {
-        self.phases.links.push(Change::AddTunnel {
-            name: tunnel.name.to_string(),
-            vni: tunnel.vni,
-            remote: tunnel.remote,
-            udp_port: tunnel.udp_port,
-            mtu: self.config.bridge.mtu,
-            alias: link_alias(self.config.site_id),
-        });
-        if desired::offloads_must_be_off(self.config, self.observed) {
-            let device = Device { netns: None, name: tunnel.name.to_string() };
-            let which = Offloads { tx: true, gro: true };
-            self.phases.offloads.push(Change::SetOffloads { device, which, on: false });
-        }
-    }
-
-    fn mend_tunnel(&mut self, tunnel: &Tunnel, link: &Link) {
-        let name = tunnel.name.to_string();
-        let ours = self.observed.owns_link(&name, self.config.site_id);
-        if !ours && foreign_tunnel(tunnel, link) {
-            return; // `refusal` says so.
-        }
-        if ours && !fits(tunnel, link) {
-            self.phases.links.push(Change::DeleteLink { name });
-            return self.add_tunnel(tunnel);
-        }
-        if !ours {
-            let alias = link_alias(self.config.site_id);
-            self.phases.links.push(Change::TagLink { name: name.clone(), alias });
-        }
-        let mtu = self.config.bridge.mtu;
-        if link.mtu != mtu {
-            self.phases.links.push(Change::SetLinkMtu { name, mtu });
-        }
-    }
-
     fn ports(&mut self) {
         for port in desired::ports(self.config) {
             let link = self.observed.links.get(&port.name);
@@ -363,7 +226,7 @@ impl<'a> Planner<'a> {
             PortKind::Tunnel => {
                 let tunnel = self.config.tunnels.iter().find(|tunnel| tunnel.name.as_str() == port.name)?;
                 let ours = self.observed.owns_link(&port.name, self.config.site_id);
-                (!ours && foreign_tunnel(tunnel, link))
+                (!ours && tunnels::foreign_tunnel(tunnel, link))
                     .then(|| "a device of that name is not ours".to_owned())
             }
             PortKind::Agent => None,
@@ -505,14 +368,4 @@ fn missing(wanted: Row, current: &Row) -> Row {
 fn same_controllers(wanted: &[Controller], current: &[Controller]) -> bool {
     let bare = |controller: &Controller| Controller { connected: false, ..controller.clone() };
     current.iter().map(bare).eq(wanted.iter().cloned())
-}
-
-fn fits(tunnel: &Tunnel, link: &Link) -> bool {
-    let wanted = Vxlan { vni: tunnel.vni, remote: tunnel.remote, udp_port: tunnel.udp_port };
-    link.vxlan.as_ref() == Some(&wanted)
-}
-
-/// A device without any mark that is exactly the tunnel is one we were about to mark when we were stopped.
-fn foreign_tunnel(tunnel: &Tunnel, link: &Link) -> bool {
-    link.alias.is_some() || !fits(tunnel, link)
 }

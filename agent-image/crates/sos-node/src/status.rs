@@ -5,7 +5,8 @@ use serde::Serialize;
 use crate::config::{NodeConfig, Presence};
 use crate::desired::{self, PortKind};
 use crate::observed::Observed;
-use crate::plan::{Plan, Problem};
+use crate::plan::Plan;
+use crate::problem::Problem;
 
 /// Most problems that a message names; the rest is a number.
 const MAX_NAMED_PROBLEMS: usize = 8;

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use sos_node::config::{NodeConfig, Refusal, supersedes};
+use sos_node::node::Target;
 use support::{config, document, sealed};
 
 fn vectors(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
@@ -21,7 +22,10 @@ fn vectors(folder: &str) -> Vec<(PathBuf, Vec<u8>)> {
 #[test]
 fn good_documents() {
     for (path, bytes) in vectors("node") {
-        NodeConfig::parse(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let config = NodeConfig::parse(&bytes).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        let entries = config.base_flows.len();
+        let target = Target::new(config).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        assert_eq!(target.flows.len(), entries, "Open vSwitch understands each base entry");
     }
 }
 

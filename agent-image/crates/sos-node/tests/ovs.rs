@@ -336,7 +336,7 @@ fn status_over_http() {
 }
 
 #[test]
-fn an_idle_node_costs_little() {
+fn a_node_at_rest_is_left_in_peace() {
     let (lab, _far) = lab();
     lab.configure(edge(1, |_| {}));
     let _node = lab.start_node();
