@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,7 +89,7 @@ def becomes(kube: Kube, what: str, type_: str, status: str, reason: str) -> dict
     return dict(eventually(f"{what} {type_}={status}/{reason}", look) or {})
 
 
-def play_kubelet(kube: Kube, ready: Callable[[str], bool] = lambda _: True) -> None:
+def play_kubelet(kube: Kube, port_of: Mapping[str, int] | None = None) -> None:
     """A pod for every DaemonSet and node, with a status, as the cluster's controllers and kubelets would make them."""
     sites = {site: node for node, site in FIGURE8.items()}
     for daemon_set in children(kube, "daemonsets"):
@@ -99,14 +99,21 @@ def play_kubelet(kube: Kube, ready: Callable[[str], bool] = lambda _: True) -> N
         owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
         pod_meta = {"name": name, "namespace": NAMESPACE, "labels": template["metadata"]["labels"], "ownerReferences": [owner]}
         spec = {**template["spec"], "nodeName": node}
+        if port_of:
+            containers = [{**c, "ports": [{"containerPort": port_of[node]}]} if c["name"] == "node" else c for c in spec["containers"]]
+            # Not on the host's network, where a port of a container must be the host's too.
+            spec |= {"containers": [without_host_ports(c) for c in containers], "hostNetwork": False}
         kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": pod_meta, "spec": spec})
-        good = ready(meta["name"])
-        state = {"type": "Ready", "status": "True" if good else "False", "lastTransitionTime": None, "lastProbeTime": None}
+        state = {"type": "Ready", "status": "True", "lastTransitionTime": None, "lastProbeTime": None}
         kube.patch_status("pod", name, NAMESPACE, {"phase": "Running", "conditions": [state]})
-        status = {"desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberReady": int(good), "numberMisscheduled": 0}
+        status = {"desiredNumberScheduled": 1, "currentNumberScheduled": 1, "numberReady": 1, "numberMisscheduled": 0}
         kube.patch_status(
             "daemonset", meta["name"], NAMESPACE, {**status, "updatedNumberScheduled": 1, "observedGeneration": meta["generation"]}
         )
+
+
+def without_host_ports(container: dict[str, Any]) -> dict[str, Any]:
+    return {**container, "ports": [{k: v for k, v in port.items() if k != "hostPort"} for port in container.get("ports", [])]}
 
 
 def versions(kube: Kube) -> dict[str, str]:

@@ -1,0 +1,184 @@
+"""The operator and a real controller process: configuration pushed, state reported, loss noticed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import becomes, children, condition, populated
+from operator_kube import ROOT, Kube, free_port
+from operator_run import NAMESPACE, Operator, eventually, operator_running
+
+
+class Controller:
+    """A `sos-controller` that is started and killed at will, on the same ports, with the Secrets that its pod would mount."""
+
+    def __init__(self, kube: Kube, folder: Path) -> None:
+        self.kube, self.folder = kube, folder
+        self.port, self.openflow = free_port(), free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def mount(self, secret: str, folder: str) -> Path:
+        target = self.folder / folder
+        target.mkdir(exist_ok=True)
+        for name, text in self.kube.get("secret", secret, "-n", NAMESPACE)["data"].items():
+            (target / name).write_bytes(base64.b64decode(text))
+        return target
+
+    def start(self) -> None:
+        keys = self.mount("sos-controllerkeys-default", "keys")
+        token = self.mount("sos-controllertoken-default", "token") / "token"
+        command = [sys.executable, "-m", "sos_controller", "--keys", str(keys), "--token-file", str(token)]
+        command += ["--openflow-listen", f"127.0.0.1:{self.openflow}", "--api-listen", f"127.0.0.1:{self.port}"]
+        command += ["--state", str(self.folder / "state")]
+        with (self.folder / "controller.log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+        eventually("the controller's API", self.answers, 60)
+
+    def answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, (self.folder / "controller.log").read_text()[-3000:]
+        try:
+            return bool(self.get("/v1/status"))
+        except OSError:
+            return False
+
+    def get(self, path: str) -> dict[str, Any]:
+        with urllib.request.urlopen(self.url + path, timeout=5) as answer:
+            return dict(json.load(answer))
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+@contextmanager
+def controller_and_operator(kube: Kube, folder: Path) -> Iterator[tuple[Operator, Controller]]:
+    controller = Controller(kube, folder)
+    with populated(kube) as cluster, operator_running(cluster, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
+        kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
+        eventually("the controller's keys", lambda: [s for s in children(kube, "secrets") if "controllerkeys" in s["metadata"]["name"]])
+        eventually("both sites' keys", lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == 2)
+        try:
+            controller.start()
+            yield operator, controller
+        finally:
+            controller.kill()
+
+
+@pytest.fixture(scope="module")
+def pair(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Controller]]:
+    with controller_and_operator(installed, tmp_path_factory.mktemp("pair")) as running:
+        yield running
+
+
+def in_force(controller: Controller) -> tuple[int, str]:
+    config = controller.get("/v1/status")["config"]
+    return config["generation"], config["hash"]
+
+
+def document(kube: Kube) -> dict[str, Any]:
+    return dict(json.loads(kube.get("configmap", "sos-controller-default", "-n", NAMESPACE)["data"]["config.json"]))
+
+
+def test_the_configuration_arrives_and_is_reported(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    becomes(operator.kube, "soscontroller/default", "Available", "True", "Available")
+    becomes(operator.kube, "soscontroller/default", "Ready", "True", "Available")
+    assert in_force(controller) == (document(operator.kube)["generation"], document(operator.kube)["hash"])
+    status = operator.kube.get("soscontroller", "default")["status"]
+    assert (status["configGeneration"], status["configHash"]) == in_force(controller)
+    assert status["datapaths"] == "0/4"
+    assert status["endpoints"] == [
+        f"tcp:{operator.kube.get('service', 'sos-controller-default', '-n', NAMESPACE)['spec']['clusterIP']}:6653"
+    ]
+    assert {site["name"] for site in controller.get("/v1/config")["sites"]} == {"west", "east", "core1", "core2"}
+
+
+def test_a_service_is_as_programmed_as_the_controller_says(pair: tuple[Operator, Controller]) -> None:
+    """No switch is connected, so nothing is programmed, and the reason is the controller's own."""
+    operator, controller = pair
+    said = eventually("the service", lambda: [s for s in controller.get("/v1/status")["services"] if s["id"] == "default/bulk"])[0]
+    assert said["state"] == "Pending"
+    becomes(operator.kube, "sosservice/default/bulk", "Programmed", "False", said["reason"])
+    becomes(operator.kube, "sosservice/default/bulk", "Ready", "False", said["reason"])
+    row = operator.kube.get("sosservice", "bulk", "-n", "default")["status"]
+    assert row["datapaths"] == f"{len(said['acknowledged'])}/{len(said['needed'])}"
+    assert (row["from"], row["to"], row["ports"]) == ("west", "east", "22,80,443,5000-5999")
+    becomes(operator.kube, "sossite/west", "DatapathsConnected", "False", "NotConnected")
+    becomes(operator.kube, "sossite/west", "AgentsRegistered", "False", "NotRegistered")
+
+
+def test_a_change_is_in_force_within_seconds(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    before = in_force(controller)
+    operator.kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":321}}')
+    eventually("the new priority", lambda: controller.get("/v1/config")["services"][0]["priority"] == 321, 10)
+    assert in_force(controller)[0] > before[0]
+
+
+def test_a_lost_record_of_generations_is_overtaken(pair: tuple[Operator, Controller]) -> None:
+    """Somebody deletes the record: what is sent next must still be newer than what the controller has."""
+    operator, controller = pair
+    kube = operator.kube
+    before = in_force(controller)
+    text = json.dumps({"data": {"generation": "0", "digest": "nothing"}})
+    operator.process.send_signal(19)  # stopped: it must not notice before both changes are there
+    try:
+        kube.kubectl("patch", "configmap", "sos-operator-state", "-n", NAMESPACE, "--type=merge", "-p", text)
+        kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":322}}')
+    finally:
+        operator.process.send_signal(18)
+    eventually("the new priority", lambda: controller.get("/v1/config")["services"][0]["priority"] == 322, 15)
+    assert in_force(controller)[0] > before[0]
+
+
+def test_a_lost_controller_is_noticed_and_so_is_its_return(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    kube = operator.kube
+    becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+    controller.kill()
+    started = time.monotonic()
+    for what in ("soscontroller/default", "sosservice/default/bulk"):
+        becomes(kube, what, "Ready", "Unknown", "ControllerUnreachable")
+    assert time.monotonic() - started < 10, "promised: within 10 s"
+    becomes(kube, "sossite/west", "DatapathsConnected", "Unknown", "ControllerUnreachable")
+    controller.start()
+    started = time.monotonic()
+    becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+    assert in_force(controller)[1] == document(kube)["hash"]
+    assert time.monotonic() - started < 10, "and back"
+    events = [e["message"] for e in kube.items("events", "-n", "default") if e["involvedObject"]["name"] == "default"]
+    assert any("is now Unknown" in message for message in events)
+    assert any("is now True" in message for message in events)
+
+
+def test_a_wrong_token_is_told(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    token = controller.folder / "token" / "token"
+    good = token.read_bytes()
+    token.write_bytes(b"another")
+    try:
+        time.sleep(1.5)  # the controller looks at its token once a second
+        operator.kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":400}}')
+        becomes(operator.kube, "soscontroller/default", "Available", "False", "ConfigRefused")
+        assert "401" in condition(operator.kube, "soscontroller", "default", "Available")["message"]
+    finally:
+        token.write_bytes(good)
+    becomes(operator.kube, "soscontroller/default", "Available", "True", "Available")
