@@ -118,7 +118,10 @@ def test_privileges_are_listed_and_the_controller_has_none(figure8: dict[tuple[s
         if manifest["kind"] in {"DaemonSet", "Deployment"}:
             assert pod_of(manifest)["automountServiceAccountToken"] is False
             for container in pod_of(manifest)["containers"]:
-                assert not container["securityContext"].get("privileged", False)
+                context = container["securityContext"]
+                assert not context.get("privileged", False)
+                assert context["capabilities"]["drop"] == ["ALL"]
+                assert context["readOnlyRootFilesystem"]
     controller = pod_of(figure8["Deployment", "sos-controller-default"])
     assert controller["securityContext"]["runAsNonRoot"]
     assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}

@@ -19,6 +19,7 @@ from sos_compile.manifest_parts import (
     http_probe,
     mount,
     node_name_variable,
+    security_context,
 )
 from sos_compile.model import Pool
 from sos_compile.network import PlacedSite
@@ -27,7 +28,7 @@ from sos_compile.world import Json, Settings
 COMPONENT = "agent"
 CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
 STOP_MARGIN_S = 15  # after draining: to reset what is left and leave
-CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to make a network namespace of its own
+CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
 
 
 def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
@@ -79,12 +80,8 @@ def _container(pool: Pool, port: int, settings: Settings) -> Json:
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
         "ports": [{"name": f"http-agent-{port}", "containerPort": port, "hostPort": port, "protocol": "TCP"}],
-        "securityContext": {
-            "runAsUser": 0,
-            "capabilities": {"add": CAPABILITIES},
-            # The profiles of container runtimes forbid the remount of /proc/sys that the agent's own namespace needs.
-            "appArmorProfile": {"type": "Unconfined"},
-        },
+        # The profiles of container runtimes forbid the remount of /proc/sys that the agent's own namespace needs.
+        "securityContext": {**security_context(CAPABILITIES), "appArmorProfile": {"type": "Unconfined"}},
         "livenessProbe": http_probe("/healthz", port, period_s=10, failures=3),
         "readinessProbe": http_probe("/readyz", port, period_s=2, failures=3),
         "resources": pool.resources,

@@ -18,6 +18,7 @@ from sos_compile.manifest_parts import (
     http_probe,
     mount,
     node_name_variable,
+    security_context,
 )
 from sos_compile.model import Site
 from sos_compile.network import PlacedSite
@@ -28,7 +29,7 @@ COMPONENT = "node"
 CONFIG = "/etc/sos/node"
 HTTP_PORT = 9464  # below the agents' (agent_config.METRICS_PORT): all share the node's addresses
 OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
-NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces
+NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
 
 
 def build_site(placed: PlacedSite, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
@@ -74,7 +75,7 @@ def _ovs(settings: Settings) -> Json:
         "image": settings.images.ovs,
         "imagePullPolicy": settings.pull_policy,
         "env": [{"name": "OVS_RUNDIR", "value": settings.ovs_rundir}, {"name": "OVS_DBDIR", "value": settings.ovs_rundir}],
-        "securityContext": {"runAsUser": 0, "capabilities": {"add": OVS_CAPABILITIES}},
+        "securityContext": security_context(OVS_CAPABILITIES),
         "livenessProbe": {
             "exec": {"command": show},
             "periodSeconds": 30,
@@ -102,7 +103,7 @@ def _node(settings: Settings) -> Json:
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
         "ports": [{"name": "http-node", "containerPort": HTTP_PORT, "hostPort": HTTP_PORT, "protocol": "TCP"}],
-        "securityContext": {"runAsUser": 0, "capabilities": {"add": NODE_CAPABILITIES}},
+        "securityContext": security_context(NODE_CAPABILITIES),
         "livenessProbe": http_probe("/healthz", HTTP_PORT, period_s=10, failures=6),
         "readinessProbe": http_probe("/readyz", HTTP_PORT, period_s=2, failures=2),
         "volumeMounts": [
