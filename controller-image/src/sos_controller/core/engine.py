@@ -121,7 +121,7 @@ class Engine:
     def _datagram(self, location: Location, data: bytes) -> None:
         state, packet = self.state, parse_udp(data)
         config = state.config
-        if packet is None or config is None or packet.destination != config.discovery.ip:
+        if packet is None or config is None or packet.destination != state.discovery_ip:
             return
         if packet.destination_port == config.discovery.beacon_port:
             self._beacon(location, packet)
@@ -251,6 +251,7 @@ class Engine:
             self.forwarding.purge(state.hosts.forget_location(location))
             if state.topology.port_down(location):
                 self._links_changed()
+                self._due["replan"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
 
@@ -277,13 +278,14 @@ class Engine:
         state.adopt_config(event.config)
         self.plan.configure()
         self.courier.forget_templates()
+        self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         for switch in state.switches.values():
             if switch.claim is None and state.programmer.is_synced(switch.dpid):
                 self._abandon(switch)
             elif switch.claim is not None and not state.programmer.is_synced(switch.dpid):
                 self._read(switch)
-        self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         state.dirty |= {"plan", "forwarding"}
+        self._due["replan"] = 0.0
 
     def _abandon(self, switch: Switch) -> None:
         """A datapath is no longer ours: nothing of ours stays on it."""

@@ -60,7 +60,7 @@ class Forwarding:
         if claim is None or not state.is_edge(location) or not self._settled(location):
             return
         mine = any(p.holds(address) for p in state.subnets[claim[0].name])
-        if not mine or any(address == a.ip for a in claim[0].agents):
+        if not mine or address in state.agent_addresses:
             address = Address(0)
         if state.hosts.learn(mac, address, location, state.now):
             self._place(mac, location)

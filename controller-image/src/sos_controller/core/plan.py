@@ -177,7 +177,10 @@ class Plan:
         low, high = state.agents.get(key[0]), state.agents.get(key[1])
         pair = None
         if low is not None and high is not None and number is not None:
-            pair = pairs.plan(state.graph, (low, high), number, labels, self.pairs.get(key))
+            before = self.pairs.get(key)
+            if before is not None and not before.dpids <= state.claims.keys():
+                before = None
+            pair = pairs.plan(state.graph, (low, high), number, labels, before)
         if pair is None or low is None or high is None:
             self.pairs.pop(key, None)
             state.programmer.set_group(("path", *key), {}, state.out)

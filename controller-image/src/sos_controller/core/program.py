@@ -72,7 +72,7 @@ class Programmer:
     def set_group(self, group: Group, wanted: Mapping[DatapathId, Iterable[FlowEntry]], out: list[Command]) -> None:
         """Replace a group; emits the difference for every datapath that has been read."""
         before = self._groups.pop(group, {})
-        after = {dpid: flowtable.index(entries) for dpid, entries in wanted.items()}
+        after = {dpid: _unchanged(before.get(dpid, {}), entries) for dpid, entries in wanted.items()}
         after = {dpid: entries for dpid, entries in after.items() if entries}
         if after:
             self._groups[group] = after
@@ -169,3 +169,8 @@ class Programmer:
         self._token = self._token % MAX_TOKEN + 1
         self._pending[self._token] = Pending(dpid, self._serial, waiter)
         return self._token
+
+
+def _unchanged(before: Entries, entries: Iterable[FlowEntry]) -> Entries:
+    """Entries by identity, keeping the very objects of before where they are equal: whose an entry is, is told by the object."""
+    return {key: before[key] if before.get(key) == e else e for key, e in flowtable.index(entries).items()}

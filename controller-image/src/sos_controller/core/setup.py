@@ -101,7 +101,7 @@ class SetUp:
             due, _, session = heapq.heappop(self._timers)
             if session.due != due:
                 continue
-            if session.state is Phase.PREPARING and session.attempts < len(RESEND_AFTER_S):
+            if session.state is Phase.PREPARING and session.attempts <= len(RESEND_AFTER_S):
                 self._prepare(session)
             elif session.state in PENDING:
                 self.give_up(session, "timeout")
@@ -195,7 +195,7 @@ class SetUp:
         session.attempts += 1
         if session.attempts == 1:
             state.count("syns", "begun")
-        due = GIVE_UP_AFTER_S if session.attempts >= len(RESEND_AFTER_S) else RESEND_AFTER_S[session.attempts - 1]
+        due = GIVE_UP_AFTER_S if session.attempts > len(RESEND_AFTER_S) else RESEND_AFTER_S[session.attempts - 1]
         self._watch_at(session, session.created_at + due)
         sent = True
         for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
@@ -280,7 +280,7 @@ class SetUp:
         self._forwarding.release(switch, in_port, data)
 
     def _watch(self, session: Session, delay: float) -> None:
-        session.attempts = len(RESEND_AFTER_S)
+        session.attempts = len(RESEND_AFTER_S) + 1
         self._watch_at(session, self._state.now + delay)
 
     def _watch_at(self, session: Session, due: float) -> None:

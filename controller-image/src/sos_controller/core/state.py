@@ -13,7 +13,7 @@ from sos_controller.core.agents import Agents
 from sos_controller.core.commands import Command, Notice
 from sos_controller.core.config_model import Config, Datapath, Site
 from sos_controller.core.hosts import Hosts
-from sos_controller.core.model import DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies
 from sos_controller.core.session import Sessions
@@ -68,6 +68,8 @@ class State:
         self.claims: dict[DatapathId, tuple[Site, Datapath]] = {}
         self.sites: dict[str, Site] = {}
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
+        self.agent_addresses: frozenset[Address] = frozenset()
+        self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
         self.topology = Topology()
         self.graph: nx.MultiGraph = nx.MultiGraph()
@@ -111,6 +113,8 @@ class State:
         self.sites = {s.name: s for s in config.sites}
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
         self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}
+        self.agent_addresses = frozenset(a.ip for s in config.sites for a in s.agents)
+        self.discovery_ip = config.discovery.ip
         self.programmer.owner = pipeline.owner(config.controller.id)
         for switch in self.switches.values():
             self.claim(switch)

@@ -1,0 +1,98 @@
+"""How many reactive set-ups a second of CPU time carries: `python controller-image/bench/syn_rate.py [SYNS]`.
+
+Whole sessions: SYN, two Prepares, two Readys, far entry and barrier, near entry and barrier, the SYN released, two Ended and their
+acknowledgements, entries deleted. Everything that the controller does between the bytes a switch sent and the bytes it is sent is counted;
+what switches and agents do is not.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+
+from controller_world import FAR_PORT, NEAR_PORT, World, packet_in, syn_frame
+
+from sos_controller import ofp
+from sos_controller.app import encode_apply
+from sos_controller.core import order
+from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.events import BarrierReply, PacketIn, Tick
+
+
+class Meter:
+    """Runs events as the receive loop does, and times that only."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.engine, self.spent = world, world.engine, 0.0
+        self.now = world.now
+
+    def message(self, dpid: int, data: bytes) -> list:
+        began = time.process_time()
+        cookie, in_port, packet = ofp.parse_packet_in(data)
+        commands = self.engine.handle(PacketIn(dpid, in_port, cookie, packet), self.now)
+        self._render(commands)
+        self.spent += time.process_time() - began
+        return commands
+
+    def event(self, event: object) -> list:
+        began = time.process_time()
+        commands = self.engine.handle(event, self.now)
+        self._render(commands)
+        self.spent += time.process_time() - began
+        return commands
+
+    @staticmethod
+    def _render(commands: list) -> None:
+        for command in commands:
+            if isinstance(command, Apply):
+                encode_apply(command)
+            elif isinstance(command, PacketOut):
+                ofp.packet_out(command.in_port, command.actions, command.data)
+
+
+def one(meter: Meter, index: int) -> None:
+    """One session from SYN to Ended."""
+    world = meter.world
+    frame = syn_frame(10 << 24 | 11 + index % 97, 10 << 24 | 139, 1024 + index % 60000, 5001, isn=index)
+    commands = meter.message(world.west, packet_in(world.punt_cookie, 3, frame))
+    prepares = [c for c in commands if isinstance(c, PacketOut)]
+    assert len(prepares) == 2, commands
+    answers = [world.answer(c) for c in prepares]
+    for dpid, port, data in answers:
+        commands = meter.message(dpid, packet_in(0, port, data))
+    for _ in range(2):
+        apply = next(c for c in commands if isinstance(c, Apply))
+        commands = meter.event(BarrierReply(apply.dpid, apply.token))
+    assert any(isinstance(c, PacketOut) for c in commands)
+    uuid = order.body(prepares[0].data[42:])[:16]
+    for dpid, port, data in world.ended(uuid):
+        meter.message(dpid, packet_in(0, port, data))
+
+
+def main(count: int) -> None:
+    """Warm up, then measure."""
+    world = World()
+    world.converge()
+    meter = Meter(world)
+    for index in range(500):
+        one(meter, index)
+    meter.spent = 0.0
+    began = time.process_time()
+    for index in range(500, 500 + count):
+        meter.now += 0.0002
+        one(meter, index)
+        if index % 125 == 0:
+            meter.event(Tick(world.wall(meter.now)))
+    meter.now += 2
+    meter.event(Tick(world.wall(meter.now)))
+    assert len(world.engine.state.sessions) == 0, len(world.engine.state.sessions)
+    print(f"{count / meter.spent:,.0f} sessions per CPU second ({meter.spent / count * 1e6:.0f} us each; {time.process_time() - began:.1f} s with agents)")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
+    assert struct and NEAR_PORT and FAR_PORT

@@ -1,0 +1,147 @@
+"""A fake network good enough to walk packets through: flow tables filled by the engine's own commands, wires, and who sits behind which port."""
+
+from __future__ import annotations
+
+from controller_lab import SWITCHES
+
+from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.flowtable import Entries, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.model import DatapathId, Location, PortNo
+from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL
+
+MAX_HOPS = 64
+
+E1, E2, C1, C2 = (DatapathId(SWITCHES[n]) for n in ("edge1", "edge2", "core1", "core2"))
+WIRES = {
+    Location(E1, PortNo(1)): Location(C1, PortNo(1)),
+    Location(C1, PortNo(2)): Location(E2, PortNo(1)),
+    Location(E1, PortNo(2)): Location(C2, PortNo(1)),
+    Location(C2, PortNo(2)): Location(E2, PortNo(2)),
+}
+
+
+class Looped(AssertionError):
+    """A packet went round and round."""
+
+
+def matches(m: Match, in_port: int, frame: bytes) -> bool:
+    """Whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields we use."""
+    ethertype = frame[12] << 8 | frame[13]
+    if m.in_port is not None and m.in_port != in_port:
+        return False
+    if m.eth_dst is not None and m.eth_dst != frame[:6] or m.eth_src is not None and m.eth_src != frame[6:12]:
+        return False
+    if m.eth_type is not None and m.eth_type != ethertype:
+        return False
+    ip = ethertype == 0x0800
+    if m.ip_proto is not None and (not ip or m.ip_proto != frame[23]):
+        return False
+    for wanted, at in ((m.ipv4_src, 26), (m.ipv4_dst, 30)):
+        if wanted is not None and (not ip or int.from_bytes(frame[at : at + 4], "big") & wanted[1] != wanted[0] & wanted[1]):
+            return False
+    tcp, udp = ip and frame[23] == 6, ip and frame[23] == 17
+    sport, dport = int.from_bytes(frame[34:36], "big"), int.from_bytes(frame[36:38], "big")
+    if m.tcp_src is not None and (not tcp or m.tcp_src != sport):
+        return False
+    if m.tcp_dst is not None and (not tcp or dport & m.tcp_dst[1] != m.tcp_dst[0]):
+        return False
+    if m.udp_dst is not None and (not udp or m.udp_dst != dport):
+        return False
+    return m.tcp_flags is None or (tcp and frame[47] & m.tcp_flags[1] == m.tcp_flags[0])
+
+
+class FakeNetwork:
+    """Tables of all switches, and the wires between them."""
+
+    def __init__(self, wires: dict[Location, Location] | None = None, ports: int = 5) -> None:
+        pairs = WIRES if wires is None else wires
+        self.wires = {**pairs, **{b: a for a, b in pairs.items()}}
+        self.down: set[Location] = set()
+        self.tables: dict[DatapathId, Entries] = {}
+        self.expires: dict[tuple[DatapathId, object], float] = {}
+        self.ports = range(1, ports + 1)
+
+    def entries(self, dpid: DatapathId) -> list[FlowEntry]:
+        return list(self.tables.get(dpid, {}).values())
+
+    def apply(self, command: Apply, now: float) -> None:
+        table = self.tables.setdefault(command.dpid, {})
+        for entry in command.adds:
+            table[entry.key] = entry
+            self.expires[command.dpid, entry.key] = now + entry.hard_timeout if entry.hard_timeout else float("inf")
+        for entry in command.deletes:
+            there = table.get(entry.key)
+            if there is not None and there.cookie == entry.cookie:
+                del table[entry.key]
+
+    def expire(self, now: float) -> None:
+        """Take away entries whose hard timeout is over."""
+        for dpid, table in self.tables.items():
+            for key in [k for k in table if self.expires.get((dpid, k), float("inf")) <= now]:
+                del table[key]
+
+    def cut(self, one: int, other: int, up: bool) -> list[Location]:
+        ends = [e for a, b in self.wires.items() if (a.dpid, b.dpid) == (one, other) for e in (a, b)]
+        for end in ends:
+            (self.down.discard if up else self.down.add)(end)
+        return ends
+
+    def emit(self, command: PacketOut) -> list[tuple[DatapathId, PortNo, bytes]]:
+        """Where a packet-out arrives: the other end of a wire, or the port itself where somebody sits behind it."""
+        found = []
+        for action in command.actions:
+            if isinstance(action, Output) and action.port_no < 0xFFFFFF00:
+                found.append(self._other_end(Location(command.dpid, action.port_no), command.data))
+        return [f for f in found if f is not None]
+
+    def walk(self, where: Location, frame: bytes) -> list[tuple[Location, bytes]]:
+        """All places a frame comes out at that enters a switch at `where`: edge ports, PORT_CONTROLLER, or PORT_NORMAL (left to the switch)."""
+        out: list[tuple[Location, bytes]] = []
+        todo = [(where, frame)]
+        for _ in range(MAX_HOPS):
+            if not todo:
+                return out
+            at, data = todo.pop()
+            for port, sent in self._switch(at, data):
+                end = Location(at.dpid, port)
+                if port >= 0xFFFFFF00 or end not in self.wires:
+                    out.append((end, sent))
+                elif end not in self.down:
+                    todo.append((self.wires[end], sent))
+        raise Looped(f"{len(todo)} copies after {MAX_HOPS} hops")
+
+    def _switch(self, at: Location, frame: bytes) -> list[tuple[PortNo, bytes]]:
+        """One pass through a switch's tables. A miss in table 0 goes on (the base table), one in table 1 is NORMAL."""
+        found, table = [], 0
+        while table is not None:
+            entry = self._lookup(at, table, frame)
+            following = 1 if table == 0 and entry is None else None
+            if entry is None and table == 1:
+                found.append((PORT_NORMAL, frame))
+            for action in entry.actions if entry is not None else ():
+                if isinstance(action, SetEthDst):
+                    frame = action.mac + frame[6:]
+                elif isinstance(action, SetEthSrc):
+                    frame = frame[:6] + action.mac + frame[12:]
+                elif isinstance(action, Goto):
+                    following = action.table
+                elif action.port_no != at.port_no:
+                    found.append((action.port_no, frame))
+            table = following
+        return found
+
+    def _lookup(self, at: Location, table: int, frame: bytes) -> FlowEntry | None:
+        hits = [e for e in self.entries(at.dpid) if e.table == table and matches(e.match, at.port_no, frame)]
+        best = max(hits, key=lambda e: e.priority, default=None)
+        rivals = [e for e in hits if best is not None and e.priority == best.priority and e.actions != best.actions]
+        assert not rivals, f"entries of equal priority disagree: {best} {rivals}"
+        return best
+
+    def _other_end(self, end: Location, data: bytes) -> tuple[DatapathId, PortNo, bytes] | None:
+        if end in self.down:
+            return None
+        there = self.wires.get(end, end)
+        return (there.dpid, there.port_no, data)
+
+
+__all__ = ["C1", "C2", "E1", "E2", "PORT_CONTROLLER", "WIRES", "FakeNetwork", "Looped", "matches"]

@@ -1,0 +1,245 @@
+"""A network around an engine without sockets or clocks: switches that answer barriers, links that carry probes, agents that speak the protocol.
+
+Two sites with an edge switch each (`west`, `east`), joined over `core1` and `core2`. Client at port 3 of west, server at port 3 of east, agents at port 4.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from controller_fake import FakeNetwork
+from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
+
+from sos_controller.config import parse
+from sos_controller.core import beacon, keys, order, pipeline
+from sos_controller.core.beacon import Beacon
+from sos_controller.core.commands import Apply, Command, Notice, PacketOut, ReadEntries
+from sos_controller.core.engine import Engine
+from sos_controller.core.events import (
+    BarrierReply,
+    ConfigChanged,
+    DatapathDown,
+    DatapathUp,
+    EntriesRead,
+    Event,
+    KeysChanged,
+    PacketIn,
+    PortChanged,
+    Tick,
+)
+from sos_controller.core.model import AgentId, DatapathId, Location, Port, PortNo, parse_address, parse_mac
+from sos_controller.core.order import Header, OrderType
+from sos_controller.core.packets import UdpTemplate
+from sos_controller.core.state import Identity
+
+WALL_MS = 1_774_000_000_000
+CLIENT_PORT, NEAR_PORT, FAR_PORT = 3, 4, 4
+
+
+def encode(made: dict[str, Any]) -> bytes:
+    import json
+
+    return json.dumps(made).encode()
+
+
+def syn_frame(client: int, server: int, sport: int, dport: int, isn: int = 1, flags: int = 2, options: bytes = b"", mac: str = "client") -> bytes:
+    """A TCP segment from a host, checksum left out (0)."""
+    padded = options + bytes(-len(options) % 4)
+    tcp = struct.pack("!HHIIBBHHH", sport, dport, isn & 0xFFFFFFFF, 0, (5 + len(padded) // 4) << 4, flags, 65535, 1, 0) + padded
+    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0, client, server)
+    return parse_mac(MACS["server"]) + parse_mac(MACS[mac]) + b"\x08\x00" + ip + tcp
+
+
+def packet_in(cookie: int, in_port: int, data: bytes) -> bytes:
+    """An OpenFlow packet-in as Open vSwitch sends it."""
+    match = struct.pack("!HHII", 1, 12, 0x80000004, in_port) + bytes(4)
+    return struct.pack("!BBHIIHBBQ", 4, 10, 24 + 16 + 2 + len(data), 0, 0xFFFFFFFF, len(data), 1, 0, cookie) + match + b"\0\0" + data
+
+
+class FakeAgent:
+    """One agent's voice."""
+
+    def __init__(self, name: str, boot: int) -> None:
+        self.name, self.boot = name, boot
+        site, self.site, self.id = AGENTS[name][0], AGENTS[name][1], AgentId(AGENTS[name][2])
+        self.where = Location(DatapathId(SWITCHES[HOSTS[name][0]]), PortNo(4))
+        self.keys = {p: keys.expand(SITE_KEYS[self.site], p + self.id) for p in (keys.BEACON, keys.TO_AGENT, keys.FROM_AGENT)}
+        self.address, self.mac = parse_address(HOSTS[name][1]), parse_mac(MACS[name])
+        discovery = (parse_mac("02:53:4f:53:00:01"), parse_address("198.18.255.254"))
+        self.up = {p: UdpTemplate((self.mac, discovery[0]), (self.address, discovery[1]), (9876, p)) for p in (9875, 9876)}
+        self.sequence = self.beacons = self.reports = 0
+        self.flags, self.sessions, self.limit = beacon.FLAG_WILLING, 0, 60_000
+        self.held: dict[bytes, int] = {}
+        self.mode = "ready"
+
+    def beacon(self, wall_ms: int, **changes: Any) -> bytes:
+        self.beacons += 1
+        fields: dict[str, Any] = dict(
+            key_id=1, site_id=self.site, flags=self.flags, agent_id=self.id, boot_id=self.boot, sequence=self.beacons, time_ms=wall_ms,
+            sessions=self.sessions, session_limit=self.limit, bytes_per_second=0, cpu_permille=0, streams=8, order_port=9876,
+            first_stream_port=10000, stream_ports=8, address=self.address, mac=self.mac, capacity_bps=0, name=self.name,
+            service_types=("tcp-parallel",),
+        )  # fmt: skip
+        return self.up[9875].render(beacon.encode(Beacon(**{**fields, **changes}), self.keys[keys.BEACON]))
+
+    def order(self, kind: OrderType, body: bytes, wall_ms: int, reply_to: int = 0) -> bytes:
+        self.sequence += 1
+        header = Header(kind, 1, 1, self.id, self.boot, self.sequence, wall_ms, reply_to)
+        return self.up[9876].render(order.encode(header, body, self.keys[keys.FROM_AGENT]))
+
+    def report(self, wall_ms: int) -> list[bytes]:
+        self.reports += 1
+        uuids = sorted(self.held)
+        chunks = [uuids[i : i + 64] for i in range(0, len(uuids), 64)] or [[]]
+        bodies = [order.encode_report(order.Report(self.reports, i, len(chunks), tuple(c))) for i, c in enumerate(chunks)]
+        return [self.order(OrderType.SESSION_REPORT, body, wall_ms) for body in bodies]
+
+
+class World:
+    """The engine and everything around it, in virtual time."""
+
+    def __init__(self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0) -> None:
+        self.now = now
+        self.engine = Engine(Identity(epoch, epoch * 10**18, 12345 * epoch, b"probe-key-%d" % epoch))
+        self.network = network if network is not None else FakeNetwork()
+        self.agents = {name: FakeAgent(name, 1_700_000_000 * 10**9) for name in AGENTS}
+        self.delivered: list[PacketOut] = []
+        self.notices: list[Notice] = []
+        self.west, self.east = DatapathId(SWITCHES["edge1"]), DatapathId(SWITCHES["edge2"])
+        self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
+        self.mute: set[DatapathId] = set()
+        self.queue: list[Event] = []
+        self.do(KeysChanged({site: {1: key} for site, key in SITE_KEYS.items()}))
+        self.tick()
+        self.do(ConfigChanged(parse(encode(config if config is not None else document()))))
+
+    def wall(self, now: float) -> int:
+        return WALL_MS + int(now * 1000)
+
+    # -- running
+
+    def do(self, event: Event) -> list[Command]:
+        """Handle an event and everything that follows from it at once."""
+        first: list[Command] = []
+        self.queue.append(event)
+        while self.queue:
+            commands = self.engine.handle(self.queue.pop(0), self.now)
+            first = first or commands
+            for command in commands:
+                self._obey(command)
+        return first
+
+    def _obey(self, command: Command) -> None:
+        if isinstance(command, Notice):
+            self.notices.append(command)
+        elif isinstance(command, ReadEntries):
+            found = [e for e in self.network.entries(command.dpid) if e.cookie & command.mask == command.cookie]
+            self.queue.append(EntriesRead(command.dpid, tuple(found)))
+        elif isinstance(command, Apply):
+            self.network.apply(command, self.now)
+            if command.barrier and command.dpid not in self.mute:
+                self.queue.append(BarrierReply(command.dpid, command.token))
+        else:
+            self._packet_out(command)
+
+    def _packet_out(self, command: PacketOut) -> None:
+        self.delivered.append(command)
+        for arrived in self.network.emit(command):
+            dpid, port, frame = arrived
+            if frame[12:14] == b"\x88\xcc":
+                self.queue.append(PacketIn(dpid, port, 0, frame))
+                continue
+            for agent in self.agents.values():
+                if (dpid, port) == agent.where and frame[12:14] == b"\x08\x00" and frame[23] == 17:
+                    answer = self.answer(command)
+                    if answer is not None:
+                        self.queue.append(PacketIn(DatapathId(answer[0]), PortNo(answer[1]), 0, answer[2]))
+
+    def answer(self, command: PacketOut) -> tuple[int, int, bytes] | None:
+        """What the agent an order was sent to says to it."""
+        agent = next(a for a in self.agents.values() if a.where == (command.dpid, command.actions[0].port_no))
+        data = command.data[42:]
+        header, body = order.decode_header(data), order.body(data)
+        assert order.signed_by(data, agent.keys[keys.TO_AGENT])
+        if header.type == OrderType.RELEASE:
+            agent.held.pop(body, None)
+        if header.type != OrderType.PREPARE or agent.mode == "silent":
+            return None
+        uuid = order.decode_prepare(body).uuid
+        if agent.mode == "refuse":
+            frame = agent.order(OrderType.REFUSED, order.encode_refused(uuid, 2), self.wall(self.now), header.sequence)
+        else:
+            agent.held[uuid] = 1
+            frame = agent.order(OrderType.READY, uuid, self.wall(self.now), header.sequence)
+        return (*agent.where, frame)
+
+    def ended(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> list[tuple[int, int, bytes]]:
+        """The agents' words that a session is over."""
+        body = order.encode_ended(order.Ended(uuid, reason, 1, 2, 3))
+        told = []
+        for name in names:
+            agent = self.agents[name]
+            agent.held.pop(uuid, None)
+            told.append((*agent.where, agent.order(OrderType.ENDED, body, self.wall(self.now))))
+        return told
+
+    # -- what happens
+
+    def tick(self, seconds: float = 0.0, step: float = 0.025, beacons: bool = True) -> None:
+        """Let time pass, with beacons each half second and reports each second."""
+        end = self.now + seconds
+        while True:
+            self.do(Tick(self.wall(self.now)))
+            half = int(self.now * 2)
+            if beacons and self.engine.state.config is not None and half != getattr(self, "_half", None):
+                self._half = half
+                self.beacons()
+                if half % 2:
+                    self.reports()
+            if self.now >= end:
+                return
+            self.now += step
+
+    def beacons(self) -> None:
+        for agent in self.agents.values():
+            if agent.mode != "dead":
+                self.do(PacketIn(*agent.where, 0, agent.beacon(self.wall(self.now))))
+
+    def reports(self) -> None:
+        for agent in self.agents.values():
+            if agent.mode != "dead":
+                for frame in agent.report(self.wall(self.now)):
+                    self.do(PacketIn(*agent.where, 0, frame))
+
+    def connect(self, names: Iterable[str] = tuple(SWITCHES)) -> None:
+        for name in names:
+            ports = tuple(Port(PortNo(n), f"p{n}", parse_mac(f"02:00:00:00:00:{n:02x}"), True) for n in range(1, 6))
+            self.do(DatapathUp(DatapathId(SWITCHES[name]), ports))
+
+    def disconnect(self, name: str) -> None:
+        self.do(DatapathDown(DatapathId(SWITCHES[name])))
+
+    def cut(self, one: str, other: str, up: bool = False) -> None:
+        """Take a wire away (or back), with the port status both ends send."""
+        for dpid, port in self.network.cut(SWITCHES[one], SWITCHES[other], up):
+            self.do(PortChanged(dpid, Port(port, f"p{port}", bytes(6), up), False))
+
+    def converge(self) -> None:
+        """Connect everything and wait until the service is armed."""
+        self.connect()
+        self.tick(3.5)
+
+    def syn(self, sport: int, isn: int = 1, dport: int = 5001, **more: Any) -> list[Command]:
+        """A client's SYN meets the punt entry at west."""
+        frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, sport, dport, isn, **more)
+        return self.do(PacketIn(self.west, PortNo(CLIENT_PORT), self.punt_cookie, frame))
+
+    def end(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2")) -> None:
+        for dpid, port, frame in self.ended(uuid, names):
+            self.do(PacketIn(DatapathId(dpid), PortNo(port), 0, frame))
+
+    def service(self) -> str:
+        found = self.engine.plan.status()[0]
+        return f"{found.state}/{found.reason}"
