@@ -10,7 +10,7 @@ use sos_wire::{AgentId, BootId, EndReason, SessionUuid, SiteId};
 
 use crate::hooks::{EgressHandler, Keys, Sockets};
 
-/// Everything `Tunnel::start` needs.
+/// Everything [`crate::Tunnel::start`] needs.
 #[derive(Clone)]
 pub struct TunnelConfig {
     /// This agent.

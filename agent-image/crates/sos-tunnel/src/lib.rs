@@ -2,7 +2,7 @@
 //!
 //! This is the Tokio edge of the relay. It owns sockets and timers and decides nothing about the protocol: what a session sends next is
 //! `sos-relay`'s business, what bytes mean `sos-wire`'s, which flows are accepted and where they go that of the process around it,
-//! which talks to this crate through `Tunnel` and is asked through the traits [`Keys`], [`Sockets`] and [`EgressHandler`].
+//! which talks to this crate through [`Tunnel`] and is asked through the traits [`Keys`], [`Sockets`] and [`EgressHandler`].
 //!
 //! ```text
 //! Tunnel::start(TunnelConfig) -> Tunnel                      inside a Tokio runtime; Tunnel is Clone
@@ -19,11 +19,29 @@
 //! tunnel.close()                                             reset every session, close every stream
 //! ```
 //!
-//! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in `Tunnel::accept_stream`.
+//! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in [`Tunnel::accept_stream`].
 #![forbid(unsafe_code)]
 
+mod buffers;
 mod config;
+mod counters;
+mod driver;
+mod exchange;
 mod hooks;
+mod host;
+mod mailbox;
+mod peer;
+mod pool;
+mod stream;
+mod tunnel;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use config::{Labels, Limits, OpenRequest, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig};
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
+pub use tunnel::{SessionHandle, Tunnel};
+
+/// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

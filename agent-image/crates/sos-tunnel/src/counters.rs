@@ -1,0 +1,65 @@
+//! Counters that all tasks of a tunnel share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::config::Stats;
+
+/// A number that only goes up, or a gauge; statistics need no ordering.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, n: u64) {
+        if n != 0 {
+            self.0.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn sub(&self, n: u64) {
+        self.0.fetch_sub(n, Ordering::Relaxed);
+    }
+
+    pub(crate) fn value(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) sessions: Counter,
+    pub(crate) sessions_begun: Counter,
+    pub(crate) sessions_reset: Counter,
+    pub(crate) sessions_refused: Counter,
+    pub(crate) streams: Counter,
+    pub(crate) streams_begun: Counter,
+    pub(crate) streams_lost: Counter,
+    pub(crate) handshakes_failed: Counter,
+    pub(crate) bytes_sent: Counter,
+    pub(crate) bytes_received: Counter,
+    pub(crate) frames_resent: Counter,
+    pub(crate) credit_stalls: Counter,
+    pub(crate) frames_unknown: Counter,
+    pub(crate) reorder_bytes: Counter,
+}
+
+impl Counters {
+    pub(crate) fn snapshot(&self, memory_reserved: usize) -> Stats {
+        Stats {
+            sessions: self.sessions.value(),
+            sessions_total: self.sessions_begun.value(),
+            sessions_reset_total: self.sessions_reset.value(),
+            sessions_refused_total: self.sessions_refused.value(),
+            streams: self.streams.value(),
+            streams_total: self.streams_begun.value(),
+            streams_lost_total: self.streams_lost.value(),
+            handshakes_failed_total: self.handshakes_failed.value(),
+            bytes_sent_total: self.bytes_sent.value(),
+            bytes_received_total: self.bytes_received.value(),
+            frames_resent_total: self.frames_resent.value(),
+            credit_stalls_total: self.credit_stalls.value(),
+            frames_unknown_total: self.frames_unknown.value(),
+            memory_reserved: memory_reserved as u64,
+            reorder_bytes: self.reorder_bytes.value(),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The task that owns a session: it joins the core, the host's socket and the streams, and decides nothing.
+
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use sos_relay::{Event, Session, SessionStats, StreamView};
+use sos_wire::{EndReason, Role, SessionNumber};
+use tokio::sync::oneshot;
+use tokio::time::Sleep;
+use tracing::{debug, trace};
+
+use crate::config::{Labels, SessionEnd};
+use crate::hooks::{BoxFuture, Egress, OpenInfo};
+use crate::host::Host;
+use crate::mailbox::{Mail, Mailbox};
+use crate::peer::Peer;
+use crate::stream::Stream;
+use crate::tunnel::Shared;
+
+/// Rounds before other tasks get their turn.
+const ROUNDS: usize = 16;
+/// Bytes a session may queue while others wait for room.
+const QUANTUM: usize = 64 << 10;
+/// How often a connection that is not being read is asked whether it still exists.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// Bytes relayed so far, for whoever holds the handle.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    pub(crate) up: AtomicU64,
+    pub(crate) down: AtomicU64,
+}
+
+/// Where the far leg comes from and its end is told to; near legs have a handle.
+pub(crate) enum Side {
+    Ingress(Option<oneshot::Sender<SessionEnd>>),
+    Egress(OpenInfo, Option<BoxFuture<Result<Egress, EndReason>>>),
+}
+
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    number: SessionNumber,
+    session: Session,
+    mailbox: Arc<Mailbox>,
+    mail: VecDeque<Mail>,
+    host: Option<Host>,
+    side: Side,
+    labels: Labels,
+    streams: Vec<Arc<Stream>>,
+    views: Vec<StreamView>,
+    timer: Pin<Box<Sleep>>,
+    timer_at: Option<Instant>,
+    check_at: Option<Instant>,
+    progress: Arc<Progress>,
+    last: SessionStats,
+    begun: Instant,
+    reason: Option<EndReason>,
+}
+
+/// What a driver begins with.
+pub(crate) struct Beginning {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) session: Session,
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) host: Option<Host>,
+    pub(crate) side: Side,
+    pub(crate) labels: Labels,
+    pub(crate) progress: Arc<Progress>,
+    pub(crate) now: Instant,
+}
+
+impl Driver {
+    pub(crate) fn new(beginning: Beginning) -> Self {
+        let Beginning { shared, peer, session, mailbox, host, side, labels, progress, now } = beginning;
+        shared.counters.sessions.add(1);
+        shared.counters.sessions_begun.add(1);
+        Self {
+            number: session.number(),
+            shared,
+            peer,
+            session,
+            mailbox,
+            mail: VecDeque::new(),
+            host,
+            side,
+            labels,
+            streams: Vec::new(),
+            views: Vec::new(),
+            timer: Box::pin(tokio::time::sleep_until(now.into())),
+            timer_at: Some(now),
+            check_at: None,
+            progress,
+            last: SessionStats::default(),
+            begun: now,
+            reason: None,
+        }
+    }
+
+    /// Runs the session to its end.
+    pub(crate) async fn run(mut self) {
+        poll_fn(|cx| self.poll(cx)).await;
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        for _ in 0..ROUNDS {
+            let now = Instant::now();
+            let mut progress = self.take_mail(cx, now);
+            progress |= self.poll_connect(cx, now);
+            progress |= self.poll_host_read(cx, now);
+            progress |= self.transmit(now);
+            progress |= self.poll_host_write(cx, now);
+            progress |= self.take_events(now);
+            if self.session.is_closed() {
+                return Poll::Ready(());
+            }
+            if !progress && !self.poll_timer(cx, now) {
+                self.publish();
+                return Poll::Pending;
+            }
+        }
+        self.publish();
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn take_mail(&mut self, cx: &Context<'_>, now: Instant) -> bool {
+        if self.mailbox.take(&mut self.mail, cx).is_err() {
+            debug!(session = %self.number, "peer sent more than it may");
+            self.abort(EndReason::InternalLimit, now);
+        }
+        let any = !self.mail.is_empty();
+        while let Some(mail) = self.mail.pop_front() {
+            match mail {
+                Mail::Frame(body) => self.session.handle_frame(body, now),
+                Mail::StreamUp(stream) => {
+                    if self.labels.contains(stream.label) {
+                        self.session.handle_stream_up(stream.id);
+                        self.streams.push(stream);
+                        self.session.set_rtt(self.rtt());
+                    }
+                }
+                Mail::StreamClosed(id) => {
+                    self.streams.retain(|stream| stream.id != id);
+                    self.session.handle_stream_closed(id, now);
+                }
+                Mail::PeerLost => self.session.handle_peer_lost(),
+                Mail::Abort(reason) => self.abort(reason, now),
+            }
+        }
+        any
+    }
+
+    /// The far leg.
+    fn poll_connect(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Side::Egress(_, Some(connecting)) = &mut self.side else { return false };
+        let Poll::Ready(result) = connecting.as_mut().poll(cx) else { return false };
+        if let Side::Egress(_, connecting) = &mut self.side {
+            *connecting = None;
+        }
+        let host = result.and_then(|egress| {
+            self.restrict(egress.labels, now);
+            Host::new(egress.host).map_err(|_| EndReason::InternalLimit)
+        });
+        match host {
+            Ok(host) => {
+                self.host = Some(host);
+                self.session.handle_connected();
+            }
+            Err(reason) => self.abort(reason, now),
+        }
+        true
+    }
+
+    /// Only streams with these labels are for this session.
+    fn restrict(&mut self, labels: Labels, now: Instant) {
+        self.labels = labels;
+        let (usable, other) =
+            std::mem::take(&mut self.streams).into_iter().partition(|s| labels.contains(s.label));
+        self.streams = usable;
+        for stream in other {
+            self.session.handle_stream_closed(stream.id, now);
+        }
+    }
+
+    fn poll_host_read(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Some(host) = self.host.as_mut().filter(|host| !host.has_ended()) else { return false };
+        let room = self.session.local_room();
+        if room == 0 {
+            return false;
+        }
+        match host.poll_read(cx, room, &self.shared.buffers) {
+            Poll::Ready(Ok(bytes)) if bytes.is_empty() => self.session.handle_local_eof(),
+            Poll::Ready(Ok(bytes)) => self.session.handle_local_data(bytes),
+            Poll::Ready(Err(error)) => self.host_failed(&error, now),
+            Poll::Pending => return false,
+        }
+        true
+    }
+
+    fn poll_host_write(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let Some(host) = &mut self.host else { return false };
+        if self.session.deliverable().next().is_none() {
+            return false;
+        }
+        match host.poll_write(cx, self.session.deliverable()) {
+            Poll::Ready(Ok(n)) => self.session.handle_delivered(n, now),
+            Poll::Ready(Err(error)) => self.host_failed(&error, now),
+            Poll::Pending => return false,
+        }
+        true
+    }
+
+    /// Queues frames on streams that have room, a fair share if others wait.
+    fn transmit(&mut self, now: Instant) -> bool {
+        let mut sent = 0;
+        loop {
+            self.views.clear();
+            let with_room = self.streams.iter().filter(|s| s.has_room());
+            self.views.extend(with_room.map(|s| StreamView { id: s.id, queued: s.queued() }));
+            let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
+            sent += transmit.frame.wire_len();
+            if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {
+                stream.push(transmit.frame);
+            }
+            if sent >= QUANTUM && self.peer.others_wait() {
+                break;
+            }
+        }
+        if self.session.has_transmit() && !self.streams.is_empty() {
+            self.peer.wait_for_room(&self.mailbox, self.labels);
+        }
+        // Asked after having entered the line, or room that came meanwhile would go unnoticed.
+        self.pass_on();
+        sent > 0
+    }
+
+    /// If a stream has room that others wait for, one of them is next.
+    fn pass_on(&self) {
+        if self.peer.others_wait() {
+            let mut with_room = self.streams.iter().filter(|s| s.has_room());
+            let _ = with_room.any(|s| self.peer.wake_next(s.label));
+        }
+    }
+
+    fn take_events(&mut self, now: Instant) -> bool {
+        let mut any = false;
+        while let Some(event) = self.session.poll_event() {
+            any = true;
+            match event {
+                Event::Opened => trace!(session = %self.number, "opened"),
+                Event::Finished => {
+                    if let Some(Err(error)) = self.host.as_ref().map(Host::finish) {
+                        self.host_failed(&error, now);
+                    }
+                }
+                // Dropping the host's socket resets it.
+                Event::Reset(_) => self.host = None,
+                Event::Closed(reason) => {
+                    self.reason = Some(reason);
+                    if reason == EndReason::Finished {
+                        self.host.take().into_iter().for_each(Host::end_cleanly);
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// Waits for the core's next point in time; says whether one has come.
+    fn poll_timer(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        let reading =
+            self.host.as_ref().is_none_or(|host| !host.has_ended()) && self.session.local_room() > 0;
+        let check = self.check_at.or(Some(now + CHECK)).filter(|_| !reading && self.host.is_some());
+        self.check_at = check;
+        let next = [self.session.poll_timeout(), check].into_iter().flatten().min();
+        let Some(next) = next else { return false };
+        if next <= now {
+            self.handle_time(now);
+            return true;
+        }
+        // A timer that is early costs a turn, moving it costs a lock each time: it is moved forward only when it fires.
+        if self.timer_at.is_none_or(|at| at > next) {
+            self.set_timer(next);
+        }
+        if self.timer.as_mut().poll(cx).is_ready() {
+            self.set_timer(next);
+            return self.timer.as_mut().poll(cx).is_ready();
+        }
+        false
+    }
+
+    fn set_timer(&mut self, at: Instant) {
+        self.timer.as_mut().reset(at.into());
+        self.timer_at = Some(at);
+    }
+
+    fn handle_time(&mut self, now: Instant) {
+        if self.check_at.is_some_and(|at| at <= now) {
+            self.check_at = None;
+            if let Some(error) = self.host.as_ref().and_then(Host::take_error) {
+                self.host_failed(&error, now);
+            }
+        }
+        self.session.set_rtt(self.rtt());
+        self.session.handle_timeout(now);
+    }
+
+    fn host_failed(&mut self, error: &io::Error, now: Instant) {
+        debug!(session = %self.number, %error, "host connection failed");
+        let reason = match self.side {
+            Side::Ingress(_) => EndReason::ClientReset,
+            Side::Egress(..) => EndReason::ServerReset,
+        };
+        self.abort(reason, now);
+    }
+
+    fn abort(&mut self, reason: EndReason, now: Instant) {
+        self.host = None;
+        self.session.handle_local_reset(reason, now);
+    }
+
+    fn rtt(&self) -> Duration {
+        self.streams.iter().map(|stream| stream.rtt()).max().unwrap_or_default()
+    }
+
+    /// Adds what has happened since the last time to the counters.
+    fn publish(&mut self) {
+        let (now, last, counters) = (self.session.stats(), self.last, &self.shared.counters);
+        counters.bytes_sent.add(now.sent - last.sent);
+        counters.bytes_received.add(now.delivered - last.delivered);
+        counters.frames_resent.add(now.resent_frames - last.resent_frames);
+        counters.credit_stalls.add(now.credit_stalls - last.credit_stalls);
+        counters.reorder_bytes.add(now.reorder_bytes);
+        counters.reorder_bytes.sub(last.reorder_bytes);
+        let (up, down) = match self.role() {
+            Role::Ingress => (now.sent, now.delivered),
+            Role::Egress => (now.delivered, now.sent),
+        };
+        self.progress.up.store(up, Ordering::Relaxed);
+        self.progress.down.store(down, Ordering::Relaxed);
+        self.last = now;
+    }
+
+    fn role(&self) -> Role {
+        match self.side {
+            Side::Ingress(_) => Role::Ingress,
+            Side::Egress(..) => Role::Egress,
+        }
+    }
+}
+
+/// However the task ends, by itself, dropped or by a panic, the session is taken off the books and its end told.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.publish();
+        // It may have been woken for room and never got its turn.
+        self.mailbox.close();
+        self.pass_on();
+        let counters = &self.shared.counters;
+        counters.reorder_bytes.sub(self.last.reorder_bytes);
+        counters.sessions.sub(1);
+        let reason = self.reason.unwrap_or(EndReason::InternalLimit);
+        if reason != EndReason::Finished {
+            counters.sessions_reset.add(1);
+        }
+        let now = Instant::now();
+        self.peer.end_session(self.number, reason, self.last.delivered, now);
+        self.shared.release_session();
+        let end = SessionEnd {
+            reason,
+            bytes_up: self.progress.up.load(Ordering::Relaxed),
+            bytes_down: self.progress.down.load(Ordering::Relaxed),
+            duration: now - self.begun,
+        };
+        match &mut self.side {
+            Side::Ingress(told) => {
+                // Nobody listens if the handle was dropped, which is allowed.
+                let _ = told.take().map(|told| told.send(end));
+            }
+            Side::Egress(info, _) => self.shared.config.egress.ended(info, end),
+        }
+    }
+}

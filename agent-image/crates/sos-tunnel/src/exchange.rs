@@ -1,0 +1,120 @@
+//! The exchange at the start of a stream (frame.md section 1).
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use sos_wire::handshake::{CONFIRM_LEN, HELLO_LEN, WELCOME_LEN, encode_confirm, verify_confirm};
+use sos_wire::{BootId, Hello, Key, Welcome, WelcomeStatus, WireError};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::config::{PeerConfig, TunnelConfig};
+
+/// Why no stream came of a connection.
+#[derive(Debug, Error)]
+pub(crate) enum ExchangeError {
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    #[error("timed out")]
+    Timeout,
+    #[error("no pair key for the peer's site")]
+    NoKey,
+    #[error("not from a configured peer")]
+    Stranger,
+    #[error("turned away: {0:?}")]
+    TurnedAway(WelcomeStatus),
+    #[error("a stream of an earlier life")]
+    OldBoot,
+}
+
+/// What both sides know once a stream stands.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Established {
+    /// The peer's life.
+    pub(crate) boot: BootId,
+    /// One round trip, measured by the exchange itself.
+    pub(crate) rtt: Duration,
+}
+
+/// The dialer's part.
+pub(crate) async fn dial(
+    socket: &mut TcpStream,
+    config: &TunnelConfig,
+    peer: &PeerConfig,
+    label: u8,
+    stream_no: u32,
+) -> Result<Established, ExchangeError> {
+    let (key_id, key) = config.keys.newest(peer.site).ok_or(ExchangeError::NoKey)?;
+    let hello = Hello {
+        key_id,
+        site: config.site,
+        label,
+        stream_no,
+        agent: config.agent,
+        boot: config.boot,
+        nonce: rand::random(),
+    };
+    let hello = hello.encode();
+    let asked = Instant::now();
+    socket.write_all(&hello).await?;
+    let mut bytes = [0; WELCOME_LEN];
+    socket.read_exact(&mut bytes).await?;
+    let rtt = asked.elapsed();
+    let welcome = Welcome::verify(&bytes, &key, &hello)?;
+    if welcome.agent != peer.agent || welcome.site != peer.site {
+        return Err(ExchangeError::Stranger);
+    }
+    if welcome.status != WelcomeStatus::Accepted {
+        return Err(ExchangeError::TurnedAway(welcome.status));
+    }
+    socket.write_all(&encode_confirm(key_id, &key, &hello, &bytes)).await?;
+    Ok(Established { boot: welcome.boot, rtt })
+}
+
+/// The acceptor's part up to what the dialer claims.
+pub(crate) async fn read_hello(socket: &mut TcpStream) -> Result<(Hello, [u8; HELLO_LEN]), ExchangeError> {
+    let mut bytes = [0; HELLO_LEN];
+    socket.read_exact(&mut bytes).await?;
+    Ok((Hello::decode(&bytes)?, bytes))
+}
+
+/// Whether the claim fits the configuration: only what is listed may get as far as an answer.
+pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Result<(), ExchangeError> {
+    let fits = hello.agent == peer.agent
+        && hello.site == peer.site
+        && from.to_canonical() == IpAddr::V4(peer.address);
+    if fits { Ok(()) } else { Err(ExchangeError::Stranger) }
+}
+
+/// The acceptor's answer and the dialer's proof.
+pub(crate) async fn welcome(
+    socket: &mut TcpStream,
+    config: &TunnelConfig,
+    (hello, hello_bytes): (Hello, [u8; HELLO_LEN]),
+    status: WelcomeStatus,
+) -> Result<Established, ExchangeError> {
+    let key: Option<Key> = config.keys.find(hello.site, hello.key_id);
+    let status = if key.is_some() { status } else { WelcomeStatus::UnknownKey };
+    let answer = Welcome {
+        key_id: hello.key_id,
+        site: config.site,
+        status,
+        stream_no: hello.stream_no,
+        agent: config.agent,
+        boot: config.boot,
+        nonce: rand::random(),
+    };
+    let answer = answer.encode(key.as_ref(), &hello_bytes);
+    let asked = Instant::now();
+    socket.write_all(&answer).await?;
+    let (Some(key), WelcomeStatus::Accepted) = (key, status) else {
+        return Err(ExchangeError::TurnedAway(status));
+    };
+    let mut confirm = [0; CONFIRM_LEN];
+    socket.read_exact(&mut confirm).await?;
+    verify_confirm(&confirm, &key, &hello_bytes, &answer)?;
+    Ok(Established { boot: hello.boot, rtt: asked.elapsed() })
+}

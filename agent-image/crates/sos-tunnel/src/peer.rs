@@ -1,0 +1,276 @@
+//! What this agent knows of one peer: the streams that stand, the sessions that run over them, and who waits for room.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sos_relay::{EndedSessions, StreamId};
+use sos_wire::{AgentId, Body, BootId, EndReason, Frame, SessionNumber};
+
+use crate::config::{Labels, PeerConfig};
+use crate::lock;
+use crate::mailbox::{Mail, Mailbox};
+use crate::stream::{Stream, of_stream};
+
+/// A peer.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) agent: AgentId,
+    /// This agent.
+    local: AgentId,
+    state: Mutex<PeerState>,
+    line: Mutex<VecDeque<(Labels, Arc<Mailbox>)>>,
+    in_line: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct PeerState {
+    config: PeerConfig,
+    /// Not in the configuration any more: kept while sessions run.
+    retired: bool,
+    boot: Option<BootId>,
+    going_away: bool,
+    streams: Vec<Arc<Stream>>,
+    sessions: BTreeMap<SessionNumber, Arc<Mailbox>>,
+    ended: EndedSessions,
+    opened: u64,
+}
+
+/// The peer's process is older than one already seen: a stream from an earlier life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OldBoot;
+
+impl Peer {
+    pub(crate) fn new(local: AgentId, config: PeerConfig) -> Arc<Self> {
+        let state = PeerState {
+            retired: false,
+            boot: None,
+            going_away: false,
+            streams: Vec::new(),
+            sessions: BTreeMap::new(),
+            ended: EndedSessions::default(),
+            opened: 0,
+            config,
+        };
+        Arc::new(Self {
+            agent: state.config.agent,
+            local,
+            state: Mutex::new(state),
+            line: Mutex::default(),
+            in_line: AtomicUsize::new(0),
+        })
+    }
+
+    // --- configuration ---
+
+    pub(crate) fn config(&self) -> PeerConfig {
+        lock(&self.state).config.clone()
+    }
+
+    pub(crate) fn configure(&self, config: PeerConfig) {
+        let mut state = lock(&self.state);
+        (state.config, state.retired) = (config, false);
+    }
+
+    pub(crate) fn retire(&self) {
+        lock(&self.state).retired = true;
+    }
+
+    pub(crate) fn is_retired(&self) -> bool {
+        lock(&self.state).retired
+    }
+
+    /// Whether the `slot`-th stream of a label is to be kept open: configured, or of use to sessions that began when it was.
+    pub(crate) fn wants(&self, label: u8, slot: usize) -> bool {
+        let state = lock(&self.state);
+        let configured = !state.retired && state.config.streams.get(&label).is_some_and(|n| slot < *n);
+        configured || !state.sessions.is_empty()
+    }
+
+    /// New sessions may be opened towards it.
+    pub(crate) fn is_alive(&self) -> bool {
+        let state = lock(&self.state);
+        !state.retired && !state.going_away && !state.streams.is_empty()
+    }
+
+    // --- streams ---
+
+    pub(crate) fn stream_count(&self) -> usize {
+        lock(&self.state).streams.len()
+    }
+
+    /// A stream stands, to the peer's life `boot`. A later life than the one known ends everything of the earlier.
+    pub(crate) fn add_stream(&self, stream: Arc<Stream>, boot: BootId) -> Result<(), OldBoot> {
+        let mut state = lock(&self.state);
+        if state.boot.is_some_and(|known| boot < known) {
+            return Err(OldBoot);
+        }
+        if state.boot.replace(boot).is_some_and(|known| boot > known) {
+            state.going_away = false;
+            state.ended = EndedSessions::default();
+            for old in std::mem::take(&mut state.streams) {
+                old.close();
+            }
+            for mailbox in state.sessions.values() {
+                mailbox.push(Mail::PeerLost);
+            }
+        }
+        for mailbox in state.sessions.values() {
+            mailbox.push(Mail::StreamUp(Arc::clone(&stream)));
+        }
+        state.streams.push(stream);
+        Ok(())
+    }
+
+    pub(crate) fn remove_stream(&self, id: StreamId) {
+        let mut state = lock(&self.state);
+        state.streams.retain(|stream| stream.id != id);
+        for mailbox in state.sessions.values() {
+            mailbox.push(Mail::StreamClosed(id));
+        }
+    }
+
+    pub(crate) fn close_streams(&self) {
+        lock(&self.state).streams.iter().for_each(|stream| stream.close());
+    }
+
+    /// Asks the peer to open no more sessions towards this agent.
+    pub(crate) fn send_go_away(&self) {
+        lock(&self.state).streams.iter().for_each(|stream| stream.push(of_stream(Body::GoAway)));
+    }
+
+    pub(crate) fn handle_go_away(&self) {
+        lock(&self.state).going_away = true;
+    }
+
+    /// The shortest round trip among the streams.
+    pub(crate) fn rtt(&self) -> Duration {
+        lock(&self.state).streams.iter().map(|stream| stream.rtt()).min().unwrap_or(Duration::ZERO)
+    }
+
+    // --- sessions ---
+
+    pub(crate) fn session_count(&self) -> usize {
+        lock(&self.state).sessions.len()
+    }
+
+    /// Registers a session of this agent's and gives it a number. It is told of the streams there are.
+    pub(crate) fn open_session(&self, mailbox: &Arc<Mailbox>) -> SessionNumber {
+        let mut state = lock(&self.state);
+        state.opened += 1;
+        let number = SessionNumber::new(state.opened, self.local, self.agent);
+        state.register(number, mailbox);
+        number
+    }
+
+    /// A session is over.
+    pub(crate) fn end_session(&self, number: SessionNumber, reason: EndReason, delivered: u64, now: Instant) {
+        let mut state = lock(&self.state);
+        if state.sessions.remove(&number).is_some() {
+            state.ended.insert(number, reason, delivered, now);
+        }
+    }
+
+    pub(crate) fn abort_sessions(&self, reason: EndReason) {
+        for mailbox in lock(&self.state).sessions.values() {
+            mailbox.push(Mail::Abort(reason));
+        }
+    }
+
+    /// Hands a frame to its session. `begin` is asked for the mailbox of a session that the peer opens.
+    pub(crate) fn deliver(
+        &self,
+        stream: &Stream,
+        frame: Frame,
+        now: Instant,
+        begin: impl FnOnce(&Frame) -> Result<Arc<Mailbox>, EndReason>,
+    ) -> Delivery {
+        let mut state = lock(&self.state);
+        if let Some(mailbox) = state.sessions.get(&frame.session) {
+            mailbox.push(Mail::Frame(frame.body));
+            return Delivery::Done;
+        }
+        let number = frame.session;
+        if matches!(frame.body, Body::Open { .. }) && !state.ended.contains(number) {
+            if !number.opened_by(self.agent, self.local) {
+                return Delivery::WrongSide;
+            }
+            match begin(&frame) {
+                Ok(mailbox) => {
+                    state.register(number, &mailbox);
+                    mailbox.push(Mail::Frame(frame.body));
+                }
+                Err(reason) => {
+                    state.ended.insert(number, reason, 0, now);
+                    stream.push_if_room(Frame { session: number, body: Body::Reset { reason } });
+                }
+            }
+            return Delivery::Done;
+        }
+        if let Some(body) = state.ended.answer(number, &frame.body, now) {
+            stream.push_if_room(Frame { session: number, body });
+        }
+        Delivery::Unknown
+    }
+
+    // --- the line for room ---
+
+    /// A session has something to send and none of the streams it may use has room.
+    pub(crate) fn wait_for_room(&self, mailbox: &Arc<Mailbox>, labels: Labels) {
+        if mailbox.start_waiting() {
+            let mut line = lock(&self.line);
+            line.push_back((labels, Arc::clone(mailbox)));
+            self.in_line.store(line.len(), Ordering::Release);
+        }
+    }
+
+    /// A stream of this label has room: of the sessions that may use it the one that has waited longest is next. Says whether there was
+    /// one.
+    pub(crate) fn wake_next(&self, label: u8) -> bool {
+        if !self.others_wait() {
+            return false;
+        }
+        let next = {
+            let mut line = lock(&self.line);
+            let mut next = None;
+            while let Some(at) = line.iter().position(|(labels, m)| labels.contains(label) || m.is_closed()) {
+                next = line.remove(at).map(|(_, mailbox)| mailbox).filter(|mailbox| !mailbox.is_closed());
+                if next.is_some() {
+                    break;
+                }
+            }
+            self.in_line.store(line.len(), Ordering::Release);
+            next
+        };
+        let Some(mailbox) = next else { return false };
+        mailbox.stop_waiting();
+        mailbox.wake();
+        true
+    }
+
+    /// Somebody is in the line for room.
+    pub(crate) fn others_wait(&self) -> bool {
+        self.in_line.load(Ordering::Acquire) > 0
+    }
+}
+
+/// What became of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    /// Its session has it, or a session has begun or been refused.
+    Done,
+    /// No such session.
+    Unknown,
+    /// A session number that the peer may not choose.
+    WrongSide,
+}
+
+impl PeerState {
+    fn register(&mut self, number: SessionNumber, mailbox: &Arc<Mailbox>) {
+        for stream in &self.streams {
+            mailbox.push(Mail::StreamUp(Arc::clone(stream)));
+        }
+        self.sessions.insert(number, Arc::clone(mailbox));
+    }
+}

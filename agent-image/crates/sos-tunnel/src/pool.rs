@@ -1,0 +1,291 @@
+//! Streams that are kept open: dialing, accepting, dialing again.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::SocketAddrV4;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use sos_wire::{AgentId, Body, Frame, WelcomeStatus};
+use tokio::net::TcpStream;
+use tokio::task::{AbortHandle, JoinHandle};
+use tokio::time::timeout;
+use tracing::{debug, info};
+
+use crate::config::{PeerConfig, Timing};
+use crate::exchange::{self, Established, ExchangeError};
+use crate::lock;
+use crate::peer::{Delivery, Peer};
+use crate::stream::{Stream, StreamEnd, of_stream};
+use crate::tunnel::Shared;
+
+/// Exchanges that may be under way with dialers; over that the oldest is closed (frame.md clause 3).
+const MAX_PENDING: usize = 64;
+
+/// The tasks that keep streams, one per peer, label and slot.
+#[derive(Debug, Default)]
+pub(crate) struct Slots(Mutex<BTreeMap<(AgentId, u8, usize), AbortHandle>>);
+
+impl Slots {
+    pub(crate) fn abort(&self, agent: AgentId) {
+        lock(&self.0).retain(|(peer, ..), task| {
+            let kept = *peer != agent;
+            if !kept {
+                task.abort();
+            }
+            kept
+        });
+    }
+
+    pub(crate) fn abort_all(&self) {
+        std::mem::take(&mut *lock(&self.0)).values().for_each(AbortHandle::abort);
+    }
+}
+
+/// Exchanges with dialers that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    tasks: Mutex<VecDeque<(u64, AbortHandle)>>,
+    next: AtomicU64,
+}
+
+impl Pending {
+    fn insert(&self, id: u64, task: AbortHandle) {
+        let mut tasks = lock(&self.tasks);
+        tasks.push_back((id, task));
+        if tasks.len() > MAX_PENDING
+            && let Some((_, oldest)) = tasks.pop_front()
+        {
+            oldest.abort();
+        }
+    }
+
+    /// The exchange is over. Says whether it was still wanted.
+    fn remove(&self, id: u64) -> bool {
+        let mut tasks = lock(&self.tasks);
+        let before = tasks.len();
+        tasks.retain(|(known, _)| *known != id);
+        tasks.len() < before
+    }
+}
+
+/// Starts a task for every slot of a peer that has none.
+pub(crate) fn keep_streams(shared: &Arc<Shared>, peer: &Arc<Peer>) {
+    let mut slots = lock(&shared.slots.0);
+    for (label, count) in peer.config().streams {
+        for slot in 0..count {
+            slots.entry((peer.agent, label, slot)).or_insert_with(|| {
+                shared
+                    .runtime
+                    .spawn(keep_stream(Arc::clone(shared), Arc::clone(peer), label, slot))
+                    .abort_handle()
+            });
+        }
+    }
+}
+
+/// Keeps one stream open while it is wanted, until the task is aborted.
+async fn keep_stream(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usize) {
+    let timing = shared.config.timing;
+    let mut backoff = timing.backoff_min;
+    loop {
+        if !peer.wants(label, slot) {
+            tokio::time::sleep(timing.backoff_max).await;
+            continue;
+        }
+        let begun = Instant::now();
+        match dial(&shared, &peer.config(), label).await {
+            Ok((socket, established)) => {
+                let end = run(&shared, &peer, socket, label, established, Some(slot)).await;
+                debug!(peer = %peer.agent, label, slot, %end, "stream ended");
+            }
+            Err(error) => {
+                shared.counters.handshakes_failed.add(1);
+                debug!(peer = %peer.agent, label, slot, %error, "no stream");
+            }
+        }
+        // One that lived was no failure to dial: the next attempt is prompt.
+        if begun.elapsed() > timing.backoff_max {
+            backoff = timing.backoff_min;
+        }
+        tokio::time::sleep(backoff.mul_f64(rand::random_range(0.5..1.0))).await;
+        backoff = (backoff * 2).min(timing.backoff_max);
+    }
+}
+
+async fn dial(
+    shared: &Shared,
+    peer: &PeerConfig,
+    label: u8,
+) -> Result<(TcpStream, Established), ExchangeError> {
+    let limit = shared.config.timing.handshake;
+    let to = SocketAddrV4::new(peer.address, peer.first_stream_port + u16::from(label));
+    let mut socket = within(limit, shared.config.sockets.dial(to, label)).await??;
+    let number = shared.number_stream();
+    let established =
+        within(limit, exchange::dial(&mut socket, &shared.config, peer, label, number)).await??;
+    Ok((socket, established))
+}
+
+async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, ExchangeError> {
+    timeout(limit, future).await.map_err(|_| ExchangeError::Timeout)
+}
+
+/// Takes a connection to a stream port.
+pub(crate) fn accept(shared: &Arc<Shared>, socket: TcpStream, label: u8) {
+    let id = shared.pending.next.fetch_add(1, Ordering::Relaxed);
+    let (entered, wait) = tokio::sync::oneshot::channel::<()>();
+    let task = shared.runtime.spawn({
+        let shared = Arc::clone(shared);
+        async move {
+            // Not before it is on the list, or it could not be taken off it.
+            let _ = wait.await;
+            accepted(shared, socket, label, id).await;
+        }
+    });
+    shared.pending.insert(id, task.abort_handle());
+    let _ = entered.send(());
+}
+
+async fn accepted(shared: Arc<Shared>, mut socket: TcpStream, label: u8, id: u64) {
+    let limit = shared.config.timing.handshake;
+    let result = within(limit, accept_exchange(&shared, &mut socket, label)).await.and_then(|result| result);
+    if !shared.pending.remove(id) {
+        return;
+    }
+    match result {
+        Ok((peer, established)) => {
+            let end = run(&shared, &peer, socket, label, established, None).await;
+            debug!(peer = %peer.agent, label, %end, "stream ended");
+        }
+        Err(error) => {
+            shared.counters.handshakes_failed.add(1);
+            debug!(label, %error, "connection turned away");
+        }
+    }
+}
+
+async fn accept_exchange(
+    shared: &Shared,
+    socket: &mut TcpStream,
+    label: u8,
+) -> Result<(Arc<Peer>, Established), ExchangeError> {
+    shared.config.sockets.accepted(socket, label)?;
+    let from = socket.peer_addr()?.ip();
+    let hello = exchange::read_hello(socket).await?;
+    let peer = shared.find_peer(hello.0.agent).ok_or(ExchangeError::Stranger)?;
+    exchange::check_claim(&hello.0, from, &peer.config())?;
+    let status = if hello.0.label != label || (shared.is_draining() && peer.session_count() == 0) {
+        WelcomeStatus::Draining
+    } else if peer.stream_count() >= shared.config.limits.streams_per_peer {
+        WelcomeStatus::TooManyStreams
+    } else {
+        WelcomeStatus::Accepted
+    };
+    let established = exchange::welcome(socket, &shared.config, hello, status).await?;
+    Ok((peer, established))
+}
+
+/// Runs a stream to its end.
+async fn run(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    socket: TcpStream,
+    label: u8,
+    established: Established,
+    slot: Option<usize>,
+) -> StreamEnd {
+    let stream = Arc::new(Stream::new(shared.name_stream(), label, established.rtt, Instant::now()));
+    if peer.add_stream(Arc::clone(&stream), established.boot).is_err() {
+        shared.counters.handshakes_failed.add(1);
+        return StreamEnd::Io(io::Error::other(ExchangeError::OldBoot));
+    }
+    let guard = Standing { shared, peer, stream: &stream };
+    shared.counters.streams.add(1);
+    shared.counters.streams_begun.add(1);
+    shared.publish_live();
+    info!(peer = %peer.agent, label, rtt = ?established.rtt, "stream stands");
+    if shared.is_draining() {
+        stream.push(of_stream(Body::GoAway));
+    }
+    let (read, write) = socket.into_split();
+    let mut writer = Writer(tokio::spawn({
+        let (stream, peer) = (Arc::clone(&stream), Arc::clone(peer));
+        async move {
+            let end = stream.write(write, || _ = peer.wake_next(stream.label)).await;
+            stream.close();
+            end
+        }
+    }));
+    let end = tokio::select! {
+        end = stream.read(read, &shared.buffers, |frames| deliver(shared, peer, &stream, frames)) => end,
+        end = stream.watch(&shared.config.timing) => end,
+        end = unwanted(peer, label, slot, &shared.config.timing) => end,
+    };
+    drop(guard);
+    writer.0.abort();
+    // The writer knows better why, if it was the one to fail.
+    match (end, (&mut writer.0).await) {
+        (StreamEnd::Closed, Ok(end)) | (end, _) => end,
+    }
+}
+
+/// A stream's writing task, which ends with the task that reads.
+struct Writer(JoinHandle<StreamEnd>);
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// A stream that stands; however its task ends it is taken off the books.
+struct Standing<'a> {
+    shared: &'a Shared,
+    peer: &'a Peer,
+    stream: &'a Stream,
+}
+
+impl Drop for Standing<'_> {
+    fn drop(&mut self) {
+        self.stream.close();
+        self.peer.remove_stream(self.stream.id);
+        self.shared.counters.streams.sub(1);
+        self.shared.counters.streams_lost.add(1);
+        self.shared.publish_live();
+    }
+}
+
+/// Comes to an end when a stream that was dialed is not wanted any more.
+async fn unwanted(peer: &Peer, label: u8, slot: Option<usize>, timing: &Timing) -> StreamEnd {
+    loop {
+        tokio::time::sleep(timing.ping).await;
+        if slot.is_some_and(|slot| !peer.wants(label, slot)) {
+            return StreamEnd::Closed;
+        }
+    }
+}
+
+/// Hands frames to their sessions.
+fn deliver(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    stream: &Stream,
+    frames: Vec<Frame>,
+) -> Result<(), StreamEnd> {
+    let now = Instant::now();
+    for frame in frames {
+        if frame.body == Body::GoAway {
+            peer.handle_go_away();
+            shared.publish_live();
+            continue;
+        }
+        match peer.deliver(stream, frame, now, |open| shared.begin_egress(peer, open, stream.rtt())) {
+            Delivery::Done => {}
+            Delivery::Unknown => shared.counters.frames_unknown.add(1),
+            Delivery::WrongSide => return Err(StreamEnd::WrongSide),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,315 @@
+//! One stream: its short queue, the task that writes it and the one that reads it.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::task::{Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::{Buf, Bytes, BytesMut};
+use sos_relay::StreamId;
+use sos_wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use sos_wire::{Body, Decoder, Frame, SessionNumber, WireError};
+use thiserror::Error;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
+
+use crate::buffers::{BUFFER, Buffers};
+use crate::config::Timing;
+use crate::lock;
+
+/// Bytes that may be queued on a stream before it counts as full: two blocks, so that the choice of stream is made late.
+pub(crate) const ROOM: usize = 128 << 10;
+/// Sessions that wait for room are told when the queue has fallen below this.
+const LOW: usize = 64 << 10;
+/// Control frames that may wait on a stream. Beyond it the stream is full for them too; answers nobody waits for are dropped.
+const MAX_CONTROL: usize = 4096;
+/// Most pieces of one write (the kernel takes 1,024).
+const MAX_SLICES: usize = 64;
+/// Below this much free space an empty read buffer is replaced.
+const MIN_READ: usize = 32 << 10;
+
+/// Why a stream ended.
+#[derive(Debug, Error)]
+pub(crate) enum StreamEnd {
+    #[error("closed by the peer")]
+    Eof,
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("protocol: {0}")]
+    Wire(#[from] WireError),
+    #[error("protocol: session number of the wrong side")]
+    WrongSide,
+    #[error("silent for too long")]
+    Silent,
+    #[error("closed")]
+    Closed,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Goes first: small, and what lets the other side go on.
+    control: VecDeque<Frame>,
+    data: VecDeque<Frame>,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+/// A stream as sessions see it.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) id: StreamId,
+    pub(crate) label: u8,
+    queue: Mutex<Queue>,
+    queued: AtomicUsize,
+    rtt_us: AtomicU64,
+    /// Milliseconds after `born` when something was last read.
+    heard_ms: AtomicU64,
+    born: Instant,
+    closing: Notify,
+}
+
+impl Stream {
+    pub(crate) fn new(id: StreamId, label: u8, rtt: Duration, now: Instant) -> Self {
+        Self {
+            id,
+            label,
+            queue: Mutex::default(),
+            queued: AtomicUsize::new(0),
+            rtt_us: AtomicU64::new(micros(rtt)),
+            heard_ms: AtomicU64::new(0),
+            born: now,
+            closing: Notify::new(),
+        }
+    }
+
+    /// Bytes queued and not yet written.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.queued() < ROOM
+    }
+
+    pub(crate) fn rtt(&self) -> Duration {
+        Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
+    }
+
+    /// Queues a frame. On a closed stream it is dropped; the sessions are about to hear that the stream is gone.
+    pub(crate) fn push(&self, frame: Frame) {
+        let mut queue = lock(&self.queue);
+        if queue.closed {
+            return;
+        }
+        self.queued.fetch_add(frame.wire_len(), Ordering::AcqRel);
+        let line = if frame.data().is_some() { &mut queue.data } else { &mut queue.control };
+        line.push_back(frame);
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Queues a frame that may as well be dropped.
+    pub(crate) fn push_if_room(&self, frame: Frame) {
+        if lock(&self.queue).control.len() < MAX_CONTROL {
+            self.push(frame);
+        }
+    }
+
+    /// Ends the stream; its tasks come to an end by themselves.
+    pub(crate) fn close(&self) {
+        let mut queue = lock(&self.queue);
+        queue.closed = true;
+        queue.control.clear();
+        queue.data.clear();
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.closing.notify_one();
+    }
+
+    /// Everything that is queued, once something is.
+    async fn next_batch(&self) -> Result<VecDeque<Frame>, StreamEnd> {
+        poll_fn(|cx| {
+            let mut queue = lock(&self.queue);
+            if queue.closed {
+                return Poll::Ready(Err(StreamEnd::Closed));
+            }
+            if queue.control.is_empty() && queue.data.is_empty() {
+                queue.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            let mut batch = std::mem::take(&mut queue.control);
+            batch.append(&mut queue.data);
+            Poll::Ready(Ok(batch))
+        })
+        .await
+    }
+
+    /// Writes what sessions queue, until the stream is closed or fails. `on_room` is called when the queue has become short.
+    pub(crate) async fn write(&self, mut socket: OwnedWriteHalf, on_room: impl Fn()) -> StreamEnd {
+        let mut heads = BytesMut::new();
+        loop {
+            let result = match self.next_batch().await {
+                Ok(batch) => self.write_batch(&mut socket, pieces(batch, &mut heads), &on_room).await,
+                Err(end) => return end,
+            };
+            if let Err(error) = result {
+                return error.into();
+            }
+        }
+    }
+
+    async fn write_batch(
+        &self,
+        socket: &mut OwnedWriteHalf,
+        mut pieces: VecDeque<Bytes>,
+        on_room: &impl Fn(),
+    ) -> io::Result<()> {
+        while !pieces.is_empty() {
+            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+            let count = pieces.len().min(MAX_SLICES);
+            for (slice, piece) in slices.iter_mut().zip(&pieces) {
+                *slice = IoSlice::new(piece);
+            }
+            let written = socket.write_vectored(&slices[..count]).await?;
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            advance(&mut pieces, written);
+            let before = self.queued.fetch_sub(written, Ordering::AcqRel);
+            if before >= LOW && before - written < LOW {
+                on_room();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads frames and hands them over in batches, until the stream ends.
+    pub(crate) async fn read(
+        &self,
+        mut socket: OwnedReadHalf,
+        buffers: &Buffers,
+        mut deliver: impl FnMut(Vec<Frame>) -> Result<(), StreamEnd>,
+    ) -> StreamEnd {
+        let (mut buffer, mut decoder) = (buffers.take(), Decoder::default());
+        loop {
+            let (free, missing) = (buffer.capacity() - buffer.len(), decoder.missing(buffer.len()));
+            if free < missing || (buffer.is_empty() && free < MIN_READ) {
+                buffer = replace(buffer, buffers);
+            }
+            let read = tokio::select! {
+                read = socket.read_buf(&mut buffer) => read,
+                () = self.closing.notified() => return StreamEnd::Closed,
+            };
+            match read {
+                Ok(0) => return StreamEnd::Eof,
+                Ok(_) => {}
+                Err(error) => return error.into(),
+            }
+            self.heard_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
+            if let Err(end) = self.decode(&mut decoder, &mut buffer, &mut deliver) {
+                return end;
+            }
+        }
+    }
+
+    fn decode(
+        &self,
+        decoder: &mut Decoder,
+        buffer: &mut BytesMut,
+        deliver: &mut impl FnMut(Vec<Frame>) -> Result<(), StreamEnd>,
+    ) -> Result<(), StreamEnd> {
+        let mut frames = Vec::new();
+        while let Some(frame) = decoder.decode(buffer)? {
+            match frame.body {
+                Body::Ping { opaque } => self.push_if_room(of_stream(Body::Pong { opaque })),
+                Body::Pong { opaque } => self.handle_pong(opaque),
+                _ => frames.push(frame),
+            }
+        }
+        if frames.is_empty() { Ok(()) } else { deliver(frames) }
+    }
+
+    fn handle_pong(&self, opaque: u64) {
+        let now = micros(self.born.elapsed());
+        if let Some(rtt) = now.checked_sub(opaque) {
+            self.rtt_us.store(rtt, Ordering::Relaxed);
+        }
+    }
+
+    /// Pings, and comes to an end when nothing has been heard for too long.
+    pub(crate) async fn watch(&self, timing: &Timing) -> StreamEnd {
+        let mut ticks = tokio::time::interval(timing.ping);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let heard = Duration::from_millis(self.heard_ms.load(Ordering::Relaxed));
+            if self.born.elapsed().saturating_sub(heard) >= timing.silence {
+                return StreamEnd::Silent;
+            }
+            self.push_if_room(of_stream(Body::Ping { opaque: micros(self.born.elapsed()) }));
+        }
+    }
+}
+
+/// A frame of the stream itself.
+pub(crate) fn of_stream(body: Body) -> Frame {
+    Frame { session: SessionNumber::NONE, body }
+}
+
+/// Frames as pieces to write: heads together in a few small buffers, payloads as they are.
+fn pieces(batch: VecDeque<Frame>, heads: &mut BytesMut) -> VecDeque<Bytes> {
+    let mut pieces = VecDeque::with_capacity(2 * batch.len());
+    heads.reserve(batch.len() * 2 * HEADER_LEN);
+    for frame in batch {
+        frame.encode_head(heads);
+        if let Body::Data { payload, .. } = frame.body {
+            pieces.push_back(heads.split().freeze());
+            pieces.push_back(payload);
+        }
+    }
+    if !heads.is_empty() {
+        pieces.push_back(heads.split().freeze());
+    }
+    pieces
+}
+
+fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(front) = pieces.front_mut() {
+        if front.len() > written {
+            front.advance(written);
+            return;
+        }
+        written -= front.len();
+        pieces.pop_front();
+    }
+}
+
+/// A fresh buffer with the bytes of the frame that has begun. A frame always fits: [`BUFFER`] is the longest payload, and the decoder takes
+/// headers out as soon as they are whole.
+fn replace(mut old: BytesMut, buffers: &Buffers) -> BytesMut {
+    const { assert!(BUFFER >= MAX_PAYLOAD) };
+    let mut new = buffers.take();
+    new.extend_from_slice(&old);
+    old.clear();
+    buffers.put(old);
+    new
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}

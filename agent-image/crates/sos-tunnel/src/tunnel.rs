@@ -1,0 +1,334 @@
+//! The tunnel: what the process around it holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use sos_relay::{Budget, Session, SessionConfig, StreamId};
+use sos_wire::{AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber};
+use tokio::net::TcpStream;
+use tokio::runtime::Handle;
+use tokio::sync::{oneshot, watch};
+
+use crate::buffers::Buffers;
+use crate::config::{Labels, OpenRequest, PeerConfig, SessionEnd, Stats, TunnelConfig};
+use crate::counters::Counters;
+use crate::driver::{Beginning, Driver, Progress, Side};
+use crate::hooks::OpenInfo;
+use crate::host::Host;
+use crate::lock;
+use crate::mailbox::{Mail, Mailbox};
+use crate::peer::Peer;
+use crate::pool::{self, Pending, Slots};
+
+/// Bytes of frames that may wait for a session's task beyond what it has granted.
+const MAILBOX_SLACK: usize = 1 << 20;
+/// How long [`Tunnel::close`] gives the peers to hear of it.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the tasks of a tunnel share.
+pub(crate) struct Shared {
+    pub(crate) config: TunnelConfig,
+    pub(crate) counters: Counters,
+    pub(crate) buffers: Buffers,
+    budget: Arc<Budget>,
+    peers: Mutex<BTreeMap<AgentId, Arc<Peer>>>,
+    pub(crate) slots: Slots,
+    pub(crate) pending: Pending,
+    live: watch::Sender<BTreeSet<AgentId>>,
+    draining: AtomicBool,
+    sessions: AtomicUsize,
+    next_stream: AtomicU64,
+    next_dialed: AtomicU32,
+    pub(crate) runtime: Handle,
+}
+
+/// All streams and sessions of this agent. Cheap to clone; the last clone gone does not end it, [`Self::close`] does.
+#[derive(Clone)]
+pub struct Tunnel(Arc<Shared>);
+
+impl fmt::Debug for Tunnel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tunnel").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}
+
+impl Tunnel {
+    /// Begins without peers.
+    ///
+    /// # Panics
+    /// Outside a Tokio runtime with I/O and time.
+    pub fn start(config: TunnelConfig) -> Self {
+        Self(Arc::new(Shared {
+            budget: Budget::new(config.limits.memory),
+            config,
+            counters: Counters::default(),
+            buffers: Buffers::default(),
+            peers: Mutex::default(),
+            slots: Slots::default(),
+            pending: Pending::default(),
+            live: watch::Sender::new(BTreeSet::new()),
+            draining: AtomicBool::new(false),
+            sessions: AtomicUsize::new(0),
+            next_stream: AtomicU64::new(1),
+            next_dialed: AtomicU32::new(1),
+            runtime: Handle::current(),
+        }))
+    }
+
+    /// Replaces the list of peers. Streams are dialed to those with a higher agent id. Sessions with peers that are not listed any more
+    /// finish as they began.
+    pub fn set_peers(&self, peers: Vec<PeerConfig>) {
+        let shared = &self.0;
+        let listed: BTreeSet<AgentId> = peers.iter().map(|peer| peer.agent).collect();
+        {
+            let mut known = lock(&shared.peers);
+            known.values().filter(|peer| !listed.contains(&peer.agent)).for_each(|peer| peer.retire());
+            known.retain(|agent, peer| {
+                let kept = !peer.is_retired() || peer.session_count() > 0;
+                if !kept {
+                    shared.slots.abort(*agent);
+                    peer.close_streams();
+                }
+                kept
+            });
+            for config in peers.into_iter().filter(|peer| peer.agent != shared.config.agent) {
+                match known.get(&config.agent) {
+                    Some(peer) => peer.configure(config),
+                    None => {
+                        known.insert(config.agent, Peer::new(shared.config.agent, config));
+                    }
+                }
+            }
+            for peer in known.values().filter(|peer| peer.agent > shared.config.agent) {
+                pool::keep_streams(shared, peer);
+            }
+        }
+        shared.publish_live();
+    }
+
+    /// Takes a connection to the stream port of `label`. The exchange runs in the background, bounded in time and number.
+    pub fn accept_stream(&self, socket: TcpStream, label: u8) {
+        pool::accept(&self.0, socket, label);
+    }
+
+    /// Opens a session for a host that has connected here.
+    ///
+    /// # Errors
+    /// Why not; the host's connection has been reset.
+    pub fn open(&self, request: OpenRequest, host: TcpStream) -> Result<SessionHandle, RefuseReason> {
+        self.0.open(request, host).inspect_err(|_| self.0.counters.sessions_refused.add(1))
+    }
+
+    /// Whether sessions may be opened towards a peer: a stream stands and it is not leaving.
+    pub fn peer_alive(&self, agent: AgentId) -> bool {
+        self.0.find_peer(agent).is_some_and(|peer| peer.is_alive())
+    }
+
+    /// The peers that are alive, now and whenever that changes.
+    pub fn live_peers(&self) -> watch::Receiver<BTreeSet<AgentId>> {
+        self.0.live.subscribe()
+    }
+
+    /// Takes no new sessions, here or from peers, and tells them so. Sessions that run go on.
+    pub fn drain(&self) {
+        self.0.draining.store(true, Ordering::Release);
+        lock(&self.0.peers).values().for_each(|peer| peer.send_go_away());
+    }
+
+    /// Counters and gauges.
+    pub fn stats(&self) -> Stats {
+        self.0.counters.snapshot(self.0.budget.used())
+    }
+
+    /// Resets every session, gives the peers up to a second to hear of it, closes every stream and dials no more.
+    pub async fn close(&self) {
+        self.drain();
+        lock(&self.0.peers).values().for_each(|peer| peer.abort_sessions(EndReason::PeerLost));
+        let deadline = Instant::now() + CLOSE_PATIENCE;
+        while self.0.sessions.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.0.slots.abort_all();
+        let peers = std::mem::take(&mut *lock(&self.0.peers));
+        for peer in peers.values() {
+            peer.retire();
+            peer.close_streams();
+        }
+        self.0.publish_live();
+    }
+}
+
+impl Shared {
+    pub(crate) fn find_peer(&self, agent: AgentId) -> Option<Arc<Peer>> {
+        lock(&self.peers).get(&agent).cloned()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    /// A name for a stream, unique in this process.
+    pub(crate) fn name_stream(&self) -> StreamId {
+        StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// A number for a stream that is dialed, never used before in this boot.
+    pub(crate) fn number_stream(&self) -> u32 {
+        self.next_dialed.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Tells the watchers which peers are alive, if that has changed.
+    pub(crate) fn publish_live(&self) {
+        let alive: BTreeSet<AgentId> =
+            lock(&self.peers).values().filter(|peer| peer.is_alive()).map(|peer| peer.agent).collect();
+        self.live.send_if_modified(|known| {
+            let changed = *known != alive;
+            *known = alive;
+            changed
+        });
+    }
+
+    fn open(self: &Arc<Self>, request: OpenRequest, host: TcpStream) -> Result<SessionHandle, RefuseReason> {
+        // From here on every way out resets the host.
+        let host = Host::new(host).map_err(|_| RefuseReason::SessionLimit)?;
+        let peer =
+            self.find_peer(request.peer).filter(|peer| peer.is_alive()).ok_or(RefuseReason::UnknownPeer)?;
+        self.reserve_session()?;
+        let now = Instant::now();
+        let mailbox = self.mailbox();
+        let number = peer.open_session(&mailbox);
+        let open = Open {
+            session: request.session,
+            client: request.client,
+            server: request.server,
+            dscp: request.dscp,
+            block_bytes: request.block_bytes,
+        };
+        let config = self.session_config(number, request.block_bytes, peer.rtt());
+        let Some(session) = Session::open(&config, open, &self.budget, now) else {
+            peer.end_session(number, EndReason::InternalLimit, 0, now);
+            self.release_session();
+            return Err(RefuseReason::MemoryLimit);
+        };
+        let (told, end) = oneshot::channel();
+        let progress = Arc::new(Progress::default());
+        let driver = Driver::new(Beginning {
+            shared: Arc::clone(self),
+            peer,
+            session,
+            mailbox: Arc::clone(&mailbox),
+            host: Some(host),
+            side: Side::Ingress(Some(told)),
+            labels: request.labels,
+            progress: Arc::clone(&progress),
+            now,
+        });
+        self.runtime.spawn(driver.run());
+        Ok(SessionHandle { mailbox, progress, end })
+    }
+
+    /// Begins a session that a peer opens.
+    pub(crate) fn begin_egress(
+        self: &Arc<Self>,
+        peer: &Arc<Peer>,
+        frame: &Frame,
+        rtt: Duration,
+    ) -> Result<Arc<Mailbox>, EndReason> {
+        let Body::Open { open, .. } = frame.body else { return Err(EndReason::InternalLimit) };
+        let refused = || self.counters.sessions_refused.add(1);
+        self.reserve_session().map_err(|_| EndReason::InternalLimit).inspect_err(|_| refused())?;
+        let now = Instant::now();
+        let block = open.block_bytes;
+        let config = self.session_config(frame.session, block, rtt);
+        let Some(session) = Session::accept(&config, &self.budget, now) else {
+            self.release_session();
+            refused();
+            return Err(EndReason::InternalLimit);
+        };
+        let mailbox = self.mailbox();
+        let info = OpenInfo { peer: peer.agent, open };
+        // Called in the session's own task: here the peer is locked, and the handler may ask this tunnel something.
+        let egress = Arc::clone(&self.config.egress);
+        let connecting = Box::pin(async move { egress.connect(info).await });
+        let driver = Driver::new(Beginning {
+            shared: Arc::clone(self),
+            peer: Arc::clone(peer),
+            session,
+            mailbox: Arc::clone(&mailbox),
+            host: None,
+            side: Side::Egress(info, Some(connecting)),
+            labels: Labels::ALL,
+            progress: Arc::default(),
+            now,
+        });
+        self.runtime.spawn(driver.run());
+        Ok(mailbox)
+    }
+
+    fn session_config(&self, number: SessionNumber, block: u32, rtt: Duration) -> SessionConfig {
+        SessionConfig {
+            number,
+            block: usize::try_from(block).unwrap_or(0),
+            max_memory: self.config.limits.session_memory,
+            stream_wait: self.config.timing.stream_wait,
+            rtt,
+        }
+    }
+
+    fn mailbox(&self) -> Arc<Mailbox> {
+        Mailbox::new(self.config.limits.session_memory + MAILBOX_SLACK)
+    }
+
+    fn reserve_session(&self) -> Result<(), RefuseReason> {
+        if self.is_draining() {
+            return Err(RefuseReason::Draining);
+        }
+        let limit = self.config.limits.sessions;
+        let take = |n: usize| (n < limit).then_some(n + 1);
+        let taken = self.sessions.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);
+        taken.map(|_| ()).map_err(|_| RefuseReason::SessionLimit)
+    }
+
+    pub(crate) fn release_session(&self) {
+        self.sessions.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A session that was opened here. A future of its end; dropping it does not end the session.
+#[derive(Debug)]
+pub struct SessionHandle {
+    mailbox: Arc<Mailbox>,
+    progress: Arc<Progress>,
+    end: oneshot::Receiver<SessionEnd>,
+}
+
+impl SessionHandle {
+    /// Ends the session: both hosts are reset.
+    pub fn abort(&self, reason: EndReason) {
+        self.mailbox.push(Mail::Abort(reason));
+    }
+
+    /// Bytes relayed so far, client to server and back.
+    pub fn progress(&self) -> (u64, u64) {
+        (self.progress.up.load(Ordering::Relaxed), self.progress.down.load(Ordering::Relaxed))
+    }
+}
+
+impl Future for SessionHandle {
+    type Output = SessionEnd;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<SessionEnd> {
+        Pin::new(&mut self.end).poll(cx).map(|end| {
+            // The task tells its end even if it panics, unless the runtime itself is gone.
+            let (bytes_up, bytes_down) = self.progress();
+            let reason = EndReason::InternalLimit;
+            end.unwrap_or(SessionEnd { reason, bytes_up, bytes_down, duration: Duration::ZERO })
+        })
+    }
+}
