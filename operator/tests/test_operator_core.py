@@ -1,0 +1,388 @@
+"""The operator's decisions, without a cluster, a socket or a clock."""
+
+from __future__ import annotations
+
+import base64
+import json
+import operator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_kube import ROOT
+from sos_operator.core import backoff, conditions, desired, generation, keys, nodes, plan, pods, publish, secrets, views, world
+from sos_operator.core.conditions import Verdict
+from sos_operator.core.errors import KindMissing
+from sos_operator.core.generation import Issued
+from sos_operator.core.plan import Applied, Ref
+
+NAMES = st.text("abcdefgh", min_size=1, max_size=4)
+
+
+def test_the_folder_does_not_shadow_pythons_operator() -> None:
+    assert operator.__file__ is not None
+    assert operator.__file__.endswith("operator.py")
+    assert operator.add(1, 2) == 3
+
+
+# --- plan ------------------------------------------------------------------------------------------------------------
+
+
+def child(name: str, kind: str = "ConfigMap", owner: str = "sos-operator", **data: str) -> dict[str, Any]:
+    version = {"DaemonSet": "apps/v1"}.get(kind, "v1")
+    labels = {"app.kubernetes.io/managed-by": owner} if owner else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": "n", "labels": labels}, "data": data}
+
+
+def as_stored(manifest: dict[str, Any], uid: str = "u") -> dict[str, Any]:
+    """What an API server makes of a manifest."""
+    meta = {**manifest["metadata"], "uid": uid, "resourceVersion": "7", "creationTimestamp": "t", "managedFields": [], "generation": 1}
+    return {**manifest, "metadata": meta, "status": {"seen": True}}
+
+
+def memory_of(*manifests: dict[str, Any]) -> dict[Ref, Applied]:
+    return {plan.ref_of(m): Applied(plan.digest(m), plan.fingerprint(as_stored(m))) for m in manifests}
+
+
+CHILDREN = st.lists(
+    st.builds(child, NAMES, st.sampled_from(["ConfigMap", "Secret", "DaemonSet"])),
+    max_size=6,
+    unique_by=lambda m: (m["kind"], m["metadata"]["name"]),
+)
+
+
+@given(CHILDREN)
+def test_what_is_as_applied_needs_nothing(manifests: list[dict[str, Any]]) -> None:
+    assert plan.plan(manifests, [as_stored(m) for m in manifests], memory_of(*manifests)).empty
+
+
+@given(CHILDREN, CHILDREN)
+def test_a_plan_makes_observed_into_desired(wanted: list[dict[str, Any]], there: list[dict[str, Any]]) -> None:
+    changes = plan.plan(wanted, [as_stored(m) for m in there], {})
+    result = {plan.ref_of(m) for m in there} - {plan.ref_of(m) for m in changes.delete} | {plan.ref_of(m) for m in changes.apply}
+    assert result == {plan.ref_of(m) for m in wanted}
+    assert list(changes.apply) == sorted(
+        changes.apply, key=lambda m: (["Secret", "ConfigMap", "DaemonSet"].index(m["kind"]), plan.ref_of(m))
+    )
+
+
+@given(CHILDREN, st.randoms(use_true_random=False))
+def test_a_plan_does_not_depend_on_order(manifests: list[dict[str, Any]], random: Any) -> None:
+    shuffled = random.sample(manifests, len(manifests))
+    assert plan.plan(manifests, [], {}) == plan.plan(shuffled, [], {})
+
+
+def test_nothing_foreign_going_or_kept_is_deleted() -> None:
+    going = as_stored(child("going"))
+    going["metadata"]["deletionTimestamp"] = "t"
+    there = [
+        as_stored(child("foreign", owner="")),
+        as_stored(child("helm", owner="Helm")),
+        going,
+        as_stored(child("kept")),
+        as_stored(child("old")),
+    ]
+    changes = plan.plan([], there, {}, frozenset({Ref("ConfigMap", "n", "kept")}))
+    assert [o["metadata"]["name"] for o in changes.delete] == ["old"]
+
+
+@pytest.mark.parametrize("edit", ["data", "labels", "uid"])
+def test_what_somebody_changed_is_applied_again(edit: str) -> None:
+    manifest = child("m", a="1")
+    there = as_stored(manifest)
+    if edit == "data":
+        there["data"] = {"a": "2"}
+    elif edit == "labels":
+        there["metadata"]["labels"] = {**there["metadata"]["labels"], "x": "y"}
+    else:
+        there["metadata"]["uid"] = "another"
+    assert plan.plan([manifest], [there], memory_of(manifest)).apply == (manifest,)
+
+
+def test_status_and_versions_are_no_change() -> None:
+    manifest = child("m")
+    there = as_stored(manifest)
+    there["status"], there["metadata"]["resourceVersion"] = {"numberReady": 3}, "99"
+    assert plan.plan([manifest], [there], memory_of(manifest)).empty
+
+
+def test_an_unknown_kind_is_found_before_the_first_call() -> None:
+    with pytest.raises(KindMissing, match="Gadget"):
+        plan.plan([child("a", "Gadget")], [], {})
+
+
+# --- conditions ------------------------------------------------------------------------------------------------------
+
+VERDICTS = st.lists(
+    st.builds(
+        Verdict, st.sampled_from(["Accepted", "Deployed", "Registered"]), st.sampled_from(["True", "False", "Unknown"]), NAMES, NAMES
+    ),
+    max_size=3,
+    unique_by=lambda v: v.type,
+)
+
+
+@given(VERDICTS, VERDICTS)
+def test_transition_times_change_with_the_status_and_with_nothing_else(before: list[Verdict], after: list[Verdict]) -> None:
+    old = conditions.build_conditions(before, [], 1, "2026-01-01T00:00:00Z")
+    new = conditions.build_conditions(after, old, 2, "2026-01-02T00:00:00Z")
+    was = {c["type"]: c for c in old}
+    for row in new:
+        same = row["type"] in was and was[row["type"]]["status"] == row["status"]
+        assert row["lastTransitionTime"] == ("2026-01-01T00:00:00Z" if same else "2026-01-02T00:00:00Z")
+        assert row["observedGeneration"] == 2
+    assert conditions.build_conditions(after, new, 2, "2026-01-03T00:00:00Z") == new
+    assert conditions.transitions(new, new) == []
+
+
+@given(VERDICTS)
+def test_the_summary_is_true_only_if_all_hold_and_prefers_what_is_certain(verdicts: list[Verdict]) -> None:
+    summed = conditions.summary(verdicts, "Fine")
+    statuses = {v.status for v in verdicts}
+    assert summed.status == ("False" if "False" in statuses else "Unknown" if "Unknown" in statuses else "True")
+    if summed.status == "True":
+        assert summed.reason == "Fine"
+    else:
+        assert summed.reason in {v.reason for v in verdicts if v.status == summed.status}
+
+
+def test_the_default_condition_of_the_schema_has_no_time_to_keep() -> None:
+    default = {"type": "Ready", "status": "Unknown", "reason": "Pending", "lastTransitionTime": "1970-01-01T00:00:00Z"}
+    (row,) = conditions.build_conditions([Verdict("Ready", "Unknown", "X")], [default], 1, "2026-01-01T00:00:00Z")
+    assert row["lastTransitionTime"] == "2026-01-01T00:00:00Z"
+
+
+def test_events_are_for_news() -> None:
+    def row(type_: str, status: str, reason: str = "R") -> dict[str, Any]:
+        return {"type": type_, "status": status, "reason": reason, "message": "m"}
+
+    assert conditions.transitions([], [row("Deployed", "False"), row("Ready", "Unknown")]) == []
+    assert [t.type for t in conditions.transitions([], [row("Accepted", "False")])] == ["Accepted"]
+    both = conditions.transitions([row("Deployed", "False"), row("Ready", "False")], [row("Deployed", "True"), row("Ready", "True")])
+    assert [t.type for t in both] == ["Deployed"], "Ready would only repeat it"
+
+
+# --- generation ------------------------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 99),
+    st.sampled_from("ab"),
+    st.sampled_from("ab"),
+    st.lists(st.tuples(st.integers(0, 199), st.sampled_from("xyz")), max_size=3),
+)
+def test_generations_grow_with_content_and_past_strangers(last: int, had: str, has: str, in_force: list[tuple[int, str]]) -> None:
+    issued = generation.next_issued(Issued(last, had), has, in_force, ["x"])
+    assert issued.digest == has
+    assert issued.generation >= max(last, 1)
+    assert (issued.generation > last) or (had == has and last > 0)
+    assert not [g for g, hash_ in in_force if hash_ != "x" and g >= issued.generation], "the controller would refuse it"
+
+
+def test_a_generation_in_force_with_our_hash_is_no_stranger() -> None:
+    assert generation.next_issued(Issued(5, "d"), "d", [(5, "x")], ["x"]) == Issued(5, "d")
+    assert generation.next_issued(Issued(5, "d"), "d", [(9, "x")], ["x"]) == Issued(5, "d")
+
+
+@pytest.mark.parametrize("text", ["", "-1", "x", "1.5", "²"])
+def test_a_record_that_makes_no_sense_counts_as_none(text: str) -> None:
+    assert generation.parse_issued({"generation": text}).generation == 0
+
+
+def test_the_record_reads_back() -> None:
+    assert generation.parse_issued(generation.encode_issued(Issued(7, "d"))) == Issued(7, "d")
+
+
+# --- keys and Secrets ------------------------------------------------------------------------------------------------
+
+
+def test_derivation_agrees_with_the_vectors() -> None:
+    vectors = {v["name"]: v for v in json.loads((ROOT / "spec" / "vectors" / "keys" / "v1.json").read_text())}
+    master = bytes.fromhex(vectors["site 1"]["fields"]["key"])
+    files = keys.site_files({1: master}, 1, [1, 2])
+    assert files == {"site-1": vectors["site 1"]["hex"], "pair-2-1": vectors["pair 1,2"]["hex"]}
+    assert keys.controller_files({1: master}, [1])["site-1-1"] == vectors["site 1"]["hex"]
+
+
+def test_during_a_rotation_both_keys_are_there() -> None:
+    files = keys.site_files({1: b"a" * 32, 2: b"b" * 32}, 1, [2])
+    assert set(files) == {"site-1", "site-2", "pair-2-1", "pair-2-2"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("master-0", b"00" * 32), ("master-65536", b"00" * 32), ("master-x", b"00" * 32), ("master-1", b"00"), ("key-1", b"00" * 32)],
+)
+def test_what_is_no_master_key_is_none(name: str, content: bytes) -> None:
+    assert keys.parse_masters({name: content}) == {}
+
+
+def test_master_keys_are_read() -> None:
+    assert keys.parse_masters({"master-1": b"ab" * 32 + b"\n", "master-2": b"zz" * 32}) == {1: bytes.fromhex("ab" * 32)}
+
+
+def test_a_token_is_read_and_a_broken_secret_is_no_token() -> None:
+    controller = {"metadata": {"name": "c"}, "spec": {"type": "Managed"}}
+    good = {"data": {"token": base64.b64encode(b" t0ken\n").decode()}}
+    assert secrets.token_of({"sos-controllertoken-c": good}, controller) == "t0ken"
+    assert secrets.token_of({"sos-controllertoken-c": {"data": {"token": "!"}}}, controller) is None
+    assert secrets.token_of({}, controller) is None
+
+
+# --- timing ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.booleans(), st.booleans(), st.integers(1, 100), st.floats(0, 1))
+def test_waits_are_bounded(failed: bool, pending: bool, failures: int, jitter: float) -> None:
+    wait = backoff.next_delay(backoff.Outcome(failed, pending), failures, jitter)
+    assert 0.5 <= wait <= backoff.BACKOFF_LAST_S
+    if not failed:
+        assert wait == (2.0 if pending else 5.0)
+
+
+def test_back_off_grows() -> None:
+    waits = [backoff.next_delay(backoff.Outcome(True, True), n, 0.0) for n in range(1, 9)]
+    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_an_answer_is_believed_for_a_while() -> None:
+    heard = views.Heard(10.0, {"sessions": 1})
+    assert views.fresh_status(heard, 10.0 + views.UNREACHABLE_AFTER_S) == {"sessions": 1}
+    assert views.fresh_status(heard, 10.1 + views.UNREACHABLE_AFTER_S) is None
+    assert views.fresh_status(views.Heard(), 0.0) is None
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["datapaths", "agents", "services", "config", "links"]), st.one_of(st.none(), st.integers(), st.lists(st.none()))
+    )
+)
+def test_a_controller_that_talks_nonsense_breaks_nothing(status: dict[str, Any]) -> None:
+    if not isinstance(status.get("config"), dict):
+        status.pop("config", None)
+    view = views.ControllerView(name="c", status=status, wanted_hash="h")
+    assert view.connected() == view.agents() == frozenset()
+    assert view.service("s") is None
+    assert not view.current
+    assert view.count("links") >= 0
+
+
+# --- nodes and pods --------------------------------------------------------------------------------------------------
+
+
+def test_whom_to_ask_is_bounded_and_urgent_first() -> None:
+    everyone = [f"p{i}" for i in range(500)]
+    chosen = nodes.whom_to_ask(everyone, {"p1": 99.0, "p2": 1.0}, frozenset({"p1", "p499"}), 100.0)
+    assert len(chosen) == nodes.ASKED_PER_PASS
+    assert set(chosen[:2]) == {"p1", "p499"}
+    assert nodes.whom_to_ask(["p1"], {"p1": 99.0}, frozenset(), 100.0) == []
+
+
+@given(st.binary(max_size=60))
+def test_any_answer_of_a_node_is_an_answer_or_none(content: bytes) -> None:
+    answer = nodes.parse_answer(content)
+    assert answer is None or isinstance(answer.hash, str)
+
+
+@pytest.mark.parametrize(
+    ("status", "state"),
+    [
+        ({"conditions": [{"type": "Ready", "status": "True"}]}, "Ready"),
+        ({"conditions": [{"type": "Ready", "status": "False"}]}, "Progressing"),
+        ({"phase": "Failed", "reason": "Evicted"}, "Failed"),
+        (
+            {"containerStatuses": [{"name": "x", "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]},
+            "Failed",
+        ),
+        ({"containerStatuses": [{"name": "x", "state": {"waiting": {"reason": "ContainerCreating"}}}]}, "Progressing"),
+    ],
+)
+def test_pod_states(status: dict[str, Any], state: str) -> None:
+    assert pods.pod_state({"metadata": {}, "status": status}).state == state
+
+
+def test_a_failing_container_is_named() -> None:
+    waiting = {"name": "agent", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}}
+    assert (
+        pods.pod_state({"metadata": {}, "status": {"containerStatuses": [waiting]}}).message
+        == "container agent: CrashLoopBackOff: back-off 10s"
+    )
+    assert pods.pod_state(None).state == "Pending"
+
+
+# --- departing, status writes ----------------------------------------------------------------------------------------
+
+
+def test_absent_changes_state_and_hash_only() -> None:
+    document = json.loads((ROOT / "spec" / "vectors" / "config" / "node" / "01-two-sites-edge1.json").read_text())
+    gone = world.absent(document)
+    assert {k for k in document if gone[k] != document[k]} == {"state", "hash"}
+    assert world.absent(gone) == gone
+
+
+def pod_on(node: str, uid: str = "p") -> dict[str, Any]:
+    meta = {"name": "x", "namespace": "n", "uid": uid, "ownerReferences": [{"kind": "DaemonSet", "name": "sos-node-west"}]}
+    return {"metadata": meta, "spec": {"nodeName": node}, "status": {}}
+
+
+def test_a_departing_site_waits_for_each_of_its_nodes() -> None:
+    going = desired.Departing("west", {"a": {"hash": "h"}, "b": {"hash": "h"}}, ())
+    seen = world.Seen(pods=(pod_on("a", "1"), pod_on("b", "2")))
+    done, old = nodes.NodeAnswer("h", "Ready", "", "removed"), nodes.NodeAnswer("g", "Ready", "br-sos", "")
+    assert desired.cleaned(going, seen, {"1": done, "2": done})
+    assert not desired.cleaned(going, seen, {"1": done, "2": old})
+    assert not desired.cleaned(going, seen, {"1": done})
+    assert not desired.cleaned(going, seen, {"1": done, "2": nodes.NodeAnswer("h", "Progressing", "br-sos", "in use")})
+    assert desired.cleaned(going, world.Seen(pods=(pod_on("elsewhere", "3"),)), {})
+
+
+def test_finalizers_of_others_are_kept() -> None:
+    site = {"metadata": {"resourceVersion": "5", "finalizers": ["theirs"]}}
+    added = desired.finalizer_patch(site, wanted=True)
+    assert added == {"metadata": {"resourceVersion": "5", "finalizers": ["theirs", desired.CLEANUP_FINALIZER]}}
+    ours = {"metadata": {"resourceVersion": "6", "finalizers": added["metadata"]["finalizers"]}}
+    assert desired.finalizer_patch(ours, wanted=True) is None
+    assert desired.finalizer_patch(ours, wanted=False) == {"metadata": {"resourceVersion": "6", "finalizers": ["theirs"]}}
+
+
+def test_pods_are_annotated_once_their_config_map_is_in_place() -> None:
+    seen = world.Seen(pods=(pod_on("a"),))
+    hashes = {("sos-node-west", "a"): "new"}
+    ((_, patch),) = desired.pokes(seen, hashes, frozenset())
+    assert patch["metadata"]["annotations"] == {desired.CONFIG_ANNOTATION: "new"}
+    assert desired.pokes(seen, hashes, frozenset({Ref("ConfigMap", "n", "sos-node-west")})) == []
+    annotated = pod_on("a")
+    annotated["metadata"]["annotations"] = {desired.CONFIG_ANNOTATION: "new"}
+    assert desired.pokes(world.Seen(pods=(annotated,)), hashes, frozenset()) == []
+
+
+def own(kind: str = "SosService", **status: Any) -> dict[str, Any]:
+    meta = {"name": "s", "namespace": "n", "uid": "u", "generation": 3}
+    return {"apiVersion": "sos.network/v1alpha1", "kind": kind, "metadata": meta, "status": status}
+
+
+def test_a_status_is_written_only_when_it_says_something_new() -> None:
+    from sos_operator.core.status import Report
+
+    said = Report({"sessions": 1, "from": "west"}, (Verdict("Ready", "True", "Programmed"),))
+    first = publish.plan_write(own(), said, "2026-01-01T00:00:00Z", 0.0)
+    assert first is not None
+    after = own(**first.status)
+    assert publish.plan_write(after, said, "2026-01-02T00:00:00Z", 999.0) is None
+    more = Report({"sessions": 2, "from": "west"}, said.verdicts)
+    assert publish.plan_write(after, more, "2026-01-02T00:00:00Z", 59.0) is None, "sessions alone wait for a minute"
+    assert publish.plan_write(after, more, "2026-01-02T00:00:00Z", 60.0) is not None
+    foreign = {"type": "Theirs", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t"}
+    after["status"]["conditions"].append(foreign)
+    assert publish.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of others are not ours to compare"
+
+
+def test_what_was_allocated_outlives_a_mistake_in_the_spec() -> None:
+    from sos_operator.core.status import Report
+
+    refused = Report({}, (Verdict("Accepted", "False", "Invalid"),))
+    write = publish.plan_write(own("SosSite", siteID=4, nodes=[{"name": "a"}], nodesReady="1/1"), refused, "t", 0.0)
+    assert write is not None
+    assert (write.status["siteID"], write.status["nodes"]) == (4, [{"name": "a"}])
+    assert "nodesReady" not in write.status

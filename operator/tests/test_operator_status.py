@@ -1,0 +1,202 @@
+"""Statuses from facts: the tables people read, for every kind and every way things can stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sos_compile
+from operator_kube import ROOT
+from sos_operator.core.status import Report, Situation, report
+from sos_operator.core.views import ControllerView
+from sos_operator.core.world import Seen
+
+FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
+
+
+def loaded(*names: str) -> tuple[dict[str, Any], ...]:
+    items = sos_compile.load([ROOT / "examples" / name for name in names])
+    objects = []
+    for number, item in enumerate(items):
+        obj = sos_compile.admit(item.obj)[0]
+        obj["metadata"] |= {"uid": f"uid-{number}", "generation": 1}
+        objects.append(obj)
+    return tuple(objects)
+
+
+OBJECTS = loaded("01-two-sites", "bad/unknown-site.yaml")
+NODES = tuple(sos_compile.Node(name, {"sos.network/site": site}, f"172.18.0.{i}") for i, (name, site) in enumerate(FIGURE8.items(), 2))
+COMPILED = sos_compile.compile_world(
+    sos_compile.World(
+        objects=OBJECTS,
+        nodes=NODES,
+        namespaces=(sos_compile.Namespace("default"),),
+        observed=sos_compile.Observed(endpoints={"default": ("tcp:10.96.0.10:6653",)}),
+    )
+)
+HASH = COMPILED.controllers["default"]["hash"]
+DPIDS = [doc["bridge"]["datapathId"] for doc in COMPILED.nodes.values()]
+AGENTS = [doc["agentId"] for doc in COMPILED.agents.values()]
+EDGES = [COMPILED.nodes[node]["bridge"]["datapathId"] for node in ("edge1", "edge2")]
+
+
+def status(**change: Any) -> dict[str, Any]:
+    """A controller that is content."""
+    service = {"id": "default/bulk", "state": "Programmed", "reason": "Programmed", "needed": EDGES, "acknowledged": EDGES, "sessions": 3}
+    return {
+        "config": {"generation": 4, "hash": HASH},
+        "datapaths": [{"dpid": dpid, "connected": True} for dpid in DPIDS],
+        "agents": [{"id": agent} for agent in AGENTS],
+        "links": 4,
+        "services": [service],
+        "sessions": 3,
+    } | change
+
+
+def view(**change: Any) -> dict[str, ControllerView]:
+    return {"default": replace(ControllerView(name="default", status=status(), wanted_hash=HASH), **change)}
+
+
+def pods() -> tuple[dict[str, Any], ...]:
+    found = []
+    for node, site in FIGURE8.items():
+        sets = [f"sos-node-{site}"] + ([f"sos-agent-default-{site}"] if site in ("west", "east") else [])
+        for name in sets:
+            meta = {
+                "name": f"{name}-x",
+                "namespace": "n",
+                "uid": f"{name}-{node}",
+                "ownerReferences": [{"kind": "DaemonSet", "name": name}],
+            }
+            ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+            found.append({"metadata": meta, "spec": {"nodeName": node}, "status": ready})
+    return tuple(found)
+
+
+def daemon_sets() -> tuple[dict[str, Any], ...]:
+    names = ("sos-agent-default-west", "sos-agent-default-east")
+    done = {"observedGeneration": 1, "desiredNumberScheduled": 1, "numberReady": 1, "updatedNumberScheduled": 1}
+    return tuple({"kind": "DaemonSet", "metadata": {"name": name, "generation": 1}, "spec": {}, "status": done} for name in names)
+
+
+def situation(views: Mapping[str, ControllerView], **change: Any) -> Situation:
+    seen = Seen(objects=OBJECTS, pods=pods(), children=daemon_sets())
+    return replace(Situation(seen=seen, compiled=COMPILED, views=views), **change)
+
+
+def the(kind: str, name: str, given: Situation) -> Report:
+    return report(next(o for o in OBJECTS if (o["kind"], o["metadata"]["name"]) == (kind, name)), given)
+
+
+def says(found: Report, type_: str = "Ready") -> tuple[str, str]:
+    (verdict,) = [v for v in found.verdicts if v.type == type_]
+    return verdict.status, verdict.reason
+
+
+def test_all_is_well() -> None:
+    good = situation(view())
+    for kind, name, reason in (("SosSite", "west", "Ready"), ("SosSite", "core2", "Ready"), ("SosAgent", "default", "Ready")):
+        assert says(the(kind, name, good)) == ("True", reason)
+    assert says(the("SosController", "default", good)) == ("True", "Available")
+    assert says(the("SosService", "bulk", good)) == ("True", "Programmed")
+    site = the("SosSite", "west", good).fields
+    assert (site["nodesReady"], site["datapathsConnected"], site["agentsRegistered"]) == ("1/1", "1/1", "1/1")
+    agent = the("SosAgent", "default", good).fields
+    assert (agent["sites"], agent["desired"], agent["ready"], agent["registered"]) == ("east,west", 2, 2, 2)
+    service = the("SosService", "bulk", good).fields
+    assert (service["datapaths"], service["sessions"], service["ports"]) == ("2/2", 3, "22,80,443,5000-5999")
+    assert the("SosController", "default", good).fields["datapaths"] == "4/4"
+
+
+def test_a_transit_site_expects_no_agents() -> None:
+    assert says(the("SosSite", "core1", situation(view())), "AgentsRegistered") == ("True", "NoneExpected")
+
+
+def test_an_unreachable_controller_makes_everything_that_depends_on_it_unknown() -> None:
+    lost = situation(view(status=None, error="connection refused"))
+    for kind, name in (("SosSite", "west"), ("SosAgent", "default"), ("SosService", "bulk")):
+        assert says(the(kind, name, lost)) == ("Unknown", "ControllerUnreachable")
+    assert says(the("SosSite", "west", lost), "BridgesReady") == ("True", "Ready"), "what is known stays known"
+    assert says(the("SosService", "bulk", situation({}))) == ("Unknown", "ControllerUnreachable")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"config": {"generation": 3, "hash": "sha256:old"}}, ("False", "Programming")),
+        ({"services": []}, ("False", "Programming")),
+        (
+            {"services": [{"id": "default/bulk", "state": "Pending", "reason": "NoAgents", "needed": EDGES, "acknowledged": []}]},
+            ("False", "NoAgents"),
+        ),
+        ({"services": [{"id": "default/bulk", "state": "Pending", "needed": EDGES, "acknowledged": EDGES[:1]}]}, ("False", "Programming")),
+    ],
+)
+def test_a_service_is_programmed_when_the_controller_says_so_of_this_configuration(
+    change: dict[str, Any], expected: tuple[str, str]
+) -> None:
+    found = the("SosService", "bulk", situation(view(status=status(**change))))
+    assert says(found, "Programmed") == says(found) == expected
+
+
+def test_missing_datapaths_and_agents_are_named() -> None:
+    away = status(datapaths=[{"dpid": dpid, "connected": dpid != EDGES[0]} for dpid in DPIDS], agents=[])
+    found = the("SosSite", "west", situation(view(status=away)))
+    assert says(found) == ("False", "NotConnected")
+    (verdict,) = [v for v in found.verdicts if v.type == "DatapathsConnected"]
+    assert EDGES[0] in verdict.message
+    assert says(found, "AgentsRegistered") == ("False", "NotRegistered")
+    assert says(the("SosController", "default", situation(view(status=away)))) == ("True", "Available"), "the controller is not to blame"
+    assert the("SosController", "default", situation(view(status=away))).fields["datapaths"] == "3/4"
+
+
+def test_a_refused_configuration_is_told_where_it_matters() -> None:
+    refused = situation(view(status=status(config={"generation": 3, "hash": "sha256:old"}), push_error="HTTP 400: services[0]: no"))
+    for kind, name in (("SosController", "default"), ("SosService", "bulk")):
+        assert says(the(kind, name, refused)) == ("False", "ConfigRefused")
+
+
+def test_an_unknown_site_is_the_services_own_trouble() -> None:
+    found = the("SosService", "lost", situation(view()))
+    assert says(found, "Accepted") == ("True", "Accepted")
+    assert says(found, "ResolvedRefs") == ("False", "SiteNotFound")
+    assert says(found) == ("False", "SiteNotFound")
+    assert says(the("SosService", "bulk", situation(view()))) == ("True", "Programmed")
+
+
+def test_a_child_that_cannot_be_applied_is_told_on_its_owner() -> None:
+    broken = situation(view(), apply_errors={("SosSite", "west"): "DaemonSet n/x: 403 quota", ("SosAgent", "default"): "no"})
+    assert says(the("SosSite", "west", broken)) == ("False", "ApplyFailed")
+    assert says(the("SosAgent", "default", broken)) == ("False", "ApplyFailed")
+    assert says(the("SosSite", "east", broken)) == ("True", "Ready")
+
+
+def test_without_multus_the_site_works_and_says_what_does_not() -> None:
+    found = the("SosSite", "west", situation(view(), multus=False))
+    assert says(found) == ("True", "Ready")
+    assert says(found, "PodsAttachable") == ("False", "MultusMissing")
+
+
+def test_without_pods_nothing_is_ready() -> None:
+    empty = situation(view(), seen=Seen(objects=OBJECTS))
+    assert says(the("SosSite", "west", empty)) == ("False", "RollingOut")
+    assert says(the("SosAgent", "default", empty)) == ("False", "RollingOut")
+
+
+def test_an_agent_pool_without_sites_is_not_ready() -> None:
+    only = tuple(o for o in OBJECTS if o["kind"] in ("SosAgent", "SosController"))
+    compiled = sos_compile.compile_world(sos_compile.World(objects=only))
+    found = the("SosAgent", "default", Situation(seen=Seen(objects=only), compiled=compiled, views=view()))
+    assert says(found) == ("False", "NoMatchingNodes")
+
+
+def test_an_object_the_compilation_has_not_seen_is_pending() -> None:
+    stranger = {"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "new", "uid": "u"}}
+    assert says(report(stranger, situation(view()))) == ("Unknown", "Pending")
+
+
+def test_the_same_facts_give_the_same_status() -> None:
+    for obj in OBJECTS:
+        assert report(obj, situation(view())) == report(obj, situation(view()))
