@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from sos_compile import Images, Settings, World, compile_world
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from worlds import nodes, obj, service, site, world, worlds
@@ -225,6 +227,22 @@ def test_transit_sites_have_neither_network_nor_agents() -> None:
     kinds = [(m["kind"], m["metadata"]["name"]) for m in compile_world(world(site("t"), nodes=nodes(t=1))).manifests]
     assert ("DaemonSet", "sos-node-t") in kinds
     assert not [name for kind, name in kinds if kind == "NetworkAttachmentDefinition" or name.startswith("sos-agent")]
+
+
+@given(worlds(), st.sampled_from(["SosSite", "SosAgent", "SosController"]))
+def test_an_object_that_goes_wrong_keeps_what_it_was_rendered_into(given_world: World, kind: str) -> None:
+    """Whatever is no longer rendered because of a slip in one object is held, and nothing else is."""
+    before = by_name(given_world)
+    victim = next(o for o in given_world.objects if isinstance(o, dict) and o["kind"] == kind)
+    broken = {**victim, "spec": {**victim["spec"], "typo": True}}
+    others = tuple(o for o in given_world.objects if o is not victim)
+    wrong = compile_world(replace(given_world, objects=(*others, broken)))
+    rendered = {(m["kind"], m["metadata"]["name"]) for m in wrong.manifests}
+    assert set(before) - rendered <= set(wrong.held)
+    assert not rendered & set(wrong.held)
+    assert compile_world(given_world).held == ()
+    gone = compile_world(replace(given_world, objects=others))
+    assert gone.held == ()
 
 
 def test_too_much_for_a_config_map_is_a_problem() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sos_compile.agent_config import build_agent_config
 from sos_compile.controller_config import build_controller_config
 from sos_compile.facts import build_facts
-from sos_compile.manifests import build_manifests, complain
+from sos_compile.manifests import build_manifests, complain, held_children
 from sos_compile.network import Network
 from sos_compile.node_config import build_node_config
 from sos_compile.objects import collect
@@ -44,6 +44,7 @@ def compile_world(world: World) -> Compiled:
         allocations=network.allocations,
         problems=verdicts.sorted(),
         facts=build_facts(objects, network, verdicts),
+        held=held_children(objects.keys, network, world.settings.prefix),
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
+from sos_compile import naming
 from sos_compile.agents import serves
 from sos_compile.manifest_agent import build_agents
 from sos_compile.manifest_controller import build_controller
@@ -13,7 +14,7 @@ from sos_compile.model import Origin, Pool
 from sos_compile.network import Network, PlacedSite
 from sos_compile.problem import Reason
 from sos_compile.verdicts import Verdicts
-from sos_compile.world import Json, Settings
+from sos_compile.world import Json, ObjectKey, Settings
 
 AgentConfigs = Mapping[tuple[str, str], Json]
 
@@ -67,3 +68,23 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
         if manifest["kind"] == "ConfigMap" and config_map_bytes(manifest) > MAX_CONFIG_MAP_BYTES:
             message = f"the configuration of its nodes has {config_map_bytes(manifest)} bytes, more than a ConfigMap holds"
             verdicts.reject(owner, "", Reason.LIMIT_EXCEEDED, message, "split the site into several with fewer nodes each")
+
+
+def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> tuple[tuple[str, str], ...]:
+    """Return (kind, name) of whatever objects that are not accepted may have been rendered into before."""
+    names: dict[str, set[str]] = {}
+    for key in keys:
+        names.setdefault(key.kind, set()).add(key.name)
+    sites, pools, controllers = (names.get(kind, set()) for kind in ("SosSite", "SosAgent", "SosController"))
+    wrong_sites, wrong_pools = sites - set(network.sites), pools - set(network.pools)
+    pairs = {(pool, site) for pool in pools for site in sites if pool in wrong_pools or site in wrong_sites}
+    daemons = {naming.node(prefix, site) for site in wrong_sites} | {naming.agent(prefix, *pair) for pair in pairs}
+    networks = wrong_sites | {name for name, placed in network.sites.items() if host_local_is_wrong(placed)}
+    held = {(kind, name) for name in daemons for kind in ("ConfigMap", "DaemonSet")}
+    held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
+    return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
+
+
+def _of_controller(prefix: str, name: str) -> Iterator[tuple[str, str]]:
+    yield from ((kind, naming.controller(prefix, name)) for kind in ("ConfigMap", "Deployment", "Service"))
+    yield "Service", naming.controller_openflow(prefix, name)

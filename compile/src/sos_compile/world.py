@@ -153,6 +153,8 @@ class Compiled:
     nodes: node name -> node-config document.
     agents: (pool, node name) -> agent-config document.
     manifests: Kubernetes objects to apply, sorted by kind, namespace, name.
+    held: (kind, name) of children of objects that exist but are wrong at the moment. Those that are there must stay as they are: a slip
+    in an object that worked leaves its last good configuration in force, instead of taking a site's switches away.
     """
 
     controllers: Mapping[str, Json]
@@ -162,3 +164,4 @@ class Compiled:
     allocations: Allocations
     problems: tuple[Problem, ...]
     facts: Mapping[ObjectKey, Facts]
+    held: tuple[tuple[str, str], ...] = ()
