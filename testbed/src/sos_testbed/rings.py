@@ -29,12 +29,19 @@ def enlarge(pid: int, size: int) -> int:
     changed = 0
     pidfd = os.pidfd_open(pid)
     try:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            if str(entry.readlink()).startswith("socket:"):
-                changed += _enlarge_one(pidfd, int(entry.name), size)
+        for number in [entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()]:
+            if _is_socket(pid, number):
+                changed += _enlarge_one(pidfd, int(number), size)
     finally:
         os.close(pidfd)
     return changed
+
+
+def _is_socket(pid: int, number: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/fd/{number}").readlink().name.startswith("socket:")
+    except FileNotFoundError:
+        return False  # closed in between
 
 
 def _enlarge_one(pidfd: int, number: int, size: int) -> bool:
