@@ -423,6 +423,8 @@ impl AgentConfig {
 /// Serde names an object that lacks a field, not the field.
 fn structural(path: &str, message: String) -> ConfigError {
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
+    // A key that is the empty string has an empty path.
+    let path = if path.is_empty() { "." } else { path };
     match missing {
         Some(field) if path == "." => ConfigError::new(field, "is missing"),
         Some(field) => ConfigError::new(format!("{path}.{field}"), "is missing"),
@@ -552,6 +554,12 @@ pub(crate) mod tests {
             d.as_object_mut().unwrap().remove("node");
         });
         assert_eq!(error.path, "node");
+    }
+
+    #[test]
+    fn an_error_always_has_a_path() {
+        assert_eq!(AgentConfig::parse(br#"{"":1}"#).unwrap_err().path, ".");
+        assert_eq!(AgentConfig::parse(b"").unwrap_err().path, ".");
     }
 
     fn vectors(folder: &str) -> Vec<(String, Vec<u8>)> {

@@ -36,51 +36,49 @@ const SERVICE_TYPE: &str = "tcp-parallel";
 pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
     let mut ticks = interval(ARM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut in_force: Option<Armed> = None;
+    let mut in_force = None;
     loop {
         tokio::select! {
             _ = ticks.tick() => {}
             () = shared.rearm.notified() => {}
             Ok(()) = peers.changed() => {}
         }
-        let willing = arming::willing(&shared.config(), shared.health());
-        shared.metrics.willing.set(i64::from(willing));
-        shared.metrics.draining.set(i64::from(shared.draining()));
-        let script = if willing {
-            let wanted = wanted(&shared);
-            if in_force.as_ref() == Some(&wanted) {
-                nft::heartbeat()
-            } else {
-                rearm(&shared, &mut in_force, wanted)
-            }
-        } else if in_force.take().is_some() {
-            info!("new connections stay plain from now on");
-            shared.metrics.armed.set(0);
-            nft::disarm()
-        } else {
-            continue;
+        let wanted = wanted(&shared);
+        let script = match &wanted {
+            Some(_) if in_force.as_ref() == Some(&wanted) => nft::heartbeat(),
+            Some(armed) => nft::arm(&armed.regions),
+            None if in_force == Some(None) => continue,
+            None => nft::disarm(),
         };
         if let Err(error) = apply(script).await {
-            // The heartbeat runs out by itself; the whole set is put in place with the next tick.
+            // The heartbeat runs out by itself; everything is put in place with the next tick.
             in_force = None;
             shared.metrics.nft_failures.inc();
             error!(%error, "nft failed");
+        } else if in_force.as_ref() != Some(&wanted) {
+            show(&shared, wanted.as_ref());
+            in_force = Some(wanted);
         }
     }
 }
 
-fn wanted(shared: &Shared) -> Armed {
+/// What should be armed; `None` while the agent is not willing at all.
+fn wanted(shared: &Shared) -> Option<Armed> {
+    let willing = arming::willing(&shared.config(), shared.health());
     let live = shared.live_sites();
-    shared.with_unreachable(|unreachable| arming::armed(&shared.config(), &live, unreachable))
+    willing
+        .then(|| shared.with_unreachable(|unreachable| arming::armed(&shared.config(), &live, unreachable)))
 }
 
-fn rearm(shared: &Shared, in_force: &mut Option<Armed>, wanted: Armed) -> String {
-    info!(regions = wanted.regions.len(), left_out = wanted.left_out, "armed");
-    shared.metrics.armed.set(i64::try_from(wanted.regions.len()).unwrap_or(i64::MAX));
-    shared.metrics.left_out.set(i64::try_from(wanted.left_out).unwrap_or(i64::MAX));
-    let script = nft::arm(&wanted.regions);
-    *in_force = Some(wanted);
-    script
+/// Says what is in force now.
+fn show(shared: &Shared, armed: Option<&Armed>) {
+    let (regions, left_out) = armed.map_or((0, 0), |armed| (armed.regions.len(), armed.left_out));
+    info!(willing = armed.is_some(), regions, left_out, "armed");
+    let metrics = &shared.metrics;
+    metrics.armed.set(i64::try_from(regions).unwrap_or(i64::MAX));
+    metrics.left_out.set(i64::try_from(left_out).unwrap_or(i64::MAX));
+    metrics.willing.set(i64::from(armed.is_some()));
+    metrics.draining.set(i64::from(shared.draining()));
 }
 
 async fn apply(script: String) -> Result<(), String> {

@@ -192,8 +192,8 @@ async fn drain(shared: &Shared, term: &mut Signal, int: &mut Signal) {
         }
     }
     info!(sessions = sessions(), "leaving");
-    shared.tunnel().close();
-    // The last beacon, orders and resets leave from tasks that have to run once more.
+    shared.tunnel().close().await;
+    // The last orders leave from tasks that have to run once more.
     sleep(DRAIN_POLL).await;
 }
 

@@ -80,7 +80,7 @@ fn an_agent_without_a_peer_lets_connections_go_plain() {
     let seen = serve(&lab, reply.clone());
     assert_works(&lab, &seen, &reply);
     assert_eq!(near.metric("sos_agent_accepted_total"), Some(0));
-    assert_eq!(near.metric("sos_agent_syns_total{decision=\"plain\"}"), Some(1));
+    near.wait_metric("sos_agent_syns_total{decision=\"plain\"}", |syns| syns == 1);
 }
 
 #[test]
