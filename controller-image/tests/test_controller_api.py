@@ -1,0 +1,150 @@
+"""The northbound API as a WSGI application over a live engine."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from controller_lab import TOKEN, document
+from controller_world import World
+
+from sos_controller.api import MAX_READERS, Api
+from sos_controller.app import Controller
+from sos_controller.core.commands import Notice
+from sos_controller.core.snapshot import listing
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.converge()
+    made.syn(40000)
+    return made
+
+
+@pytest.fixture
+def api(world: World) -> Api:
+    controller = Controller(world.engine)
+    controller.raw_config = json.dumps(document()).encode()
+    made = Api(controller, "2026-01-01T00:00:00Z")
+    made.token = TOKEN.encode()
+    return made
+
+
+def ask(api: Api, path: str, method: str = "GET", body: bytes = b"", token: str | None = None, query: str = "") -> tuple[int, object]:
+    said: list = []
+    environ = {
+        "PATH_INFO": path, "REQUEST_METHOD": method, "QUERY_STRING": query, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body),
+        **({"HTTP_AUTHORIZATION": f"Bearer {token}"} if token else {}),
+    }  # fmt: skip
+    data = b"".join(api(environ, lambda status, headers: said.append(status)))
+    text = data.decode()
+    return int(said[0].split()[0]), json.loads(text) if text.startswith("{") else text
+
+
+def test_status_tells_the_truth(api: Api, world: World) -> None:
+    status, said = ask(api, "/v1/status")
+    assert status == 200 and said["config"] == {"generation": 1, "hash": document()["hash"]}
+    assert [d["name"] for d in said["datapaths"]] == ["edge1", "edge2", "core1", "core2"] and all(d["connected"] for d in said["datapaths"])
+    assert [a["site"] for a in said["agents"]] == ["west", "east"] and said["links"] == 4 and said["sessions"] == 1
+    (service,) = said["services"]
+    assert (service["state"], service["sessions"]) == ("Programmed", 1) and service["needed"] == service["acknowledged"]
+    world.disconnect("core1")
+    world.tick(0.1)
+    (service,) = ask(api, "/v1/status")[1]["services"]
+    assert service["state"] == "Programmed", "over the other path"
+    assert "0003000000000003" not in service["needed"]
+
+
+def test_every_page_is_there(api: Api) -> None:
+    assert ask(api, "/healthz")[0] == 200 and ask(api, "/readyz")[0] == 200
+    topology = ask(api, "/v1/topology")[1]
+    assert len(topology["links"]) == 4 and topology["links"][0]["a"]["name"] == "p1" and topology["hosts"][0]["address"] == "10.0.0.11"
+    assert {a["sessions"] for a in ask(api, "/v1/agents")[1]["agents"]} == {0}
+    sessions = ask(api, "/v1/sessions")[1]
+    assert sessions["total"] == 1 and sessions["sessions"][0]["client"] == "10.0.0.11:40000" and sessions["sessions"][0]["state"] == "Active"
+    assert ask(api, "/v1/sessions", query="limit=0")[1] == {"sessions": [], "total": 1, "truncated": True}
+    entries = ask(api, "/v1/entries", query="dpid=0001000000000001&unknown=1")[1]["entries"]
+    assert any(e["match"].get("tcp_flags") == "0x2/0x17" and e["hardTimeout"] == 5 for e in entries)
+    assert ask(api, "/v1/config")[1] == document()
+
+
+def test_metrics_are_prometheus_text(api: Api) -> None:
+    status, text = ask(api, "/metrics")
+    assert status == 200
+    for line in ("sos_controller_sessions_open 1.0", 'sos_controller_agents{site="west"} 1.0', 'sos_controller_syns_total{outcome="begun"} 1.0'):
+        assert line in text
+    assert 'sos_controller_service_programmed{service="default/bulk"} 1.0' in text
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "query", "status"),
+    [
+        ("/nothing", "GET", "", 404),
+        ("/v1/status", "POST", "", 405),
+        ("/nothing", "POST", "", 404),
+        ("/v1/entries", "GET", "", 400),
+        ("/v1/entries", "GET", "dpid=zz", 400),
+        ("/v1/sessions", "GET", "limit=-1", 400),
+    ],
+)
+def test_errors_have_their_status(api: Api, path: str, method: str, query: str, status: int) -> None:
+    got, said = ask(api, path, method, query=query)
+    assert got == status and said["error"]["message"]
+
+
+def test_put_config_needs_the_token(api: Api) -> None:
+    body = json.dumps(document(2)).encode()
+    for token in (None, "wrong", TOKEN + "x", TOKEN[:-1]):
+        assert ask(api, "/v1/config", "PUT", body, token)[0] == 401
+    api.token = None
+    assert ask(api, "/v1/config", "PUT", body, "None")[0] == 401
+
+
+def test_put_config_takes_later_generations_only(api: Api) -> None:
+    def put(made: dict) -> tuple[int, object]:
+        return ask(api, "/v1/config", "PUT", json.dumps(made).encode(), TOKEN)
+
+    assert put(document(2)) == (200, {"generation": 2, "hash": document()["hash"], "changed": True})
+    assert put(document(2))[1]["changed"] is False
+    assert put(document(1))[0] == 409
+    assert put(document(2, services=False))[0] == 409
+    status, said = put({**document(3), "colour": "red"})
+    assert status == 400 and "colour" in said["error"]["message"]
+    made = document(3)
+    made["services"][0]["ports"][0]["first"] = 0
+    assert put(made)[1]["error"]["path"] == "services[0].ports[0].first"
+    assert ask(api, "/v1/config")[1]["generation"] == 2
+
+
+def test_without_a_configuration_it_is_not_ready() -> None:
+    from sos_controller.core.engine import Engine
+    from sos_controller.core.state import Identity
+
+    api = Api(Controller(Engine(Identity(1, 1, 1, b"k"))), "")
+    assert ask(api, "/readyz")[0] == 503 and ask(api, "/healthz")[0] == 200 and ask(api, "/v1/config")[0] == 404
+    assert ask(api, "/v1/status")[1]["services"] == [] and ask(api, "/metrics")[0] == 200
+
+
+def test_events_are_streamed_and_slow_readers_cut_off(api: Api) -> None:
+    controller = api._controller
+    environ = {"PATH_INFO": "/v1/events", "REQUEST_METHOD": "GET", "QUERY_STRING": ""}
+    streams = [api(environ, lambda *_: None) for _ in range(MAX_READERS)]
+    said: list = []
+    api(environ, lambda status, headers: said.append(status))
+    assert said[0].startswith("503")
+    for stream in streams[1:]:
+        stream.close()
+    lines = iter(streams[0])
+    assert next(lines) == b"\n"
+    controller._tell(Notice("link", {"links": 4}))
+    assert json.loads(next(lines)) == {"kind": "link", "links": 4}
+    for _ in range(2000):
+        controller._tell(Notice("link", {"links": 4}))
+    left = list(lines)
+    assert len(left) <= 1024 and not controller.listeners and api._readers == 0
+
+
+def test_lists_say_when_they_are_cut() -> None:
+    assert listing("x", [{}] * 3, 2) == {"x": [{}, {}], "truncated": True} and listing("x", [{}], 2) == {"x": [{}]}

@@ -1,0 +1,136 @@
+"""Links, paths and trees on every connected graph of up to six nodes."""
+
+from __future__ import annotations
+
+import itertools
+
+import networkx as nx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sos_controller.core import paths, topology
+from sos_controller.core.model import Location
+from sos_controller.core.topology import Link, Topology, link
+
+ATLAS = [g for g in nx.graph_atlas_g() if 2 <= len(g) <= 6 and nx.is_connected(g)]
+
+
+def links_of(g: nx.Graph) -> list[Link]:
+    ports = dict.fromkeys(g, 0)
+    found = []
+    for a, b in sorted(g.edges):
+        ports[a] += 1
+        ports[b] += 1
+        found.append(link(Location(a + 1, ports[a]), Location(b + 1, ports[b])))
+    return found
+
+
+def build(g: nx.Graph) -> nx.MultiGraph:
+    return topology.graph([n + 1 for n in g], links_of(g))
+
+
+def test_the_atlas_is_all_there() -> None:
+    assert len(ATLAS) == 142
+
+
+@pytest.mark.parametrize("size", range(2, 7))
+def test_paths_are_shortest_loop_free_and_over_live_links(size: int) -> None:
+    for g in (g for g in ATLAS if len(g) == size):
+        built, live = build(g), set(links_of(g))
+        for a, b in itertools.permutations(g, 2):
+            path = paths.shortest(built, a + 1, b + 1)
+            assert path is not None and path.dpids[0] == a + 1 and path.dpids[-1] == b + 1
+            assert len(set(path.dpids)) == len(path.dpids) and path.links <= live
+            assert len(path.steps) == nx.shortest_path_length(g, a, b) and path.cost == 10 * len(path.steps)
+            for (out, into), dpid in zip(path.steps, path.dpids, strict=False):
+                assert out.dpid == dpid and link(out, into) in live
+
+
+@pytest.mark.parametrize("size", range(2, 7))
+def test_disjoint_paths_share_no_link_and_there_is_always_a_first(size: int) -> None:
+    for g in (g for g in ATLAS if len(g) == size):
+        built = build(g)
+        for a, b in itertools.combinations(g, 2):
+            found = paths.disjoint(built, a + 1, b + 1, 3)
+            assert found and found[0] == paths.shortest(built, a + 1, b + 1)
+            assert sum(len(p.links) for p in found) == len(frozenset().union(*(p.links for p in found)))
+            assert len(found) <= nx.edge_connectivity(g, a, b)
+            assert [p.cost for p in found] == sorted(p.cost for p in found)
+
+
+def test_next_hops_lead_home_from_everywhere() -> None:
+    for g in ATLAS:
+        built = build(g)
+        ends = {end: other for found in links_of(g) for end, other in (found, found[::-1])}
+        for target in g:
+            left = paths.distances(built, target + 1)
+            for start in g:
+                here, hops = start + 1, 0
+                while (out := paths.next_hop(built, here, left)) is not None:
+                    here, hops = ends[out].dpid, hops + 1
+                assert here == target + 1 and hops == nx.shortest_path_length(g, start, target)
+
+
+def test_trees_span_without_loops() -> None:
+    for g in ATLAS:
+        tree = paths.spanning_links(links_of(g), lambda _: ())
+        spanned = nx.Graph([(f.a.dpid, f.b.dpid) for f in tree])
+        assert nx.is_tree(spanned) and len(spanned) == len(g)
+        fixed = links_of(g)[:1]
+        rest = paths.spanning_links(links_of(g)[1:], lambda _: (), fixed)
+        assert nx.is_forest(nx.Graph([(f.a.dpid, f.b.dpid) for f in [*rest, *fixed]]))
+        assert len(rest) == len(g) - 2
+
+
+@given(st.sampled_from(ATLAS), st.randoms())
+def test_the_answer_does_not_depend_on_the_order_of_the_input(g: nx.Graph, random) -> None:
+    found = links_of(g)
+    nodes = [n + 1 for n in g]
+    one = topology.graph(nodes, found)
+    random.shuffle(found)
+    random.shuffle(nodes)
+    other = topology.graph(nodes, found)
+    for a, b in itertools.combinations(sorted(nodes), 2):
+        assert paths.disjoint(one, a, b, 3) == paths.disjoint(other, a, b, 3)
+    assert paths.spanning_links(found, lambda _: ()) == paths.spanning_links(sorted(found), lambda _: ())
+
+
+def test_costs_and_parallel_links_decide() -> None:
+    cheap, dear = Link(Location(1, 5), Location(2, 5)), Link(Location(1, 1), Location(2, 1))
+    built = topology.graph([1, 2], [cheap, dear], lambda f: 1 if f == cheap else 10)
+    assert paths.shortest(built, 1, 2).links == {cheap}
+    assert [p.links for p in paths.disjoint(built, 1, 2, 5)] == [{cheap}, {dear}]
+    assert paths.shortest(built, 1, 9) is None and paths.disjoint(built, 1, 1, 2) == ()
+
+
+# -- links by probes
+
+ENDS = [Location(d, p) for d in (1, 2, 3) for p in (1, 2)]
+steps = st.lists(
+    st.tuples(st.sampled_from(["probe", "down", "gone", "wait"]), st.sampled_from(ENDS), st.sampled_from(ENDS), st.floats(0, 3)), max_size=40
+)
+
+
+@given(steps)
+def test_links_are_heard_both_ways_lately(history: list) -> None:
+    """Against a reference that keeps the whole history."""
+    seen, now, heard = Topology(), 0.0, dict[Location, tuple[Location, float]]()
+    for what, one, other, gap in history:
+        now += gap
+        if what == "probe" and one != other:
+            heard[other] = (one, now)
+            seen.observe(one, other, now)
+        elif what == "down":
+            heard = {r: h for r, h in heard.items() if one not in (r, h[0])}
+            seen.port_down(one)
+        elif what == "gone":
+            heard = {r: h for r, h in heard.items() if one.dpid not in (r.dpid, h[0].dpid)}
+            seen.datapath_down(one.dpid)
+        else:
+            heard = {r: h for r, h in heard.items() if now - h[1] <= 4}
+            seen.expire(now, 4)
+        expected = {link(r, h[0]) for r, h in heard.items() if heard.get(h[0], (None,))[0] == r}
+        assert set(seen.links()) == expected
+        assert all(seen.is_inter_switch(r) == (r in heard) for r in ENDS)
+        assert {e for d in (1, 2, 3) for e in seen.inter_switch_ports(d)} == set(heard)

@@ -1,0 +1,260 @@
+"""Laws of the small pure parts: differences, port masks, hosts, selection, replay, services, sessions."""
+
+from __future__ import annotations
+
+import pytest
+from controller_world import syn_frame
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sos_controller.core import flowtable, packets, pipeline, portmask, selection, services
+from sos_controller.core.config_model import End, Paths, PortRange, Service, Transport
+from sos_controller.core.flowtable import FlowEntry, Match, Output
+from sos_controller.core.hosts import MAX_ADDRESSES, Hosts
+from sos_controller.core.model import Location, Prefix, parse_address, parse_prefix
+from sos_controller.core.replay import CLOCK_WINDOW_MS, WINDOW, Replay
+from sos_controller.core.selection import Candidate, Loaded
+from sos_controller.core.session import FINAL, TRANSITIONS, InvalidTransitionError, Session, Trigger
+from sos_controller.core.session import State as Phase
+from sos_controller.core.setup import session_uuid
+
+OWNER = pipeline.owner(1)
+OURS, FOREIGN = OWNER[0] | 0x0200_0000, 0x534F_0001_0000_0000
+
+entries = st.builds(
+    FlowEntry, table=st.integers(0, 1), priority=st.sampled_from([0, 100]), match=st.builds(Match, in_port=st.integers(1, 3)),
+    actions=st.sampled_from([(), (Output(1),), (Output(2),)]), cookie=st.sampled_from([OURS, OURS + 1, FOREIGN]),
+)  # fmt: skip
+owned = entries.filter(lambda e: e.cookie != FOREIGN)
+
+
+@given(st.lists(owned), st.lists(entries))
+def test_diff_makes_it_so_and_leaves_foreign_entries(desired: list, installed: list) -> None:
+    want, there = flowtable.index(desired), flowtable.index(installed)
+    changes = flowtable.diff(want, there, OWNER)
+    after = flowtable.apply(there, changes)
+    assert {k: e for k, e in after.items() if e.cookie != FOREIGN} == want
+    foreign = {k: e for k, e in there.items() if e.cookie == FOREIGN and k not in want}
+    assert {k: e for k, e in after.items() if e.cookie == FOREIGN} == foreign
+    assert all(e.cookie != FOREIGN for e in changes.deletes)
+
+
+@given(st.lists(owned))
+def test_diff_of_a_table_with_itself_is_nothing(desired: list) -> None:
+    table = flowtable.index(desired)
+    assert flowtable.diff(table, table, OWNER) == flowtable.Changes((), ())
+
+
+@given(st.lists(owned), st.lists(owned), st.integers(0, 20))
+def test_replaying_changes_from_any_point_gives_the_same_table(desired: list, installed: list, offset: int) -> None:
+    changes = flowtable.diff(flowtable.index(desired), flowtable.index(installed), OWNER)
+    once = flowtable.apply(flowtable.index(installed), changes)
+    again = flowtable.apply(once, flowtable.Changes(changes.adds[offset:], changes.deletes[offset:]))
+    assert again == once
+
+
+@given(st.lists(owned), st.randoms())
+def test_order_is_canonical(desired: list, random) -> None:
+    table = flowtable.index(desired)
+    shuffled = list(table.values())
+    random.shuffle(shuffled)
+    assert flowtable.diff(flowtable.index(shuffled), {}, OWNER) == flowtable.diff(table, {}, OWNER)
+
+
+@given(st.integers(0, 65535), st.integers(0, 65535))
+def test_port_masks_cover_exactly_the_range(one: int, other: int) -> None:
+    first, last = min(one, other), max(one, other)
+    found = portmask.masks(first, last)
+    assert len(found) <= 30
+    edges = {p for p in (first - 1, first, first + 1, last - 1, last, last + 1, 0, 65535) if 0 <= p <= 65535}
+    for port in edges:
+        assert sum(port & mask == value for value, mask in found) == (1 if first <= port <= last else 0)
+    assert sum(0x10000 - mask for _, mask in found) == last - first + 1
+
+
+def test_impossible_port_ranges_are_errors() -> None:
+    for first, last in ((5, 4), (-1, 3), (0, 65536)):
+        with pytest.raises(ValueError, match="not a port range"):
+            portmask.masks(first, last)
+
+
+# -- selection
+
+candidates = st.builds(
+    Loaded,
+    st.builds(Candidate, st.integers(0, 3), st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b"x", b"y"])),
+    st.sampled_from([0.0, 0.25, 0.5]),
+)
+
+
+@given(st.lists(candidates, unique_by=lambda c: c.candidate), st.randoms())
+def test_selection_is_total_nearest_then_least_loaded_and_deterministic(listed: list, random) -> None:
+    chosen = selection.choose(listed)
+    shuffled = list(listed)
+    random.shuffle(shuffled)
+    assert selection.choose(shuffled) == chosen
+    assert (chosen is None) == (not listed)
+    if chosen is not None:
+        cost = min(c.candidate.cost for c in listed)
+        load = min(c.load for c in listed if c.candidate.cost == cost)
+        assert chosen.cost == cost and Loaded(chosen, load) in listed
+
+
+@given(st.lists(candidates, unique_by=lambda c: c.candidate, min_size=1), st.data())
+def test_more_load_never_makes_a_pair_preferred(listed: list, data) -> None:
+    index = data.draw(st.integers(0, len(listed) - 1))
+    before = selection.choose(listed)
+    heavier = [c._replace(load=c.load + 0.1) if i == index else c for i, c in enumerate(listed)]
+    after = selection.choose(heavier)
+    assert after != listed[index].candidate or before == after
+
+
+# -- replay
+
+
+@given(st.permutations(range(1, 60)))
+def test_each_sequence_is_taken_once_in_any_order(sequences: list) -> None:
+    window = Replay()
+    assert all(window.accept(7, s, 0, 0) for s in sequences)
+    assert not any(window.accept(7, s, 0, 0) for s in sequences)
+
+
+@given(st.integers(1, 10**6))
+def test_what_lies_behind_the_window_is_dropped(ahead: int) -> None:
+    window = Replay()
+    assert window.accept(7, 1, 0, 0) and window.accept(7, 1 + ahead, 0, 0)
+    assert window.accept(7, ahead, 0, 0) == (1 < ahead)
+    if ahead >= WINDOW:
+        assert not window.accept(7, 1 + ahead - WINDOW, 0, 0)
+
+
+@given(st.integers(-60_000, 60_000))
+def test_new_boots_need_a_clock_that_agrees(skew: int) -> None:
+    window = Replay()
+    window.accept(7, 5, 0, 0)
+    assert window.accept(8, 1, skew, 0) == (abs(skew) <= CLOCK_WINDOW_MS)
+    assert not window.accept(6, 100, 0, 0) and not window.accept(9, 0, 0, 0)
+
+
+# -- hosts
+
+
+@given(st.lists(st.tuples(st.integers(1, 6), st.integers(0, 40), st.integers(1, 3))))
+def test_hosts_are_where_they_were_last_heard_and_tables_agree(heard: list) -> None:
+    hosts = Hosts(limit=4)
+    last: dict[bytes, Location] = {}
+    for number, address, port in heard:
+        mac, where = bytes([2, 0, 0, 0, 0, number]), Location(1, port)
+        if mac in last or len(last) < 4:
+            changed = hosts.learn(mac, address, where, 1.0)
+            assert changed == (last.get(mac) != where)
+            last[mac] = where
+        else:
+            assert not hosts.learn(mac, address, where, 1.0)
+    assert {h.mac: h.location for h in hosts.all()} == last
+    for host in hosts.all():
+        assert len(host.addresses) <= MAX_ADDRESSES
+    for mac, where in list(last.items()):
+        hosts.forget_location(where)
+        assert hosts.by_mac(mac) is None
+    assert len(hosts) == 0 and all(hosts.by_address(a) is None for a in range(41))
+
+
+def test_group_addresses_are_no_hosts() -> None:
+    hosts = Hosts()
+    assert not hosts.learn(b"\xff" * 6, 1, Location(1, 1), 0.0) and not hosts.learn(bytes(6), 1, Location(1, 1), 0.0)
+
+
+# -- services
+
+
+def service(**changes) -> Service:
+    fields = {
+        "id": "s", "priority": 1, "mode": "Accelerate", "percent": 100, "setup": "Reactive",
+        "from_": End(site="west", prefixes=["10.0.0.0/25"]), "to": End(site="east", prefixes=["10.0.0.128/25"]),
+        "ports": [PortRange(first=22, last=22), PortRange(first=5000, last=5999)],
+        "transport": Transport(streams=0, block_bytes=0, queue_bytes=0, congestion_control="Auto"), "paths": Paths(mode="Shortest", max=1),
+    }  # fmt: skip
+    return Service(**{**fields, **changes})
+
+
+def syn(client: str, server: str, port: int) -> packets.Syn:
+    found = packets.parse_syn(syn_frame(parse_address(client), parse_address(server), 40000, port))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "port", "covered"),
+    [
+        ("10.0.0.11", "10.0.0.139", 22, True),
+        ("10.0.0.127", "10.0.0.128", 5999, True),
+        ("10.0.0.128", "10.0.0.139", 22, False),
+        ("10.0.0.11", "10.0.0.127", 22, False),
+        ("10.0.0.11", "10.0.0.139", 23, False),
+        ("10.0.0.11", "10.0.0.139", 6000, False),
+    ],
+)
+def test_policy_is_by_prefix_and_port(client: str, server: str, port: int, covered: bool) -> None:
+    policies = services.Policies([service()])
+    assert (policies.match("west", syn(client, server, port)) is not None) == covered
+    assert policies.match("east", syn(client, server, port)) is None
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(1, 65535))
+def test_punt_entries_match_exactly_what_the_policy_covers(client: int, server: int, port: int) -> None:
+    from controller_fake import matches
+
+    policy = services.Policies([service()]).by_site["west"][0]
+    frame = syn_frame(client & 0xFF | 0x0A000000, server & 0xFF | 0x0A000000, 40000, port)
+    punted = any(matches(m, 1, frame) for m in services.punt_matches(policy))
+    assert punted == policy.covers(packets.parse_syn(frame))
+
+
+def test_punts_stay_inside_their_bound() -> None:
+    many = [f"10.{i}.0.0/16" for i in range(60)]
+    ports = [PortRange(first=1 + 1000 * i, last=990 + 1000 * i) for i in range(60)]
+    policy = services.Policies([service(from_=End(site="west", prefixes=many), to=End(site="east", prefixes=many), ports=ports)]).by_site["west"][0]
+    assert len(services.punt_matches(policy)) <= services.MAX_PUNTS
+    inside = service(from_=End(site="west", prefixes=["10.0.0.0/8", "10.1.0.0/16"]))
+    assert {m.ipv4_src for m in services.punt_matches(services.Policies([inside]).by_site["west"][0])} == {(10 << 24, 0xFF000000)}
+
+
+@given(st.binary(min_size=12, max_size=12), st.integers(0, 100))
+def test_share_is_monotone(key: bytes, percent: int) -> None:
+    assert services.in_share(key, 100) and not services.in_share(key, 0)
+    assert not services.in_share(key, percent) or all(services.in_share(key, p) for p in range(percent, 101))
+
+
+def test_prefixes() -> None:
+    assert parse_prefix("10.0.0.0/25").holds(parse_address("10.0.0.127")) and str(Prefix(10 << 24, 8)) == "10.0.0.0/8"
+    assert Prefix(0, 0).holds(12345)
+    with pytest.raises(ValueError, match="host bits"):
+        parse_prefix("10.0.0.1/25")
+
+
+# -- sessions
+
+
+def test_every_state_leads_to_an_end_and_ends_lead_nowhere() -> None:
+    reach: dict[Phase, set[Phase]] = {s: {s} for s in Phase}
+    for _ in Phase:
+        for (state, _), following in TRANSITIONS.items():
+            reach[state] |= reach[following]
+    assert all(reach[s] & FINAL for s in Phase)
+    assert not any(state in FINAL for state, _ in TRANSITIONS)
+    assert reach[Phase.OBSERVED] == set(Phase)
+    assert Phase.PLAIN not in reach[Phase.ACTIVE], "what was accelerated is never continued plain"
+
+
+def test_steps_that_are_not_in_the_table_are_errors() -> None:
+    session = Session(bytes(12), bytes(16), Location(1, 1), 0.0)
+    with pytest.raises(InvalidTransitionError):
+        session.advance(Trigger.AGENT_ENDED)
+
+
+@given(st.integers(0, 2**80 - 1), st.integers(0, 2**40))
+def test_uuids_are_uuids_and_count_in_their_last_16_bits(seed: int, counter: int) -> None:
+    one, following = session_uuid(seed, counter), session_uuid(seed, counter + 1)
+    assert one != following and one[6] >> 4 == 8 and one[8] >> 6 == 2
+    assert (int.from_bytes(following[-2:], "big") - int.from_bytes(one[-2:], "big")) % 65536 == 1
