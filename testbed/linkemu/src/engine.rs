@@ -238,9 +238,10 @@ impl Engine {
         };
         for token in tokens.iter().filter(|t| **t < STOP_TOKEN) {
             let (index, end) = (*token as usize / 2, *token as usize % 2);
+            let mtu = self.ports.0[index][1 - end].mtu();
             let port = &mut self.ports.0[index][end];
             let frames = port
-                .receive(clocks, &mut self.batch)
+                .receive(clocks, mtu, &mut self.batch)
                 .map_err(|source| interface_error(port, source))?;
             let shaper = self.links[index].shaper_mut(Direction::BOTH[end]);
             for (arrival, frame) in frames {

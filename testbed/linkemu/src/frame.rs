@@ -94,12 +94,20 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// Takes a frame; `None` if it is shorter than an Ethernet header.
-    pub fn new(vnet: VnetHeader, bytes: Box<[u8]>) -> Option<Frame> {
+    /// Takes a frame that is to leave by an interface of this MTU; `None` if it is shorter than an Ethernet header.
+    ///
+    /// A super-frame whose segments would not fit the MTU is divided into such as do. Open vSwitch 3.1 makes them: it
+    /// computes the segment size without TCP options, so that the packets of a sender with timestamps (1448 bytes)
+    /// would come out twelve bytes too long.
+    pub fn new(mut vnet: VnetHeader, bytes: Box<[u8]>, mtu: usize) -> Option<Frame> {
         if bytes.len() < ETHERNET_HEADER {
             return None;
         }
-        let layout = layout(&vnet, &bytes);
+        let layout = layout(&vnet, &bytes, mtu);
+        if let Some(l) = layout.filter(|_| vnet.gso_type != GSO_NONE) {
+            vnet.gso_size = l.mss as u16;
+            vnet.hdr_len = l.payload as u16;
+        }
         Some(Frame {
             vnet,
             bytes,
@@ -204,7 +212,7 @@ fn payload_offset(bytes: &[u8], protocol: u8, l4: usize) -> Option<usize> {
 }
 
 /// What the frame divides into, if every field it depends on is consistent; `None` is always a safe answer.
-fn layout(vnet: &VnetHeader, bytes: &[u8]) -> Option<Layout> {
+fn layout(vnet: &VnetHeader, bytes: &[u8], mtu: usize) -> Option<Layout> {
     let (l3, ethertype) = network_header(bytes)?;
     let (ip, protocol, l4) = transport_header(bytes, l3, ethertype)?;
     let payload = payload_offset(bytes, protocol, l4)?;
@@ -219,7 +227,7 @@ fn layout(vnet: &VnetHeader, bytes: &[u8]) -> Option<Layout> {
     );
     let mss = match gso {
         GSO_NONE => payload_len,
-        _ => usize::from(vnet.gso_size),
+        _ => usize::from(vnet.gso_size).min(mtu.saturating_sub(payload - l3)),
     };
     let found = Layout {
         ip,

@@ -12,6 +12,8 @@ use std::os::fd::OwnedFd;
 
 /// How often an absent interface is looked for: a link fault is repaired within what a user takes for at once.
 pub const RETRY_INTERVAL: Nanos = 200 * MILLISECOND;
+/// MTU of Ethernet, as long as the interface has not told its own.
+const DEFAULT_MTU: usize = 1500;
 /// Batches read from one port before others get their turn.
 const MAX_BATCHES: usize = 8;
 
@@ -22,6 +24,7 @@ pub struct Port {
     token: u64,
     socket: Option<PacketSocket>,
     retry_at: Nanos,
+    mtu: usize,
     last_arrival: Nanos,
     drops: u64,
     /// Frames the interface refused.
@@ -58,6 +61,7 @@ impl Port {
             token,
             socket: None,
             retry_at: 0,
+            mtu: DEFAULT_MTU,
             last_arrival: 0,
             drops: 0,
             send_errors: 0,
@@ -97,8 +101,20 @@ impl Port {
         };
         let data = epoll::EventData::new_u64(self.token);
         epoll::add(poll, &socket, data, epoll::EventFlags::IN)?;
+        self.mtu = socket.mtu(&self.name)?;
         self.socket = Some(socket);
         Ok(true)
+    }
+
+    /// The interface's MTU, or what it last was.
+    pub fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// An MTU may be changed at any time; a frame that no longer fits tells.
+    fn learn_mtu(&mut self) {
+        let now = self.socket.as_ref().and_then(|s| s.mtu(&self.name).ok());
+        self.mtu = now.unwrap_or(self.mtu);
     }
 
     fn open(&self, index: libc::c_int) -> io::Result<Option<PacketSocket>> {
@@ -133,10 +149,11 @@ impl Port {
         self.drops
     }
 
-    /// Reads what has arrived. Losing the interface detaches the port and is no error.
+    /// Reads what has arrived and is to leave by an interface of that MTU. Losing the interface detaches the port and is no error.
     pub fn receive(
         &mut self,
         clocks: Clocks,
+        mtu: usize,
         batch: &mut RxBatch,
     ) -> io::Result<Vec<(Nanos, Frame)>> {
         let mut frames = Vec::new();
@@ -146,7 +163,7 @@ impl Port {
             };
             match batch.receive(socket) {
                 Ok(count) => {
-                    self.take_in(clocks, batch, &mut frames);
+                    self.take_in(clocks, mtu, batch, &mut frames);
                     if count < RxBatch::FULL {
                         break;
                     }
@@ -160,10 +177,16 @@ impl Port {
         Ok(frames)
     }
 
-    fn take_in(&mut self, clocks: Clocks, batch: &RxBatch, frames: &mut Vec<(Nanos, Frame)>) {
+    fn take_in(
+        &mut self,
+        clocks: Clocks,
+        mtu: usize,
+        batch: &RxBatch,
+        frames: &mut Vec<(Nanos, Frame)>,
+    ) {
         for received in batch.frames() {
             self.last_arrival = clocks.arrival(received.wall_ns, self.last_arrival);
-            match frame_of(&received) {
+            match frame_of(&received, mtu) {
                 Some(frame) => frames.push((self.last_arrival, frame)),
                 None => self.unreadable += 1,
             }
@@ -183,6 +206,7 @@ impl Port {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_absence(&error) => self.detach(now),
                 Err(error) if is_refusal(&error) => {
+                    self.learn_mtu();
                     self.send_errors += 1;
                     deliveries = &deliveries[1..];
                 }
@@ -210,13 +234,13 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// The frame as it was on the wire, its VLAN tag put back.
-fn frame_of(received: &Received<'_>) -> Option<Frame> {
+fn frame_of(received: &Received<'_>, mtu: usize) -> Option<Frame> {
     if received.truncated {
         return None;
     }
     let vnet = VnetHeader::decode(received.vnet);
     let Some((protocol, tag)) = received.vlan else {
-        return Frame::new(vnet, received.bytes.into());
+        return Frame::new(vnet, received.bytes.into(), mtu);
     };
     let addresses = received.bytes.get(..ETHERNET_HEADER - 2)?;
     let rest = &received.bytes[ETHERNET_HEADER - 2..];
@@ -225,5 +249,5 @@ fn frame_of(received: &Received<'_>) -> Option<Frame> {
     bytes.extend_from_slice(&protocol.to_be_bytes());
     bytes.extend_from_slice(&tag.to_be_bytes());
     bytes.extend_from_slice(rest);
-    Frame::new(vnet.shifted(4), bytes.into_boxed_slice())
+    Frame::new(vnet.shifted(4), bytes.into_boxed_slice(), mtu)
 }

@@ -315,6 +315,10 @@ impl Shaper {
 /// The run's packets as a frame of their own, so that the frame they came from can go.
 fn compacted(run: &Run) -> Option<Frame> {
     let piece = delivery::cut(&run.frame, run.first, run.count);
-    Frame::new(*piece.vnet(), piece.to_bytes().into_boxed_slice())
-        .filter(|frame| frame.packets() == run.count)
+    Frame::new(
+        *piece.vnet(),
+        piece.to_bytes().into_boxed_slice(),
+        usize::MAX,
+    )
+    .filter(|frame| frame.packets() == run.count)
 }

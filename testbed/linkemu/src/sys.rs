@@ -143,33 +143,36 @@ impl PacketSocket {
         )
     }
 
-    fn flags(
-        &self,
-        name: &str,
-        operation: libc::Ioctl,
-        request: &mut libc::ifreq,
-    ) -> io::Result<()> {
-        debug_assert!(name.len() < libc::IFNAMSIZ);
-        // SAFETY: SIOCGIFFLAGS and SIOCSIFFLAGS read and write one ifreq.
+    fn control(&self, operation: libc::Ioctl, request: &mut libc::ifreq) -> io::Result<()> {
+        // SAFETY: every operation used here reads and writes one ifreq.
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), operation, request) }).map(drop)
     }
 
     /// Whether the interface `name` is administratively up.
     pub fn is_up(&self, name: &str) -> io::Result<bool> {
         let mut request = interface_request(name)?;
-        self.flags(name, libc::SIOCGIFFLAGS, &mut request)?;
+        self.control(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: SIOCGIFFLAGS has filled this member of the union.
         let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
         Ok(flags & libc::IFF_UP != 0)
     }
 
+    /// The interface's MTU.
+    pub fn mtu(&self, name: &str) -> io::Result<usize> {
+        let mut request = interface_request(name)?;
+        self.control(libc::SIOCGIFMTU, &mut request)?;
+        // SAFETY: SIOCGIFMTU has filled this member of the union.
+        let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+        Ok(usize::try_from(mtu).unwrap_or(0))
+    }
+
     /// Stops the kernel from answering ARP on `name`: the end of a cable does not speak.
     pub fn silence_arp(&self, name: &str) -> io::Result<()> {
         let mut request = interface_request(name)?;
-        self.flags(name, libc::SIOCGIFFLAGS, &mut request)?;
+        self.control(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: SIOCGIFFLAGS has filled this member of the union; SIOCSIFFLAGS reads it.
         unsafe { request.ifr_ifru.ifru_flags |= libc::IFF_NOARP as libc::c_short };
-        self.flags(name, libc::SIOCSIFFLAGS, &mut request)
+        self.control(libc::SIOCSIFFLAGS, &mut request)
     }
 
     /// Frames the kernel dropped for want of buffer since the last call.

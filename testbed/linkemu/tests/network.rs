@@ -36,7 +36,7 @@ fn each_way_has_its_own_delay() {
 fn udp_gets_the_rate_and_no_more() {
     let world = World::new();
     let _emulator = world.emulator("rate=50mbit,delay=10ms,queue=20ms");
-    let result = world.iperf("-u -b 80M -l 1400 -t 4 --get-server-output");
+    let result = world.iperf("-u -b 80M -l 1400 -t 4 -w 2M");
     let seen = result["end"]["sum_received"]["bits_per_second"]
         .as_f64()
         .unwrap();
@@ -50,7 +50,7 @@ fn udp_gets_the_rate_and_no_more() {
 fn loss_is_what_was_set() {
     let world = World::new();
     let emulator = world.emulator("rate=100mbit,delay=2ms,queue=2mb,a2b.loss=5%");
-    let result = world.iperf("-u -b 30M -l 1400 -t 4");
+    let result = world.iperf("-u -b 30M -l 1400 -t 4 -w 2M");
     let stats = emulator.stats("a2b");
     let count = |path: &str| stats.pointer(path).unwrap().as_f64().unwrap();
     let (received, lost) = (count("/received/packets"), count("/dropped/loss"));

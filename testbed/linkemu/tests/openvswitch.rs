@@ -86,12 +86,17 @@ fn transfer(host_options: &str) -> (f64, f64) {
     let wan = Namespace::new("w");
     let _west = Switch::start(&client, CLIENT, &wan, "wa", host_options);
     let _east = Switch::start(&server, SERVER, &wan, "wb", host_options);
-    let emulator = Emulator::start(&wan, "--link A=wa,B=wb,rate=500mbit,delay=5ms");
+    // Losses cut super-frames into all kinds of pieces, single packets among them.
+    let emulator = Emulator::start(&wan, "--link A=wa,B=wb,rate=500mbit,delay=5ms,loss=1%");
     echo(&client, &server, SERVER, 40_000_000);
     for host in [&client, &server] {
         assert_eq!(host.counter("TcpInCsumErrors"), 0);
     }
     let stats = emulator.stats("a2b");
+    assert_eq!(
+        stats["dropped"]["send"], 0,
+        "pieces the outgoing interface refused"
+    );
     let per_frame = |kind: &str| {
         let count = |what: &str| stats[kind][what].as_f64().unwrap();
         count("packets") / count("frames")

@@ -142,7 +142,7 @@ proptest! {
 }
 
 fn exercise(vnet: VnetHeader, bytes: Vec<u8>) {
-    let Some(frame) = Frame::new(vnet, bytes.clone().into_boxed_slice()) else {
+    let Some(frame) = Frame::new(vnet, bytes.clone().into_boxed_slice(), 1500) else {
         assert!(bytes.len() < 14);
         return;
     };
@@ -181,6 +181,22 @@ fn a_wrong_checksum_is_delivered_as_it_is() {
     let kept = coalesce(mixed, u64::MAX);
     assert_eq!(kept.len(), 3);
     assert_eq!(kept[1].to_bytes(), bad);
+}
+
+#[test]
+fn segments_too_long_for_the_mtu_become_those_the_sender_made() {
+    let stream = Stream::tcp4(vec![7; 10 * 1448], 1448);
+    let (vnet, bytes) = stream.super_frame();
+    // As Open vSwitch 3.1 hands it on: header and segment size computed without the TCP options.
+    let overlong = VnetHeader {
+        gso_size: 1460,
+        hdr_len: 54,
+        ..vnet
+    };
+    let whole = Rc::new(Frame::new(overlong, bytes.into_boxed_slice(), 1500).unwrap());
+    assert_eq!(whole.packets(), 10);
+    assert_eq!(cut(&whole, 3, 1).to_bytes(), stream.packet(3));
+    assert_eq!(*cut(&whole, 0, 10).vnet(), vnet);
 }
 
 #[test]
@@ -223,6 +239,7 @@ fn different_flows_acknowledgements_and_options_are_kept_apart() {
         other(|s| s.ack += 1),
         other(|s| s.seq += 1),
         other(|s| s.id += 1),
+        other(|s| s.id -= 1),
         other(|s| s.options[7] += 1),
     ] {
         assert_eq!(

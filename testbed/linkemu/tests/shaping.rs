@@ -87,6 +87,10 @@ fn assert_all_accounted(shaper: &Shaper, outcome: &Outcome) {
     assert_eq!(stats.received.packets, outcome.packets + dropped);
     assert_eq!(stats.delivered.packets, outcome.packets);
     assert_eq!(
+        stats.late_max_us, 0,
+        "each was taken at the time it was due"
+    );
+    assert_eq!(
         stats.held_bytes, 0,
         "nothing may be held when nothing is on its way"
     );

@@ -184,7 +184,8 @@ pub fn ones_complement(bytes: &[u8]) -> u16 {
 }
 
 pub fn frame(parts: (VnetHeader, Vec<u8>)) -> Frame {
-    Frame::new(parts.0, parts.1.into_boxed_slice()).expect("built frames have an Ethernet header")
+    Frame::new(parts.0, parts.1.into_boxed_slice(), usize::MAX)
+        .expect("built frames have an Ethernet header")
 }
 
 /// A frame that is not IP, of exactly `len` bytes, starting with `mark` where the addresses are.
