@@ -4,8 +4,9 @@ use crate::config::{DatapathType, NodeConfig, Presence};
 use crate::observed::{Controller, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
 use crate::ovsdb::{Row, text};
 
-/// Longest wait between two attempts to reach a controller, in milliseconds: a controller that comes back shall not
-/// be waited for longer than its pod took to start. Open vSwitch's default is 8 s.
+/// Longest wait between two attempts to reach a controller, in milliseconds: one that comes back shall not be waited for
+/// longer than its pod took to start. Open vSwitch 3.1 keeps the value and still waits 1, 2, 4, 8, 8 ... s (measured on
+/// the wire); versions that act on it come back within this time.
 const MAX_BACKOFF_MS: u32 = 2_000;
 /// Silence after which Open vSwitch sends an echo request, and again before it gives up, in milliseconds.
 const INACTIVITY_PROBE_MS: u32 = 5_000;
