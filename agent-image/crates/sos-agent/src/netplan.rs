@@ -155,6 +155,9 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         wished("tcp_slow_start_after_idle", "0".to_owned()),
         wished("tcp_mtu_probing", "1".to_owned()),
         wished("tcp_max_syn_backlog", "8192".to_owned()),
+        // A client that uses its port again must not fail at our far leg, which still keeps the same port (RFC 6191).
+        wished("tcp_tw_reuse", "1".to_owned()),
+        wished("tcp_tw_reuse_delay", "100".to_owned()),
         // An accepted socket takes the DSCP of its SYN over, from where the agent copies it to the far leg.
         wished("tcp_reflect_tos", "1".to_owned()),
     ]

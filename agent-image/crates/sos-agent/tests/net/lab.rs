@@ -307,6 +307,13 @@ impl Agent {
         line.split(' ').nth(1)?.parse().ok()
     }
 
+    /// Waits until it has armed because of a peer, takes the peer away and waits until it has disarmed.
+    pub(crate) fn wait_armed_and_not(&self, peer: Self) {
+        self.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+        drop(peer);
+        self.wait_metric("sos_agent_armed_regions", |armed| armed == 0);
+    }
+
     pub(crate) fn page(&self) -> Option<String> {
         let ns = File::open(&self.metrics_ns).unwrap();
         let read = std::thread::spawn(move || -> std::io::Result<String> {

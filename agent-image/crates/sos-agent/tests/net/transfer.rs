@@ -88,8 +88,7 @@ fn an_established_plain_connection_goes_on_while_the_agent_arms() {
     let lab = Lab::new();
     let near = lab.agent(NEAR);
     // Without its agent the far namespace forwards all the same, as soon as one has run there.
-    drop(lab.agent_until_ready(FAR));
-    near.wait_metric("sos_agent_armed_regions", |armed| armed == 0);
+    near.wait_armed_and_not(lab.agent(FAR));
     let (ready, listening) = std::sync::mpsc::channel();
     let server = lab.start("server", move || {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap();

@@ -100,6 +100,7 @@ fn exchange(mut stream: TcpStream, request: &[u8]) -> std::io::Result<Got> {
 /// As [`fetch`], from a given port.
 pub(crate) fn fetch_from(port: u16, request: &[u8]) -> std::io::Result<Got> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
     socket.bind(&SocketAddr::from((CLIENT, port)).into())?;
     socket.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into())?;
     exchange(socket.into(), request)

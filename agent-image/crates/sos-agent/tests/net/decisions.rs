@@ -1,0 +1,131 @@
+//! What nft decides about a client's first packet.
+
+use std::io::{Read as _, Write as _};
+use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use crate::lab::{CLIENT, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
+use crate::wire::{digest, fetch, fetch_from, serve};
+
+#[test]
+fn a_syn_that_went_plain_stays_plain_when_it_is_repeated() {
+    let lab = Lab::new();
+    let near = lab.agent_until_ready(NEAR);
+    // Without its agent the far namespace forwards all the same, once one has run there.
+    near.wait_armed_and_not(lab.agent(FAR));
+    let seen = serve(&lab, b"reply".to_vec());
+    // The server does not hear the first SYN; the client will repeat it after a second and more.
+    lab.ip("sw", "link set p-server down");
+    let client = lab.start("client", || fetch(b"request"));
+    near.wait_metric("sos_agent_syns_total{decision=\"plain\"}", |syns| syns >= 1);
+    let far = lab.agent(FAR);
+    near.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+    near.wait_metric("sos_agent_syns_total{decision=\"plain_again\"}", |syns| syns >= 1);
+    lab.ip("sw", "link set p-server up");
+    let got = client.join().unwrap().unwrap();
+    assert_eq!((got.error, got.digest), (None, digest(b"reply")));
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client, got.from);
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(0));
+    assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(0));
+}
+
+/// A bare SYN with options, sent as it is. nft decides before anybody looks at the checksum.
+fn send_syn(port: u16, options: &[u8]) {
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).unwrap();
+    let mut segment = Vec::new();
+    segment.extend_from_slice(&port.to_be_bytes());
+    segment.extend_from_slice(&SERVICE_PORT.to_be_bytes());
+    segment.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0]);
+    let words = u8::try_from(5 + options.len() / 4).unwrap();
+    segment.extend_from_slice(&[words << 4, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend_from_slice(options);
+    socket.send_to(&segment, &SocketAddr::from((SERVER, 0)).into()).unwrap();
+}
+
+#[test]
+fn syns_with_options_that_a_relay_would_break_go_plain() {
+    let md5 = [&[19, 18][..], &[0; 16], &[1, 1]].concat();
+    let ao = [&[29, 16][..], &[0; 14]].concat();
+    let mptcp = [30, 4, 0, 1];
+    let timestamps = [8, 10, 0, 0, 0, 1, 0, 0, 0, 0, 1, 1];
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    lab.at("client", move || {
+        send_syn(40_001, &md5);
+        send_syn(40_002, &ao);
+        send_syn(40_003, &mptcp);
+        send_syn(40_004, &timestamps);
+        send_syn(40_005, &[]);
+    });
+    near.wait_metric("sos_agent_syns_total{decision=\"plain_options\"}", |syns| syns == 3);
+    near.wait_metric("sos_agent_syns_total{decision=\"accelerated\"}", |syns| syns == 2);
+}
+
+#[test]
+fn clients_outside_the_service_go_plain() {
+    const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 200);
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    lab.ip("client", &format!("address add {OTHER}/24 dev eth0"));
+    lab.ip("server", &format!("neigh replace {OTHER} lladdr 02:53:00:00:00:11 dev eth0 nud permanent"));
+    let seen = serve(&lab, b"reply".to_vec());
+    lab.at("client", || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((OTHER, 0)).into()).unwrap();
+        socket.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into()).unwrap();
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = [MaybeUninit::uninit(); 16];
+        assert_eq!(socket.recv(&mut reply).unwrap(), 5);
+    });
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client.ip(), OTHER);
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(0));
+}
+
+#[test]
+fn dscp_is_carried_to_the_server() {
+    const EXPEDITED: u32 = 46 << 2;
+    let lab = Lab::new();
+    let (_near, far) = lab.agents();
+    // So that the server's socket shows what the SYN carried.
+    sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_reflect_tos=1", lab.ns("server")));
+    let (ready, listening) = std::sync::mpsc::channel();
+    let server = lab.start("server", move || {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap();
+        ready.send(()).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0; 5]).unwrap();
+        SockRef::from(&stream).tos_v4().unwrap()
+    });
+    listening.recv().unwrap();
+    let _stream = lab.at("client", || {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.set_tos_v4(EXPEDITED).unwrap();
+        socket.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into()).unwrap();
+        let mut stream = std::net::TcpStream::from(socket);
+        stream.write_all(b"hello").unwrap();
+        stream
+    });
+    assert_eq!(server.join().unwrap(), EXPEDITED);
+    assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
+}
+
+#[test]
+fn a_client_may_use_the_same_port_again() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    let _seen = serve(&lab, b"reply".to_vec());
+    // The client ends first, so its own kernel keeps the port for a while; this lets it go as early as RFC 6191 allows.
+    sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_tw_reuse=1", lab.ns("client")));
+    for round in 1..=3 {
+        let mut got = None;
+        eventually("the client's port is free again", || {
+            got = lab.at("client", || fetch_from(41_000, b"request")).ok();
+            got.is_some()
+        });
+        let got = got.unwrap();
+        assert_eq!((got.error, got.digest, got.from), (None, digest(b"reply"), (CLIENT, 41_000).into()));
+        assert_eq!(near.metric("sos_agent_accepted_total"), Some(round));
+    }
+}
