@@ -355,6 +355,10 @@ def test_pods_are_annotated_once_their_config_map_is_in_place() -> None:
     annotated = pod_on("a")
     annotated["metadata"]["annotations"] = {desired.CONFIG_ANNOTATION: "new"}
     assert desired.pokes(world.Seen(pods=(annotated,)), hashes, frozenset()) == []
+    controller = pod_on("b")
+    controller["metadata"] |= {"ownerReferences": [{"kind": "ReplicaSet", "name": "x"}], "labels": {"sos.network/controller": "default"}}
+    ((_, patch),) = desired.pokes(world.Seen(pods=(controller,)), {("sos-controller-default", ""): "keys"}, frozenset())
+    assert patch["metadata"]["annotations"] == {desired.CONFIG_ANNOTATION: "keys"}
 
 
 def own(kind: str = "SosService", **status: Any) -> dict[str, Any]:

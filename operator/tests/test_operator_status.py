@@ -146,7 +146,8 @@ def test_missing_datapaths_and_agents_are_named() -> None:
     found = the("SosSite", "west", situation(view(status=away)))
     assert says(found) == ("False", "NotConnected")
     (verdict,) = [v for v in found.verdicts if v.type == "DatapathsConnected"]
-    assert EDGES[0] in verdict.message
+    assert f"missing: edge1 ({EDGES[0]})" in verdict.message
+    assert any(v.message == "0 of 1 agents; missing: edge1" for v in found.verdicts)
     assert says(found, "AgentsRegistered") == ("False", "NotRegistered")
     assert says(the("SosController", "default", situation(view(status=away)))) == ("True", "Available"), "the controller is not to blame"
     assert the("SosController", "default", situation(view(status=away))).fields["datapaths"] == "3/4"

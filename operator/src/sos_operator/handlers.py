@@ -12,9 +12,12 @@ from typing import Any
 
 import kopf
 
-from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, SECRET, Kind
+from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, SECRET, Kind
 from sos_operator.core.options import Settings
 from sos_operator.wake import WakeQueue
+
+# Given, because kopf would otherwise ask who runs the process, and a container's user has no name.
+IDENTITY: Any = FIELD_MANAGER
 
 # A changed Secret is noticed at the next resync: watching Secrets would hold all of them in memory for nothing.
 WATCHED_CHILDREN = tuple(kind for kind in (*CHILD_KINDS, POD) if kind is not SECRET)
@@ -26,7 +29,9 @@ def watch_tasks(queue: WakeQueue, settings: Settings, stop: asyncio.Event, missi
     near = _registry(queue, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
     return [
         asyncio.create_task(
-            kopf.operator(registry=wide, settings=_settings(select=()), clusterwide=True, standalone=True, stop_flag=stop),
+            kopf.operator(
+                registry=wide, settings=_settings(select=()), clusterwide=True, standalone=True, stop_flag=stop, identity=IDENTITY
+            ),
             name="watch-cluster",
         ),
         asyncio.create_task(
@@ -36,6 +41,7 @@ def watch_tasks(queue: WakeQueue, settings: Settings, stop: asyncio.Event, missi
                 namespaces=[settings.namespace],
                 standalone=True,
                 stop_flag=stop,
+                identity=IDENTITY,
             ),
             name="watch-children",
         ),

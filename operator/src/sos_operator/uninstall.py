@@ -166,7 +166,8 @@ async def _sign_off(parts: Parts) -> None:
             patch = desired.finalizer_patch(obj, wanted=False)
             if patch:
                 obj["metadata"] |= {"resourceVersion": (await parts.cluster.merge(obj, patch))["metadata"]["resourceVersion"]}
-        write = plan_write(obj, Report({}, (verdict,)), stamp, 0.0)
+        told = {key: value for key, value in (obj.get("status") or {}).items() if key in ("from", "to", "ports")}
+        write = plan_write(obj, Report(told, (verdict,)), stamp, 0.0)
         if write:
             try:
                 await parts.cluster.apply_status(obj, write.status)

@@ -94,24 +94,46 @@ def _names(names: Iterable[str]) -> str:
     return ", ".join(listed[:NAMED_MAX]) + (f" and {rest} more" if rest > 0 else "")
 
 
-def _known_to_all(
-    type_: str, wanted: frozenset[str], views: list[ControllerView], have: str, words: tuple[str, str, str]
-) -> tuple[Verdict, int]:
-    """Whether every controller knows all of `wanted` (`have` names the view's method), and how many all of them know.
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What every controller should know, with words for it."""
 
-    `words` are the reasons for "all", "not all" and the noun for messages.
-    """
-    good, bad, noun = words
+    type: str
+    names: Mapping[str, str]
+    """Id -> name to show."""
+    method: str
+    """Name of the view's method that lists the ids it knows."""
+    good: str
+    bad: str
+    noun: str
+
+
+def _datapaths(ids: Iterable[str], situation: Situation) -> _Expected:
+    known = {doc["bridge"]["datapathId"]: node for node, doc in situation.compiled.nodes.items()}
+    names = {id_: f"{known[id_]} ({id_})" if id_ in known else id_ for id_ in ids}
+    return _Expected("DatapathsConnected", names, "connected", "Connected", "NotConnected", "datapaths")
+
+
+def _agents(type_: str, ids: Iterable[str], situation: Situation) -> _Expected:
+    known = {doc["agentId"]: node for (_, node), doc in situation.compiled.agents.items()}
+    return _Expected(type_, {id_: known.get(id_, id_) for id_ in ids}, "agents", "Registered", "NotRegistered", "agents")
+
+
+def _known_to_all(expected: _Expected, views: list[ControllerView]) -> tuple[Verdict, int]:
+    """Whether every controller knows all that is expected, and how many of it all of them know."""
+    wanted = frozenset(expected.names)
     asked = [view for view in views if view.asked]
-    known = wanted.intersection(*[getattr(view, have)() for view in asked]) if asked else frozenset()
+    known = wanted.intersection(*[getattr(view, expected.method)() for view in asked]) if asked else frozenset()
     lost = [view for view in asked if not view.reachable]
     if lost:
-        return Verdict(type_, "Unknown", "ControllerUnreachable", _unreachable(lost[0])), len(known)
+        return Verdict(expected.type, "Unknown", "ControllerUnreachable", _unreachable(lost[0])), len(known)
     if not asked:
-        return Verdict(type_, "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0
+        return Verdict(expected.type, "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0
     if known == wanted:
-        return Verdict(type_, "True", good, f"{len(wanted)} {noun}"), len(known)
-    return Verdict(type_, "False", bad, f"{len(known)} of {len(wanted)} {noun}; missing: {_names(wanted - known)}"), len(known)
+        return Verdict(expected.type, "True", expected.good, f"{len(wanted)} {expected.noun}"), len(known)
+    missing = _names(expected.names[id_] for id_ in wanted - known)
+    message = f"{len(known)} of {len(wanted)} {expected.noun}; missing: {missing}"
+    return Verdict(expected.type, "False", expected.bad, message), len(known)
 
 
 # --- SosSite ---------------------------------------------------------------------------------------------------------
@@ -127,12 +149,8 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
     states = {node: situation.node_state(daemon_set, node) for node in facts.nodes}
     views = situation.controllers(facts.controllers)
     bridges = _bridges(obj, states, situation.apply_errors.get((SITE.kind, name)))
-    datapaths, connected = _known_to_all(
-        "DatapathsConnected", frozenset(facts.dpids), views, "connected", ("Connected", "NotConnected", "datapaths")
-    )
-    agents, registered = _known_to_all(
-        "AgentsRegistered", frozenset(facts.agents), views, "agents", ("Registered", "NotRegistered", "agents")
-    )
+    datapaths, connected = _known_to_all(_datapaths(facts.dpids, situation), views)
+    agents, registered = _known_to_all(_agents("AgentsRegistered", facts.agents, situation), views)
     if not facts.agents:
         agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
     ready = sum(state.state == "Ready" for state in states.values())
@@ -199,11 +217,8 @@ def _agent(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Repor
     states = {node: pod_state(situation.pod(naming.agent(PREFIX, name, doc["site"]["name"]), node)) for node, doc in wanted.items()}
     deployed = _deployed(sets, states, situation, situation.apply_errors.get((AGENT.kind, name)))
     controllers = {c for site in facts.sites for c in _site_controllers(site, situation)}
-    ids = frozenset(facts.agents)
-    registered, count = _known_to_all(
-        "Registered", ids, situation.controllers(controllers), "agents", ("Registered", "NotRegistered", "agents")
-    )
-    if not ids:
+    registered, count = _known_to_all(_agents("Registered", facts.agents, situation), situation.controllers(controllers))
+    if not facts.agents:
         registered = Verdict("Registered", "False", "NoAgents", "there are no agents to register")
     fields = {
         "sites": ",".join(facts.sites)[:1024],
@@ -245,10 +260,9 @@ def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> 
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
     view = situation.controllers([name])[0]
-    expected = frozenset(facts.dpids)
     available = _available(obj, view, situation)
-    datapaths, connected = _known_to_all("DatapathsConnected", expected, [view], "connected", ("Connected", "NotConnected", "datapaths"))
-    fields: dict[str, Any] = number | {"datapaths": f"{connected}/{len(expected)}"}
+    datapaths, connected = _known_to_all(_datapaths(facts.dpids, situation), [view])
+    fields: dict[str, Any] = number | {"datapaths": f"{connected}/{len(facts.dpids)}"}
     endpoints = _endpoints(obj, situation)
     if endpoints:
         fields["endpoints"] = endpoints
