@@ -153,6 +153,18 @@ impl Frame {
         }
     }
 
+    /// Whether it is a super-frame inside a tunnel. The virtio-net header cannot say so, and the kernel takes no such
+    /// frame back.
+    pub fn is_tunnelled(&self) -> bool {
+        let outer = || {
+            let (l3, ethertype) = network_header(&self.bytes)?;
+            let (_, _, l4) = transport_header(&self.bytes, l3, ethertype)?;
+            Some(l4)
+        };
+        self.vnet.gso_type != GSO_NONE
+            && outer().is_some_and(|l4| usize::from(self.vnet.csum_start) > l4)
+    }
+
     /// Whether its transport checksum may be replaced: left to complete, verified by someone, or right when computed.
     pub fn checksum_is_good(&self) -> bool {
         let trusted = self.vnet.flags & (crate::vnet::NEEDS_CSUM | crate::vnet::DATA_VALID) != 0;

@@ -169,12 +169,24 @@ impl Port {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.unreadable += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.note_tunnel(),
                 Err(error) if is_absence(&error) => self.detach(clocks.now),
                 Err(error) => return Err(error),
             }
         }
         Ok(frames)
+    }
+
+    /// Counts a frame that cannot be handed on, and says once what to do about it.
+    fn note_tunnel(&mut self) {
+        if self.unreadable == 0 {
+            eprintln!(
+                "sos-linkemu: warning: {}: frames with tunnel offload are lost; on the interface they are sent from: \
+                 ethtool -K IF tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off",
+                self.name
+            );
+        }
+        self.unreadable += 1;
     }
 
     fn take_in(
@@ -187,6 +199,7 @@ impl Port {
         for received in batch.frames() {
             self.last_arrival = clocks.arrival(received.wall_ns, self.last_arrival);
             match frame_of(&received, mtu) {
+                Some(frame) if frame.is_tunnelled() => self.note_tunnel(),
                 Some(frame) => frames.push((self.last_arrival, frame)),
                 None => self.unreadable += 1,
             }

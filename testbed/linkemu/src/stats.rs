@@ -35,7 +35,7 @@ pub struct Dropped {
     pub memory: u64,
     /// Frames the kernel dropped because this process did not read in time: the emulation was not faithful.
     pub socket: u64,
-    /// Frames the kernel could not express with a virtio-net header (tunnel offload), or longer than 64 KiB.
+    /// Super-frames inside a tunnel, which a virtio-net header cannot express, and frames longer than 64 KiB.
     pub unreadable: u64,
     /// Frames the outgoing interface refused (longer than its MTU, full, or down).
     pub send: u64,

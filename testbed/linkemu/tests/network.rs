@@ -139,6 +139,36 @@ fn segments_of_a_host_without_offload_are_joined_unless_told_not_to() {
 }
 
 #[test]
+fn tunnel_offload_is_counted_and_works_when_off() {
+    let world = World::new();
+    for (host, own, peer) in [(&world.client, 1, SERVER), (&world.server, 2, CLIENT)] {
+        let name = &host.0;
+        run(&format!(
+            "ip -n {name} link add vx0 type vxlan id 5 remote {peer} dstport 4789 dev eth0 && \
+             ip -n {name} addr add 10.98.0.{own}/24 dev vx0 && ip -n {name} link set vx0 up"
+        ));
+    }
+    let emulator = world.emulator("rate=500mbit,delay=1ms");
+    let unreadable = || {
+        emulator.stats("a2b")["dropped"]["unreadable"]
+            .as_u64()
+            .unwrap()
+    };
+    world.echo("10.98.0.2", 20_000);
+    let counted = unreadable();
+    assert!(
+        counted > 0,
+        "this kernel no longer offloads tunnels over veth"
+    );
+    for host in [&world.client, &world.server] {
+        host.run("ethtool -K eth0 tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off");
+    }
+    world.echo("10.98.0.2", 20_000_000);
+    assert_eq!(unreadable(), counted);
+    assert_eq!(emulator.stats("a2b")["dropped"]["send"], 0);
+}
+
+#[test]
 fn a_link_goes_down_and_up_by_the_control_socket() {
     let world = World::new();
     let emulator = world.emulator("name=wan,rate=100mbit,delay=1ms");
