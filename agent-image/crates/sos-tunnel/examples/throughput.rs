@@ -222,7 +222,7 @@ fn send(mut to: StdStream, bytes: u64, mbps: u64) -> std::io::Result<()> {
         let due =
             if mbps == 0 { bytes } else { (begun.elapsed().as_secs_f64() * mbps as f64 * 125_000.0) as u64 };
         let n = due.min(bytes).saturating_sub(sent).min(block.len() as u64);
-        if n == 0 {
+        if n < (block.len() as u64).min(bytes - sent) {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         }

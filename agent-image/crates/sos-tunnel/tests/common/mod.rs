@@ -1,0 +1,230 @@
+//! Two agents on loopback, hosts on both sides, and streams that can be cut.
+#![allow(dead_code, clippy::unwrap_used, missing_docs)]
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use socket2::{SockRef, Socket};
+use sos_tunnel::*;
+use sos_wire::{AgentId, BootId, EndReason, Key, KeyId, RefuseReason, SessionUuid, SiteId};
+use tokio::net::{TcpListener, TcpStream};
+
+pub(crate) const NEAR: AgentId = AgentId([1; 16]);
+pub(crate) const FAR: AgentId = AgentId([2; 16]);
+/// No test waits longer for anything; it is never what a test measures.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("it happens at all")
+}
+
+pub(crate) struct TestKeys(pub(crate) [u8; 32]);
+
+impl Keys for TestKeys {
+    fn newest(&self, _: SiteId) -> Option<(KeyId, Key)> {
+        Some((KeyId::new(1).unwrap(), Key::new(self.0)))
+    }
+
+    fn find(&self, _: SiteId, id: KeyId) -> Option<Key> {
+        (id.as_u16() == 1).then(|| Key::new(self.0))
+    }
+}
+
+/// Dials like the real thing, and can cut what it dialed.
+#[derive(Default)]
+pub(crate) struct Cuttable {
+    sockets: Mutex<Vec<Socket>>,
+    pub(crate) refuses: AtomicBool,
+}
+
+impl Cuttable {
+    /// Cuts the first `n` streams that stand.
+    pub(crate) fn cut(&self, n: usize) {
+        let mut sockets = self.sockets.lock().unwrap();
+        let n = n.min(sockets.len());
+        for socket in sockets.drain(..n) {
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+pub(crate) struct Dial(pub(crate) Arc<Cuttable>);
+
+impl Sockets for Dial {
+    fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<std::io::Result<TcpStream>> {
+        let cuttable = Arc::clone(&self.0);
+        let dialing = PlainSockets.dial(to, label);
+        Box::pin(async move {
+            if cuttable.refuses.load(Ordering::SeqCst) {
+                return Err(std::io::ErrorKind::ConnectionRefused.into());
+            }
+            let socket = dialing.await?;
+            cuttable.sockets.lock().unwrap().push(SockRef::from(&socket).try_clone()?);
+            Ok(socket)
+        })
+    }
+
+    fn accepted(&self, socket: &TcpStream, label: u8) -> std::io::Result<()> {
+        PlainSockets.accepted(socket, label)
+    }
+}
+
+#[derive(Default)]
+pub(crate) struct Servers {
+    pub(crate) ended: Mutex<Vec<(OpenInfo, SessionEnd)>>,
+}
+
+pub(crate) struct Connect(pub(crate) Arc<Servers>);
+
+impl EgressHandler for Connect {
+    fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
+        Box::pin(async move {
+            let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
+            Ok(Egress { host, labels: Labels::ALL })
+        })
+    }
+
+    fn ended(&self, info: &OpenInfo, end: SessionEnd) {
+        self.0.ended.lock().unwrap().push((*info, end));
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Setup {
+    pub(crate) streams: usize,
+    pub(crate) limits: Limits,
+    pub(crate) timing: Timing,
+    pub(crate) near_key: [u8; 32],
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        let timing = Timing { backoff_max: Duration::from_millis(500), ..Timing::default() };
+        Self { streams: 4, limits: Limits::default(), timing, near_key: [7; 32] }
+    }
+}
+
+pub(crate) struct Net {
+    pub(crate) near: Tunnel,
+    pub(crate) far: Tunnel,
+    pub(crate) cuttable: Arc<Cuttable>,
+    pub(crate) servers: Arc<Servers>,
+    pub(crate) stream_address: SocketAddr,
+    sessions: AtomicU64,
+}
+
+pub(crate) fn tunnel(
+    setup: &Setup,
+    agent: AgentId,
+    boot: u64,
+    cuttable: &Arc<Cuttable>,
+    servers: &Arc<Servers>,
+) -> Tunnel {
+    let key = if agent == NEAR { setup.near_key } else { [7; 32] };
+    Tunnel::start(TunnelConfig {
+        agent,
+        boot: BootId(boot),
+        site: SiteId(u16::from(agent.0[0])),
+        limits: setup.limits,
+        timing: setup.timing,
+        keys: Arc::new(TestKeys(key)),
+        sockets: Arc::new(Dial(Arc::clone(cuttable))),
+        egress: Arc::new(Connect(Arc::clone(servers))),
+    })
+}
+
+pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
+    PeerConfig {
+        agent,
+        site: SiteId(u16::from(agent.0[0])),
+        address: Ipv4Addr::LOCALHOST,
+        first_stream_port: port,
+        streams: BTreeMap::from([(0, streams)]),
+    }
+}
+
+impl Net {
+    /// Two agents; does not wait for their streams.
+    pub(crate) async fn unconnected(setup: Setup) -> Self {
+        let (cuttable, servers) = (Arc::<Cuttable>::default(), Arc::<Servers>::default());
+        let near = tunnel(&setup, NEAR, 1, &cuttable, &servers);
+        let far = tunnel(&setup, FAR, 1, &cuttable, &servers);
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let stream_address = listener.local_addr().unwrap();
+        far.set_peers(vec![peer(NEAR, 1, setup.streams)]);
+        near.set_peers(vec![peer(FAR, stream_address.port(), setup.streams)]);
+        let acceptor = far.clone();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                acceptor.accept_stream(socket, 0);
+            }
+        });
+        Self { near, far, cuttable, servers, stream_address, sessions: AtomicU64::new(0) }
+    }
+
+    pub(crate) async fn new(setup: Setup) -> Self {
+        let net = Self::unconnected(setup).await;
+        net.wait_for_streams(setup.streams as u64).await;
+        net
+    }
+
+    pub(crate) async fn wait_for_streams(&self, n: u64) {
+        until(|| self.near.stats().streams >= n && self.far.stats().streams >= n).await;
+    }
+
+    /// A client whose connection is carried to `server`.
+    pub(crate) async fn connect(
+        &self,
+        server: SocketAddr,
+    ) -> (TcpStream, Result<SessionHandle, RefuseReason>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (host, from) = listener.accept().await.unwrap();
+        let (SocketAddr::V4(from), SocketAddr::V4(server)) = (from, server) else { panic!("IPv4 only") };
+        let number = self.sessions.fetch_add(1, Ordering::SeqCst);
+        let request = OpenRequest {
+            session: SessionUuid(u128::from(number).to_be_bytes()),
+            peer: FAR,
+            client: from,
+            server,
+            dscp: 0,
+            block_bytes: 0,
+            labels: Labels::ALL,
+        };
+        (client, self.near.open(request, host))
+    }
+
+    /// A connection through both agents, as its two ends see it.
+    pub(crate) async fn pair(&self) -> (TcpStream, TcpStream, SessionHandle) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (client, session) = self.connect(listener.local_addr().unwrap()).await;
+        let (server, _) = soon(listener.accept()).await.unwrap();
+        (client, server, session.unwrap())
+    }
+
+    pub(crate) async fn nothing_left(&self) {
+        until(|| {
+            let (near, far) = (self.near.stats(), self.far.stats());
+            near.sessions == 0 && far.sessions == 0 && near.memory_reserved == 0 && far.memory_reserved == 0
+        })
+        .await;
+    }
+}
+
+/// Polls a condition that other tasks bring about.
+pub(crate) async fn until(condition: impl Fn() -> bool) {
+    soon(async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    })
+    .await;
+}
+
+/// Bytes that tell their own position.
+pub(crate) fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ (i >> 16)) as u8).collect()
+}

@@ -1,0 +1,260 @@
+//! Connections through a pair of agents over real sockets: both ends see what plain TCP would have shown them.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::io::ErrorKind;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use common::*;
+use socket2::SockRef;
+use sos_tunnel::{Limits, Tunnel};
+use sos_wire::{EndReason, RefuseReason};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+const BULK: usize = if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 };
+
+async fn read_all(socket: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    soon(socket.read_to_end(&mut bytes)).await.unwrap();
+    bytes
+}
+
+async fn sees_reset(socket: &mut TcpStream) {
+    let error = soon(socket.read_to_end(&mut Vec::new())).await.expect_err("a reset, not an end");
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+}
+
+fn reset(socket: TcpStream) {
+    SockRef::from(&socket).set_linger(Some(Duration::ZERO)).unwrap();
+    drop(socket);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bulk_arrives_whole_in_both_directions_at_once() {
+    let net = Net::new(Setup::default()).await;
+    let (client, server, session) = net.pair().await;
+    let data = pattern(BULK);
+    let (mut client_read, mut client_write) = client.into_split();
+    let (mut server_read, mut server_write) = server.into_split();
+    let up = async {
+        client_write.write_all(&data).await.unwrap();
+        client_write.shutdown().await.unwrap();
+    };
+    let down = async {
+        server_write.write_all(&data).await.unwrap();
+        server_write.shutdown().await.unwrap();
+    };
+    let (mut at_client, mut at_server) = (Vec::with_capacity(BULK), Vec::with_capacity(BULK));
+    let (_, _, a, b) = tokio::time::timeout(PATIENCE * 4, async {
+        tokio::join!(
+            up,
+            down,
+            client_read.read_to_end(&mut at_client),
+            server_read.read_to_end(&mut at_server)
+        )
+    })
+    .await
+    .unwrap();
+    assert_eq!((a.unwrap(), b.unwrap()), (BULK, BULK));
+    assert!(at_client == data && at_server == data);
+    let end = soon(session).await;
+    assert_eq!((end.reason, end.bytes_up, end.bytes_down), (EndReason::Finished, BULK as u64, BULK as u64));
+    net.nothing_left().await;
+    let stats = net.near.stats();
+    assert_eq!((stats.bytes_sent_total, stats.bytes_received_total), (BULK as u64, BULK as u64));
+    let ended = net.servers.ended.lock().unwrap();
+    assert_eq!((ended.len(), ended[0].1.reason, ended[0].1.bytes_up), (1, EndReason::Finished, BULK as u64));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hundred_connections_at_one_instant() {
+    let net = Net::new(Setup::default()).await;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut socket, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut read, mut write) = socket.split();
+                let _ = tokio::io::copy(&mut read, &mut write).await;
+                let _ = write.shutdown().await;
+            });
+        }
+    });
+    let mut clients = Vec::new();
+    for i in 0..100usize {
+        let (mut client, session) = net.connect(address).await;
+        clients.push(tokio::spawn(async move {
+            let data = pattern(1000 + i * 977);
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+            assert!(read_all(&mut client).await == data);
+            assert_eq!(soon(session.unwrap()).await.reason, EndReason::Finished);
+        }));
+    }
+    for client in clients {
+        client.await.unwrap();
+    }
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn each_direction_ends_by_itself() {
+    let net = Net::new(Setup::default()).await;
+    let (mut client, mut server, session) = net.pair().await;
+    client.write_all(b"request").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut server).await, b"request", "the server sees the end");
+    server.write_all(b"late reply").await.unwrap();
+    drop(server);
+    assert_eq!(read_all(&mut client).await, b"late reply");
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+
+    let (mut client, mut server, session) = net.pair().await;
+    server.write_all(b"greeting").await.unwrap();
+    server.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut client).await, b"greeting", "the server may end first, and speak first");
+    client.write_all(b"thanks").await.unwrap();
+    drop(client);
+    assert_eq!(read_all(&mut server).await, b"thanks");
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn resets_are_passed_on_as_resets() {
+    let net = Net::new(Setup::default()).await;
+    let (client, mut server, session) = net.pair().await;
+    reset(client);
+    sees_reset(&mut server).await;
+    assert_eq!(soon(session).await.reason, EndReason::ClientReset);
+
+    let (mut client, mut server, session) = net.pair().await;
+    // Or the far agent may still be connecting, and be refused.
+    client.write_all(b"x").await.unwrap();
+    soon(server.read_exact(&mut [0])).await.unwrap();
+    reset(server);
+    sees_reset(&mut client).await;
+    assert_eq!(soon(session).await.reason, EndReason::ServerReset);
+
+    let (mut client, mut server, session) = net.pair().await;
+    session.abort(EndReason::InternalLimit);
+    sees_reset(&mut client).await;
+    sees_reset(&mut server).await;
+    assert_eq!(soon(session).await.reason, EndReason::InternalLimit);
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_reset_is_noticed_while_the_other_side_reads_nothing() {
+    let net = Net::new(Setup::default()).await;
+    let (client, mut server, session) = net.pair().await;
+    let block = vec![1; 1 << 20];
+    // Until nothing more fits anywhere on the way.
+    while let Ok(written) = tokio::time::timeout(Duration::from_millis(500), client.writable()).await {
+        written.unwrap();
+        let _ = client.try_write(&block);
+    }
+    reset(client);
+    assert_eq!(soon(session).await.reason, EndReason::ClientReset);
+    sees_reset(&mut server).await;
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_resets_the_client() {
+    let net = Net::new(Setup::default()).await;
+    let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
+    let (mut client, session) = net.connect(closed).await;
+    sees_reset(&mut client).await;
+    assert_eq!(soon(session.unwrap()).await.reason, EndReason::ServerRefused);
+    net.nothing_left().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_reader_stops_only_itself() {
+    let net = Net::new(Setup::default()).await;
+    let (mut slow_client, slow_server, _slow) = net.pair().await;
+    let writer = tokio::spawn(async move {
+        let block = vec![1; 1 << 20];
+        while slow_client.write_all(&block).await.is_ok() {}
+    });
+    // It is stopped by its own credit, whatever the kernel's buffers take.
+    until(|| net.near.stats().credit_stalls_total > 0).await;
+    let (mut client, mut server, session) = net.pair().await;
+    let data = pattern(8 << 20);
+    let (sent, received) = tokio::join!(
+        async {
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+            true
+        },
+        read_all(&mut server)
+    );
+    assert!(sent && received == data);
+    drop((server, client));
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+    reset(slow_server);
+    soon(writer).await.unwrap();
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn limits_refuse_and_reset_and_hold() {
+    let limits = Limits { sessions: 2, ..Limits::default() };
+    let net = Net::new(Setup { limits, ..Setup::default() }).await;
+    let (_c1, _s1, _h1) = net.pair().await;
+    let (_c2, _s2, _h2) = net.pair().await;
+    let (mut client, refused) = net.connect("127.0.0.1:9".parse().unwrap()).await;
+    assert_eq!(refused.unwrap_err(), RefuseReason::SessionLimit);
+    sees_reset(&mut client).await;
+    assert_eq!(net.near.stats().sessions_refused_total, 1);
+
+    let limits = Limits { memory: 300 << 10, ..Limits::default() };
+    let net = Net::new(Setup { limits, ..Setup::default() }).await;
+    let (mut client, mut server, _handle) = net.pair().await;
+    let (mut other, refused) = net.connect("127.0.0.1:9".parse().unwrap()).await;
+    assert_eq!(refused.unwrap_err(), RefuseReason::MemoryLimit);
+    sees_reset(&mut other).await;
+    let data = pattern(4 << 20);
+    let (_, received) = tokio::join!(
+        async {
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+        },
+        read_all(&mut server)
+    );
+    assert!(received == data, "with no memory to grow it is slower, not wrong");
+    assert!(net.far.stats().memory_reserved <= 300 << 10);
+}
+
+#[tokio::test]
+async fn draining_lets_sessions_finish_and_takes_no_new_ones() {
+    let net = Net::new(Setup::default()).await;
+    let (mut client, mut server, session) = net.pair().await;
+    assert!(net.near.peer_alive(FAR));
+    net.far.drain();
+    until(|| !net.near.peer_alive(FAR)).await;
+    let (mut refused, error) = net.connect("127.0.0.1:9".parse().unwrap()).await;
+    assert_eq!(error.unwrap_err(), RefuseReason::UnknownPeer);
+    sees_reset(&mut refused).await;
+    client.write_all(b"still here").await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut server).await, b"still here");
+    drop(server);
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+}
+
+#[tokio::test]
+async fn closing_resets_what_runs() {
+    let net = Net::new(Setup::default()).await;
+    let (mut client, mut server, session) = net.pair().await;
+    let near: Tunnel = net.near.clone();
+    soon(near.close()).await;
+    sees_reset(&mut client).await;
+    sees_reset(&mut server).await;
+    assert_eq!(soon(session).await.reason, EndReason::PeerLost);
+    until(|| net.far.stats().streams == 0 && net.far.stats().sessions == 0).await;
+}

@@ -1,0 +1,190 @@
+//! Streams that die, and connections to the stream port that are none.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod common;
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use common::*;
+use sos_tunnel::Timing;
+use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
+use sos_wire::{BootId, EndReason, Hello, Key, KeyId, SiteId};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+const BULK: usize = 24 << 20;
+
+/// Sends [`BULK`] bytes and cuts streams on the way; gives back what arrived.
+async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool {
+    let (mut client, mut server, session) = net.pair().await;
+    let data = pattern(BULK);
+    let cuttable = Arc::clone(&net.cuttable);
+    let send = async {
+        for part in data.chunks(BULK / (times + 1)) {
+            client.write_all(part).await.unwrap();
+            cuttable.cut(streams_cut);
+        }
+        client.shutdown().await.unwrap();
+    };
+    let mut received = Vec::with_capacity(BULK);
+    let (_, result) = soon(async { tokio::join!(send, server.read_to_end(&mut received)) }).await;
+    result.unwrap();
+    drop((client, server));
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+    received == data
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stream_may_die_in_the_middle() {
+    let net = Net::new(Setup::default()).await;
+    assert!(transfer_with_cuts(&net, 1, 3).await);
+    assert!(net.near.stats().streams_lost_total >= 3);
+    net.nothing_left().await;
+    net.wait_for_streams(4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_streams_may_die_if_others_come() {
+    let net = Net::new(Setup::default()).await;
+    assert!(transfer_with_cuts(&net, 100, 2).await);
+    assert!(net.near.stats().streams_lost_total >= 4);
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn without_streams_sessions_end_with_a_reset_after_the_wait() {
+    let timing = Timing { stream_wait: Duration::from_millis(400), ..Timing::default() };
+    let net = Net::new(Setup { timing, ..Setup::default() }).await;
+    let (mut client, mut server, session) = net.pair().await;
+    net.cuttable.refuses.store(true, Ordering::SeqCst);
+    let cut = Instant::now();
+    net.cuttable.cut(100);
+    let end = soon(session).await;
+    assert_eq!(end.reason, EndReason::PeerLost);
+    assert!(cut.elapsed() >= timing.stream_wait);
+    assert!(!net.near.peer_alive(FAR));
+    for host in [&mut client, &mut server] {
+        let error = soon(host.read_to_end(&mut Vec::new())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+    net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life() {
+    let setup = Setup::default();
+    let net = Net::new(setup).await;
+    let (mut client, _server, session) = net.pair().await;
+    // The same agent in a later life, at another port.
+    let far = tunnel(&setup, FAR, 2, &net.cuttable, &net.servers);
+    far.set_peers(vec![peer(NEAR, 1, 4)]);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let acceptor = far.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            acceptor.accept_stream(socket, 0);
+        }
+    });
+    net.near.set_peers(vec![peer(FAR, port, 4)]);
+    net.cuttable.cut(1);
+    assert_eq!(soon(session).await.reason, EndReason::PeerLost);
+    let error = soon(client.read_to_end(&mut Vec::new())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    until(|| far.stats().streams == 4).await;
+}
+
+#[tokio::test]
+async fn a_peer_taken_off_the_list_finishes_what_runs() {
+    let net = Net::new(Setup::default()).await;
+    let (mut client, mut server, session) = net.pair().await;
+    net.near.set_peers(vec![]);
+    assert!(!net.near.peer_alive(FAR));
+    client.write_all(b"bye").await.unwrap();
+    client.shutdown().await.unwrap();
+    let mut received = Vec::new();
+    soon(server.read_to_end(&mut received)).await.unwrap();
+    assert_eq!(received, b"bye");
+    drop(server);
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+    until(|| net.near.stats().streams == 0).await;
+}
+
+#[tokio::test]
+async fn a_wrong_key_makes_no_stream() {
+    let net = Net::unconnected(Setup { near_key: [8; 32], ..Setup::default() }).await;
+    until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
+        .await;
+    assert_eq!((net.near.stats().streams_total, net.far.stats().streams_total), (0, 0));
+    assert!(!net.near.peer_alive(FAR));
+}
+
+fn hello(agent: sos_wire::AgentId) -> Hello {
+    Hello {
+        key_id: KeyId::new(1).unwrap(),
+        site: SiteId(1),
+        label: 0,
+        stream_no: 77,
+        agent,
+        boot: BootId(1),
+        nonce: [5; 16],
+    }
+}
+
+async fn is_closed(socket: &mut TcpStream) -> Vec<u8> {
+    let mut rest = Vec::new();
+    // An end or a reset, but no stream.
+    let _ = soon(socket.read_to_end(&mut rest)).await;
+    rest
+}
+
+#[tokio::test]
+async fn a_recorded_exchange_is_worth_nothing() {
+    let net = Net::unconnected(Setup { near_key: [8; 32], ..Setup::default() }).await;
+    let (hello, key) = (hello(NEAR).encode(), Key::new([7; 32]));
+    let mut socket = TcpStream::connect(net.stream_address).await.unwrap();
+    socket.write_all(&hello).await.unwrap();
+    let mut welcome = [0; WELCOME_LEN];
+    soon(socket.read_exact(&mut welcome)).await.unwrap();
+    let confirm = encode_confirm(KeyId::new(1).unwrap(), &key, &hello, &welcome);
+    socket.write_all(&confirm).await.unwrap();
+    until(|| net.far.stats().streams == 1).await;
+
+    let mut replay = TcpStream::connect(net.stream_address).await.unwrap();
+    replay.write_all(&hello).await.unwrap();
+    replay.write_all(&confirm).await.unwrap();
+    assert_eq!(is_closed(&mut replay).await.len(), WELCOME_LEN, "nothing but another welcome");
+    assert_eq!(net.far.stats().streams_total, 1);
+}
+
+#[tokio::test]
+async fn strangers_and_garbage_get_no_answer() {
+    let net = Net::new(Setup::default()).await;
+    let mut stranger = TcpStream::connect(net.stream_address).await.unwrap();
+    stranger.write_all(&hello(sos_wire::AgentId([9; 16])).encode()).await.unwrap();
+    assert!(is_closed(&mut stranger).await.is_empty());
+    let mut garbage = TcpStream::connect(net.stream_address).await.unwrap();
+    garbage.write_all(&[0xa5; 4096]).await.unwrap();
+    assert!(is_closed(&mut garbage).await.is_empty());
+    assert_eq!(net.far.stats().handshakes_failed_total, 2);
+    assert!(transfer_with_cuts(&net, 0, 1).await, "the streams that stand are not touched");
+}
+
+#[tokio::test]
+async fn garbage_behind_a_right_exchange_ends_the_stream_and_nothing_else() {
+    let net = Net::new(Setup::default()).await;
+    let (hello, key) = (hello(NEAR).encode(), Key::new([7; 32]));
+    let mut socket = TcpStream::connect(net.stream_address).await.unwrap();
+    socket.write_all(&hello).await.unwrap();
+    let mut welcome = [0; WELCOME_LEN];
+    soon(socket.read_exact(&mut welcome)).await.unwrap();
+    let mut bytes = encode_confirm(KeyId::new(1).unwrap(), &key, &hello, &welcome).to_vec();
+    bytes.extend_from_slice(&[0xff; 64]);
+    socket.write_all(&bytes).await.unwrap();
+    is_closed(&mut socket).await;
+    until(|| net.far.stats().streams == 4 && net.far.stats().streams_lost_total == 1).await;
+    assert!(transfer_with_cuts(&net, 0, 1).await);
+}
