@@ -90,7 +90,9 @@ def main(count: int) -> None:
     meter.now += 2
     meter.event(Tick(world.wall(meter.now)))
     assert len(world.engine.state.sessions) == 0, len(world.engine.state.sessions)
-    print(f"{count / meter.spent:,.0f} sessions per CPU second ({meter.spent / count * 1e6:.0f} us each; {time.process_time() - began:.1f} s with agents)")
+    print(
+        f"{count / meter.spent:,.0f} sessions per CPU second ({meter.spent / count * 1e6:.0f} us each; {time.process_time() - began:.1f} s with agents)"
+    )
 
 
 if __name__ == "__main__":

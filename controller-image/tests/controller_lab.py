@@ -134,9 +134,24 @@ class Lab:
     def spawn(self, name: str, *command: str, log: str) -> subprocess.Popen[bytes]:
         """Start a process in a namespace; killed at the end."""
         out = self._stack.enter_context((self.folder / log).open("ab"))
-        process = subprocess.Popen(["ip", "netns", "exec", self.ns(name), *command], stdout=out, stderr=out)
+        command = ("ip", "netns", "exec", self.ns(name), *command)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=out, stderr=out)
         self._stack.callback(self.kill, process)
+        self.processes.append(process)
         return process
+
+    def running(self, word: str) -> list[subprocess.Popen[bytes]]:
+        """Processes of this lab that are up and have a word in their command."""
+        return [p for p in self.processes if p.poll() is None and any(word in str(a) for a in p.args)]  # type: ignore[union-attr]
+
+    def agents(self) -> list[subprocess.Popen[bytes]]:
+        """The fake agents that are up."""
+        return self.running("controller_agent")
+
+    def kill_all(self, processes: list[subprocess.Popen[bytes]]) -> None:
+        """Kill several."""
+        for process in processes:
+            self.kill(process)
 
     @staticmethod
     def kill(process: subprocess.Popen[bytes]) -> None:

@@ -44,7 +44,9 @@ def encode(made: dict[str, Any]) -> bytes:
     return json.dumps(made).encode()
 
 
-def syn_frame(client: int, server: int, sport: int, dport: int, isn: int = 1, flags: int = 2, options: bytes = b"", mac: str = "client") -> bytes:
+def syn_frame(
+    client: int, server: int, sport: int, dport: int, isn: int = 1, flags: int = 2, options: bytes = b"", mac: str = "client"
+) -> bytes:
     """A TCP segment from a host, checksum left out (0)."""
     padded = options + bytes(-len(options) % 4)
     tcp = struct.pack("!HHIIBBHHH", sport, dport, isn & 0xFFFFFFFF, 0, (5 + len(padded) // 4) << 4, flags, 65535, 1, 0) + padded
@@ -100,7 +102,9 @@ class FakeAgent:
 class World:
     """The engine and everything around it, in virtual time."""
 
-    def __init__(self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0) -> None:
+    def __init__(
+        self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0
+    ) -> None:
         self.now = now
         self.engine = Engine(Identity(epoch, epoch * 10**18, 12345 * epoch, b"probe-key-%d" % epoch))
         self.network = network if network is not None else FakeNetwork()

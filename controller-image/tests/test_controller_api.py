@@ -63,7 +63,9 @@ def test_every_page_is_there(api: Api) -> None:
     assert len(topology["links"]) == 4 and topology["links"][0]["a"]["name"] == "p1" and topology["hosts"][0]["address"] == "10.0.0.11"
     assert {a["sessions"] for a in ask(api, "/v1/agents")[1]["agents"]} == {0}
     sessions = ask(api, "/v1/sessions")[1]
-    assert sessions["total"] == 1 and sessions["sessions"][0]["client"] == "10.0.0.11:40000" and sessions["sessions"][0]["state"] == "Active"
+    assert (
+        sessions["total"] == 1 and sessions["sessions"][0]["client"] == "10.0.0.11:40000" and sessions["sessions"][0]["state"] == "Active"
+    )
     assert ask(api, "/v1/sessions", query="limit=0")[1] == {"sessions": [], "total": 1, "truncated": True}
     entries = ask(api, "/v1/entries", query="dpid=0001000000000001&unknown=1")[1]["entries"]
     assert any(e["match"].get("tcp_flags") == "0x2/0x17" and e["hardTimeout"] == 5 for e in entries)
@@ -73,7 +75,11 @@ def test_every_page_is_there(api: Api) -> None:
 def test_metrics_are_prometheus_text(api: Api) -> None:
     status, text = ask(api, "/metrics")
     assert status == 200
-    for line in ("sos_controller_sessions_open 1.0", 'sos_controller_agents{site="west"} 1.0', 'sos_controller_syns_total{outcome="begun"} 1.0'):
+    for line in (
+        "sos_controller_sessions_open 1.0",
+        'sos_controller_agents{site="west"} 1.0',
+        'sos_controller_syns_total{outcome="begun"} 1.0',
+    ):
         assert line in text
     assert 'sos_controller_service_programmed{service="default/bulk"} 1.0' in text
 

@@ -74,7 +74,11 @@ def test_bad_vectors_name_the_field(path: Path) -> None:
         ("sites.0.agents.0.id", "abc", "sites[0].agents[0].id"),
         ("controller.id", 0, "controller.id"),
         ("discovery.mac", "02:53", "discovery.mac"),
-        ("links", [{"a": {"site": "x", "uplink": "u"}, "b": {"site": "west", "uplink": "u"}, "cost": 1, "capacityMbps": 0}], "links[0].a.site"),
+        (
+            "links",
+            [{"a": {"site": "x", "uplink": "u"}, "b": {"site": "west", "uplink": "u"}, "cost": 1, "capacityMbps": 0}],
+            "links[0].a.site",
+        ),
         ("extra", 1, ""),
     ],
 )
@@ -100,7 +104,11 @@ def test_the_hash_covers_everything_but_generation() -> None:
 def test_generations_only_rise() -> None:
     first, second = parse(encode(document(3))), parse(encode(document(4)))
     assert follows(first, None) and follows(second, first) and not follows(first, first)
-    for later, before in ((first, second), (parse(encode(document(3, services=False))), first), (parse(encode(changed("controller.id", 2))), first)):
+    for later, before in (
+        (first, second),
+        (parse(encode(document(3, services=False))), first),
+        (parse(encode(changed("controller.id", 2))), first),
+    ):
         with pytest.raises(ConflictError):
             follows(later, before)
 
@@ -116,7 +124,9 @@ def test_keys_are_read_by_name(tmp_path: Path) -> None:
     assert read_keys(tmp_path) == {1: {1: bytes(32), 2: b"\x11" * 32}, 20: {1: b"\xab" * 32}}
 
 
-@pytest.mark.parametrize(("name", "text"), [("site-1-1", "00"), ("site-1-0", "00" * 32), ("site-70000-1", "00" * 32), ("site-1-1", "zz" * 32)])
+@pytest.mark.parametrize(
+    ("name", "text"), [("site-1-1", "00"), ("site-1-0", "00" * 32), ("site-70000-1", "00" * 32), ("site-1-1", "zz" * 32)]
+)
 def test_bad_key_files_are_named(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=name):

@@ -124,6 +124,8 @@ class EngineMachine(RuleBasedStateMachine):
             world.cut(*wire, up=True)
         for agent in world.agents.values():
             agent.mode, agent.flags = "ready", 2
+        world.tick(2, step=0.05)  # what is being set up gets there, or is given up
+        for agent in world.agents.values():
             agent.held.clear()
         world.tick(14, step=0.1)
         assert len(world.engine.state.sessions) == 0, [s.state for s in world.engine.state.sessions]

@@ -108,7 +108,8 @@ def test_costs_and_parallel_links_decide() -> None:
 
 ENDS = [Location(d, p) for d in (1, 2, 3) for p in (1, 2)]
 steps = st.lists(
-    st.tuples(st.sampled_from(["probe", "down", "gone", "wait"]), st.sampled_from(ENDS), st.sampled_from(ENDS), st.floats(0, 3)), max_size=40
+    st.tuples(st.sampled_from(["probe", "down", "gone", "wait"]), st.sampled_from(ENDS), st.sampled_from(ENDS), st.floats(0, 3)),
+    max_size=40,
 )
 
 

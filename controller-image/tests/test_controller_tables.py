@@ -214,7 +214,9 @@ def test_punt_entries_match_exactly_what_the_policy_covers(client: int, server: 
 def test_punts_stay_inside_their_bound() -> None:
     many = [f"10.{i}.0.0/16" for i in range(60)]
     ports = [PortRange(first=1 + 1000 * i, last=990 + 1000 * i) for i in range(60)]
-    policy = services.Policies([service(from_=End(site="west", prefixes=many), to=End(site="east", prefixes=many), ports=ports)]).by_site["west"][0]
+    policy = services.Policies([service(from_=End(site="west", prefixes=many), to=End(site="east", prefixes=many), ports=ports)]).by_site[
+        "west"
+    ][0]
     assert len(services.punt_matches(policy)) <= services.MAX_PUNTS
     inside = service(from_=End(site="west", prefixes=["10.0.0.0/8", "10.1.0.0/16"]))
     assert {m.ipv4_src for m in services.punt_matches(services.Policies([inside]).by_site["west"][0])} == {(10 << 24, 0xFF000000)}

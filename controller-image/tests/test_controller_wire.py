@@ -99,7 +99,14 @@ def test_any_bytes_are_a_beacon_or_an_error(data: bytes, at: int) -> None:
 
 @given(st.binary(max_size=1500))
 def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
-    for decode in (order.decode_header, order.decode_report, order.decode_ended, order.decode_refused, order.decode_uuid, order.decode_prepare):
+    for decode in (
+        order.decode_header,
+        order.decode_report,
+        order.decode_ended,
+        order.decode_refused,
+        order.decode_uuid,
+        order.decode_prepare,
+    ):
         try:
             decode(data)
         except order.OrderError as error:
@@ -115,7 +122,9 @@ class _Datapath(ofproto_protocol.ProtocolDesc):
         self.id = 1
 
 
-addresses = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 32)).map(lambda a: (a[0] & (0xFFFFFFFF << (32 - a[1])) & 0xFFFFFFFF, (0xFFFFFFFF << (32 - a[1])) & 0xFFFFFFFF))
+addresses = st.tuples(st.integers(0, 2**32 - 1), st.integers(1, 32)).map(
+    lambda a: (a[0] & (0xFFFFFFFF << (32 - a[1])) & 0xFFFFFFFF, (0xFFFFFFFF << (32 - a[1])) & 0xFFFFFFFF)
+)
 macs = st.binary(min_size=6, max_size=6)
 ports = st.integers(1, 0xFFFFFF00)
 tcp_matches = st.builds(
@@ -222,9 +231,12 @@ def test_flow_stats_come_back_as_the_entries_they_are(entry: FlowEntry) -> None:
     assert ofp.parse_flow_stats((fixed + rest) * 2) == [entry, entry]
 
 
-def test_tcp_flags_survive_the_wire() -> None:
-    match = Match(eth_type=0x0800, ip_proto=6, tcp_flags=(2, 0x17))
-    assert ofp.decode_match(ofp.encode_match(match)[4:30].rstrip(b"\0")[: 6 + 5 + 8]) == match
+def test_tcp_flags_are_written_as_open_vswitch_shows_them() -> None:
+    match = Match(eth_type=0x0800, ipv4_src=(0x0A00000B, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))
+    shown = bytes.fromhex("80000a020800800014010680001604" + "0a00000b" + "ffff55084f4e460000000002")
+    assert ofp.encode_match(match)[4 : 4 + len(shown)] == shown and ofp.decode_match(shown) == match
+    for broken in (shown[:-1], shown[:-12] + bytes.fromhex("ffff55084f4e470000000002")):
+        assert ofp.decode_match(broken).raw == broken
 
 
 def test_entries_that_we_never_write_are_kept_as_raw_bytes() -> None:
@@ -248,7 +260,9 @@ def test_any_bytes_from_a_switch_are_parsed_or_refused_in_time(data: bytes) -> N
 def test_zero_lengths_from_a_switch_end_the_connection_instead_of_hanging() -> None:
     hello = struct.pack("!BBHI", 4, 0, 12, 1) + struct.pack("!HH", 1, 0)
     stats = struct.pack("!HBxIIHHHH4xQQQ", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) + struct.pack("!HH4x", 1, 4)
-    instructions = struct.pack("!HBxIIHHHH4xQQQ", 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) + struct.pack("!HH4x", 1, 4) + struct.pack("!HH4x", 4, 0)
+    instructions = (
+        struct.pack("!HBxIIHHHH4xQQQ", 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0) + struct.pack("!HH4x", 1, 4) + struct.pack("!HH4x", 4, 0)
+    )
     for parse, data in ((ofp.check_hello, hello), (ofp.parse_flow_stats, stats), (ofp.parse_flow_stats, instructions)):
         with pytest.raises(ofp.WireError):
             parse(data)
@@ -309,7 +323,9 @@ def test_partial_checksums_are_completed_and_others_left_alone(options: bytes) -
 
 @given(st.binary(max_size=300))
 def test_datagrams_have_right_headers_and_come_back(payload: bytes) -> None:
-    frame = packets.UdpTemplate((b"\x02" * 6, b"\x04" * 6), (parse_address("198.18.255.254"), parse_address("10.0.0.126")), (9876, 9877)).render(payload)
+    frame = packets.UdpTemplate(
+        (b"\x02" * 6, b"\x04" * 6), (parse_address("198.18.255.254"), parse_address("10.0.0.126")), (9876, 9877)
+    ).render(payload)
     words = struct.unpack("!10H", frame[14:34])
     assert (sum(words) & 0xFFFF) + (sum(words) >> 16) == 0xFFFF
     got = packets.parse_udp(frame)
@@ -326,7 +342,9 @@ def test_arp_is_read_and_answered() -> None:
     assert answer == packets.Arp(False, parse_mac(MACS["server"]), parse_address("10.0.0.139"), parse_address("10.0.0.11"))
 
 
-@given(st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1), st.integers(0, 2**40), st.integers(-3000, 3000), st.binary(min_size=6, max_size=6))
+@given(
+    st.integers(0, 2**64 - 1), st.integers(1, 2**32 - 1), st.integers(0, 2**40), st.integers(-3000, 3000), st.binary(min_size=6, max_size=6)
+)
 def test_probes_are_believed_while_fresh_and_ours(dpid: int, port: int, sent: int, age: int, mac: bytes) -> None:
     said = Probe(9, Location(dpid, port), sent)
     frame = probe.encode(b"key", said, mac)

@@ -1,7 +1,7 @@
 """OpenFlow 1.3 on the wire: flow-mods, packet-outs, barriers and requests rendered with struct; what switches send, by slicing.
 
 Clause numbers are those of OpenFlow Switch Specification 1.3.5. Framework objects cost tens of microseconds apiece; these a few. TCP flags
-are matched by the Nicira extended match that Open vSwitch takes in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
+are matched by the ONF extension that Open vSwitch takes, and shows, in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ _U32M = struct.Struct("!III").pack
 _H_IN_PORT, _H_ETH_DST, _H_ETH_SRC, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(3, 6), _oxm(4, 6), _oxm(5, 2), _oxm(10, 1)
 _H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
 _H_TCP_SRC, _H_TCP_DST, _H_TCP_DST_M, _H_UDP_DST = _oxm(13, 2), _oxm(14, 2), _oxm(14, 2, True), _oxm(16, 2)
-_H_FLAGS_M = 0x0001 << 16 | 34 << 9 | 0x104
-"""NXM_NX_TCP_FLAGS_W."""
+_H_FLAGS_M = 0xFFFF << 16 | 42 << 9 | 0x108
+_ONF = 0x4F4E4600
+_FLAGS_M = struct.Struct("!IIHH").pack
+"""ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so that four bytes of the length are ONF's number."""
 _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 
 
@@ -94,7 +96,7 @@ def _fields(m: Match) -> Iterator[bytes]:
     if m.udp_dst is not None:
         yield _U16(_H_UDP_DST, m.udp_dst)
     if m.tcp_flags is not None:
-        yield _U16M(_H_FLAGS_M, *m.tcp_flags)
+        yield _FLAGS_M(_H_FLAGS_M, _ONF, *m.tcp_flags)
 
 
 def decode_match(oxms: bytes) -> Match:
@@ -127,7 +129,6 @@ _MASKED_FIELDS = {
     _H_DST_M: "ipv4_dst",
     _H_TCP_DST: "tcp_dst",
     _H_TCP_DST_M: "tcp_dst",
-    _H_FLAGS_M: "tcp_flags",
 }
 
 
@@ -136,6 +137,8 @@ def _decode_field(header: int, value: bytes) -> tuple[str, object] | None:
         return ("eth_dst" if header == _H_ETH_DST else "eth_src", MacAddress(value))
     if header in _PLAIN_FIELDS:
         return (_PLAIN_FIELDS[header][0], int.from_bytes(value, "big"))
+    if header == _H_FLAGS_M and value[:4] == _ONF.to_bytes(4, "big"):
+        return ("tcp_flags", struct.unpack_from("!HH", value, 4)) if len(value) == 8 else None
     name = _MASKED_FIELDS.get(header)
     if name is None:
         return None

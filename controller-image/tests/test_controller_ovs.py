@@ -1,0 +1,258 @@
+"""A real controller process and real Open vSwitch instances in namespaces; agents speak the real protocol through the switches.
+
+Needs root, openvswitch-switch and iproute2. See controller_lab for the picture.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from controller_lab import HOSTS, MACS, Lab, document, lab, run, wait
+
+from sos_controller.core.pipeline import Kind
+
+SLOW = 30.0
+"""Bound of every wait; nothing here is judged by how long it takes."""
+
+CONNECT = """
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+print(s.getsockname()[1], flush=True)
+s.send(sys.argv[3].encode())
+try:
+    s.settimeout(1); s.recv(1)
+except OSError: pass
+"""
+
+SERVE = """
+import socket, sys, threading
+l = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=64)
+def echo(c):
+    while (d := c.recv(65536)): c.sendall(d.upper())
+    c.close()
+while True: threading.Thread(target=echo, args=(l.accept()[0],), daemon=True).start()
+"""
+
+ECHO = """
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 10)
+s.sendall(b"hello"); print(s.recv(100).decode())
+"""
+
+
+def programmed(net: Lab) -> None:
+    wait("Programmed", SLOW, lambda: net.service_state() == "Programmed/Programmed")
+
+
+def connect(net: Lab, port: int, text: str = "hello") -> int:
+    """A client's connection that the near agent answers; returns the client's port."""
+    return int(net.execute("client", sys.executable, "-c", CONNECT, HOSTS["server"][1], str(port), text))
+
+
+def echo(net: Lab, port: int) -> str:
+    return net.execute("client", sys.executable, "-c", ECHO, HOSTS["server"][1], str(port)).strip()
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Lab]:
+    with lab("Node") as made:
+        made.start_controller(document(), "--state", str(made.folder / "state"))
+        for agent in ("agent1", "agent2"):
+            made.start_agent(agent)
+        programmed(made)
+        yield made
+
+
+def test_datapaths_links_and_agents_are_found_and_entries_acknowledged(net: Lab) -> None:
+    status = net.get("/v1/status")
+    assert all(d["connected"] for d in status["datapaths"]) and status["links"] == 4 and len(status["agents"]) == 2
+    (service,) = status["services"]
+    assert service["needed"] == service["acknowledged"]
+    names = {(link["a"]["name"], link["b"]["name"]) for link in net.get("/v1/topology")["links"]}
+    assert ("edge1-core1", "core1-edge1") in names
+    assert len(net.ours("core1", Kind.PATH)) + len(net.ours("core2", Kind.PATH)) == 2
+    punts = net.ours("edge1", Kind.PUNT)
+    assert punts and all("tcp_flags=-fin+syn-rst-ack" in p and "hard_timeout=5" in p for p in punts)
+    assert not net.ours("edge2", Kind.PUNT)
+
+
+def test_what_the_switches_hold_is_what_the_controller_believes(net: Lab) -> None:
+    for name, dpid in (("edge1", "0001000000000001"), ("core1", "0003000000000003"), ("edge2", "0002000000000002")):
+        assert len(net.ours(name)) == len(net.get(f"/v1/entries?dpid={dpid}")["entries"])
+
+
+def test_a_connection_is_prepared_redirected_and_cleaned_up(net: Lab) -> None:
+    port = connect(net, 5001)
+    prepared = [
+        wait("Prepare", SLOW, lambda a=a: [p for p in net.heard(a, "prepare") if p["client_port"] == port]) for a in ("agent1", "agent2")
+    ]
+    assert [p[-1]["role"] for p in prepared] == [1, 2] and prepared[0][-1]["uuid"] == prepared[1][-1]["uuid"]
+    seen = wait("data", SLOW, lambda: [t for t in net.heard("agent1", "tcp") if t["sport"] == port and t["payload"] == "hello"])
+    assert seen[0]["source"] == HOSTS["client"][1] and seen[0]["target"] == HOSTS["server"][1]
+    packets = [t for t in net.heard("agent1", "tcp") if t["sport"] == port]
+    assert packets[0]["flags"] & 0x17 == 2 and packets[0]["checksum"], "what the controller sends on has a whole checksum"
+    assert any(f"tp_src={port}" in e and "tcp_flags=-syn" in e for e in net.ours("edge1", Kind.REDIRECT))
+    assert any(f"tp_dst={port}" in e for e in net.ours("edge2", Kind.REDIRECT))
+    uuid = prepared[0][-1]["uuid"]
+    assert uuid in {s["uuid"] for s in net.get("/v1/sessions")["sessions"] if s["state"] == "Active"}
+
+
+def test_the_servers_packets_go_to_the_far_agent(net: Lab) -> None:
+    port = connect(net, 5003)
+    send = (
+        "import socket,struct,sys\n"
+        "s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW); s.bind(('eth0',0))\n"
+        "b=bytes.fromhex(sys.argv[1])\n"
+        "s.send(b)\n"
+    )
+    ip = bytes([0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 139, 10, 0, 0, 11])
+    tcp = (5003).to_bytes(2, "big") + port.to_bytes(2, "big") + bytes(8) + bytes([0x50, 0x12, 0, 0, 0, 0, 0, 0])
+    frame = bytes.fromhex(MACS["client"].replace(":", "") + MACS["server"].replace(":", "")) + b"\x08\x00" + ip + tcp
+    net.execute("server", sys.executable, "-c", send, frame.hex())
+    got = wait("the server's packet", SLOW, lambda: [t for t in net.heard("agent2", "tcp") if t["dport"] == port])
+    assert got[0]["source"] == HOSTS["server"][1] and got[0]["target"] == HOSTS["client"][1]
+
+
+def test_a_service_may_change_while_plain_ports_stay_plain(net: Lab) -> None:
+    for port in (80, 8080):
+        net.spawn("server", sys.executable, "-c", SERVE, str(port), log=f"serve{port}.log")
+        wait("the server", SLOW, lambda p=port: f":{p} " in net.execute("server", "ss", "-ltn"))
+    assert echo(net, 80) == "HELLO"
+    made = document(2, ports=(81, 5999))
+    assert net.put_config(made)[0] == 200
+    programmed(net)
+    assert connect(net, 5900)
+    assert echo(net, 8080) == "HELLO"
+
+
+def test_a_hostile_segment_does_not_hang_the_controller(net: Lab) -> None:
+    """CVE-2024-28732 family: a host sends a SYN to port 6653 with nonsense options and payload, and it is punted."""
+    made = document(3, ports=(1, 65535))
+    assert net.put_config(made)[0] == 200
+    programmed(net)
+    before = net.get("/metrics")
+    send = (
+        "import socket,sys\n"
+        "s=socket.socket(socket.AF_PACKET,socket.SOCK_RAW); s.bind(('eth0',0))\n"
+        "for line in sys.argv[1:]: s.send(bytes.fromhex(line))\n"
+    )
+    head = bytes.fromhex(MACS["server"].replace(":", "") + MACS["client"].replace(":", "")) + b"\x08\x00"
+    frames = []
+    for options, payload in (
+        (b"", b"\x04\x13\x00\x00" + bytes(12)),
+        (bytes([8, 0] * 4), b"\x04\x00\x00\x08\0\0\0\0"),
+        (bytes([1, 1, 1, 200]), b""),
+    ):
+        tcp = (
+            (41000).to_bytes(2, "big")
+            + (6653).to_bytes(2, "big")
+            + bytes(8)
+            + bytes([(20 + len(options)) << 2, 2, 0, 0, 0, 0, 0, 0])
+            + options
+            + payload
+        )
+        total = 20 + len(tcp)
+        ip = bytes([0x45, 0, total >> 8, total & 255, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 11, 10, 0, 0, 139])
+        frames.append((head + ip + tcp).hex())
+    net.execute("client", sys.executable, "-c", send, *frames)
+    counted = lambda text: sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith("sos_controller_syns_total"))  # noqa: E731
+    wait("the SYNs", SLOW, lambda: counted(net.get("/metrics")) > counted(before))
+    assert net.get("/healthz") == {"status": "ok"} and net.service_state().startswith("Programmed")
+    assert net.put_config(document(4))[0] == 200
+    programmed(net)
+
+
+def test_ends_told_by_agents_clean_the_tables(net: Lab) -> None:
+    connect(net, 5010)
+    assert net.ours("edge1", Kind.REDIRECT) and net.ours("edge2", Kind.REDIRECT)
+    for agent in net.agents():
+        assert agent.stdin is not None
+        agent.stdin.write(b"end\n")
+        agent.stdin.flush()
+    wait("clean tables", SLOW, lambda: not net.ours("edge1", Kind.REDIRECT) and not net.ours("edge2", Kind.REDIRECT))
+    assert net.get("/v1/sessions")["total"] == 0 and net.heard("agent1", "ended-ack") and net.heard("agent2", "ended-ack")
+    assert net.ours("edge1", Kind.PUNT) and net.ours("core1", Kind.PATH) + net.ours("core2", Kind.PATH)
+
+
+def test_leases_run_out_when_the_controller_is_killed_and_a_new_one_adopts(net: Lab) -> None:
+    port = connect(net, 5020)
+    before = {e for e in net.ours("edge1", Kind.REDIRECT) if f"tp_src={port}" in e}
+    assert before
+    controller = wait("the controller's process", 1, lambda: controllers(net))
+    net.kill_all(controller)
+    wait("the lease to run out", SLOW, lambda: not net.ours("edge1", Kind.PUNT))
+    assert net.ours("edge1", Kind.REDIRECT) and net.ours("edge1", Kind.PATH), "everything else stays"
+    net.spawn("server", sys.executable, "-c", SERVE, "5025", log="serve5025.log")
+    wait("the server", SLOW, lambda: ":5025 " in net.execute("server", "ss", "-ltn"))
+    assert echo(net, 5025) == "HELLO", "plain without a controller"
+    net.start_controller(document(5), "--state", str(net.folder / "state"))
+    programmed(net)
+    adopted = [s for s in net.get("/v1/sessions")["sessions"] if s["adopted"]]
+    assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in adopted}
+    assert {e for e in net.ours("edge1", Kind.REDIRECT) if f"tp_src={port}" in e} == before
+    wait("the older epoch to go", SLOW, lambda: len({e.split("cookie=")[1][:14] for e in net.ours("edge1", Kind.GUARD)}) == 1)
+    time.sleep(11)  # sessions younger than 10 s are not judged by reports
+    assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in net.get("/v1/sessions")["sessions"]}, "reported, so it stays"
+
+
+def test_dead_agents_leave_no_entry_but_guards(net: Lab) -> None:
+    net.kill_all(net.agents())
+    wait(
+        "clean tables",
+        SLOW,
+        lambda: all(not net.ours(s, k) for s in ("edge1", "edge2", "core1", "core2") for k in (Kind.PUNT, Kind.REDIRECT, Kind.PATH)),
+    )
+    assert net.get("/v1/status")["sessions"] == 0 and net.service_state() == "Pending/NoAgents"
+    assert "1 received" in net.execute("client", "ping", "-c1", "-W5", HOSTS["server"][1])
+    for agent in ("agent1", "agent2"):
+        net.start_agent(agent)
+    programmed(net)
+
+
+def test_refusals_and_silence_mean_plain() -> None:
+    for word in ("--refuse", "--silent"):
+        with lab("Node") as made:
+            made.start_controller(document())
+            made.start_agent("agent1")
+            made.start_agent("agent2", word)
+            programmed(made)
+            made.spawn("server", sys.executable, "-c", SERVE, "5001", log="serve.log")
+            wait("the server", SLOW, lambda: ":5001 " in made.execute("server", "ss", "-ltn"))
+            assert echo(made, 5001) == "HELLO"
+            assert not made.ours("edge1", Kind.REDIRECT) and not made.ours("edge2", Kind.REDIRECT)
+            assert made.heard("agent1", "release")
+
+
+def test_a_figure_of_eight_of_external_switches_forwards_without_storms() -> None:
+    with lab("Controller") as made:
+        made.start_controller(document(forwarding="Controller"))
+        for agent in ("agent1", "agent2"):
+            made.start_agent(agent)
+        programmed(made)
+        wait("flooding", SLOW, lambda: any("priority=300" in e for e in made.ours("edge1", Kind.FORWARD)))
+        assert "3 received" in made.execute("client", "ping", "-c3", "-i0.2", "-W10", HOSTS["server"][1])
+        one = packets_on(made, "core1-edge2") + packets_on(made, "core2-edge2")
+        time.sleep(3)
+        other = packets_on(made, "core1-edge2") + packets_on(made, "core2-edge2")
+        assert other - one < 200, f"{other - one} packets in 3 idle seconds"
+        hosts = {h["address"] for h in made.get("/v1/topology")["hosts"]}
+        assert {HOSTS["client"][1], HOSTS["server"][1]} <= hosts and HOSTS["agent1"][1] not in hosts
+        assert any(MACS["server"] in e for e in made.ours("edge1", Kind.FORWARD))
+        port = connect(made, 5001)
+        assert any(f"tp_src={port}" in e for e in made.ours("edge1", Kind.REDIRECT))
+        cut = "core1" if any("output:1" in e and MACS["server"] in e for e in made.ours("edge1", Kind.FORWARD)) else "core2"
+        run("ip", "-n", made.switch_ns, "link", "set", f"edge1-{cut}", "down")
+        wait("the other way round", SLOW, lambda: len(made.get("/v1/topology")["links"]) == 3)
+        wait("ping", SLOW, lambda: "1 received" in made.execute("client", "ping", "-c1", "-W2", HOSTS["server"][1], check=False))
+
+
+def packets_on(net: Lab, device: str) -> int:
+    return int(json.loads(run("ip", "-n", net.switch_ns, "-j", "-s", "link", "show", device))[0]["stats64"]["tx"]["packets"])
+
+
+def controllers(net: Lab) -> list:
+    return net.running("sos_controller")
