@@ -51,7 +51,7 @@ struct Arguments {
     #[arg(long)]
     no_realtime: bool,
     /// Deliveries are at most about this late; smaller costs more CPU
-    #[arg(long, value_name = "TIME", default_value = "100us", value_parser = parse_tick)]
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = parse_tick)]
     tick: Nanos,
     /// Memory per direction in MiB; frames beyond are dropped and counted
     #[arg(long, value_name = "MIB", default_value_t = 512, value_parser = clap::value_parser!(u64).range(1..=65536))]
