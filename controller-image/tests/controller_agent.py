@@ -1,7 +1,8 @@
 """A fake agent with real protocol: beacons, answers to orders, and a packet socket that stands in for the relay.
 
-Run inside an agent's namespace. Writes down, as JSON lines, the orders it got and the redirected TCP packets it saw; answers a redirected SYN by a
-SYN-ACK from the server's address, as a transparent socket would. `--refuse` answers Refused; `--silent` answers nothing.
+Run inside an agent's namespace. Writes down, as JSON lines, the orders it got and the redirected TCP packets it saw; answers a
+redirected SYN by a SYN-ACK from the server's address, as a transparent socket would. `--refuse` answers Refused; `--silent` answers
+nothing. A line `end` on standard input ends all sessions.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
 from sos_controller.core import beacon, keys, order
 from sos_controller.core.beacon import Beacon
@@ -25,7 +27,7 @@ class FakeAgent:
     def __init__(self, arguments: list[str]) -> None:
         self.id, self.site, site_key = AgentId(bytes.fromhex(arguments[0])), int(arguments[1]), bytes.fromhex(arguments[2])
         self.address, self.mac, self.name = parse_address(arguments[3]), parse_mac(arguments[4]), arguments[5]
-        self.log = open(arguments[6], "a", buffering=1)  # noqa: SIM115 - lives as long as the process
+        self.log = Path(arguments[6]).open("a", buffering=1)  # noqa: SIM115 - lives as long as the process
         self.refuse, self.silent = "--refuse" in arguments, "--silent" in arguments
         self.keys = {p: keys.expand(site_key, p + self.id) for p in (keys.BEACON, keys.TO_AGENT, keys.FROM_AGENT)}
         self.boot = time.time_ns()
@@ -43,7 +45,8 @@ class FakeAgent:
     def beacon(self) -> None:
         self.beacons += 1
         said = Beacon(
-            key_id=1, site_id=self.site, flags=2, agent_id=self.id, boot_id=self.boot, sequence=self.beacons, time_ms=time.time_ns() // 10**6,
+            key_id=1, site_id=self.site, flags=2, agent_id=self.id, boot_id=self.boot, sequence=self.beacons,
+            time_ms=time.time_ns() // 10**6,
             sessions=len(self.sessions), session_limit=4096, bytes_per_second=0, cpu_permille=1, streams=8, order_port=ORDER_PORT,
             first_stream_port=10000, stream_ports=8, address=self.address, mac=self.mac, capacity_bps=0, name=self.name,
             service_types=("tcp-parallel",),
@@ -89,7 +92,7 @@ class FakeAgent:
         if frame[:6] != self.mac or frame[23] != 6 or frame[30:34] == self.address.to_bytes(4, "big"):
             return
         at = 14 + (frame[14] & 15) * 4
-        sport, dport, seq, ack, flags = struct.unpack_from("!HHIIxB", frame, at)
+        sport, dport, seq, flags = struct.unpack_from("!HHI5xB", frame, at)
         end = 14 + (frame[16] << 8 | frame[17])
         right = checksum(frame[26:34] + struct.pack("!HH", 6, end - at) + frame[at:end]) == 0
         payload = frame[at + (frame[at + 12] >> 4) * 4 : end]

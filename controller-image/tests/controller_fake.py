@@ -1,9 +1,11 @@
-"""A fake network good enough to walk packets through: flow tables filled by the engine's own commands, wires, and who sits behind which port."""
+"""A fake network good enough to walk packets through.
+
+Flow tables filled by the engine's own commands, wires, and who sits behind which port.
+"""
 
 from __future__ import annotations
 
 from controller_lab import SWITCHES
-
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.flowtable import Entries, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
 from sos_controller.core.model import DatapathId, Location, PortNo
@@ -20,7 +22,7 @@ WIRES = {
 }
 
 
-class Looped(AssertionError):
+class LoopError(AssertionError):
     """A packet went round and round."""
 
 
@@ -29,7 +31,7 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
     ethertype = frame[12] << 8 | frame[13]
     if m.in_port is not None and m.in_port != in_port:
         return False
-    if m.eth_dst is not None and m.eth_dst != frame[:6] or m.eth_src is not None and m.eth_src != frame[6:12]:
+    if (m.eth_dst is not None and m.eth_dst != frame[:6]) or (m.eth_src is not None and m.eth_src != frame[6:12]):
         return False
     if m.eth_type is not None and m.eth_type != ethertype:
         return False
@@ -95,7 +97,7 @@ class FakeNetwork:
         return [f for f in found if f is not None]
 
     def walk(self, where: Location, frame: bytes) -> list[tuple[Location, bytes]]:
-        """All places a frame comes out at that enters a switch at `where`: edge ports, PORT_CONTROLLER, or PORT_NORMAL (left to the switch)."""
+        """All places where a frame that enters at `where` comes out: edge ports, PORT_CONTROLLER, or PORT_NORMAL (left to the switch)."""
         out: list[tuple[Location, bytes]] = []
         todo = [(where, frame)]
         for _ in range(MAX_HOPS):
@@ -108,7 +110,7 @@ class FakeNetwork:
                     out.append((end, sent))
                 elif end not in self.down:
                     todo.append((self.wires[end], sent))
-        raise Looped(f"{len(todo)} copies after {MAX_HOPS} hops")
+        raise LoopError(f"{len(todo)} copies after {MAX_HOPS} hops")
 
     def _switch(self, at: Location, frame: bytes) -> list[tuple[PortNo, bytes]]:
         """One pass through a switch's tables. A miss in table 0 goes on (the base table), one in table 1 is NORMAL."""
@@ -144,4 +146,4 @@ class FakeNetwork:
         return (there.dpid, there.port_no, data)
 
 
-__all__ = ["C1", "C2", "E1", "E2", "PORT_CONTROLLER", "WIRES", "FakeNetwork", "Looped", "matches"]
+__all__ = ["C1", "C2", "E1", "E2", "PORT_CONTROLLER", "WIRES", "FakeNetwork", "LoopError", "matches"]

@@ -12,8 +12,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -199,7 +197,7 @@ class Lab:
         run("ovsdb-tool", "create", f"{folder}/conf.db", str(schema))
         db = ["ovsdb-server", f"{folder}/conf.db", f"--remote=punix:{folder}/db.sock", f"--unixctl={folder}/db.ctl"]
         self.spawn("sw", *db, log="ovsdb.log")
-        wait("ovsdb", 20, lambda: (folder / "db.sock").exists())
+        wait("ovsdb", 20, (folder / "db.sock").exists)
         self.ovs("ovs-vsctl", "--no-wait", "init")
         self.ovs("ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         switch = ["env", f"OVS_RUNDIR={folder}", "ovs-vswitchd", f"unix:{folder}/db.sock", f"--unixctl={folder}/sw.ctl"]
@@ -287,7 +285,8 @@ class Lab:
             "m,u,t=sys.argv[1:4]\n"
             "h={'Authorization':'Bearer '+t} if t else {}\n"
             "b=sys.stdin.buffer.read() or None\n"
-            "try:\n  r=urllib.request.urlopen(urllib.request.Request(u,b,h,method=m),timeout=10); print(r.status); sys.stdout.write(r.read().decode())\n"
+            "try:\n  r=urllib.request.urlopen(urllib.request.Request(u,b,h,method=m),timeout=10)\n"
+            "  print(r.status); sys.stdout.write(r.read().decode())\n"
             "except urllib.error.HTTPError as e: print(e.code); sys.stdout.write(e.read().decode())\n"
         )
         done = subprocess.run(
@@ -322,7 +321,7 @@ class Lab:
 
     def start_agent(self, name: str, *extra: str) -> subprocess.Popen[bytes]:
         """Start a fake agent that speaks the real protocol."""
-        site, number, agent_id = AGENTS[name]
+        _, number, agent_id = AGENTS[name]
         script = Path(__file__).with_name("controller_agent.py")
         arguments = [
             agent_id.hex(),

@@ -1,6 +1,7 @@
-"""A network around an engine without sockets or clocks: switches that answer barriers, links that carry probes, agents that speak the protocol.
+"""A network around an engine without sockets or clocks.
 
-Two sites with an edge switch each (`west`, `east`), joined over `core1` and `core2`. Client at port 3 of west, server at port 3 of east, agents at port 4.
+Switches answer barriers, wires carry probes, agents speak the protocol. Two sites with an edge switch each (`west`, `east`), joined over
+`core1` and `core2`. Client at port 3 of west, server at port 3 of east, agents at port 4.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
+import msgspec
 from controller_fake import FakeNetwork
 from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
-
 from sos_controller.config import parse
 from sos_controller.core import beacon, keys, order, pipeline
 from sos_controller.core.beacon import Beacon
@@ -65,7 +66,7 @@ class FakeAgent:
 
     def __init__(self, name: str, boot: int) -> None:
         self.name, self.boot = name, boot
-        site, self.site, self.id = AGENTS[name][0], AGENTS[name][1], AgentId(AGENTS[name][2])
+        self.site, self.id = AGENTS[name][1], AgentId(AGENTS[name][2])
         self.where = Location(DatapathId(SWITCHES[HOSTS[name][0]]), PortNo(4))
         self.keys = {p: keys.expand(SITE_KEYS[self.site], p + self.id) for p in (keys.BEACON, keys.TO_AGENT, keys.FROM_AGENT)}
         self.address, self.mac = parse_address(HOSTS[name][1]), parse_mac(MACS[name])
@@ -78,13 +79,13 @@ class FakeAgent:
 
     def beacon(self, wall_ms: int, **changes: Any) -> bytes:
         self.beacons += 1
-        fields: dict[str, Any] = dict(
+        said = Beacon(
             key_id=1, site_id=self.site, flags=self.flags, agent_id=self.id, boot_id=self.boot, sequence=self.beacons, time_ms=wall_ms,
             sessions=self.sessions, session_limit=self.limit, bytes_per_second=0, cpu_permille=0, streams=8, order_port=9876,
             first_stream_port=10000, stream_ports=8, address=self.address, mac=self.mac, capacity_bps=0, name=self.name,
             service_types=("tcp-parallel",),
         )  # fmt: skip
-        return self.up[9875].render(beacon.encode(Beacon(**{**fields, **changes}), self.keys[keys.BEACON]))
+        return self.up[9875].render(beacon.encode(msgspec.structs.replace(said, **changes), self.keys[keys.BEACON]))
 
     def order(self, kind: OrderType, body: bytes, wall_ms: int, reply_to: int = 0) -> bytes:
         self.sequence += 1

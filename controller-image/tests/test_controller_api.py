@@ -8,7 +8,6 @@ import json
 import pytest
 from controller_lab import TOKEN, document
 from controller_world import World
-
 from sos_controller.api import MAX_READERS, Api
 from sos_controller.app import Controller
 from sos_controller.core.commands import Notice
@@ -35,7 +34,8 @@ def api(world: World) -> Api:
 def ask(api: Api, path: str, method: str = "GET", body: bytes = b"", token: str | None = None, query: str = "") -> tuple[int, object]:
     said: list = []
     environ = {
-        "PATH_INFO": path, "REQUEST_METHOD": method, "QUERY_STRING": query, "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body),
+        "PATH_INFO": path, "REQUEST_METHOD": method, "QUERY_STRING": query,
+        "CONTENT_LENGTH": str(len(body)), "wsgi.input": io.BytesIO(body),
         **({"HTTP_AUTHORIZATION": f"Bearer {token}"} if token else {}),
     }  # fmt: skip
     data = b"".join(api(environ, lambda status, headers: said.append(status)))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from controller_lab import document
-
 from sos_controller.check import check
 from sos_controller.config import ConfigError, ConflictError, document_hash, follows, parse
 from sos_controller.identity import new_identity
@@ -198,7 +197,8 @@ def test_bad_usage_and_bad_files_have_their_exit_codes(tmp_path: Path) -> None:
 
 def test_imports_keep_to_their_contracts() -> None:
     lint = Path(sys.executable).with_name("lint-imports")
-    done = subprocess.run([str(lint), "--config", str(ROOT / ".importlinter"), "--contract", "controller-core", "--contract", "check", "--no-cache"],
-                          cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)  # fmt: skip
+    contracts = ["--contract", "controller-core", "--contract", "check"]
+    command = [str(lint), "--config", str(ROOT / ".importlinter"), *contracts, "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout
     assert "The controller's core is pure KEPT" in done.stdout

@@ -6,7 +6,6 @@ import pytest
 from controller_fake import C1, C2, E1, E2, FakeNetwork
 from controller_lab import AGENTS, HOSTS, MACS, document
 from controller_world import CLIENT_PORT, World, syn_frame
-
 from sos_controller.core import order, pipeline, snapshot
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.events import ConfigChanged, DatapathUp, PacketIn, Rejected
@@ -682,4 +681,4 @@ def _config(generation: int, **more):
 
 
 def test_names_of_the_lab_agree_with_the_world() -> None:
-    assert set(AGENTS) < set(HOSTS) and isinstance(FakeNetwork().wires, dict) and CLIENT_PORT == AT_CLIENT.port_no
+    assert set(AGENTS) < set(HOSTS) and isinstance(FakeNetwork().wires, dict) and AT_CLIENT.port_no == CLIENT_PORT

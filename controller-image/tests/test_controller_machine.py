@@ -8,7 +8,6 @@ from controller_world import World
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
 from sos_controller.core.events import PacketIn
 from sos_controller.core.model import DatapathId, PortNo
 from sos_controller.core.pipeline import Kind, cookie_kind

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 import pytest
 from controller_lab import HOSTS, MACS, Lab, document, lab, run, wait
-
 from sos_controller.core.pipeline import Kind
 
 SLOW = 30.0

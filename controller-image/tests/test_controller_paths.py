@@ -8,7 +8,6 @@ import networkx as nx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from sos_controller.core import paths, topology
 from sos_controller.core.model import Location
 from sos_controller.core.topology import Link, Topology, link
