@@ -230,6 +230,25 @@ def test_a_token_is_read_and_a_broken_secret_is_no_token() -> None:
     assert secrets.token_of({}, controller) is None
 
 
+def test_a_controller_is_asked_at_its_service_address_or_where_it_says() -> None:
+    service = {"kind": "Service", "metadata": {"name": "sos-controller-c"}, "spec": {"clusterIP": "10.96.0.7"}}
+    managed = {"kind": "SosController", "metadata": {"name": "c"}, "spec": {"type": "Managed"}}
+    seen = world.Seen(children=(service,), objects=(managed,))
+    assert world.api_base(managed, seen, {}) == "http://10.96.0.7:8080"
+    assert world.api_base(managed, world.Seen(), {}) == ""
+    assert world.api_base(managed, seen, {"c": "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
+    assert world.controller_endpoints(seen) == {"c": ("tcp:10.96.0.7:6653",)}
+    external: dict[str, Any] = {
+        "kind": "SosController",
+        "metadata": {"name": "e"},
+        "spec": {"type": "External", "external": {"endpoints": ["tcp:e:1"]}},
+    }
+    assert world.api_base(external, seen, {}) is None
+    spec["external"]["apiURL"] = "https://e:8443/"
+    assert world.api_base(external, seen, {}) == "https://e:8443"
+    assert world.controller_endpoints(world.Seen(objects=(external,))) == {"e": ("tcp:e:1",)}
+
+
 # --- timing ----------------------------------------------------------------------------------------------------------
 
 

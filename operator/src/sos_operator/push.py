@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import sos_compile
-from sos_compile import naming
 
 from sos_operator.controller_api import ControllerApi
 from sos_operator.core.errors import NotReady, OperatorError
@@ -17,7 +16,7 @@ from sos_operator.core.kinds import CONTROLLER
 from sos_operator.core.options import Settings
 from sos_operator.core.secrets import token_of
 from sos_operator.core.views import ControllerView, Heard, fresh_status
-from sos_operator.core.world import PREFIX, Object, Seen, leaving
+from sos_operator.core.world import Object, Seen, api_base, leaving
 from sos_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -44,26 +43,17 @@ class Controllers:
         present = [o for o in seen.of(CONTROLLER.kind) if not leaving(o)]
         names = {o["metadata"]["name"] for o in present}
         self._heard = {name: heard for name, heard in self._heard.items() if name in names}
-        views = await asyncio.gather(*(self._visit(o, compiled, token_of(secrets, o)) for o in present))
+        views = await asyncio.gather(*(self._visit(o, seen, compiled, token_of(secrets, o)) for o in present))
         return {view.name: view for view in views}
 
-    def base_url(self, controller: Object) -> str | None:
-        """Where a controller's API is, None if it is nobody's business here."""
-        name, spec = controller["metadata"]["name"], controller.get("spec") or {}
-        override = self._settings.controller_api_override.get(name)
-        if override:
-            return override
-        if spec.get("type") == "External":
-            url = (spec.get("external") or {}).get("apiURL")
-            return str(url).rstrip("/") if url else None
-        return f"http://{naming.controller(PREFIX, name)}.{self._settings.namespace}.svc:8080"
-
-    async def _visit(self, controller: Object, compiled: sos_compile.Compiled, token: str | None) -> ControllerView:
-        name, base = controller["metadata"]["name"], self.base_url(controller)
+    async def _visit(self, controller: Object, seen: Seen, compiled: sos_compile.Compiled, token: str | None) -> ControllerView:
+        name, base = controller["metadata"]["name"], api_base(controller, seen, self._settings.controller_api_override)
         document = compiled.controllers.get(name)
         wanted = document["hash"] if document else ""
         if base is None:
             return ControllerView(name=name, asked=False, wanted_hash=wanted)
+        if not base:
+            return ControllerView(name=name, error="its Service has no address yet", wanted_hash=wanted)
         error, push_error = "", ""
         async with self._slots:
             try:

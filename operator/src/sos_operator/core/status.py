@@ -15,7 +15,7 @@ from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, pod_state, with_answer
 from sos_operator.core.views import ControllerView
-from sos_operator.core.world import PREFIX, Object, Seen, leaving
+from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving
 
 NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
 NAMED_MAX = 5  # names listed in one message
@@ -263,7 +263,7 @@ def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> 
     available = _available(obj, view, situation)
     datapaths, connected = _known_to_all(_datapaths(facts.dpids, situation), [view])
     fields: dict[str, Any] = number | {"datapaths": f"{connected}/{len(facts.dpids)}"}
-    endpoints = _endpoints(obj, situation)
+    endpoints = list(controller_endpoints(situation.seen).get(name, ()))
     if endpoints:
         fields["endpoints"] = endpoints
     if view.reachable:
@@ -277,15 +277,6 @@ def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> 
     verdicts = [accepted, available, datapaths]
     # A datapath that is away is its site's trouble; the controller itself is ready when it serves the right configuration.
     return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
-
-
-def _endpoints(obj: Object, situation: Situation) -> list[str]:
-    name, spec = obj["metadata"]["name"], obj.get("spec") or {}
-    if spec.get("type") == "External":
-        return list((spec.get("external") or {}).get("endpoints") or [])
-    service = situation.seen.child("Service", naming.controller(PREFIX, name)) or {}
-    address = (service.get("spec") or {}).get("clusterIP")
-    return [f"tcp:{address}:6653"] if address else []
 
 
 def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdict:

@@ -84,20 +84,43 @@ def _node(obj: Object) -> sos_compile.Node:
     return sos_compile.Node(obj["metadata"]["name"], obj["metadata"].get("labels") or {}, internal)
 
 
+OPENFLOW_PORT = 6653  # of a Managed controller's Service
+API_PORT = 8080
+
+
+def service_address(controller: str, seen: Seen) -> str:
+    """Cluster address of a Managed controller's Service, empty while it has none."""
+    service = seen.child("Service", naming.controller(PREFIX, controller))
+    address = str(((service or {}).get("spec") or {}).get("clusterIP") or "")
+    return "" if address == "None" else address
+
+
 def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
     """Where switches reach each controller: the cluster address of its Service, or what an External one states."""
     endpoints: dict[str, tuple[str, ...]] = {}
     for obj in seen.of(CONTROLLER.kind):
-        name = obj["metadata"]["name"]
-        spec = obj.get("spec") or {}
+        name, spec = obj["metadata"]["name"], obj.get("spec") or {}
         if spec.get("type") == "External":
             endpoints[name] = tuple((spec.get("external") or {}).get("endpoints") or ())
-            continue
-        service = seen.child("Service", naming.controller(PREFIX, name))
-        address = ((service or {}).get("spec") or {}).get("clusterIP")
-        if address and address != "None":
-            endpoints[name] = (f"tcp:{address}:6653",)
+        elif address := service_address(name, seen):
+            endpoints[name] = (f"tcp:{address}:{OPENFLOW_PORT}",)
     return endpoints
+
+
+def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str | None:
+    """Where a controller's API is; empty while nobody knows; None if it is nobody's business here.
+
+    The address and not the name of the Service: after a new installation the name leads to the old Service's address for a
+    while (seen: something outside the cluster answered there), and an HTTP client holds on to a wrong connection for as long as it works.
+    """
+    name, spec = controller["metadata"]["name"], controller.get("spec") or {}
+    if name in override:
+        return override[name]
+    if spec.get("type") == "External":
+        url = (spec.get("external") or {}).get("apiURL")
+        return str(url).rstrip("/") if url else None
+    address = service_address(name, seen)
+    return f"http://[{address}]:{API_PORT}" if ":" in address else f"http://{address}:{API_PORT}" if address else ""
 
 
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
