@@ -35,14 +35,14 @@ fn each_way_has_its_own_delay() {
 #[test]
 fn udp_gets_the_rate_and_no_more() {
     let world = World::new();
-    let _emulator = world.emulator("rate=50mbit,delay=10ms,queue=20ms");
+    // The queue keeps the line busy while a loaded machine does not let the sender run.
+    let _emulator = world.emulator("rate=50mbit,delay=10ms,queue=250ms");
     let result = world.iperf("-u -b 80M -l 1400 -t 4 -w 2M");
     let seen = result["end"]["sum_received"]["bits_per_second"]
         .as_f64()
         .unwrap();
     let expected = 50e6 * 1400.0 / datagram_on_wire(1400.0);
     assert!(seen > 0.95 * expected, "{seen} of {expected} bit/s");
-    // What waits in the queue when the sender stops arrives within the measured time: 20 ms of 4 s.
     assert!(seen < 1.01 * expected, "{seen} of {expected} bit/s");
 }
 
