@@ -45,9 +45,14 @@ def shared() -> Iterator[Lab]:
 def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """The shared lab, everything running and declared as at its start; what a test broke is mended after it."""
     objects = shared.objects
+    eventually("no session of an earlier test", lambda: sessions(shared) == 0)
     yield shared
     if request.node.stash.get(FAILED, False):
         explain(shared)
+    for program in PEERS:
+        program.kill()
+        program.wait()
+    PEERS.clear()
     mend(shared)
     if shared.objects != objects:
         shared.declare(objects)
@@ -55,6 +60,7 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 FAILED = pytest.StashKey[bool]()
+PEERS: list[subprocess.Popen[str]] = []
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,6 +95,10 @@ def explain(net: Lab) -> None:
         print("--- status\n", json.dumps(northbound.get(net.plan, "/v1/status"), indent=1))
     except LabError as error:
         print(error)
+    for place in net.topology.agents:
+        argv = net.exec_argv(place.name, ("curl", "-sS", "-m", "2", "http://127.0.0.1:9465/metrics"))
+        text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        print(f"--- metrics {place.name}\n", "\n".join(line for line in text.splitlines() if line[:1] != "#" and not line.endswith(" 0")))
     for name in net.spawns():
         print(f"--- {name}: {labs.tail(net, name, 15)}")
 
@@ -110,6 +120,11 @@ def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) 
 def sessions(net: Lab) -> int:
     """Sessions the controller knows of."""
     return int(northbound.get(net.plan, "/v1/status")["sessions"])
+
+
+def active(net: Lab) -> bool:
+    """Is there one session, and has its set-up ended?"""
+    return [session["state"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]] == ["Active"]
 
 
 def baseline(net: Lab) -> dict[str, Any]:
@@ -137,7 +152,8 @@ def host_legs(net: Lab, agent: str) -> list[str]:
 def peer(net: Lab, host: str, *arguments: str) -> subprocess.Popen[str]:
     """A small TCP program at a host (peer.py); its result is one line of JSON."""
     argv = net.exec_argv(host, (sys.executable, str(PEER), *arguments))
-    return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    PEERS.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    return PEERS[-1]
 
 
 def outcome(program: subprocess.Popen[str], within_s: float) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import SETTLE_S, eventually, outcome, peer, sessions
+from conftest import SETTLE_S, active, eventually, outcome, peer, sessions
 from sos_testbed import declare, faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab
@@ -31,7 +31,7 @@ def start(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
 
 def accelerated(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
     running = start(net)
-    eventually("a session at the controller", lambda: sessions(net) == 1, within_s=5)
+    eventually("a session at the controller", lambda: active(net), within_s=5)
     return running
 
 

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import RATE_BPS, RTT_US, baseline, eventually, outcome, peer, sessions
+from conftest import RATE_BPS, RTT_US, active, baseline, eventually, outcome, peer, sessions
 from sos_testbed import measure
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
@@ -63,10 +63,9 @@ def test_a_covered_connection_is_a_session_and_then_nothing_is_left(net: Lab) ->
     before = baseline(net)
     assert before["sessions"] == 0
     server, client = slow_transfer(net, COVERED_PORT)
-    eventually("a session at the controller", lambda: sessions(net) == 1, within_s=5)
-    during = baseline(net)
-    assert during["entries"] != before["entries"]
-    assert set(during["agents"].values()) == {1}
+    eventually("a session at the controller", lambda: active(net), within_s=5)
+    eventually("both agents report it in their beacons", lambda: set(baseline(net)["agents"].values()) == {1}, within_s=5)
+    assert baseline(net)["entries"] != before["entries"]
     sent, got = outcome(server, 60), outcome(client, 60)
     assert (got["bytes"], got["end"]) == (12_000_000, "eof")
     assert sent["client"] == got["own"]
