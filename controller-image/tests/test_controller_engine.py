@@ -567,6 +567,17 @@ def test_percent_splits_flows_and_observe_redirects_none() -> None:
     assert 1 not in kinds(observing, E1) and observing.service() == "Programmed/Programmed"
 
 
+def test_sites_that_ask_for_what_we_cannot_do_stay_plain_and_say_so() -> None:
+    made = document()
+    made["sites"][1]["rewrite"] = "OpenFlow"
+    world = World(_signed(made))
+    world.converge()
+    world.syn(40000)
+    assert len(released(world)) == 1 and 1 not in kinds(world, E1)
+    (service,) = snapshot.status(world.engine, "", "")["services"]
+    assert service["state"] == "Pending" and "site east asks for OpenFlow rewriting" in service["message"]
+
+
 def test_the_first_service_that_matches_decides() -> None:
     made = document()
     first = {**made["services"][0], "id": "default/none", "percent": 0, "ports": [{"first": 5001, "last": 5001}], "priority": 200}

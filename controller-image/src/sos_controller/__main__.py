@@ -58,6 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     from sos_controller.reload import reload_loop
 
+    controller.settle()
     stop = eventlet.event.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: eventlet.hubs.get_hub().schedule_call_global(0, _stop, stop))

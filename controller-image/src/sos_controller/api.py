@@ -73,7 +73,7 @@ class Api:
         if method == "PUT" and path == "/v1/config":
             return _respond(start_response, 200, self._put_config(environ))
         known = path in self._routes or path in ("/metrics", "/v1/events")
-        if method not in ("GET", "HEAD"):
+        if method != "GET":
             raise _RefusalError(405 if known else 404, "there is no such method here")
         if path == "/metrics":
             return _send(start_response, 200, metrics.render(self._registry), "text/plain; version=0.0.4; charset=utf-8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -36,6 +37,9 @@ TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
 MAX_CONNECTIONS = 4_352
 """All datapaths a configuration may have, and some that are not claimed."""
+
+GC_THRESHOLDS = (50_000, 20, 50)
+"""Sessions make no cycles, so the collector is asked to look for some far less often than every 700 objects."""
 
 Listener = Callable[[Notice], None]
 
@@ -163,6 +167,13 @@ class Controller:
             listener(notice)
 
     # -- loops
+
+    @staticmethod
+    def settle() -> None:
+        """Everything that start-up made stays: the garbage collector need not look at it again."""
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
 
     def tick_loop(self) -> None:
         """Let time pass."""

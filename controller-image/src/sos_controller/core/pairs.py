@@ -74,11 +74,26 @@ class PairNumbers:
             self._taken.discard(self._numbers.pop(pair))
 
 
-def plan(g: nx.MultiGraph, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
+class View(NamedTuple):
+    """The graph, and distances in it counted already (by target)."""
+
+    graph: nx.MultiGraph
+    left: dict[DatapathId, dict[DatapathId, int]]
+
+    def distances(self, target: DatapathId) -> dict[DatapathId, int]:
+        """Cost from everywhere to `target`; counted once."""
+        found = self.left.get(target)
+        if found is None:
+            found = self.left[target] = paths.distances(self.graph, target)
+        return found
+
+
+def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
     """The pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped for want of better."""
     low, high = ends
     count = min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS)
-    found = paths.disjoint(g, low.location.dpid, high.location.dpid, max(count, 1))
+    there = high.location.dpid
+    found = paths.disjoint(view.graph, low.location.dpid, there, max(count, 1), view.distances(there))
     if not found:
         dpids = (low.location.dpid, high.location.dpid)
         same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == dpids

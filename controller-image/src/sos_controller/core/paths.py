@@ -38,11 +38,11 @@ def distances(g: nx.MultiGraph, source: DatapathId) -> dict[DatapathId, int]:
     return found
 
 
-def shortest(g: nx.MultiGraph, source: DatapathId, target: DatapathId) -> Path | None:
-    """The cheapest path, None when there is none. A path from a datapath to itself has no steps."""
+def shortest(g: nx.MultiGraph, source: DatapathId, target: DatapathId, left: dict[DatapathId, int] | None = None) -> Path | None:
+    """The cheapest path or None; one from a datapath to itself has no steps. `left` = distances(g, target), if at hand."""
     if source not in g or target not in g:
         return None
-    left = distances(g, target)
+    left = distances(g, target) if left is None else left
     if source not in left:
         return None
     steps, here = [], source
@@ -59,8 +59,13 @@ def next_hop(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) ->
     return _next_step(g, here, left)[0]
 
 
-def disjoint(g: nx.MultiGraph, source: DatapathId, target: DatapathId, count: int) -> tuple[Path, ...]:
-    """Up to `count` paths that share no link, the cheapest first; path i carries label i."""
+def disjoint(
+    g: nx.MultiGraph, source: DatapathId, target: DatapathId, count: int, left: dict[DatapathId, int] | None = None
+) -> tuple[Path, ...]:
+    """Up to `count` paths that share no link, the cheapest first; path i carries label i. `left` as for `shortest`."""
+    if count == 1:
+        only = shortest(g, source, target, left)
+        return (only,) if only is not None and only.steps else ()
     found: list[Path] = []
     rest = g.copy()
     while len(found) < count:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sos_controller.core import pairs, paths, selection, topology
+from sos_controller.core import pairs, selection, topology
 from sos_controller.core.agents import Agent
 from sos_controller.core.config_model import Service
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
@@ -59,6 +59,8 @@ class Plan:
         self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
         self._armed: set[Armed] = set()
         self._unarmed = False
+        self._agents: dict[str, list[Agent]] = {}
+        self._view = pairs.View(state.graph, {})
         self._services: dict[str, Service] = {}
         self._site_of_agent: dict[AgentId, str] = {}
 
@@ -67,7 +69,7 @@ class Plan:
         config = self._state.config
         if config is None:
             return
-        self._services = {s.id: s for s in config.services}
+        self._services = {s.id: s for s in self._state.services}
         self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
         ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d.cost) for d in config.links]
         self._costs = {**dict(ends), **{(k[2], k[3], k[0], k[1]): cost for k, cost in ends}}
@@ -77,7 +79,11 @@ class Plan:
         state = self._state
         live = [dpid for dpid, s in state.switches.items() if s.claim is not None and state.programmer.is_synced(dpid)]
         state.graph = topology.graph(live, state.topology.links(), self._cost)
+        self._view = pairs.View(state.graph, {})
         self._cache.clear()
+        self._agents = {}
+        for agent in state.agents.all():
+            self._agents.setdefault(self._site_of_agent.get(agent.agent_id, ""), []).append(agent)
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
         self.arm()
@@ -155,8 +161,8 @@ class Plan:
         return [a for a in self.agents_of(site) if a.usable]
 
     def agents_of(self, site: str) -> list[Agent]:
-        """Live agents of a site that the configuration knows."""
-        return [a for a in self._state.agents.all() if self._site_of_agent.get(a.agent_id) == site]
+        """Agents of a site that the configuration knows and that were live at the last planning."""
+        return self._agents.get(site, []) if site else []
 
     # -- pairs and paths
 
@@ -180,7 +186,7 @@ class Plan:
             before = self.pairs.get(key)
             if before is not None and not before.dpids <= state.claims.keys():
                 before = None
-            pair = pairs.plan(state.graph, (low, high), number, labels, before)
+            pair = pairs.plan(self._view, (low, high), number, labels, before)
         if pair is None or low is None or high is None:
             self.pairs.pop(key, None)
             state.programmer.set_group(("path", *key), {}, state.out)
@@ -216,9 +222,8 @@ class Plan:
     # -- candidates
 
     def _candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
-        g = self._state.graph
-        near_costs = paths.distances(g, dpid)
-        far_costs = paths.distances(g, server_at) if server_at in self._site_dpids(service.to.site) else {}
+        near_costs = self._view.distances(dpid)
+        far_costs = self._view.distances(server_at) if server_at in self._site_dpids(service.to.site) else {}
         found = []
         for near in self.usable(service.from_.site):
             for far in self.usable(service.to.site):
@@ -262,6 +267,8 @@ class Plan:
 
     def _status(self, service: Service) -> ServiceStatus:
         state = self._state
+        if service.id in state.unsupported:
+            return ServiceStatus(service, "Pending", "Programming", (), ())
         if not accelerated(service):
             return ServiceStatus(service, "Programmed", "Programmed", (), ())
         sources, targets = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)

@@ -138,8 +138,8 @@ def _end(engine: Engine, end: Location) -> Json:
 
 def _service(engine: Engine, found: ServiceStatus) -> Json:
     service = found.service
-    message = ""
-    if service.mode == "Accelerate" and service.setup == "Proactive":
+    message = engine.state.unsupported.get(service.id, "")
+    if not message and service.mode == "Accelerate" and service.setup == "Proactive":
         message = "set up reactively: this version has no proactive set-up"
     return {
         "id": service.id,

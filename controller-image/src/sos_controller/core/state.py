@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import networkx as nx
+from msgspec.structs import replace
 
 from sos_controller.core import keys, pipeline
 from sos_controller.core.agents import Agents
 from sos_controller.core.commands import Command, Notice
-from sos_controller.core.config_model import Config, Datapath, Site
+from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
 from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
@@ -64,10 +65,13 @@ class State:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         self.config: Config | None = None
+        self.services: list[Service] = []
         self.policies = Policies(())
         self.claims: dict[DatapathId, tuple[Site, Datapath]] = {}
         self.sites: dict[str, Site] = {}
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
+        self.unsupported: dict[str, str] = {}
+        """Services that stay plain because of what they ask for, with the reason to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
@@ -109,8 +113,14 @@ class State:
     def adopt_config(self, config: Config) -> None:
         """Index a configuration."""
         self.config = config
-        self.policies = Policies(config.services)
         self.sites = {s.name: s for s in config.sites}
+        self.unsupported = {}
+        for service in config.services:
+            asks = [n for n in (service.from_.site, service.to.site) if self.sites[n].rewrite != "Transparent"]
+            if asks:
+                self.unsupported[service.id] = f"stays plain: site {asks[0]} asks for OpenFlow rewriting, which this version does not have"
+        self.services = [replace(s, percent=0) if s.id in self.unsupported else s for s in config.services]
+        self.policies = Policies(self.services)
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
         self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}
         self.agent_addresses = frozenset(a.ip for s in config.sites for a in s.agents)
