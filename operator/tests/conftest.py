@@ -29,14 +29,14 @@ def installed(kube: Kube) -> Kube:
 @contextmanager
 def populated(kube: Kube) -> Iterator[Kube]:
     """The nodes of the example and nothing of ours; emptied afterwards."""
-    for name, site in FIGURE8.items():
-        kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"sos.network/site": site}}})
+    labels = {name: {"sos.network/site": site} for name, site in FIGURE8.items()}
+    kube.apply(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels[name]}} for name in FIGURE8))
     yield kube
-    for kind in OWN:
-        for obj in kube.items(kind, "-A"):
-            where = ("-n", obj["metadata"]["namespace"]) if "namespace" in obj["metadata"] else ()
-            kube.kubectl("patch", kind, obj["metadata"]["name"], *where, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-        kube.kubectl("delete", kind, "--all", "-A", "--wait=false")
+    kinds = ",".join(OWN)
+    for obj in kube.items(kinds, "-A"):
+        if obj["metadata"].get("finalizers"):
+            kube.kubectl("patch", obj["kind"], obj["metadata"]["name"], "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+    kube.kubectl("delete", kinds, "--all", "-A", "--wait=false")
     kinds = "daemonsets,deployments,services,configmaps,secrets,pods"
     kube.kubectl("delete", kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator", "--force", "--grace-period=0")
     kube.kubectl("delete", "nodes", "--all")
@@ -120,5 +120,5 @@ def versions(kube: Kube) -> dict[str, str]:
     """Resource version of everything that is ours."""
     kinds = "daemonsets,deployments,services,configmaps,secrets"
     ours = kube.items(kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator")
-    ours += [obj for kind in OWN for obj in kube.items(kind, "-A")]
+    ours += kube.items(",".join(OWN), "-A")
     return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in ours}

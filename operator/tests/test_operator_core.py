@@ -238,11 +238,8 @@ def test_a_controller_is_asked_at_its_service_address_or_where_it_says() -> None
     assert world.api_base(managed, world.Seen(), {}) == ""
     assert world.api_base(managed, seen, {"c": "http://127.0.0.1:1"}) == "http://127.0.0.1:1"
     assert world.controller_endpoints(seen) == {"c": ("tcp:10.96.0.7:6653",)}
-    external: dict[str, Any] = {
-        "kind": "SosController",
-        "metadata": {"name": "e"},
-        "spec": {"type": "External", "external": {"endpoints": ["tcp:e:1"]}},
-    }
+    spec: dict[str, Any] = {"type": "External", "external": {"endpoints": ["tcp:e:1"]}}
+    external = {"kind": "SosController", "metadata": {"name": "e"}, "spec": spec}
     assert world.api_base(external, seen, {}) is None
     spec["external"]["apiURL"] = "https://e:8443/"
     assert world.api_base(external, seen, {}) == "https://e:8443"

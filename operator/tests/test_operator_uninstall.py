@@ -1,0 +1,75 @@
+"""How the whole release goes: nodes clean up first, nothing of ours is left behind, users' objects stay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from conftest import FIGURE8, OWN, children, populated
+from operator_kube import ROOT, Kube
+from operator_nodes import Nodes, start_pods
+from operator_run import NAMESPACE, environment, eventually, operator_running, render
+
+OURS = "app.kubernetes.io/managed-by=sos-operator"
+
+
+def test_uninstall_leaves_nothing_but_users_objects(installed: Kube, tmp_path: Path) -> None:
+    defaults = tmp_path / "defaults"
+    defaults.mkdir()
+    shipped = next(o for o in render() if o["kind"] == "ConfigMap")["data"]
+    for name, text in shipped.items():
+        (defaults / name).write_text(text)
+    with populated(installed) as kube, Nodes(kube).serving() as nodes:
+        foreign = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": NAMESPACE}}
+        kube.apply(foreign)
+        with operator_running(kube, tmp_path, SOS_DEFAULTS_DIR=str(defaults)):
+            eventually("default objects", lambda: kube.items("sosagents") and kube.items("soscontrollers"))
+            sites = [ROOT / "examples" / "01-two-sites" / name for name in ("sites.yaml", "sosservice.yaml")]
+            kube.kubectl("apply", *(arg for path in sites for arg in ("-f", str(path))))
+            eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)
+            eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
+            start_pods(kube, nodes)
+            kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent", "--force", "--grace-period=0")
+        done = subprocess.run(
+            [sys.executable, "-m", "sos_operator", "uninstall", "--timeout", "40"],
+            env=environment(kube, 0, {}),
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "every node has taken its bridge down" in done.stderr, done.stderr
+        assert kube.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["replicas"] == 0
+        left = kube.items("daemonsets,deployments,services,configmaps,secrets", "-n", NAMESPACE, "-l", OURS)
+        assert left == []
+        assert kube.get("secret", "theirs", "-n", NAMESPACE)
+        assert kube.items("sosagents") == kube.items("soscontrollers") == []
+        assert {s["metadata"]["name"] for s in kube.items("sossites")} == set(FIGURE8.values())
+        for obj in [o for kind in OWN for o in kube.items(kind, "-A")]:
+            assert not obj["metadata"].get("finalizers")
+            (row,) = obj["status"]["conditions"]
+            assert (row["type"], row["status"], row["reason"]) == ("Ready", "Unknown", "NotInstalled")
+        assert kube.get("sossite", "west")["status"]["siteID"], "kept for the next installation"
+        kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
+        kube.kubectl("delete", "secret", "theirs", "-n", NAMESPACE)
+
+
+def test_default_objects_follow_the_chart(installed: Kube, tmp_path: Path) -> None:
+    """Made with the chart's rights, kept as stated, removed when no longer wanted; one of that name made by a user stays theirs."""
+    defaults = tmp_path / "defaults"
+    defaults.mkdir()
+    agent = "apiVersion: sos.network/v1alpha1\nkind: SosAgent\nmetadata: {name: default}\nspec: {drainSeconds: 7}\n"
+    (defaults / "sosagent.yaml").write_text(agent)
+    with populated(installed) as kube:
+        for name, folder in (("with", defaults), ("without", tmp_path / "none")):
+            (tmp_path / name).mkdir()
+            folder.mkdir(exist_ok=True)
+            with operator_running(kube, tmp_path / name, SOS_DEFAULTS_DIR=str(folder)):
+                if name == "without":
+                    eventually("it is gone", lambda: kube.items("sosagents") == [])
+                    continue
+                eventually("it is there", lambda: [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7])
+                kube.kubectl("patch", "sosagent", "default", "--type=merge", "-p", '{"spec":{"drainSeconds":9}}')
+                eventually("it is as stated", lambda: [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7])
