@@ -69,3 +69,24 @@ def start_pods(kube: Kube, nodes: Nodes) -> None:
     play_kubelet(kube, port_of=nodes.ports)
     for pod in children(kube, "pods"):
         kube.patch_status("pod", pod["metadata"]["name"], NAMESPACE, {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]})
+
+
+@contextmanager
+def garbage_collector(kube: Kube) -> Iterator[None]:
+    """Deletes pods whose DaemonSet is gone, as the cluster's own collector would."""
+    stop = threading.Event()
+
+    def collect() -> None:
+        while not stop.wait(1.0):
+            alive = {c["metadata"]["name"] for c in children(kube, "daemonsets")}
+            for pod in children(kube, "pods"):
+                if pod["metadata"]["ownerReferences"][0]["name"] not in alive:
+                    kube.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()

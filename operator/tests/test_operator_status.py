@@ -198,6 +198,14 @@ def test_an_object_the_compilation_has_not_seen_is_pending() -> None:
     assert says(report(stranger, situation(view()))) == ("Unknown", "Pending")
 
 
+def test_a_warning_does_not_refuse_but_is_told() -> None:
+    problem = sos_compile.Problem("SosSite", "", "west", "spec.x", sos_compile.Reason.UNSUPPORTED, "odd", warning=True)
+    warned = situation(view(), compiled=replace(COMPILED, problems=(*COMPILED.problems, problem)))
+    found = the("SosSite", "west", warned)
+    assert says(found) == ("True", "Ready")
+    assert [v.message for v in found.verdicts if v.type == "Accepted"] == ["spec.x: odd"]
+
+
 def test_the_same_facts_give_the_same_status() -> None:
     for obj in OBJECTS:
         assert report(obj, situation(view())) == report(obj, situation(view()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from conftest import FIGURE8, OWN, children, populated
 from operator_kube import ROOT, Kube
-from operator_nodes import Nodes, start_pods
+from operator_nodes import Nodes, garbage_collector, start_pods
 from operator_run import NAMESPACE, environment, eventually, operator_running, render
 
 OURS = "app.kubernetes.io/managed-by=sos-operator"
@@ -30,16 +30,12 @@ def test_uninstall_leaves_nothing_but_users_objects(installed: Kube, tmp_path: P
             eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)
             eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
             start_pods(kube, nodes)
-            kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component=agent", "--force", "--grace-period=0")
-        done = subprocess.run(
-            [sys.executable, "-m", "sos_operator", "uninstall", "--timeout", "40"],
-            env=environment(kube, 0, {}),
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
+        with garbage_collector(kube):
+            command = [sys.executable, "-m", "sos_operator", "uninstall", "--timeout", "60"]
+            done = subprocess.run(command, env=environment(kube, 0, {}), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
+        assert "not gone in time" not in done.stderr, done.stderr
+        assert children(kube, "pods") == []
         assert "every node has taken its bridge down" in done.stderr, done.stderr
         assert kube.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["replicas"] == 0
         left = kube.items("daemonsets,deployments,services,configmaps,secrets", "-n", NAMESPACE, "-l", OURS)

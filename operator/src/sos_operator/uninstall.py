@@ -152,8 +152,11 @@ async def _remove(parts: Parts, clock: Clock) -> list[Object]:
         going = tuple(o for o in left if not leaving(o))
         await parts.applier.carry_out(Changes((), going))
         if not left or clock.left() < POLL_S:
-            return left
+            break
         await asyncio.sleep(POLL_S)
+    # The garbage collector takes the pods; until they are gone, something of ours still runs.
+    await _until(parts, clock, 1.0, "pods", lambda now: not now.pods)
+    return left
 
 
 async def _sign_off(parts: Parts) -> None:

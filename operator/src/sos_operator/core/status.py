@@ -78,10 +78,13 @@ def _departing_report() -> Report:
     return Report({}, (going, Verdict("Ready", "False", "Terminating", going.message)))
 
 
-def _accepted(facts: sos_compile.Facts, with_references: bool) -> Verdict:
-    if facts.accepted and (facts.resolved or not with_references):
-        return Verdict("Accepted", "True", "Accepted")
-    return Verdict("Accepted", "False", facts.reason, facts.message)
+def _accepted(obj: Object, facts: sos_compile.Facts, situation: Situation, with_references: bool = True) -> Verdict:
+    if not facts.accepted or (with_references and not facts.resolved):
+        return Verdict("Accepted", "False", facts.reason, facts.message)
+    meta = obj["metadata"]
+    key = (obj["kind"], meta.get("namespace") or "", meta["name"])
+    warnings = [p for p in situation.compiled.problems if p.warning and (p.kind, p.namespace, p.name) == key]
+    return Verdict("Accepted", "True", "Accepted", "; ".join(": ".join(filter(None, (p.path, p.message))) for p in warnings))
 
 
 def _unreachable(view: ControllerView) -> str:
@@ -141,7 +144,7 @@ def _known_to_all(expected: _Expected, views: list[ControllerView]) -> tuple[Ver
 
 def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
     name = obj["metadata"]["name"]
-    accepted = _accepted(facts, with_references=True)
+    accepted = _accepted(obj, facts, situation)
     number = {"siteID": facts.number} if facts.number else {}
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
@@ -209,7 +212,7 @@ def _site_node(node: str, state: PodState, compiled: sos_compile.Compiled) -> di
 
 def _agent(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
     name = obj["metadata"]["name"]
-    accepted = _accepted(facts, with_references=True)
+    accepted = _accepted(obj, facts, situation)
     if accepted.status != "True":
         return Report({}, (accepted, summary([accepted], "")))
     wanted = {node: doc for (pool, node), doc in situation.compiled.agents.items() if pool == name}
@@ -255,7 +258,7 @@ def _deployed(sets: set[str], states: Mapping[str, PodState], situation: Situati
 
 def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
     name = obj["metadata"]["name"]
-    accepted = _accepted(facts, with_references=True)
+    accepted = _accepted(obj, facts, situation)
     number = {"controllerID": facts.number} if facts.number else {}
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
@@ -271,6 +274,7 @@ def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> 
             "connectedDatapaths": len(view.connected()),
             "registeredAgents": len(view.agents()),
             "links": view.count("links"),
+            "sessions": view.count("sessions"),
         }
         in_force = {"configGeneration": view.config("generation"), "configHash": view.config("hash")}
         fields |= {key: value for key, value in in_force.items() if value is not None}
@@ -306,7 +310,7 @@ def _not_reached(obj: Object, view: ControllerView, situation: Situation) -> Ver
 
 def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
     fields: dict[str, Any] = {key: facts.text[key] for key in ("from", "to", "ports") if key in facts.text}
-    accepted = _accepted(facts, with_references=False)
+    accepted = _accepted(obj, facts, situation, with_references=False)
     if accepted.status != "True":
         return Report(fields, (accepted, summary([accepted], "")))
     if not facts.resolved:
@@ -350,6 +354,6 @@ def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | Non
     return Verdict("Programmed", "True", "Programmed", f"acknowledged by {acknowledged} datapaths")
 
 
-def _link(_obj: Object, facts: sos_compile.Facts, _situation: Situation) -> Report:
-    accepted = _accepted(facts, with_references=True)
+def _link(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
+    accepted = _accepted(obj, facts, situation)
     return Report({}, (accepted, summary([accepted], "Accepted")))
