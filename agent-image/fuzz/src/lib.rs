@@ -1,7 +1,10 @@
 //! What fuzzing feeds with arbitrary bytes. Each function panics when a promise is broken, and does nothing else.
 #![forbid(unsafe_code)]
 
+mod session;
+
 use bytes::BytesMut;
+pub use session::session;
 use sos_agent::config::AgentConfig;
 use sos_agent::source::{Verdict, judge};
 use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};

@@ -33,6 +33,11 @@ fn frame() {
 }
 
 #[test]
+fn session() {
+    run("session", sos_fuzz::session);
+}
+
+#[test]
 fn handshake() {
     run("handshake", sos_fuzz::handshake);
 }
