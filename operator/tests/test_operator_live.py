@@ -159,6 +159,26 @@ def test_a_problem_is_the_guilty_objects_own(example: Operator) -> None:
     kube.kubectl("delete", "-f", str(ROOT / "examples" / "bad" / "unknown-site.yaml"))
 
 
+def test_a_slip_in_a_site_that_worked_leaves_its_children(example: Operator) -> None:
+    kube = example.kube
+    names = ("sos-node-west", "sos-node-east", "sos-agent-default-west", "sos-agent-default-east")
+
+    def uids() -> list[str]:
+        return [kube.get("daemonset", name, "-n", NAMESPACE)["metadata"]["uid"] for name in names]
+
+    def overlap() -> bool:
+        rows = [condition(kube, "sossite", site, "Accepted") for site in ("west", "east")]
+        return any(row["reason"] == "OverlappingPrefixes" for row in rows)
+
+    before = uids()
+    kube.kubectl("patch", "sossite", "east", "--type=merge", "-p", '{"spec":{"prefixes":["10.0.0.0/24"]}}')
+    eventually("one of the two is told", overlap, 15)
+    example.settle(3)
+    assert uids() == before
+    kube.kubectl("patch", "sossite", "east", "--type=merge", "-p", '{"spec":{"prefixes":["10.0.0.128/25"]}}')
+    eventually("all is well again", lambda: not overlap(), 15)
+
+
 def test_a_site_without_pods_left_is_deleted_at_once(example: Operator) -> None:
     kube = example.kube
     kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "sos.network/site=core2", "--force", "--grace-period=0")

@@ -128,7 +128,7 @@ class Reconciler:
         )
         served = tuple(m for m in manifests if m["kind"] != NAD.kind or self._p.observer.multus)
         observed = (*seen.children, *(o for o in seen.objects if owned(o)))
-        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen))
+        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings)
         changes = plan(served, observed, self._p.applier.memory, keep)
         result = await self._p.applier.carry_out(changes)
         self._p.observer.forget(_plurals(changes, result))

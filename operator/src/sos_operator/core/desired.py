@@ -56,6 +56,11 @@ def _with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) 
     return {**config_map, "data": {**config_map.get("data", {}), **data}}
 
 
+def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
+    """Children of objects that are wrong at the moment: what is there stays, so that a slip never takes a site's switches away."""
+    return frozenset(Ref(kind, settings.namespace, name) for kind, name in compiled.held)
+
+
 def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
     """The ConfigMap in which the operator remembers the generation it issued last."""
     return {
