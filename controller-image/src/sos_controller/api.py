@@ -197,5 +197,5 @@ def _send(start_response: StartResponse, status: int, data: bytes, kind: str) ->
 
 
 def serve(api: Api, sock: Any) -> None:
-    """Answer requests for ever."""
-    eventlet.wsgi.server(sock, api, log=LOG, log_output=False, max_size=64, socket_timeout=30, keepalive=30)
+    """Answer requests for ever. Chunks go out as they come: a line of the event stream must not wait for more of them."""
+    eventlet.wsgi.server(sock, api, log=LOG, log_output=False, max_size=64, socket_timeout=30, keepalive=30, minimum_chunk_size=1)

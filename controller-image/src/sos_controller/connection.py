@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 from ryu.controller import ofp_event
 from ryu.controller.controller import Datapath
 from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
+from ryu.exception import RyuException
 from ryu.lib import hub
 from ryu.ofproto import ofproto_parser
 
@@ -178,6 +179,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
 
     def _message(self, message: bytes) -> None:
         kind = message[1]
+        if message[0] != ofp.VERSION and kind != ofp.HELLO:
+            raise ofp.WireError("another version of OpenFlow")
         if kind == ofp.PACKET_IN and self.state == MAIN_DISPATCHER:
             self._controller.packet_in(self, *ofp.parse_packet_in(message))
         elif kind == ofp.BARRIER_REPLY and self.state == MAIN_DISPATCHER:
@@ -226,7 +229,11 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             ofp.check_hello(message)
         elif message[1] == ofp.FEATURES_REPLY and len(message) != 32:
             raise ofp.WireError("bad features reply")
-        parsed = ofproto_parser.msg(self, message[0], message[1], len(message), int.from_bytes(message[4:8], "big"), message)
+        xid = int.from_bytes(message[4:8], "big")
+        try:
+            parsed = ofproto_parser.msg(self, message[0], message[1], len(message), xid, message)
+        except RyuException as error:
+            raise ofp.WireError(str(error)) from error
         if parsed is None:
             raise ofp.WireError("unparsable handshake")
         event = ofp_event.ofp_msg_to_ev(parsed)

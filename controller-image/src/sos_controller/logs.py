@@ -26,3 +26,5 @@ def setup(level: str, form: str) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     for noisy in ("ryu", "ofp_event", "Handshake"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    # What a switch sent that Ryu cannot parse is reported by `connection`, without a traceback.
+    logging.getLogger("ryu.ofproto.ofproto_parser").setLevel(logging.CRITICAL)
