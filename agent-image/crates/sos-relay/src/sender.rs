@@ -8,9 +8,13 @@ use sos_wire::frame::INITIAL_CREDIT;
 
 use crate::budget::Reservation;
 use crate::scheduler::StreamId;
+use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
 /// Bytes a sender may hold without having reserved them, so that a session moves even when the budget is used up.
 pub(crate) const FLOOR: usize = 64 << 10;
+/// Unless a block size was asked for, blocks grow to this share of what the peer lets be under way: large windows belong to fast paths,
+/// where each block's own cost counts and its delay does not.
+const BLOCK_SHARE: u64 = 128;
 /// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
 const UNSENT_BLOCKS: usize = 4;
 /// A block is not cut below this just because credit ends there, as long as an acknowledgement is on its way (silly window, RFC 9293 3.8.6.2).
@@ -60,6 +64,8 @@ pub(crate) struct Sender {
     sent: u64,
     credit: u64,
     block: usize,
+    /// The block size was not asked for.
+    auto_block: bool,
     fin: Fin,
     /// Fin was sent once, be it on a stream that died since: the peer may have it.
     fin_told: bool,
@@ -72,7 +78,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    pub(crate) fn new(block: usize, max_hold: usize, reservation: Reservation) -> Self {
+    pub(crate) fn new(block: Option<usize>, max_hold: usize, reservation: Reservation) -> Self {
         Self {
             blocks: VecDeque::new(),
             lost: BTreeSet::new(),
@@ -81,7 +87,8 @@ impl Sender {
             acknowledged: 0,
             sent: 0,
             credit: INITIAL_CREDIT,
-            block,
+            block: block.unwrap_or(DEFAULT_BLOCK),
+            auto_block: block.is_none(),
             fin: Fin::Open,
             fin_told: false,
             stalled: false,
@@ -124,6 +131,10 @@ impl Sender {
 
     pub(crate) fn handle_credit(&mut self, limit: u64) {
         self.credit = self.credit.max(limit);
+        if self.auto_block {
+            let share = (self.credit - self.acknowledged.min(self.credit)) / BLOCK_SHARE;
+            self.block = usize::try_from(share).unwrap_or(MAX_BLOCK).clamp(DEFAULT_BLOCK, MAX_BLOCK);
+        }
         self.stalled &= self.sent >= self.credit;
     }
 
@@ -254,7 +265,7 @@ impl Sender {
         );
         assert!(self.acknowledged <= self.sent, "nothing is acknowledged before it was sent");
         assert!(self.sent <= self.credit, "credit is never exceeded");
-        assert!(self.held() <= self.hold + self.block, "held bytes are bounded");
+        assert!(self.held() <= self.hold, "held bytes are bounded");
         assert!(self.hold <= FLOOR.max(self.reservation.bytes()), "held bytes are reserved");
         assert!(self.lost.iter().all(|o| self.find(*o).is_some()), "lost blocks are kept");
         for (a, b) in self.blocks.iter().zip(self.blocks.iter().skip(1)) {

@@ -15,7 +15,7 @@ use crate::receiver::{Receiver, Violation};
 use crate::scheduler::{LeastQueued, Scheduler, StreamId, StreamView};
 use crate::sender::Sender;
 use crate::stats::SessionStats;
-use crate::{DEFAULT_BLOCK, MAX_BLOCK, MIN_BLOCK};
+use crate::{MAX_BLOCK, MIN_BLOCK};
 
 /// How long a Reset tries to reach streams that have no room before the session is given up without it.
 const RESET_PATIENCE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ const PROBE_AFTER: Duration = Duration::from_secs(1);
 pub struct SessionConfig {
     /// Names it between the two agents.
     pub number: SessionNumber,
-    /// Block size in bytes, 0 = [`DEFAULT_BLOCK`]; brought inside [`MIN_BLOCK`] and [`MAX_BLOCK`].
+    /// Block size in bytes, 0 = [`crate::DEFAULT_BLOCK`] and more on fast paths; brought inside [`MIN_BLOCK`] and [`MAX_BLOCK`].
     pub block: usize,
     /// Bytes it may hold in each direction.
     pub max_memory: usize,
@@ -118,7 +118,7 @@ impl Session {
     }
 
     fn new(config: &SessionConfig, opening: Opening, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
-        let block = if config.block == 0 { DEFAULT_BLOCK } else { config.block.clamp(MIN_BLOCK, MAX_BLOCK) };
+        let block = (config.block != 0).then(|| config.block.clamp(MIN_BLOCK, MAX_BLOCK));
         let window = Window::new(config.max_memory, config.rtt, budget.reserve(Window::INITIAL)?);
         Some(Self {
             number: config.number,

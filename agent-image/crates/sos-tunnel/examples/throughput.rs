@@ -1,24 +1,35 @@
-//! Goodput and CPU of a pair of agents over loopback.
+//! Goodput and CPU of a pair of agents.
 //!
-//! `cargo run --release -p sos-tunnel --example throughput -- [--gigabytes N] [--streams N] [--block BYTES] [--mbps N] [--down]`
+//! `cargo run --release -p sos-tunnel --example throughput -- [--gigabytes N] [--streams N] [--block BYTES] [--mbps N]`
 //!
-//! The two agents are processes of their own (this program again), so that their CPU can be told apart; source and sink are in a third.
-//! `--mbps` limits the source, which shows what small reads at WAN rates cost. `--down` sends from server to client.
+//! Everything runs on loopback, the two agents and the source and the sink as processes of their own (this program again), so that their
+//! CPU can be told apart. `--mbps` limits the source. Over a real or emulated path, start the four by hand where they belong:
+//!
+//! ```text
+//! throughput sink ADDR:PORT
+//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS
+//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS HOST_PORT BLOCK SINK_ADDR:PORT
+//! throughput source ADDR:PORT BYTES MBPS
+//! ```
+//!
+//! The agents print `ready`, and their figures when their standard input ends.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener, TcpStream as StdStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
 use sos_tunnel::{
-    BoxFuture, Egress, EgressHandler, Keys, Labels, Limits, OpenInfo, OpenRequest, PeerConfig, PlainSockets,
-    SessionEnd, Timing, Tunnel, TunnelConfig,
+    BoxFuture, Egress, EgressHandler, Keys, Labels, Limits, OpenInfo, OpenRequest, PeerConfig, SessionEnd,
+    Sockets, Timing, Tunnel, TunnelConfig,
 };
 use sos_wire::{AgentId, BootId, EndReason, Key, KeyId, SessionUuid, SiteId};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
@@ -55,22 +66,20 @@ struct Options {
     streams: usize,
     block: u32,
     mbps: u64,
-    down: bool,
 }
 
-fn number<T: std::str::FromStr>(args: &mut impl Iterator<Item = String>) -> Outcome<T> {
-    args.next().and_then(|n| n.parse().ok()).ok_or_else(|| "a number is missing".into())
+fn number<T: FromStr>(args: &mut impl Iterator<Item = String>) -> Outcome<T> {
+    args.next().and_then(|n| n.parse().ok()).ok_or_else(|| "an argument is missing or wrong".into())
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
-    let mut options = Options { bytes: 4 << 30, streams: 8, block: 0, mbps: 0, down: false };
+    let mut options = Options { bytes: 4_000_000_000, streams: 8, block: 0, mbps: 0 };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--gigabytes" => options.bytes = (number::<f64>(&mut args)? * 1e9) as u64,
             "--streams" => options.streams = number(&mut args)?,
             "--block" => options.block = number(&mut args)?,
             "--mbps" => options.mbps = number(&mut args)?,
-            "--down" => options.down = true,
             other => return Err(format!("unknown option {other}").into()),
         }
     }
@@ -80,79 +89,103 @@ fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
 fn main() -> Outcome<()> {
     let mut args = std::env::args().skip(1).peekable();
     match args.peek().map(String::as_str) {
-        Some("near" | "far") => agent(&args.collect::<Vec<_>>()),
+        Some("near") => agent(NEAR, &mut args.skip(1)),
+        Some("far") => agent(FAR, &mut args.skip(1)),
+        Some("sink") => receive(&args.nth(1).ok_or("no address")?),
+        Some("source") => {
+            let mut args = args.skip(1);
+            let to: String = number(&mut args)?;
+            Ok(send(StdStream::connect(to)?, number(&mut args)?, number(&mut args)?)?)
+        }
         _ => bench(&options(args)?),
     }
 }
 
-/// `near|far STREAM_PORT HOST_PORT STREAMS BLOCK SINK_PORT`
-fn agent(args: &[String]) -> Outcome<()> {
-    let near = args[0] == "near";
-    let number = |i: usize| args[i].parse::<u32>();
-    let port = |i: usize| args[i].parse::<u16>();
-    let (stream_port, host_port, streams, block, sink) =
-        (port(1)?, port(2)?, number(3)?, number(4)?, port(5)?);
+/// Streams as the real agent makes them, with bbr where the kernel has it.
+struct Tuned;
+
+impl Tuned {
+    fn tune(socket: &SockRef<'_>) -> std::io::Result<()> {
+        socket.set_tcp_nodelay(true)?;
+        socket
+            .set_tcp_notsent_lowat(std::env::var("LOWAT").map_or(512, |v| v.parse().unwrap_or(512)) << 10)?;
+        let _ = socket.set_tcp_congestion(std::env::var("CC").unwrap_or("bbr".into()).as_bytes());
+        Ok(())
+    }
+}
+
+impl Sockets for Tuned {
+    fn dial(&self, to: SocketAddrV4, _: u8) -> BoxFuture<std::io::Result<TcpStream>> {
+        Box::pin(async move {
+            let socket = TcpSocket::new_v4()?;
+            Self::tune(&SockRef::from(&socket))?;
+            socket.connect(to.into()).await
+        })
+    }
+
+    fn accepted(&self, socket: &TcpStream, _: u8) -> std::io::Result<()> {
+        Self::tune(&SockRef::from(socket))
+    }
+}
+
+fn start_tunnel(agent: AgentId) -> Tunnel {
+    Tunnel::start(TunnelConfig {
+        agent,
+        boot: BootId(1),
+        site: SiteId(u16::from(agent.0[0])),
+        limits: Limits::default(),
+        timing: Timing::default(),
+        keys: Arc::new(OneKey),
+        sockets: Arc::new(Tuned),
+        egress: Arc::new(Connect),
+    })
+}
+
+fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()> {
+    let (own, address, stream_port): (Ipv4Addr, Ipv4Addr, u16) =
+        (number(args)?, number(args)?, number(args)?);
+    let streams = BTreeMap::from([(0, number(args)?)]);
+    let other = if agent == NEAR { FAR } else { NEAR };
+    let site = SiteId(u16::from(other.0[0]));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async move {
-        let (agent, other) = if near { (NEAR, FAR) } else { (FAR, NEAR) };
-        let tunnel = Tunnel::start(TunnelConfig {
-            agent,
-            boot: BootId(1),
-            site: SiteId(if near { 1 } else { 2 }),
-            limits: Limits::default(),
-            timing: Timing::default(),
-            keys: Arc::new(OneKey),
-            sockets: Arc::new(PlainSockets),
-            egress: Arc::new(Connect),
-        });
-        let streams = BTreeMap::from([(0, streams as usize)]);
-        let site = SiteId(if near { 2 } else { 1 });
-        let peer = PeerConfig {
+        let tunnel = start_tunnel(agent);
+        tunnel.set_peers(vec![PeerConfig {
             agent: other,
             site,
-            address: Ipv4Addr::LOCALHOST,
+            address,
             first_stream_port: stream_port,
             streams,
-        };
-        tunnel.set_peers(vec![peer]);
-        let server = tunnel.clone();
-        if near {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, host_port)).await?;
-            tokio::spawn(serve_hosts(listener, server, block, sink));
+        }]);
+        if agent == NEAR {
+            let listener = TcpListener::bind((own, number::<u16>(args)?)).await?;
+            tokio::spawn(serve_hosts(listener, tunnel.clone(), number(args)?, number(args)?));
         } else {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, stream_port)).await?;
+            let (listener, acceptor) = (TcpListener::bind((own, stream_port)).await?, tunnel.clone());
             tokio::spawn(async move {
                 while let Ok((socket, _)) = listener.accept().await {
-                    server.accept_stream(socket, 0);
+                    acceptor.accept_stream(socket, 0);
                 }
             });
         }
         tunnel.live_peers().wait_for(|live| live.contains(&other)).await?;
         println!("ready");
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
-        println!("{} {}", cpu_seconds()?, describe(&tunnel));
+        println!("{} {:?}", cpu_seconds()?, tunnel.stats());
         std::process::exit(0);
     })
 }
 
-fn describe(tunnel: &Tunnel) -> String {
-    let stats = tunnel.stats();
-    format!(
-        "stalls {} resent {} reserved {}",
-        stats.credit_stalls_total, stats.frames_resent_total, stats.memory_reserved
-    )
-}
-
-async fn serve_hosts(listener: TcpListener, tunnel: Tunnel, block: u32, sink: u16) {
+async fn serve_hosts(listener: TcpListener, tunnel: Tunnel, block_bytes: u32, server: SocketAddrV4) {
     while let Ok((host, from)) = listener.accept().await {
         let std::net::SocketAddr::V4(client) = from else { continue };
         let request = OpenRequest {
             session: SessionUuid([3; 16]),
             peer: FAR,
             client,
-            server: SocketAddrV4::new(Ipv4Addr::LOCALHOST, sink),
+            server,
             dscp: 0,
-            block_bytes: block,
+            block_bytes,
             labels: Labels::ALL,
         };
         if let Ok(session) = tunnel.open(request, host) {
@@ -169,42 +202,38 @@ fn cpu_seconds() -> Outcome<f64> {
 }
 
 fn bench(options: &Options) -> Outcome<()> {
-    let sink = StdListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let sink_port = sink.local_addr()?.port();
-    let free = || {
-        StdListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).map(|a| a.port().to_string())
-    };
-    let (stream_port, host_port) = (free()?, free()?);
-    let spawn = |role: &str| {
-        let numbers = [options.streams.to_string(), options.block.to_string(), sink_port.to_string()];
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg(role).args([&stream_port, &host_port]).args(numbers);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
-    };
-    let (mut far, mut near) = (spawn("far")?, spawn("near")?);
-    let mut far_out = BufReader::new(far.stdout.take().ok_or("no output")?);
-    let mut near_out = BufReader::new(near.stdout.take().ok_or("no output")?);
-    far_out.read_line(&mut String::new())?;
-    near_out.read_line(&mut String::new())?;
+    let free =
+        || -> Outcome<String> { Ok(StdListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string()) };
+    let (stream_port, host_port, local) = (free()?, free()?, "127.0.0.1".to_owned());
+    let (sink_address, host_address) = (format!("{local}:{}", free()?), format!("{local}:{host_port}"));
+    let streams = options.streams.to_string();
+    let (mut sink, mut sink_out) = start(&["sink".into(), sink_address.clone()])?;
+    let far = ["far".into(), local.clone(), local.clone(), stream_port.clone(), streams.clone()];
+    let (mut far, mut far_out) = start(&far)?;
+    let near = ["near".into(), local.clone(), local, stream_port, streams, host_port];
+    let (mut near, mut near_out) =
+        start(&[near.as_slice(), &[options.block.to_string(), sink_address]].concat())?;
+    let ready = &mut String::new();
+    near_out.read_line(ready)?;
+    far_out.read_line(ready)?;
 
-    let begun = Instant::now();
-    let client = StdStream::connect((Ipv4Addr::LOCALHOST, host_port.parse()?))?;
-    let server = sink.accept()?.0;
-    let (from, to) = if options.down { (server, client) } else { (client, server) };
-    let (bytes, mbps) = (options.bytes, options.mbps);
-    let source = std::thread::spawn(move || send(from, bytes, mbps));
-    let received = receive(to)?;
-    source.join().map_err(|_| "the source failed")??;
-    let seconds = begun.elapsed().as_secs_f64();
-    assert_eq!(received, options.bytes);
-
-    let gigabytes = received as f64 / 1e9;
-    println!("{:.0} Mbit/s ({gigabytes:.2} GB in {seconds:.2} s)", received as f64 * 8e-6 / seconds);
+    send(StdStream::connect(host_address)?, options.bytes, options.mbps)?;
+    let mut received = String::new();
+    sink_out.read_line(&mut received)?;
+    sink.wait()?;
+    println!("{}", received.trim());
     for (name, child, out) in [("near", &mut near, &mut near_out), ("far", &mut far, &mut far_out)] {
         let (cpu, rest) = finish(child, out)?;
-        println!("{name}: {:.3} CPU s/GB, {rest}", cpu / gigabytes);
+        println!("{name}: {:.3} CPU s/GB, {rest}", cpu * 1e9 / options.bytes as f64);
     }
     Ok(())
+}
+
+fn start(args: &[String]) -> Outcome<(Child, BufReader<ChildStdout>)> {
+    let mut command = Command::new(std::env::current_exe()?);
+    let mut child = command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let out = BufReader::new(child.stdout.take().ok_or("no output")?);
+    Ok((child, out))
 }
 
 fn finish(child: &mut Child, out: &mut impl BufRead) -> Outcome<(f64, String)> {
@@ -232,12 +261,22 @@ fn send(mut to: StdStream, bytes: u64, mbps: u64) -> std::io::Result<()> {
     to.shutdown(std::net::Shutdown::Write)
 }
 
-fn receive(mut from: StdStream) -> std::io::Result<u64> {
-    let (mut buffer, mut received) = (vec![0; 1 << 20], 0);
+/// Reads one connection to its end and prints how fast that was, from its first byte on.
+fn receive(address: &str) -> Outcome<()> {
+    let mut from = StdListener::bind(address)?.accept()?.0;
+    let (mut buffer, mut received, begun) = (vec![0; 1 << 20], 0, Instant::now());
+    let mut second = (begun, 0);
     loop {
         match from.read(&mut buffer)? {
-            0 => return Ok(received),
+            0 => break,
             n => received += n as u64,
         }
+        if second.0.elapsed() >= Duration::from_secs(1) {
+            eprint!("{:.0} ", (received - second.1) as f64 * 8e-6 / second.0.elapsed().as_secs_f64());
+            second = (Instant::now(), received);
+        }
     }
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{:.0} Mbit/s ({received} bytes in {seconds:.2} s)", received as f64 * 8e-6 / seconds);
+    Ok(())
 }

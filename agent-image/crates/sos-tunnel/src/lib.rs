@@ -20,7 +20,7 @@
 //! ```
 //!
 //! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in [`Tunnel::accept_stream`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod buffers;
 mod config;
@@ -30,8 +30,11 @@ mod exchange;
 mod hooks;
 mod host;
 mod mailbox;
+mod pace;
 mod peer;
 mod pool;
+mod reader;
+mod sockopt;
 mod stream;
 mod tunnel;
 

@@ -17,6 +17,7 @@ use crate::config::{PeerConfig, Timing};
 use crate::exchange::{self, Established, ExchangeError};
 use crate::lock;
 use crate::peer::{Delivery, Peer};
+use crate::reader::Reader;
 use crate::stream::{Stream, StreamEnd, of_stream};
 use crate::tunnel::Shared;
 
@@ -219,7 +220,7 @@ async fn run(
         }
     }));
     let end = tokio::select! {
-        end = stream.read(read, &shared.buffers, |frames| deliver(shared, peer, &stream, frames)) => end,
+        end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, &stream, frames)) => end,
         end = stream.watch(&shared.config.timing) => end,
         end = unwanted(peer, label, slot, &shared.config.timing) => end,
     };

@@ -10,29 +10,26 @@ use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
 use sos_relay::StreamId;
-use sos_wire::frame::{HEADER_LEN, MAX_PAYLOAD};
+use sos_wire::frame::HEADER_LEN;
 use sos_wire::{Body, Decoder, Frame, SessionNumber, WireError};
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::AsyncWriteExt;
+use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
-use crate::buffers::{BUFFER, Buffers};
 use crate::config::Timing;
 use crate::lock;
+use crate::reader::Reader;
 
 /// Bytes that may be queued on a stream before it counts as full: two blocks, so that the choice of stream is made late.
-pub(crate) const ROOM: usize = 128 << 10;
+pub(crate) const ROOM: usize = 64 << 10;
 /// Sessions that wait for room are told when the queue has fallen below this.
-const LOW: usize = 64 << 10;
+const LOW: usize = 32 << 10;
 /// Control frames that may wait on a stream. Beyond it the stream is full for them too; answers nobody waits for are dropped.
 const MAX_CONTROL: usize = 4096;
 /// Most pieces of one write (the kernel takes 1,024).
 const MAX_SLICES: usize = 64;
-/// Below this much free space an empty read buffer is replaced.
-const MIN_READ: usize = 32 << 10;
-
 /// Why a stream ended.
 #[derive(Debug, Error)]
 pub(crate) enum StreamEnd {
@@ -197,27 +194,22 @@ impl Stream {
     /// Reads frames and hands them over in batches, until the stream ends.
     pub(crate) async fn read(
         &self,
-        mut socket: OwnedReadHalf,
-        buffers: &Buffers,
+        mut reader: Reader<'_>,
         mut deliver: impl FnMut(Vec<Frame>) -> Result<(), StreamEnd>,
     ) -> StreamEnd {
-        let (mut buffer, mut decoder) = (buffers.take(), Decoder::default());
+        let mut decoder = Decoder::default();
         loop {
-            let (free, missing) = (buffer.capacity() - buffer.len(), decoder.missing(buffer.len()));
-            if free < missing || (buffer.is_empty() && free < MIN_READ) {
-                buffer = replace(buffer, buffers);
-            }
+            let missing = decoder.missing(reader.buffer.len());
             let read = tokio::select! {
-                read = socket.read_buf(&mut buffer) => read,
+                read = reader.read(missing, self.rtt()) => read,
                 () = self.closing.notified() => return StreamEnd::Closed,
             };
             match read {
-                Ok(0) => return StreamEnd::Eof,
-                Ok(_) => {}
+                Ok(true) => self.heard_ms.store(millis(self.born.elapsed()), Ordering::Relaxed),
+                Ok(false) => return StreamEnd::Eof,
                 Err(error) => return error.into(),
             }
-            self.heard_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
-            if let Err(end) = self.decode(&mut decoder, &mut buffer, &mut deliver) {
+            if let Err(end) = self.decode(&mut decoder, &mut reader.buffer, &mut deliver) {
                 return end;
             }
         }
@@ -293,17 +285,6 @@ fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
         written -= front.len();
         pieces.pop_front();
     }
-}
-
-/// A fresh buffer with the bytes of the frame that has begun. A frame always fits: [`BUFFER`] is the longest payload, and the decoder takes
-/// headers out as soon as they are whole.
-fn replace(mut old: BytesMut, buffers: &Buffers) -> BytesMut {
-    const { assert!(BUFFER >= MAX_PAYLOAD) };
-    let mut new = buffers.take();
-    new.extend_from_slice(&old);
-    old.clear();
-    buffers.put(old);
-    new
 }
 
 fn micros(time: Duration) -> u64 {

@@ -46,6 +46,8 @@ pub(crate) struct Shared {
     next_stream: AtomicU64,
     next_dialed: AtomicU32,
     pub(crate) runtime: Handle,
+    /// When the tunnel began.
+    pub(crate) epoch: Instant,
 }
 
 /// All streams and sessions of this agent. Cheap to clone; the last clone gone does not end it, [`Self::close`] does.
@@ -78,6 +80,7 @@ impl Tunnel {
             next_stream: AtomicU64::new(1),
             next_dialed: AtomicU32::new(1),
             runtime: Handle::current(),
+            epoch: Instant::now(),
         }))
     }
 

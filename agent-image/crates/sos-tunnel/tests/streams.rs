@@ -115,7 +115,9 @@ async fn a_peer_taken_off_the_list_finishes_what_runs() {
 
 #[tokio::test]
 async fn a_wrong_key_makes_no_stream() {
-    let net = Net::unconnected(Setup { near_key: [8; 32], ..Setup::default() }).await;
+    // What was dialed is kept open by the means to cut it: the far side sees no end, only its patience.
+    let timing = Timing { handshake: Duration::from_millis(300), ..Setup::default().timing };
+    let net = Net::unconnected(Setup { near_key: [8; 32], timing, ..Setup::default() }).await;
     until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
         .await;
     assert_eq!((net.near.stats().streams_total, net.far.stats().streams_total), (0, 0));

@@ -1,0 +1,86 @@
+//! Getting bytes out of a stream's socket: by poll while it is quiet, at ticks while it is busy (see [`crate::pace`]).
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use sos_wire::frame::MAX_PAYLOAD;
+use tokio::io::AsyncReadExt;
+use tokio::net::tcp::OwnedReadHalf;
+
+use crate::buffers::{BUFFER, Buffers};
+use crate::pace::Pace;
+use crate::sockopt::{receive_now, set_receive_low_water};
+
+/// Below this much free space an empty buffer is replaced.
+const MIN_READ: usize = 32 << 10;
+/// Low water mark of a stream that is read at ticks: so much gathers only if the ticks do not keep up, and then the poll may report it.
+const UNPOLLED: i32 = 4 << 20;
+
+pub(crate) struct Reader<'a> {
+    socket: OwnedReadHalf,
+    /// What was read and is not decoded yet.
+    pub(crate) buffer: BytesMut,
+    buffers: &'a Buffers,
+    pace: Pace,
+    epoch: Instant,
+    busy: bool,
+    /// The last read filled the buffer, so it has left something behind.
+    full: bool,
+}
+
+impl<'a> Reader<'a> {
+    /// `epoch` is the same for all streams of a process: their ticks fall together.
+    pub(crate) fn new(socket: OwnedReadHalf, buffers: &'a Buffers, epoch: Instant) -> Self {
+        let (buffer, pace) = (buffers.take(), Pace::default());
+        Self { socket, buffer, buffers, pace, epoch, busy: false, full: false }
+    }
+
+    /// Appends to the buffer; says whether the stream goes on. `missing` bytes are needed for the frame at the front.
+    pub(crate) async fn read(&mut self, missing: usize, rtt: Duration) -> io::Result<bool> {
+        let free = self.buffer.capacity() - self.buffer.len();
+        if free < missing || (self.buffer.is_empty() && free < MIN_READ) {
+            self.replace_buffer();
+        }
+        let read = if self.busy {
+            self.read_at_tick().await?
+        } else {
+            Some(self.socket.read_buf(&mut self.buffer).await?)
+        };
+        self.full = self.buffer.len() == self.buffer.capacity();
+        let busy = match read {
+            _ if self.busy => self.pace.note_tick(read.unwrap_or(0)),
+            read => self.pace.note_poll(read.unwrap_or(0), rtt, Instant::now()),
+        };
+        if std::mem::replace(&mut self.busy, busy) != busy {
+            set_receive_low_water(self.socket.as_ref(), if busy { UNPOLLED } else { 1 })?;
+        }
+        Ok(read != Some(0))
+    }
+
+    /// What is there at the next tick; `None` if that is nothing.
+    async fn read_at_tick(&mut self) -> io::Result<Option<usize>> {
+        if !self.full {
+            let tick = self.pace.next_tick(self.epoch, Instant::now());
+            tokio::time::sleep_until(tick.into()).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+        match receive_now(self.socket.as_ref(), &mut self.buffer) {
+            Ok(n) => Ok(Some(n)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A fresh buffer with the bytes of the frame that has begun. A frame always fits: [`BUFFER`] is the longest payload, and the decoder
+    /// takes headers out as soon as they are whole.
+    fn replace_buffer(&mut self) {
+        const { assert!(BUFFER >= MAX_PAYLOAD) };
+        let mut new = self.buffers.take();
+        new.extend_from_slice(&self.buffer);
+        let mut old = std::mem::replace(&mut self.buffer, new);
+        old.clear();
+        self.buffers.put(old);
+    }
+}
