@@ -68,8 +68,14 @@ def main() -> None:
     write("frame", "all", b"".join(frames.values()))
     opened, data, fin = frames["opened"], frames["data"], frames["fin"]
     turn = b"\x07\x00"
-    write("session", "opener", b"\x00\x03\x01\x01\x10" + turn + b"\x00" + opened + b"\x00" + data + b"\x06\xff" + turn + b"\x00" + fin + turn)
-    write("session", "acceptor", b"\x01\x03\x01\x05\x00\x00" + data + b"\x06\xff\x01\x20" + turn + b"\x04\x01\x03\x02" + turn + b"\x08\xff" * 3)
+    write(
+        "session", "opener", b"\x00\x03\x01\x01\x10" + turn + b"\x00" + opened + b"\x00" + data + b"\x06\xff" + turn + b"\x00" + fin + turn
+    )
+    write(
+        "session",
+        "acceptor",
+        b"\x01\x03\x01\x05\x00\x00" + data + b"\x06\xff\x01\x20" + turn + b"\x04\x01\x03\x02" + turn + b"\x08\xff" * 3,
+    )
     write("config", "one-service", config(1))
     write("config", "nothing", config(2, peers=[], services=[]))
     write("config", "not-json", b'{"version": ')

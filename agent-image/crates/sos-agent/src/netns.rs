@@ -48,6 +48,14 @@ pub enum NetError {
         /// Its name.
         name: String,
     },
+    /// The name of the outer end belongs to something the agent has not made.
+    #[error("interface.hostName {name} is taken by {kind}")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// What has it.
+        kind: String,
+    },
     /// A needed kernel setting cannot be made.
     #[error("/proc/sys/{path} is {found:?} and cannot be set to {wanted:?}: {error}")]
     Sysctl {
@@ -82,7 +90,7 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
     let system = |what| move |error: std::io::Error| NetError::System { what, error };
     let host =
         File::open("/proc/thread-self/ns/net").map_err(system("cannot open this network namespace"))?;
-    run(&netplan::free_outer_end(config))?;
+    free_outer_end(config)?;
     unshare(CloneFlags::CLONE_NEWNET)
         .map_err(|e| system("cannot make a network namespace (SYS_ADMIN needed)")(e.into()))?;
     let path = format!("/proc/{}/fd/{}", std::process::id(), host.as_raw_fd());
@@ -98,6 +106,24 @@ pub fn attach_host(config: &AgentConfig) -> Result<(), NetError> {
         scope.spawn(back).join().expect("the closure does not panic")
     })?;
     configure(config, Present::default())
+}
+
+/// Removes the outer end that an agent which was killed has left: its namespace may take a moment to die.
+fn free_outer_end(config: &AgentConfig) -> Result<(), NetError> {
+    let name = &config.interface.host_name;
+    let shown = Command::new("ip").args(["-json", "-details", "link", "show", "dev", name]).output();
+    let shown = shown.map_err(|error| NetError::Start { program: "ip", error })?;
+    match link_kind(&shown.stdout).as_deref() {
+        None if !shown.status.success() => Ok(()),
+        Some("veth") => run(&netplan::free_outer_end(config)),
+        kind => Err(NetError::NameTaken { name: name.clone(), kind: kind.unwrap_or("a device").to_owned() }),
+    }
+}
+
+/// Reads `ip -json -details link show dev NAME`.
+fn link_kind(json: &[u8]) -> Option<String> {
+    let document: serde_json::Value = serde_json::from_slice(json).ok()?;
+    document[0]["linkinfo"]["info_kind"].as_str().map(str::to_owned)
 }
 
 /// Configures an interface that is there already, as far as it is not yet.
@@ -257,5 +283,8 @@ mod tests {
             br#"[{"address": "02:53:00:5f:0c:13", "addr_info": [{"local": "10.0.0.126", "prefixlen": 25}]}]"#;
         assert_eq!(present(&config, other), Present::default());
         assert_eq!(present(&config, b"[]"), Present::default());
+        let veth = br#"[{"ifname": "sosag0", "linkinfo": {"info_kind": "veth"}}]"#;
+        assert_eq!(link_kind(veth).as_deref(), Some("veth"));
+        assert_eq!(link_kind(br#"[{"ifname": "eth0"}]"#), None);
     }
 }

@@ -54,8 +54,7 @@ pub struct Present {
     pub mac: bool,
 }
 
-/// Makes the veth pair from inside the new namespace; `host` names the host's namespace in a form `ip` takes. An outer end
-/// left by an agent that was killed is removed first: its namespace may take a moment to die.
+/// Makes the veth pair from inside the new namespace; `host` names the host's namespace in a form `ip` takes.
 #[must_use]
 pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
     let interface = &config.interface;
@@ -67,7 +66,8 @@ pub fn veth_pair(config: &AgentConfig, host: &str) -> Ip {
     ))
 }
 
-/// Commands in the host's namespace before the pair is made: the name must be free.
+/// In the host's namespace before the pair is made: removes a veth that an earlier life has left. It may die by itself
+/// meanwhile.
 #[must_use]
 pub fn free_outer_end(config: &AgentConfig) -> Ip {
     tidy(&format!("link delete dev {} type veth", config.interface.host_name))

@@ -12,6 +12,11 @@ fn attach_host_makes_its_own_namespace_and_leaves_nothing_behind() {
     lab.ip("sw", "link set lo up");
     lab.ip("sw", "link set p-near nomaster");
     lab.configure(NEAR, 1);
+    // A name that belongs to somebody else is not touched; the left-over of a killed agent is.
+    lab.ip("sw", "link add sosag0 type bridge");
+    assert_eq!(lab.agent_in(NEAR, "sw", "host").wait(), Some(1));
+    lab.ip("sw", "link delete sosag0 type bridge");
+    lab.ip("sw", "link add sosag0 type veth peer name old");
     let mut near = lab.agent_in(NEAR, "sw", "host");
     near.wait_metric("sos_agent_config_generation", |generation| generation == 1);
     lab.ip("sw", "link set sosag0 master br0");
