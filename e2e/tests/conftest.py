@@ -64,8 +64,7 @@ def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
         else:
             undo.enter_context(wires)
         kube = Kube(config)
-        loaded = [*built.values()] + ([config.multus_image, config.ovs_cni_image] if config.load_cni_images else [])
-        images.load(config, loaded)
+        images.load(config, built, nodes)
         kube.apply(*cni.manifests(config))
         for name in ("multus", "ovs-cni"):
             kube.ctl("-n", "kube-system", "rollout", "status", f"daemonset/{name}", "--timeout=120s", timeout=150)

@@ -63,7 +63,20 @@ def build(settings: Settings) -> dict[str, str]:
     return ref
 
 
-def load(settings: Settings, images: list[str]) -> None:
-    """Copy images from the engine into the cluster's nodes."""
-    say(f"loading {len(images)} images into the nodes")
-    run("kind", "load", "docker-image", "--name", settings.cluster, *images, timeout=600)
+# None: every node; the images not named here run wherever a worker has room
+PLACES = {"node": None, "ovs": None, "agent": ("west", "east"), "e2e-host": ("west", "east")}
+
+
+def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str]) -> None:
+    """Copy images from the engine into the nodes that will run them."""
+    workers = [node for site, node in nodes.items() if site != "core2"]
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for part, image in ref.items():
+        sites = PLACES.get(part, ())
+        where = tuple(nodes.values()) if sites is None else tuple(nodes[site] for site in sites) or tuple(workers)
+        groups.setdefault(where, []).append(image)
+    if settings.load_cni_images:
+        groups.setdefault(tuple(nodes.values()), []).extend([settings.multus_image, settings.ovs_cni_image])
+    for where, some in groups.items():
+        say(f"loading {len(some)} images into {len(where)} nodes")
+        run("kind", "load", "docker-image", "--name", settings.cluster, "--nodes", ",".join(where), *some, timeout=600)
