@@ -7,8 +7,8 @@
 //!
 //! ```text
 //! throughput sink ADDR:PORT
-//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS
-//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS HOST_PORT BLOCK SINK_ADDR:PORT
+//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION
+//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION HOST_PORT BLOCK SINK_ADDR:PORT
 //! throughput source ADDR:PORT BYTES MBPS
 //! ```
 //!
@@ -101,34 +101,38 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Streams as the real agent makes them, with bbr where the kernel has it.
-struct Tuned;
+/// Unsent bytes a stream may hold: what waits there can no longer go by a faster stream.
+const NOTSENT_LOWAT: u32 = 128 << 10;
+
+/// Streams as the real agent makes them.
+struct Tuned {
+    congestion: String,
+}
 
 impl Tuned {
-    fn tune(socket: &SockRef<'_>) -> std::io::Result<()> {
+    fn tune(socket: &SockRef<'_>, congestion: &str) -> std::io::Result<()> {
         socket.set_tcp_nodelay(true)?;
-        socket
-            .set_tcp_notsent_lowat(std::env::var("LOWAT").map_or(512, |v| v.parse().unwrap_or(512)) << 10)?;
-        let _ = socket.set_tcp_congestion(std::env::var("CC").unwrap_or("bbr".into()).as_bytes());
-        Ok(())
+        socket.set_tcp_notsent_lowat(NOTSENT_LOWAT)?;
+        socket.set_tcp_congestion(congestion.as_bytes())
     }
 }
 
 impl Sockets for Tuned {
     fn dial(&self, to: SocketAddrV4, _: u8) -> BoxFuture<std::io::Result<TcpStream>> {
+        let congestion = self.congestion.clone();
         Box::pin(async move {
             let socket = TcpSocket::new_v4()?;
-            Self::tune(&SockRef::from(&socket))?;
+            Self::tune(&SockRef::from(&socket), &congestion)?;
             socket.connect(to.into()).await
         })
     }
 
     fn accepted(&self, socket: &TcpStream, _: u8) -> std::io::Result<()> {
-        Self::tune(&SockRef::from(socket))
+        Self::tune(&SockRef::from(socket), &self.congestion)
     }
 }
 
-fn start_tunnel(agent: AgentId) -> Tunnel {
+fn start_tunnel(agent: AgentId, congestion: String) -> Tunnel {
     Tunnel::start(TunnelConfig {
         agent,
         boot: BootId(1),
@@ -136,7 +140,7 @@ fn start_tunnel(agent: AgentId) -> Tunnel {
         limits: Limits::default(),
         timing: Timing::default(),
         keys: Arc::new(OneKey),
-        sockets: Arc::new(Tuned),
+        sockets: Arc::new(Tuned { congestion }),
         egress: Arc::new(Connect),
     })
 }
@@ -144,12 +148,12 @@ fn start_tunnel(agent: AgentId) -> Tunnel {
 fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()> {
     let (own, address, stream_port): (Ipv4Addr, Ipv4Addr, u16) =
         (number(args)?, number(args)?, number(args)?);
-    let streams = BTreeMap::from([(0, number(args)?)]);
+    let (streams, congestion) = (BTreeMap::from([(0, number(args)?)]), number(args)?);
     let other = if agent == NEAR { FAR } else { NEAR };
     let site = SiteId(u16::from(other.0[0]));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     runtime.block_on(async move {
-        let tunnel = start_tunnel(agent);
+        let tunnel = start_tunnel(agent, congestion);
         tunnel.set_peers(vec![PeerConfig {
             agent: other,
             site,
@@ -206,11 +210,18 @@ fn bench(options: &Options) -> Outcome<()> {
         || -> Outcome<String> { Ok(StdListener::bind("127.0.0.1:0")?.local_addr()?.port().to_string()) };
     let (stream_port, host_port, local) = (free()?, free()?, "127.0.0.1".to_owned());
     let (sink_address, host_address) = (format!("{local}:{}", free()?), format!("{local}:{host_port}"));
-    let streams = options.streams.to_string();
+    let (streams, congestion) = (options.streams.to_string(), "cubic".to_owned());
     let (mut sink, mut sink_out) = start(&["sink".into(), sink_address.clone()])?;
-    let far = ["far".into(), local.clone(), local.clone(), stream_port.clone(), streams.clone()];
+    let far = [
+        "far".into(),
+        local.clone(),
+        local.clone(),
+        stream_port.clone(),
+        streams.clone(),
+        congestion.clone(),
+    ];
     let (mut far, mut far_out) = start(&far)?;
-    let near = ["near".into(), local.clone(), local, stream_port, streams, host_port];
+    let near = ["near".into(), local.clone(), local, stream_port, streams, congestion, host_port];
     let (mut near, mut near_out) =
         start(&[near.as_slice(), &[options.block.to_string(), sink_address]].concat())?;
     let ready = &mut String::new();

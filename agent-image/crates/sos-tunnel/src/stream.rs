@@ -22,7 +22,8 @@ use crate::config::Timing;
 use crate::lock;
 use crate::reader::Reader;
 
-/// Bytes that may be queued on a stream before it counts as full: two blocks, so that the choice of stream is made late.
+/// Bytes that may be queued on a stream before it counts as full: one block, and the next is put behind what is left of it, so that the
+/// choice of stream is made late.
 pub(crate) const ROOM: usize = 64 << 10;
 /// Sessions that wait for room are told when the queue has fallen below this.
 const LOW: usize = 32 << 10;
