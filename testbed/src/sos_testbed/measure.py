@@ -187,18 +187,20 @@ def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
 
 def wire_limit(lab: Lab, shape: Shape) -> WireLimit:
     """What the path between the hosts carries towards the client, plain: many TCP streams, then UDP at the wire's rate."""
-    with _probe_server(lab):
-        streams = PROBE_STREAMS_LOSSY if shape.loss else PROBE_STREAMS
-        tcp = _probe(lab, ("-P", str(streams), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
-        bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
-        # 2 MB at the receiver bridge 30 ms in which it is not scheduled: the wire is measured, not its socket
-        udp = _probe(lab, ("-u", "-w", "2M", "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
-    received_udp = udp["end"]["sum_received"]["bits_per_second"] if "sum_received" in udp["end"] else _udp_received(udp)
+    streams = PROBE_STREAMS_LOSSY if shape.loss else PROBE_STREAMS
+    tcp = probe(lab, ("-P", str(streams), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
+    bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
+    udp = probe(lab, ("-u", "-w", str(_udp_buffer()), "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
     return WireLimit(
         formula_mbps=formula_mbps(shape),
         tcp_mbps=tcp["end"]["sum_received"]["bits_per_second"] / 1e6,
-        udp_mbps=received_udp * TCP_PAYLOAD_BYTES / UDP_PAYLOAD_BYTES / 1e6,
+        udp_mbps=_udp_received(udp) * TCP_PAYLOAD_BYTES / UDP_PAYLOAD_BYTES / 1e6,
     )
+
+
+def _udp_buffer() -> int:
+    """2 MB bridge 30 ms in which the receiver is not scheduled; iperf3 gives up on more than the machine allows."""
+    return min(2 << 20, int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="ascii")))
 
 
 def _udp_received(report: dict[str, dict[str, dict[str, float]]]) -> float:
@@ -206,10 +208,14 @@ def _udp_received(report: dict[str, dict[str, dict[str, float]]]) -> float:
     return total["bits_per_second"] * (1 - total["lost_percent"] / 100)
 
 
-def _probe(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
+def probe(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
+    """One iperf3 run from server to client; its JSON report. LabError when iperf3 could not run it."""
     command = ("iperf3", "-c", address(lab, "server"), "-p", str(PROBE_PORT), "-R", "-J", *arguments)
-    text = run(lab.exec_argv("client", command), what="iperf3", timeout_s=PROBE_WARM_UP_S + PROBE_S + 30)
+    with _probe_server(lab):  # a fresh one each time: between two tests an iperf3 server refuses connections for a moment
+        text = run(lab.exec_argv("client", command), what="iperf3", timeout_s=PROBE_WARM_UP_S + PROBE_S + 30)
     report: dict[str, dict[str, dict[str, float]]] = json.loads(text)
+    if "error" in report:  # iperf3 ends with status 0 all the same when it writes JSON
+        raise LabError(f"iperf3: {report['error']}")
     return report
 
 

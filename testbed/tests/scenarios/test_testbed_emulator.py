@@ -26,8 +26,7 @@ def ping_min_ms(net: Lab, count: int = 10) -> float:
 
 
 def udp(net: Lab, bits: int) -> dict[str, float]:
-    with measure._probe_server(net):
-        report = measure._probe(net, ("-u", "-b", str(bits), "-l", str(measure.UDP_PAYLOAD_BYTES), "-t", str(UDP_S)))
+    report = measure.probe(net, ("-u", "-b", str(bits), "-l", str(measure.UDP_PAYLOAD_BYTES), "-t", str(UDP_S)))
     return json.loads(json.dumps(report["end"]["sum"]))
 
 
