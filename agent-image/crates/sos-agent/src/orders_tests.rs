@@ -19,10 +19,6 @@ struct World {
     desk: OrderDesk,
 }
 
-fn key_id() -> KeyId {
-    KeyId::new(1).unwrap()
-}
-
 fn site_key() -> Key {
     Key::new([9; 32])
 }
@@ -31,7 +27,7 @@ impl World {
     fn new() -> Self {
         let config = config();
         let mut keys = AgentKeys::default();
-        keys.insert(KeyFile::OwnSite(key_id()), site_key());
+        keys.insert(KeyFile::OwnSite(KeyId::new(1).unwrap()), site_key());
         let desk = OrderDesk::new(config.agent_id, BootId(1));
         let health = Health { draining: false, sessions: 0, memory_bytes: 0 };
         Self { config, keys, health, start: Instant::now(), elapsed: Duration::ZERO, sequence: 0, desk }
@@ -53,7 +49,7 @@ impl World {
     fn datagram(&mut self, controller: ControllerId, body: OrderBody) -> Vec<u8> {
         self.sequence += 1;
         let header = OrderHeader {
-            key_id: key_id(),
+            key_id: KeyId::new(1).unwrap(),
             controller,
             agent: self.config.agent_id,
             boot: BootId(100),

@@ -16,6 +16,8 @@ fn a_syn_that_went_plain_stays_plain_when_it_is_repeated() {
     // Without its agent the far namespace forwards all the same, once one has run there.
     near.wait_armed_and_not(lab.agent(FAR));
     let seen = serve(&lab, b"reply".to_vec());
+    // Were its address not known, the near namespace would answer the client that it cannot be reached.
+    lab.ip("near", &format!("neigh replace {SERVER} lladdr 02:53:00:00:00:22 dev net0 nud permanent"));
     // The server does not hear the first SYN; the client will repeat it after a second and more.
     lab.ip("sw", "link set p-server down");
     let client = lab.start("client", || fetch(b"request"));
