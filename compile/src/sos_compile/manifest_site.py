@@ -64,6 +64,8 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
             host_path("state", f"{settings.state_dir}/node", "DirectoryOrCreate"),
             host_path("netns", "/run/netns", "DirectoryOrCreate"),
             host_path("tun", "/dev/net/tun", "CharDevice"),
+            # ovsdb-server keeps what a transaction needs in a file of tmpfile(3), which knows no other folder
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
         ],
     }
 
@@ -83,7 +85,7 @@ def _ovs(settings: Settings) -> Json:
             "timeoutSeconds": 10,
             "initialDelaySeconds": 30,
         },
-        "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun")],
+        "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun"), mount("tmp", "/tmp")],  # noqa: S108
     }
 
 
