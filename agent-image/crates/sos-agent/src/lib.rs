@@ -20,6 +20,7 @@ pub mod arming;
 pub mod canonical;
 pub mod cli;
 pub mod config;
+pub mod congestion;
 pub mod duties;
 pub mod egress;
 pub mod ends;

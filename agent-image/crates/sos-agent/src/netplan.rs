@@ -16,6 +16,10 @@ pub const LOCAL_TABLE: u32 = 5_345;
 const RULE_PRIORITY: u32 = 5_345;
 /// Largest socket buffer the kernel may grow to, bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
 const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
+/// Receive buffer a socket starts with, bytes.
+const FIRST_RECEIVE_BUFFER: u32 = 8 * 1024 * 1024;
+/// Initial congestion and receive windows of streams, segments.
+const STREAM_START: u32 = 100;
 
 /// One command of iproute2, without the leading `ip`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,23 +120,41 @@ pub fn delivery_undone() -> Vec<Ip> {
     vec![tidy(&format!("-4 rule delete {}", rule())), tidy(&format!("-4 route flush table {LOCAL_TABLE}"))]
 }
 
-/// Routes to everything the configuration names and the subnet does not hold. Never a default route: with attach `none`
-/// the namespace may be a pod's, whose own default route leads into the cluster.
+/// Routes to everything the configuration names and the subnet does not hold, and one to every other agent. Never a default
+/// route: with attach `none` the namespace may be a pod's, whose own default route leads into the cluster.
 #[must_use]
 pub fn routes(config: &AgentConfig) -> Vec<Ip> {
-    let Some(gateway) = config.interface.gateway else { return Vec::new() };
+    let name = &config.interface.name;
+    let agents: BTreeSet<Ipv4Net> =
+        config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| Ipv4Net::from(agent.address)).collect();
     let subnet = config.interface.address.trunc();
-    let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| Ipv4Net::from(agent.address));
+    let via = |prefix: &Ipv4Net| match config.interface.gateway {
+        Some(gateway) if !subnet.contains(prefix) => format!("via {gateway} "),
+        _ => String::new(),
+    };
+    let mut commands: Vec<Ip> = beyond(config)
+        .difference(&agents)
+        .map(|prefix| ip(&format!("-4 route replace {prefix} {}dev {name}", via(prefix))))
+        .collect();
+    let reachable =
+        agents.iter().filter(|agent| config.interface.gateway.is_some() || subnet.contains(*agent));
+    commands.extend(reachable.map(|agent| {
+        ip(&format!(
+            "-4 route replace {agent} {}dev {name} initcwnd {STREAM_START} initrwnd {STREAM_START}",
+            via(agent)
+        ))
+    }));
+    commands
+}
+
+fn beyond(config: &AgentConfig) -> BTreeSet<Ipv4Net> {
+    if config.interface.gateway.is_none() {
+        return BTreeSet::new();
+    }
+    let subnet = config.interface.address.trunc();
     let prefixes = config.peers.iter().flat_map(|peer| &peer.prefixes).chain(&config.site.prefixes);
     let services = config.services.iter().flat_map(|service| service.from.iter().chain(&service.to));
-    let beyond: BTreeSet<Ipv4Net> = prefixes
-        .chain(services)
-        .map(Ipv4Net::trunc)
-        .chain(agents)
-        .filter(|prefix| !subnet.contains(prefix))
-        .collect();
-    let name = &config.interface.name;
-    beyond.into_iter().map(|p| ip(&format!("-4 route replace {p} via {gateway} dev {name}"))).collect()
+    prefixes.chain(services).map(Ipv4Net::trunc).filter(|prefix| !subnet.contains(prefix)).collect()
 }
 
 /// Kernel settings of the agent's namespace.
@@ -150,7 +172,8 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         // The source addresses of redirected packets are not routed back the way they came.
         needed("net/ipv4/conf/all/rp_filter".to_owned(), "0"),
         needed(format!("net/ipv4/conf/{name}/rp_filter"), "0"),
-        wished("tcp_rmem", format!("4096 131072 {MAX_SOCKET_BUFFER}")),
+        // A stream's window must not have to grow from a LAN's default while its first session waits.
+        wished("tcp_rmem", format!("4096 {FIRST_RECEIVE_BUFFER} {MAX_SOCKET_BUFFER}")),
         wished("tcp_wmem", format!("4096 65536 {MAX_SOCKET_BUFFER}")),
         wished("tcp_slow_start_after_idle", "0".to_owned()),
         wished("tcp_mtu_probing", "1".to_owned()),

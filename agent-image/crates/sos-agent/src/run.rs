@@ -240,7 +240,7 @@ fn start_tunnel(shared: &Arc<Shared>, address: Ipv4Addr) -> Tunnel {
         },
         timing: Timing::default(),
         keys: Arc::new(PairKeys(Arc::clone(shared))),
-        sockets: Arc::new(StreamSockets { shared: Arc::clone(shared), address }),
+        sockets: Arc::new(StreamSockets::new(Arc::clone(shared), address)),
         egress: Arc::new(Servers(Arc::clone(shared))),
     })
 }

@@ -102,16 +102,20 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(STREAM_USER_TIMEOUT))?;
     socket.set_tcp_notsent_lowat(STREAM_NOTSENT_LOWAT)?;
-    let wished: &[&[u8]] = match congestion {
-        CongestionControl::Auto => &[b"bbr", b"cubic"],
-        CongestionControl::Cubic => &[b"cubic"],
-        CongestionControl::Bbr => &[b"bbr"],
-        CongestionControl::Reno => &[b"reno"],
-    };
-    if !wished.iter().any(|name| socket.set_tcp_congestion(name).is_ok()) {
-        debug!(?congestion, "the kernel does not have this congestion control");
-    }
+    set_congestion(socket, congestion);
     Ok(())
+}
+
+/// Sets the congestion control of a stream, also under way. Where the kernel does not have it, what is in force stays.
+pub fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
+    let wished: &[u8] = match congestion {
+        CongestionControl::Auto | CongestionControl::Cubic => b"cubic",
+        CongestionControl::Bbr => b"bbr",
+        CongestionControl::Reno => b"reno",
+    };
+    if let Err(error) = socket.set_tcp_congestion(wished) {
+        debug!(?congestion, %error, "the kernel does not take this congestion control");
+    }
 }
 
 /// The DSCP that the client's SYN carried: with `tcp_reflect_tos` an accepted socket takes it over.

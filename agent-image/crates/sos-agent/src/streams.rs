@@ -1,16 +1,21 @@
 //! Streams between agents: the listeners on the agent's own address, and the sockets of both directions.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::Arc;
-use std::time::Duration;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sos_tunnel::{BoxFuture, Keys, Sockets};
+use sos_tunnel::{BoxFuture, Keys, PathInfo, Sockets, path_info};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tracing::{debug, warn};
+use tokio::time::MissedTickBehavior;
+use tracing::{debug, info, warn};
 
+use crate::config::CongestionControl;
+use crate::congestion::{Choice, Chooser, Sample};
 use crate::pool;
 use crate::shared::Shared;
 use crate::socket;
@@ -40,18 +45,81 @@ fn is_peer(shared: &Shared, address: IpAddr) -> bool {
     config.peers.iter().flat_map(|peer| &peer.agents).any(|agent| IpAddr::V4(agent.address) == address)
 }
 
-/// Stream sockets from this agent's own address, with the congestion control of the configuration.
+/// How often a stream's path is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What is known of the paths to peers, by their addresses. Only configured peers get here, so it is bounded like their list.
+type Choosers = Arc<Mutex<BTreeMap<Ipv4Addr, Chooser>>>;
+
+/// Stream sockets from this agent's own address, with the congestion control of the configuration, or the one that fits.
 #[derive(Debug)]
 pub struct StreamSockets {
-    /// The agent's tasks.
-    pub shared: Arc<Shared>,
-    /// The agent's own address.
-    pub address: Ipv4Addr,
+    shared: Arc<Shared>,
+    address: Ipv4Addr,
+    choosers: Choosers,
+}
+
+/// The congestion control for a peer: the configuration's, or what `observe` makes of the chooser.
+fn wished(shared: &Shared, choosers: &Choosers, peer: Ipv4Addr, sample: Option<Sample>) -> CongestionControl {
+    let configured = pool::congestion(&shared.config(), peer);
+    if configured != CongestionControl::Auto {
+        return configured;
+    }
+    let now = Instant::now();
+    let mut choosers = choosers.lock().unwrap_or_else(PoisonError::into_inner);
+    let chooser = choosers.entry(peer).or_insert_with(|| Chooser::new(now));
+    let before = chooser.choice();
+    if let Some(sample) = sample {
+        chooser.observe(sample, now);
+    }
+    let choice = chooser.choice();
+    if choice != before {
+        info!(?choice, "congestion control towards a peer");
+    }
+    match choice {
+        Choice::Cubic => CongestionControl::Cubic,
+        Choice::Bbr => CongestionControl::Bbr,
+    }
+}
+
+/// What happened between two looks at a stream.
+fn difference(before: PathInfo, after: PathInfo) -> Sample {
+    let percent = after.rtt.as_micros() * 100 / after.min_rtt.as_micros().max(1);
+    Sample {
+        segments: after.segments.wrapping_sub(before.segments).into(),
+        resent: after.resent.wrapping_sub(before.resent).into(),
+        rtt: after.rtt,
+        rtt_percent: u64::try_from(percent).unwrap_or(u64::MAX),
+    }
+}
+
+/// Keeps a stream's congestion control as it should be, for as long as the stream stands.
+async fn tend(shared: Arc<Shared>, choosers: Choosers, socket: OwnedFd, peer: Ipv4Addr) {
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut before: Option<PathInfo> = None;
+    let mut in_force = wished(&shared, &choosers, peer, None);
+    loop {
+        ticks.tick().await;
+        let Ok(info) = path_info(&socket) else { return };
+        let sample = before.map(|before| difference(before, info)).filter(|sample| sample.segments > 0);
+        let congestion = wished(&shared, &choosers, peer, sample);
+        if congestion != in_force {
+            socket::set_congestion(&SockRef::from(&socket), congestion);
+        }
+        (before, in_force) = (Some(info), congestion);
+    }
 }
 
 impl StreamSockets {
+    /// Sockets from `address`, the agent's own.
+    #[must_use]
+    pub fn new(shared: Arc<Shared>, address: Ipv4Addr) -> Self {
+        Self { shared, address, choosers: Choosers::default() }
+    }
+
     fn prepare(&self, socket: &SockRef<'_>, peer: Ipv4Addr) -> io::Result<()> {
-        socket::prepare_stream(socket, pool::congestion(&self.shared.config(), peer))
+        socket::prepare_stream(socket, wished(&self.shared, &self.choosers, peer, None))
     }
 
     fn socket(&self, to: SocketAddrV4) -> io::Result<TcpSocket> {
@@ -73,6 +141,10 @@ impl Sockets for StreamSockets {
             SocketAddr::V4(peer) => self.prepare(&SockRef::from(socket), *peer.ip()),
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         }
+    }
+
+    fn tend(&self, socket: OwnedFd, peer: Ipv4Addr) -> BoxFuture<()> {
+        Box::pin(tend(Arc::clone(&self.shared), Arc::clone(&self.choosers), socket, peer))
     }
 }
 

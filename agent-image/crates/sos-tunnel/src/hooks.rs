@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
 use std::pin::Pin;
 
 use sos_wire::{AgentId, EndReason, Key, KeyId, Open, SiteId};
@@ -31,6 +32,11 @@ pub trait Sockets: Send + Sync + 'static {
     /// # Errors
     /// Closes the stream.
     fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()>;
+    /// Looks after a stream that stands, for as long as it does: the future is dropped, and with it the second descriptor of the socket,
+    /// when the stream ends. It must not read, write or shut down.
+    fn tend(&self, _socket: OwnedFd, _peer: Ipv4Addr) -> BoxFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// Streams with the kernel's defaults and without Nagle's delay.

@@ -1,8 +1,11 @@
 //! Streams that are kept open: dialing, accepting, dialing again.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::future::Future;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -210,6 +213,7 @@ async fn run(
     if shared.is_draining() {
         stream.push(of_stream(Body::GoAway));
     }
+    let tended = tend(shared, &socket);
     let (read, write) = socket.into_split();
     let mut writer = Writer(tokio::spawn({
         let (stream, peer) = (Arc::clone(&stream), Arc::clone(peer));
@@ -223,12 +227,27 @@ async fn run(
         end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, &stream, frames)) => end,
         end = stream.watch(&shared.config.timing) => end,
         end = unwanted(peer, label, slot, &shared.config.timing) => end,
+        never = tended => match never {},
     };
     drop(guard);
     writer.0.abort();
     // The writer knows better why, if it was the one to fail.
     match (end, (&mut writer.0).await) {
         (StreamEnd::Closed, Ok(end)) | (end, _) => end,
+    }
+}
+
+/// Lets the process around us look after the socket. What it cannot do does not end the stream.
+fn tend(shared: &Shared, socket: &TcpStream) -> impl Future<Output = Infallible> + use<> {
+    let tended = match (socket.as_fd().try_clone_to_owned(), socket.peer_addr()) {
+        (Ok(second), Ok(SocketAddr::V4(peer))) => Some(shared.config.sockets.tend(second, *peer.ip())),
+        _ => None,
+    };
+    async move {
+        if let Some(tended) = tended {
+            tended.await;
+        }
+        std::future::pending().await
     }
 }
 

@@ -1,8 +1,9 @@
-//! The two things about sockets that no crate in use offers safely. The only unsafe code here.
+//! The three things about sockets that no crate in use offers safely. The only unsafe code here.
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
 
 use bytes::BytesMut;
 use socket2::SockRef;
@@ -27,11 +28,53 @@ pub(crate) fn receive_now(socket: &TcpStream, buffer: &mut BytesMut) -> io::Resu
     Ok(read)
 }
 
+/// What the kernel tells about a stream's path (tcp(7), TCP_INFO).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PathInfo {
+    /// Smoothed round trip.
+    pub rtt: Duration,
+    /// Lowest round trip seen.
+    pub min_rtt: Duration,
+    /// Data segments sent since the beginning, those sent again included.
+    pub segments: u32,
+    /// Segments sent again since the beginning.
+    pub resent: u32,
+}
+
+/// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.6.
+const TCP_INFO_LEN: usize = 160;
+
+/// Asks the kernel about a stream's path.
+///
+/// # Errors
+/// What the kernel says, and `Unsupported` where it says too little.
+pub fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
+    let mut info = [0u8; TCP_INFO_LEN];
+    let mut len = TCP_INFO_LEN as libc::socklen_t;
+    // SAFETY: the descriptor is open for as long as `socket` lives, and the kernel writes at most `len` bytes to `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if (len as usize) < TCP_INFO_LEN {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let field = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    let micros = |at: usize| Duration::from_micros(field(at).into());
+    Ok(PathInfo { rtt: micros(68), min_rtt: micros(148), segments: field(156), resent: field(100) })
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -52,5 +95,20 @@ mod tests {
         assert_eq!(receive_now(&far, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         near.write_all(&[7; 1000]).await.unwrap();
         tokio::time::timeout(Duration::from_secs(60), far.readable()).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_kernel_tells_about_the_path() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut far = listener.accept().await.unwrap().0;
+        let before = path_info(&near).unwrap();
+        near.write_all(&[7; 1000]).await.unwrap();
+        far.read_exact(&mut [0; 1000]).await.unwrap();
+        far.write_all(&[7]).await.unwrap();
+        near.read_exact(&mut [0]).await.unwrap();
+        let after = path_info(&near).unwrap();
+        assert_eq!((after.segments - before.segments, after.resent), (1, 0));
+        assert!(after.min_rtt > Duration::ZERO && after.min_rtt <= after.rtt * 2, "{after:?}");
     }
 }
