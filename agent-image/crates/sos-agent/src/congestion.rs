@@ -112,6 +112,7 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(20);
     const CLEAN: Sample = Sample { segments: 10_000, resent: 0, rtt: RTT, rtt_percent: 100 };
+    const IDLE: Sample = Sample { segments: 1, ..CLEAN };
     const RANDOM: Sample = Sample { segments: 1_000, resent: 10, rtt: RTT, rtt_percent: 105 };
     const OVERFLOW: Sample = Sample { segments: 10_000, resent: 700, rtt: RTT, rtt_percent: 200 };
 
@@ -158,7 +159,7 @@ mod tests {
         assert_eq!(after(&[(600, RANDOM), (59_000, CLEAN), (59_500, CLEAN)]), Choice::Bbr);
         assert_eq!(after(&[(600, RANDOM), (61_000, CLEAN), (61_500, CLEAN)]), Choice::Cubic);
         assert_eq!(
-            after(&[(600, RANDOM), (50_000, CLEAN), (50_500, RANDOM), (61_000, CLEAN), (61_500, CLEAN)]),
+            after(&[(600, RANDOM), (50_000, IDLE), (50_500, RANDOM), (61_000, CLEAN), (61_500, CLEAN)]),
             Choice::Bbr
         );
     }
