@@ -79,7 +79,11 @@ def main() -> None:
         result = {"client": endpoint(client), **receive(connection)}
         result |= send(connection, result["bytes"], 0)
     elif command == "fetch":
-        connection = socket.create_connection((rest[0], int(rest[1])), timeout=60)
+        try:
+            connection = socket.create_connection((rest[0], int(rest[1])), timeout=60)
+        except OSError as error:  # also a reset that is faster than this program
+            print(json.dumps({"own": "", "bytes": 0, "end": name(error)}), flush=True)
+            return
         result = {"own": endpoint(connection.getsockname()), **receive(connection)}
     elif command == "ask":
         connection = socket.create_connection((rest[0], int(rest[1])), timeout=60)
