@@ -167,10 +167,10 @@ def switch_address(topology: Topology, switch: str) -> str:
 
 
 def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
-    """The command line of an OVS tool that talks to one switch of the lab."""
+    """The command line of an OVS tool that talks to one switch of the lab, from inside its namespace, so that it cannot outlive the lab."""
     folder = plan.folder(switch)
     database = (f"--db=unix:{folder}/db.sock",) if tool == "ovs-vsctl" else ()
-    return ("env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
+    return inside(plan.netns(switch), "env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
 
 
 def build_web(topology: Topology, plan: LabPlan) -> list[Step]:

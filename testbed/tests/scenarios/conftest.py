@@ -5,6 +5,7 @@ One lab is shared by all tests that leave it as they found it; `pristine` checks
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -125,6 +126,13 @@ def sessions(net: Lab) -> int:
 def active(net: Lab) -> bool:
     """Is there one session, and has its set-up ended?"""
     return [session["state"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]] == ["Active"]
+
+
+def flowing(net: Lab, port: int) -> bool:
+    """Has the server something to send to a client that is connected to this port, and is it being read?"""
+    argv = net.exec_argv("client", ("ss", "-Htin", "state", "established", f"dport = :{port}"))
+    found = re.search(r"bytes_received:(\d+)", subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+    return found is not None and int(found[1]) > 0
 
 
 def baseline(net: Lab) -> dict[str, Any]:

@@ -68,6 +68,15 @@ def accept(port: int) -> tuple[socket.socket, tuple]:
         return listener.accept()
 
 
+def fetch(address: str, port: int) -> dict:
+    """Connect and read to the end."""
+    try:
+        connection = socket.create_connection((address, port), timeout=60)
+    except OSError as error:
+        return {"own": "", "bytes": 0, "end": name(error)}
+    return {"own": endpoint(connection.getsockname()), **receive(connection)}
+
+
 def main() -> None:
     """See the module's text."""
     command, *rest = sys.argv[1:]
@@ -92,7 +101,6 @@ def main() -> None:
         result |= receive(connection)
     else:
         sys.exit(f"unknown: {command}")
-    connection.close()
     print(json.dumps(result), flush=True)
 
 

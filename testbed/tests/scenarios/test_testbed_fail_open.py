@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import SETTLE_S, active, eventually, outcome, peer, sessions
+from conftest import SETTLE_S, active, eventually, flowing, outcome, peer, sessions
 from sos_testbed import declare, faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab
@@ -32,6 +32,7 @@ def start(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
 def accelerated(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
     running = start(net)
     eventually("a session at the controller", lambda: active(net), within_s=5)
+    eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
     return running
 
 
@@ -108,7 +109,7 @@ def test_service_applied_in_the_middle(net: Lab) -> None:
     net.declare(declare.without_service(objects, "bulk"))
     labs.wait_ready(net, net.documents)
     server, client = start(net)
-    eventually("bytes arrive", lambda: client.poll() is None, within_s=5)
+    eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
     net.declare(objects)
     labs.wait_ready(net, net.documents)
     got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
