@@ -35,7 +35,7 @@ def say(line: str) -> None:
     print(f"lab: {line}", flush=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared() -> Iterator[Lab]:
     built = labs.up(SHARED, say)
     yield built
