@@ -74,7 +74,7 @@ def downloaded(net: Lab, source: Path, limit_mbps: float, at_least_mbps: float, 
 
 
 def uploaded(net: Lab, source: Path, limit_mbps: float) -> None:
-    """Every byte, and no slower than the bound on waiting allows; its rate is reported, and not yet held to the share (docs/performance.md)."""
+    """Every byte, within the bound on waiting; the rate is reported and not yet held to the share (docs/performance.md)."""
     done = measure.upload(net, Request(path=source, max_time_s=bound_s(source, limit_mbps)), "payload")
     print(f"SOS upload {done.mbps:.0f} Mbit/s")
     untouched(net, done)
