@@ -149,6 +149,10 @@ class Controller:
         connection = self._connections.get(command.dpid)
         if connection is None:
             return
+        if isinstance(command, PacketOut) and command.after_s:
+            # as many at a time as sessions begin in that while
+            eventlet.spawn_after(command.after_s, self._send_late, connection, command)
+            return
         if isinstance(command, PacketOut):
             connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
         elif isinstance(command, Apply):
@@ -158,6 +162,11 @@ class Controller:
         else:
             connection.read_entries(command.cookie, command.mask)
         self._dirty.add(connection)
+
+    def _send_late(self, connection: SwitchConnection, command: PacketOut) -> None:
+        if self._connections.get(command.dpid) is connection:
+            connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
+            connection.kick()
 
     def _tell(self, notice: Notice) -> None:
         level = logging.DEBUG if notice.kind == "session" else logging.INFO

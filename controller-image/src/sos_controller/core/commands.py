@@ -30,6 +30,8 @@ class PacketOut(msgspec.Struct, frozen=True, gc=False):
     in_port: PortNo
     actions: tuple[Action, ...]
     data: bytes
+    after_s: float = 0.0
+    """Not before this much later."""
 
 
 class ReadEntries(msgspec.Struct, frozen=True):

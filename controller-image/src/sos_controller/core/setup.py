@@ -38,6 +38,9 @@ GIVE_UP_AFTER_S = 1.0
 """Without both answers; and again without both barriers."""
 PREPARATION_MS = 8_000
 """How long a preparation stands: less than the 10 s after which a report may end the session."""
+SETTLE_S = 0.025
+"""Between the last barrier and the SYN. Open vSwitch answers a barrier when its tables have changed, but for milliseconds more forwards
+by what it has cached of flows with the same addresses: the client's first ACK went past the agent and the server reset it."""
 PLAIN_S = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 MAX_FAR_DATAPATHS = 64
@@ -259,15 +262,15 @@ class SetUp:
         state.count("sessions", "begun")
         agent = state.agents.get(session.near)
         if agent is not None:
-            self._deliver(agent, session.syn)
+            self._deliver(agent, session.syn, SETTLE_S)
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
 
-    def _deliver(self, agent: Agent, data: bytes) -> None:
+    def _deliver(self, agent: Agent, data: bytes, after_s: float = 0.0) -> None:
         """Give a SYN to an agent as the redirect entry would."""
         frame = agent.beacon.mac + complete_checksum(data)[6:]
         where = agent.location
-        self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame))
+        self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame, after_s))
 
     def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
         """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""
