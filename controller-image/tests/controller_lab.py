@@ -197,8 +197,8 @@ class Lab:
         run("ovsdb-tool", "create", f"{folder}/conf.db", str(schema))
         db = ["ovsdb-server", f"{folder}/conf.db", f"--remote=punix:{folder}/db.sock", f"--unixctl={folder}/db.ctl"]
         self.spawn("sw", *db, log="ovsdb.log")
-        wait("ovsdb", 20, (folder / "db.sock").exists)
-        self.ovs("ovs-vsctl", "--no-wait", "init")
+        # The socket is there a moment before anybody listens on it
+        self.ovs("ovs-vsctl", "--retry", "--timeout=20", "--no-wait", "init")
         self.ovs("ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
         switch = ["env", f"OVS_RUNDIR={folder}", "ovs-vswitchd", f"unix:{folder}/db.sock", f"--unixctl={folder}/sw.ctl"]
         self.spawn("sw", *switch, log="vswitchd.log")

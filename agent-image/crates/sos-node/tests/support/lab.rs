@@ -3,6 +3,7 @@
 //! Names are random, everything is cleaned up on drop, and only processes started here are ended.
 
 use std::fs;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -184,7 +185,8 @@ impl Lab {
     fn start_ovsdb(&mut self) {
         let remote = format!("--remote=punix:{}", self.text("run/db.sock"));
         self.ovsdb = Some(self.daemon("ovsdb-server", &[&self.text("run/conf.db"), &remote]));
-        wait_until("ovsdb-server", || self.path("run/db.sock").exists());
+        // The socket is there a moment before anybody listens on it.
+        wait_until("ovsdb-server", || UnixStream::connect(self.path("run/db.sock")).is_ok());
     }
 
     pub(crate) fn start_vswitchd(&mut self) {
