@@ -1,7 +1,8 @@
-"""Runs every test suite, one after another, and ends with one line: `N passed, N failed`.
+"""Runs every test suite and ends with one line: `N passed, N failed`.
 
-A suite that cannot be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in
-a sum. Each suite's output is kept in out/test/<suite>.log.
+Suites that mostly wait run side by side; those that measure have the machine to themselves, after them. A suite that
+cannot be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each
+suite's output is kept in out/test/<suite>.log.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
 SUITE_TIMEOUT_S = 1200
+SIDE_BY_SIDE = 3  # two wait for sockets and timers while one computes
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 
 
@@ -72,25 +75,33 @@ def count_cargo(output: str) -> Count:
     return Count(sum(passed for passed, _ in found), sum(failed for _, failed in found))
 
 
-def run(suite: Suite) -> Count:
-    """Run a suite with its output on the terminal and in its log."""
+def run(suite: Suite, *, live: bool) -> Count:
+    """Run a suite; its output goes to its log, and to the terminal as it comes (`live`) or in one piece at its end."""
     print(f"== {suite.name}: {' '.join(suite.argv[:4])} ...", flush=True)
     started = time.monotonic()
-    output, status = execute(suite)
+    output, status = execute(suite, live=live)
     counted = suite.count(output)
+    verdict = "" if live else output
     if counted.failed == 0 and (status != 0 or counted.passed == 0):
-        print(f"{suite.name}: status {status} and {counted.passed} passed: counted as a failure", flush=True)
+        verdict += f"{suite.name}: status {status} and {counted.passed} passed: counted as a failure\n"
         counted = Count(counted.passed, 1)
     took = time.monotonic() - started
-    print(f"== {suite.name}: {counted.passed} passed, {counted.failed} failed in {took:.0f} s", flush=True)
+    print(f"{verdict}== {suite.name}: {counted.passed} passed, {counted.failed} failed in {took:.0f} s", flush=True)
     return counted
 
 
-def execute(suite: Suite) -> tuple[str, int]:
+def execute(suite: Suite, *, live: bool) -> tuple[str, int]:
     """Output and status; a suite over its time is ended with its children."""
     lines: list[str] = []
     deadline = time.monotonic() + SUITE_TIMEOUT_S
     with (OUT / f"{suite.name}.log").open("w", encoding="utf-8") as log:
+
+        def emit(line: str) -> None:
+            lines.append(line)
+            log.write(line)
+            if live:
+                print(line, end="", flush=True)
+
         try:
             process = subprocess.Popen(
                 ("timeout", "--kill-after=30", str(SUITE_TIMEOUT_S), *suite.argv),
@@ -102,33 +113,31 @@ def execute(suite: Suite) -> tuple[str, int]:
                 env={**os.environ, "PYTHONSAFEPATH": "1"},
             )
         except OSError as error:
-            print(error, flush=True)
-            return "", 127
+            emit(f"{error}\n")
+            return "".join(lines), 127
         assert process.stdout is not None
         for line in process.stdout:
-            lines.append(line)
-            log.write(line)
-            sys.stdout.write(line)
-            sys.stdout.flush()
+            emit(line)
         status = process.wait()
-    if time.monotonic() > deadline:
-        print(f"{suite.name}: ended after {SUITE_TIMEOUT_S} s", flush=True)
+        if time.monotonic() > deadline:
+            emit(f"{suite.name}: ended after {SUITE_TIMEOUT_S} s\n")
     return "".join(lines), status
 
 
 def main() -> int:
     """All suites, or those named on the command line."""
     OUT.mkdir(parents=True, exist_ok=True)
-    suites = [
-        pytest_suite("compile"),
+    patient = [  # the longest first
         pytest_suite("operator"),
         pytest_suite("controller-image"),
         cargo_suite("agent-image", "agent-image"),
-        cargo_suite("linkemu", "testbed/linkemu"),
-        pytest_suite("testbed"),
+        pytest_suite("compile"),
     ]
-    wanted = set(sys.argv[1:])
-    counts = [run(suite) for suite in suites if not wanted or suite.name in wanted]
+    measuring = [cargo_suite("linkemu", "testbed/linkemu"), pytest_suite("testbed")]
+    wanted = set(sys.argv[1:]) or {suite.name for suite in patient + measuring}
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        counts = list(pool.map(lambda suite: run(suite, live=False), [suite for suite in patient if suite.name in wanted]))
+    counts += [run(suite, live=True) for suite in measuring if suite.name in wanted]
     passed, failed = sum(count.passed for count in counts), sum(count.failed for count in counts)
     print(f"{passed} passed, {failed} failed", flush=True)
     return 1 if failed or not counts else 0
