@@ -1,0 +1,105 @@
+"""Changes under running sessions: configuration, leases, datapaths that go and come back."""
+
+from __future__ import annotations
+
+from controller_fake import C1, E1, E2
+from controller_lab import document
+from controller_views import (
+    changed,
+    kinds,
+    parsed,
+)
+from controller_world import World
+from sos_controller.core import snapshot
+from sos_controller.core.events import ConfigChanged, DatapathUp
+from sos_controller.core.model import DatapathId, Port, PortNo
+from sos_controller.core.pipeline import Kind, cookie_kind
+
+
+def test_leases_are_renewed_and_run_out_without_the_controller(world: World) -> None:
+    world.tick(20, step=0.1)
+    world.network.expire(world.now)
+    assert 1 in kinds(world, E1)
+    world.syn(40000)
+    world.network.expire(world.now + 6)
+    assert 1 not in kinds(world, E1)
+    assert 3 in kinds(world, E1), "redirects have no timeout"
+
+
+def test_service_removed_withdraws_punts_at_once_and_leaves_sessions_alone(world: World) -> None:
+    world.syn(40000)
+    world.do(ConfigChanged(changed(2, services=False)))
+    assert 1 not in kinds(world, E1) and 3 in kinds(world, E1)
+    assert 4 in kinds(world, C1), "the session's path stays"
+    (session,) = world.engine.state.sessions
+    world.end(session.uuid)
+    world.tick(2)
+    assert not world.network.entries(C1) and not kinds(world, E1) & {1, 3, 4}
+
+
+def test_service_changed_moves_the_punts(world: World) -> None:
+    world.syn(40000)
+    world.do(ConfigChanged(changed(2, ports=(80, 80))))
+    world.tick(0.2)
+    punts = [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.PUNT]
+    assert [e.match.tcp_dst for e in punts] == [(80, 0xFFFF)]
+    assert len(world.engine.state.sessions) == 1
+
+
+def test_a_lost_datapath_is_told_and_synchronised_when_it_is_back(world: World) -> None:
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    world.disconnect("edge1")
+    world.tick(0.5)
+    assert world.service() == "Pending/DatapathDisconnected"
+    world.network.tables[E1].clear()
+    world.connect(["edge1"])
+    world.tick(1.5)
+    assert world.service() == "Programmed/Programmed"
+    assert session.near_entry is not None and session.near_entry[1] in world.network.entries(E1)
+
+
+def test_entries_of_a_session_that_ended_meanwhile_go_when_the_datapath_is_back(world: World) -> None:
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    world.disconnect("edge1")
+    world.end(session.uuid, ["agent2"])
+    world.tick(5)
+    assert 3 in kinds(world, E1) and len(world.engine.state.sessions) == 0
+    world.connect(["edge1"])
+    world.tick(0.2)
+    assert 3 not in kinds(world, E1)
+
+
+def test_foreign_entries_are_never_touched(world: World) -> None:
+    foreign = next(e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.GUARD)
+    alien = type(foreign)(0, 123, foreign.match, (), 0x534F_0107_0300_0001)
+    world.network.tables[E1][alien.key] = alien
+    world.syn(40000)
+    reborn = World(network=world.network, epoch=2, now=world.now + 3)
+    reborn.connect()
+    reborn.tick(30, step=0.1)
+    assert alien in reborn.network.entries(E1)
+
+
+def test_unclaimed_datapaths_get_nothing(world: World) -> None:
+    world.delivered.clear()
+    stranger = DatapathId(0xFF)
+    world.do(DatapathUp(stranger, (Port(PortNo(1), "p1", bytes(6), True),)))
+    world.tick(3)
+    assert stranger not in world.network.tables and not any(c.dpid == stranger for c in world.delivered)
+    assert snapshot.status(world.engine, "", "")["unclaimed"] == ["00000000000000ff"]
+
+
+def test_a_datapath_given_up_loses_our_entries(world: World) -> None:
+    made = document(2)
+    made["sites"][3]["datapaths"] = []
+    made["sites"][1]["datapaths"] = []
+    world.syn(40000)
+    world.do(ConfigChanged(parsed(made)))
+    world.tick(1)
+    assert not world.network.entries(E2)
+    (session,) = world.engine.state.sessions
+    world.end(session.uuid, ["agent1"])
+    world.tick(1.5)
+    assert len(world.engine.state.sessions) == 0

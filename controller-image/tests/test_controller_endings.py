@@ -1,0 +1,153 @@
+"""How sessions end: told by both agents or one, by reports, by the death of agents; and how a restarted controller adopts them."""
+
+from __future__ import annotations
+
+from controller_fake import C1, C2, E1, E2
+from controller_views import (
+    AT_CLIENT,
+    AT_FAR,
+    AT_NEAR,
+    AT_SERVER,
+    CLIENT,
+    SERVER,
+    kinds,
+    reverse,
+    tables,
+)
+from controller_world import World, syn_frame
+from sos_controller.core import pipeline
+from sos_controller.core.pipeline import Kind, cookie_kind
+from sos_controller.core.session import State
+
+
+def test_everything_is_at_its_baseline_after_the_sessions_have_ended(world: World) -> None:
+    baseline = tables(world)
+    for sport in range(40000, 40040):
+        world.syn(sport)
+    for session in list(world.engine.state.sessions):
+        world.end(session.uuid)
+    assert len(world.engine.state.sessions) == 40, "entries linger for the last acknowledgements"
+    world.tick(1.5)
+    assert tables(world) == baseline
+    assert len(world.engine.state.sessions) == 0 and not world.engine.state.sessions.pairs
+
+
+def test_one_side_may_end_long_before_the_other(world: World) -> None:
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    world.end(session.uuid, ["agent1"])
+    world.tick(20)
+    assert session.state is State.ENDING and session.near_entry is None and session.far_entries
+    back = reverse(40000, flags=0x10)
+    assert world.network.walk(AT_SERVER, back)[0][0] == AT_FAR
+    world.end(session.uuid, ["agent2"])
+    world.tick(1.5)
+    assert session.state is State.ENDED and 3 not in kinds(world, E2)
+
+
+def test_a_port_used_again_while_ending_starts_a_new_session(world: World) -> None:
+    world.syn(40000, isn=1)
+    (first,) = world.engine.state.sessions
+    world.end(first.uuid)
+    assert first.state is State.ENDING
+    world.syn(40000, isn=99)
+    (second,) = world.engine.state.sessions
+    assert second is not first and second.state is State.ACTIVE
+    world.tick(3)
+    assert second.near_entry is not None and second.near_entry[1] in world.network.entries(E1)
+    assert second.far_entries[0][1] in world.network.entries(E2)
+
+
+def test_reports_end_the_sessions_they_omit_but_not_young_ones(world: World) -> None:
+    for sport in range(40000, 40130):
+        world.syn(sport)
+    gone = sorted(world.agents["agent1"].held)[0]
+    world.tick(5)
+    for agent in world.agents.values():
+        del agent.held[gone]
+    world.tick(3)
+    assert len(world.engine.state.sessions) == 130
+    world.tick(6)
+    assert len(world.engine.state.sessions) == 129 and world.engine.state.sessions.by_uuid(gone) is None
+
+
+def test_dead_agent_loses_its_sessions_and_disarms_the_service(world: World) -> None:
+    world.syn(40000)
+    assert 1 in kinds(world, E1)
+    world.agents["agent1"].mode = "dead"
+    world.tick(4.5)
+    assert kinds(world, E1) == {Kind.GUARD} and world.service() == "Pending/NoAgents"
+    (session,) = world.engine.state.sessions
+    assert session.far_entries, "the far agent still has to reset the server"
+    world.end(session.uuid, ["agent2"])
+    world.tick(1.2)
+    assert len(world.engine.state.sessions) == 0 and kinds(world, E2) == {Kind.GUARD}
+    world.agents["agent1"].mode = "ready"
+    world.tick(1)
+    assert world.service() == "Programmed/Programmed"
+
+
+def test_both_agents_dead_leaves_guards_only(world: World) -> None:
+    for sport in range(40000, 40010):
+        world.syn(sport)
+    for agent in world.agents.values():
+        agent.mode = "dead"
+    world.tick(5)
+    assert {k for dpid in (E1, E2, C1, C2) for k in kinds(world, dpid)} == {Kind.GUARD}
+    assert len(world.engine.state.sessions) == 0
+
+
+def test_a_restarted_agent_has_lost_its_sessions(world: World) -> None:
+    world.syn(40000)
+    world.agents["agent1"].boot += 10**9
+    world.agents["agent1"].beacons = world.agents["agent1"].sequence = 0
+    world.agents["agent1"].held.clear()
+    world.tick(1)
+    (session,) = world.engine.state.sessions
+    assert session.near_entry is None
+
+
+def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -> None:
+    world.syn(40000)
+    world.agents["agent1"].flags = 1
+    world.tick(1)
+    assert world.service() == "Pending/NoAgents" and 1 not in kinds(world, E1)
+    (session,) = world.engine.state.sessions
+    assert session.state is State.ACTIVE and session.near_entry is not None
+
+
+def test_restart_adopts_reported_sessions_and_buries_the_rest(world: World) -> None:
+    for sport in (40000, 40001):
+        world.syn(sport)
+    keep, lose = (world.engine.state.sessions.by_key(k) for k in sorted(s.key for s in world.engine.state.sessions))
+    assert keep is not None and lose is not None
+    for agent in world.agents.values():
+        del agent.held[lose.uuid]
+    reborn = World(network=world.network, epoch=2, now=world.now + 3)
+    reborn.agents = world.agents
+    reborn.connect()
+    assert sum(cookie_kind(e.cookie) == Kind.REDIRECT for e in reborn.network.entries(E1)) == 2
+    assert len(reborn.engine.state.sessions) == 2
+    reborn.tick(4)
+    assert reborn.service() == "Programmed/Programmed"
+    data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
+    assert reborn.network.walk(AT_CLIENT, data)[0][0] == AT_NEAR
+    reborn.tick(12, step=0.1)
+    (left,) = reborn.engine.state.sessions
+    assert left.uuid == keep.uuid and left.adopted
+    assert sum(cookie_kind(e.cookie) == Kind.REDIRECT for e in reborn.network.entries(E1)) == 1
+    assert {pipeline.cookie_epoch(e.cookie) for e in reborn.network.entries(E1) if cookie_kind(e.cookie) != Kind.REDIRECT} == {2}
+    reborn.end(keep.uuid)
+    reborn.tick(1.5)
+    assert not any(cookie_kind(e.cookie) == Kind.REDIRECT for d in (E1, E2) for e in reborn.network.entries(d))
+
+
+def test_adopted_entries_of_agents_that_never_come_back_are_removed(world: World) -> None:
+    world.syn(40000)
+    reborn = World(network=world.network, epoch=2, now=world.now + 3)
+    for agent in reborn.agents.values():
+        agent.mode = "dead"
+    reborn.connect()
+    reborn.tick(17, step=0.1)
+    assert len(reborn.engine.state.sessions) == 0
+    assert not any(cookie_kind(e.cookie) == Kind.REDIRECT for d in (E1, E2) for e in reborn.network.entries(d))

@@ -1,0 +1,86 @@
+"""Hosts that are learned, and datapaths whose plain forwarding is ours."""
+
+from __future__ import annotations
+
+import pytest
+from controller_fake import C1, C2, E1, E2
+from controller_lab import HOSTS, MACS, document
+from controller_views import (
+    AT_CLIENT,
+    AT_NEAR,
+    AT_SERVER,
+    CLIENT,
+    SERVER,
+)
+from controller_world import CLIENT_PORT, World, syn_frame
+from sos_controller.core.events import PacketIn
+from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.pipeline import PORT_CONTROLLER
+from sos_controller.core.session import State
+
+
+def test_hosts_are_learned_where_they_are_and_never_behind_agents_or_wires(world: World) -> None:
+    def arp(where: Location, name: str) -> None:
+        mac = parse_mac(MACS[name])
+        sender = parse_address(HOSTS[name][1]).to_bytes(4, "big")
+        frame = b"\xff" * 6 + mac + b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x01" + mac + sender + bytes(6) + SERVER.to_bytes(4, "big")
+        world.do(PacketIn(*where, 0, frame))
+
+    for where, name in ((AT_CLIENT, "client"), (AT_SERVER, "server"), (AT_NEAR, "agent1"), (Location(E2, PortNo(1)), "client")):
+        arp(where, name)
+    hosts = world.engine.state.hosts
+    assert {h.mac: h.location for h in hosts.all()} == {parse_mac(MACS["client"]): AT_CLIENT, parse_mac(MACS["server"]): AT_SERVER}
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    assert [dpid for dpid, _ in session.far_entries] == [E2]
+    arp(Location(E1, PortNo(5)), "client")
+    assert hosts.by_address(CLIENT).location == Location(E1, PortNo(5))
+
+
+@pytest.fixture
+def external() -> World:
+    made = World(document(forwarding="Controller"))
+    made.converge()
+    return made
+
+
+def test_external_switches_flood_without_looping(external: World) -> None:
+    broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
+    out = external.network.walk(AT_CLIENT, broadcast)
+    reached = sorted(where for where, _ in out if where.port_no != PORT_CONTROLLER)
+    wires = external.network.wires
+    expected = sorted(Location(d, PortNo(p)) for d in (E1, E2, C1, C2) for p in range(1, 6) if Location(d, PortNo(p)) not in wires)
+    expected.remove(AT_CLIENT)
+    assert reached == expected, "every edge port once, also in the loop"
+
+
+def test_external_switches_learn_hosts_and_send_straight(external: World) -> None:
+    for where, name in ((AT_CLIENT, "client"), (AT_SERVER, "server")):
+        mac = parse_mac(MACS[name])
+        sender = parse_address(HOSTS[name][1]).to_bytes(4, "big")
+        target = parse_address(HOSTS["server" if name == "client" else "client"][1]).to_bytes(4, "big")
+        frame = b"\xff" * 6 + mac + b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x01" + mac + sender + bytes(6) + target
+        external.do(PacketIn(*where, 0, frame))
+    ping = syn_frame(CLIENT, SERVER, 1, 7, flags=0x10)
+    assert external.network.walk(AT_CLIENT, ping) == [(AT_SERVER, ping)]
+    answers = [c for c in external.delivered if c.data[12:14] == b"\x08\x06"]
+    assert len(answers) == 1 and answers[0].data[:6] == parse_mac(MACS["server"]), "the second asker is answered from what was learned"
+    external.cut("edge1", "core1")
+    external.tick(0.1)
+    assert external.network.walk(AT_CLIENT, ping) == [(AT_SERVER, ping)], "around the loop the other way"
+
+
+def test_external_switches_accelerate_too(external: World) -> None:
+    assert external.service() == "Programmed/Programmed"
+    external.syn(40000)
+    (session,) = external.engine.state.sessions
+    assert session.state is State.ACTIVE
+    data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
+    assert external.network.walk(AT_CLIENT, data) == [(AT_NEAR, parse_mac(MACS["agent1"]) + data[6:])]
+
+
+def test_external_switches_release_plain_syns_towards_the_host(external: World) -> None:
+    external.delivered.clear()
+    external.syn(40000, dport=80)
+    (out,) = [c for c in external.delivered if c.data[23:24] == b"\x06"]
+    assert PortNo(CLIENT_PORT) not in [a.port_no for a in out.actions] and len(out.actions) >= 2, "flooded while the server is unknown"

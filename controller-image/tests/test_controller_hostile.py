@@ -1,0 +1,79 @@
+"""What must not be believed: beacons, orders and probes that are forged, replayed or from the wrong place."""
+
+from __future__ import annotations
+
+import pytest
+from controller_fake import E1, E2
+from controller_views import (
+    AT_CLIENT,
+    AT_SERVER,
+)
+from controller_world import World
+from sos_controller.core.events import PacketIn
+from sos_controller.core.model import PortNo, parse_address
+from sos_controller.core.session import State
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"site_id": 2}, "key"),
+        ({"key_id": 9}, "key"),
+        ({"address": parse_address("192.0.2.1")}, "subnet"),
+        ({"sequence": 1}, "replay"),
+        ({"boot_id": 5}, "replay"),
+    ],
+)
+def test_bad_beacons_are_dropped_and_counted(world: World, change: dict, reason: str) -> None:
+    agent = world.agents["agent1"]
+    if change.get("site_id") == 2:
+        change = {**change, "key_id": 3}
+    world.do(PacketIn(*agent.where, 0, agent.beacon(world.wall(world.now), **change)))
+    assert world.engine.state.counters["beacons_dropped", reason] == 1
+
+
+def test_beacons_from_the_wrong_place_are_dropped(world: World) -> None:
+    agent = world.agents["agent1"]
+    world.do(PacketIn(E2, PortNo(3), 0, agent.beacon(world.wall(world.now))))
+    world.do(PacketIn(E1, PortNo(1), 0, agent.beacon(world.wall(world.now))))
+    broken = bytearray(agent.beacon(world.wall(world.now)))
+    broken[-1] ^= 1
+    world.do(PacketIn(*agent.where, 0, bytes(broken)))
+    counters = world.engine.state.counters
+    assert [counters["beacons_dropped", r] for r in ("site", "port", "tag")] == [1, 1, 1]
+
+
+def test_a_new_boot_with_an_old_clock_is_not_believed(world: World) -> None:
+    agent = world.agents["agent1"]
+    world.do(PacketIn(*agent.where, 0, agent.beacon(world.wall(world.now) - 40_000, boot_id=agent.boot + 1)))
+    assert world.engine.state.counters["beacons_dropped", "replay"] == 1
+
+
+def test_orders_with_wrong_tags_or_twice_are_dropped(world: World) -> None:
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    ((dpid, port, frame),) = world.ended(session.uuid, ["agent1"])
+    broken = bytearray(frame)
+    broken[-1] ^= 1
+    world.do(PacketIn(dpid, port, 0, bytes(broken)))
+    assert session.state is State.ACTIVE and world.engine.state.counters["orders_dropped", "tag"] == 1
+    world.do(PacketIn(dpid, port, 0, frame))
+    world.do(PacketIn(dpid, port, 0, frame))
+    assert session.state is State.ENDING and world.engine.state.counters["orders_dropped", "replay"] == 1
+
+
+def test_hosts_cannot_make_up_links(world: World) -> None:
+    """Neither by a probe of their own nor by recording one and sending it later or from elsewhere alone."""
+    links = world.engine.state.topology.links()
+    world.delivered.clear()
+    world.tick(1.1)
+    recorded = next(c.data for c in world.delivered if c.data[12:14] == b"\x88\xcc" and (c.dpid, c.actions[0].port_no) == AT_CLIENT)
+    forged = bytearray(recorded)
+    forged[-20] ^= 1
+    world.do(PacketIn(*AT_SERVER, 0, bytes(forged)))
+    assert not world.engine.state.topology.is_inter_switch(AT_SERVER)
+    world.do(PacketIn(*AT_SERVER, 0, recorded))
+    assert world.engine.state.topology.links() == links, "one direction is no link"
+    world.tick(5)
+    world.do(PacketIn(*AT_SERVER, 0, recorded))
+    assert not world.engine.state.topology.is_inter_switch(AT_SERVER), "an old probe is not believed"

@@ -1,0 +1,233 @@
+"""What becomes of a SYN: set-up, refusals, what stays plain; packets walked through the resulting tables."""
+
+from __future__ import annotations
+
+import pytest
+from controller_fake import E1, E2, FakeNetwork
+from controller_lab import AGENTS, HOSTS, MACS, document
+from controller_views import (
+    AT_CLIENT,
+    AT_FAR,
+    AT_NEAR,
+    AT_SERVER,
+    CLIENT,
+    SERVER,
+    kinds,
+    released,
+    reverse,
+    signed,
+    to_agent,
+)
+from controller_world import CLIENT_PORT, World, syn_frame
+from sos_controller.core import order, pipeline, snapshot
+from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.events import PacketIn, Rejected
+from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.pipeline import PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.session import State
+
+
+def test_a_syn_becomes_a_session_whose_packets_reach_the_agents(world: World) -> None:
+    world.delivered.clear()
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    assert session.state is State.ACTIVE and session.service == "default/bulk"
+    (syn,) = to_agent(world, AT_NEAR)
+    assert syn.after_s > 0, "a switch may still forward the client's first ACK by what it has cached"
+    assert syn.data[:6] == parse_mac(MACS["agent1"]) and syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001)[6:]
+    data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
+    assert world.network.walk(AT_CLIENT, data) == [(AT_NEAR, parse_mac(MACS["agent1"]) + data[6:])]
+    back = reverse(40000)
+    assert world.network.walk(AT_SERVER, back) == [(AT_FAR, parse_mac(MACS["agent2"]) + back[6:])]
+
+
+def test_what_agents_send_to_hosts_is_forwarded_plainly_and_unchanged(world: World) -> None:
+    world.syn(40000)
+    from_near = reverse(40000)
+    from_far = syn_frame(CLIENT, SERVER, 40000, 5001, flags=2)
+    assert world.network.walk(AT_NEAR, from_near) == [(Location(E1, PORT_NORMAL), from_near)]
+    assert world.network.walk(AT_FAR, from_far) == [(Location(E2, PORT_NORMAL), from_far)]
+
+
+def test_far_entry_is_acknowledged_before_the_near_one_is_sent_and_that_before_the_syn() -> None:
+    world = World()
+    world.converge()
+    order_of: list[str] = []
+    apply, packet = world.network.apply, world._packet_out
+
+    def note_apply(command: Apply, now: float) -> None:
+        for entry in command.adds:
+            if cookie_kind(entry.cookie) == Kind.REDIRECT:
+                order_of.append(f"add {'near' if command.dpid == E1 else 'far'} barrier={command.barrier}")
+        apply(command, now)
+
+    def note_packet(command: PacketOut) -> None:
+        if command.data[23:24] == b"\x06":
+            order_of.append("syn")
+        packet(command)
+
+    world.network.apply, world._packet_out = note_apply, note_packet  # type: ignore[method-assign]
+    world.mute.add(E2)
+    world.syn(40000)
+    assert order_of == ["add far barrier=True"]
+    world.mute.clear()
+    world.tick(1.2)
+    assert order_of == ["add far barrier=True", "syn"]
+    assert len(released(world)) == 1, "without the far barrier the SYN goes plain after a second"
+    world.syn(40001)
+    assert order_of[2:] == ["add far barrier=True", "add near barrier=True", "syn"]
+
+
+def test_retransmitted_syns_are_held_while_preparing_and_not_doubled(world: World) -> None:
+    world.agents["agent2"].mode = "silent"
+    world.delivered.clear()
+    for _ in range(3):
+        world.syn(40000)
+    assert len(world.engine.state.sessions) == 1 and not released(world)
+    world.agents["agent2"].mode = "ready"
+    world.tick(0.1)
+    assert len(to_agent(world, AT_NEAR)) == 1
+    world.syn(40000)
+    assert len(to_agent(world, AT_NEAR)) == 2, "a SYN retransmitted after activation is handed to the agent"
+
+
+def test_prepare_is_resent_with_back_off_and_the_syn_goes_plain_after_a_second(world: World) -> None:
+    world.agents["agent2"].mode = "silent"
+    world.delivered.clear()
+    world.syn(40000)
+    world.tick(1.2)
+    prepares = [c for c in world.delivered if (c.dpid, c.actions[0].port_no) == AT_FAR and c.data[42:46] == order.MAGIC and c.data[47] == 1]
+    assert len(prepares) == 5
+    sequences = [order.decode_header(c.data[42:]).sequence for c in prepares]
+    assert len(set(sequences)) == 5, "a resend is a new message to the replay window"
+    assert len(released(world)) == 1 and len(world.engine.state.sessions) == 0
+    assert not world.agents["agent1"].held, "the ready one is released"
+    world.agents["agent2"].mode = "ready"
+    world.syn(40000)
+    assert len(released(world)) == 2, "the decision stands for the same SYN"
+    world.syn(40000, isn=2)
+    assert len(world.engine.state.sessions) == 1, "and not for another one of the same port"
+
+
+def test_plain_decisions_are_forgotten_after_130_seconds(world: World) -> None:
+    world.agents["agent1"].mode = "refuse"
+    world.syn(40000)
+    assert len(released(world)) == 1
+    world.agents["agent1"].mode = "ready"
+    world.tick(129, step=0.5)
+    world.syn(40000)
+    assert len(world.engine.state.sessions) == 0
+    world.tick(3, step=0.5)
+    world.syn(40000)
+    assert len(world.engine.state.sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "plain"),
+    [
+        (bytes([2, 4, 5, 0xB4, 4, 2, 8, 10] + [0] * 8 + [1, 3, 3, 7]), False),
+        (bytes([19, 18] + [0] * 16), True),
+        (bytes([29, 16] + [0] * 14), True),
+        (bytes([30, 12] + [0] * 10), True),
+        (bytes([2, 0, 0, 0]), True),
+        (bytes([1, 1, 1, 8]), True),
+        (bytes([2, 40, 0, 0]), True),
+    ],
+)
+def test_options_decide(world: World, options: bytes, plain: bool) -> None:
+    world.syn(40000, options=options)
+    assert (len(released(world)) == 1) == plain
+    assert len(world.engine.state.sessions) == (0 if plain else 1)
+
+
+def test_ports_and_prefixes_outside_the_service_stay_plain(world: World) -> None:
+    world.syn(40000, dport=80)
+    other = syn_frame(CLIENT, parse_address("10.0.0.12"), 40000, 5001)
+    world.do(PacketIn(E1, PortNo(3), world.punt_cookie, other))
+    assert len(released(world)) == 2 and len(world.engine.state.sessions) == 0
+
+
+def test_a_foreign_punt_is_none_of_our_business(world: World) -> None:
+    world.delivered.clear()
+    world.do(PacketIn(E1, PortNo(3), pipeline.cookie(7, Kind.PUNT, 1), syn_frame(CLIENT, SERVER, 40000, 5001)))
+    assert not world.delivered and len(world.engine.state.sessions) == 0
+
+
+def test_a_refused_flow_mod_means_plain(world: World) -> None:
+    world.mute.add(E1)
+    world.delivered.clear()
+    world.syn(40000)
+    near = [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
+    assert len(near) == 1
+    token = next(t for t, p in world.engine.state.programmer._pending.items() if p.dpid == E1)
+    world.do(Rejected(E1, token))
+    assert len(released(world)) == 1
+    assert 3 not in kinds(world, E1) | kinds(world, E2)
+
+
+def test_bounds_mean_plain(world: World) -> None:
+    world.engine.state.sessions._limit = 5
+    for sport in range(40000, 40008):
+        world.syn(sport)
+    assert len(world.engine.state.sessions) == 5 and len(released(world)) == 3
+
+
+def test_agents_at_their_limit_are_not_chosen(world: World) -> None:
+    world.agents["agent2"].limit = 3
+    world.tick(1)
+    for sport in range(40000, 40006):
+        world.syn(sport)
+    assert len(world.engine.state.sessions) == 3 and len(released(world)) == 3
+
+
+def test_percent_splits_flows_and_observe_redirects_none() -> None:
+    made = document()
+    made["services"][0]["percent"] = 50
+    world = World(signed(made))
+    world.converge()
+    for sport in range(40000, 40200):
+        world.syn(sport)
+    assert 60 < len(world.engine.state.sessions) < 140
+    made["services"][0]["mode"] = "Observe"
+    observing = World(signed(made))
+    observing.converge()
+    assert 1 not in kinds(observing, E1) and observing.service() == "Programmed/Programmed"
+
+
+def test_sites_that_ask_for_what_we_cannot_do_stay_plain_and_say_so() -> None:
+    made = document()
+    made["sites"][1]["rewrite"] = "OpenFlow"
+    world = World(signed(made))
+    world.converge()
+    world.syn(40000)
+    assert len(released(world)) == 1 and 1 not in kinds(world, E1)
+    (service,) = snapshot.status(world.engine, "", "")["services"]
+    assert service["state"] == "Pending" and "site east asks for OpenFlow rewriting" in service["message"]
+
+
+def test_the_first_service_that_matches_decides() -> None:
+    made = document()
+    first = {**made["services"][0], "id": "default/none", "percent": 0, "ports": [{"first": 5001, "last": 5001}], "priority": 200}
+    made["services"].insert(0, first)
+    world = World(signed(made))
+    world.converge()
+    world.syn(40000, dport=5001)
+    world.syn(40000, dport=5002)
+    assert [s.key[-2:] for s in world.engine.state.sessions] == [(5002).to_bytes(2, "big")]
+
+
+def test_every_command_of_one_history_is_reproducible() -> None:
+    def history() -> list[str]:
+        world = World()
+        world.converge()
+        for sport in range(40000, 40010):
+            world.syn(sport)
+        world.cut("edge1", "core1")
+        world.tick(2)
+        return [repr(c) for c in world.delivered] + [repr(sorted(map(repr, t.values()))) for t in world.network.tables.values()]
+
+    assert history() == history()
+
+
+def test_names_of_the_lab_agree_with_the_world() -> None:
+    assert set(AGENTS) < set(HOSTS) and isinstance(FakeNetwork().wires, dict) and AT_CLIENT.port_no == CLIENT_PORT

@@ -1,0 +1,80 @@
+"""The paths that streams take, and what becomes of them when links fail."""
+
+from __future__ import annotations
+
+from controller_fake import C1, C2, E1
+from controller_lab import HOSTS, MACS, document
+from controller_views import (
+    AT_FAR,
+    AT_NEAR,
+    kinds,
+    signed,
+)
+from controller_world import World, syn_frame
+from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.pipeline import Kind, cookie_kind
+
+
+def test_streams_run_over_the_path_with_path_macs_and_arrive_with_real_ones(world: World) -> None:
+    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    for sport, dport in ((33000, 10000), (10000, 33000)):
+        frame = syn_frame(near, far, sport, dport, flags=0x10)
+        frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + frame[12:]
+        assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)]
+    in_core = [e for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.PATH]
+    assert len(in_core) == 2 and not world.network.entries(C2)
+
+
+def test_core_entries_are_constant_in_the_number_of_sessions(world: World) -> None:
+    before = {dpid: world.network.entries(dpid) for dpid in (C1, C2)}
+    for sport in range(40000, 40500):
+        world.syn(sport)
+    assert len(world.engine.state.sessions) == 500
+    assert {dpid: world.network.entries(dpid) for dpid in (C1, C2)} == before
+
+
+def test_a_link_that_breaks_moves_the_path_at_once(world: World) -> None:
+    world.cut("edge1", "core1")
+    world.tick(0.1)
+    assert not [e for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.PATH]
+    assert len([e for e in world.network.entries(C2) if cookie_kind(e.cookie) == Kind.PATH]) == 2
+    assert world.service() == "Programmed/Programmed"
+    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000)[12:]
+    assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)]
+
+
+def test_a_link_that_goes_silent_expires(world: World) -> None:
+    world.network.down |= {Location(E1, PortNo(1)), Location(C1, PortNo(1))}
+    world.tick(5.5, step=0.1)
+    assert len(world.engine.state.topology.links()) == 3
+    assert len([e for e in world.network.entries(C2) if cookie_kind(e.cookie) == Kind.PATH]) == 2
+
+
+def test_no_path_disarms(world: World) -> None:
+    world.cut("edge1", "core1")
+    world.cut("edge1", "core2")
+    world.tick(0.2)
+    assert world.service() == "Pending/NoPath" and 1 not in kinds(world, E1)
+    world.cut("edge1", "core1", up=True)
+    world.tick(1.5)
+    assert world.service() == "Programmed/Programmed"
+
+
+def test_two_labels_run_over_two_disjoint_paths() -> None:
+    made = document()
+    made["services"][0]["paths"] = {"mode": "Disjoint", "max": 2}
+    world = World(signed(made))
+    world.converge()
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    assert session.labels == 0b11
+    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    for label, core in ((0, C1), (1, C2)):
+        assert len([e for e in world.network.entries(core) if cookie_kind(e.cookie) == Kind.PATH and e.match.eth_dst[2] == label]) == 2
+        frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000 + label)[12:]
+        assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)]
+    world.cut("edge1", "core1")
+    world.tick(0.2)
+    frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000)[12:]
+    assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)], "the failed path's label shares the other path"
