@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,15 @@ def test_bad_vectors_name_the_field(path: Path) -> None:
         ("sites.0.agents.0.id", "abc", "sites[0].agents[0].id"),
         ("controller.id", 0, "controller.id"),
         ("discovery.mac", "02:53", "discovery.mac"),
+        ("discovery.mac", "+2:53: 0:00:00:01", "discovery.mac"),
+        ("sites.0.gateway", "10.0.0.1/24", "sites[0].gateway"),
+        ("sites.0.subnet", "10.0.0.0/255.255.255.0", "sites[0].subnet"),
+        ("sites.0.prefixes.0", "10.0.0.1", "sites[0].prefixes[0]"),
+        ("sites.0.mtu", 9217, "sites[0].mtu"),
+        ("sites.0.datapaths.0.dpid", "0001000000000001\n", "sites[0].datapaths[0].dpid"),
+        ("services.0.priority", -1, "services[0].priority"),
+        ("services.0.transport.streams", 257, "services[0].transport.streams"),
+        ("generation", 0, "generation"),
         (
             "links",
             [{"a": {"site": "x", "uplink": "u"}, "b": {"site": "west", "uplink": "u"}, "cost": 1, "capacityMbps": 0}],
@@ -87,10 +97,30 @@ def test_what_is_wrong_is_named(field: str, value: object, path: str) -> None:
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', '{"a": 1.5}', '{"a": NaN}', "[" * 100_000])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', '{"a": 1.5}', '{"a": NaN}', "[" * 100_000, '{"generation": "\\ud800"}', '{"\\ud800": 1}'])
 def test_what_is_no_document_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text.encode())
+
+
+@pytest.mark.parametrize("where", ["services.0.id", "generation", "hash"])
+def test_half_a_surrogate_pair_is_refused_wherever_it_stands(where: str) -> None:
+    made = copy.deepcopy(document())
+    if where == "services.0.id":
+        made["services"][0]["id"] = "\ud800"
+    else:
+        made[where] = "\ud800"
+    with pytest.raises(ConfigError) as caught:
+        parse(encode(made))
+    assert str(caught.value).encode()
+
+
+def test_a_name_given_twice_among_very_many_is_found_in_time() -> None:
+    text = "{" + ",".join(f'"{n}":0' for n in range(300_000)) + ',"299999":1}'
+    began = time.process_time()
+    with pytest.raises(ConfigError, match="'299999' is given twice"):
+        parse(text.encode())
+    assert time.process_time() - began < 60, "not in the square of the number of names"
 
 
 def test_the_hash_covers_everything_but_generation() -> None:

@@ -29,11 +29,10 @@ def parse(data: bytes) -> Config:
     """The configuration in a document; ConfigError when it is not one."""
     if len(data) > MAX_BYTES:
         raise ConfigError("", f"larger than {MAX_BYTES} bytes")
-    document = _load(data)
+    document, expected = _load(data)
     config = _convert(document)
     for path, message in _problems(config):
         raise ConfigError(path, message)
-    expected = document_hash(document)
     if config.hash != expected:
         raise ConfigError("hash", f"does not match the document, which has {expected}")
     return config
@@ -59,14 +58,15 @@ def follows(config: Config, before: Config | None) -> bool:
     return config.hash != before.hash or config.generation != before.generation
 
 
-def _load(data: bytes) -> dict[str, Any]:
+def _load(data: bytes) -> tuple[dict[str, Any], str]:
+    """The document and its hash, which exists only if all its text is Unicode (half a surrogate pair is not)."""
     try:
         document = json.loads(data, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_no_duplicates)
+        if not isinstance(document, dict):
+            raise ConfigError("", "not a JSON object")
+        return document, document_hash(document)
     except (ValueError, RecursionError) as error:
         raise ConfigError("", f"not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise ConfigError("", "not a JSON object")
-    return document
 
 
 def _no_float(text: str) -> NoReturn:
@@ -76,7 +76,8 @@ def _no_float(text: str) -> NoReturn:
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        name = next(k for i, (k, _) in enumerate(pairs) if k in [p[0] for p in pairs[:i]])
+        seen: set[str] = set()
+        name = next(k for k, _ in pairs if k in seen or seen.add(k))  # type: ignore[func-returns-value]
         raise ValueError(f"{name!r} is given twice")
     return found
 
@@ -84,6 +85,8 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _convert(document: dict[str, Any]) -> Config:
     try:
         return msgspec.convert(document, Config)
+    except UnicodeEncodeError as error:  # in what the hash does not cover
+        raise ConfigError("", f"not JSON: {error}") from error
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `")
         path = where.rstrip("`").removeprefix("$").lstrip(".")
@@ -108,7 +111,7 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
         if site.subnet is not None:
             yield from _try(f"sites[{i}].subnet", site.subnet, parse_prefix)
         if site.gateway is not None:
-            yield from _try(f"sites[{i}].gateway", site.gateway, _parse_gateway)
+            yield from _try(f"sites[{i}].gateway", site.gateway, parse_address)
         for j, agent in enumerate(site.agents):
             yield from _try(f"sites[{i}].agents[{j}].address", agent.address, parse_address)
     yield from _service_problems(config)
@@ -137,10 +140,6 @@ def _link_problems(config: Config) -> Iterator[tuple[str, str]]:
         for name, end in (("a", declared.a), ("b", declared.b)):
             if end.site not in sites:
                 yield f"links[{i}].{name}.site", f"there is no site {end.site!r}"
-
-
-def _parse_gateway(text: str) -> object:
-    return parse_address(text.split("/", maxsplit=1)[0])
 
 
 def _try(path: str, text: str, parser: Callable[[str], object]) -> Iterator[tuple[str, str]]:

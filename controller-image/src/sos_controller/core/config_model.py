@@ -10,6 +10,9 @@ from msgspec import Meta
 from sos_controller.core.model import Address, AgentId, DatapathId, MacAddress, Prefix, parse_address, parse_mac, parse_prefix
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
+ShortName = Annotated[str, Meta(min_length=1, max_length=63)]
+"""Of what becomes the value of a Kubernetes label."""
+UplinkName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,14}\\Z")]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[int, Meta(ge=1, le=3600)]
 SiteId = Annotated[int, Meta(ge=1, le=65535)]
@@ -27,7 +30,7 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Controller(_Strict, frozen=True):
     """Who this controller is; the id is part of every cookie."""
 
-    name: Name
+    name: ShortName
     id: Annotated[int, Meta(ge=1, le=0xFEFF)]
 
 
@@ -56,7 +59,7 @@ class Discovery(_Strict, frozen=True):
 class Datapath(_Strict, frozen=True):
     """A datapath claimed by a site."""
 
-    dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
     name: Name
     forwarding: Literal["Node", "Controller"]
 
@@ -69,9 +72,9 @@ class Datapath(_Strict, frozen=True):
 class Agent(_Strict, frozen=True):
     """An agent that is expected to announce itself."""
 
-    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
-    pool: Name
-    node: Name
+    id: Annotated[str, Meta(pattern="^[0-9a-f]{32}\\Z")]
+    pool: ShortName
+    node: ShortName
     address: str
 
     @property
@@ -88,13 +91,13 @@ class Agent(_Strict, frozen=True):
 class Site(_Strict, frozen=True):
     """One network under one set of datapaths."""
 
-    name: Name
+    name: ShortName
     id: SiteId
     prefixes: Annotated[list[str], Meta(max_length=64)]
     subnet: str | None
     gateway: str | None
     transit: bool
-    mtu: Annotated[int, Meta(ge=576, le=65535)]
+    mtu: Annotated[int, Meta(ge=576, le=9216)]
     rewrite: Literal["Transparent", "OpenFlow"]
     datapaths: Annotated[list[Datapath], Meta(max_length=MAX_DATAPATHS)]
     agents: Annotated[list[Agent], Meta(max_length=4096)]
@@ -103,7 +106,7 @@ class Site(_Strict, frozen=True):
 class End(_Strict, frozen=True):
     """One end of a service."""
 
-    site: Name
+    site: ShortName
     prefixes: Annotated[list[str], Meta(min_length=1, max_length=64)]
 
     def parsed(self) -> tuple[Prefix, ...]:
@@ -121,8 +124,8 @@ class PortRange(_Strict, frozen=True):
 class Transport(_Strict, frozen=True):
     """Wishes for the relay; 0 = the agent decides."""
 
-    streams: Annotated[int, Meta(ge=0, le=65535)]
-    block_bytes: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    streams: Annotated[int, Meta(ge=0, le=256)]
+    block_bytes: Annotated[int, Meta(ge=0, le=262_144)]
     queue_bytes: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
 
@@ -138,7 +141,7 @@ class Service(_Strict, frozen=True):
     """Which connections are accelerated, and how."""
 
     id: Name
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+    priority: Annotated[int, Meta(ge=0, le=65535)]
     mode: Literal["Accelerate", "Observe"]
     percent: Annotated[int, Meta(ge=0, le=100)]
     setup: Literal["Reactive", "Proactive"]
@@ -157,8 +160,8 @@ class Service(_Strict, frozen=True):
 class LinkEnd(_Strict, frozen=True):
     """An uplink of a site."""
 
-    site: Name
-    uplink: Name
+    site: ShortName
+    uplink: UplinkName
 
 
 class LinkDeclaration(_Strict, frozen=True):
@@ -167,17 +170,17 @@ class LinkDeclaration(_Strict, frozen=True):
     a: LinkEnd
     b: LinkEnd
     cost: Annotated[int, Meta(ge=1, le=65535)]
-    capacity_mbps: Annotated[int, Meta(ge=0)]
+    capacity_mbps: Annotated[int, Meta(ge=0, le=1_000_000)]
 
 
 class Config(_Strict, frozen=True):
     """The whole document."""
 
     version: Literal["v1alpha1"]
-    generation: Annotated[int, Meta(ge=0, le=2**53)]
-    hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+    generation: Annotated[int, Meta(ge=1, le=2**53 - 1)]
+    hash: Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}\\Z")]
     controller: Controller
     discovery: Discovery
     sites: Annotated[list[Site], Meta(max_length=MAX_SITES)]
     services: Annotated[list[Service], Meta(max_length=MAX_SERVICES)]
-    links: Annotated[list[LinkDeclaration], Meta(max_length=65_536)]
+    links: Annotated[list[LinkDeclaration], Meta(max_length=4096)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from typing import NamedTuple, NewType
 
 import msgspec
@@ -20,6 +21,8 @@ MAX_PORT_NO = 0xFFFFFF00
 """Higher port numbers are reserved (OpenFlow 1.3.5, 7.2.1)."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
+_LENGTH = re.compile(r"/[0-9]{1,2}\Z")
+_MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
 
 class Prefix(NamedTuple):
@@ -63,17 +66,18 @@ def parse_address(text: str) -> Address:
 
 
 def parse_prefix(text: str) -> Prefix:
-    """`10.0.0.0/24` to a Prefix; ValueError when it is not one or has host bits set."""
+    """`10.0.0.0/24` to a Prefix; ValueError when it is not one or has host bits set. A mask instead of a length is not one."""
+    if _LENGTH.search(text) is None:
+        raise ValueError(f"not a prefix with its length: {text!r}")
     net = ipaddress.IPv4Network(text, strict=True)
     return Prefix(int(net.network_address), net.prefixlen)
 
 
 def parse_mac(text: str) -> MacAddress:
-    """`02:53:...` to six bytes; ValueError otherwise."""
-    parts = text.split(":")
-    if len(parts) != 6 or any(len(p) != 2 for p in parts):
+    """`02:53:...` to six bytes; ValueError otherwise. `int` would take signs, spaces and other scripts' digits."""
+    if _MAC.fullmatch(text) is None:
         raise ValueError(f"not a MAC address: {text!r}")
-    return MacAddress(bytes(int(p, 16) for p in parts))
+    return MacAddress(bytes.fromhex(text.replace(":", "")))
 
 
 def format_address(address: int) -> str:
