@@ -97,7 +97,10 @@ def test_what_is_wrong_is_named(field: str, value: object, path: str) -> None:
     assert caught.value.path == path
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1, "a": 2}', '{"a": 1.5}', '{"a": NaN}', "[" * 100_000, '{"generation": "\\ud800"}', '{"\\ud800": 1}'])
+NO_DOCUMENTS = ("", "[]", "{", '{"a": 1, "a": 2}', '{"a": 1.5}', '{"a": NaN}', "[" * 100_000, '{"generation": "\\ud800"}', '{"\\ud800": 1}')
+
+
+@pytest.mark.parametrize("text", NO_DOCUMENTS)
 def test_what_is_no_document_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         parse(text.encode())

@@ -9,8 +9,8 @@ from controller_views import (
     AT_SERVER,
 )
 from controller_world import World
-from sos_controller.core.events import PacketIn
-from sos_controller.core.model import PortNo, parse_address
+from sos_controller.core.events import DatapathDown, DatapathUp, PacketIn, PortChanged, Rejected
+from sos_controller.core.model import DatapathId, Port, PortNo, parse_address
 from sos_controller.core.session import State
 
 
@@ -77,3 +77,16 @@ def test_hosts_cannot_make_up_links(world: World) -> None:
     world.tick(5)
     world.do(PacketIn(*AT_SERVER, 0, recorded))
     assert not world.engine.state.topology.is_inter_switch(AT_SERVER), "an old probe is not believed"
+
+
+def test_strangers_that_come_and_go_cause_no_work(world: World) -> None:
+    """Else whoever reaches the port has all links probed and all entries planned again as often as he likes."""
+    world.tick(0.1)
+    world.delivered.clear()
+    stranger, port = DatapathId(0xFF), Port(PortNo(1), "p1", bytes(6), True)
+    for event in (DatapathUp(stranger, (port,)), PortChanged(stranger, port, False), Rejected(stranger, 7), DatapathDown(stranger)):
+        world.do(event)
+        assert not world.engine.state.dirty, event
+    world.tick(0.05)
+    assert not world.delivered and not world.engine.state.counters["rejected", "00000000000000ff"]
+    assert [n.data["state"] for n in world.notices if n.data.get("dpid") == "00000000000000ff"] == ["connected", "disconnected"]

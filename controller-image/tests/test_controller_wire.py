@@ -267,6 +267,26 @@ def test_zero_lengths_from_a_switch_end_the_connection_instead_of_hanging() -> N
             parse(data)
 
 
+@pytest.mark.parametrize(
+    ("hello", "well"),
+    [
+        (struct.pack("!BBHI", 4, 0, 8, 1), True),
+        (struct.pack("!BBHI", 6, 0, 8, 1), True),
+        (struct.pack("!BBHI", 1, 0, 8, 1), False),
+        (struct.pack("!BBHIHHI", 6, 0, 16, 1, 1, 8, 0x52), True),
+        (struct.pack("!BBHIHHI", 6, 0, 16, 1, 1, 8, 0x40), False),
+        (struct.pack("!BBHIHH", 4, 0, 12, 1, 1, 4), False),
+        (struct.pack("!BBHIHH", 4, 0, 1_008, 1, 1, 1_000) + b"\xff" * 996, False),
+    ],
+)
+def test_hellos_that_offer_our_version_are_taken(hello: bytes, well: bool) -> None:
+    if well:
+        ofp.check_hello(hello)
+        return
+    with pytest.raises(ofp.WireError):
+        ofp.check_hello(hello)
+
+
 def test_packet_in_is_sliced() -> None:
     assert ofp.parse_packet_in(packet_in(0x1234, 7, b"frame")) == (0x1234, 7, b"frame")
 

@@ -35,8 +35,11 @@ LOG = logging.getLogger("sos_controller.app")
 
 TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
-MAX_CONNECTIONS = 4_352
-"""All datapaths a configuration may have, and some that are not claimed."""
+MAX_STRANGERS = 256
+"""Connections without a claimed datapath behind them. The oldest gives way, so that a switch that shakes hands at once gets in however
+many others do not."""
+MAX_CONNECTIONS = 4_096 + MAX_STRANGERS
+"""All datapaths a configuration may have, and the strangers."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
 """Sessions make no cycles, so the collector is asked to look for some far less often than every 700 objects."""
@@ -54,6 +57,7 @@ class Controller:
         self.busy_seconds = 0.0
         self._connections: dict[DatapathId, SwitchConnection] = {}
         self._dirty: set[SwitchConnection] = set()
+        self._strangers: dict[SwitchConnection, None] = {}
         self._open = 0
         self._keys: dict[int, dict[int, bytes]] | None = None
 
@@ -93,11 +97,37 @@ class Controller:
         """A switch has told its entries."""
         self.happen(EntriesRead(connection.dpid, tuple(entries)))
 
+    def claims(self, dpid: DatapathId) -> bool:
+        """Whether the configuration in force names a datapath."""
+        return dpid in self.engine.state.claims
+
+    def arrived(self, connection: SwitchConnection) -> None:
+        """Somebody has connected. Beyond the limit of strangers the one that has been there longest goes."""
+        self._strangers[connection] = None
+        if len(self._strangers) > MAX_STRANGERS:
+            for known in [c for c in self._strangers if not c.is_stranger]:
+                del self._strangers[known]
+        if len(self._strangers) > MAX_STRANGERS:
+            self.count("connections_refused")
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.abort()
+
+    def left(self, connection: SwitchConnection) -> None:
+        """A connection has ended, whoever it was."""
+        self._strangers.pop(connection, None)
+
     def connected(self, connection: SwitchConnection) -> None:
-        """A handshake is done. A newer connection of a datapath replaces the older."""
-        older = self._connections.pop(connection.dpid, None)
+        """A handshake is done. Who has a datapath's id already keeps it while it answers (docs/adr/0014)."""
+        older = self._connections.get(connection.dpid)
         if older is not None:
-            older.abort()
+            LOG.warning(
+                "datapath %s is connected from %s already: %s has to wait", format_dpid(connection.dpid), older.address, connection.address
+            )
+            self.count("connections_refused")
+            older.challenge()
+            connection.abort()
+            return
         self._connections[connection.dpid] = connection
         connection.queue(ofp.set_config())
         self.happen(DatapathUp(connection.dpid, connection.switch_ports))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 from ryu.controller import ofp_event
 from ryu.controller.controller import Datapath
-from ryu.controller.handler import DEAD_DISPATCHER, MAIN_DISPATCHER
+from ryu.controller.handler import CONFIG_DISPATCHER, DEAD_DISPATCHER, HANDSHAKE_DISPATCHER, MAIN_DISPATCHER
 from ryu.exception import RyuException
 from ryu.lib import hub
 from ryu.ofproto import ofproto_parser
@@ -29,12 +29,18 @@ LOG = logging.getLogger("sos_controller.connection")
 READ_BYTES = 262_144
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """A switch that lets this much pile up is disconnected; it is read and compared again when it is back."""
+MAX_UNSENT_TO_STRANGERS = 256 * 1024
+"""The same for one that no site claims or that has not finished its handshake: it is sent echoes, and there may be many."""
 MAX_ENTRIES = 262_144
 """Entries of ours taken from one switch; more than two per session on one datapath cannot be ours."""
 MAX_PORTS = 16_384
 ECHO_INTERVAL_S = 5.0
 SILENCE_S = 15.0
 """Three echoes unanswered."""
+HANDSHAKE_S = 10.0
+"""A handshake takes three round trips. Looked at with each echo."""
+CHALLENGE_S = 2.0
+"""Who is asked whether it is still there, because another claims to be it, answers within a round trip."""
 HANDSHAKE_TYPES = frozenset((ofp.HELLO, ofp.FEATURES_REPLY))
 
 
@@ -46,7 +52,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._out: list[bytes] = []
         self._out_bytes = 0
         self._wake = hub.Event()
-        self._heard = time.monotonic()
+        self._began = self._heard = time.monotonic()
+        self._challenged = False
         self._reading: tuple[int, list[FlowEntry]] | None = None
         self._ports_heard: list[Port] = []
         self._xid = 0
@@ -70,7 +77,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             return
         self._out.append(data)
         self._out_bytes += len(data)
-        if self._out_bytes > MAX_UNSENT_BYTES:
+        if self._out_bytes > MAX_UNSENT_TO_STRANGERS and (self._out_bytes > MAX_UNSENT_BYTES or self.is_stranger):
             LOG.warning("switch %s does not read: disconnected", self.address)
             self._out.clear()
             self._out_bytes = 0
@@ -94,6 +101,25 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._xid = self._xid % 0x7FFFFFFF + 1
         self._reading = (self._xid, [])
         self.queue(ofp.flow_stats_request(self._xid, cookie, mask))
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether this is no datapath of ours, as far as it has said."""
+        return self.state != MAIN_DISPATCHER or not self._controller.claims(self.dpid)
+
+    def challenge(self) -> None:
+        """Ask whether the switch is still there, and end the connection if it does not say so."""
+        if not self._challenged:
+            self._challenged = True
+            self.queue(ofp.echo_request(0))
+            self.kick()
+            hub.spawn_after(CHALLENGE_S, self._judge, self._heard)
+
+    def _judge(self, heard: float) -> None:
+        self._challenged = False
+        if self._heard <= heard and self.state != DEAD_DISPATCHER:
+            LOG.info("switch at %s is silent and another one takes its place", self.address)
+            self.abort()
 
     def abort(self) -> None:
         """End the connection."""
@@ -131,7 +157,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def _echo_request_loop(self) -> None:
         while self.state != DEAD_DISPATCHER:
             hub.sleep(ECHO_INTERVAL_S)
-            if time.monotonic() - self._heard > SILENCE_S:
+            now = time.monotonic()
+            if now - self._heard > SILENCE_S or (self.state != MAIN_DISPATCHER and now - self._began > HANDSHAKE_S):
                 LOG.info("switch at %s is silent: disconnected", self.address)
                 self.abort()
                 return
@@ -205,7 +232,10 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._ports_heard.extend(ofp.parse_ports(message[16:]))
             if len(self._ports_heard) > MAX_PORTS:
                 raise ofp.WireError("too many ports")
-            self._handshake(message)
+            if self.state != CONFIG_DISPATCHER or self.id is None:
+                raise ofp.WireError("out of turn")
+            if not more:
+                self.set_state(MAIN_DISPATCHER)
         elif kind == ofp.MULTIPART_FLOW and self._reading is not None and self._reading[0] == int.from_bytes(message[4:8], "big"):
             entries = self._reading[1]
             entries.extend(ofp.parse_flow_stats(message[16:]))
@@ -219,12 +249,15 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         kind, code, xid = ofp.parse_error(message)
         LOG.info("switch %s refused a message: type %d, code %d", self.address, kind, code)
         if self.state == MAIN_DISPATCHER:
-            self._controller.rejected(self, xid, f"{kind}-{code}")
+            self._controller.rejected(self, xid, ofp.error_name(kind, code))
         else:
             raise ofp.WireError("error during handshake")
 
     def _handshake(self, message: bytes) -> None:
-        """Give a message to Ryu, which answers and moves on."""
+        """Give a message to Ryu, which answers and moves on. Each comes once: a parser that is slow must not be fed at will."""
+        due = ofp.HELLO if self.state == HANDSHAKE_DISPATCHER else ofp.FEATURES_REPLY if self.id is None else None
+        if message[1] != due:
+            raise ofp.WireError("out of turn")
         if message[1] == ofp.HELLO:
             ofp.check_hello(message)
         elif message[1] == ofp.FEATURES_REPLY and len(message) != 32:
@@ -233,7 +266,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         try:
             parsed = ofproto_parser.msg(self, message[0], message[1], len(message), xid, message)
         except RyuException as error:
-            raise ofp.WireError(str(error)) from error
+            raise ofp.WireError("unparsable handshake") from error
         if parsed is None:
             raise ofp.WireError("unparsable handshake")
         event = ofp_event.ofp_msg_to_ev(parsed)
@@ -245,6 +278,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
 def serve(sock: Any, address: Any, controller: Controller) -> None:
     """Serve one connection until it ends."""
     connection = SwitchConnection(sock, address, controller)
+    controller.arrived(connection)
     try:
         connection.serve()
     except (OSError, AssertionError) as error:
@@ -253,6 +287,7 @@ def serve(sock: Any, address: Any, controller: Controller) -> None:
         LOG.exception("connection of %s failed", address)
     finally:
         connection.abort()
+        controller.left(connection)
 
 
 assert framework.eventlet is not None  # noqa: S101 - imported for its effect, before Ryu

@@ -22,6 +22,11 @@ PACKET_OUT, FLOW_MOD, MULTIPART_REQUEST, MULTIPART_REPLY = 13, 14, 18, 19
 BARRIER_REQUEST, BARRIER_REPLY = 20, 21
 MULTIPART_FLOW, MULTIPART_PORT_DESC = 1, 13
 REPLY_MORE = 1
+HELLO_VERSIONS = 1
+MAX_HELLO_BYTES = 64
+"""A header and one bitmap take 16; an older parser reads thousands of versions out of a long one, bit by bit."""
+MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
+"""Of what OpenFlow 1.3.5, 7.4.4 names; others are counted together, so that a switch cannot make up metrics."""
 
 NO_BUFFER = 0xFFFFFFFF
 ANY = 0xFFFFFFFF
@@ -267,6 +272,11 @@ def parse_error(message: bytes) -> tuple[int, int, int]:
     return kind, code, int.from_bytes(message[4:8], "big")
 
 
+def error_name(kind: int, code: int) -> str:
+    """How an error is counted."""
+    return f"{kind}-{code}" if kind <= MAX_ERROR_TYPE and code <= MAX_ERROR_CODE else "other"
+
+
 def parse_flow_stats(body: bytes) -> list[FlowEntry]:
     """The entries of a flow-stats reply (7.3.5.2). Every length is checked: a zero one must not hold us for ever."""
     entries, at = [], 0
@@ -324,10 +334,17 @@ def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def check_hello(message: bytes) -> None:
-    """WireError when a Hello holds an element whose length would stall a parser (7.5.1)."""
-    at = 8
+    """WireError when a Hello holds an element whose length would stall a parser, or offers no version that we speak (7.5.1)."""
+    if not HEADER_BYTES <= len(message) <= MAX_HELLO_BYTES:
+        raise WireError("bad length of a hello")
+    at, offered = 8, None
     while at + 4 <= len(message):
-        length = message[at + 2] << 8 | message[at + 3]
+        kind, length = struct.unpack_from("!HH", message, at)
         if length < 4 or at + length > len(message):
             raise WireError("bad hello element")
+        if kind == HELLO_VERSIONS:
+            offered = int.from_bytes(message[at + 4 : at + min(length, 8)], "big")
         at += length + (-length % 8)
+    speaks = message[0] >= VERSION if offered is None else bool(offered >> VERSION & 1)
+    if not speaks:
+        raise WireError("another version of OpenFlow")

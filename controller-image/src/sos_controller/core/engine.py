@@ -197,13 +197,18 @@ class Engine:
             switch.ports[port.port_no] = port
             if port.up:
                 switch.up_since[port.port_no] = state.now
-        self._due["probe"] = 0.0
+        if switch.claim is not None:  # strangers that come and go are no reason to probe or plan
+            self._due["probe"] = 0.0
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
 
     def _datapath_down(self, event: DatapathDown) -> None:
         state = self.state
-        if state.switches.pop(event.dpid, None) is None:
+        switch = state.switches.pop(event.dpid, None)
+        if switch is None:
+            return
+        state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
+        if switch.claim is None:
             return
         self._kept.pop(event.dpid, None)
         state.programmer.disconnect(event.dpid)
@@ -211,7 +216,6 @@ class Engine:
             self._links_changed()
         self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
         state.dirty |= {"plan", "forwarding"}
-        state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
 
     def _read(self, switch: Switch) -> None:
         """Ask a claimed datapath what it holds of ours. Nothing is sent to an unclaimed one."""
@@ -245,7 +249,8 @@ class Engine:
             switch.ports[location.port_no] = event.port
         if up:
             switch.up_since.setdefault(location.port_no, state.now)
-            self._due["probe"] = 0.0
+            if switch.claim is not None:
+                self._due["probe"] = 0.0
         else:
             switch.up_since.pop(location.port_no, None)
             self.forwarding.purge(state.hosts.forget_location(location))
@@ -263,9 +268,11 @@ class Engine:
 
     def _rejected(self, event: Rejected) -> None:
         state = self.state
-        state.count("rejected", format_dpid(event.dpid))
         switch = state.switches.get(event.dpid)
-        if switch is not None and state.programmer.reject(event.dpid, event.token):
+        if switch is None or switch.claim is None:
+            return
+        state.count("rejected", format_dpid(event.dpid))
+        if state.programmer.reject(event.dpid, event.token):
             switch.asked_at = state.now  # read again after READ_AGAIN_S
 
     # -- configuration, keys, time

@@ -1,0 +1,145 @@
+"""What strangers may do to port 6653 of a running controller, while an honest switch goes on being served."""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import pytest
+from controller_process import HELLO, WAIT_S, Honest, Process, assert_closed, connected, handshake, receive, wait
+from sos_controller.app import MAX_STRANGERS
+
+EDGE1, EDGE2, STRANGER = 0x1000000000001, 0x2000000000002, 0xFF
+
+
+@pytest.fixture(scope="module")
+def honest(process: Process) -> Iterator[Honest]:
+    with Honest(process, EDGE1) as made:
+        wait("the honest switch", lambda: connected(process, "edge1") == [True])
+        yield made
+
+
+def payloads() -> Iterator[bytes]:
+    """Noise, and OpenFlow that stops or lies somewhere."""
+    chance = random.Random(6653)
+    for _ in range(40):
+        yield chance.randbytes(chance.choice((1, 7, 8, 100, 5_000)))
+    hello = struct.pack("!BBHIHHI", 4, 0, 16, 1, 1, 8, 0x10)
+    for at in range(1, len(hello)):
+        yield hello[:at]
+    for _ in range(40):
+        kind, length = chance.randrange(32), chance.choice((0, 1, 7, 8, 9, 16, 65_535))
+        yield HELLO + struct.pack("!BBHI", 4, kind, length, 1) + chance.randbytes(chance.randrange(200))
+    yield struct.pack("!BBHI", 4, 0, 65_528, 1) + struct.pack("!HH", 1, 65_520) + b"\xff" * 65_516
+    yield HELLO * 10_000
+
+
+def test_nothing_that_is_sent_keeps_an_honest_switch_from_being_served(process: Process, honest: Honest) -> None:
+    for payload in payloads():
+        with process.switch() as sock:
+            try:
+                sock.sendall(payload)
+            except OSError:
+                continue  # closed before it had taken all
+    honest.serves()
+    assert process.metric("bugs_total") == 0
+
+
+def test_a_message_that_never_ends_is_given_up_though_bytes_trickle(process: Process, honest: Honest) -> None:
+    with process.switch() as sock:
+        sock.sendall(struct.pack("!BBHI", 4, 0, 65_535, 1))
+        sock.settimeout(0.5)
+        end = time.monotonic() + WAIT_S
+        try:
+            while time.monotonic() < end:
+                sock.sendall(b"x")
+                try:
+                    if not sock.recv(4096):
+                        break
+                except TimeoutError:
+                    continue
+            else:
+                raise AssertionError("still connected")
+        except (ConnectionResetError, BrokenPipeError):
+            pass
+    honest.serves()
+
+
+def test_strangers_in_any_number_leave_room_for_switches(process: Process, honest: Honest) -> None:
+    crowd: list[socket.socket] = []
+    try:
+        for _ in range(MAX_STRANGERS + 100):
+            crowd.append(process.switch())
+            crowd[-1].sendall(HELLO[:5])
+        wait("the oldest to be sent away", lambda: process.metric("connections_refused_total") >= 100)
+        with Honest(process, EDGE2) as another:
+            wait("the newcomer", lambda: connected(process, "edge2") == [True])
+            another.serves()
+        honest.serves()
+    finally:
+        for sock in crowd:
+            sock.close()
+
+
+def test_strangers_who_have_shaken_hands_are_as_many_as_others(process: Process, honest: Honest) -> None:
+    crowd = [handshake(process, 0x1000 + n) for n in range(MAX_STRANGERS + 20)]
+    try:
+        wait("no more of them than may be", lambda: 0 < process.metric("datapaths_unclaimed") <= MAX_STRANGERS)
+        honest.serves()
+    finally:
+        for sock in crowd:
+            sock.close()
+
+
+def test_who_has_a_datapath_id_and_answers_keeps_it(process: Process, honest: Honest) -> None:
+    for _ in range(3):
+        assert_closed(handshake(process, EDGE1))
+    honest.serves()
+    assert connected(process, "edge1") == [True]
+
+
+def test_who_is_silent_loses_its_datapath_id_to_the_next(process: Process) -> None:
+    with Honest(process, EDGE2) as old:
+        wait("the old one", lambda: connected(process, "edge2") == [True])
+        old.silent = True
+        assert_closed(handshake(process, EDGE2))
+        wait("the old one to be given up", lambda: old.closed)
+        with Honest(process, EDGE2) as new:
+            wait("the new one", lambda: connected(process, "edge2") == [True])
+            new.serves()
+    wait("edge2 to be gone", lambda: connected(process, "edge2") == [False])
+
+
+def test_a_stranger_who_does_not_read_is_disconnected_early(process: Process, honest: Honest) -> None:
+    sock = handshake(process, STRANGER)
+    sock.settimeout(WAIT_S)
+    echo = struct.pack("!BBHI", 4, 2, 60_000, 1) + bytes(59_992)
+    with pytest.raises(OSError), sock:
+        for _ in range(2_000):
+            sock.sendall(echo)
+    honest.serves()
+
+
+def test_a_switch_without_ports_is_a_switch(process: Process, honest: Honest) -> None:
+    sock = handshake(process, EDGE2, ports=0)
+    receive(sock, 18)
+    assert connected(process, "edge2") == [True]
+    sock.close()
+    honest.serves()
+
+
+def test_errors_that_do_not_exist_are_counted_together(process: Process) -> None:
+    with Honest(process, EDGE2) as switch:
+        for kind, code in ((1, 2), (999, 1), (998, 2), (3, 999)):
+            switch.sock.sendall(struct.pack("!BBHIHH", 4, 1, 12, 5, kind, code))
+        wait("the errors", lambda: process.metric('switch_errors_total{error="other"}') == 3)
+        assert process.metric('switch_errors_total{error="1-2"}') == 1
+        switch.serves()
+
+
+def test_it_has_met_no_bug(process: Process) -> None:
+    assert process.metric("bugs_total") == 0
+    assert "Traceback" not in (process.folder / "log").read_text()
