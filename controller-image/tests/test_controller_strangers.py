@@ -34,6 +34,7 @@ def payloads() -> Iterator[bytes]:
         kind, length = chance.randrange(32), chance.choice((0, 1, 7, 8, 9, 16, 65_535))
         yield HELLO + struct.pack("!BBHI", 4, kind, length, 1) + chance.randbytes(chance.randrange(200))
     yield struct.pack("!BBHI", 4, 0, 65_528, 1) + struct.pack("!HH", 1, 65_520) + b"\xff" * 65_516
+    yield struct.pack("!BBHIHHB3xHH4x", 4, 0, 24, 1, 2, 5, 0, 2, 8)  # an element that needs padding: Ryu would read a length of 0 behind it
     yield HELLO * 10_000
 
 

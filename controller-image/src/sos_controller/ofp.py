@@ -47,6 +47,9 @@ _APPLY = struct.Struct("!HH4x")
 _GOTO = struct.Struct("!HHB3x")
 _FLOW_STATS = struct.Struct("!HBxIIHHHH4xQQQ")
 
+PLAIN_HELLO = _HEADER.pack(VERSION, HELLO, HEADER_BYTES, 0)
+"""A Hello that offers our version and nothing else."""
+
 _OXM = 0x8000_0000
 
 
