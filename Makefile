@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e check lint fmt bench lab clean setup setup-test
+.PHONY: help demo test e2e check lint fmt fuzz bench lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -37,6 +37,9 @@ lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
 
 check: lint test ## what has to pass before a change lands
+
+fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
+	@$(python) scripts/fuzz.py
 
 lint: setup ## style, types, import rules; changes nothing
 	$(python) scripts/lint.py

@@ -1,0 +1,126 @@
+"""Targets with state: the receive loop of a switch's connection, and a whole engine that is handed what hosts send.
+
+State is thrown away after a while, so that what was found is reached again from its own input.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import targets
+from sos_controller import ofp
+from sos_controller.connection import SwitchConnection
+from sos_controller.core import keys
+from sos_controller.core.events import PacketIn
+from sos_controller.core.hosts import MAX_ADDRESSES
+from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.framework import start_handshake  # first: it patches what the others use
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from controller_world import World
+from ryu.controller.handler import CONFIG_DISPATCHER, HANDSHAKE_DISPATCHER, MAIN_DISPATCHER
+
+CASES_PER_LIFE = 2_000
+
+
+class Told:
+    """What a connection tells its controller, written down."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, what: str) -> Any:
+        return lambda connection, *said: self.said.append((what, *said))
+
+
+class Streams:
+    """One connection, put back to a state before each case. Its socket is never connected: nothing is sent."""
+
+    def __init__(self) -> None:
+        start_handshake()
+        self.ours = socket.socket()
+        self._told = Told()
+        self._connection = SwitchConnection(self.ours, ("fuzzer", 0), self._told)  # type: ignore[arg-type]
+        self._fresh = dict(self._connection.__dict__)
+
+    def stream(self, data: bytes) -> None:
+        """What a switch sends is taken the same however it is cut; the connection ends by WireError or not at all."""
+        if not data:
+            return
+        state = (HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER)[data[0] % 3]
+        whole = self._take(state, data[1:], len(data))
+        assert self._take(state, data[1:], 1 + data[0] // 3) == whole
+
+    def _take(self, state: str, data: bytes, size: int) -> tuple[Any, ...]:
+        connection, told = self._connection, self._told
+        connection.__dict__.update(self._fresh, _out=[], _ports_heard=[], _reading=(7, []), state=state)
+        connection.id = None if state != MAIN_DISPATCHER else 1
+        told.said = []
+        rest, error = b"", ""
+        try:
+            for piece in targets.pieces(data, size):
+                rest = connection._split(rest + piece)
+        except ofp.WireError as wrong:
+            error, rest = str(wrong), b""
+            assert error
+        assert len(rest) < ofp.MAX_MESSAGE
+        sent = b"".join(connection._out)
+        return told.said, error, rest, connection.state, _without_transactions(sent)
+
+
+def _without_transactions(sent: bytes) -> bytes:
+    """What was sent without the transaction ids, which Ryu draws at random."""
+    shown, at = bytearray(sent), 0
+    while at < len(shown):
+        shown[at + 4 : at + 8] = bytes(4)
+        at += struct.unpack_from("!H", shown, at + 2)[0]
+    return bytes(shown)
+
+
+class Network:
+    """An engine in a converged network; hosts and agents' ports send it frames."""
+
+    def __init__(self) -> None:
+        self._world: World | None = None
+        self._cases = 0
+
+    def engine(self, data: bytes) -> None:
+        """Any frame at any port is dealt with; tables stay within what the configuration and their bounds allow."""
+        if len(data) < 2:
+            return
+        world = self._world
+        if world is None or self._cases >= CASES_PER_LIFE:
+            world = self._world = World()
+            world.converge()
+            self._cases = 0
+        self._cases += 1
+        switch = (world.west, world.east)[data[0] & 1]
+        cookie = world.punt_cookie if data[0] & 2 else 0
+        frame = _signed(world, data[2:]) if data[0] & 4 else data[2:]
+        world.delivered.clear()
+        world.do(PacketIn(DatapathId(switch), PortNo(data[1] % 7), cookie, frame))
+        state = world.engine.state
+        assert {a.agent_id for a in state.agents.all()} <= {a.id for a in world.agents.values()}, "only who has the key is an agent"
+        assert all(len(h.addresses) <= MAX_ADDRESSES for h in state.hosts.all()[:8])
+        assert len(state.hosts) <= CASES_PER_LIFE + 8 and len(state.counters) < 256
+
+
+def stateful() -> dict[str, Callable[[bytes], None]]:
+    """The targets of this file by name."""
+    return {"stream": Streams().stream, "engine": Network().engine}
+
+
+def _signed(world: World, frame: bytes) -> bytes:
+    """A datagram with the tag of the agent it names put right, as only that agent can."""
+    by_id = {a.id: a for a in world.agents.values()}
+    agent = by_id.get(frame[42 + 16 : 42 + 32])  # type: ignore[call-overload]
+    if agent is None or len(frame) < 42 + 64 + keys.TAG_BYTES:
+        return frame
+    purpose = keys.BEACON if frame[42:46] == b"SOSB" else keys.FROM_AGENT
+    message = frame[42 : -keys.TAG_BYTES]
+    return frame[:42] + message + keys.tag(agent.keys[purpose], message)

@@ -1,0 +1,131 @@
+"""Where fuzzing starts: the golden vectors of spec/, and one good example of everything that has none there."""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import documents
+import targets
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+from controller_world import CLIENT_PORT, NEAR_PORT, World, packet_in, syn_frame
+from sos_controller import ofp
+from sos_controller.core import order, probe
+from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.model import DatapathId, Location, MacAddress, PortNo
+from sos_controller.core.order import OrderType
+from sos_controller.core.packets import Arp, build_arp_reply
+
+VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
+MAC = MacAddress(b"\x02\0\0\0\0\1")
+CLIENT, SERVER = 0x0A00000B, 0x0A00008B
+
+
+def _golden(kind: str) -> list[bytes]:
+    return [bytes.fromhex(row["hex"]) for row in json.loads((VECTORS / kind / "v1.json").read_text())]
+
+
+def _probe() -> bytes:
+    return probe.encode(targets.KEY, probe.Probe(1, Location(DatapathId(1), PortNo(2)), targets.NOW_MS - 5), MAC)
+
+
+def _frames() -> Iterator[bytes]:
+    options = bytes([2, 4, 5, 0xB4, 4, 2, 8, 10]) + bytes(8) + bytes([1, 3, 3, 7])
+    yield syn_frame(CLIENT, SERVER, 40000, 5001, options=options)
+    yield syn_frame(CLIENT, SERVER, 40000, 5001, options=bytes([30, 12]) + bytes(10))
+    longer = bytearray(syn_frame(CLIENT, SERVER, 40000, 5001))
+    longer[14:15], longer[34:34] = b"\x46", bytes(4)
+    yield bytes(longer)
+    agent = World().agents["agent1"]
+    yield agent.beacon(0)
+    yield build_arp_reply(Arp(True, MAC, CLIENT, SERVER), MAC)  # type: ignore[arg-type]
+    yield _probe()
+
+
+def _switch() -> Iterator[bytes]:
+    entry = FlowEntry(
+        *(0, 20_000, Match(eth_type=0x0800, ipv4_src=(CLIENT, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))),
+        *((SetEthDst(MAC), Output(PortNo(3)), Goto(1)), 7, 5, 0),
+    )
+    rest = ofp.encode_match(entry.match) + ofp.encode_instructions(entry.actions)
+    yield struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 0, 1, 2, entry.priority, 0, 5, 0, entry.cookie, 3, 4) + rest
+    yield packet_in(7, 3, syn_frame(CLIENT, SERVER, 40000, 5001))
+    yield struct.pack("!BBHIB7x", 4, ofp.PORT_STATUS, 80, 0, 0) + _port(3)
+    yield struct.pack("!BBHIHH", 4, ofp.ERROR, 12, 5, 1, 2)
+    yield struct.pack("!BBHIHHI", 4, ofp.HELLO, 16, 1, 1, 8, 0x10)
+    yield _port(1) + _port(2)
+
+
+def _port(number: int) -> bytes:
+    return struct.pack("!I4x6s2x16sII24x", number, MAC, b"p%d" % number, 0, 0)
+
+
+def _messages() -> Iterator[bytes]:
+    """Message streams; the first byte is the state that the connection is in."""
+    padded = struct.pack("!BBHIHHB3xHH4x", 4, ofp.HELLO, 24, 1, 2, 5, 0, 2, 8)  # once held Ryu for ever
+    hello = struct.pack("!BBHIHHI", 4, ofp.HELLO, 16, 1, 1, 8, 0x10)
+    features = struct.pack("!BBHIQIBB2xII", 4, ofp.FEATURES_REPLY, 32, 2, 1, 0, 254, 0, 0, 0)
+    ports = struct.pack("!BBHIHH4x", 4, ofp.MULTIPART_REPLY, 16 + 128, 3, ofp.MULTIPART_PORT_DESC, 0) + _port(1) + _port(2)
+    entry, received, status, error, *_ = _switch()
+    stats = struct.pack("!BBHIHH4x", 4, ofp.MULTIPART_REPLY, 16 + len(entry), 7, ofp.MULTIPART_FLOW, 0) + entry
+    echo = struct.pack("!BBHI", 4, ofp.ECHO_REQUEST, 12, 9) + b"echo"
+    barrier = struct.pack("!BBHI", 4, ofp.BARRIER_REPLY, 8, 5)
+    yield b"\0" + padded
+    for cut in (0, 60, 252):
+        yield bytes([cut]) + hello + features + ports + echo
+        yield bytes([cut + 1]) + features + ports + received
+        yield bytes([cut + 2]) + stats + received + status + error + echo + barrier
+
+
+def _engine() -> Iterator[bytes]:
+    """First byte: which edge switch, punted or not, signed or not. Second: the port."""
+    world = World()
+    agent = world.agents["agent1"]
+    uuid = bytes(16)
+    wall = world.wall(world.now + 4)
+    ended = order.encode_ended(order.Ended(uuid, 0, 1, 2, 3))
+    yield bytes([0, CLIENT_PORT]) + build_arp_reply(Arp(True, MAC, CLIENT, SERVER), MAC)  # type: ignore[arg-type]
+    yield bytes([2, CLIENT_PORT]) + syn_frame(CLIENT, SERVER, 40000, 5001)
+    yield bytes([4, NEAR_PORT]) + agent.beacon(wall, sequence=1_000)
+    yield bytes([4, NEAR_PORT]) + agent.order(OrderType.READY, uuid, wall)
+    yield bytes([4, NEAR_PORT]) + agent.order(OrderType.REFUSED, order.encode_refused(uuid, 1), wall)
+    yield bytes([4, NEAR_PORT]) + agent.order(OrderType.ENDED, ended, wall)
+    yield from (bytes([4, NEAR_PORT]) + frame for frame in agent.report(wall))
+    yield bytes([0, CLIENT_PORT]) + _probe()
+
+
+def _documents() -> list[bytes]:
+    vectors = [json.loads(path.read_text()) for path in sorted((VECTORS / "config" / "bad" / "controller").glob("*"))]
+    bad = [json.dumps(vector["document"]).encode() for vector in vectors]
+    return [b"\0" + text for text in (*documents.TEXTS, *bad)] + [b"\1", b"\1\0\1\2", b"\1\3\7\x15\0\x20\x21", b"\1\0\x30\xe0"]
+
+
+def seeds() -> dict[str, list[bytes]]:
+    """Good input of every target."""
+    return {
+        "beacon": _golden("beacon"),
+        "order": _golden("order"),
+        "lldp": [b"\0" + _probe(), b"\1" + _probe()],
+        "frame": list(_frames()),
+        "switch": list(_switch()),
+        "stream": list(_messages()),
+        "document": _documents(),
+        "engine": list(_engine()),
+    }
+
+
+def main() -> None:
+    """Write the seeds of each target into a folder of its name below the one given."""
+    for name, texts in seeds().items():
+        folder = Path(sys.argv[1]) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, text in enumerate(texts):
+            (folder / f"seed-{number:02}").write_bytes(text)
+
+
+if __name__ == "__main__":
+    main()

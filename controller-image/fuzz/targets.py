@@ -1,0 +1,162 @@
+"""What the fuzzer feeds with arbitrary bytes: every parser of the controller that network input reaches.
+
+Each function returns when the bytes were read as what they are or refused by the parser's one declared error, and raises otherwise. What
+a signature would stop is signed first (the first byte says so), so that what lies behind it is reached.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+import frames
+from sos_controller import ofp
+from sos_controller.core import beacon as beacons
+from sos_controller.core import keys, packets, probe
+from sos_controller.core import order as orders
+from sos_controller.core.model import MacAddress, format_address
+from sos_controller.core.order import OrderType
+
+KEY = bytes(range(32))
+NOW_MS = 1_000_000
+
+_BEACON_RESERVED = ((14, 16), (84, 88), (110, 112))
+_ORDER_RESERVED = ((14, 16),)
+"""Fields that are written as zero and not looked at when read (spec/beacon.md 2, spec/order.md 1)."""
+
+
+def _zeroed(data: bytes, reserved: tuple[tuple[int, int], ...]) -> bytes:
+    cleared = bytearray(data)
+    for start, end in reserved:
+        cleared[start:end] = bytes(end - start)
+    return bytes(cleared)
+
+
+def beacon(data: bytes) -> None:
+    """A beacon that is read is written again as it was."""
+    try:
+        said = beacons.decode(data)
+    except beacons.BeaconError as error:
+        assert str(error)
+        return
+    written = beacons.encode(said, KEY)
+    assert written[: -keys.TAG_BYTES] == _zeroed(data, _BEACON_RESERVED)[: -keys.TAG_BYTES]
+    assert beacons.signed_by(written, KEY)
+
+
+def order(data: bytes) -> None:
+    """An order whose header and body are read is written again as it was."""
+    try:
+        header = orders.decode_header(data)
+        body = orders.body(data)
+        again, reserved = _body(header.type, body)
+    except orders.OrderError as error:
+        assert str(error)
+        return
+    assert again == _zeroed(body, reserved)
+    written = orders.encode(header, body, KEY)
+    assert written[: -keys.TAG_BYTES] == _zeroed(data, _ORDER_RESERVED)[: -keys.TAG_BYTES]
+    assert orders.signed_by(written, KEY)
+
+
+def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+    """A body that was read and written again, and its reserved bytes."""
+    if kind in (OrderType.READY, OrderType.RELEASE, OrderType.ENDED_ACK):
+        return orders.decode_uuid(body), ()
+    if kind == OrderType.REFUSED:
+        return orders.encode_refused(*orders.decode_refused(body)), ((18, 24),)
+    if kind == OrderType.ENDED:
+        return orders.encode_ended(orders.decode_ended(body)), ((18, 24),)
+    if kind == OrderType.SESSION_REPORT:
+        return orders.encode_report(orders.decode_report(body)), ((10, 16),)
+    if kind == OrderType.PREPARE:
+        # the controller only sends these: what its tests read must at least stay what it is
+        prepare = orders.decode_prepare(body)
+        assert orders.decode_prepare(orders.encode_prepare(prepare)) == prepare
+    return body, ()
+
+
+def lldp(data: bytes) -> None:
+    """A probe that is believed carries our tag over what it says and is fresh; everything else is nothing."""
+    if not data:
+        return
+    frame = _signed_probe(data[1:]) if data[0] & 1 else data[1:]
+    found = probe.decode(KEY, frame, NOW_MS)
+    if found is None:
+        return
+    assert 0 <= NOW_MS - found.sent_ms <= probe.MAX_AGE_MS
+    ours = probe.encode(KEY, found, MacAddress(bytes(6)))
+    own = ours.index(probe.ORGANISATION)
+    assert ours[own:-2] in frame, "only what was signed is believed"
+
+
+def _signed_probe(frame: bytes) -> bytes:
+    """The frame with the tag of the first TLV of ours put right, if there is room for one."""
+    at = frame.find(probe.ORGANISATION + bytes([probe.SUBTYPE]))
+    start, end = at + 4, at + 4 + 24
+    if at < 0 or len(frame) < end + probe.TAG_BYTES:
+        return frame
+    return frame[:end] + keys.tag(KEY, frame[start:end])[: probe.TAG_BYTES] + frame[end + probe.TAG_BYTES :]
+
+
+def frame(data: bytes) -> None:
+    """Frames of hosts are read as another reader reads them."""
+    _syn(data)
+    packet, theirs = packets.parse_udp(data), frames.datagram(data)
+    if packet is None or theirs is None:
+        assert packet is None and theirs is None, (packet, theirs)
+    else:
+        addresses = format_address(packet.source), format_address(packet.destination)
+        assert (*addresses, packet.source_port, packet.destination_port, packet.payload) == theirs
+    asked, answer = packets.parse_arp(data), frames.arp(data)
+    if asked is None or answer is None:
+        assert asked is None and answer is None, (asked, answer)
+        return
+    assert (1 if asked.request else 2, asked.sender_mac, format_address(asked.sender), format_address(asked.target)) == answer
+    told = packets.parse_arp(packets.build_arp_reply(asked, MacAddress(KEY[:6])))
+    assert told == packets.Arp(False, MacAddress(KEY[:6]), asked.target, asked.sender)
+
+
+def _syn(data: bytes) -> None:
+    found, theirs = packets.parse_syn(data), frames.syn(data)
+    if found is None or theirs is None:
+        assert found is None and theirs is None, (found, theirs)
+        return
+    addresses = format_address(found.client), format_address(found.server)
+    assert (*addresses, found.client_port, found.server_port, int.from_bytes(found.isn, "big")) == theirs
+    assert found.key == struct.pack("!IIHH", found.client, found.server, found.client_port, found.server_port)
+    kinds = frames.option_kinds(data)
+    assert found.special == (kinds is None or bool(packets.SPECIAL_OPTIONS.intersection(kinds)))
+    done = packets.complete_checksum(data)
+    at = 14 + (data[14] & 15) * 4 + 16
+    assert done[:at] == data[:at] and done[at + 2 :] == data[at + 2 :], "nothing but the checksum changes"
+    assert done == data or packets.complete_checksum(done) == done
+
+
+def switch(data: bytes) -> None:
+    """Messages of switches are read or end in WireError; entries that are read are written again as they were."""
+    for parse in (ofp.parse_packet_in, ofp.parse_port_status, ofp.parse_error, ofp.check_hello, ofp.parse_ports):
+        try:
+            parse(data)
+        except ofp.WireError as error:
+            assert str(error)
+    try:
+        entries = ofp.parse_flow_stats(data)
+    except ofp.WireError as error:
+        assert str(error)
+        return
+    assert len(entries) * 56 <= len(data)
+    for entry in entries:
+        match = ofp.encode_match(entry.match)
+        assert ofp.decode_match(match[4 : struct.unpack_from("!H", match, 2)[0]]) == entry.match
+        ofp.flow_mod(entry, ofp.DELETE_STRICT, 1)
+
+
+def parsers() -> dict[str, Callable[[bytes], None]]:
+    """The targets of this file by name."""
+    return {target.__name__: target for target in (beacon, order, lldp, frame, switch)}
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """Data cut as a network might."""
+    return (data[at : at + size] for at in range(0, len(data), size))

@@ -1,0 +1,57 @@
+"""What fuzzing starts from, whole, cut short and with one byte wrong; and a short run of the fuzzer. `make fuzz` is the long one."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
+sys.path.append(str(FUZZ))
+import documents  # noqa: E402
+import live  # noqa: E402
+import seeds  # noqa: E402
+import targets  # noqa: E402
+
+EXAMPLES = seeds.seeds()
+MAX_CHANGED = 400
+"""Places changed in one example; long documents are changed here and there."""
+SHORT = {"document": 4_000, "stream": 10_000, "engine": 100_000}
+"""Cases of the slow targets; the others get 100,000."""
+
+
+@functools.cache
+def functions() -> dict[str, Callable[[bytes], None]]:
+    found = {**targets.parsers(), **live.stateful(), "document": documents.document}
+    assert found.keys() == EXAMPLES.keys()
+    return found
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_read_or_refused_whole_cut_and_changed(name: str) -> None:
+    function = functions()[name]
+    for example in EXAMPLES[name]:
+        function(example)
+        for at in range(0, len(example), 1 + len(example) // MAX_CHANGED):
+            function(example[:at])
+            function(example[:at] + bytes([example[at] ^ 0x81]) + example[at + 1 :])
+
+
+@pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="there is no fuzzer for this machine")
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_short_run_meets_nothing(name: str, tmp_path: Path) -> None:
+    start, grown = tmp_path / "seeds", tmp_path / "grown"
+    for folder in (start, grown):
+        folder.mkdir()
+    for number, example in enumerate(EXAMPLES[name]):
+        (start / str(number)).write_bytes(example)
+    arguments = [f"-runs={SHORT.get(name, 100_000)}", "-seed=1", "-max_len=2048", "-timeout=60", "-rss_limit_mb=2048"]
+    command = [sys.executable, str(FUZZ / "run.py"), name, *arguments, f"-artifact_prefix={tmp_path}/", str(grown), str(start)]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
+    assert done.returncode == 0, done.stderr[-4_000:]
+    assert "DONE" in done.stderr and any(grown.iterdir()), "coverage led somewhere"

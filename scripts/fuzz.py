@@ -1,0 +1,105 @@
+"""Fuzzes every parser of network input: `python scripts/fuzz.py [--runs N] [--seed N] [TARGET ...]`; a million cases each unless told.
+
+Controller targets are in controller-image/fuzz, those of agents and nodes in agent-image/fuzz; both are driven by libFuzzer, so a run
+is repeated by its seed, and what was found is a file that reproduces it. Ends with one line and status 1 if anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+TOP = Path(__file__).resolve().parents[1]
+OUT = TOP / "out" / "fuzz"
+CONTROLLER = TOP / "controller-image" / "fuzz"
+AGENT = TOP / "agent-image" / "fuzz"
+HOST = "x86_64-unknown-linux-gnu"
+BUILT = TOP / "agent-image" / "target" / "fuzz"
+CONTROLLER_TARGETS = ("document", "stream", "engine", "switch", "frame", "lldp", "order", "beacon")
+"""The slowest first, so that the last to end is a short one."""
+COVERAGE = (
+    *("-Cpasses=sancov-module", "-Cllvm-args=-sanitizer-coverage-level=4", "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters"),
+    *(
+        "-Cllvm-args=-sanitizer-coverage-pc-table",
+        "-Cllvm-args=-sanitizer-coverage-trace-compares",
+        "-Cdebug-assertions",
+        "--cfg",
+        "fuzzing",
+    ),
+)
+"""What cargo-fuzz passes to the compiler, without a sanitizer: those need nightly, and our parsers have no unsafe code."""
+LIMITS = ("-timeout=60", "-rss_limit_mb=2048", "-print_final_stats=1", "-verbosity=0")
+"""A case that takes a minute or 2 GiB is a find, on a busy machine too."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One function that is fed with bytes."""
+
+    name: str
+    argv: tuple[str, ...]
+    seeds: Path
+    max_bytes: int
+
+
+def targets(build: bool) -> Iterator[Target]:
+    """All targets, programs built and seeds written."""
+    seeds = OUT / "seeds"
+    subprocess.run([sys.executable, str(CONTROLLER / "seeds.py"), str(seeds)], check=True, stderr=subprocess.DEVNULL)
+    for name in CONTROLLER_TARGETS:
+        yield Target(f"controller-{name}", (sys.executable, str(CONTROLLER / "run.py"), name), seeds / name, 2_048)
+    if build:
+        environment = {**os.environ, "RUSTFLAGS": " ".join(COVERAGE)}
+        command = ["cargo", "build", "-q", "--release", "--locked", "--features", "fuzzing", "--target", HOST, "--target-dir", str(BUILT)]
+        subprocess.run(command, cwd=AGENT, env=environment, check=True)
+    for source in sorted((AGENT / "fuzz_targets").glob("*.rs")):
+        program = BUILT / HOST / "release" / source.stem
+        yield Target(f"agent-{source.stem}", (str(program),), AGENT / "corpus" / source.stem, 4_096)
+
+
+def run(target: Target, runs: int, seed: int) -> bool:
+    """Fuzz one target; whether nothing was found."""
+    folder, found = OUT / "corpus" / target.name, OUT / "found"
+    for made in (folder, found):
+        made.mkdir(parents=True, exist_ok=True)
+    arguments = (f"-runs={runs}", f"-seed={seed}", f"-max_len={target.max_bytes}", f"-artifact_prefix={found}/{target.name}-", *LIMITS)
+    began = time.monotonic()
+    with (OUT / f"{target.name}.log").open("wb") as log:
+        command = [*target.argv, *arguments, str(folder), str(target.seeds)]
+        status = subprocess.run(command, stdout=log, stderr=log, check=False, env={**os.environ, "PYTHONSAFEPATH": "1"}).returncode
+    took = time.monotonic() - began
+    text = (OUT / f"{target.name}.log").read_text(errors="replace")
+    done = next((line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line), "0")
+    well = status == 0 and int(done) >= runs
+    print(f"{'ok' if well else 'FOUND'} {target.name}: {int(done):,} cases in {took:.0f} s", flush=True)
+    if not well:
+        print(text[-3_000:], f"again: {' '.join(command)}", sep="\n", flush=True)
+    return well
+
+
+def main() -> int:
+    """All targets, or those named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("targets", nargs="*")
+    arguments = parser.parse_args()
+    OUT.mkdir(parents=True, exist_ok=True)
+    wanted = arguments.targets
+    build = not wanted or any(name.startswith("agent") for name in wanted)
+    chosen = [t for t in targets(build) if not wanted or any(t.name.startswith(name) for name in wanted)]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        well = list(pool.map(lambda target: run(target, arguments.runs, arguments.seed), chosen))
+    print(f"fuzz: {sum(well)} of {len(well)} targets met nothing in {arguments.runs:,} cases, seed {arguments.seed}", flush=True)
+    return 0 if well and all(well) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
