@@ -12,6 +12,15 @@ HERE = Path(__file__).resolve().parent
 VECTORS = HERE.parent.parent / "spec" / "vectors"
 KEY = bytes([7] * 32)
 
+ANSWERS = {
+    "flows": " cookie=0x534f000100000000, table=0, hard_timeout=5, priority=20000,in_port=2 actions=resubmit(,1)\n",
+    "replies": "OFPT_FLOW_MOD (OF1.3) (xid=0x2): ADD table:0 priority=1 cookie:0x1 actions=drop\n",
+    "ports": " 1(wan0): addr:02:00:00:00:00:01\n     config:     NO_FLOOD\n     state:      0\n",
+    "links": '[{"ifname":"wan0","mtu":1500,"address":"02:00:00:00:00:01","flags":["UP"]}]',
+    "rows": '{"headings":["name","other_config"],"data":[["br-sos",["map",[["hwaddr","02:00:00:00:00:01"]]]]]}',
+}
+"""What ovs-ofctl, ovs-vsctl, ip and ethtool print, shortened."""
+
 
 def vectors(kind: str) -> dict[str, bytes]:
     """Golden bytes by name."""
@@ -76,6 +85,10 @@ def main() -> None:
         "acceptor",
         b"\x01\x03\x01\x05\x00\x00" + data + b"\x06\xff\x01\x20" + turn + b"\x04\x01\x03\x02" + turn + b"\x08\xff" * 3,
     )
+    for path in sorted((VECTORS / "config" / "node").glob("01-*edge1.json")):
+        write("node_config", path.stem, path.read_bytes())
+    for name, text in ANSWERS.items():
+        write("answers", name, text.encode())
     write("config", "one-service", config(1))
     write("config", "nothing", config(2, peers=[], services=[]))
     write("config", "not-json", b'{"version": ')

@@ -4,9 +4,13 @@
 mod session;
 
 use bytes::BytesMut;
+use serde_json::Value;
 pub use session::session;
+use sha2::{Digest, Sha256};
 use sos_agent::config::AgentConfig;
 use sos_agent::source::{Verdict, judge};
+use sos_node::config::{NodeConfig, supersedes};
+use sos_node::{encode, flow, link, ovsdb};
 use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};
 
 /// Tags made under this key are right in the corpus, so that fuzzing starts behind the authentication.
@@ -74,8 +78,52 @@ pub fn order(data: &[u8]) {
 
 /// A configuration either parses or names a path.
 pub fn config(data: &[u8]) {
-    match AgentConfig::parse(data) {
-        Ok(config) => assert_eq!(judge(&config, &config), Verdict::Same),
-        Err(error) => assert!(!error.path.is_empty() && !error.message.is_empty()),
+    for document in [Some(data.to_vec()), sealed(data)].into_iter().flatten() {
+        match AgentConfig::parse(&document) {
+            Ok(config) => assert_eq!(judge(&config, &config), Verdict::Same),
+            Err(error) => assert!(!error.path.is_empty() && !error.message.is_empty()),
+        }
     }
+}
+
+/// A node-config either parses or names a path, and takes over from none but an older one.
+pub fn node_config(data: &[u8]) {
+    for document in [Some(data.to_vec()), sealed(data)].into_iter().flatten() {
+        match NodeConfig::parse(&document) {
+            Ok(config) => {
+                assert_eq!(supersedes(&config, Some(&config)), Ok(false));
+                let lines = flow::encode_base_flows(&config);
+                assert_eq!(
+                    lines.lines().count(),
+                    config.base_flows.len(),
+                    "an entry is a line, whatever its text"
+                );
+            }
+            Err(error) => assert!(!error.path.is_empty() && !error.message.is_empty()),
+        }
+    }
+}
+
+/// The document with the right hash, so that fuzzing gets behind it; `None` when it is no JSON object.
+fn sealed(data: &[u8]) -> Option<Vec<u8>> {
+    let mut document: serde_json::Map<String, Value> = serde_json::from_slice(data).ok()?;
+    let generation = document.remove("generation");
+    document.remove("hash");
+    let canonical = Value::Object(document.clone()).to_string();
+    let digest: String = Sha256::digest(canonical).iter().map(|byte| format!("{byte:02x}")).collect();
+    document.insert("hash".into(), format!("sha256:{digest}").into());
+    if let Some(generation) = generation {
+        document.insert("generation".into(), generation);
+    }
+    Some(Value::Object(document).to_string().into_bytes())
+}
+
+/// What the programs that `sos-node` asks print is read or refused.
+pub fn answers(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let _ = flow::parse_dump(&text);
+    let _ = ovsdb::parse(&text);
+    let _ = link::parse_links(&text, &[&text]);
+    let _ = link::parse_offloads(&text);
+    let _ = encode::parse_ports(&text);
 }

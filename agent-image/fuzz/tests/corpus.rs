@@ -64,3 +64,15 @@ fn config() {
     let parses = |bytes: &[u8]| sos_agent::config::AgentConfig::parse(bytes).is_ok();
     assert!(corpus("config").iter().any(|(_, bytes)| parses(bytes)));
 }
+
+#[test]
+fn node_config() {
+    run("node_config", sos_fuzz::node_config);
+    let parses = |bytes: &[u8]| sos_node::config::NodeConfig::parse(bytes).is_ok();
+    assert!(corpus("node_config").iter().any(|(_, bytes)| parses(bytes)));
+}
+
+#[test]
+fn answers() {
+    run("answers", sos_fuzz::answers);
+}

@@ -44,9 +44,10 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// An error at a path.
+    /// An error at a path; a field whose name is empty is the document's.
     pub fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { path: path.into(), message: message.into() }
+        let path = Some(path.into()).filter(|path| !path.is_empty());
+        Self { path: path.unwrap_or_else(|| ".".into()), message: message.into() }
     }
 }
 

@@ -76,6 +76,12 @@ fn whatever_could_reach_a_command_line_is_refused() {
 }
 
 #[test]
+fn an_error_always_has_a_path() {
+    assert_eq!(NodeConfig::parse(br#"{"":1}"#).unwrap_err().path, ".");
+    assert_eq!(NodeConfig::parse(b"").unwrap_err().path, ".");
+}
+
+#[test]
 fn only_a_newer_document_takes_over() {
     let of = |generation: u64, mtu: u32| {
         config(document(|d| {
