@@ -26,7 +26,7 @@ COUNTERS = {
     "switch_errors": ("Messages switches refused, by type-code", "error"),
     "rejected": ("Changes a datapath refused", "dpid"),
     "wire_errors": ("Connections ended because of nonsense", "what"),
-    "connections_refused": ("Connections over the limit", ""),
+    "connections_refused": ("Connections closed: too many strangers, or a datapath that is connected already", ""),
     "bugs": ("Events that raised an exception", "event"),
 }
 
