@@ -11,13 +11,16 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from controller_lab import SITE_KEYS, Lab, document, lab, wait
+from controller_lab import HOSTS, SITE_KEYS, Lab, document, lab, wait
 from controller_world import FakeAgent
-from sos_controller.core import keys
+from sos_controller.core import keys, order
 from sos_controller.core.model import AgentId
+from sos_controller.core.order import OrderType
 
 SLOW = 30.0
 STRANGER = bytes(15) + b"\x09"
+
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 5001), 10).close()"
 
 SEND = """
 import socket, sys
@@ -108,6 +111,22 @@ def test_replayed_beacons_are_refused_wherever_they_come_from(net: Lab, host: st
     before = dropped(net, "beacons_dropped", "replay")
     send(net, host, recorded, recorded)
     counted(net, "beacons_dropped", "replay", before, 2)
+    goes_on(net)
+
+
+def test_forged_and_replayed_orders_are_refused(net: Lab) -> None:
+    net.execute("client", sys.executable, "-c", CONNECT, HOSTS["server"][1])  # agents report to a controller that has asked for something
+    recorded = overheard(net, "agent1", "SOSO")
+    body = order.encode_ended(order.Ended(bytes(16), 0, 0, 0, 0))
+    cases = {
+        "replay": recorded,
+        "tag": voice("agent1", key=bytes(32)).order(OrderType.ENDED, body, now_ms()),
+        "agent": voice("agent1", agent_id=STRANGER).order(OrderType.ENDED, body, now_ms()),
+    }
+    for reason, frame in cases.items():
+        before = dropped(net, "orders_dropped", reason)
+        send(net, "client", frame)
+        counted(net, "orders_dropped", reason, before)
     goes_on(net)
 
 
