@@ -6,9 +6,9 @@ import itertools
 
 import networkx as nx
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from sos_controller.core import paths, topology
+from sos_controller.core import pairs, paths, topology
 from sos_controller.core.model import Location
 from sos_controller.core.topology import Link, Topology, link
 
@@ -47,15 +47,52 @@ def test_paths_are_shortest_loop_free_and_over_live_links(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(2, 7))
-def test_disjoint_paths_share_no_link_and_there_is_always_a_first(size: int) -> None:
+def test_disjoint_paths_share_no_link_and_are_as_many_as_there_are(size: int) -> None:
     for g in (g for g in ATLAS if len(g) == size):
         built = build(g)
         for a, b in itertools.combinations(g, 2):
             found = paths.disjoint(built, a + 1, b + 1, 3)
-            assert found and found[0] == paths.shortest(built, a + 1, b + 1)
+            assert len(found) == min(3, nx.edge_connectivity(g, a, b))
             assert sum(len(p.links) for p in found) == len(frozenset().union(*(p.links for p in found)))
-            assert len(found) <= nx.edge_connectivity(g, a, b)
             assert [p.cost for p in found] == sorted(p.cost for p in found)
+            assert paths.disjoint(built, a + 1, b + 1, 1) == (paths.shortest(built, a + 1, b + 1),)
+            for path in found:
+                assert path.dpids[0] == a + 1 and path.dpids[-1] == b + 1 and len(set(path.dpids)) == len(path.dpids)
+                assert all(out.dpid == dpid for (out, _), dpid in zip(path.steps, path.dpids, strict=False))
+
+
+@settings(deadline=None)
+@given(st.sampled_from([g for g in ATLAS if len(g) <= 5]), st.randoms(use_true_random=False), st.integers(2, 3))
+def test_disjoint_paths_together_cost_the_least(g: nx.Graph, random, count: int) -> None:
+    """Against every choice of as many simple paths that share no link."""
+    costs = {found: random.randint(1, 20) for found in links_of(g)}
+    built = topology.graph([n + 1 for n in g], costs, costs.__getitem__)
+    found = paths.disjoint(built, 1, 2, count)
+    simple = [frozenset(link for *_, link in p) for p in nx.all_simple_edge_paths(built, 1, 2)]
+    choices = (c for c in itertools.combinations(simple, len(found)) if len(frozenset().union(*c)) == sum(map(len, c)))
+    least = min(sum(costs[link] for path in choice for link in path) for choice in choices)
+    assert sum(p.cost for p in found) == least == sum(costs[link] for p in found for link in p.links)
+
+
+def test_the_shortest_path_does_not_hide_two_others() -> None:
+    """1-3-4-2 is the shortest, and what is left without it is not connected."""
+    g = nx.Graph([(0, 2), (2, 3), (3, 1), (2, 4), (4, 1), (0, 5), (5, 3)])
+    found = paths.disjoint(build(g), 1, 2, 2)
+    assert [p.dpids for p in found] == [(1, 3, 5, 2), (1, 6, 4, 2)]
+
+
+PATHS = [paths.Path(1, 2, (), cost) for cost in range(6)]
+
+
+@given(st.lists(st.sampled_from(PATHS), min_size=1, unique=True).map(sorted), st.lists(st.sampled_from(PATHS)), st.integers(1, 8))
+def test_labels_stay_where_they_are_as_far_as_they_can(found: list, before: list, labels: int) -> None:
+    found = found[:labels]
+    given = pairs.assign(tuple(found), labels, tuple(before))
+    assert len(given) == labels and given[0] == found[0] and set(given) == set(found), "label 0 on the cheapest, and every path used"
+    assert pairs.assign(tuple(found), labels, given) == given, "nothing moves when nothing has changed"
+    for label, path in enumerate(before[:labels]):
+        if label and path in found[1:] and path not in before[:label]:
+            assert given[label] == path
 
 
 def test_next_hops_lead_home_from_everywhere() -> None:
@@ -82,6 +119,7 @@ def test_trees_span_without_loops() -> None:
         assert len(rest) == len(g) - 2
 
 
+@settings(deadline=None)
 @given(st.sampled_from(ATLAS), st.randoms())
 def test_the_answer_does_not_depend_on_the_order_of_the_input(g: nx.Graph, random) -> None:
     found = links_of(g)

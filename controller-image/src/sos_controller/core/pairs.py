@@ -23,19 +23,17 @@ PairKey = tuple[AgentId, AgentId]
 
 
 class Pair(NamedTuple):
-    """Two agents and the paths from the lower to the higher, the shortest first."""
+    """Two agents and the path of each label, from the lower to the higher. Label 0 has the cheapest; where there are fewer paths, labels share."""
 
     low: AgentId
     high: AgentId
     number: int
     paths: tuple[Path, ...]
-    labels: int
-    """Labels that have entries; label i runs over path i, or shares one where there are fewer."""
 
     @property
     def label_mask(self) -> int:
         """Labels with a path of their own, as an order names them."""
-        return (1 << min(self.labels, len(self.paths))) - 1
+        return sum(1 << label for label, path in enumerate(self.paths) if path not in self.paths[:label])
 
     @property
     def dpids(self) -> frozenset[DatapathId]:
@@ -75,10 +73,11 @@ class PairNumbers:
 
 
 class View(NamedTuple):
-    """The graph, and distances in it counted already (by target)."""
+    """The graph, and what has been counted in it already: distances (by target) and disjoint paths (by ends and number)."""
 
     graph: nx.MultiGraph
     left: dict[DatapathId, dict[DatapathId, int]]
+    ways: dict[tuple[DatapathId, DatapathId, int], tuple[Path, ...]]
 
     def distances(self, target: DatapathId) -> dict[DatapathId, int]:
         """Cost from everywhere to `target`; counted once."""
@@ -87,30 +86,50 @@ class View(NamedTuple):
             found = self.left[target] = paths.distances(self.graph, target)
         return found
 
+    def disjoint(self, source: DatapathId, target: DatapathId, count: int) -> tuple[Path, ...]:
+        """Up to `count` paths that share no link; counted once, however many pairs of agents are at these ends."""
+        found = self.ways.get((source, target, count))
+        if found is None:
+            found = self.ways[source, target, count] = paths.disjoint(self.graph, source, target, count, self.distances(target))
+        return found
+
 
 def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
     """The pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped for want of better."""
     low, high = ends
-    count = min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS)
-    there = high.location.dpid
-    found = paths.disjoint(view.graph, low.location.dpid, there, max(count, 1), view.distances(there))
+    count = max(min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS), 1)
+    found = view.disjoint(low.location.dpid, high.location.dpid, count)
     if not found:
         dpids = (low.location.dpid, high.location.dpid)
         same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == dpids
         return before if same else None
-    return Pair(low.agent_id, high.agent_id, number, found, max(count, 1))
+    return Pair(low.agent_id, high.agent_id, number, assign(found, count, before.paths if before is not None else ()))
+
+
+def assign(found: tuple[Path, ...], labels: int, before: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The path of each label: label 0 the cheapest, the others the one they had where it still exists, so that only what failed is moved."""
+    given: dict[int, Path] = {0: found[0]}
+    for label, path in enumerate(before[:labels]):
+        if label not in given and path in found and path not in given.values():
+            given[label] = path
+    rest = [path for path in found if path not in given.values()]
+    for label in range(labels):
+        if label not in given and rest:
+            given[label] = rest.pop(0)
+        elif label not in given:
+            given[label] = before[label] if label < len(before) and before[label] in found else found[label % len(found)]
+    return tuple(given[label] for label in range(labels))
 
 
 def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
-    """Whether the pair's first path lies on links that exist now."""
+    """Whether the path of label 0 lies on links that exist now."""
     return all(g.has_edge(used.a.dpid, used.b.dpid, used) for used in pair.paths[0].links)
 
 
 def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
     """Path entries of all labels, both directions: at the ends two per direction, in between one, however many streams."""
     made: dict[DatapathId, list[FlowEntry]] = {}
-    for label in range(pair.labels):
-        path = pair.paths[label % len(pair.paths)]
+    for label, path in enumerate(pair.paths):
         back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)
         macs = (path_mac(label, pair.number, 0), path_mac(label, pair.number, 1))
         for here, there, way, (own, other) in ((low, high, path, macs), (high, low, back, macs[::-1])):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import networkx as nx
@@ -62,19 +62,49 @@ def next_hop(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) ->
 def disjoint(
     g: nx.MultiGraph, source: DatapathId, target: DatapathId, count: int, left: dict[DatapathId, int] | None = None
 ) -> tuple[Path, ...]:
-    """Up to `count` paths that share no link, the cheapest first; path i carries label i. `left` as for `shortest`."""
-    if count == 1:
-        only = shortest(g, source, target, left)
-        return (only,) if only is not None and only.steps else ()
-    found: list[Path] = []
-    rest = g.copy()
-    while len(found) < count:
-        path = shortest(rest, source, target)
-        if path is None or not path.steps:
-            break
-        found.append(path)
-        rest.remove_edges_from((used.a.dpid, used.b.dpid, used) for used in path.links)
-    return tuple(found)
+    """Up to `count` paths that share no link, as many as there are and together the cheapest; the cheapest first. `left` as for `shortest`.
+
+    Taking the shortest path again and again finds fewer where the shortest crosses the others (Suurballe 1974), so this is a flow of
+    least cost: one unit per path, and an arc of its own, dearer than all links together, for the paths that do not exist.
+    """
+    only = shortest(g, source, target, left)
+    if only is None or not only.steps:
+        return ()
+    most = min(count, g.degree(source), g.degree(target))
+    return (only,) if most == 1 else tuple(_split(_flow(g, source, target, most), source, target))
+
+
+def _flow(g: nx.MultiGraph, source: DatapathId, target: DatapathId, units: int) -> nx.MultiDiGraph:
+    """The links that `units` paths of least cost use, each in the direction it is used."""
+    arcs: nx.MultiDiGraph = nx.MultiDiGraph()
+    arcs.add_nodes_from(sorted(g), demand=0)
+    arcs.nodes[source]["demand"], arcs.nodes[target]["demand"] = -units, units
+    edges = sorted(g.edges(keys=True, data="weight"), key=lambda edge: edge[2])
+    # Costs count first; among equal ones links with lower ends, so that the answer is one and the same.
+    scale = len(edges) ** 2 + 1
+    dearest = scale * (1 + sum(weight for *_, weight in edges))
+    for rank, (one, other, found, weight) in enumerate(edges):
+        arcs.add_edge(one, other, key=found, weight=weight * scale + rank, capacity=1)
+        arcs.add_edge(other, one, key=found, weight=weight * scale + rank, capacity=1)
+    arcs.add_edge(source, target, key=None, weight=dearest, capacity=units)
+    _, flows = nx.network_simplex(arcs)
+    used: nx.MultiDiGraph = nx.MultiDiGraph()
+    for one, other, found, weight in edges:
+        for tail, head in ((one, other), (other, one)):
+            if flows[tail][head][found]:
+                used.add_edge(tail, head, key=found, weight=weight)
+    return used
+
+
+def _split(used: nx.MultiDiGraph, source: DatapathId, target: DatapathId) -> Iterator[Path]:
+    """The paths a flow is made of, the cheapest first. A flow of least cost has no circles, so each of them is simple."""
+    while True:
+        path = shortest(used, source, target, distances(used.reverse(copy=False), target))
+        if path is None:
+            return
+        yield path
+        for out, into in path.steps:
+            used.remove_edge(out.dpid, into.dpid, Link(min(out, into), max(out, into)))
 
 
 def spanning_links(links: Iterable[Link], rank: Callable[[Link], tuple[int, ...]], joined: Iterable[Link] = ()) -> frozenset[Link]:

@@ -60,7 +60,7 @@ class Plan:
         self._armed: set[Armed] = set()
         self._unarmed = False
         self._agents: dict[str, list[Agent]] = {}
-        self._view = pairs.View(state.graph, {})
+        self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
         self._site_of_agent: dict[AgentId, str] = {}
 
@@ -79,7 +79,7 @@ class Plan:
         state = self._state
         live = [dpid for dpid, s in state.switches.items() if s.claim is not None and state.programmer.is_synced(dpid)]
         state.graph = topology.graph(live, state.topology.links(), self._cost)
-        self._view = pairs.View(state.graph, {})
+        self._view = pairs.View(state.graph, {}, {})
         self._cache.clear()
         self._agents = {}
         for agent in state.agents.all():
@@ -169,8 +169,9 @@ class Plan:
     def _plan_pairs(self) -> None:
         state, wanted = self._state, self._wanted_labels()
         self.wanted = set(wanted)
-        for near, far in state.sessions.pairs:
-            wanted.setdefault(pair_key(near, far), 1)
+        for near, far in state.sessions.pairs:  # they finish as they began: with as many labels
+            key = pair_key(near, far)
+            wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
         for key in [k for k in self.pairs if k not in wanted]:
             del self.pairs[key]
             state.programmer.set_group(("path", *key), {}, state.out)
