@@ -75,7 +75,7 @@ def document(generation: int = 1, forwarding: str = "Node", services: bool = Tru
         **{"version": "v1alpha1", "generation": generation, "controller": {"name": "default", "id": 1}},
         "discovery": {
             **{"address": DISCOVERY, "mac": DISCOVERY_MAC, "beaconPort": 9875, "orderPort": 9876},
-            **{"beaconExpirySeconds": 4, "probeIntervalSeconds": 1, "linkExpirySeconds": 4},
+            **{"beaconExpirySeconds": 4, "probeIntervalSeconds": 1, "linkExpirySeconds": 3},
         },
         "sites": [
             site("west", 1, "edge1", ["10.0.0.0/25"], "agent1"),

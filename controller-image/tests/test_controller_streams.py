@@ -78,3 +78,30 @@ def test_two_labels_run_over_two_disjoint_paths() -> None:
     world.tick(0.2)
     frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000)[12:]
     assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)], "the failed path's label shares the other path"
+
+
+def test_what_came_while_the_controller_was_stopped_is_no_silence() -> None:
+    world = World()
+    world.converge()
+    world.now += 30
+    world.tick(4)
+    assert not [n for n in world.notices if n.kind == "agent" and n.data["state"] == "gone"]
+    assert len(world.engine.state.topology.links()) == 4
+    assert world.service() == "Programmed/Programmed"
+
+
+def test_a_link_that_is_silent_moves_its_label_and_comes_back() -> None:
+    made = document()
+    made["services"][0]["paths"] = {"mode": "Disjoint", "max": 2}
+    world = World(signed(made))
+    world.converge()
+    (pair,) = world.engine.plan.pairs.values()
+    (used,) = [link for link in pair.paths[0].links if E1 in (link.a.dpid, link.b.dpid)]
+    before, gone = pair.paths, world.network.wires.copy()
+    for end in used:
+        del world.network.wires[end]
+    world.tick(4.0)
+    assert [p.paths for p in world.engine.plan.pairs.values()] == [(before[1], before[1])]
+    world.network.wires.update(gone)
+    world.tick(1.5)
+    assert [p.paths for p in world.engine.plan.pairs.values()] == [before]

@@ -43,6 +43,10 @@ READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
 KEEP_S = 6.0
 """Entries of an earlier life stay this long, so that agents and links can be heard before anything is missed."""
+DEAF_AFTER_S = 0.5
+"""Longer between two looks at the clock, and the controller itself was stopped: nothing could be heard or asked meanwhile."""
+LISTEN_S = 1.5
+"""Silence counts again this long after that: a probe interval and a half."""
 REPLAN_GAP_S = 0.02
 """At most one replanning in this time, so that a burst of discoveries is one."""
 
@@ -59,6 +63,7 @@ class Engine:
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self._kept: dict[DatapathId, float] = {}
+        self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "replan": 0.0}
         self._handlers = {
             PacketIn: self._packet_in,
@@ -314,6 +319,9 @@ class Engine:
     def _tick(self, event: Tick) -> None:
         state = self.state
         state.wall_offset_ms = event.wall_ms - state.now * 1000
+        if state.now - self._ticked_at > DEAF_AFTER_S:
+            self._listening_from = state.now + LISTEN_S
+        self._ticked_at = state.now
         self.setup.tick()
         self.endings.tick()
         if state.config is None:
@@ -343,9 +351,11 @@ class Engine:
         if state.config is None:
             return
         d = state.config.discovery
-        self._lose_agents(lambda agent: state.now - agent.seen_at > d.beacon_expiry_seconds)
-        if state.topology.expire(state.now, d.link_expiry_seconds):
-            self._links_changed()
+        if state.now >= self._listening_from:
+            self._lose_agents(lambda agent: state.now - agent.seen_at > d.beacon_expiry_seconds)
+            if state.topology.expire(state.now, d.link_expiry_seconds):
+                self._links_changed()
+                self._due["replan"] = 0.0
         self._drop_kept()
         for switch in state.switches.values():
             if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
