@@ -54,7 +54,7 @@ def config(generation: int, **changes: object) -> bytes:
                                "firstStreamPort": 10000}]}],
         "services": [{"id": "default/bulk", "role": "Ingress", "peer": "east", "setup": "Reactive",
                       "from": ["10.0.0.0/25"], "to": ["10.0.0.128/25"], "ports": [{"first": 22, "last": 22}],
-                      "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"}}],
+                      "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"}, "labels": 1}],
         "limits": {"sessions": 4096, "memoryMiB": 1024, "sessionMemoryMiB": 32},
         "metricsAddress": "0.0.0.0:9465", "drainSeconds": 60,
     } | changes  # fmt: skip

@@ -76,4 +76,5 @@ def _service(placed: PlacedSite, service: PlacedService) -> Json:
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.service.ports),
         "transport": build_transport(service.service.transport),
+        "labels": service.service.paths_max,
     }

@@ -90,6 +90,7 @@ def _bad(document: Json, path: str, edit: Callable[[Json], None], *, rehash: boo
 def _tune(doc: Json) -> None:
     doc["services"][0]["transport"] = {"streams": 16, "blockBytes": 65536, "queueBytes": 8388608, "congestionControl": "BBR"}
     doc["services"][0]["setup"] = "Proactive"
+    doc["services"][0]["labels"] = 2
 
 
 def _set(*keys: str | int, value: Any) -> Callable[[Json], None]:
@@ -129,6 +130,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "missing-field", "limits.sessions", _drop("limits", "sessions")),
     ("agent", "bad-address", "interface.address", _set("interface", "address", value="10.0.0.300/24")),
     ("agent", "unknown-peer", "services[0].peer", _set("services", 0, "peer", value="atlantis")),
+    ("agent", "labels-out-of-bounds", "services[0].labels", _set("services", 0, "labels", value=9)),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),

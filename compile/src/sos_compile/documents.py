@@ -58,7 +58,7 @@ class ControllerDiscovery(Discovery):
 
     beacon_expiry_seconds: Seconds = 4
     probe_interval_seconds: Seconds = 1
-    link_expiry_seconds: Seconds = 4
+    link_expiry_seconds: Seconds = 3
 
 
 class PortRange(Model):
@@ -298,6 +298,7 @@ class AgentService(Model):
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports
     transport: Transport
+    labels: Annotated[int, Field(ge=1, le=STREAM_PORTS)]
 
 
 class Limits(Model):

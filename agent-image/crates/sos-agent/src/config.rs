@@ -209,6 +209,16 @@ pub struct Service {
     pub ports: Vec<PortRange>,
     /// Transport settings.
     pub transport: Transport,
+    /// How many path labels its sessions may use, counting from label 0.
+    pub labels: u16,
+}
+
+impl Service {
+    /// The path labels its sessions may use, as a mask: bit L = label L.
+    #[must_use]
+    pub fn label_mask(&self) -> u32 {
+        (1 << self.labels.min(MAX_STREAM_PORTS)) - 1
+    }
 }
 
 /// An inclusive range of TCP ports.

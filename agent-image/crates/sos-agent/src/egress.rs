@@ -58,13 +58,13 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
 fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Labels, EndReason> {
     let config = shared.config();
     let peer = config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.id == info.peer));
-    if peer.and_then(|peer| permit::egress_service(&config, flow, &peer.site)).is_none() {
+    let Some(service) = peer.and_then(|peer| permit::egress_service(&config, flow, &peer.site)) else {
         debug!(session = %info.open.session, peer = %info.peer, %flow, "not permitted");
         return Err(EndReason::InternalLimit);
-    }
+    };
     match shared.at_desk(|desk, _| desk.begin_opened(info.open.session, flow)) {
         Ok(Some(preparation)) => Ok(Labels(preparation.prepare.labels)),
-        Ok(None) => Ok(Labels(1)),
+        Ok(None) => Ok(Labels(service.label_mask())),
         Err(mismatch) => {
             debug!(session = %info.open.session, %flow, %mismatch, "not permitted");
             Err(EndReason::InternalLimit)

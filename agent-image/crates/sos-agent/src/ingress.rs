@@ -87,8 +87,8 @@ fn route(shared: &Shared, flow: FlowKey) -> Option<(SessionUuid, AgentId, Labels
     let config = shared.config();
     let service = permit::ingress_service(&config, flow)?;
     let peer = shared.live_agent(&config, &service.peer)?;
-    // Without an order nobody vouches for the paths beyond the first.
-    Some((SessionUuid(rand::random()), peer, Labels(1), service.transport.block_bytes))
+    let labels = Labels(service.label_mask());
+    Some((SessionUuid(rand::random()), peer, labels, service.transport.block_bytes))
 }
 
 fn refusal(reason: RefuseReason) -> &'static str {

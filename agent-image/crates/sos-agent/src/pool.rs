@@ -8,7 +8,7 @@ use sos_wire::{AgentId, Prepare};
 
 use crate::config::{AgentConfig, CongestionControl, MAX_STREAM_PORTS, Peer};
 
-/// Path labels beyond the first that controllers have named for a peer. They are never taken back while the agent runs:
+/// Path labels beyond the configured ones that controllers have named for a peer. They are never taken back while the agent runs:
 /// eight labels bound them, and a warm stream costs next to nothing.
 #[derive(Debug, Default)]
 pub struct OrderedLabels(BTreeMap<AgentId, BTreeSet<u8>>);
@@ -22,19 +22,19 @@ impl OrderedLabels {
     }
 }
 
-/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for on label 0 and
-/// on each label that an order has named.
+/// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for on each label that
+/// a service may use and on each that an order has named.
 #[must_use]
 pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     let mut list = Vec::new();
     for peer in &config.peers {
-        let streams = streams(config, peer);
+        let (streams, configured) = (streams(config, peer), labels(config, peer));
         for agent in &peer.agents {
             let mut entry = PeerConfig::new(agent.id, peer.site_id, agent.address, agent.first_stream_port);
-            let labels = ordered.0.get(&agent.id).into_iter().flatten().copied();
-            let labels =
-                labels.filter(|label| u16::from(*label) < config.stream_ports.count.min(MAX_STREAM_PORTS));
-            entry.streams = std::iter::once(0).chain(labels).map(|label| (label, streams)).collect();
+            let named = |label: &u8| ordered.0.get(&agent.id).is_some_and(|labels| labels.contains(label));
+            let there = 0..u8::try_from(config.stream_ports.count.min(MAX_STREAM_PORTS)).unwrap_or(1);
+            let labels = there.filter(|label| u16::from(*label) < configured || named(label));
+            entry.streams = labels.map(|label| (label, streams)).collect();
             list.push(entry);
         }
     }
@@ -46,6 +46,13 @@ fn streams(config: &AgentConfig, peer: &Peer) -> usize {
     let wished =
         services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0);
     wished.max().unwrap_or(PeerConfig::DEFAULT_STREAMS)
+}
+
+/// Path labels, from 0, that some service towards a peer site may use. Kept warm even where paths share links: the
+/// controller says which labels a session gets, and a path that comes back finds its streams standing.
+fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
+    let services = config.services.iter().filter(|service| service.peer == peer.site);
+    services.map(|service| service.labels).max().unwrap_or(1)
 }
 
 /// Congestion control of the streams with an agent, by its address: the first service towards its site that names one.
@@ -104,7 +111,9 @@ mod tests {
         assert_eq!(congestion(&config, address), CongestionControl::Auto);
         config.services[0].transport.streams = 3;
         config.services[0].transport.congestion_control = CongestionControl::Reno;
-        assert_eq!(peers(&config, &OrderedLabels::default())[0].streams[&0], 3);
+        config.services[0].labels = 2;
+        let streams = peers(&config, &OrderedLabels::default())[0].streams.clone();
+        assert_eq!(streams, BTreeMap::from([(0, 3), (1, 3)]));
         assert_eq!(congestion(&config, address), CongestionControl::Reno);
         assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
     }

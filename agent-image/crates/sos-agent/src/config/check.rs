@@ -120,6 +120,11 @@ impl AgentConfig {
                 &format!("{path}.transport.blockBytes"),
                 "must be at most 262144 (frame.md clause 4)",
             )?;
+            require(
+                (1..=MAX_STREAM_PORTS).contains(&service.labels),
+                &format!("{path}.labels"),
+                "must be 1 to 8",
+            )?;
         }
         Ok(())
     }

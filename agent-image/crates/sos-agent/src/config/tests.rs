@@ -19,7 +19,8 @@ pub(crate) fn document() -> Value {
                       "from": ["10.0.0.0/25"], "to": ["10.0.0.128/25"],
                       "ports": [{"first": 22, "last": 22}, {"first": 5000, "last": 5999}],
                       "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0,
-                                    "congestionControl": "Auto"}}],
+                                    "congestionControl": "Auto"},
+                      "labels": 1}],
         "limits": {"sessions": 4096, "memoryMiB": 1024, "sessionMemoryMiB": 32},
         "metricsAddress": "0.0.0.0:9465", "drainSeconds": 60
     })

@@ -260,7 +260,7 @@ fn document(side: Side, generation: u64) -> serde_json::Value {
                                "firstStreamPort": 10000}]}],
         "services": [{"id": "default/bulk", "role": role, "peer": peer.site, "setup": "Proactive",
                       "from": [NEAR.prefix], "to": [FAR.prefix], "ports": [{"first": 5000, "last": 5999}],
-                      "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"}}],
+                      "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"}, "labels": 1}],
         "limits": {"sessions": 4096, "memoryMiB": 1024, "sessionMemoryMiB": 32},
         "metricsAddress": "127.0.0.1:9465", "drainSeconds": 20
     })
