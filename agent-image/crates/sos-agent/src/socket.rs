@@ -22,6 +22,9 @@ const KEEPALIVE_PROBES: u32 = 8;
 const HOST_USER_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a peer may leave data unacknowledged before its stream is given up; silence is noticed earlier by pings.
 const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest pause between two attempts of a stream to send again: a path that has been moved is found within it, where the kernel's pauses
+/// would have doubled to several seconds (Linux 6.15 and later).
+const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
 /// Unsent bytes a stream may hold: what waits here can no longer go by a faster stream. Two of the largest frames.
 const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
@@ -102,6 +105,9 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(STREAM_USER_TIMEOUT))?;
     socket.set_tcp_notsent_lowat(STREAM_NOTSENT_LOWAT)?;
+    if let Err(error) = sos_tunnel::set_retransmit_max(&**socket, STREAM_RETRANSMIT_MAX) {
+        debug!(%error, "the kernel does not bound retransmissions");
+    }
     set_congestion(socket, congestion);
     Ok(())
 }

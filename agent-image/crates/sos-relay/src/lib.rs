@@ -17,8 +17,9 @@
 //! the same answers.
 //!
 //! **Sending.** Bytes of the host are cut into blocks when a stream is about to take them, so that the choice of stream is made late
-//! ([`Scheduler`]). Blocks are kept until the cumulative acknowledgement has passed them; those that were on a stream that died are sent
-//! again on another, oldest first.
+//! ([`Scheduler`]). Blocks are kept until the cumulative acknowledgement has passed them; those that were on a stream that died, or stalled
+//! while others move, are sent again on another, oldest first. When there is nothing else to send, for want of credit or at the end, blocks at
+//! the gap are sent again where they arrive well before they would on their slow stream.
 //!
 //! **Receiving.** The [`ReorderBuffer`] puts blocks in order. What it may have to hold is bounded by the credit that the receiver has
 //! granted, an absolute limit that moves with what the host has taken ([`credit`]). Windows grow while the host keeps up, as far as a
@@ -40,10 +41,12 @@ mod stats;
 pub use budget::{Budget, Reservation};
 pub use ended::EndedSessions;
 pub use reorder::ReorderBuffer;
-pub use scheduler::{LeastQueued, Scheduler, StreamId, StreamView};
+pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView};
 pub use session::{Event, Session, SessionConfig, Transmit};
 pub use stats::SessionStats;
 
+/// A session that waits for a better stream than those with room looks at them again after this time: what is known of their paths changes.
+pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);
 /// Block size unless something else is asked for. Measured best while a path's rate is still growing; 8 KiB costs 70 % more CPU.
 pub const DEFAULT_BLOCK: usize = 64 << 10;
 /// Largest block: one frame's payload.

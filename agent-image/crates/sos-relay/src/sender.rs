@@ -1,6 +1,7 @@
 //! The sending half of a session: bytes of the local host on their way to the peer.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Instant;
 
 use bytes::Bytes;
 use sos_wire::Body;
@@ -26,6 +27,10 @@ struct Block {
     offset: u64,
     payload: Bytes,
     stream: StreamId,
+    /// When it should have arrived.
+    due: Instant,
+    /// Sent again on suspicion: once is enough.
+    copied: bool,
 }
 
 impl Block {
@@ -33,6 +38,9 @@ impl Block {
         self.offset + self.payload.len() as u64
     }
 }
+
+/// Blocks at the gap that are looked at for sending again.
+const REINJECTED: usize = 64;
 
 /// The end of the direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +63,7 @@ pub(crate) struct ImpossibleAck;
 pub(crate) struct Sender {
     /// Sent, by offset; the first may be acknowledged in part.
     blocks: VecDeque<Block>,
-    /// Offsets of blocks whose stream died.
+    /// Offsets of blocks whose stream died or stalled.
     lost: BTreeSet<u64>,
     /// From the host, never sent.
     unsent: VecDeque<Bytes>,
@@ -153,8 +161,8 @@ impl Sender {
         Ok(())
     }
 
-    /// What was on this stream and is not acknowledged has to be sent again.
-    pub(crate) fn handle_stream_closed(&mut self, stream: StreamId) {
+    /// What was on this stream and is not acknowledged has to be sent again: it died, or stalled while others move.
+    pub(crate) fn handle_stream_lost(&mut self, stream: StreamId) {
         self.lost.extend(self.blocks.iter().filter(|b| b.stream == stream).map(|b| b.offset));
         if self.fin == Fin::Sent(stream) {
             self.fin = Fin::Due;
@@ -180,10 +188,21 @@ impl Sender {
         }
     }
 
-    /// The frame that [`Self::next_len`] spoke of.
-    pub(crate) fn next(&mut self, stream: StreamId) -> Option<Body> {
+    /// Bytes left to send, or `None` while the host is ahead of the streams and there is no end in sight.
+    pub(crate) fn left(&self) -> Option<usize> {
+        let endless = self.fin == Fin::Open && self.unsent_bytes >= UNSENT_BLOCKS / 2 * self.block;
+        (!endless).then_some(self.unsent_bytes)
+    }
+
+    /// Bytes that may be under way.
+    pub(crate) fn window(&self) -> u64 {
+        self.credit.saturating_sub(self.acknowledged)
+    }
+
+    /// The frame that [`Self::next_len`] spoke of, which should have arrived when it is `due`.
+    pub(crate) fn next(&mut self, stream: StreamId, due: Instant) -> Option<Body> {
         if let Some(offset) = self.lost.pop_first() {
-            return self.resend(offset, stream);
+            return self.find(offset).and_then(|found| self.resend(found, stream, due));
         }
         let Some(chunk) = self.unsent.front_mut() else {
             let due = self.fin == Fin::Due;
@@ -202,15 +221,33 @@ impl Sender {
         let offset = self.sent;
         self.unsent_bytes -= len;
         self.sent += len as u64;
-        self.blocks.push_back(Block { offset, payload: payload.clone(), stream });
+        self.blocks.push_back(Block { offset, payload: payload.clone(), stream, due, copied: false });
         Some(Body::Data { offset, payload })
     }
 
-    fn resend(&mut self, offset: u64, stream: StreamId) -> Option<Body> {
-        let found = self.find(offset)?;
+    /// Sends one of the first blocks again on a stream by which it arrives well before it is due where it is (thesis 3.6: a gap stops
+    /// everything behind it). Only for streams that have nothing else to carry.
+    pub(crate) fn reinject(
+        &mut self,
+        stream: StreamId,
+        arrival: impl Fn(usize) -> Instant,
+        now: Instant,
+    ) -> Option<Body> {
+        let late = |b: &Block| {
+            let arrives = arrival(b.payload.len());
+            let there = b.due.max(now);
+            !b.copied && b.stream != stream && arrives + (arrives - now) / 2 < there
+        };
+        let found = self.blocks.iter().take(REINJECTED).position(late)?;
+        self.blocks[found].copied = true;
+        self.resend(found, stream, arrival(self.blocks[found].payload.len()))
+    }
+
+    fn resend(&mut self, found: usize, stream: StreamId, due: Instant) -> Option<Body> {
         let acknowledged = self.acknowledged;
         let block = &mut self.blocks[found];
-        block.stream = stream;
+        (block.stream, block.due) = (stream, due);
+        let offset = block.offset;
         self.resent_frames += 1;
         let skip = acknowledged.saturating_sub(block.offset);
         let payload = block.payload.slice(usize::try_from(skip).ok()?..);

@@ -15,7 +15,7 @@ use sos_wire::{Body, EndReason, Frame, Open, SessionNumber};
 use crate::budget::Budget;
 use crate::credit::Window;
 use crate::receiver::{Receiver, Violation};
-use crate::scheduler::{LeastQueued, Scheduler, StreamId, StreamView};
+use crate::scheduler::{EarliestArrival, Scheduler, StreamId, StreamView};
 use crate::sender::Sender;
 use crate::stats::SessionStats;
 use crate::{MAX_BLOCK, MIN_BLOCK};
@@ -68,6 +68,10 @@ pub struct Session {
     /// Something of the peer's end of this session has arrived, so it knows of the session.
     heard: bool,
     probe_at: Option<Instant>,
+    /// Streams that stalled while others moved.
+    stalled: BTreeSet<StreamId>,
+    /// The scheduler prefers to wait for a better stream; it is asked again then.
+    ask_at: Option<Instant>,
     scheduler: Box<dyn Scheduler>,
     events: VecDeque<Event>,
 }
@@ -92,13 +96,15 @@ impl Session {
             acceptor: matches!(opening, Opening::Connecting),
             heard: matches!(opening, Opening::Connecting),
             probe_at: None,
+            stalled: BTreeSet::new(),
+            ask_at: None,
             opening,
             sender: Sender::new(block, config.max_memory, budget.reserve(0)?),
             receiver: Receiver::new(window),
             streams: BTreeSet::new(),
             alone_since: Some(now),
             stream_wait: config.stream_wait,
-            scheduler: Box::new(LeastQueued::new(config.number.0)),
+            scheduler: Box::new(EarliestArrival::new(config.number.0)),
             events: VecDeque::new(),
         })
     }
@@ -154,8 +160,10 @@ impl Session {
 
     /// The host has taken `n` bytes of [`Self::deliverable`].
     pub fn handle_delivered(&mut self, n: usize, now: Instant) {
-        self.receiver.handle_delivered(n, now);
-        self.settle();
+        if matches!(self.state, State::Running) {
+            self.receiver.handle_delivered(n, now);
+            self.settle();
+        }
     }
 
     // --- the streams ---
@@ -171,6 +179,7 @@ impl Session {
         if !self.streams.remove(&stream) {
             return;
         }
+        self.stalled.remove(&stream);
         if self.streams.is_empty() {
             self.alone_since = Some(now);
         }
@@ -178,7 +187,12 @@ impl Session {
             told.remove(&stream);
             return;
         }
-        self.sender.handle_stream_closed(stream);
+        self.handle_stream_lost(stream);
+    }
+
+    /// What was on a stream may never arrive.
+    fn handle_stream_lost(&mut self, stream: StreamId) {
+        self.sender.handle_stream_lost(stream);
         match &mut self.opening {
             Opening::Repeat { sent_on, .. } => {
                 sent_on.remove(&stream);
@@ -233,11 +247,12 @@ impl Session {
         self.settle();
     }
 
-    /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now.
+    /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now. `streams` are all that are up.
     pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
         let transmit = match self.state {
             State::Running => {
-                let transmit = self.transmit_running(streams);
+                let transmit = self.transmit_running(now, streams);
+                self.ask_at = self.ask_at.filter(|_| transmit.is_none());
                 let waits = self.heard && self.sender.awaits_ack();
                 self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| waits);
                 transmit
@@ -272,7 +287,8 @@ impl Session {
         let alone = self.alone_since.map(|since| since + self.stream_wait);
         match &self.state {
             State::Running => {
-                [self.receiver.ack_deadline(), self.probe_at, alone].into_iter().flatten().min()
+                let times = [self.receiver.ack_deadline(), self.probe_at, self.ask_at, alone];
+                times.into_iter().flatten().min()
             }
             State::Resetting { until, .. } if !self.streams.is_empty() => Some(*until),
             State::Resetting { .. } => alone,
@@ -283,6 +299,7 @@ impl Session {
     /// Time has passed. An acknowledgement that has become due shows in [`Self::has_transmit`].
     pub fn handle_timeout(&mut self, now: Instant) {
         self.receiver.handle_timeout(now);
+        self.ask_at = self.ask_at.filter(|at| *at > now);
         if self.probe_at.is_some_and(|at| at <= now) {
             self.receiver.repeat_ack();
             self.probe_at = Some(now + PROBE_AFTER);

@@ -9,7 +9,7 @@ pub struct SessionStats {
     pub acknowledged: u64,
     /// Bytes of the peer that the local host has taken.
     pub delivered: u64,
-    /// Data frames sent again because their stream died.
+    /// Data frames sent again because their stream died, stalled or was too slow.
     pub resent_frames: u64,
     /// Times there were bytes and a stream but no credit.
     pub credit_stalls: u64,

@@ -223,8 +223,7 @@ impl Driver {
         let mut sent = 0;
         loop {
             self.views.clear();
-            let with_room = self.streams.iter().filter(|s| s.has_room());
-            self.views.extend(with_room.map(|s| StreamView { id: s.id, queued: s.queued() }));
+            self.views.extend(self.streams.iter().map(|s| s.view(now)));
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {
@@ -234,7 +233,9 @@ impl Driver {
                 break;
             }
         }
-        if self.session.has_transmit() && !self.streams.is_empty() {
+        // Where there is room the core has declined it, and will ask again by its timer: in the line it would wake itself for it for ever.
+        let full = !self.views.iter().any(|view| view.has_room);
+        if self.session.has_transmit() && !self.streams.is_empty() && (full || sent >= QUANTUM) {
             self.peer.wait_for_room(&self.mailbox, self.labels);
         }
         // Asked after having entered the line, or room that came meanwhile would go unnoticed.

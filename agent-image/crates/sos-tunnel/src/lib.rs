@@ -31,6 +31,7 @@ mod hooks;
 mod host;
 mod mailbox;
 mod pace;
+mod path;
 mod peer;
 mod pool;
 mod reader;
@@ -42,7 +43,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use config::{Labels, Limits, OpenRequest, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig};
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use sockopt::{PathInfo, path_info};
+pub use sockopt::{PathInfo, path_info, set_retransmit_max};
 pub use tunnel::{SessionHandle, Tunnel};
 
 /// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.

@@ -200,7 +200,9 @@ async fn run(
     established: Established,
     slot: Option<usize>,
 ) -> StreamEnd {
-    let stream = Arc::new(Stream::new(shared.name_stream(), label, established.rtt, Instant::now()));
+    let second = socket.as_fd().try_clone_to_owned().ok();
+    let (id, now) = (shared.name_stream(), Instant::now());
+    let stream = Arc::new(Stream::new(id, label, established.rtt, second, now));
     if peer.add_stream(Arc::clone(&stream), established.boot).is_err() {
         shared.counters.handshakes_failed.add(1);
         return StreamEnd::Io(io::Error::other(ExchangeError::OldBoot));

@@ -39,6 +39,32 @@ pub struct PathInfo {
     pub segments: u32,
     /// Segments sent again since the beginning.
     pub resent: u32,
+    /// Congestion window in bytes.
+    pub window: u64,
+    /// Slow start: that window doubles each round trip.
+    pub grows: bool,
+    /// Bytes in the socket that have not been sent once.
+    pub unsent: u32,
+    /// Segments sent and not acknowledged.
+    pub outstanding: u32,
+    /// Bytes acknowledged since the beginning.
+    pub acknowledged: u64,
+}
+
+/// TCP_RTO_MAX_MS (linux/tcp.h), since Linux 6.15.
+const TCP_RTO_MAX_MS: libc::c_int = 44;
+
+/// Bounds the pause between two attempts to send a segment again.
+///
+/// # Errors
+/// What the kernel says; older ones than Linux 6.15 do not know it.
+pub fn set_retransmit_max(socket: &impl AsFd, max: Duration) -> io::Result<()> {
+    let ms = libc::c_int::try_from(max.as_millis()).unwrap_or(libc::c_int::MAX);
+    let (value, len) = ((&raw const ms).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `value` points to `len` bytes.
+    let result = unsafe { libc::setsockopt(socket, libc::IPPROTO_TCP, TCP_RTO_MAX_MS, value, len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.6.
@@ -69,7 +95,22 @@ pub fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
     }
     let field = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
     let micros = |at: usize| Duration::from_micros(field(at).into());
-    Ok(PathInfo { rtt: micros(68), min_rtt: micros(148), segments: field(156), resent: field(100) })
+    let acknowledged = u64::from(field(120)) | u64::from(field(124)) << 32;
+    Ok(PathInfo {
+        rtt: micros(68),
+        min_rtt: micros(148),
+        segments: field(156),
+        resent: field(100),
+        window: u64::from(field(80)) * u64::from(field(16)),
+        grows: field(80) < field(72),
+        unsent: field(144),
+        outstanding: field(24),
+        acknowledged: if cfg!(target_endian = "little") {
+            acknowledged
+        } else {
+            acknowledged.rotate_left(32)
+        },
+    })
 }
 
 #[cfg(test)]
@@ -109,6 +150,8 @@ mod tests {
         near.read_exact(&mut [0]).await.unwrap();
         let after = path_info(&near).unwrap();
         assert_eq!((after.segments - before.segments, after.resent), (1, 0));
+        assert_eq!((after.acknowledged - before.acknowledged, after.outstanding, after.unsent), (1000, 0, 0));
+        assert!(after.window > 1000, "{after:?}");
         assert!(after.min_rtt > Duration::ZERO && after.min_rtt <= after.rtt * 2, "{after:?}");
     }
 }

@@ -3,13 +3,14 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::{Buf, Bytes, BytesMut};
-use sos_relay::StreamId;
+use sos_relay::{StreamId, StreamView};
 use sos_wire::frame::HEADER_LEN;
 use sos_wire::{Body, Decoder, Frame, SessionNumber, WireError};
 use thiserror::Error;
@@ -20,6 +21,7 @@ use tokio::time::MissedTickBehavior;
 
 use crate::config::Timing;
 use crate::lock;
+use crate::path::Path;
 use crate::reader::Reader;
 
 /// Bytes that may be queued on a stream before it counts as full: one block, and the next is put behind what is left of it, so that the
@@ -68,11 +70,14 @@ pub(crate) struct Stream {
     /// Milliseconds after `born` when something was last read.
     heard_ms: AtomicU64,
     born: Instant,
+    path: Mutex<Path>,
+    /// To ask the kernel about the path; gone once the stream is closed, or the socket would stay open.
+    socket: Mutex<Option<OwnedFd>>,
     closing: Notify,
 }
 
 impl Stream {
-    pub(crate) fn new(id: StreamId, label: u8, rtt: Duration, now: Instant) -> Self {
+    pub(crate) fn new(id: StreamId, label: u8, rtt: Duration, socket: Option<OwnedFd>, now: Instant) -> Self {
         Self {
             id,
             label,
@@ -81,6 +86,8 @@ impl Stream {
             rtt_us: AtomicU64::new(micros(rtt)),
             heard_ms: AtomicU64::new(0),
             born: now,
+            path: Mutex::new(Path::new(rtt, now)),
+            socket: Mutex::new(socket),
             closing: Notify::new(),
         }
     }
@@ -88,6 +95,25 @@ impl Stream {
     /// Bytes queued and not yet written.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Acquire)
+    }
+
+    /// The stream as the scheduler sees it.
+    pub(crate) fn view(&self, now: Instant) -> StreamView {
+        let mut path = lock(&self.path);
+        if let Some(socket) = &*lock(&self.socket) {
+            path.ask(socket, now);
+        }
+        let info = path.info();
+        let queued = self.queued();
+        StreamView {
+            id: self.id,
+            has_room: queued < ROOM,
+            queued: queued + info.unsent as usize,
+            rtt: info.rtt,
+            window: info.window,
+            grows: info.grows,
+            stalled: path.is_stalled(now),
+        }
     }
 
     pub(crate) fn has_room(&self) -> bool {
@@ -132,6 +158,7 @@ impl Stream {
         if let Some(waker) = waker {
             waker.wake();
         }
+        *lock(&self.socket) = None;
         self.closing.notify_one();
     }
 

@@ -1,29 +1,71 @@
 //! What a session sends next.
 
+use std::time::{Duration, Instant};
+
 use sos_wire::Body;
 
 use super::{Opening, Session, State};
-use crate::scheduler::{StreamId, StreamView};
+use crate::ASK_AGAIN;
+use crate::scheduler::{Demand, StreamId, StreamView, quickest};
 
 impl Session {
     /// Control first: it is small, and acknowledgements keep the other direction moving.
-    pub(super) fn transmit_running(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
+    pub(super) fn transmit_running(
+        &mut self,
+        now: Instant,
+        streams: &[StreamView],
+    ) -> Option<(StreamId, Body)> {
+        self.note_stalled(streams);
         let control = self.transmit_opened(streams).or_else(|| self.transmit_ack(streams));
         if control.is_some() {
             return control;
         }
         let Some(len) = self.sender.next_len() else {
-            if !streams.is_empty() {
+            if streams.iter().any(|s| s.has_room) {
                 self.sender.note_stall();
             }
-            return self.transmit_lone_open(streams);
+            return self.transmit_lone_open(streams).or_else(|| self.reinject(now, streams));
         };
-        let stream = self.scheduler.choose(streams, len)?;
+        let Some(stream) = self.choose(streams, len) else {
+            let declined = streams.iter().any(|s| s.has_room);
+            self.ask_at = self.ask_at.or(Some(now + ASK_AGAIN)).filter(|_| declined);
+            return None;
+        };
         // Open goes first on every stream, so that data never meets an agent that has not heard of the session (frame.md clause 7).
         if let Some(open) = self.open_for(stream) {
             return Some((stream, open));
         }
-        self.sender.next(stream).map(|body| (stream, body))
+        self.sender.next(stream, due(now, streams, stream, len)).map(|body| (stream, body))
+    }
+
+    fn choose(&mut self, streams: &[StreamView], len: usize) -> Option<StreamId> {
+        let demand = Demand { len, left: self.sender.left(), window: self.sender.window() };
+        self.scheduler.choose(streams, demand)
+    }
+
+    /// What a stream holds that has stalled while others move is sent again there, and it is asked again whether the peer has the session:
+    /// as if it had died, but it may come back.
+    fn note_stalled(&mut self, streams: &[StreamView]) {
+        let moving = streams.iter().any(|s| !s.stalled);
+        for view in streams {
+            let known = self.stalled.contains(&view.id);
+            if view.stalled && moving && !known {
+                self.stalled.insert(view.id);
+                self.handle_stream_lost(view.id);
+            } else if !view.stalled && known {
+                self.stalled.remove(&view.id);
+            }
+        }
+    }
+
+    fn reinject(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
+        let stream = quickest(streams)?;
+        let view = *streams.iter().find(|s| s.id == stream && !s.stalled)?;
+        // There Open would have to go first.
+        if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&stream)) {
+            return None;
+        }
+        self.sender.reinject(stream, |len| now + view.arrival(len), now).map(|body| (stream, body))
     }
 
     /// Open without data: the server may be the one to speak first.
@@ -32,7 +74,7 @@ impl Session {
         if !sent_on.is_empty() {
             return None;
         }
-        let stream = self.scheduler.choose(streams, 0)?;
+        let stream = self.choose(streams, 0)?;
         self.open_for(stream).map(|body| (stream, body))
     }
 
@@ -46,7 +88,7 @@ impl Session {
         if !matches!(self.opening, Opening::Announce) {
             return None;
         }
-        let stream = least_queued(streams)?;
+        let stream = quickest(streams)?;
         self.opening = Opening::Done;
         Some((stream, Body::Opened { credit: self.receiver.limit() }))
     }
@@ -55,18 +97,20 @@ impl Session {
         if !self.receiver.ack_is_due() {
             return None;
         }
-        let stream = least_queued(streams)?;
+        let stream = quickest(streams)?;
         Some((stream, self.receiver.next_ack()))
     }
 
     pub(super) fn transmit_reset(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
         let State::Resetting { reason, told, .. } = &mut self.state else { return None };
-        let stream = streams.iter().map(|s| s.id).find(|id| !told.contains(id))?;
+        let stream = streams.iter().filter(|s| s.has_room).map(|s| s.id).find(|id| !told.contains(id))?;
         told.insert(stream);
         Some((stream, Body::Reset { reason: *reason }))
     }
 }
 
-fn least_queued(streams: &[StreamView]) -> Option<StreamId> {
-    streams.iter().min_by_key(|s| s.queued).map(|s| s.id)
+/// When a block that is put on a stream now should have arrived.
+fn due(now: Instant, streams: &[StreamView], stream: StreamId, len: usize) -> Instant {
+    let view = streams.iter().find(|s| s.id == stream);
+    now + view.map_or(Duration::ZERO, |view| view.arrival(len))
 }

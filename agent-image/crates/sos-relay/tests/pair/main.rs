@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use sos_wire::EndReason;
-use world::{HostScript, Script, StreamScript, World};
+use world::{HostScript, MS, Script, StreamScript, World};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -111,6 +111,54 @@ proptest! {
         prop_assert!(world.closed(1).is_none() || world.saw_reset(1));
         prop_assert!(world.elapsed() < Duration::from_secs(25));
     }
+}
+
+/// A path of a long transfer: delay each way and bytes per millisecond.
+fn lasting() -> impl Strategy<Value = StreamScript> {
+    (1u64..200, 500usize..50_000).prop_map(|(delay_ms, rate)| path(delay_ms, rate, None))
+}
+
+/// How long a download over these streams takes, with `memory` bytes for the session at each end.
+fn taken(bytes: usize, streams: &[StreamScript], memory: usize) -> Duration {
+    let hosts = [fast_host(bytes), fast_host(0)];
+    let script = Script { hosts, streams: streams.to_vec(), connect_ms: 1, block: 0, budget: 1 << 30 };
+    let mut world = World::with_memory(script, memory);
+    assert!(world.run(LIMIT), "{}", world.describe());
+    assert_eq!(world.received(1), bytes);
+    world.elapsed()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases / 8, ..ProptestConfig::default() })]
+
+    #[test]
+    fn two_paths_are_never_slower_than_the_better_one(
+        (a, b) in (lasting(), lasting()), bytes in 100_000usize..8_000_000, memory in prop_oneof![Just(512usize << 10), Just(2 << 20), Just(32 << 20)]
+    ) {
+        let alone = [&a, &b].map(|s| taken(bytes, std::slice::from_ref(s), memory));
+        let (better, both) = (alone[0].min(alone[1]), taken(bytes, &[a.clone(), b.clone()], memory));
+        // Opening takes one round trip on each path, and the last acknowledgements go by either.
+        let opening = MS * u32::try_from(2 * (a.delay_ms + b.delay_ms)).unwrap();
+        prop_assert!(both <= better * 105 / 100 + opening, "{both:?} with both, {better:?} with the better");
+    }
+
+    #[test]
+    fn two_paths_carry_the_sum_when_memory_allows((a, b) in (lasting(), lasting())) {
+        let bytes = 4000 * (a.rate + b.rate).min(5_000);
+        let both = taken(bytes, &[a.clone(), b.clone()], 64 << 20);
+        let sum = Duration::from_millis((bytes / (a.rate + b.rate)) as u64);
+        let ramp = MS * u32::try_from(12 * a.delay_ms.max(b.delay_ms)).unwrap();
+        prop_assert!(both <= sum * 115 / 100 + ramp, "{both:?} with both, {sum:?} at the sum of their rates");
+    }
+}
+
+#[test]
+fn a_path_that_turns_black_costs_its_stall_and_no_more() {
+    // The death is told after 60 s, far beyond the end: what was on the dead path goes by the other as soon as it stalls.
+    let black = StreamScript { notice_ms: [60_000, 60_000], ..path(30, 10_000, Some(500)) };
+    let streams = [black, path(30, 10_000, None)];
+    let (alone, both) = (taken(10_000_000, &streams[1..], 32 << 20), taken(10_000_000, &streams, 32 << 20));
+    assert!(both < alone + 500 * MS, "{both:?} with a path that turns black, {alone:?} without it");
 }
 
 fn fast_host(bytes: usize) -> HostScript {

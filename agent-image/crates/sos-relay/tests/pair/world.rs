@@ -16,6 +16,8 @@ use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
 pub(crate) const MS: Duration = Duration::from_millis(1);
 /// Room of a stream's queue, as in the real driver.
 const STREAM_ROOM: usize = 128 << 10;
+/// More than memory and blocks of any script allow.
+const MAX_FRAMES_AT_ONCE: usize = 100_000;
 const NUMBER: SessionNumber = SessionNumber(1);
 
 /// One host: what it sends, and how it reads.
@@ -203,12 +205,13 @@ impl World {
     }
 
     fn config(&self) -> SessionConfig {
+        let longest = self.streams.iter().map(|s| s.script.delay_ms).max().unwrap();
         SessionConfig {
             number: NUMBER,
             block: self.script.block,
             max_memory: self.max_memory,
             stream_wait: 10_000 * MS,
-            rtt: 50 * MS,
+            rtt: MS * 2 * u32::try_from(longest).unwrap(),
         }
     }
 
@@ -390,7 +393,10 @@ impl World {
         }
         let Some(mut session) = self.ends[end].session.take() else { return };
         self.hand_in(end, &mut session);
+        let mut frames = 0;
         while let Some(transmit) = session.poll_transmit(self.now, &self.views(end)) {
+            frames += 1;
+            assert!(frames < MAX_FRAMES_AT_ONCE, "it comes to rest: {:?}", transmit.frame);
             session.assert_invariants();
             self.push(usize::try_from(transmit.stream.0).unwrap(), end, transmit.frame);
             self.hand_in(end, &mut session);
@@ -451,9 +457,18 @@ impl World {
     }
 
     fn views(&self, end: usize) -> Vec<StreamView> {
-        let room = self.streams.iter().enumerate().filter(|(_, s)| s.known[end]);
-        let room = room.map(|(i, s)| StreamView { id: StreamId(i as u64), queued: s.directions[end].queued });
-        room.filter(|view| view.queued < STREAM_ROOM).collect()
+        let known = self.streams.iter().enumerate().filter(|(_, s)| s.known[end]);
+        known.map(|(i, s)| self.view(StreamId(i as u64), s, end)).collect()
+    }
+
+    /// What a transport would tell: nothing is acknowledged any more once the stream is dead.
+    fn view(&self, id: StreamId, stream: &Stream, end: usize) -> StreamView {
+        let (queued, script) = (stream.directions[end].queued, &stream.script);
+        let rtt = MS * 2 * u32::try_from(script.delay_ms).unwrap();
+        let died = script.dies_ms.map(|ms| self.start + MS * u32::try_from(ms).unwrap());
+        let stalled = died.is_some_and(|died| self.now >= died + 2 * rtt + 300 * MS);
+        let window = script.rate as u64 * 2 * script.delay_ms;
+        StreamView { id, has_room: queued < STREAM_ROOM, queued, rtt, window, grows: false, stalled }
     }
 
     /// Where it stands, for the message of a failed test.
