@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from sos_testbed.declare import load
 from sos_testbed.demo import BENCH_SCENARIOS, SCENARIOS, Row, bars, table, write
 from sos_testbed.measure import WireLimit, formula_mbps, same_bytes, sha256
 from sos_testbed.model import Shape
@@ -51,10 +52,19 @@ def test_wire_limit_is_the_lower_of_arithmetic_and_measurement() -> None:
 
 
 def test_scenarios_are_the_issues_three_and_more() -> None:
-    assert [(scenario.rtt_us, scenario.loss) for scenario in SCENARIOS] == [(59_000, 0.0), (164_000, 0.0), (20_000, 0.01)]
-    assert BENCH_SCENARIOS[:3] == SCENARIOS
+    one = [(59_000, 0.0, 1), (164_000, 0.0, 1), (20_000, 0.01, 1)]
+    assert [(scenario.rtt_us, scenario.loss, scenario.paths) for scenario in SCENARIOS] == [*one, (59_000, 0.0, 2), (164_000, 0.0, 2)]
+    assert BENCH_SCENARIOS[: len(SCENARIOS)] == SCENARIOS
     for scenario in BENCH_SCENARIOS:
         assert all(wire.shape is not None for wire in scenario.options(500_000_000).build().shaped())
+
+
+def test_two_paths_share_the_rate_and_count_together() -> None:
+    options = SCENARIOS[-1].options(500_000_000)
+    rates = [wire.shape.rate_bps for wire in options.build().shaped() if wire.shape is not None]
+    (service,) = [loaded.obj for loaded in load(options.examples) if loaded.obj["kind"] == "SosService"]
+    assert (rates, service["spec"]["paths"]) == ([250_000_000] * 2, {"mode": "Disjoint", "max": 2})
+    assert WireLimit(formula_mbps=235, tcp_mbps=200, udp_mbps=210).of(2).mbps == 420
 
 
 def test_bytes_are_compared_as_a_whole_or_as_a_beginning(tmp_path: Path) -> None:

@@ -52,12 +52,12 @@ class Documents:
 
 
 def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
-    """Read custom resources; `services=False` leaves the SosServices out. LabError in one line naming the file."""
+    """Read custom resources, of two with the same name the later; `services=False` leaves the SosServices out. LabError in one line naming the file."""
     try:
         objects = load_files(paths)
     except LoadError as error:
         raise LabError(str(error)) from None
-    return tuple(loaded for loaded in objects if services or loaded.obj.get("kind") != SERVICE_KIND)
+    return merge((), (loaded for loaded in objects if services or loaded.obj.get("kind") != SERVICE_KIND))
 
 
 def merge(objects: Iterable[Loaded], changed: Iterable[Loaded]) -> tuple[Loaded, ...]:

@@ -1,4 +1,4 @@
-"""`make demo`: plain TCP and SOS over three long paths, measured in one run, as a table, bars, a chart and JSON.
+"""`make demo`: plain TCP and SOS over long paths, one and two at once, measured in one run, as a table, bars, a chart and JSON.
 `make bench` is the same over more paths.
 
 Both transfers are the same curl asking the same nginx for the same file; port 80 is covered by the service of
@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from sos_testbed import lab as labs
 from sos_testbed import measure
-from sos_testbed.lab import Lab, Options
+from sos_testbed.lab import BOTH_PATHS, Lab, Options
 from sos_testbed.measure import Request, Transfer, WireLimit
 from sos_testbed.model import LabError, Shape
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
-TRANSFER_S = 13.0  # three scenarios, with building and probing, stay under three minutes
+TRANSFER_S = 13.0  # five scenarios, with building and probing, stay under five minutes
 TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
 HONEST_SHARE = 0.9  # a wire that carries less than this of its arithmetic is limited by this machine's processors
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
@@ -29,23 +29,27 @@ SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One path to measure."""
+    """What to measure: one path, or both at once with half of the rate each, since one machine carries them."""
 
     name: str
     rtt_us: int
     loss: float = 0.0
     queue_bytes: int | None = None
+    paths: int = 1
 
     def options(self, rate_bps: int) -> Options:
-        """A lab with this on both paths."""
-        path = PathOptions(rate_bps=rate_bps, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
-        return Options(topology="figure8", path1=path, path2=path)
+        """A lab with this on both paths, for a service that uses as many of them."""
+        path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
+        options = Options(topology="figure8", path1=path, path2=path)
+        return options if self.paths == 1 else replace(options, examples=(*options.examples, BOTH_PATHS))
 
 
 SCENARIOS = (
     Scenario(name="59 ms", rtt_us=59_000),  # the paper's two paths
     Scenario(name="164 ms", rtt_us=164_000),
     Scenario(name="20 ms, 1 % loss", rtt_us=20_000, loss=0.01),  # thesis table 19
+    Scenario(name="both paths, 59 ms", rtt_us=59_000, paths=2),
+    Scenario(name="both paths, 164 ms", rtt_us=164_000, paths=2),
 )
 BENCH_SCENARIOS = (
     *SCENARIOS,
@@ -58,7 +62,7 @@ BENCH_SCENARIOS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the result; out/demo.json is a list of these."""
+    """One line of the result; out/demo.json is a list of these. Rates of links and wires are those of all paths used together."""
 
     scenario: str
     rtt_ms: float
@@ -113,7 +117,7 @@ def _scenario(scenario: Scenario, rate_bps: int, say: Say) -> Row | None:
         raise LabError("the first wire has no shape")
     built = labs.up(options)
     try:
-        limit = measure.wire_limit(built, shape)
+        limit = measure.wire_limit(built, shape).of(scenario.paths)
         say(f"  wire    {limit.mbps:6.0f} Mbit/s (arithmetic {limit.formula_mbps:.0f}, TCP {limit.tcp_mbps:.0f}, UDP {limit.udp_mbps:.0f})")
         if limit.mbps < HONEST_SHARE * limit.formula_mbps:
             return None
@@ -134,7 +138,7 @@ def _compare(built: Lab, scenario: Scenario, shape: Shape, limit: WireLimit, say
     return Row(
         scenario=scenario.name,
         rtt_ms=shape.rtt_us / 1000,
-        link_mbps=shape.rate_bps / 1e6,
+        link_mbps=shape.rate_bps * scenario.paths / 1e6,
         wire_limit_mbps=round(limit.mbps, 1),
         plain_mbps=round(plain.mbps, 1),
         sos_mbps=round(sos.mbps, 1),

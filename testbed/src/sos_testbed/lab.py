@@ -31,6 +31,8 @@ PAYLOAD_BYTES = 100_000_000
 _POLL_S = 0.2
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
 _REPOSITORY = Path(__file__).resolve().parents[3]
+EXAMPLE = _REPOSITORY / "examples" / "01-two-sites"
+BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both of its paths
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,7 @@ class Options:
     topology: str = "figure8"
     path1: PathOptions | None = None
     path2: PathOptions | None = None
-    examples: tuple[Path, ...] = (_REPOSITORY / "examples" / "01-two-sites",)
+    examples: tuple[Path, ...] = (EXAMPLE,)
     services: bool = True
     name: str | None = None
 

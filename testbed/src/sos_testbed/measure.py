@@ -76,6 +76,10 @@ class WireLimit:
         """The lower of arithmetic and the better measurement."""
         return min(self.formula_mbps, max(self.tcp_mbps, self.udp_mbps))
 
+    def of(self, paths: int) -> WireLimit:
+        """The sum over so many wires like this one."""
+        return WireLimit(formula_mbps=self.formula_mbps * paths, tcp_mbps=self.tcp_mbps * paths, udp_mbps=self.udp_mbps * paths)
+
 
 def formula_mbps(shape: Shape) -> float:
     """Rate x 1448/1538 x (1 - loss), in Mbit/s."""

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sos_compile.world import Loaded
 from sos_testbed import lab as labs
-from sos_testbed import northbound
+from sos_testbed import faults, northbound
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
 from sos_testbed.lab import Lab, Options
@@ -75,6 +77,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def mend(net: Lab) -> None:
     for name in net.dead():
         net.start(name)
+    for wire in net.topology.shaped():
+        faults.link(net, wire.name, up=True, silent=True)
     for wire in net.topology.wires:
         for end in (wire.a, wire.b):
             subprocess.run(("ip", "-n", net.plan.netns(end.switch), "link", "set", end.port, "up"), check=True)
@@ -116,6 +120,15 @@ def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) 
             return value
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
         time.sleep(0.1)
+
+
+def with_service(objects: tuple[Loaded, ...], **spec: Any) -> tuple[Loaded, ...]:
+    """The objects with these fields of the SosService's spec changed."""
+
+    def changed(loaded: Loaded) -> Loaded:
+        return replace(loaded, obj={**loaded.obj, "spec": {**loaded.obj["spec"], **spec}})
+
+    return tuple(changed(loaded) if loaded.obj["kind"] == "SosService" else loaded for loaded in objects)
 
 
 def sessions(net: Lab) -> int:

@@ -38,15 +38,17 @@ def send(connection: socket.socket, total: int, rate: int) -> dict:
 
 
 def receive(connection: socket.socket) -> dict:
-    """Read to the end; returns how many bytes, how many of them wrong, and how it ended."""
-    got, digest = 0, hashlib.sha256()
+    """Read to the end; returns how many bytes, their digest, how it ended, and the longest pause between two of them."""
+    got, digest, pause, last = 0, hashlib.sha256(), 0.0, 0.0
     while True:
         try:
-            data = connection.recv(1 << 20)
+            data, end = connection.recv(1 << 20), "eof"
         except OSError as error:
-            return {"bytes": got, "end": name(error), "sha256": digest.hexdigest()}
+            data, end = b"", name(error)
+        now = time.monotonic()
         if not data:
-            return {"bytes": got, "end": "eof", "sha256": digest.hexdigest()}
+            return {"bytes": got, "end": end, "sha256": digest.hexdigest(), "pause_s": round(pause, 3)}
+        pause, last = max(pause, now - last if last else 0.0), now
         got += len(data)
         digest.update(data)
 
