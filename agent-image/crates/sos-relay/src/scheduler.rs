@@ -28,6 +28,8 @@ pub struct StreamView {
     pub grows: bool,
     /// Nothing of what is under way has been acknowledged for much longer than it should have been.
     pub stalled: bool,
+    /// Another stream over the same path has stalled, and nothing has been acknowledged on this one lately either.
+    pub doubtful: bool,
 }
 
 impl StreamView {
@@ -125,10 +127,11 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// The streams that are not stalled; all, if all are.
+/// The streams that are neither stalled nor doubtful; without any, the doubtful ones; all, if all are stalled.
 fn usable(streams: &[StreamView]) -> Vec<&StreamView> {
-    let moving: Vec<_> = streams.iter().filter(|s| !s.stalled).collect();
-    if moving.is_empty() { streams.iter().collect() } else { moving }
+    let doubt = |s: &StreamView| u8::from(s.stalled) * 2 + u8::from(s.doubtful && !s.stalled);
+    let least = streams.iter().map(doubt).min();
+    streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
 
 /// Whether a frame had better wait for a stream without room than go by `here`, the best of those with room.
@@ -159,7 +162,16 @@ mod tests {
     fn view(id: u64, rtt_ms: u64, queued: usize) -> StreamView {
         let rtt = Duration::from_millis(rtt_ms);
         let window = 10_000 * rtt_ms;
-        StreamView { id: StreamId(id), has_room: true, queued, rtt, window, grows: false, stalled: false }
+        StreamView {
+            id: StreamId(id),
+            has_room: true,
+            queued,
+            rtt,
+            window,
+            grows: false,
+            stalled: false,
+            doubtful: false,
+        }
     }
 
     fn full(view: StreamView) -> StreamView {
@@ -200,6 +212,9 @@ mod tests {
         assert_eq!(scheduler.choose(&[good, bad], BULK), Some(StreamId(0)));
         assert_eq!(scheduler.choose(&[full(good), bad], BULK), None);
         assert_eq!(scheduler.choose(&[stalled(full(good)), bad], BULK), Some(StreamId(1)));
+        let doubtful = StreamView { doubtful: true, ..view(2, 10, 0) };
+        assert_eq!(scheduler.choose(&[good, doubtful, bad], BULK), Some(StreamId(0)));
+        assert_eq!(scheduler.choose(&[doubtful, bad], BULK), Some(StreamId(2)));
         assert_eq!((quickest(&[good, bad]), quickest(&[bad])), (Some(StreamId(0)), Some(StreamId(1))));
     }
 

@@ -16,13 +16,21 @@ const STALL: Duration = Duration::from_millis(300);
 pub(crate) struct Path {
     info: PathInfo,
     asked: Option<Instant>,
+    /// When something was acknowledged last, or nothing was under way.
     moved: Instant,
+    /// When something was acknowledged last.
+    proved: Instant,
 }
 
 impl Path {
     /// A path of which its round trip is known.
     pub(crate) fn new(rtt: Duration, now: Instant) -> Self {
-        Self { info: PathInfo { rtt, grows: true, ..PathInfo::default() }, asked: None, moved: now }
+        Self {
+            info: PathInfo { rtt, grows: true, ..PathInfo::default() },
+            asked: None,
+            moved: now,
+            proved: now,
+        }
     }
 
     /// Asks again if it is time to. What the kernel does not tell stays as it was.
@@ -34,6 +42,9 @@ impl Path {
     }
 
     fn note(&mut self, info: PathInfo, now: Instant) {
+        if info.acknowledged != self.info.acknowledged {
+            self.proved = now;
+        }
         // Whatever was sent first after a pause counts from when it is seen.
         if info.acknowledged != self.info.acknowledged || info.outstanding == 0 || self.info.outstanding == 0
         {
@@ -49,8 +60,16 @@ impl Path {
 
     /// Nothing has been acknowledged for far too long.
     pub(crate) fn is_stalled(&self, now: Instant) -> bool {
-        let silent = now.saturating_duration_since(self.moved);
-        self.info.outstanding > 0 && silent >= self.info.rtt * 2 + STALL
+        self.info.outstanding > 0 && now.saturating_duration_since(self.moved) >= self.patience()
+    }
+
+    /// Nothing shows that it works: if another stream over it has stalled, this one may as well.
+    pub(crate) fn is_unproved(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.proved) >= self.patience()
+    }
+
+    fn patience(&self) -> Duration {
+        self.info.rtt * 2 + STALL
     }
 }
 
@@ -75,5 +94,9 @@ mod tests {
         assert!(path.is_stalled(at(10_400)), "looking at it changes nothing");
         path.note(info(1, 3), at(10_500));
         assert!(!path.is_stalled(at(10_899)) && path.is_stalled(at(10_900)));
+        assert!(
+            !path.is_unproved(at(10_899)) && path.is_unproved(at(10_900)),
+            "whether or not something is under way"
+        );
     }
 }

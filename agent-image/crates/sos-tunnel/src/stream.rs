@@ -97,7 +97,7 @@ impl Stream {
         self.queued.load(Ordering::Acquire)
     }
 
-    /// The stream as the scheduler sees it.
+    /// The stream as the scheduler sees it; doubtful as far as it can tell for itself.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
         if let Some(socket) = &*lock(&self.socket) {
@@ -113,6 +113,7 @@ impl Stream {
             window: info.window,
             grows: info.grows,
             stalled: path.is_stalled(now),
+            doubtful: path.is_unproved(now),
         }
     }
 

@@ -468,7 +468,16 @@ impl World {
         let died = script.dies_ms.map(|ms| self.start + MS * u32::try_from(ms).unwrap());
         let stalled = died.is_some_and(|died| self.now >= died + 2 * rtt + 300 * MS);
         let window = script.rate as u64 * 2 * script.delay_ms;
-        StreamView { id, has_room: queued < STREAM_ROOM, queued, rtt, window, grows: false, stalled }
+        StreamView {
+            id,
+            has_room: queued < STREAM_ROOM,
+            queued,
+            rtt,
+            window,
+            grows: false,
+            stalled,
+            doubtful: false,
+        }
     }
 
     /// Where it stands, for the message of a failed test.
