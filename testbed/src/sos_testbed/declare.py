@@ -52,7 +52,10 @@ class Documents:
 
 
 def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
-    """Read custom resources, of two with the same name the later; `services=False` leaves the SosServices out. LabError in one line naming the file."""
+    """Read custom resources, of two with the same name the later; `services=False` leaves the SosServices out.
+
+    LabError in one line naming the file.
+    """
     try:
         objects = load_files(paths)
     except LoadError as error:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 from sos_compile.world import Loaded
-from sos_testbed import lab as labs
 from sos_testbed import faults, northbound
+from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
 from sos_testbed.lab import Lab, Options

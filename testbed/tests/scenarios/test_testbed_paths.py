@@ -107,8 +107,9 @@ def test_fault_under_a_transfer(net: Lab, mode: str, name: str) -> None:
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
     stood = set(streams(net, 0))
     fault.strike(net, before[0])
+    other = [core for core in CORES if core != before[0]]
     if fault.moves:
-        eventually("the label leads over the other core", lambda: carrying(net) == [core for core in CORES if core != before[0]], within_s=10)
+        eventually("the label leads over the other core", lambda: carrying(net) == other, within_s=10)
     got, sent = outcome(client, END_S), outcome(server, END_S)
     print(f"{name}, {mode}: bytes again after {got['pause_s']:.2f} s")
     assert (got["bytes"], got["end"], got["sha256"]) == (SIZE, "eof", expected())

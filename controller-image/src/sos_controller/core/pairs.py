@@ -23,7 +23,7 @@ PairKey = tuple[AgentId, AgentId]
 
 
 class Pair(NamedTuple):
-    """Two agents and the path of each label, from the lower to the higher. Label 0 has the cheapest; where there are fewer paths, labels share."""
+    """Two agents and the path of each label, from the lower to the higher. Label 0 has the cheapest; short of paths, labels share."""
 
     low: AgentId
     high: AgentId
@@ -107,7 +107,7 @@ def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before
 
 
 def assign(found: tuple[Path, ...], labels: int, before: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The path of each label: label 0 the cheapest, the others the one they had where it still exists, so that only what failed is moved."""
+    """The path of each label: label 0 the cheapest, the others the one they had if it still exists, so that only what failed is moved."""
     given: dict[int, Path] = {0: found[0]}
     for label, path in enumerate(before[:labels]):
         if label not in given and path in found and path not in given.values():
