@@ -94,7 +94,7 @@ impl Driver {
                 self.session.handle_connected();
             }
             6 => self.deliver(usize::from(argument) * 1_031 + 1),
-            7 => self.transmit(),
+            7 => self.transmit(argument),
             8 => {
                 self.now += Duration::from_millis(u64::from(argument) * 40);
                 if self.session.poll_timeout().is_some_and(|due| due <= self.now) {
@@ -134,13 +134,24 @@ impl Driver {
         }
     }
 
-    fn transmit(&mut self) {
-        let views: Vec<_> = self.streams.values().map(|id| StreamView { id: *id, queued: 0 }).collect();
+    /// `states` says of each slot whether its stream has room (high bits) and has stalled (low bits); paths differ by slot.
+    fn transmit(&mut self, states: u8) {
+        let view = |(slot, id): (&u8, &StreamId)| StreamView {
+            id: *id,
+            has_room: states >> (4 + slot) & 1 == 0,
+            queued: usize::from(*slot) << 14,
+            rtt: Duration::from_millis(10 << slot),
+            window: u64::from(*slot) * 100_000,
+            grows: slot % 2 == 0,
+            stalled: states >> slot & 1 == 1,
+            doubtful: states & 7 == *slot,
+        };
+        let views: Vec<_> = self.streams.iter().map(view).collect();
         for _ in 0..FRAMES_PER_TURN {
             let Some(transmit) = self.session.poll_transmit(self.now, &views) else { break };
             assert!(
-                self.streams.values().any(|id| *id == transmit.stream),
-                "only on a stream that was offered"
+                views.iter().any(|view| view.id == transmit.stream && view.has_room),
+                "only on a stream that was offered and has room"
             );
         }
     }
