@@ -36,8 +36,9 @@ def path_entries(net: Lab, switch: str) -> list[FlowEntry]:
 
 
 def carrying(net: Lab) -> list[str]:
-    """The core switches that paths lead over."""
-    return [core for core in CORES if path_entries(net, core)]
+    """The core switches that paths lead over, without those that do not run."""
+    dead = net.dead()
+    return [core for core in CORES if f"{core}-ovs" not in dead and path_entries(net, core)]
 
 
 def streams(net: Lab, label: int) -> list[str]:

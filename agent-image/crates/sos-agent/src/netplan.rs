@@ -177,6 +177,8 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         wished("tcp_wmem", format!("4096 65536 {MAX_SOCKET_BUFFER}")),
         wished("tcp_slow_start_after_idle", "0".to_owned()),
         wished("tcp_mtu_probing", "1".to_owned()),
+        // A path may be black for the seconds it takes to be moved: only after that is it small packets that it wants.
+        wished("tcp_retries1", "6".to_owned()),
         wished("tcp_max_syn_backlog", "8192".to_owned()),
         // A client that uses its port again must not fail at our far leg, which still keeps the same port (RFC 6191).
         wished("tcp_tw_reuse", "1".to_owned()),
