@@ -21,7 +21,7 @@ from sos_testbed.flows import FlowEntry, parse_flows
 from sos_testbed.lab import Lab
 
 COVERED_PORT = "5003"
-SIZE, RATE = 48_000_000, 4_000_000  # twelve seconds
+SIZE, RATE = 28_000_000, 4_000_000  # seven seconds: longer than any of these faults may be felt
 ANNOUNCED_S, SILENT_S = 1.0, 5.0  # until bytes arrive again, for faults that somebody tells of and for those that nobody does
 END_S = 60.0
 FIRST_STREAM_PORT = 10_000
