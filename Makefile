@@ -21,7 +21,7 @@ setup:
 setup-test:
 	@scripts/setup.sh --if-needed test
 
-demo: setup ## measure plain TCP and SOS on three long paths: table, bars, out/demo.png, out/demo.json (root)
+demo: setup ## measure plain TCP and SOS on long paths, one and two at once: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
 test: setup-test ## every test suite; the last line is `N passed, N failed` (root)
