@@ -45,7 +45,7 @@ class Row:
 def rows(peer: bool, seconds: float) -> list[Row]:
     """What is measured. Closed loops find the most a CPU second carries, 1,000 SYNs a second the latency when there is room."""
     length = ("--duration", str(seconds))
-    closed, open_loop = ("--outstanding", "32", *length), ("--rate", "1000", *length)
+    closed, open_loop = ("--outstanding", "128", *length), ("--rate", "1000", *length)
     learning = ("--switches", "4")
     found = [
         Row("sos", "sos, set-up only", (*closed, "--settle", "4")),
