@@ -25,6 +25,8 @@ MAX_PENDING = 16_384
 class State(Enum):
     """Where a session is in its life."""
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, in Python, at each step
+
     OBSERVED = "Observed"
     PREPARING = "Preparing"
     ACTIVE = "Active"
@@ -35,6 +37,8 @@ class State(Enum):
 
 class Trigger(Enum):
     """What moves it on."""
+
+    __hash__ = object.__hash__
 
     ORDERED = auto()
     COMPLETE = auto()
