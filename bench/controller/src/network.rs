@@ -162,7 +162,7 @@ impl Network {
 
     fn add_port(&mut self, switch: usize, first: u32) -> Place {
         let ports = &mut self.switches[switch].ports;
-        let port = ports.iter().copied().filter(|p| *p >= first).max().map_or(first, |p| p + 1);
+        let port = (first..).find(|p| !ports.contains(p)).expect("fewer than 2^32 ports");
         ports.push(port);
         Place { switch, port }
     }

@@ -296,7 +296,7 @@ mod tests {
             assert_eq!((entry, out[at + 11] == 1), (at + length, at + length < out.len()));
             (at, parts) = (at + length, parts + 1);
         }
-        assert_eq!((entries, parts), (2000, 5));
+        assert_eq!((entries, parts), (2000, 4));
     }
 
     #[test]

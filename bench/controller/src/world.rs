@@ -295,3 +295,6 @@ impl World {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
