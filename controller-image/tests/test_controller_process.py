@@ -76,6 +76,7 @@ def test_unclaimed_datapaths_are_listed_and_sent_nothing(process: Process) -> No
     except TimeoutError:
         assert kinds <= {2, 9}, "an echo or the switch configuration at most"
     sock.close()
+    wait("the stranger's end", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == [])
 
 
 def test_events_are_streamed(process: Process) -> None:
