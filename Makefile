@@ -2,15 +2,15 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e check lint fmt fuzz bench lab clean setup setup-test
+.PHONY: help demo test e2e check lint fmt fuzz bench bench-controller lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
-cargo_folders := agent-image testbed/linkemu
-python_folders := compile operator controller-image testbed e2e
+cargo_folders := agent-image testbed/linkemu bench/controller
+python_folders := compile operator controller-image testbed e2e bench
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -30,8 +30,12 @@ test: setup-test ## every test suite; the last line is `N passed, N failed` (roo
 e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
 	@$(python) -m pytest e2e
 
-bench: setup ## more paths than the demo, both directions, 1 Gbit/s, into out/bench (root)
+bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch, into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
+
+bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
+	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
+	@$(python) bench/controller/run.py --out out/bench $(if $(PEER),--peer '$(PEER)')
 
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up

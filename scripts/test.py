@@ -131,6 +131,7 @@ def main() -> int:
         pytest_suite("operator"),
         pytest_suite("controller-image"),
         cargo_suite("agent-image", "agent-image"),
+        cargo_suite("ofbench", "bench/controller"),
         pytest_suite("compile"),
     ]
     measuring = [cargo_suite("linkemu", "testbed/linkemu"), pytest_suite("testbed")]

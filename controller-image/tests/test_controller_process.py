@@ -76,6 +76,7 @@ def test_unclaimed_datapaths_are_listed_and_sent_nothing(process: Process) -> No
     except TimeoutError:
         assert kinds <= {2, 9}, "an echo or the switch configuration at most"
     sock.close()
+    wait("the stranger's end", lambda: json.loads(process.ask("/v1/status")[1])["unclaimed"] == [])
 
 
 def test_events_are_streamed(process: Process) -> None:
@@ -93,9 +94,9 @@ def test_events_are_streamed(process: Process) -> None:
 
 def test_tokens_and_keys_are_read_again(process: Process) -> None:
     body = json.dumps(document(2)).encode()
-    assert process.ask("/v1/config", "PUT", body, "another-token")[0] == 401
-    (process.folder / "token").write_text("another-token\n")
-    wait("the new token", lambda: process.ask("/v1/config", "PUT", body, "another-token")[0] == 200)
+    assert process.ask("/v1/config", "PUT", body, "a-later-token")[0] == 401
+    (process.folder / "token").write_text("a-later-token\n")
+    wait("the new token", lambda: process.ask("/v1/config", "PUT", body, "a-later-token")[0] == 200)
     assert process.ask("/v1/config", "PUT", body, TOKEN)[0] == 401
     (process.folder / "keys" / "site-2-1").write_text("nonsense")
     wait("the complaint", lambda: [line for line in process.log() if "keeping the last good" in line["message"]])
@@ -105,7 +106,7 @@ def test_tokens_and_keys_are_read_again(process: Process) -> None:
 
 def test_logs_hold_no_secrets_and_no_bugs(process: Process) -> None:
     text = (process.folder / "log").read_text()
-    assert TOKEN not in text and SITE_KEYS[1].hex() not in text and "another-token" not in text
+    assert TOKEN not in text and SITE_KEYS[1].hex() not in text and "a-later-token" not in text
     assert not [line for line in process.log() if "exception" in line or "bug:" in line["message"]]
     assert "Traceback" not in text
 

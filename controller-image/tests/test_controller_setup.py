@@ -49,7 +49,7 @@ def test_what_agents_send_to_hosts_is_forwarded_plainly_and_unchanged(world: Wor
     assert world.network.walk(AT_FAR, from_far) == [(Location(E2, PORT_NORMAL), from_far)]
 
 
-def test_far_entry_is_acknowledged_before_the_near_one_is_sent_and_that_before_the_syn() -> None:
+def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn() -> None:
     world = World()
     world.converge()
     order_of: list[str] = []
@@ -69,13 +69,14 @@ def test_far_entry_is_acknowledged_before_the_near_one_is_sent_and_that_before_t
     world.network.apply, world._packet_out = note_apply, note_packet  # type: ignore[method-assign]
     world.mute.add(E2)
     world.syn(40000)
-    assert order_of == ["add far barrier=True"]
+    assert order_of == ["add far barrier=True", "add near barrier=True"]
     world.mute.clear()
     world.tick(1.2)
-    assert order_of == ["add far barrier=True", "syn"]
+    assert order_of == ["add far barrier=True", "add near barrier=True", "syn"]
     assert len(released(world)) == 1, "without the far barrier the SYN goes plain after a second"
+    assert not {Kind.REDIRECT} & (kinds(world, E1) | kinds(world, E2)), "and its entries are gone"
     world.syn(40001)
-    assert order_of[2:] == ["add far barrier=True", "add near barrier=True", "syn"]
+    assert order_of[3:] == ["add far barrier=True", "add near barrier=True", "syn"]
 
 
 def test_retransmitted_syns_are_held_while_preparing_and_not_doubled(world: World) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import heapq
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sos_controller import ofp
 from sos_controller.config import ConfigError, follows, parse
@@ -44,7 +45,19 @@ MAX_CONNECTIONS = 4_096 + MAX_STRANGERS
 GC_THRESHOLDS = (50_000, 20, 50)
 """Sessions make no cycles, so the collector is asked to look for some far less often than every 700 objects."""
 
+LATE_GAP_S = 0.001
+"""Packets that wait are looked at this often at most; each leaves less than that after its time."""
+
 Listener = Callable[[Notice], None]
+
+
+class Late(NamedTuple):
+    """A packet-out that is not to be sent yet. As many wait at a time as sessions begin in that while."""
+
+    due: float
+    number: int
+    connection: SwitchConnection
+    command: PacketOut
 
 
 class Controller:
@@ -58,6 +71,9 @@ class Controller:
         self._connections: dict[DatapathId, SwitchConnection] = {}
         self._dirty: set[SwitchConnection] = set()
         self._strangers: dict[SwitchConnection, None] = {}
+        self._late: list[Late] = []
+        self._late_number = 0
+        self._late_timer: Any = None
         self._open = 0
         self._keys: dict[int, dict[int, bytes]] | None = None
 
@@ -180,8 +196,7 @@ class Controller:
         if connection is None:
             return
         if isinstance(command, PacketOut) and command.after_s:
-            # as many at a time as sessions begin in that while
-            eventlet.spawn_after(command.after_s, self._send_late, connection, command)
+            self._delay(connection, command)
             return
         if isinstance(command, PacketOut):
             connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
@@ -193,10 +208,29 @@ class Controller:
             connection.read_entries(command.cookie, command.mask)
         self._dirty.add(connection)
 
-    def _send_late(self, connection: SwitchConnection, command: PacketOut) -> None:
-        if self._connections.get(command.dpid) is connection:
-            connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
-            connection.kick()
+    def _delay(self, connection: SwitchConnection, command: PacketOut) -> None:
+        """Keep a packet-out until it is due."""
+        self._late_number += 1
+        kept = Late(time.monotonic() + command.after_s, self._late_number, connection, command)
+        heapq.heappush(self._late, kept)
+        if self._late[0] is kept:
+            self._wake_late(command.after_s)
+
+    def _wake_late(self, after_s: float) -> None:
+        if self._late_timer is not None:
+            self._late_timer.cancel()
+        self._late_timer = eventlet.spawn_after(max(after_s, LATE_GAP_S), self._send_late)
+
+    def _send_late(self) -> None:
+        now, self._late_timer = time.monotonic(), None
+        while self._late and self._late[0].due <= now:
+            _, _, connection, command = heapq.heappop(self._late)
+            if self._connections.get(command.dpid) is connection:
+                connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
+                self._dirty.add(connection)
+        self.flush()
+        if self._late:
+            self._wake_late(self._late[0].due - now)
 
     def _tell(self, notice: Notice) -> None:
         level = logging.DEBUG if notice.kind == "session" else logging.INFO

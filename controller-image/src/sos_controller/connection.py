@@ -2,6 +2,9 @@
 
 Messages are framed here and looked at by type. What is frequent or could stall Ryu's parsers is sliced by `ofp`; only the handshake
 goes through Ryu, after its lengths have been checked. Everything to send is gathered and written once per read.
+
+After the handshake the hub itself calls us when bytes have come: waking a green thread costs more than what most messages ask for.
+Nothing that is done with a message may wait, therefore.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from ryu.ofproto import ofproto_parser
 
 LOG = logging.getLogger("sos_controller.connection")
 
-READ_BYTES = 262_144
+READ_BYTES = 65_536
+"""Read at once: some hundred SYNs, after which the other switches have their turn."""
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """A switch that lets this much pile up is disconnected; it is read and compared again when it is back."""
 MAX_UNSENT_TO_STRANGERS = 256 * 1024
@@ -51,9 +55,13 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._controller = controller
         self._out: list[bytes] = []
         self._out_bytes = 0
+        self._sending = False
         self._wake = hub.Event()
         self._began = self._heard = time.monotonic()
         self._challenged = False
+        self._over = hub.Event()
+        self._wrong: Exception | None = None
+        self._rest = b""
         self._reading: tuple[int, list[FlowEntry]] | None = None
         self._ports_heard: list[Port] = []
         self._xid = 0
@@ -84,14 +92,24 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self.abort()
 
     def kick(self) -> None:
-        """Have what is queued written."""
-        if self._out:
+        """Have what is queued written: now, as far as the socket takes it without waiting, and the rest by the loop."""
+        if not self._out or self._sending:
+            return
+        data = b"".join(self._out)
+        try:
+            sent = self.socket.fd.send(data)
+        except OSError:  # full, or gone: the loop waits, or finds out
+            sent = 0
+        self._out.clear()
+        self._out_bytes = 0
+        if sent < len(data):
+            self.queue(data[sent:])
             self._wake.set()
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
         """Ryu's own door for messages of the handshake."""
         self.queue(bytes(buf))
-        self._wake.set()
+        self.kick()
         if close_socket:
             hub.spawn_after(1, self.abort)
         return True
@@ -129,6 +147,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         except OSError as error:
             LOG.debug("shutdown: %s", error)
         self._wake.set()
+        self._over.set()
 
     # -- Ryu's hooks
 
@@ -146,10 +165,13 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             while self.state != DEAD_DISPATCHER:
                 self._wake.wait()
                 self._wake.clear()
-                data = b"".join(self._out)
-                self._out.clear()
-                self._out_bytes = 0
-                self.socket.sendall(data)
+                self._sending = True
+                while self._out:
+                    data = b"".join(self._out)
+                    self._out.clear()
+                    self._out_bytes = 0
+                    self.socket.sendall(data)
+                self._sending = False
         except OSError as error:
             LOG.info("cannot send to switch at %s: %s", self.address, error)
             self.abort()
@@ -176,8 +198,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self.socket.close()
 
     def _receive(self) -> None:
-        rest = b""
-        while self.state != DEAD_DISPATCHER:
+        while self.state not in (MAIN_DISPATCHER, DEAD_DISPATCHER):
             try:
                 chunk = self.socket.recv(READ_BYTES)
             except TimeoutError:
@@ -186,10 +207,43 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
                 return
             if not chunk:
                 return
-            self._heard = time.monotonic()
-            rest = self._split(rest + chunk if rest else chunk)
-            self._controller.flush()
-            hub.sleep(0)
+            self._take(chunk)
+        if self.state != DEAD_DISPATCHER:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Have the hub call `_readable` until the connection is over; raises what went wrong there."""
+        main = framework.eventlet.hubs.get_hub()
+        over = self._over.set
+        listener = main.add(main.READ, self.socket.fileno(), self._readable, lambda *_: over(), over)
+        try:
+            self._over.wait()
+        finally:
+            main.remove(listener)
+        if self._wrong is not None:
+            raise self._wrong
+
+    def _readable(self, _fileno: int) -> None:
+        """Bytes have come. Runs in the hub, so it must not wait, and hands what goes wrong to the connection's own thread."""
+        if self._over.is_set():
+            return
+        try:
+            chunk = self.socket.fd.recv(READ_BYTES)
+            if chunk:
+                self._take(chunk)
+                return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            LOG.debug("recv: %s", error)
+        except Exception as error:
+            self._wrong = error
+        self._over.set()
+
+    def _take(self, chunk: bytes) -> None:
+        self._heard = time.monotonic()
+        self._rest = self._split(self._rest + chunk if self._rest else chunk)
+        self._controller.flush()
 
     def _split(self, data: bytes) -> bytes:
         """Take all whole messages; returns what is left."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from sos_controller.core import keys, order
 from sos_controller.core.agents import Agent
+from sos_controller.core.beacon import Beacon
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Output
 from sos_controller.core.model import Address, AgentId, MacAddress
@@ -12,7 +15,17 @@ from sos_controller.core.packets import UdpTemplate
 from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.state import State
 
-MAX_TEMPLATES = 8_192
+MAX_LINES = 8_192
+
+
+class _Line(NamedTuple):
+    """What stays the same from one order to an agent to the next, and what it was made from."""
+
+    ring: keys.KeyRing
+    place: tuple[int, MacAddress, Address, int]
+    key_id: int
+    key: bytes
+    template: UdpTemplate
 
 
 class Courier:
@@ -21,22 +34,23 @@ class Courier:
     def __init__(self, state: State) -> None:
         self._state = state
         self._sequence = 0
-        self._templates: dict[tuple[MacAddress, Address, int], UdpTemplate] = {}
+        self._lines: dict[AgentId, _Line] = {}
 
     def send(self, agent: Agent, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
         """Sign an order and hand it to the agent's datapath; False when there is no key for the agent's site."""
         state, said = self._state, agent.beacon
-        ring = state.agents.ring
-        key_id = ring.newest(said.site_id)
-        key = None if key_id is None else ring.derive(keys.TO_AGENT, said.site_id, key_id, said.agent_id)
-        if key is None or key_id is None:
-            return False
+        line = self._lines.get(said.agent_id)
+        if line is None or line.ring is not state.agents.ring or line.place != _place(said):
+            line = self._open(agent)
+            if line is None:
+                return False
         self._sequence += 1
-        identity = state.identity
-        header = Header(kind, key_id, state.controller_id, said.agent_id, identity.boot_id, self._sequence, state.wall_ms, reply_to)
-        frame = self._template(agent).render(order.encode(header, body, key))
-        state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, (Output(agent.location.port_no),), frame))
-        state.counters["orders_sent", kind.name] += 1
+        boot_id, sequence = state.identity.boot_id, self._sequence
+        header = Header(kind, line.key_id, state.controller_id, said.agent_id, boot_id, sequence, state.wall_ms, reply_to)
+        frame = line.template.render(order.encode(header, body, line.key))
+        where = agent.location
+        state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame))
+        state.counters[_SENT[kind]] += 1
         return True
 
     def send_to(self, agent_id: AgentId, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
@@ -44,21 +58,26 @@ class Courier:
         agent = self._state.agents.get(agent_id)
         return agent is not None and self.send(agent, kind, body, reply_to)
 
-    def _template(self, agent: Agent) -> UdpTemplate:
-        said = agent.beacon
-        index = (said.mac, said.address, said.order_port)
-        found = self._templates.get(index)
-        if found is None:
-            config = self._state.config
-            if config is None:
-                raise AssertionError("agents are heard only while a configuration is in force")
-            if len(self._templates) >= MAX_TEMPLATES:
-                self._templates.clear()
-            d = config.discovery
-            found = UdpTemplate((d.ether, said.mac), (d.ip, said.address), (d.order_port, said.order_port))
-            self._templates[index] = found
-        return found
+    def _open(self, agent: Agent) -> _Line | None:
+        config, said, ring = self._state.config, agent.beacon, self._state.agents.ring
+        key_id = ring.newest(said.site_id)
+        key = None if key_id is None else ring.derive(keys.TO_AGENT, said.site_id, key_id, said.agent_id)
+        if config is None or key is None or key_id is None:
+            return None
+        if len(self._lines) >= MAX_LINES:
+            self._lines.clear()
+        d = config.discovery
+        template = UdpTemplate((d.ether, said.mac), (d.ip, said.address), (d.order_port, said.order_port))
+        line = self._lines[said.agent_id] = _Line(ring, _place(said), key_id, key, template)
+        return line
 
-    def forget_templates(self) -> None:
-        """Render anew: the discovery addresses may have changed."""
-        self._templates.clear()
+    def forget_lines(self) -> None:
+        """Make them anew: the discovery addresses, or an agent's site, may have changed."""
+        self._lines.clear()
+
+
+def _place(said: Beacon) -> tuple[int, MacAddress, Address, int]:
+    return (said.site_id, said.mac, said.address, said.order_port)
+
+
+_SENT = {kind: ("orders_sent", kind.name) for kind in OrderType}

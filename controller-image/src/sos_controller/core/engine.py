@@ -289,7 +289,7 @@ class Engine:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
         self.plan.configure()
-        self.courier.forget_templates()
+        self.courier.forget_lines()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         for switch in state.switches.values():
             if switch.claim is None and state.programmer.is_synced(switch.dpid):

@@ -17,7 +17,7 @@ Masked = tuple[int, int]
 """Value and mask."""
 
 
-class Match(msgspec.Struct, frozen=True, gc=False):
+class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     """What an entry matches; None = anything. `raw` holds OXM bytes of an entry we can only delete."""
 
     in_port: PortNo | None = None

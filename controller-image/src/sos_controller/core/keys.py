@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+from functools import lru_cache
+from typing import Any
 
 from sos_controller.core.model import AgentId
 
 TAG_BYTES = 32
+MAX_DERIVED = 65_536
+"""Derived keys kept; beyond it they are derived again each time (forged agent ids must not fill memory)."""
+
+_BLOCK_BYTES = 64
+_INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
 
 
 def expand(key: bytes, info: bytes) -> bytes:
@@ -15,13 +23,24 @@ def expand(key: bytes, info: bytes) -> bytes:
 
 
 def tag(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256 over the message."""
-    return hmac.digest(key, message, "sha256")
+    """HMAC-SHA256 over the message (RFC 2104), from the two hashes of the key that are kept: less than half the time of a whole one."""
+    kept = _begun(key)
+    inner, outer = kept[0].copy(), kept[1].copy()
+    inner.update(message)
+    outer.update(inner.digest())
+    return outer.digest()  # type: ignore[no-any-return]
 
 
 def verify(key: bytes, message: bytes, given: bytes) -> bool:
     """Whether the tag is right, in constant time."""
-    return hmac.compare_digest(hmac.digest(key, message, "sha256"), given)
+    return hmac.compare_digest(tag(key, message), given)
+
+
+@lru_cache(maxsize=8_192)
+def _begun(key: bytes) -> tuple[Any, Any]:
+    """Both hashes after the padded key. Keys have 32 bytes; longer than a block they would be hashed first (RFC 2104, 2)."""
+    padded = (hashlib.sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
+    return hashlib.sha256(padded.translate(_INNER)), hashlib.sha256(padded.translate(_OUTER))
 
 
 class KeyRing:
@@ -52,9 +71,6 @@ class KeyRing:
                 self._derived[index] = found
         return found
 
-
-MAX_DERIVED = 65_536
-"""Derived keys kept; beyond it they are derived again each time (forged agent ids must not fill memory)."""
 
 BEACON = b"sos/beacon/"
 TO_AGENT = b"sos/order/c2a/"

@@ -38,7 +38,7 @@ class Prefix(NamedTuple):
 
     def holds(self, address: int) -> bool:
         """Whether the address lies in the prefix."""
-        return (address & self.mask) == self.network
+        return not (address ^ self.network) >> (32 - self.length)
 
     def __str__(self) -> str:
         return f"{format_address(self.network)}/{self.length}"

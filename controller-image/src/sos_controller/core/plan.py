@@ -246,8 +246,10 @@ class Plan:
                 break
             near, far = agents.get(candidate.near), agents.get(candidate.far)
             if near is not None and far is not None and near.usable and far.usable:
+                if len(candidates) == 1:
+                    return candidate
                 loaded.append(Loaded(candidate, near.load + far.load))
-        return selection.least_loaded(loaded) if len(loaded) != 1 else loaded[0].candidate
+        return selection.least_loaded(loaded)
 
     # -- arming
 

@@ -1,7 +1,9 @@
 """The life of a session as a table of transitions, and the tables sessions are found in.
 
-    OBSERVED --ORDERED--> PREPARING --READY--> PROGRAMMING_FAR --INSTALLED--> PROGRAMMING_NEAR --INSTALLED--> ACTIVE
-    any of these --GIVE_UP--> PLAIN            ACTIVE --AGENT_ENDED--> ENDING --OVER--> ENDED   (ACTIVE --OVER--> ENDED)
+    OBSERVED --ORDERED--> PREPARING --COMPLETE--> ACTIVE --AGENT_ENDED--> ENDING --OVER--> ENDED   (ACTIVE --OVER--> ENDED)
+    OBSERVED, PREPARING --GIVE_UP--> PLAIN
+
+PREPARING is complete when both agents are ready and all switches have answered the barriers behind the redirect entries, in any order.
 
 A session that gives up was never redirected: its SYN goes on plain. One that has been ACTIVE is never continued plain.
 """
@@ -23,10 +25,10 @@ MAX_PENDING = 16_384
 class State(Enum):
     """Where a session is in its life."""
 
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, in Python, at each step
+
     OBSERVED = "Observed"
     PREPARING = "Preparing"
-    PROGRAMMING_FAR = "ProgrammingFar"
-    PROGRAMMING_NEAR = "ProgrammingNear"
     ACTIVE = "Active"
     ENDING = "Ending"
     ENDED = "Ended"
@@ -36,22 +38,21 @@ class State(Enum):
 class Trigger(Enum):
     """What moves it on."""
 
+    __hash__ = object.__hash__
+
     ORDERED = auto()
-    READY = auto()
-    INSTALLED = auto()
+    COMPLETE = auto()
     GIVE_UP = auto()
     AGENT_ENDED = auto()
     OVER = auto()
 
 
-PENDING = frozenset((State.OBSERVED, State.PREPARING, State.PROGRAMMING_FAR, State.PROGRAMMING_NEAR))
+PENDING = frozenset((State.OBSERVED, State.PREPARING))
 FINAL = frozenset((State.ENDED, State.PLAIN))
 
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.OBSERVED, Trigger.ORDERED): State.PREPARING,
-    (State.PREPARING, Trigger.READY): State.PROGRAMMING_FAR,
-    (State.PROGRAMMING_FAR, Trigger.INSTALLED): State.PROGRAMMING_NEAR,
-    (State.PROGRAMMING_NEAR, Trigger.INSTALLED): State.ACTIVE,
+    (State.PREPARING, Trigger.COMPLETE): State.ACTIVE,
     **{(state, Trigger.GIVE_UP): State.PLAIN for state in PENDING},
     (State.ACTIVE, Trigger.AGENT_ENDED): State.ENDING,
     (State.ENDING, Trigger.AGENT_ENDED): State.ENDING,
@@ -69,7 +70,7 @@ class Session:
 
     __slots__ = (
         *("adopted", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
-        *("near_entry", "number", "ready", "service", "site", "state", "syn", "uuid", "waiting", "ended_by"),
+        *("near_entry", "number", "ready", "service", "site", "state", "syn", "uuid", "waiting", "ended_by", "installed_at"),
     )
 
     def __init__(self, key: FlowKey, uuid: bytes, location: Location, now: float) -> None:
@@ -88,7 +89,8 @@ class Session:
         self.due = 0.0  # the one timer that still counts
         self.ready: set[AgentId] = set()
         self.ended_by: set[AgentId] = set()
-        self.waiting: set[DatapathId] = set()  # barriers not yet answered
+        self.waiting = 0  # barriers not yet answered
+        self.installed_at = now  # when the last of them was
         self.near_entry: tuple[DatapathId, FlowEntry] | None = None
         self.far_entries: list[tuple[DatapathId, FlowEntry]] = []
         self.adopted = False

@@ -1,10 +1,12 @@
 """From a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
 
 1. The SYN is punted. No service, no agents, no room, a special option: plain, and remembered by (4-tuple, ISN).
-2. Prepare goes to both agents. Retransmitted SYNs are dropped meanwhile: the one held will be delivered.
-3. Both are Ready: the far redirect entry, a barrier; then the near one, a barrier; then the held SYN goes to the near agent.
-4. A refusal, a second without both answers, or a switch that fails: entries out, Release, the SYN goes on plain.
+2. Prepare goes to both agents, and the redirect entries to the switches, each with a barrier behind it. Retransmitted SYNs are dropped
+   meanwhile: the one held will be delivered.
+3. Both are Ready, all barriers answered and the switches have settled: the held SYN goes to the near agent.
+4. A refusal, a second without all of that, or a switch that fails: entries out, Release, the SYN goes on plain.
 
+Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010).
 The near entry leaves out SYNs, so that a client which reuses its port is seen here again instead of meeting a session that is ending.
 """
 
@@ -28,19 +30,20 @@ from sos_controller.core.order import OrderType, Prepare, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_syn
 from sos_controller.core.pipeline import ETH_IPV4, PORT_CONTROLLER, PRIORITY_REDIRECT, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
 from sos_controller.core.plan import Plan
-from sos_controller.core.session import FINAL, PENDING, Session, Trigger
+from sos_controller.core.session import PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import MAX_PLAIN, State, Switch
 
 RESEND_AFTER_S = (0.05, 0.15, 0.35, 0.75)
 """Gaps of 50, 100, 200 and 400 ms between sendings of a Prepare."""
 GIVE_UP_AFTER_S = 1.0
-"""Without both answers; and again without both barriers."""
+"""Without both answers and all barriers."""
 PREPARATION_MS = 8_000
 """How long a preparation stands: less than the 10 s after which a report may end the session."""
 SETTLE_S = 0.025
-"""Between the last barrier and the SYN. Open vSwitch answers a barrier when its tables have changed, but for milliseconds more forwards
-by what it has cached of flows with the same addresses: the client's first ACK went past the agent and the server reset it."""
+"""Between the last barrier and the SYN; most of it passes while agents answer. Open vSwitch answers a barrier when its tables have
+changed, but for milliseconds more forwards by what it has cached of flows with the same addresses: the client's first ACK went past the
+agent and the server reset it."""
 PLAIN_S = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 MAX_FAR_DATAPATHS = 64
@@ -92,10 +95,7 @@ class SetUp:
             self.give_up(session, f"refused-{refused}")
             return
         session.ready.add(agent_id)
-        if len(session.ready) == 2:
-            session.advance(Trigger.READY)
-            self._watch(session, GIVE_UP_AFTER_S)
-            self._program_far(session)
+        self._complete(session)
 
     def tick(self) -> None:
         """Resend what is unanswered, give up what takes too long, forget old decisions."""
@@ -160,11 +160,24 @@ class SetUp:
             return "no-service"
         if state.sessions.full or state.programmer.busy:
             return "full"
+        return self._start(service, switch, location, syn, data)
+
+    def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
+        """Orders and entries for a flow of a service; else the reason for plain TCP."""
+        state = self._state
         choice = self._plan.choose(service, switch.dpid, syn.server)
         if choice is None:
             return "no-agents"
+        where = self._plan.server_datapaths(service.to.site, syn.server)
+        if not 1 <= len(where) <= MAX_FAR_DATAPATHS or not all(map(state.programmer.is_synced, where)):
+            return "far-datapath"
+        if not state.programmer.is_synced(switch.dpid):
+            return "near-datapath"
         session = self._enter(service, choice, location, syn, data)
-        return "" if self._prepare(session) else self._no_order(session)
+        if not self._prepare(session):
+            return self._no_order(session)
+        self._install(session, where)
+        return ""
 
     def _no_order(self, session: Session) -> str:
         session.advance(Trigger.GIVE_UP)
@@ -199,7 +212,7 @@ class SetUp:
         if session.attempts == 1:
             state.count("syns", "begun")
         due = GIVE_UP_AFTER_S if session.attempts > len(RESEND_AFTER_S) else RESEND_AFTER_S[session.attempts - 1]
-        self._watch_at(session, session.created_at + due)
+        self._watch(session, session.created_at + due)
         sent = True
         for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
             if agent.agent_id not in session.ready:
@@ -216,44 +229,35 @@ class SetUp:
             peer_id=other.agent_id, peer_address=other.beacon.address, peer_stream_port=other.beacon.first_stream_port,
         )  # fmt: skip
 
-    def _program_far(self, session: Session) -> None:
-        state, far = self._state, self._state.agents.get(session.far)
-        where = self._plan.server_datapaths(session.site, Address(int.from_bytes(session.key[4:8], "big")))
-        if far is None or not 1 <= len(where) <= MAX_FAR_DATAPATHS or not all(map(state.programmer.is_synced, where)):
-            self.give_up(session, "far-datapath")
+    def _install(self, session: Session, where: Iterable[DatapathId]) -> None:
+        """Send the redirect entries, those of the far side first."""
+        state = self._state
+        near, far = state.agents.get(session.near), state.agents.get(session.far)
+        if near is None or far is None:
             return
-        cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
-        session.far_entries = [(dpid, redirect_entry(session.key, False, far, dpid, cookie)) for dpid in where]
-        self._install(session, session.far_entries)
-
-    def _program_near(self, session: Session) -> None:
-        state, near = self._state, self._state.agents.get(session.near)
-        if near is None or not state.programmer.is_synced(session.dpid):
-            self.give_up(session, "near-datapath")
-            return
-        cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
-        session.near_entry = (session.dpid, redirect_entry(session.key, True, near, session.dpid, cookie))
-        self._install(session, [session.near_entry])
-
-    def _install(self, session: Session, entries: Iterable[tuple[DatapathId, FlowEntry]]) -> None:
-        programmer, out = self._state.programmer, self._state.out
-        left = session.waiting = {dpid for dpid, _ in entries}
+        cookie, key = state.cookie(pipeline.Kind.REDIRECT, session.number), session.key
+        session.near_entry = (session.dpid, redirect_entry(key, True, near, session.dpid, cookie))
+        session.far_entries = [(dpid, redirect_entry(key, False, far, dpid, cookie)) for dpid in where]
+        entries = [*session.far_entries, session.near_entry]
+        session.waiting = len(entries)
+        installed = partial(self._installed, session)
         for dpid, entry in entries:
-            programmer.install(dpid, entry, partial(self._installed, session, left, dpid), out)
+            state.programmer.install(dpid, entry, installed, state.out)
 
-    def _installed(self, session: Session, left: set[DatapathId], dpid: DatapathId, done: bool) -> None:
+    def _installed(self, session: Session, done: bool) -> None:
         """A barrier behind a redirect entry was answered, or will never be."""
-        if session.state in FINAL or left is not session.waiting:
+        if session.state is not Phase.PREPARING:
             return
         if not done:
             self.give_up(session, "datapath-failed")
             return
-        left.discard(dpid)
-        if left:
-            return
-        if session.advance(Trigger.INSTALLED) is Phase.PROGRAMMING_NEAR:
-            self._program_near(session)
-        else:
+        session.waiting -= 1
+        session.installed_at = self._state.now
+        self._complete(session)
+
+    def _complete(self, session: Session) -> None:
+        if len(session.ready) == 2 and not session.waiting:
+            session.advance(Trigger.COMPLETE)
             self._activate(session)
 
     def _activate(self, session: Session) -> None:
@@ -262,7 +266,7 @@ class SetUp:
         state.count("sessions", "begun")
         agent = state.agents.get(session.near)
         if agent is not None:
-            self._deliver(agent, session.syn, SETTLE_S)
+            self._deliver(agent, session.syn, max(0.0, session.installed_at + SETTLE_S - state.now))
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
 
@@ -282,11 +286,7 @@ class SetUp:
             state.plain[decision] = state.now + PLAIN_S
         self._forwarding.release(switch, in_port, data)
 
-    def _watch(self, session: Session, delay: float) -> None:
-        session.attempts = len(RESEND_AFTER_S) + 1
-        self._watch_at(session, self._state.now + delay)
-
-    def _watch_at(self, session: Session, due: float) -> None:
+    def _watch(self, session: Session, due: float) -> None:
         self._counter += 1
         session.due = due
         heapq.heappush(self._timers, Timer(due, self._counter, session))

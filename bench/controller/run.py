@@ -1,0 +1,222 @@
+"""`make bench`, controller part: SOS's controller and a learning switch on the same framework, under the same emulated switches.
+
+`python bench/controller/run.py [--peer CMD]`. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, Floodlight say; {port}
+in it is the port to listen on. Each controller runs alone; the CPU time is its own process's. Prints a table and the ratio, writes
+OUT/controller.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sos_controller.config import document_hash
+
+HERE = Path(__file__).resolve().parent
+GENERATOR = HERE / "target" / "release" / "sos-ofbench"
+START_S = 120.0
+"""A JVM may need a while until it listens."""
+STOP_S = 10.0
+HASTY = "from sos_controller.core import setup; setup.SETTLE_S = 0.0; from sos_controller.__main__ import main; main()"
+"""SOS's controller without the wait for switches to forget what they cached: what the wait costs. Not for real switches."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run: whom, how the generator is called, what it is called in the table."""
+
+    controller: str
+    name: str
+    arguments: tuple[str, ...]
+
+
+def rows(peer: bool, seconds: float) -> list[Row]:
+    """What is measured. Closed loops find the most a CPU second carries, 1,000 SYNs a second the latency when there is room.
+
+    In closed loops 512 SYNs are unanswered everywhere: at the one switch with SOS's clients, or at four switches of others.
+    """
+    length = ("--duration", str(seconds))
+    sos, learning = ("--settle", "4", *length), ("--switches", "4", *length)
+    found = [
+        Row("sos", "sos, set-up only", (*sos, "--outstanding", "512")),
+        Row("sos", "sos, whole sessions of 1 s", (*sos, "--outstanding", "512", "--hold", "1")),
+        Row("sos", "sos, 1,000 SYN/s", (*sos, "--rate", "1000", "--hold", "1")),
+        Row("sos-hasty", "sos, 1,000 SYN/s, no settling", (*sos, "--rate", "1000", "--hold", "1")),
+        Row("sos-wide", "sos, server on any of 9 switches", (*sos, "--outstanding", "512", "--unknown-servers")),
+        Row("learning", "learning switch", (*learning, "--outstanding", "128")),
+        Row("learning", "learning switch, 1,000 SYN/s", (*learning, "--rate", "1000")),
+    ]
+    if peer:
+        found.append(Row("peer", "peer", (*learning, "--outstanding", "128")))
+        found.append(Row("peer", "peer, 1,000 SYN/s", (*learning, "--rate", "1000")))
+    return found
+
+
+def document(far: int) -> dict[str, Any]:
+    """Two sites with an agent each, `far` switches in the one of the servers, joined by two core switches: the figure of eight."""
+
+    def site(name: str, number: int, switches: list[str], transit: bool) -> dict[str, Any]:
+        agent = {"id": f"{number:032x}", "pool": "default", "node": switches[0], "address": f"10.{number}.255.250"}
+        return {
+            **{"name": name, "id": number, "prefixes": [] if transit else [f"10.{number}.0.0/16"], "subnet": None, "gateway": None},
+            **{"transit": transit, "mtu": 1500, "rewrite": "Transparent", "agents": [] if transit else [agent]},
+            "datapaths": [{"dpid": f"{number << 8 | i:016x}", "name": switch, "forwarding": "Node"} for i, switch in enumerate(switches)],
+        }
+
+    service = {
+        **{"id": "bench/bulk", "priority": 100, "mode": "Accelerate", "percent": 100, "setup": "Reactive"},
+        **{"from": {"site": "west", "prefixes": ["10.1.0.0/16"]}, "to": {"site": "east", "prefixes": ["10.2.0.0/16"]}},
+        **{"ports": [{"first": 5000, "last": 5999}], "paths": {"mode": "Shortest", "max": 1}},
+        "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"},
+    }
+    made = {
+        **{"version": "v1alpha1", "generation": 1, "controller": {"name": "default", "id": 1}},
+        "discovery": {
+            **{"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876},
+            **{"beaconExpirySeconds": 4, "probeIntervalSeconds": 1, "linkExpirySeconds": 4},
+        },
+        "sites": [
+            site("west", 1, ["edge-w"], False),
+            site("east", 2, [f"edge-e{i}" for i in range(far)], False),
+            *(site(f"core{n}", n, [f"core{n}"], True) for n in (3, 4)),
+        ],
+        "services": [service],
+        "links": [],
+    }
+    return {**made, "hash": document_hash(made)}
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def sos_files(folder: Path, far: int) -> tuple[str, ...]:
+    """Document, keys and token of SOS's controller; returns the generator's arguments for them."""
+    (folder / "keys").mkdir()
+    for number in (1, 2):
+        (folder / "keys" / f"site-{number}-1").write_text(secrets.token_hex(32) + "\n")
+    (folder / "token").write_text(secrets.token_hex(16) + "\n")
+    (folder / "config.json").write_text(json.dumps(document(far)))
+    return ("--config", str(folder / "config.json"), "--keys", str(folder / "keys"))
+
+
+def command(controller: str, folder: Path, port: int, peer: str) -> list[str]:
+    """How a controller is started."""
+    if controller == "learning":
+        return [sys.executable, str(HERE / "learning_switch.py"), str(port)]
+    if controller == "peer":
+        return shlex.split(peer.replace("{port}", str(port)))
+    files = ["--config", str(folder / "config.json"), "--keys", str(folder / "keys"), "--token-file", str(folder / "token")]
+    listen = ["--openflow-listen", f"127.0.0.1:{port}", "--api-listen", f"127.0.0.1:{free_port()}"]
+    start = ["-c", HASTY] if controller == "sos-hasty" else ["-m", "sos_controller"]
+    return [sys.executable, *start, *files, *listen, "--log-level", "warning"]
+
+
+@contextmanager
+def running(argv: list[str], port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A controller that listens; ended with everything it started."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True)
+    try:
+        end = time.monotonic() + START_S
+        while not listens(port):
+            if process.poll() is not None or time.monotonic() > end:
+                raise SystemExit(f"{shlex.join(argv)} does not listen on port {port}:\n{log.read_text()[-2000:]}")
+            time.sleep(0.1)
+        yield process
+    finally:
+        stop(process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process and its children, kindly at first."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(STOP_S)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens; looked up, since a connection made to find out would be a switch that fails."""
+    wanted = f":{port:04X}"
+    lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    return any(line[1].endswith(wanted) and line[3] == "0A" for line in lines)
+
+
+def measure(row: Row, peer: str) -> dict[str, Any]:
+    """One run of the generator against a controller of its own."""
+    with tempfile.TemporaryDirectory(prefix="sos-bench-") as name:
+        folder, port = Path(name), free_port()
+        extra = sos_files(folder, 9 if row.controller == "sos-wide" else 1) if row.controller.startswith("sos") else ()
+        with running(command(row.controller, folder, port, peer), port, folder / "log") as process:
+            argv = [str(GENERATOR), "--controller", f"127.0.0.1:{port}", "--pid", str(process.pid), "--json", "-", *extra, *row.arguments]
+            done = subprocess.run(argv, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                raise SystemExit(f"{row.name}: {done.stderr}{(folder / 'log').read_text()[-2000:]}")
+    found: dict[str, Any] = {"name": row.name, "controller": row.controller, **json.loads(done.stdout)}
+    return found
+
+
+def table(found: list[dict[str, Any]]) -> str:
+    """The figures, and what SOS's controller does beside the learning switch."""
+
+    def number(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    lines = [f"{'':34}{'SYN/s':>8}{'SYN/CPU s':>11}{'flow-mods':>11}{'entry p50':>11}{'p99':>8}{'release p50':>13}{'p99':>8}{'lost':>6}"]
+    for f in found:
+        mods = f["per_syn"]["flow_mods_added"] + f["per_syn"]["flow_mods_deleted"]
+        entry, answer = f["entry"], f["answer"]
+        lines.append(
+            f"{f['name']:34}{f['rate']:8.0f}{number(f['per_cpu_second'], '.0f'):>11}{mods:11.2f}{number(entry['p50_ms'], '.2f'):>11}"
+            f"{number(entry['p99_ms'], '.2f'):>8}{number(answer['p50_ms'], '.2f'):>13}{number(answer['p99_ms'], '.2f'):>8}{f['lost']:6}"
+        )
+    by_name = {f["name"]: f["per_cpu_second"] for f in found}
+    ours = by_name.get("sos, set-up only")
+    for other in ("learning switch", "peer"):
+        if ours and by_name.get(other):
+            lines.append(f"sos, set-up only / {other}: {ours / by_name[other]:.2f} SYNs per CPU second")
+    return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release)"
+
+
+def main() -> None:
+    """Measure everything."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", default="", metavar="CMD", help="start another controller too; {port} is where it has to listen")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="where controller.json goes")
+    parser.add_argument("--seconds", type=float, default=5.0, help="how long each row is measured")
+    parser.add_argument("--only", default="", metavar="NAME", help="rows whose name holds this")
+    arguments = parser.parse_args()
+    wanted = [row for row in rows(bool(arguments.peer), arguments.seconds) if arguments.only in row.name]
+    found = []
+    for row in wanted:
+        sys.stderr.write(f"{row.name} ...\n")
+        found.append(measure(row, arguments.peer))
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "controller.json").write_text(json.dumps(found, indent=2) + "\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+//! What is emulated: switches, the wires between them, who sits behind which port, and where SYNs come from.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use crate::config::{Document, Prefix, Site};
+use crate::packets::{Mac, Party};
+use sos_wire::{AgentId, MacAddress, SiteId};
+
+/// Clients behind the host port of each switch that sends SYNs.
+pub const CLIENTS: usize = 20;
+/// Port of clients, and of servers where these are elsewhere.
+pub const HOST_PORT: u32 = 1;
+/// Port of the server where it is on the clients' own switch.
+pub const SERVER_PORT: u32 = 2;
+/// First port of agents.
+const AGENT_PORTS: u32 = 10;
+/// First port of wires.
+const WIRE_PORTS: u32 = 100;
+
+/// A port of a switch, by the switch's index.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Index of the switch.
+    pub switch: usize,
+    /// OpenFlow port number.
+    pub port: u32,
+}
+
+/// A switch to emulate.
+#[derive(Debug, Clone)]
+pub struct SwitchPlan {
+    /// Datapath id.
+    pub dpid: u64,
+    /// Its name in reports.
+    pub name: String,
+    /// Port numbers.
+    pub ports: Vec<u32>,
+}
+
+/// An agent of SOS to emulate.
+#[derive(Debug, Clone)]
+pub struct AgentPlan {
+    /// Its id.
+    pub id: AgentId,
+    /// Its site.
+    pub site: SiteId,
+    /// Its node's name.
+    pub name: String,
+    /// Its addresses.
+    pub party: Party,
+    /// Where it sits.
+    pub place: Place,
+}
+
+/// Where SYNs come in: clients behind a port, who connect to one server.
+#[derive(Debug, Clone)]
+pub struct Lane {
+    /// Where the clients are.
+    pub place: Place,
+    /// The clients.
+    pub clients: Vec<Party>,
+    /// Whom they connect to.
+    pub server: Party,
+    /// Where the server is.
+    pub server_place: Place,
+    /// The server's port.
+    pub server_port: u16,
+}
+
+/// How the switches of a network without a document are joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Topology {
+    /// Not at all.
+    None,
+    /// In a row.
+    Line,
+    /// In a ring.
+    Ring,
+}
+
+/// Everything that is emulated.
+#[derive(Debug, Default)]
+pub struct Network {
+    /// Switches.
+    pub switches: Vec<SwitchPlan>,
+    /// Both directions of every wire.
+    pub wires: HashMap<Place, Place>,
+    /// Sources of SYNs.
+    pub lanes: Vec<Lane>,
+    /// Agents.
+    pub agents: Vec<AgentPlan>,
+}
+
+impl Network {
+    /// Switches that each have clients and a server of their own: the world of a learning switch.
+    pub fn plain(count: usize, topology: Topology) -> Self {
+        let mut network = Self::default();
+        for index in 0..count {
+            let number = u32::try_from(index).expect("fewer than 2^32 switches");
+            let [_, _, high, low] = number.to_be_bytes();
+            let party = |host: u8| Party {
+                mac: [2, 0x0B, high, low, 0, host],
+                address: Ipv4Addr::new(10, high, low, host),
+            };
+            let (place, server_place) =
+                (Place { switch: index, port: HOST_PORT }, Place { switch: index, port: SERVER_PORT });
+            let clients = (1..=CLIENTS).map(|n| party(u8::try_from(n).expect("few clients"))).collect();
+            network.add_switch(
+                u64::from(number) + 1,
+                format!("s{}", index + 1),
+                vec![HOST_PORT, SERVER_PORT],
+            );
+            network.lanes.push(Lane { place, clients, server: party(200), server_place, server_port: 5001 });
+        }
+        let wires = match topology {
+            Topology::None => 0,
+            Topology::Line => count.saturating_sub(1),
+            Topology::Ring if count > 2 => count,
+            Topology::Ring => count.saturating_sub(1),
+        };
+        (0..wires).for_each(|i| network.wire(i, (i + 1) % count));
+        network
+    }
+
+    /// The network a controller-config document declares: its datapaths, every edge one wired to every transit one (in a ring when there is no
+    /// transit site), its agents, and for each service clients at each datapath of its `from` site.
+    ///
+    /// # Errors
+    /// A service that names a site without datapaths or prefixes.
+    pub fn declared(document: &Document) -> Result<Self, String> {
+        let mut network = Self::default();
+        let mut of_site = HashMap::new();
+        for site in &document.sites {
+            for datapath in &site.datapaths {
+                let ports = if site.transit { vec![] } else { vec![HOST_PORT] };
+                network.add_switch(datapath.dpid, datapath.name.clone(), ports);
+                of_site.entry(site.name.as_str()).or_insert_with(Vec::new).push(network.switches.len() - 1);
+            }
+        }
+        network.join(document, &of_site);
+        for site in &document.sites {
+            network.add_agents(site, of_site.get(site.name.as_str()).map_or(&[], Vec::as_slice));
+        }
+        for service in &document.services {
+            let find = |name: &str| document.sites.iter().find(|s| s.name == name).zip(of_site.get(name));
+            let (from, to) = (find(&service.from.site), find(&service.to.site));
+            let ((_, near), (_, far)) =
+                from.zip(to).ok_or_else(|| format!("service {}: a site without datapaths", service.id))?;
+            let prefixes = service.from.prefixes.first().zip(service.to.prefixes.first());
+            let port = service.ports.first().map(|range| range.first);
+            let (prefixes, port) =
+                prefixes.zip(port).ok_or_else(|| format!("service {}: no prefix or port", service.id))?;
+            network.add_lanes(near, far, prefixes, port);
+        }
+        Ok(network)
+    }
+
+    fn add_switch(&mut self, dpid: u64, name: String, ports: Vec<u32>) {
+        self.switches.push(SwitchPlan { dpid, name, ports });
+    }
+
+    fn add_port(&mut self, switch: usize, first: u32) -> Place {
+        let ports = &mut self.switches[switch].ports;
+        let port = (first..).find(|p| !ports.contains(p)).expect("fewer than 2^32 ports");
+        ports.push(port);
+        Place { switch, port }
+    }
+
+    fn wire(&mut self, one: usize, other: usize) {
+        let (a, b) = (self.add_port(one, WIRE_PORTS), self.add_port(other, WIRE_PORTS));
+        self.wires.insert(a, b);
+        self.wires.insert(b, a);
+    }
+
+    fn join(&mut self, document: &Document, of_site: &HashMap<&str, Vec<usize>>) {
+        let all = |transit: bool| -> Vec<usize> {
+            let sites = document.sites.iter().filter(|s| s.transit == transit);
+            sites.flat_map(|s| of_site.get(s.name.as_str()).cloned().unwrap_or_default()).collect()
+        };
+        let (edges, cores) = (all(false), all(true));
+        if cores.is_empty() {
+            (1..edges.len()).for_each(|i| self.wire(edges[i - 1], edges[i]));
+        }
+        for core in cores {
+            edges.iter().for_each(|edge| self.wire(*edge, core));
+        }
+    }
+
+    fn add_agents(&mut self, site: &Site, switches: &[usize]) {
+        for agent in &site.agents {
+            let own = switches.iter().copied().find(|i| self.switches[*i].name == agent.node);
+            let Some(switch) = own.or_else(|| switches.first().copied()) else { continue };
+            let place = self.add_port(switch, AGENT_PORTS);
+            let party = Party { mac: mac_of(agent.address), address: agent.address };
+            let id = agent.id;
+            self.agents.push(AgentPlan { id, site: SiteId(site.id), name: agent.node.clone(), party, place });
+        }
+    }
+
+    fn add_lanes(&mut self, near: &[usize], far: &[usize], prefixes: (&Prefix, &Prefix), server_port: u16) {
+        let taken: Vec<Ipv4Addr> = self.agents.iter().map(|a| a.party.address).collect();
+        let party = |prefix: &Prefix, number: usize| {
+            let address = prefix.hosts().filter(|a| !taken.contains(a)).nth(number)?;
+            Some(Party { mac: mac_of(address), address })
+        };
+        for (i, switch) in near.iter().enumerate() {
+            let clients: Vec<Party> =
+                (0..CLIENTS).filter_map(|n| party(prefixes.0, i * CLIENTS + n)).collect();
+            let Some(server) = party(prefixes.1, i) else { continue };
+            let server_place = Place { switch: far[i % far.len()], port: HOST_PORT };
+            let place = Place { switch: *switch, port: HOST_PORT };
+            if !clients.is_empty() {
+                self.lanes.push(Lane { place, clients, server, server_place, server_port });
+            }
+        }
+    }
+}
+
+/// A locally administered MAC address for an IPv4 address.
+fn mac_of(address: Ipv4Addr) -> Mac {
+    let [a, b, c, d] = address.octets();
+    MacAddress([2, 0x0B, a, b, c, d]).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_wire_has_two_ends() {
+        for topology in [Topology::None, Topology::Line, Topology::Ring] {
+            let network = Network::plain(5, topology);
+            assert_eq!(network.wires.len(), [0, 8, 10][topology as usize]);
+            for (a, b) in &network.wires {
+                assert_eq!(network.wires[b], *a);
+                assert!(network.switches[a.switch].ports.contains(&a.port));
+            }
+        }
+    }
+
+    #[test]
+    fn a_document_becomes_its_switches_agents_and_clients() {
+        let document: Document =
+            serde_json::from_str(crate::config::EXAMPLE).expect("an example that is right");
+        let network = Network::declared(&document).expect("services that are right");
+        assert_eq!((network.switches.len(), network.wires.len(), network.agents.len()), (3, 4, 2));
+        let [lane] = network.lanes.as_slice() else { panic!("one lane") };
+        assert_eq!(
+            (lane.clients.len(), lane.server.address, lane.server_port),
+            (CLIENTS, Ipv4Addr::new(10, 0, 2, 1), 5000)
+        );
+        assert_ne!(lane.place.switch, lane.server_place.switch);
+        assert!(network.agents.iter().all(|a| a.place.port == AGENT_PORTS));
+    }
+}

@@ -1,0 +1,229 @@
+"""Many set-ups at once: answers of switches and agents under way while further SYNs come in, in every order the wires allow."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import hypothesis.strategies as st
+import pytest
+from controller_fake import E1, E2
+from controller_lab import HOSTS, MACS
+from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
+from hypothesis import given, settings
+from sos_controller.core.commands import Apply, Command, PacketOut
+from sos_controller.core.events import BarrierReply, Event, PacketIn
+from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.pipeline import Kind, cookie_kind
+from sos_controller.core.session import State
+
+CLIENT, SERVER = parse_address(HOSTS["client"][1]), parse_address(HOSTS["server"][1])
+AT_NEAR, AT_FAR = Location(E1, PortNo(NEAR_PORT)), Location(E2, PortNo(FAR_PORT))
+AT_CLIENT, AT_SERVER = Location(E1, PortNo(CLIENT_PORT)), Location(E2, PortNo(3))
+ACK, SYN_ACK = 0x10, 0x12
+
+Lane = tuple[DatapathId, str]
+LANES = [Lane((dpid, who)) for dpid in (E1, E2) for who in ("switch", "agent")]
+Flow = tuple[int, int]
+"""Client's address and port."""
+
+
+class Afloat(World):
+    """A world whose switches and agents take their time. What one of them does and says waits in order; nothing is in order among them."""
+
+    def __init__(self) -> None:
+        self.afloat = False
+        super().__init__()
+        self.converge()
+        self.waiting: dict[Lane, deque[Event | Apply]] = {lane: deque() for lane in LANES}
+        self.delivered.clear()
+
+    def send(self, flow: Flow, isn: int = 1) -> None:
+        """A client's SYN reaches the controller; what follows from it stays under way."""
+        frame = syn_frame(flow[0], SERVER, flow[1], 5001, isn)
+        self._handle(PacketIn(E1, PortNo(CLIENT_PORT), self.punt_cookie, frame))
+
+    def arrive(self, lane: Lane) -> None:
+        """The next thing happens: a switch changes its table and says so, or an agent's answer comes."""
+        happens = self.waiting[lane].popleft()
+        if not isinstance(happens, Apply):
+            self._handle(happens)
+            return
+        self.network.apply(happens, self.now)
+        if happens.barrier:
+            self._handle(BarrierReply(lane[0], happens.token))
+
+    def arrive_all(self) -> None:
+        """Everything under way, and what follows from it."""
+        while any(self.waiting.values()):
+            for lane in LANES:
+                if self.waiting[lane]:
+                    self.arrive(lane)
+
+    def _handle(self, event: Event) -> None:
+        self.afloat = True
+        for command in self.engine.handle(event, self.now):
+            self._obey(command)
+        self.afloat = False
+        for said in self.queue:
+            self.waiting[said.dpid, "agent"].append(said)  # type: ignore[union-attr]
+        self.queue.clear()
+
+    def _obey(self, command: Command) -> None:
+        if self.afloat and isinstance(command, Apply):
+            self.waiting[command.dpid, "switch"].append(command)
+            return
+        if isinstance(command, PacketOut) and command.data[23:24] == b"\x06":
+            assert self.is_programmed(command), "a SYN goes on only when its entries are there and both agents know of it"
+        super()._obey(command)
+
+    def is_programmed(self, command: PacketOut) -> bool:
+        """Whether nothing that a SYN to an agent needs is missing. One that goes on plain needs nothing."""
+        if (command.dpid, command.actions[0].port_no) != AT_NEAR:
+            return True
+        flow = (int.from_bytes(command.data[26:30], "big"), int.from_bytes(command.data[34:36], "big"))
+        session = next(s for s in self.engine.state.sessions if s.key == command.data[26:38])
+        prepared = all(session.uuid in agent.held for agent in self.agents.values())
+        return prepared and self.is_redirected(flow)
+
+    def is_redirected(self, flow: Flow) -> bool:
+        """Whether both directions of a flow end at the agents."""
+        there = syn_frame(flow[0], SERVER, flow[1], 5001, flags=ACK)
+        frame = syn_frame(SERVER, flow[0], 5001, flow[1], flags=SYN_ACK)
+        back = parse_mac(MACS["client"]) + parse_mac(MACS["server"]) + frame[12:]
+        walks = (self.network.walk(AT_CLIENT, there), self.network.walk(AT_SERVER, back))
+        return [walk[0][0] for walk in walks] == [AT_NEAR, AT_FAR]
+
+    def syns(self) -> list[tuple[Flow, int]]:
+        """Flow and initial sequence number of every SYN handed to the near agent."""
+        found = []
+        for command in self.delivered:
+            data = command.data
+            if (command.dpid, command.actions[0].port_no) == AT_NEAR and data[23:24] == b"\x06":
+                number = int.from_bytes(data[38:42], "big")
+                found.append(((int.from_bytes(data[26:30], "big"), int.from_bytes(data[34:36], "big")), number))
+        return found
+
+    def plain(self) -> list[PacketOut]:
+        """SYNs that went on without an agent."""
+        return [c for c in self.delivered if c.data[23:24] == b"\x06" and c.dpid == E1 and c.actions[0].port_no != NEAR_PORT]
+
+    def redirects(self) -> int:
+        """Redirect entries on all switches."""
+        return sum(1 for d in (E1, E2) for e in self.network.entries(d) if cookie_kind(e.cookie) == Kind.REDIRECT)
+
+    def end_all(self) -> None:
+        """Both agents end every session, and time passes."""
+        for session in list(self.engine.state.sessions):
+            self.end(session.uuid)
+        self.tick(1.5)
+
+
+@pytest.fixture
+def world() -> Afloat:
+    return Afloat()
+
+
+def test_500_connections_within_one_second_through_one_pair(world: Afloat) -> None:
+    before = {dpid: world.network.entries(dpid) for dpid in world.network.tables}
+    flows = [(CLIENT, 20_000 + n) for n in range(500)]
+    late: deque[int] = deque()
+    for n, flow in enumerate(flows):
+        world.send(flow, isn=n)
+        world.now += 0.002
+        late.append(n)
+        for lane in LANES if len(late) > 20 else ():  # answers are 40 ms behind the SYNs
+            world.arrive(lane)
+    assert world.engine.state.sessions.pending > 0, "set-ups overlap"
+    world.arrive_all()
+    assert sorted(world.syns()) == [(flow, n) for n, flow in enumerate(flows)]
+    assert {s.state for s in world.engine.state.sessions} == {State.ACTIVE} and len(world.engine.state.sessions) == 500
+    assert world.redirects() == 1000 and not world.plain()
+    assert all(world.is_redirected(flow) for flow in flows[::50])
+    world.end_all()
+    assert {dpid: world.network.entries(dpid) for dpid in before} == before
+    assert len(world.engine.state.sessions) == 0
+
+
+def test_20_clients_use_the_same_port_to_one_server_and_port_at_once(world: Afloat) -> None:
+    flows = [(CLIENT + n, 40_000) for n in range(20)]
+    for flow in flows:
+        world.send(flow)
+    assert len(world.engine.state.sessions) == 20 and not world.syns()
+    world.arrive_all()
+    assert sorted(world.syns()) == [(flow, 1) for flow in flows]
+    assert all(world.is_redirected(flow) for flow in flows) and world.redirects() == 40
+    assert len({s.uuid for s in world.engine.state.sessions}) == 20
+
+
+def test_duplicates_of_a_syn_while_orders_are_under_way_are_one_connection(world: Afloat) -> None:
+    flow = (CLIENT, 40_000)
+    for _ in range(3):
+        world.send(flow)
+    world.arrive((E1, "agent"))
+    world.send(flow)
+    world.arrive_all()
+    assert world.syns() == [(flow, 1)] and len(world.engine.state.sessions) == 1
+    assert sum(len(agent.held) for agent in world.agents.values()) == 2
+
+
+def test_a_port_reused_while_orders_are_under_way_hands_over_the_newer_syn(world: Afloat) -> None:
+    flow = (CLIENT, 40_000)
+    world.send(flow, isn=1)
+    world.send(flow, isn=2)
+    world.arrive_all()
+    assert world.syns() == [(flow, 2)] and world.redirects() == 2
+
+
+def test_a_port_reused_while_its_session_ends_begins_a_new_one(world: Afloat) -> None:
+    flow = (CLIENT, 40_000)
+    world.send(flow, isn=1)
+    world.arrive_all()
+    (first,) = world.engine.state.sessions
+    world.end(first.uuid)
+    world.send(flow, isn=2)
+    world.arrive_all()
+    (second,) = world.engine.state.sessions
+    assert second.uuid != first.uuid and first.state is State.ENDED and second.state is State.ACTIVE
+    assert world.syns() == [(flow, 1), (flow, 2)]
+    world.tick(2)
+    assert world.is_redirected(flow), "what lingered of the first session takes nothing from the second"
+
+
+def test_a_refusal_takes_the_entries_out_before_the_syn_goes_plain(world: Afloat) -> None:
+    world.agents["agent2"].mode = "refuse"
+    flow = (CLIENT, 40_000)
+    world.send(flow)
+    world.arrive((E1, "switch"))
+    assert world.redirects() == 1
+    world.arrive_all()
+    assert len(world.plain()) == 1 and not world.syns() and world.redirects() == 0
+
+
+def test_the_wait_for_switches_to_settle_passes_while_agents_answer(world: Afloat) -> None:
+    world.send((CLIENT, 40_000))
+    for dpid in (E1, E2):
+        world.arrive((dpid, "switch"))
+    world.now += 0.010
+    world.arrive_all()
+    (syn,) = [c for c in world.delivered if c.data[23:24] == b"\x06"]
+    assert syn.after_s == pytest.approx(0.015)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(LANES)), max_size=60))
+def test_every_syn_goes_to_the_agent_once_whatever_overtakes_what(steps: list[int | Lane]) -> None:
+    world, sent = Afloat(), set[Flow]()
+    for step in steps:
+        if isinstance(step, tuple):
+            if world.waiting[step]:
+                world.arrive(step)
+        else:
+            flow = (CLIENT + step % 3, 40_000 + step // 3)
+            if (flow, 1) not in world.syns():  # later ones are retransmissions, which the agent gets again
+                world.send(flow)
+            sent.add(flow)
+    world.arrive_all()
+    assert sorted(world.syns()) == [(flow, 1) for flow in sorted(sent)]
+    assert world.redirects() == 2 * len(sent) and not world.plain()
+    world.end_all()
+    assert world.redirects() == 0 and len(world.engine.state.sessions) == 0

@@ -1,0 +1,61 @@
+"""Packets that wait before they are sent: each leaves after its own time, whatever was kept before it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from sos_controller.app import Controller
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.engine import Engine
+from sos_controller.core.flowtable import Output
+from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.core.state import Identity
+from sos_controller.framework import eventlet
+
+DPID = DatapathId(1)
+
+
+class Wire:
+    """A connection that writes down what it is given."""
+
+    def __init__(self) -> None:
+        self.dpid = DPID
+        self.queued: list[bytes] = []
+        self.sent: list[bytes] = []
+
+    def queue(self, data: bytes) -> None:
+        self.queued.append(data[-1:])
+
+    def kick(self) -> None:
+        self.sent += self.queued
+        self.queued.clear()
+
+
+def late(name: bytes, after_s: float) -> PacketOut:
+    return PacketOut(DPID, PortNo(1), (Output(PortNo(2)),), name, after_s)
+
+
+def _controller() -> tuple[Controller, Wire]:
+    controller, wire = Controller(Engine(Identity(1, 1, 1, b"key"))), Wire()
+    controller._connections[DPID] = wire  # type: ignore[assignment]
+    return controller, wire
+
+
+def test_a_packet_with_less_to_wait_overtakes_one_that_was_kept_before() -> None:
+    controller, wire = _controller()
+    for command in (late(b"c", 0.3), late(b"a", 0.05), late(b"b", 0.1), late(b"d", 0.4)):
+        controller._do(command)
+    assert not wire.sent
+    while len(wire.sent) < 4:
+        eventlet.sleep(0.01)
+    assert wire.sent == [b"a", b"b", b"c", b"d"]
+    assert not controller._late and controller._late_timer is None
+
+
+def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
+    controller, wire = _controller()
+    controller._do(late(b"a", 0.02))
+    controller._connections[DPID] = SimpleNamespace(kick=lambda: None)  # type: ignore[assignment]
+    while controller._late:
+        eventlet.sleep(0.01)
+    assert not wire.sent and not wire.queued
