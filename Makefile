@@ -32,6 +32,7 @@ e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a con
 
 bench: setup ## more paths than the demo, both directions, 1 Gbit/s, into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
+	@$(python) -m sos_testbed bench-balance --out out/bench
 
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
