@@ -32,6 +32,7 @@ e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a con
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch, into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
+	@$(python) -m sos_testbed bench-balance --out out/bench
 
 bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml

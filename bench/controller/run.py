@@ -95,6 +95,7 @@ def document(far: int) -> dict[str, Any]:
             *(site(f"core{n}", n, [f"core{n}"], True) for n in (3, 4)),
         ],
         "services": [service],
+        "balances": [],
         "links": [],
     }
     return {**made, "hash": document_hash(made)}

@@ -12,7 +12,21 @@ WAN0 = {"name": "wan0", "base": True}
 ENDS = {"from": {"site": "a"}, "to": {"site": "b"}}
 LINK = {"a": {"site": "a", "uplink": "wan0"}, "b": {"site": "b", "uplink": "wan0"}}
 
+BALANCED = {"from": {"site": "a", "prefixes": ["10.1.0.7/32"]}, "to": {"prefixes": ["0.0.0.0/0"]}, "balance": {}}
+
+
+def weighted(weight: int) -> dict[str, Any]:
+    return {**BALANCED, "balance": {"uplinks": [{"name": "wan0", "weight": weight}]}}
+
+
 Row = tuple[str, str, dict[str, Any], str | None, str | None]
+
+
+def addressed(address: str | None, gateway: str | None) -> dict[str, Any]:
+    """Return a transit site with one uplink that has these, if any."""
+    given = {"name": "wan0", "address": address, "gateway": gateway}
+    return {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{key: value for key, value in given.items() if value is not None}]}}
+
 
 SITES: list[Row] = [
     ("transit", "SosSite", SELECT, None, None),
@@ -74,6 +88,12 @@ SITES: list[Row] = [
         "spec",
         "exactly one uplink",
     ),
+    ("uplink with an address", "SosSite", addressed("192.0.2.2/30", "192.0.2.1"), None, None),
+    ("uplink without gateway", "SosSite", addressed("192.0.2.2/30", None), "spec.wan.uplinks[0]", "go together"),
+    ("uplink without address", "SosSite", addressed(None, "192.0.2.1"), "spec.wan.uplinks[0]", "go together"),
+    ("uplink with half an address", "SosSite", addressed("192.0.2.2", "192.0.2.1"), "spec.wan.uplinks[0].address", "cidr"),
+    ("uplink with an IPv6 address", "SosSite", addressed("2001:db8::2/64", "192.0.2.1"), "spec.wan.uplinks[0].address", "IPv4"),
+    ("uplink with a gateway by name", "SosSite", addressed("192.0.2.2/30", "router"), "spec.wan.uplinks[0].gateway", "ipv4"),
     ("base uplink of an overlay", "SosSite", {**SELECT, "wan": {"uplinks": [WAN0]}}, "spec.wan", "no uplink may"),
     (
         "uplink twice",
@@ -160,6 +180,32 @@ SERVICES: list[Row] = [
     ("over a hundred", "SosService", {**ENDS, "percent": 101}, "spec.percent", "100"),
     ("unknown mode", "SosService", {**ENDS, "mode": "Drop"}, "spec.mode", "Drop"),
     ("typo", "SosService", {**ENDS, "transprt": {"streams": 8}}, "spec.transprt", "unknown field"),
+    ("balanced", "SosService", BALANCED, None, None),
+    (
+        "balanced by weight at the switch",
+        "SosService",
+        {**BALANCED, "balance": {"at": "Switch", "uplinks": [{"name": "wan0"}, {"name": "wan1", "weight": 2}]}},
+        None,
+        None,
+    ),
+    ("balanced, transport as it is by itself", "SosService", {**BALANCED, "transport": {"streams": "Auto"}}, None, None),
+    ("balance and transport", "SosService", {**BALANCED, "transport": {"streams": 8}}, "spec.transport", "remove one of the two"),
+    ("balance and block size", "SosService", {**BALANCED, "transport": {"blockKiB": 64}}, "spec.transport", "remove one of the two"),
+    ("balance and paths", "SosService", {**BALANCED, "paths": {"mode": "Disjoint"}}, "spec.paths", "remove one of the two"),
+    ("balance and mode", "SosService", {**BALANCED, "mode": "Observe"}, "spec", "all connections are spread"),
+    ("balance and percent", "SosService", {**BALANCED, "percent": 50}, "spec", "all connections are spread"),
+    ("balance to a site", "SosService", {**BALANCED, "to": {"site": "b"}}, "spec.to", "replace spec.to.site"),
+    ("balance nowhere", "SosService", {**BALANCED, "balance": {"uplinks": []}}, "spec.balance.uplinks", "1"),
+    ("balance without weight", "SosService", weighted(0), "spec.balance.uplinks[0].weight", "1"),
+    ("balance with too much weight", "SosService", weighted(101), "spec.balance.uplinks[0].weight", "100"),
+    (
+        "balance over one uplink twice",
+        "SosService",
+        {**BALANCED, "balance": {"uplinks": [{"name": "wan0"}, {"name": "wan0"}]}},
+        "spec.balance.uplinks[1]",
+        None,
+    ),
+    ("balance by somebody", "SosService", {**BALANCED, "balance": {"at": "Agent"}}, "spec.balance.at", "Agent"),
     ("deep typo", "SosService", {**ENDS, "ports": [{"port": 80, "endport": 90}]}, "spec.ports[0].endport", "unknown field"),
 ]
 

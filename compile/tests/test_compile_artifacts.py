@@ -14,7 +14,17 @@ VECTORS = artifacts.ROOT / "spec" / "vectors" / "config"
 KINDS = {"controller": "controller-config", "node": "node-config", "agent": "agent-config"}
 GOOD = sorted(path for kind in KINDS for path in (VECTORS / kind).glob("*.json"))
 BAD = sorted((VECTORS / "bad").rglob("*.json"))
-BEYOND_A_SCHEMA = {"bad-prefix", "unknown-site", "wrong-hash", "ofport-twice", "bad-address", "unknown-peer"}
+BEYOND_A_SCHEMA = {
+    "balance-client",
+    "balance-elsewhere",
+    "balance-uplink-twice",
+    "bad-prefix",
+    "unknown-site",
+    "wrong-hash",
+    "ofport-twice",
+    "bad-address",
+    "unknown-peer",
+}
 
 
 def read(path: Path) -> dict[str, Any]:

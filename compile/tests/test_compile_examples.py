@@ -6,14 +6,16 @@ from pathlib import Path
 
 import pytest
 from sos_compile import Compiled, compile_world, load
-from sos_compile.artifacts import FIGURE8, OVERLAY, ROOT, example_world
+from sos_compile.artifacts import BALANCE, FIGURE8, OVERLAY, ROOT, example_world
 
-GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY}
+GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY, "04-balance": BALANCE}
 BAD = {
     "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),
     "host-bits": ("SosSite crooked", "spec.prefixes[0]", "network address"),
     "unknown-site": ("SosService default/lost", "spec.to.site", "no SosSite atlantis"),
     "same-site": ("SosService default/circle", "spec", "must differ"),
+    "balance-and-transport": ("SosService default/both", "spec.transport", "remove one of the two"),
+    "unknown-uplink": ("SosService default/astray", "spec.balance.uplinks[0].name", "has no uplink wan9"),
     "end-before-start": ("SosService default/backwards", "spec.ports[0].endPort", "must not be less than port"),
 }
 

@@ -5,9 +5,25 @@ Flow tables filled by the engine's own commands, wires, and who sits behind whic
 
 from __future__ import annotations
 
+import zlib
+
 from controller_lab import SWITCHES
 from sos_controller.core.commands import Apply, PacketOut
-from sos_controller.core.flowtable import Entries, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.flowtable import (
+    Action,
+    Entries,
+    FinTimeout,
+    FlowEntry,
+    Goto,
+    Match,
+    Output,
+    SetEthDst,
+    SetEthSrc,
+    SetIpv4Dst,
+    SetIpv4Src,
+    ToGroup,
+)
+from sos_controller.core.groups import ApplyGroups, Groups
 from sos_controller.core.model import DatapathId, Location, PortNo
 from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL
 
@@ -52,6 +68,20 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
     return m.tcp_flags is None or (tcp and frame[47] & m.tcp_flags[1] == m.tcp_flags[0])
 
 
+def rewritten(frame: bytes, action: Action) -> bytes:
+    """A frame after an action that changes it (checksums are left as they are)."""
+    if isinstance(action, SetEthDst):
+        return action.mac + frame[6:]
+    if isinstance(action, SetEthSrc):
+        return frame[:6] + action.mac + frame[12:]
+    if isinstance(action, SetIpv4Src):
+        return frame[:26] + action.address.to_bytes(4, "big") + frame[30:]
+    if isinstance(action, SetIpv4Dst):
+        return frame[:30] + action.address.to_bytes(4, "big") + frame[34:]
+    assert isinstance(action, FinTimeout), action
+    return frame
+
+
 class FakeNetwork:
     """Tables of all switches, and the wires between them."""
 
@@ -60,6 +90,7 @@ class FakeNetwork:
         self.wires = {**pairs, **{b: a for a, b in pairs.items()}}
         self.down: set[Location] = set()
         self.tables: dict[DatapathId, Entries] = {}
+        self.groups: dict[DatapathId, Groups] = {}
         self.expires: dict[tuple[DatapathId, object], float] = {}
         self.ports = range(1, ports + 1)
 
@@ -75,6 +106,16 @@ class FakeNetwork:
             there = table.get(entry.key)
             if there is not None and there.cookie == entry.cookie:
                 del table[entry.key]
+
+    def apply_groups(self, command: ApplyGroups) -> None:
+        there = self.groups.setdefault(command.dpid, {})
+        assert all(group.group_id in there for group in command.changes), "a switch refuses to modify what it does not have"
+        there.update((group.group_id, group) for group in (*command.puts, *command.changes))
+        for number in command.deletes:
+            there.pop(number, None)
+            gone = [k for k, e in self.tables.get(command.dpid, {}).items() if ToGroup(number) in e.actions]
+            for key in gone:
+                del self.tables[command.dpid][key]
 
     def expire(self, now: float) -> None:
         """Take away entries whose hard timeout is over."""
@@ -120,16 +161,25 @@ class FakeNetwork:
             following = 1 if table == 0 and entry is None else None
             if entry is None and table == 1:
                 found.append((PORT_NORMAL, frame))
-            for action in entry.actions if entry is not None else ():
-                if isinstance(action, SetEthDst):
-                    frame = action.mac + frame[6:]
-                elif isinstance(action, SetEthSrc):
-                    frame = frame[:6] + action.mac + frame[12:]
-                elif isinstance(action, Goto):
+            for action in self._expand(at.dpid, entry, frame) if entry is not None else ():
+                if isinstance(action, Goto):
                     following = action.table
+                elif not isinstance(action, Output):
+                    frame = rewritten(frame, action)
                 elif action.port_no != at.port_no:
                     found.append((action.port_no, frame))
             table = following
+        return found
+
+    def _expand(self, dpid: DatapathId, entry: FlowEntry, frame: bytes) -> list[Action]:
+        """The actions of an entry, a group's put in by a hash of the connection."""
+        found: list[Action] = []
+        for action in entry.actions:
+            if isinstance(action, ToGroup):
+                buckets = [b for b in self.groups[dpid][action.group_id].buckets for _ in range(b.weight)]
+                found.extend(buckets[zlib.crc32(frame[26:38]) % len(buckets)].actions if buckets else ())
+            else:
+                found.append(action)
         return found
 
     def _lookup(self, at: Location, table: int, frame: bytes) -> FlowEntry | None:

@@ -84,6 +84,7 @@ def document(generation: int = 1, forwarding: str = "Node", services: bool = Tru
             site("core2", 4, "core2", [], None),
         ],
         "services": [service] if services else [],
+        "balances": [],
         "links": [],
     }
     return {**made, "hash": document_hash(made)}
@@ -92,8 +93,9 @@ def document(generation: int = 1, forwarding: str = "Node", services: bool = Tru
 class Lab:
     """A figure of eight that is up. Everything made is undone by the stack."""
 
-    def __init__(self, stack: ExitStack, forwarding: str, openflow: str = "OpenFlow13") -> None:
+    def __init__(self, stack: ExitStack, forwarding: str, openflow: str = "OpenFlow13", *, tso: bool = True) -> None:
         self._stack = stack
+        self.tso = tso
         self.tag = "c" + secrets.token_hex(3)
         self.forwarding = forwarding
         self.folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sos-controller-")))
@@ -199,7 +201,7 @@ class Lab:
         self.spawn("sw", *db, log="ovsdb.log")
         # The socket is there a moment before anybody listens on it
         self.ovs("ovs-vsctl", "--retry", "--timeout=20", "--no-wait", "init")
-        self.ovs("ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
+        self.ovs("ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", f"other_config:userspace-tso-enable={str(self.tso).lower()}")
         switch = ["env", f"OVS_RUNDIR={folder}", "ovs-vswitchd", f"unix:{folder}/db.sock", f"--unixctl={folder}/sw.ctl"]
         self.spawn("sw", *switch, log="vswitchd.log")
 
@@ -340,9 +342,13 @@ class Lab:
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if line["what"] == kind]
 
+    def namespace(self, name: str) -> str:
+        """One more namespace."""
+        return self._namespace(name)
+
 
 @contextmanager
-def lab(forwarding: str = "Node") -> Iterator[Lab]:
+def lab(forwarding: str = "Node", *, tso: bool = True) -> Iterator[Lab]:
     """A lab, taken down at the end."""
     with ExitStack() as stack:
-        yield Lab(stack, forwarding)
+        yield Lab(stack, forwarding, tso=tso)

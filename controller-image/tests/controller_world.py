@@ -30,6 +30,7 @@ from sos_controller.core.events import (
     PortChanged,
     Tick,
 )
+from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import AgentId, DatapathId, Location, Port, PortNo, parse_address, parse_mac
 from sos_controller.core.order import Header, OrderType
 from sos_controller.core.packets import UdpTemplate
@@ -146,6 +147,8 @@ class World:
             self.network.apply(command, self.now)
             if command.barrier and command.dpid not in self.mute:
                 self.queue.append(BarrierReply(command.dpid, command.token))
+        elif isinstance(command, ApplyGroups):
+            self.network.apply_groups(command)
         else:
             self._packet_out(command)
 

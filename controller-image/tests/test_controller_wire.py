@@ -12,10 +12,23 @@ from controller_lab import MACS
 from controller_world import packet_in, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller import framework, ofp
+from sos_controller import framework, ofp, rewrite
 from sos_controller.core import beacon, keys, order, packets, probe
-from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
-from sos_controller.core.model import AgentId, Location, format_mac, map_address, parse_address, parse_mac, unmap_address
+from sos_controller.core.flowtable import (
+    Action,
+    FinTimeout,
+    FlowEntry,
+    Goto,
+    Match,
+    Output,
+    SetEthDst,
+    SetEthSrc,
+    SetIpv4Dst,
+    SetIpv4Src,
+    ToGroup,
+)
+from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
+from sos_controller.core.model import AgentId, Location, format_address, format_mac, map_address, parse_address, parse_mac, unmap_address
 from sos_controller.core.probe import Probe
 
 assert framework.eventlet  # Ryu is importable only after it
@@ -219,6 +232,74 @@ def test_requests_are_what_ryu_would_send() -> None:
         theirs.set_xid(5)
         theirs.serialize()
         assert ours == bytes(theirs.buf)
+
+
+def _ryu_action(a: Action) -> object:
+    parser = ofproto_v1_3_parser
+    if isinstance(a, Output):
+        return parser.OFPActionOutput(a.port_no, 0xFFFF)
+    if isinstance(a, ToGroup):
+        return parser.OFPActionGroup(a.group_id)
+    if isinstance(a, SetIpv4Src | SetIpv4Dst):
+        return parser.OFPActionSetField(**{"ipv4_dst" if isinstance(a, SetIpv4Dst) else "ipv4_src": format_address(a.address)})
+    if isinstance(a, FinTimeout):
+        return parser.NXActionFinTimeout(fin_idle_timeout=a.idle_s, fin_hard_timeout=0)
+    return parser.OFPActionSetField(**{"eth_dst" if isinstance(a, SetEthDst) else "eth_src": format_mac(a.mac)})
+
+
+rewriting = st.lists(
+    st.one_of(
+        st.builds(SetIpv4Src, address=st.integers(0, 2**32 - 1)), st.builds(SetIpv4Dst, address=st.integers(0, 2**32 - 1)),
+        st.builds(ToGroup, group_id=st.integers(0, 2**32 - 256)), st.builds(FinTimeout, idle_s=st.integers(0, 65535)),
+        st.builds(SetEthDst, mac=st.binary(min_size=6, max_size=6)), st.builds(SetEthSrc, mac=st.binary(min_size=6, max_size=6)),
+        st.builds(Output, port_no=st.integers(1, 65279)),
+    ),
+    max_size=5,
+)  # fmt: skip
+
+
+@given(rewriting)
+def test_rewriting_actions_are_those_of_ryu_and_come_back(actions: list) -> None:
+    bodies = []
+    for action in actions:
+        buffer = bytearray()
+        _ryu_action(action).serialize(buffer, 0)  # type: ignore[attr-defined]
+        bodies.append(bytes(buffer))
+    encoded = ofp.encode_actions(tuple(actions))
+    assert encoded == b"".join(bodies)
+    entry = FlowEntry(0, 1, Match(), tuple(actions), 7, told=True)
+    message = ofp.flow_mod(entry, ofp.ADD, 1)
+    assert message[44:46] == b"\0\1"
+    assert ofp._parse_instructions(ofp.encode_instructions(tuple(actions))) == tuple(actions)
+
+
+@given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))
+def test_groups_are_those_of_ryu_added_and_then_made_so(buckets: list, number: int) -> None:
+    parser, expected = ofproto_v1_3_parser, []
+    for command, xid in ((rewrite.GROUP_ADD, rewrite.UNHEARD), (rewrite.GROUP_MODIFY, 0)):
+        theirs = [parser.OFPBucket(w, port, 0xFFFFFFFF, [_ryu_action(a) for a in actions]) for w, port, actions in buckets]
+        message = parser.OFPGroupMod(_Datapath(), command, ofproto_v1_3.OFPGT_SELECT, number, theirs)
+        message.set_xid(xid)
+        message.serialize()
+        expected.append(bytes(message.buf))
+    group = SelectGroup(number, tuple(Bucket(w, port, tuple(actions)) for w, port, actions in buckets))
+    assert rewrite.encode_groups(ApplyGroups(1, (group,))) == b"".join(expected)
+    assert rewrite.encode_groups(ApplyGroups(1, changes=(group,))) == expected[1]
+
+
+def test_groups_are_deleted_by_id() -> None:
+    message = ofproto_v1_3_parser.OFPGroupMod(_Datapath(), ofproto_v1_3.OFPGC_DELETE, ofproto_v1_3.OFPGT_SELECT, 77, [])
+    message.set_xid(0)
+    message.serialize()
+    assert rewrite.encode_groups(ApplyGroups(1, deletes=(77,))) == bytes(message.buf)
+
+
+@given(st.binary(max_size=120))
+def test_a_told_end_is_a_cookie_or_a_wire_error(data: bytes) -> None:
+    try:
+        assert ofp.parse_flow_removed(data) == int.from_bytes(data[8:16], "big")
+    except ofp.WireError:
+        assert len(data) < 56
 
 
 @given(entries)

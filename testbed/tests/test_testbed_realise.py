@@ -170,3 +170,20 @@ def test_offload_is_set_before_the_switch_starts() -> None:
         words = " ".join(step.do.argv) if isinstance(step.do, Run | Spawn) else ""
         order += [mark for mark in ("userspace-tso-enable=true", "ovs-vswitchd unix:") if mark in words]
     assert order == ["userspace-tso-enable=true", "ovs-vswitchd unix:"] * 3
+
+
+def test_where_addresses_are_rewritten_nothing_is_segmented_later() -> None:
+    """A switch that rewrites has no segmentation offload, and neither has what hangs on it."""
+    of = topology("balance")
+    for rewriting in (frozenset[str](), frozenset({"edge1"})):
+        steps = [*build_switches(of, plan(), rewriting), *build_hosts(of, plan(), rewriting)]
+        words = [" ".join(step.do.argv) for step in steps if isinstance(step.do, Run)]
+        assert sum("userspace-tso-enable=false" in each for each in words) == len(rewriting)
+        assert sum("ethtool -K eth0 tx off" in each for each in words) == len(rewriting)
+
+
+def test_a_router_has_its_legs_and_the_host_a_way_to_it() -> None:
+    words = [" ".join(step.do.argv) for step in build_hosts(topology("balance"), plan()) if isinstance(step.do, Run)]
+    assert sum("address replace 192.0.2." in each and "dev leg" in each for each in words) == 5
+    assert any("address replace 198.51.100.10/32 dev lo" in each for each in words)
+    assert any("sos-abc123-client route add default via 10.0.0.1" in each for each in words)

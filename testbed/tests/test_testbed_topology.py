@@ -61,8 +61,19 @@ def test_every_topology_joins_its_hosts(name: str) -> None:
         more = {end.switch for wire in topology.wires for end in (wire.a, wire.b) if {wire.a.switch, wire.b.switch} & reached}
         left = not more <= reached
         reached |= more
-    assert reached == {switch.name for switch in topology.switches}
-    assert {host.name for host in topology.hosts} == {"client", "server"}
+    assert reached == {switch.name for switch in topology.switches} | {router.name for router in topology.routers}
+    assert len(topology.hosts) + len(topology.routers) == 2
+
+
+def test_balance_has_five_wires_to_one_router_that_are_told_apart() -> None:
+    chosen = builder("balance")
+    topology = chosen.build(PathOptions(rtt_us=10_000), PathOptions(rtt_us=20_000))
+    assert [wire.name for wire in topology.wires] == [f"edge1.wan{i}" for i in range(5)]
+    assert [wire.shape.rtt_us for wire in topology.shaped() if wire.shape] == [10_000, 20_000, 10_000, 10_000, 10_000]
+    assert topology.wire("edge1.wan3") is topology.wire("router.leg3") is topology.wires[3]
+    assert topology.links() == ()
+    with pytest.raises(LabError, match=r"edge1\.wan0, edge1\.wan1"):
+        topology.wire("edge1-router")
 
 
 def test_geni_is_the_thesis_network() -> None:
@@ -79,7 +90,7 @@ def test_figure8_has_one_long_wire_per_path() -> None:
 
 
 def test_unknown_names_are_answered_with_the_known_ones() -> None:
-    with pytest.raises(LabError, match="figure8, geni, line"):
+    with pytest.raises(LabError, match="balance, figure8, geni, line"):
         builder("ring")
     chosen = builder("line")
     with pytest.raises(LabError, match="edge1-core1, core1-edge2"):

@@ -27,6 +27,7 @@ SCHEMAS: dict[str, type[documents.Document]] = {
     "agent-config": documents.AgentConfig,
 }
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
+BALANCE = {"edge1": "home"}
 OVERLAY = {"clemson-1": "clemson", "clemson-2": "clemson", "cambridge-1": "cambridge", "chicago-1": "chicago"}
 ENDPOINT = "tcp:10.96.0.10:6653"
 
@@ -61,7 +62,7 @@ def _without_defaults(schema: Any) -> Any:
 def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     """Return spec/vectors/config by path: the documents of the examples, and broken ones with the path of the error."""
     found: dict[str, Json] = {}
-    for folder, nodes in (("01-two-sites", FIGURE8), ("02-overlay", OVERLAY)):
+    for folder, nodes in (("01-two-sites", FIGURE8), ("02-overlay", OVERLAY), ("04-balance", BALANCE)):
         compiled = compile_world(example_world(folder, nodes, root))
         found |= {f"controller/{folder}.json": doc for doc in compiled.controllers.values()}
         found |= {f"node/{folder}-{node}.json": doc for node, doc in compiled.nodes.items()}
@@ -69,8 +70,10 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     good = {
         kind: found[f"{kind}/01-two-sites{suffix}.json"] for kind, suffix in (("controller", ""), ("node", "-edge1"), ("agent", "-edge1"))
     }
+    balanced = found["controller/04-balance.json"]
     found["agent/tuned.json"] = _edited(good["agent"], _tune)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
+    found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
 
 
@@ -136,6 +139,15 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
 ]
 """(document, name, path of the error, what to break). A missing field may also be reported at its parent."""
+
+
+BAD_BALANCE: list[tuple[str, str, Callable[[Json], None]]] = [
+    ("balance-client", "balances[0].client", _set("balances", 0, "client", value="10.0.0.300")),
+    ("balance-elsewhere", "balances[0].dpid", _set("balances", 0, "dpid", value="00000000000000ff")),
+    ("balance-weight", "balances[0].uplinks[1].weight", _set("balances", 0, "uplinks", 1, "weight", value=0)),
+    ("balance-uplink-twice", "balances[0].uplinks[1].name", _set("balances", 0, "uplinks", 1, "name", value="wan0")),
+]
+"""(name, path of the error, what to break) in the document of examples/04-balance."""
 
 
 def render(document: Json) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sos_compile import documents as doc
 from sos_compile.model import Link, Transport, address_text
-from sos_compile.network import Network, PlacedService, PlacedSite
+from sos_compile.network import Network, PlacedBalance, PlacedService, PlacedSite
 from sos_compile.world import Json
 
 
@@ -17,6 +17,7 @@ def build_controller_config(network: Network, name: str, generation: int) -> Jso
         controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
         sites=[_site(placed) for placed in sites],
         services=[_service(placed) for placed in network.services if placed.controller == name],
+        balances=[_balance(placed) for placed in network.balances if placed.controller == name],
         links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
     )
     return doc.encode(config)
@@ -54,6 +55,31 @@ def _service(placed: PlacedService) -> doc.ServiceEntry:
             "ports": build_ports(service.ports),
             "transport": build_transport(service.transport),
             "paths": {"mode": service.paths_mode, "max": service.paths_max},
+        }
+    )
+
+
+def _balance(placed: PlacedBalance) -> doc.BalanceEntry:
+    service = placed.service
+    return doc.BalanceEntry.model_validate(
+        {
+            "id": service.id,
+            "priority": service.priority,
+            "site": placed.site,
+            "dpid": placed.dpid,
+            "client": str(placed.client),
+            "to": [str(prefix) for prefix in service.target.prefixes],
+            "ports": build_ports(service.ports),
+            "at": service.balance.at if service.balance else "Controller",
+            "uplinks": [
+                {
+                    "name": up.name,
+                    "address": address_text(up.address.ip if up.address else None),
+                    "gateway": str(up.gateway),
+                    "weight": weight,
+                }
+                for up, weight in placed.uplinks
+            ],
         }
     )
 

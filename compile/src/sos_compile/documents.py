@@ -148,6 +148,29 @@ class ServiceEntry(Model):
     paths: Paths
 
 
+class BalanceUplink(Model):
+    """An uplink that connections are spread over."""
+
+    name: Device
+    address: Address
+    gateway: Address
+    weight: Annotated[int, Field(ge=1, le=100)]
+
+
+class BalanceEntry(Model):
+    """A service that is spread over uplinks, as a controller sees it."""
+
+    id: Name
+    priority: Annotated[int, Field(ge=0, le=65535)]
+    site: Label
+    dpid: Dpid
+    client: Address
+    target: Annotated[SomePrefixes, Field(alias="to")]
+    ports: Ports
+    at: Literal["Controller", "Switch"]
+    uplinks: Annotated[list[BalanceUplink], Field(min_length=1, max_length=32)]
+
+
 class LinkEnd(Model):
     """An uplink of a site."""
 
@@ -179,6 +202,7 @@ class ControllerConfig(Document):
     discovery: ControllerDiscovery = ControllerDiscovery()
     sites: Annotated[list[SiteEntry], Field(max_length=1024)]
     services: Annotated[list[ServiceEntry], Field(max_length=4096)]
+    balances: Annotated[list[BalanceEntry], Field(max_length=4096)]
     links: Annotated[list[LinkEntry], Field(max_length=4096)]
 
 

@@ -7,7 +7,7 @@ from ipaddress import IPv4Network
 
 from sos_compile import text
 from sos_compile.agents import serves
-from sos_compile.network import Network, PlacedService, PlacedSite
+from sos_compile.network import Network, PlacedBalance, PlacedService, PlacedSite
 from sos_compile.objects import Objects
 from sos_compile.verdicts import REFERENCES, Verdicts
 from sos_compile.world import Facts, ObjectKey
@@ -20,6 +20,8 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
         found[placed.site.origin.key] = _site(placed)
     for service in network.services:
         found[service.service.origin.key] = _service(service, network)
+    for balance in network.balances:
+        found[balance.service.origin.key] = _balance(balance)
     for pool in network.pools.values():
         found[pool.origin.key] = _pool([placed for placed in network.sites.values() if serves(pool, placed)], pool.name)
     for name, controller in network.controllers.items():
@@ -76,11 +78,26 @@ def _service(placed: PlacedService, network: Network) -> Facts:
     )
 
 
+def _balance(placed: PlacedBalance) -> Facts:
+    service = placed.service
+    shown = {"from": f"{placed.site} ({placed.client})", "to": _listed(service.target.prefixes)}
+    return Facts(
+        True,
+        True,
+        sites=(placed.site,),
+        controllers=(placed.controller,),
+        text={**shown, "ports": text.ports(service.ports), "mode": service.mode},
+    )
+
+
 def _end(site: str, prefixes: tuple[IPv4Network, ...], network: Network) -> str:
     if prefixes == network.sites[site].site.prefixes:
         return site
-    listed = ",".join(str(prefix) for prefix in prefixes[:3]) + (",..." if len(prefixes) > 3 else "")
-    return f"{site} ({listed})"
+    return f"{site} ({_listed(prefixes)})"
+
+
+def _listed(prefixes: tuple[IPv4Network, ...]) -> str:
+    return ",".join(str(prefix) for prefix in prefixes[:3]) + (",..." if len(prefixes) > 3 else "")
 
 
 def _pool(sites: list[PlacedSite], pool: str) -> Facts:

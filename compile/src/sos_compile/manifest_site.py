@@ -22,7 +22,7 @@ from sos_compile.manifest_parts import (
 )
 from sos_compile.model import Site
 from sos_compile.network import PlacedSite
-from sos_compile.node_config import BRIDGE
+from sos_compile.node_config import BRIDGE, rewrites
 from sos_compile.world import Json, Settings
 
 COMPONENT = "node"
@@ -57,7 +57,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
         "terminationGracePeriodSeconds": 30,
         "tolerations": [{"operator": "Exists"}],
         "affinity": build_node_affinity(placed),
-        "containers": [_ovs(settings), _node(settings)],
+        "containers": [_ovs(placed, settings), _node(settings)],
         "volumes": [
             {"name": "config", "configMap": {"name": config_map}},
             host_path("ovs", settings.ovs_rundir, "DirectoryOrCreate"),
@@ -70,13 +70,18 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
     }
 
 
-def _ovs(settings: Settings) -> Json:
+def _ovs(placed: PlacedSite, settings: Settings) -> Json:
     show = ["ovs-vsctl", "--timeout=5", f"--db=unix:{settings.ovs_rundir}/db.sock", "get", "Open_vSwitch", ".", "ovs_version"]
     return {
         "name": "ovs",
         "image": settings.images.ovs,
         "imagePullPolicy": settings.pull_policy,
-        "env": [{"name": "OVS_RUNDIR", "value": settings.ovs_rundir}, {"name": "OVS_DBDIR", "value": settings.ovs_rundir}],
+        "env": [
+            {"name": "OVS_RUNDIR", "value": settings.ovs_rundir},
+            {"name": "OVS_DBDIR", "value": settings.ovs_rundir},
+            # Only where it must be off: adding a variable would ask for new pods everywhere else, too.
+            *([{"name": "OVS_USERSPACE_TSO", "value": "false"}] if rewrites(placed.site) else []),
+        ],
         "securityContext": security_context(OVS_CAPABILITIES),
         "livenessProbe": {
             "exec": {"command": show},

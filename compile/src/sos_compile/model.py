@@ -36,10 +36,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Uplink:
-    """A WAN interface of every node of a site."""
+    """A WAN interface of every node of a site; `address` and `gateway` are both set or neither."""
 
     name: str
     base: bool
+    address: IPv4Interface | None = None
+    gateway: IPv4Address | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class Site:
     def transit(self) -> bool:
         """Whether the site has switches only."""
         return not self.prefixes
+
+    @property
+    def translates(self) -> bool:
+        """Whether its switches may have to rewrite IP addresses, which segmentation offload in user space does not survive."""
+        return any(uplink.address is not None for uplink in self.uplinks)
 
 
 @dataclass(frozen=True)
@@ -117,6 +124,14 @@ class Transport:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """Spreading over uplinks; no `uplinks` = all that have an address, equally. `uplinks` are (name, weight)."""
+
+    at: str
+    uplinks: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
 class Service:
     """SosService."""
 
@@ -131,6 +146,7 @@ class Service:
     transport: Transport
     paths_mode: str
     paths_max: int
+    balance: Balance | None = None
 
     @property
     def id(self) -> str:
@@ -198,7 +214,7 @@ def _site(origin: Origin, spec: Json) -> Site:
         remote=spec["remote"],
         prefixes=tuple(sorted(listed)),
         wan=wan["type"],
-        uplinks=tuple(Uplink(item["name"], item["base"]) for item in wan.get("uplinks", [])),
+        uplinks=tuple(_uplink(item) for item in wan.get("uplinks", [])),
         gateway=IPv4Interface(spec["gateway"]) if "gateway" in spec else None,
         subnet=IPv4Network(network["subnet"]) if "subnet" in network else first,
         mtu=network.get("mtu", DEFAULT_MTU - (OVERLAY_OVERHEAD_BYTES if wan["type"] == "Overlay" else 0)),
@@ -211,6 +227,12 @@ def _site(origin: Origin, spec: Json) -> Site:
         services_selector=spec["services"].get("selector"),
         controllers=tuple(item["name"] for item in spec["controllers"]),
     )
+
+
+def _uplink(item: Json) -> Uplink:
+    if "address" not in item:
+        return Uplink(item["name"], item["base"])
+    return Uplink(item["name"], item["base"], IPv4Interface(item["address"]), IPv4Address(item["gateway"]))
 
 
 def _pool(origin: Origin, spec: Json) -> Pool:
@@ -249,7 +271,12 @@ def _service(origin: Origin, spec: Json) -> Service:
         ),
         paths_mode="Disjoint" if paths["mode"] == "Disjoint" else "Shortest",
         paths_max=paths["max"] if paths["mode"] == "Disjoint" else 1,
+        balance=_balance(spec["balance"]) if "balance" in spec else None,
     )
+
+
+def _balance(block: Json) -> Balance:
+    return Balance(block["at"], tuple((item["name"], item["weight"]) for item in block.get("uplinks", [])))
 
 
 def _controller(origin: Origin, spec: Json) -> Controller:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
-from sos_compile.model import Controller, Link, Pool, Service, Site
+from sos_compile.model import Controller, Link, Pool, Service, Site, Uplink
 from sos_compile.world import Allocations, Node
 
 # Open vSwitch gives out port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours lie above, so that
@@ -81,8 +81,20 @@ class PlacedService:
 
 
 @dataclass(frozen=True)
+class PlacedBalance:
+    """An accepted service with spec.balance: one host at a site, the switch there, and the uplinks it may use with their weights."""
+
+    service: Service
+    site: str
+    client: IPv4Address
+    dpid: str
+    uplinks: tuple[tuple[Uplink, int], ...]
+    controller: str
+
+
+@dataclass(frozen=True)
 class Network:
-    """Accepted objects by name; `services` in the order in which they are tried."""
+    """Accepted objects by name; `services` and `balances` in the order in which they are tried."""
 
     controllers: Mapping[str, Controller]
     sites: Mapping[str, PlacedSite]
@@ -90,6 +102,7 @@ class Network:
     services: tuple[PlacedService, ...]
     links: tuple[Link, ...]
     allocations: Allocations
+    balances: tuple[PlacedBalance, ...] = ()
 
     def sites_of(self, controller: str) -> list[PlacedSite]:
         """Return the sites that connect to a controller, by name."""

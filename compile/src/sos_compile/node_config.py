@@ -63,10 +63,15 @@ def build_node_config(
     return doc.encode(config)
 
 
+def rewrites(site: Site) -> bool:
+    """Return whether the site's switches rewrite IP addresses or ports."""
+    return site.rewrite != "Transparent" or site.translates
+
+
 def _bridge(site: Site, dpid: str) -> Json:
     kind = {"Auto": "Auto", "System": "system", "Netdev": "netdev"}[site.datapath_type]
     # Rewriting MAC addresses keeps checksums right with segmentation offload in user space; rewriting more would not.
-    return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": site.rewrite == "Transparent"}
+    return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": not rewrites(site)}
 
 
 def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Settings) -> list[doc.TunnelPort]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sos_compile import agents, loops, services, sites
+from sos_compile import agents, balances, loops, services, sites
 from sos_compile.allocate import numbers
 from sos_compile.model import Controller, Link
 from sos_compile.network import Network, PlacedSite
@@ -33,6 +33,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts) -> Network:
         pools={pool.name: pool for pool in pools},
         services=tuple(services.accept(objects, with_agents, world.settings.namespace, verdicts)),
         links=tuple(_accept_links(objects, with_agents, verdicts)),
+        balances=tuple(balances.accept(objects, with_agents, world.settings.namespace, verdicts)),
         allocations=Allocations(
             sites=dict(sorted(site_ids.items())),
             controllers=dict(sorted(controller_ids.items())),

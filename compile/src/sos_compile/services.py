@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
@@ -21,9 +21,9 @@ Resolved = tuple[Site, tuple[IPv4Network, ...]]
 
 def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace: str, verdicts: Verdicts) -> list[PlacedService]:
     """Return the services whose sites exist and permit them, in the order in which they are tried: highest priority, then oldest."""
-    judge = _Judge(objects, sites, release_namespace, verdicts)
+    judge = Judge(objects, sites, release_namespace, verdicts)
     found: list[PlacedService] = []
-    for service in sorted(objects.services, key=lambda each: (-each.priority, each.origin.age)):
+    for service in in_order(each for each in objects.services if each.balance is None):
         if len(found) >= MAX_SERVICES:
             verdicts.reject(service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
         elif (placed := judge.place(service)) is not None:
@@ -31,22 +31,30 @@ def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace:
     return found
 
 
+def in_order(services: Iterable[Service]) -> list[Service]:
+    """Return services in the order in which they are tried: highest priority first, then the oldest."""
+    return sorted(services, key=lambda each: (-each.priority, each.origin.age))
+
+
 @dataclass(frozen=True)
-class _Judge:
+class Judge:
+    """What may be said about the ends of a service; what is wrong is told to `verdicts`."""
+
     objects: Objects
     sites: Mapping[str, PlacedSite]
     release_namespace: str
     verdicts: Verdicts
 
     def place(self, service: Service) -> PlacedService | None:
-        source, target = self._end(service, "from", service.source), self._end(service, "to", service.target)
+        """Return an accelerated service with its sites, None for one that is rejected."""
+        source, target = self.end(service, "from", service.source), self.end(service, "to", service.target)
         if source is None or target is None:
             return None
         if source[0].name == target[0].name:
             message = f"from and to are the same site, {source[0].name}"
             self.verdicts.reject(service.origin, "spec.to", Reason.INVALID, message, "within one site there is nothing to speed up")
             return None
-        permitted = [self._permitted(service, end[0], name) for name, end in (("from", source), ("to", target))]
+        permitted = [self.permitted(service, end[0], name) for name, end in (("from", source), ("to", target))]
         common = [name for name in source[0].controllers if name in target[0].controllers]
         if not common:
             message = f"SosSites {source[0].name} and {target[0].name} have no controller in common"
@@ -56,7 +64,8 @@ class _Judge:
             return None
         return PlacedService(service, source[0].name, source[1], target[0].name, target[1], common[0])
 
-    def _end(self, service: Service, name: str, end: End) -> Resolved | None:
+    def end(self, service: Service, name: str, end: End) -> Resolved | None:
+        """Return the site and prefixes of one end (`name` is from or to), None for one that is rejected."""
         site = self._site_of(service, name, end)
         if site is None:
             return None
@@ -88,7 +97,8 @@ class _Judge:
         self.verdicts.reject(service.origin, f"spec.{name}.site", Reason.SITE_NOT_FOUND, message, remedy)
         return None
 
-    def _permitted(self, service: Service, site: Site, end: str) -> bool:
+    def permitted(self, service: Service, site: Site, end: str) -> bool:
+        """Return whether a site allows services of this namespace."""
         namespace = service.origin.key.namespace
         match site.namespaces:
             case "All":

@@ -44,6 +44,8 @@ def _consistent(site: Site, verdicts: Verdicts) -> bool:
         message = "rewrite OpenFlow is not built in this version"
         verdicts.reject(site.origin, "spec.datapath.rewrite", Reason.UNSUPPORTED, message, "use Transparent")
         return False
+    if not _uplinks_consistent(site, verdicts):
+        return False
     if site.subnet is None or site.agent_range is None:
         return True
     if not site.agent_range.subnet_of(site.subnet):
@@ -54,6 +56,25 @@ def _consistent(site: Site, verdicts: Verdicts) -> bool:
         message = f"{site.gateway} is not an address of the subnet {site.subnet}"
         verdicts.reject(site.origin, "spec.gateway", Reason.INVALID, message, "give an address of the subnet with the subnet's length")
         return False
+    return True
+
+
+def _uplinks_consistent(site: Site, verdicts: Verdicts) -> bool:
+    """Check the addresses of uplinks: a gateway in the address's subnet, and no address twice (an answer could not be told apart)."""
+    taken: dict[object, str] = {}
+    for i, uplink in enumerate(site.uplinks):
+        if uplink.address is None:
+            continue
+        path = f"spec.wan.uplinks[{i}]"
+        if uplink.gateway not in uplink.address.network or uplink.gateway == uplink.address.ip:
+            message = f"{uplink.gateway} is not another address of the subnet of {uplink.address}"
+            verdicts.reject(site.origin, f"{path}.gateway", Reason.INVALID, message, "give the router's address, or correct address")
+            return False
+        if uplink.address.ip in taken:
+            message = f"{uplink.address.ip} is the address of uplink {taken[uplink.address.ip]}"
+            verdicts.reject(site.origin, f"{path}.address", Reason.DUPLICATE, message, "give every uplink an address of its own")
+            return False
+        taken[uplink.address.ip] = uplink.name
     return True
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sos_controller import ofp
+from sos_controller import ofp, rewrite
 from sos_controller.config import ConfigError, follows, parse
 from sos_controller.connection import SwitchConnection, serve
 from sos_controller.core.commands import Apply, Command, Notice, PacketOut
@@ -21,6 +21,7 @@ from sos_controller.core.events import (
     DatapathDown,
     DatapathUp,
     EntriesRead,
+    EntryGone,
     Event,
     KeysChanged,
     PacketIn,
@@ -29,6 +30,7 @@ from sos_controller.core.events import (
     Tick,
 )
 from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
 from sos_controller.framework import eventlet
 
@@ -108,6 +110,10 @@ class Controller:
     def port_changed(self, connection: SwitchConnection, port: Port, gone: bool) -> None:
         """A port came, went or changed."""
         self.happen(PortChanged(connection.dpid, port, gone))
+
+    def entry_gone(self, connection: SwitchConnection, cookie: int) -> None:
+        """A switch took away an entry it was asked to tell of."""
+        self.happen(EntryGone(connection.dpid, cookie))
 
     def entries_read(self, connection: SwitchConnection, entries: list[FlowEntry]) -> None:
         """A switch has told its entries."""
@@ -204,6 +210,8 @@ class Controller:
             connection.queue(encode_apply(command))
             self.engine.state.counters["flow_mods", "add"] += len(command.adds)
             self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
+        elif isinstance(command, ApplyGroups):
+            connection.queue(rewrite.encode_groups(command))
         else:
             connection.read_entries(command.cookie, command.mask)
         self._dirty.add(connection)

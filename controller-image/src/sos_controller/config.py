@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import msgspec
 
-from sos_controller.core.config_model import MAX_BYTES, MAX_DATAPATHS, Config
+from sos_controller.core.config_model import MAX_BALANCES, MAX_BYTES, MAX_DATAPATHS, Config
 from sos_controller.core.model import parse_address, parse_mac, parse_prefix
 
 
@@ -115,6 +116,7 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
         for j, agent in enumerate(site.agents):
             yield from _try(f"sites[{i}].agents[{j}].address", agent.address, parse_address)
     yield from _service_problems(config)
+    yield from _balance_problems(config)
     yield from _link_problems(config)
 
 
@@ -132,6 +134,34 @@ def _service_problems(config: Config) -> Iterator[tuple[str, str]]:
         for j, ports in enumerate(service.ports):
             if ports.last < ports.first:
                 yield f"services[{i}].ports[{j}]", f"last {ports.last} is below first {ports.first}"
+
+
+def _balance_problems(config: Config) -> Iterator[tuple[str, str]]:
+    claims = {(s.name, d.dpid) for s in config.sites for d in s.datapaths}
+    yield from _unique("balances[{}].id", [b.id for b in config.balances])
+    clients: dict[tuple[str, str], str] = {}
+    per_datapath: Counter[str] = Counter()
+    for i, balance in enumerate(config.balances):
+        path = f"balances[{i}]"
+        if (balance.site, balance.dpid) not in claims:
+            yield f"{path}.dpid", f"is no datapath of site {balance.site!r}"
+        per_datapath[balance.dpid] += 1
+        if per_datapath[balance.dpid] > MAX_BALANCES:
+            yield f"{path}.dpid", f"has more than {MAX_BALANCES} balances"
+        yield from _try(f"{path}.client", balance.client, parse_address)
+        for j, prefix in enumerate(balance.to):
+            yield from _try(f"{path}.to[{j}]", prefix, parse_prefix)
+        for j, ports in enumerate(balance.ports):
+            if ports.last < ports.first:
+                yield f"{path}.ports[{j}]", f"last {ports.last} is below first {ports.first}"
+        yield from _unique(path + ".uplinks[{}].name", [u.name for u in balance.uplinks])
+        yield from _unique(path + ".uplinks[{}].address", [u.address for u in balance.uplinks])
+        for j, uplink in enumerate(balance.uplinks):
+            yield from _try(f"{path}.uplinks[{j}].address", uplink.address, parse_address)
+            yield from _try(f"{path}.uplinks[{j}].gateway", uplink.gateway, parse_address)
+            holder = clients.setdefault((balance.dpid, uplink.address), balance.client)
+            if holder != balance.client:
+                yield f"{path}.uplinks[{j}].address", f"stands for {holder} in another balance"
 
 
 def _link_problems(config: Config) -> Iterator[tuple[str, str]]:

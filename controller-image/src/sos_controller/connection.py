@@ -273,6 +273,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._multipart(message)
         elif kind == ofp.ERROR:
             self._error(message)
+        elif kind == ofp.FLOW_REMOVED and self.state == MAIN_DISPATCHER:
+            self._controller.entry_gone(self, ofp.parse_flow_removed(message))
         elif kind == ofp.PORT_STATUS and self.state == MAIN_DISPATCHER:
             self._controller.port_changed(self, *ofp.parse_port_status(message))
         elif kind in HANDSHAKE_TYPES and self.state != MAIN_DISPATCHER:

@@ -22,6 +22,8 @@ COUNTERS = {
     "orders_dropped": ("Orders of agents dropped, by the check that failed", "reason"),
     "probes": ("Probes that were not ours", "what"),
     "arp": ("ARP requests, by what was done", "what"),
+    "balanced": ("Connections given an uplink by turn", "uplink"),
+    "balance_left": ("First packets of balanced connections without a turn, by what became of them", "outcome"),
     "flow_mods": ("Flow-mods sent", "op"),
     "switch_errors": ("Messages switches refused, by type-code", "error"),
     "rejected": ("Changes a datapath refused", "dpid"),
@@ -72,6 +74,8 @@ class _Collector(Collector):
         services = GaugeMetricFamily("sos_controller_service_programmed", "1 = Programmed", labels=["service"])
         for found in self._controller.engine.plan.status():
             services.add_metric([found.service.id], float(found.state == "Programmed"))
+        for row in self._controller.engine.balances.status():
+            services.add_metric([row["id"]], float(row["state"] == "Programmed"))
         yield services
 
 

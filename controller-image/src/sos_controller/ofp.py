@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from sos_controller import rewrite
 from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
 from sos_controller.core.model import MacAddress, Port, PortNo
 
@@ -17,7 +18,7 @@ HEADER_BYTES = 8
 MAX_MESSAGE = 65_535
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
-FEATURES_REPLY, SET_CONFIG, PACKET_IN, PORT_STATUS = 6, 9, 10, 12
+FEATURES_REPLY, SET_CONFIG, PACKET_IN, FLOW_REMOVED, PORT_STATUS = 6, 9, 10, 11, 12
 PACKET_OUT, FLOW_MOD, MULTIPART_REQUEST, MULTIPART_REPLY = 13, 14, 18, 19
 BARRIER_REQUEST, BARRIER_REPLY = 20, 21
 MULTIPART_FLOW, MULTIPART_PORT_DESC = 1, 13
@@ -34,6 +35,7 @@ ALL_TABLES = 0xFF
 WHOLE_PACKET = 0xFFFF
 """OFPCML_NO_BUFFER (7.2.5)."""
 ADD, DELETE_STRICT = 0, 4
+SEND_FLOW_REMOVED = 1
 PORT_STATUS_DELETE = 1
 PORT_DOWN, LINK_DOWN = 1, 1
 
@@ -168,8 +170,10 @@ def encode_actions(actions: tuple[Action, ...]) -> bytes:
     for a in actions:
         if isinstance(a, Output):
             parts.append(_OUTPUT.pack(0, 16, a.port_no, WHOLE_PACKET))
-        elif not isinstance(a, Goto):
+        elif isinstance(a, SetEthDst | SetEthSrc):
             parts.append(_SET_ETH[type(a)] + a.mac + b"\0\0")
+        elif not isinstance(a, Goto):
+            parts.append(rewrite.encode_action(a))
     return b"".join(parts)
 
 
@@ -189,7 +193,7 @@ def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
     times = (entry.idle_timeout, entry.hard_timeout) if adding else (0, 0)
     mask = 0 if adding else 0xFFFFFFFF_FFFFFFFF
     head = (VERSION, FLOW_MOD, _FLOW_MOD.size + len(tail), xid, entry.cookie, mask, entry.table, command)
-    return _FLOW_MOD.pack(*head, *times, entry.priority, NO_BUFFER, ANY, ANY, 0) + tail
+    return _FLOW_MOD.pack(*head, *times, entry.priority, NO_BUFFER, ANY, ANY, SEND_FLOW_REMOVED if entry.told else 0) + tail
 
 
 def packet_out(in_port: int, actions: tuple[Action, ...], data: bytes, xid: int = 0) -> bytes:
@@ -244,6 +248,13 @@ def parse_packet_in(message: bytes) -> tuple[int, PortNo, bytes]:
     else:
         in_port = decode_match(message[28 : 24 + length]).in_port or 0
     return int.from_bytes(message[16:24], "big"), PortNo(in_port), message[end:]
+
+
+def parse_flow_removed(message: bytes) -> int:
+    """Cookie of the entry in an ofp_flow_removed (7.4.2)."""
+    if len(message) < 56:
+        raise WireError("short flow-removed")
+    return int.from_bytes(message[8:16], "big")
 
 
 def parse_port(data: bytes) -> Port:
@@ -322,7 +333,7 @@ def _parse_action(kind: int, body: bytes) -> Action:
         if header in (_H_ETH_DST, _H_ETH_SRC):
             mac = MacAddress(body[4:10])
             return SetEthDst(mac) if header == _H_ETH_DST else SetEthSrc(mac)
-    return Output(PortNo(ANY))
+    return rewrite.decode_action(kind, body) or Output(PortNo(ANY))
 
 
 def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -51,6 +51,7 @@ class Network(StrEnum):
     FIGURE8 = "figure8"
     LINE = "line"
     GENI = "geni"
+    BALANCE = "balance"
 
 
 def say(text: str) -> None:
@@ -230,6 +231,14 @@ def bench(
     from sos_testbed import demo as show
 
     show.main(out, parse_rate(rate), say, show.BENCH_SCENARIOS)
+
+
+@app.command(name="bench-balance", hidden=True)
+def bench_balance(out: Annotated[Path, typer.Option(help="Folder for spread.json.")] = Path("out/bench")) -> None:
+    """Measure how well downloads are spread over uplinks."""
+    from sos_testbed import spread
+
+    spread.main(out, say)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -46,6 +46,10 @@ class Documents:
         """The agents that have to register."""
         return {str(document["agentId"]) for document in self.agents.values()}
 
+    def rewriting(self) -> frozenset[str]:
+        """The nodes whose switches rewrite IP addresses: segmentation offload is off there."""
+        return frozenset(node for node, document in self.nodes.items() if not document["bridge"]["userspaceTso"])
+
     def dpids(self) -> set[str]:
         """The datapaths that have to connect."""
         return {str(document["bridge"]["datapathId"]) for document in self.nodes.values()}

@@ -41,7 +41,7 @@ class Scenario:
         """A lab with this on both paths, for a service that uses as many of them."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         options = Options(topology="figure8", path1=path, path2=path)
-        return options if self.paths == 1 else replace(options, examples=(*options.examples, BOTH_PATHS))
+        return options if self.paths == 1 else replace(options, examples=(*options.files(), BOTH_PATHS))
 
 
 SCENARIOS = (

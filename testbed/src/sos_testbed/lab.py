@@ -42,7 +42,8 @@ class Options:
     topology: str = "figure8"
     path1: PathOptions | None = None
     path2: PathOptions | None = None
-    examples: tuple[Path, ...] = (EXAMPLE,)
+    examples: tuple[Path, ...] = ()
+    """Files and folders; none = the folder made for the topology."""
     services: bool = True
     name: str | None = None
 
@@ -50,6 +51,10 @@ class Options:
         """The topology with these paths."""
         chosen = builder(self.topology)
         return chosen.build(self.path1 or chosen.path1, self.path2 or chosen.path2)
+
+    def files(self) -> tuple[Path, ...]:
+        """Where the custom resources are."""
+        return self.examples or (_REPOSITORY / "examples" / builder(self.topology).example,)
 
 
 def state_root() -> Path:
@@ -211,7 +216,7 @@ def up(options: Options, report: Report = silent) -> Lab:
     if os.geteuid() != 0:
         raise LabError("a lab needs root: it makes network namespaces")
     topology = options.build()
-    objects = declare.load(options.examples, services=options.services)
+    objects = declare.load(options.files(), services=options.services)
     documents = declare.compile_lab(objects, topology, 1, Allocations())
     programs = find_programs(dict(os.environ))
     lab = Lab(_new_folder(), report)
@@ -242,7 +247,7 @@ def _first_facts(options: Options, topology: Topology, programs: Programs) -> di
         "topology": topology.name,
         "paths": paths,
         "programs": asdict(programs),
-        "examples": [str(path) for path in options.examples],
+        "examples": [str(path) for path in options.files()],
     }
 
 
@@ -254,8 +259,8 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
     lab.runner.perform(realise.build_network(topology, plan))
     lab.runner.perform(realise.build_emulator(topology, plan))
     lab.runner.perform(realise.build_controller(plan))
-    lab.runner.perform(realise.build_switches(topology, plan))
-    lab.runner.perform(realise.build_hosts(topology, plan))
+    lab.runner.perform(realise.build_switches(topology, plan, documents.rewriting()))
+    lab.runner.perform(realise.build_hosts(topology, plan, documents.rewriting()))
     lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan))
     lab.runner.perform(realise.build_agents(topology, plan))
     lab.runner.perform(realise.build_web(topology, plan))
@@ -282,7 +287,7 @@ def missing(lab: Lab, documents: Documents) -> list[str]:
     registered = {agent["id"] for agent in status["agents"] if agent["willing"]}
     if absent := len(documents.agent_ids() - registered):
         waits.append(f"{absent} agents")
-    wires = len(lab.topology.wires)
+    wires = len(lab.topology.links())
     if status["links"] < wires:
         waits.append(f"{wires - status['links']} links")
     waits += [f"service {service['id']} ({service['reason']})" for service in status["services"] if service["state"] != "Programmed"]

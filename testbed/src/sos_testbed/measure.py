@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sos_testbed.lab import Lab
-from sos_testbed.model import LabError, Shape
+from sos_testbed.model import Host, LabError, Router, Shape
 from sos_testbed.runner import run
 from sos_testbed.web import SOS_PORT
 
@@ -116,7 +116,8 @@ def received(lab: Lab, server: str, name: str) -> Path:
 
 def address(lab: Lab, host: str) -> str:
     """A host's address."""
-    for candidate in lab.topology.hosts:
+    servers: list[Host | Router] = [*lab.topology.hosts, *lab.topology.routers]
+    for candidate in servers:
         if candidate.name == host:
             return str(candidate.address.ip)
     raise LabError(f"no host {host!r}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface
 
 _NAME = re.compile(r"^[a-z][a-z0-9]{0,9}$")
 
@@ -61,11 +61,21 @@ class Switch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """An ordinary machine: an address and nothing else."""
+    """An ordinary machine: an address and, if it needs one, a default route."""
 
     name: str
     switch: str
     address: IPv4Interface
+    gateway: IPv4Address | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Router:
+    """A machine with several legs, each in a subnet of its own at the end of a wire; behind it is itself, the server at `address`."""
+
+    name: str
+    address: IPv4Interface
+    legs: tuple[tuple[str, IPv4Interface], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +88,7 @@ class AgentPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class End:
-    """One end of a wire: an interface in a switch's namespace."""
+    """One end of a wire: an interface in a switch's or a router's namespace."""
 
     switch: str
     port: str
@@ -90,16 +100,18 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wire:
-    """A cable between two switches."""
+    """A cable between two switches, or a switch and a router."""
 
     a: End
     b: End
     shape: Shape | None = None
+    parallel: bool = False
+    """Whether other wires join the same two places."""
 
     @property
     def name(self) -> str:
-        """`edge1-core1`: how a user names the link in `./lab fault link`."""
-        return f"{self.a.switch}-{self.b.switch}"
+        """`edge1-core1`: how a user names the link in `./lab fault link`; `edge1.wan0` where several go to the same place."""
+        return str(self.a) if self.parallel else f"{self.a.switch}-{self.b.switch}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +123,7 @@ class Topology:
     hosts: tuple[Host, ...]
     agents: tuple[AgentPlace, ...]
     wires: tuple[Wire, ...]
+    routers: tuple[Router, ...] = ()
 
     def __post_init__(self) -> None:
         """Every name is short and used once, every end exists and is used once."""
@@ -127,14 +140,21 @@ class Topology:
             if place.switch not in known:
                 raise LabError(f"topology {self.name}: {place.name} hangs on an unknown switch {place.switch!r}")
         ends = [end for wire in self.wires for end in (wire.a, wire.b)]
+        legs = {(router.name, port) for router in self.routers for port, _ in router.legs}
         for end in ends:
-            if end.switch not in known or not _NAME.match(end.port):
+            if (end.switch not in known and (end.switch, end.port) not in legs) or not _NAME.match(end.port):
                 raise LabError(f"topology {self.name}: wire end {end} does not exist")
         _refuse_duplicates(self.name, [str(end) for end in ends])
 
     def parts(self) -> list[str]:
         """The names of everything that has a namespace."""
-        return [*(s.name for s in self.switches), *(h.name for h in self.hosts), *(a.name for a in self.agents)]
+        hung = [*(h.name for h in self.hosts), *(a.name for a in self.agents)]
+        return [*(s.name for s in self.switches), *hung, *(r.name for r in self.routers)]
+
+    def links(self) -> tuple[Wire, ...]:
+        """The wires between switches: those that the controller finds."""
+        known = {switch.name for switch in self.switches}
+        return tuple(wire for wire in self.wires if {wire.a.switch, wire.b.switch} <= known)
 
     def shaped(self) -> tuple[Wire, ...]:
         """The wires that run through the emulator, in the order in which it numbers them."""
@@ -143,7 +163,8 @@ class Topology:
     def wire(self, name: str) -> Wire:
         """Find a wire by its name (either direction) or by one of its ends; LabError with the known names otherwise."""
         for wire in self.wires:
-            if name in {wire.name, f"{wire.b.switch}-{wire.a.switch}", str(wire.a), str(wire.b)}:
+            reverse = "" if wire.parallel else f"{wire.b.switch}-{wire.a.switch}"
+            if name and name in {wire.name, reverse, str(wire.a), str(wire.b)}:
                 return wire
         raise LabError(f"no link {name!r}; there are {', '.join(wire.name for wire in self.wires)}")
 

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
 
 from sos_testbed import web
-from sos_testbed.model import AgentPlace, Host, LabError, Switch, Topology, Wire
+from sos_testbed.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire
 from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
@@ -106,21 +107,26 @@ def control_socket(plan: LabPlan) -> PurePosixPath:
     return plan.root / "linkemu.sock"
 
 
-def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
-    """A database, a switch daemon and a `sos-node` per switch."""
+def build_switches(topology: Topology, plan: LabPlan, rewriting: frozenset[str] = frozenset()) -> list[Step]:
+    """A database, a switch daemon and a `sos-node` per switch. Those in `rewriting` do without segmentation offload."""
     steps: list[Step] = []
     for switch in topology.switches:
-        steps += _switch(plan, switch)
+        steps += _switch(plan, switch, tso=switch.name not in rewriting)
     pid_files = [f"{plan.folder(switch.name)}/ovs-vswitchd.pid" for switch in topology.switches]
     rings = (plan.programs.python, "-m", "sos_testbed.rings", str(PORT_RING_BYTES), *pid_files)
     return [*steps, _spawn(plan, "rings", "ctl", rings, "receive rings of the switch ports")]
 
 
-def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
-    """Hosts with nothing but an address and the congestion control of a default host."""
+def build_hosts(topology: Topology, plan: LabPlan, rewriting: frozenset[str] = frozenset()) -> list[Step]:
+    """Hosts with nothing but addresses and the congestion control of a default host; without offload at switches that rewrite."""
     steps: list[Step] = []
     for index, host in enumerate(topology.hosts):
         steps += _host(plan, host, _HOST_OFPORT + index)
+        if host.switch in rewriting:
+            # in a cluster sos-node does this for ports that ovs-cni made
+            steps.append(_run(f"host {host.name}", _offload(plan, host.name, "eth0", "off"), _offload(plan, host.name, "eth0", "on")))
+    for router in topology.routers:
+        steps += _router(plan, router)
     return steps
 
 
@@ -176,7 +182,8 @@ def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
 def build_web(topology: Topology, plan: LabPlan) -> list[Step]:
     """A web server on every host, all serving the lab's `www` folder."""
     steps = [_folder(plan.folder("www"))]
-    for host in topology.hosts:
+    servers: list[Host | Router] = [*topology.hosts, *topology.routers]
+    for host in servers:
         folder = plan.folder(host.name)
         conf = folder / "nginx.conf"
         steps += [_folder(folder), _file(conf, web.build_config(folder, plan.folder("www")))]
@@ -280,7 +287,7 @@ def _link_argument(topology: Topology, wire: Wire) -> str:
     return f"A={near},B={far},name={wire.name},{character}"
 
 
-def _switch(plan: LabPlan, switch: Switch) -> Iterator[Step]:
+def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
     folder, name = plan.folder(switch.name), switch.name
     title = f"switch {name}"
     env = ("env", f"OVS_RUNDIR={folder}", f"OVS_DBDIR={folder}", f"OVS_LOGDIR={folder}")
@@ -296,7 +303,7 @@ def _switch(plan: LabPlan, switch: Switch) -> Iterator[Step]:
     )
     yield _spawn(plan, f"{name}-ovsdb", name, database, title)
     # TSO is read once, when ovs-vswitchd starts: it has to be in the database before
-    init = ("--retry", "--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", "other_config:userspace-tso-enable=true")
+    init = ("--retry", "--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", f"other_config:userspace-tso-enable={str(tso).lower()}")
     yield _run(title, ovs(plan, name, "ovs-vsctl", *init), ("rm", "-f", f"{folder}/conf.db"))
     daemon = (
         *env,
@@ -319,11 +326,32 @@ def _host(plan: LabPlan, host: Host, port_no: int) -> Iterator[Step]:
     netns, title = plan.netns(host.name), f"host {host.name}"
     yield from _veth(plan, (host.name, "eth0"), (host.switch, host.name), title)
     yield from _address(netns, "eth0", str(host.address), title)
-    # what `ip route` shows for the address, plus the congestion control of an ordinary Linux machine
-    route = ("ip", "-n", netns, "route", "change", str(host.address.network), "dev", "eth0", "proto", "kernel", "scope", "link")
-    source = ("src", str(host.address.ip))
-    yield _run(title, (*route, *source, "congctl", "cubic"), (*route, *source))
+    yield _ordinary(netns, "eth0", host.address, title)
+    if host.gateway is not None:
+        route = ("default", "via", str(host.gateway))
+        yield _run(title, ("ip", "-n", netns, "route", "add", *route, "congctl", "cubic"), ("ip", "-n", netns, "route", "del", *route))
     yield _port(plan, host.switch, host.name, port_no, title)
+
+
+def _ordinary(netns: str, interface: str, address: IPv4Interface, title: str) -> Step:
+    """What `ip route` shows for an address, plus the congestion control of an ordinary Linux machine."""
+    route = ("ip", "-n", netns, "route", "change", str(address.network), "dev", interface, "proto", "kernel", "scope", "link")
+    source = ("src", str(address.ip))
+    return _run(title, (*route, *source, "congctl", "cubic"), (*route, *source))
+
+
+def _router(plan: LabPlan, router: Router) -> Iterator[Step]:
+    netns, title = plan.netns(router.name), f"router {router.name}"
+    yield from _address(netns, "lo", str(router.address), title)
+    for port, address in router.legs:
+        yield from _address(netns, port, str(address), title)
+        yield _ordinary(netns, port, address, title)
+        # a router's wire carries whole checksums; the emulator would hand them on unfinished
+        yield _run(title, _offload(plan, router.name, port, "off"), _offload(plan, router.name, port, "on"))
+
+
+def _offload(plan: LabPlan, part: str, interface: str, state: str) -> tuple[str, ...]:
+    return inside(plan.netns(part), "ethtool", "-K", interface, "tx", state)
 
 
 def _port(plan: LabPlan, switch: str, interface: str, port_no: int, title: str) -> Step:

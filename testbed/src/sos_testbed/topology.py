@@ -10,6 +10,9 @@ r"""The networks a lab can be, by name. Pure.
        agent1        \     /        agent2
                       core2
 
+`balance` is one site without agents: a client behind edge1, and five uplinks to a router that is the server, too (Al-Najjar et al. 2016,
+figure 5, with one machine for gateways, router and server).
+
 `line` leaves core2 out. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
 The wires of edge1 carry the whole delay of their path; the others are plain cables.
 """
@@ -19,12 +22,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface
 
-from sos_testbed.model import AgentPlace, End, Host, LabError, Shape, Switch, Topology, Wire, bdp_bytes
+from sos_testbed.model import AgentPlace, End, Host, LabError, Router, Shape, Switch, Topology, Wire, bdp_bytes
 
 DEFAULT_RATE_BPS = 500_000_000
 DEFAULT_RTT_US = 59_000  # the paper's path between Clemson and Cambridge
+
+UPLINKS = 5
 
 _RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _TIME_UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6}
@@ -44,6 +49,10 @@ class PathOptions:
         """The shape of the path's long wire."""
         queue = bdp_bytes(self.rate_bps, self.rtt_us) if self.queue_bytes is None else self.queue_bytes
         return Shape(rate_bps=self.rate_bps, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=queue)
+
+
+UPLINK = PathOptions(rate_bps=10_000_000, rtt_us=4_000, queue_bytes=2_500_000)
+"""The paper's 10 Mbit/s. The queue holds 20 downloads of 100 kB: what is measured is where connections go, not how TCP copes with loss."""
 
 
 def parse_rate(text: str) -> int:
@@ -126,13 +135,36 @@ def geni(path1: PathOptions, path2: PathOptions) -> Topology:
     return _edges(("core1", "core2"), wires, "geni")
 
 
+def balance(path1: PathOptions, path2: PathOptions) -> Topology:
+    """One host, five uplinks: the second one is path2, all others are path1."""
+    legs = tuple((f"leg{i}", IPv4Interface(f"192.0.2.{4 * i + 1}/30")) for i in range(UPLINKS))
+    wires = tuple(
+        Wire(
+            a=End(switch="edge1", port=f"wan{i}"),
+            b=End(switch="router", port=port),
+            shape=(path2 if i == 1 else path1).shape(),
+            parallel=True,
+        )
+        for i, (port, _) in enumerate(legs)
+    )
+    return Topology(
+        name="balance",
+        switches=(Switch(name="edge1", site="home"),),
+        hosts=(Host(name="client", switch="edge1", address=IPv4Interface("10.0.0.11/24"), gateway=IPv4Address("10.0.0.1")),),
+        agents=(),
+        wires=wires,
+        routers=(Router(name="router", address=IPv4Interface("198.51.100.10/32"), legs=legs),),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A named topology and what its two paths are when nothing is said."""
+    """A named topology, what its two paths are when nothing is said, and the folder of examples/ made for it."""
 
     build: Callable[[PathOptions, PathOptions], Topology]
     path1: PathOptions
     path2: PathOptions
+    example: str = "01-two-sites"
 
 
 BUILDERS: dict[str, Builder] = {
@@ -143,6 +175,7 @@ BUILDERS: dict[str, Builder] = {
         path1=PathOptions(rate_bps=1_000_000_000, rtt_us=54_000),
         path2=PathOptions(rate_bps=1_000_000_000, rtt_us=160_000),
     ),
+    "balance": Builder(build=balance, path1=UPLINK, path2=UPLINK, example="04-balance"),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from sos_controller.core.flowtable import Action, FlowEntry
+from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import DatapathId, PortNo
 
 
@@ -49,4 +50,4 @@ class Notice(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
-Command = Apply | PacketOut | ReadEntries | Notice
+Command = Apply | ApplyGroups | PacketOut | ReadEntries | Notice

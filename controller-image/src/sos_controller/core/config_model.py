@@ -20,6 +20,8 @@ SiteId = Annotated[int, Meta(ge=1, le=65535)]
 MAX_SITES = 1_024
 MAX_DATAPATHS = 4_096
 MAX_SERVICES = 4_096
+MAX_BALANCES = 64
+"""Of one datapath: each takes a group and two priorities."""
 MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -157,6 +159,53 @@ class Service(_Strict, frozen=True):
         return self.paths.max if self.paths.mode == "Disjoint" else 1
 
 
+class BalanceUplink(_Strict, frozen=True):
+    """An uplink that connections are spread over."""
+
+    name: Name
+    address: str
+    gateway: str
+    weight: Annotated[int, Meta(ge=1, le=100)]
+
+    @property
+    def ip(self) -> Address:
+        """The address that stands for the client, as a number."""
+        return parse_address(self.address)
+
+    @property
+    def router(self) -> Address:
+        """The gateway's address as a number."""
+        return parse_address(self.gateway)
+
+
+class Balance(_Strict, frozen=True):
+    """Connections that are spread over uplinks without agents (clause 5)."""
+
+    id: Name
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+    site: Name
+    dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    client: str
+    to: Annotated[list[str], Meta(min_length=1, max_length=64)]
+    ports: Annotated[list[PortRange], Meta(min_length=1, max_length=64)]
+    at: Literal["Controller", "Switch"]
+    uplinks: Annotated[list[BalanceUplink], Meta(min_length=1, max_length=32)]
+
+    @property
+    def number(self) -> DatapathId:
+        """The datapath id as a number."""
+        return DatapathId(int(self.dpid, 16))
+
+    @property
+    def host(self) -> Address:
+        """The client's address as a number."""
+        return parse_address(self.client)
+
+    def destinations(self) -> tuple[Prefix, ...]:
+        """The prefixes of the servers."""
+        return tuple(parse_prefix(p) for p in self.to)
+
+
 class LinkEnd(_Strict, frozen=True):
     """An uplink of a site."""
 
@@ -183,4 +232,5 @@ class Config(_Strict, frozen=True):
     discovery: Discovery
     sites: Annotated[list[Site], Meta(max_length=MAX_SITES)]
     services: Annotated[list[Service], Meta(max_length=MAX_SERVICES)]
+    balances: Annotated[list[Balance], Meta(max_length=MAX_SERVICES)]
     links: Annotated[list[LinkDeclaration], Meta(max_length=4096)]

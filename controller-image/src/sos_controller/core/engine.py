@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from sos_controller.core import order, pipeline, probe
 from sos_controller.core.agents import Agent, Surroundings
+from sos_controller.core.balance import Balances
 from sos_controller.core.beacon import BeaconError
 from sos_controller.core.commands import Command, PacketOut, ReadEntries
 from sos_controller.core.courier import Courier
@@ -20,6 +21,7 @@ from sos_controller.core.events import (
     DatapathDown,
     DatapathUp,
     EntriesRead,
+    EntryGone,
     Event,
     KeysChanged,
     PacketIn,
@@ -60,6 +62,7 @@ class Engine:
         self.plan = Plan(self.state)
         self.forwarding = Forwarding(self.state)
         self.endings = Endings(self.state, self.courier)
+        self.balances = Balances(self.state)
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self._kept: dict[DatapathId, float] = {}
@@ -73,6 +76,7 @@ class Engine:
             DatapathDown: self._datapath_down,
             PortChanged: self._port_changed,
             EntriesRead: self._entries_read,
+            EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie),
             Rejected: self._rejected,
             ConfigChanged: self._config_changed,
             KeysChanged: self._keys_changed,
@@ -101,11 +105,13 @@ class Engine:
             self.setup.syn(switch, event.in_port, event.data)
             return
         kind = ethertype(event.data)
-        if kind == ETH_IPV4:
+        if kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.BALANCE:
+            self.balances.syn(switch, event.in_port, event.data)
+        elif kind == ETH_IPV4:
             self._datagram(Location(event.dpid, event.in_port), event.data)
         elif kind == ETH_ARP:
             packet = parse_arp(event.data)
-            if packet is not None:
+            if packet is not None and not self.balances.arp(switch, event.in_port, packet):
                 self.forwarding.arp(switch, event.in_port, packet)
         elif kind == ETH_LLDP:
             self._probe_seen(Location(event.dpid, event.in_port), event.data)
@@ -216,7 +222,9 @@ class Engine:
         if switch.claim is None:
             return
         self._kept.pop(event.dpid, None)
+        self.balances.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
+        state.programmer.set_group(("kept", event.dpid), {}, state.out)  # what is still there when it is back is read again
         if state.topology.datapath_down(event.dpid):
             self._links_changed()
         self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
@@ -233,12 +241,13 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        earlier = self.endings.adopt(event.dpid, event.entries)
+        entries = self.balances.take_over(event.dpid, event.entries)
+        earlier = self.endings.adopt(event.dpid, entries)
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.match.raw is None]
         if kept:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
             self._kept[event.dpid] = state.now + KEEP_S
-        state.programmer.sync(event.dpid, event.entries, state.out)
+        state.programmer.sync(event.dpid, entries, state.out)
         state.dirty |= {"plan", "forwarding"}
 
     def _port_changed(self, event: PortChanged) -> None:
@@ -289,6 +298,7 @@ class Engine:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
         self.plan.configure()
+        self.balances.configure()
         self.courier.forget_lines()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         for switch in state.switches.values():
@@ -324,6 +334,7 @@ class Engine:
         self._ticked_at = state.now
         self.setup.tick()
         self.endings.tick()
+        self.balances.tick()
         if state.config is None:
             return
         for what, gap, action in (
@@ -375,6 +386,8 @@ class Engine:
             self.plan.arm()
         if "forwarding" in dirty:
             self.forwarding.replan()
+        if "balance" in dirty or "forwarding" in dirty:
+            self.balances.replan()
 
     def _links_changed(self) -> None:
         self.state.dirty |= {"plan", "forwarding"}

@@ -53,6 +53,13 @@ class BarrierReply(msgspec.Struct, frozen=True, gc=False):
     token: int
 
 
+class EntryGone(msgspec.Struct, frozen=True, gc=False):
+    """A datapath took away an entry that it was asked to tell of (`FlowEntry.told`)."""
+
+    dpid: DatapathId
+    cookie: int
+
+
 class Rejected(msgspec.Struct, frozen=True, gc=False):
     """A datapath refused a message sent under `token`."""
 
@@ -78,4 +85,16 @@ class Tick(msgspec.Struct, frozen=True, gc=False):
     wall_ms: int
 
 
-Event = PacketIn | DatapathUp | DatapathDown | PortChanged | EntriesRead | BarrierReply | Rejected | ConfigChanged | KeysChanged | Tick
+Event = (
+    PacketIn
+    | DatapathUp
+    | DatapathDown
+    | PortChanged
+    | EntriesRead
+    | EntryGone
+    | BarrierReply
+    | Rejected
+    | ConfigChanged
+    | KeysChanged
+    | Tick
+)

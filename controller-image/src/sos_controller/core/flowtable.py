@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sos_controller.core.model import MacAddress, PortNo
+from sos_controller.core.model import Address, MacAddress, PortNo
 
 Masked = tuple[int, int]
 """Value and mask."""
@@ -52,13 +52,37 @@ class SetEthSrc(msgspec.Struct, frozen=True, gc=False, tag="eth_src"):
     mac: MacAddress
 
 
+class SetIpv4Src(msgspec.Struct, frozen=True, gc=False, tag="ipv4_src"):
+    """Rewrite the source address."""
+
+    address: Address
+
+
+class SetIpv4Dst(msgspec.Struct, frozen=True, gc=False, tag="ipv4_dst"):
+    """Rewrite the destination address."""
+
+    address: Address
+
+
+class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
+    """Have a group (`groups.SelectGroup`) decide."""
+
+    group_id: int
+
+
+class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
+    """Shorten the entry's idle timeout (seconds) once a FIN or RST has passed; Open vSwitch only (ovs-actions(7))."""
+
+    idle_s: int
+
+
 class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
     """Go on in a later table (an instruction; always last)."""
 
     table: int
 
 
-Action = Output | SetEthDst | SetEthSrc | Goto
+Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | ToGroup | FinTimeout | Goto
 
 
 class EntryKey(NamedTuple):
@@ -70,7 +94,7 @@ class EntryKey(NamedTuple):
 
 
 class FlowEntry(msgspec.Struct, frozen=True, gc=False):
-    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none."""
+    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none. `told` = the switch tells when the entry goes."""
 
     table: int
     priority: int
@@ -79,6 +103,7 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
     cookie: int
     hard_timeout: int = 0
     idle_timeout: int = 0
+    told: bool = False
 
     @property
     def key(self) -> EntryKey:

@@ -115,6 +115,12 @@ def build_arp_reply(asked: Arp, mac: MacAddress) -> bytes:
     return _ARP.pack(asked.sender_mac, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 2, mac, target, asked.sender_mac, sender)
 
 
+def build_arp_request(mac: MacAddress, sender: Address, target: Address) -> bytes:
+    """Broadcast frame that asks for the MAC address of a target; sender 0 asks without saying who (RFC 5227, 2.1.1)."""
+    addresses = (sender.to_bytes(4, "big"), bytes(6), target.to_bytes(4, "big"))
+    return _ARP.pack(BROADCAST, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 1, mac, *addresses)
+
+
 def parse_udp(data: bytes) -> Datagram | None:
     """The datagram in a frame, None when it is fragmented, truncated or not UDP over IPv4."""
     if len(data) < 42 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_UDP or data[14] >> 4 != 4:

@@ -11,10 +11,16 @@ TABLE_FORWARD = 1
 
 PRIORITY_TO_CONTROLLER = 65000
 PRIORITY_PATH = 50000
+PRIORITY_ANSWER_CONNECTION = 46100
+PRIORITY_ANSWER = 46000
+"""What comes back by an uplink to an address that stands for a host: above the guards, which would forward it plainly."""
 PRIORITY_GUARD = 44000
 """One thousand below the guards of the base table: an entry with an identical match and priority would replace the base's."""
 PRIORITY_REDIRECT = 40000
 PRIORITY_PUNT = 30000
+PRIORITY_CONNECTION = 29900
+PRIORITY_BALANCE = 29800
+"""The first of a datapath's balances; each takes two priorities, downwards. All are below PUNT: acceleration goes before spreading."""
 PRIORITY_ARP = 20000
 PRIORITY_HOST = 500
 PRIORITY_BLOCKED = 400
@@ -49,6 +55,10 @@ _MAGIC = 0x534F
 _OWNER_MASK = 0xFFFFFFFF_00000000
 
 
+GATEWAY_MAC = MacAddress(bytes.fromhex("02534f530002"))
+"""Who the controller says a site's gateway is; nobody has it, so what is sent to it is routed by entries or not at all."""
+
+
 class Kind(IntEnum):
     """What an entry of ours is for (cookie bits 31-24)."""
 
@@ -57,6 +67,8 @@ class Kind(IntEnum):
     REDIRECT = 3
     PATH = 4
     FORWARD = 5
+    BALANCE = 8
+    CONNECTION = 9
 
 
 def owner(controller_id: int) -> tuple[int, int]:

@@ -71,8 +71,8 @@ def policies(config: Config | None) -> Policies:
 
 def punt_matches(policy: Policy) -> list[Match]:
     """What the punt entries of a service match: bare SYNs, by prefixes and ports as far as the bound allows."""
-    clients: list[Prefix] = _outermost(policy.clients)
-    servers = _outermost(policy.servers)
+    clients: list[Prefix] = outermost(policy.clients)
+    servers = outermost(policy.servers)
     ports = [m for first, last in policy.ports for m in masks(first, last)]
     port_matches = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
     if len(clients) * len(servers) * len(port_matches) > MAX_PUNTS:
@@ -94,7 +94,7 @@ def punt_matches(policy: Policy) -> list[Match]:
     ]
 
 
-def _outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
+def outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
     """The prefixes that no other one of them contains."""
     kept: list[Prefix] = []
     for prefix in sorted(set(prefixes), key=lambda p: (p.length, p.network)):

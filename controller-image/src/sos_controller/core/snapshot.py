@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sos_controller.core.engine import Engine
-from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.flowtable import FinTimeout, FlowEntry, Goto, Match, Output, SetEthDst, SetIpv4Dst, SetIpv4Src, ToGroup
 from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
 from sos_controller.core.plan import ServiceStatus
 from sos_controller.core.session import Session
@@ -46,7 +46,7 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
         "unclaimed": sorted(format_dpid(dpid) for dpid, s in state.switches.items() if s.claim is None)[:MAX_LISTED],
         "agents": [{k: a[k] for k in brief} for a in agents(engine)["agents"]],
         "links": len(state.topology.links()),
-        "services": [_service(engine, s) for s in engine.plan.status()],
+        "services": sorted([*(_service(engine, s) for s in engine.plan.status()), *engine.balances.status()], key=lambda s: s["id"]),
         "sessions": len(state.sessions),
     }
 
@@ -185,6 +185,12 @@ def _action(action: Any) -> str:
         return f"output:{action.port_no}"
     if isinstance(action, Goto):
         return f"goto_table:{action.table}"
+    if isinstance(action, ToGroup):
+        return f"group:{action.group_id}"
+    if isinstance(action, FinTimeout):
+        return f"fin_timeout:{action.idle_s}"
+    if isinstance(action, SetIpv4Src | SetIpv4Dst):
+        return f"set_{'ipv4_dst' if isinstance(action, SetIpv4Dst) else 'ipv4_src'}:{format_address(action.address)}"
     return f"set_{'eth_dst' if isinstance(action, SetEthDst) else 'eth_src'}:{format_mac(action.mac)}"
 
 

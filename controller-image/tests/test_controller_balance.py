@@ -1,0 +1,461 @@
+"""Spreading over uplinks without agents: laws of the small parts, and the engine in a world where routers and hosts answer ARP.
+
+One switch, `edge1`: the host at port 3, routers at ports 1 and 2 (uplinks p1 and p2).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from controller_fake import FakeNetwork, rewritten
+from controller_lab import MACS, SWITCHES, document, document_hash
+from controller_world import CLIENT_PORT, World, syn_frame
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sos_controller.config import parse
+from sos_controller.core import balance, balance_entries, packets
+from sos_controller.core.commands import Command, PacketOut
+from sos_controller.core.events import ConfigChanged, DatapathDown, DatapathUp, EntryGone, PacketIn, PortChanged
+from sos_controller.core.flowtable import Output, ToGroup
+from sos_controller.core.groups import group_id
+from sos_controller.core.model import DatapathId, Location, MacAddress, Port, PortNo, parse_address, parse_mac
+from sos_controller.core.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
+from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, Kind, cookie_kind
+from sos_controller.core.wheel import Wheel
+
+EDGE = DatapathId(SWITCHES["edge1"])
+CLIENT, SERVER, GATEWAY = parse_address("10.0.0.11"), parse_address("198.51.100.7"), parse_address("10.0.0.1")
+OUTSIDE = {1: parse_address("192.0.2.2"), 2: parse_address("192.0.2.6")}
+ROUTERS = {1: parse_address("192.0.2.1"), 2: parse_address("192.0.2.5")}
+ROUTER_MACS = {1: parse_mac("02:aa:00:00:00:01"), 2: parse_mac("02:aa:00:00:00:02")}
+
+
+def config(at: str = "Controller", weights: tuple[int, int] = (1, 1), generation: int = 1, **changes: Any) -> dict[str, Any]:
+    made = document(generation)
+    made["sites"][0]["gateway"] = "10.0.0.1"
+    uplinks = [
+        {"name": f"p{i}", "address": f"192.0.2.{4 * i - 2}", "gateway": f"192.0.2.{4 * i - 3}", "weight": w}
+        for i, w in enumerate(weights, start=1)
+    ]
+    entry = {
+        **{"id": "default/spread", "priority": 100, "site": "west", "dpid": f"{EDGE:016x}", "client": "10.0.0.11"},
+        **{"to": ["198.51.100.0/24"], "ports": [{"first": 80, "last": 81}], "at": at, "uplinks": uplinks, **changes},
+    }
+    made["services"], made["balances"] = [], [entry] if entry["at"] else []
+    del made["hash"]
+    return {**made, "hash": document_hash(made)}
+
+
+def encode(made: dict[str, Any]) -> bytes:
+    import json
+
+    return json.dumps(made).encode()
+
+
+class Home(World):
+    """edge1 alone, with a host and two routers that answer ARP unless they are in `silent`."""
+
+    def __init__(self, made: dict[str, Any] | None = None, **more: Any) -> None:
+        self.silent: set[int] = set()
+        self.answers: list[tuple[int, bytes]] = []
+        self.places = {CLIENT_PORT: (CLIENT, parse_mac(MACS["client"])), **{i: (ROUTERS[i], ROUTER_MACS[i]) for i in ROUTERS}}
+        super().__init__(made if made is not None else config(), network=more.pop("network", FakeNetwork(wires={})), **more)
+        for agent in self.agents.values():
+            agent.mode = "dead"
+
+    def _packet_out(self, command: PacketOut) -> None:
+        self.delivered.append(command)
+        asked = packets.parse_arp(command.data)
+        for action in command.actions:
+            if asked is None or not isinstance(action, Output) or action.port_no not in self.places:
+                continue
+            address, mac = self.places[action.port_no]
+            if asked.request and asked.target == address and action.port_no not in self.silent:
+                self.queue.append(PacketIn(command.dpid, action.port_no, 0, packets.build_arp_reply(asked, mac)))
+            elif not asked.request:
+                self.answers.append((action.port_no, command.data))
+
+    def up(self) -> None:
+        self.connect(["edge1"])
+        self.tick(4)
+
+    def ask(self, port: int, sender: int, mac: MacAddress, target: int) -> bytes | None:
+        """Somebody asks who has an address; the MAC address told, if any."""
+        self.answers.clear()
+        self.do(PacketIn(EDGE, PortNo(port), 0, packets.build_arp_request(mac, sender, target)))
+        told = [packets.parse_arp(frame) for where, frame in self.answers if where == port]
+        return told[0].sender_mac if told and told[0] is not None else None
+
+    def kinds(self) -> Counter[int]:
+        return Counter(cookie_kind(e.cookie) for e in self.network.entries(EDGE))
+
+    def open(self, sport: int, dport: int = 80, isn: int = 1) -> list[tuple[Location, bytes]]:
+        """The host's SYN, wherever it comes out in the end."""
+        out = self.network.walk(Location(EDGE, PortNo(CLIENT_PORT)), segment(sport, dport, isn=isn))
+        if [where.port_no for where, _ in out] != [PORT_CONTROLLER]:
+            return out
+        entry = self.network._lookup(Location(EDGE, PortNo(CLIENT_PORT)), 0, out[0][1])
+        return self.punted(entry.cookie, out[0][1])
+
+    def punted(self, cookie: int, frame: bytes) -> list[tuple[Location, bytes]]:
+        commands = self.do(PacketIn(EDGE, PortNo(CLIENT_PORT), cookie, frame))
+        return [each for command in commands if isinstance(command, PacketOut) for each in self.sent(command)]
+
+    def sent(self, command: PacketOut) -> list[tuple[Location, bytes]]:
+        found, frame = [], command.data
+        for action in command.actions:
+            if isinstance(action, Output):
+                found.append((Location(command.dpid, action.port_no), frame))
+            else:
+                frame = rewritten(frame, action)
+        return found
+
+    def row(self) -> dict[str, Any]:
+        (row,) = self.engine.balances.status()
+        return row
+
+
+def segment(sport: int, dport: int = 80, flags: int = 2, isn: int = 1) -> bytes:
+    """From the host to its gateway."""
+    return GATEWAY_MAC + syn_frame(CLIENT, SERVER, sport, dport, isn, flags)[6:]
+
+
+def answer(frame: bytes, flags: int = 0x12) -> bytes:
+    """What the server sends back to whoever a frame came from, by the router it went to."""
+    sport, dport = struct.unpack_from("!HH", frame, 34)
+    back = syn_frame(SERVER, int.from_bytes(frame[26:30], "big"), dport, sport, 1, flags)
+    return frame[6:12] + frame[:6] + back[12:]
+
+
+def port_of(out: list[tuple[Location, bytes]]) -> int:
+    ((where, _),) = out
+    return where.port_no
+
+
+# -- the small parts
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 100), min_size=1, max_size=8), st.integers(0, 300))
+def test_of_any_full_turn_each_gets_its_weight(weights: dict[str, int], start: int) -> None:
+    wheel = Wheel(weights)
+    for _ in range(start):
+        wheel.turn()
+    assert Counter(wheel.turn() for _ in range(sum(weights.values()))) == weights
+
+
+@given(st.lists(st.text(max_size=3), min_size=1, max_size=8, unique=True))
+def test_equal_weights_are_plain_round_robin(names: list[str]) -> None:
+    wheel = Wheel(dict.fromkeys(names, 1))
+    assert [wheel.turn() for _ in range(2 * len(names))] == names * 2
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
+def test_nobody_is_ever_far_from_its_share(weights: dict[str, int]) -> None:
+    wheel, seen, total = Wheel(weights), Counter[str](), sum(weights.values())
+    for turn in range(1, 2 * total + 1):
+        seen[wheel.turn()] += 1
+        assert all(abs(seen[name] - turn * weight / total) < len(weights) for name, weight in weights.items())
+
+
+def test_an_empty_wheel_does_not_turn() -> None:
+    with pytest.raises(KeyError):
+        Wheel({}).turn()
+
+
+PLACE = Place(EDGE, "p1", ROUTERS[1])
+
+
+@given(st.lists(st.floats(0.01, 40), min_size=1, max_size=60), st.data())
+def test_neighbours_are_asked_at_a_bounded_rate_and_lost_when_silent(gaps: list[float], data: st.DataObject) -> None:
+    found, now, asked, heard = Neighbours(), 0.0, list[float](), None
+    for gap in gaps:
+        now += gap
+        found.expire(now)
+        assert (found.find(PLACE) is None) == (heard is None or now - heard >= LOST_S)
+        if found.due(PLACE, now):
+            asked.append(now)
+        if data.draw(st.booleans()):
+            heard = now
+            found.hear(PLACE, ROUTER_MACS[1], PortNo(1), now)
+    assert all(later - earlier >= ASK_S for earlier, later in pairwise(asked))
+
+
+def test_who_answered_is_asked_again_later_and_often_once_overdue() -> None:
+    found = Neighbours()
+    assert found.due(PLACE, 0) and not found.due(PLACE, ASK_S / 2) and found.due(PLACE, ASK_S)
+    found.hear(PLACE, ROUTER_MACS[1], PortNo(1), ASK_S)
+    assert not found.due(PLACE, REFRESH_S) and found.due(PLACE, ASK_S + REFRESH_S) and found.due(PLACE, 2 * ASK_S + REFRESH_S)
+
+
+def test_nobody_has_a_multicast_address() -> None:
+    found = Neighbours()
+    assert not found.hear(PLACE, MacAddress(b"\xff" * 6), PortNo(1), 0) and not found.hear(PLACE, MacAddress(bytes(6)), PortNo(1), 0)
+    assert found.find(PLACE) is None
+
+
+# -- ARP
+
+
+def test_the_gateway_that_nobody_has_is_answered_for() -> None:
+    home = Home()
+    home.up()
+    mac = parse_mac(MACS["client"])
+    assert home.ask(CLIENT_PORT, CLIENT, mac, GATEWAY) == GATEWAY_MAC
+    assert home.ask(CLIENT_PORT, CLIENT, mac, SERVER) == GATEWAY_MAC, "a host with a route but no gateway asks for the server itself"
+    assert home.ask(CLIENT_PORT, CLIENT, mac, parse_address("10.0.0.99")) is None
+    assert home.ask(CLIENT_PORT, parse_address("10.0.0.12"), parse_mac("02:00:00:00:00:12"), GATEWAY) is None, "not the host of a balance"
+
+
+def test_routers_are_told_the_ports_address() -> None:
+    home = Home()
+    home.up()
+    assert home.ask(1, ROUTERS[1], ROUTER_MACS[1], OUTSIDE[1]) == parse_mac("02:00:00:00:00:01")
+    assert home.ask(1, ROUTERS[1], ROUTER_MACS[1], OUTSIDE[2]) is None, "an address has one uplink"
+    assert not [h for h in home.engine.state.hosts.all() if h.location.port_no in (1, 2)], "no hosts behind uplinks"
+
+
+# -- connections
+
+
+@given(at=st.sampled_from(["Controller", "Switch"]), sports=st.lists(st.integers(1024, 65535), min_size=1, max_size=30, unique=True))
+@settings(max_examples=30, deadline=None)
+def test_answers_find_back_and_no_packet_changes_uplink(at: str, sports: list[int]) -> None:
+    home = Home(config(at))
+    home.up()
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    for sport in sports:
+        ((where, frame),) = home.open(sport)
+        assert frame[:12] == ROUTER_MACS[where.port_no] + parse_mac(f"02:00:00:00:00:{where.port_no:02x}")
+        assert int.from_bytes(frame[26:30], "big") == OUTSIDE[where.port_no] and frame[30:38] == segment(sport)[30:38]
+        for flags in (0x10, 0x18, 0x11, 0x04, 0x02):
+            assert port_of(home.network.walk(host, segment(sport, flags=flags))) == where.port_no
+        for flags in (0x12, 0x10, 0x11, 0x04):
+            ((back, seen),) = home.network.walk(where, answer(frame, flags))
+            assert back == host and seen[:6] == parse_mac(MACS["client"])
+            assert seen[26:38] == answer(segment(sport), flags)[26:38], "the host sees whom it talked to, and itself"
+
+
+@given(weights=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+@settings(max_examples=15, deadline=None)
+def test_turns_follow_the_weights(weights: tuple[int, int]) -> None:
+    home = Home(config("Controller", weights))
+    home.up()
+    count = 3 * sum(weights)
+    assert Counter(port_of(home.open(40000 + i)) for i in range(count)) == {1: 3 * weights[0], 2: 3 * weights[1]}
+    assert home.kinds()[Kind.CONNECTION] == 2 * count and home.row()["sessions"] == count
+
+
+def test_the_group_has_a_bucket_per_uplink_and_the_switch_nothing_per_connection() -> None:
+    home = Home(config("Switch", (1, 2)))
+    home.up()
+    before = home.kinds()
+    (group,) = home.network.groups[EDGE].values()
+    assert [(b.weight, b.watch_port) for b in group.buckets] == [(1, 1), (2, 2)]
+    assert {port_of(home.open(40000 + i)) for i in range(50)} == {1, 2}
+    assert home.kinds() == before and Kind.CONNECTION not in before and home.row()["sessions"] == 0
+    assert not [e for e in home.network.entries(EDGE) if e.hard_timeout]
+
+
+def test_other_traffic_is_left_alone() -> None:
+    home = Home()
+    home.up()
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    for frame in (segment(40000, dport=82), MacAddress(b"\2" * 6) + segment(40000)[6:]):
+        assert [port for (_, port), _ in home.network.walk(host, frame)] == [0xFFFFFFFA]
+    opened = answer(segment(40000), flags=2)
+    inward = parse_mac("02:00:00:00:00:01") + opened[6:30] + OUTSIDE[1].to_bytes(4, "big") + opened[34:]
+    assert [port for (_, port), _ in home.network.walk(Location(EDGE, PortNo(1)), inward)] == [0xFFFFFFFA], "nobody connects to the host"
+
+
+def test_a_repeated_syn_keeps_its_uplink_and_a_new_one_of_the_same_ports_has_its_own_turn() -> None:
+    home = Home()
+    home.up()
+    entry = home.network._lookup(Location(EDGE, PortNo(CLIENT_PORT)), 0, segment(40000))
+    first = [port_of(home.punted(entry.cookie, segment(40000))) for _ in range(4)]
+    assert len(set(first)) == 1 and home.row()["sessions"] == 1
+    assert port_of(home.punted(entry.cookie, segment(40000, isn=2))) != first[0]
+
+
+def test_when_the_controller_is_gone_the_group_decides_and_connections_go_on() -> None:
+    home = Home()
+    home.up()
+    kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40010)}
+    home.network.expire(home.now + 6)
+    assert {port_of(home.open(50000 + i)) for i in range(50)} == {1, 2}
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    assert kept == {sport: port_of(home.network.walk(host, segment(sport, flags=0x10))) for sport in kept}
+
+
+def test_a_new_life_of_the_controller_leaves_connections_alone() -> None:
+    home = Home()
+    home.up()
+    kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40010)}
+    groups = dict(home.network.groups[EDGE])
+    again = Home(network=home.network, epoch=2, now=home.now + 1)
+    again.connect(["edge1"])
+    assert again.network.groups[EDGE] == groups
+    again.tick(15)
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    assert kept == {sport: port_of(again.network.walk(host, segment(sport, flags=0x10))) for sport in kept}
+    assert again.network.groups[EDGE] == groups and again.row()["sessions"] == 10 and again.row()["state"] == "Programmed"
+
+
+def test_a_lost_connection_to_the_switch_changes_nothing_there() -> None:
+    home = Home(config("Switch"))
+    home.up()
+    before, groups = home.kinds(), dict(home.network.groups[EDGE])
+    home.disconnect("edge1")
+    home.tick(1)
+    home.connect(["edge1"])
+    assert (home.kinds(), home.network.groups[EDGE]) == (before, groups)
+    home.tick(12)
+    assert (home.kinds(), home.network.groups[EDGE]) == (before, groups)
+
+
+def test_a_switch_that_forgot_everything_gets_groups_before_entries() -> None:
+    home = Home(config("Switch"))
+    home.up()
+    before = home.kinds()
+    home.network.tables.clear()
+    home.network.groups.clear()
+    home.disconnect("edge1")
+    home.connect(["edge1"])
+    assert port_of(home.open(40000)) in (1, 2) and home.kinds() == before
+
+
+def test_ended_connections_are_counted_off_and_over_the_bound_the_group_decides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(balance, "MAX_CONNECTIONS", 2)
+    home = Home()
+    home.up()
+    for sport in (40000, 40001):
+        home.open(sport)
+    entry = home.network._lookup(Location(EDGE, PortNo(CLIENT_PORT)), 0, segment(40002))
+    commands: list[Command] = home.do(PacketIn(EDGE, PortNo(CLIENT_PORT), entry.cookie, segment(40002)))
+    assert [c.actions for c in commands if isinstance(c, PacketOut)] == [(ToGroup(group_id(1, 1)),)]
+    assert home.kinds()[Kind.CONNECTION] == 4
+    cookie = next(e.cookie for e in home.network.entries(EDGE) if cookie_kind(e.cookie) == Kind.CONNECTION)
+    home.do(EntryGone(EDGE, cookie))
+    home.open(40003)
+    assert home.kinds()[Kind.CONNECTION] == 6 and home.row()["sessions"] == 2
+
+
+# -- uplinks that come and go
+
+
+def set_port(home: Home, port: int, up: bool) -> None:
+    home.do(PortChanged(EDGE, Port(PortNo(port), f"p{port}", parse_mac(f"02:00:00:00:00:{port:02x}"), up), False))
+    home.tick(0.5)
+
+
+def test_an_uplink_that_is_down_is_left_out_and_the_group_left_to_the_switch() -> None:
+    home = Home()
+    home.up()
+    groups = dict(home.network.groups[EDGE])
+    set_port(home, 1, up=False)
+    home.tick(LOST_S + 5)
+    assert {port_of(home.open(40000 + i)) for i in range(6)} == {2}
+    assert "p1 (192.0.2.1)" in home.row()["message"] and home.row()["state"] == "Programmed"
+    assert home.network.groups[EDGE] == groups, "the other uplink's connections would move"
+    set_port(home, 1, up=True)
+    assert {port_of(home.open(41000 + i)) for i in range(6)} == {1, 2}
+
+
+def test_a_router_that_falls_silent_is_left_out_until_it_answers() -> None:
+    home = Home()
+    home.up()
+    home.silent.add(2)
+    home.tick(LOST_S + REFRESH_S + 1)
+    assert {port_of(home.open(40000 + i)) for i in range(6)} == {1}
+    assert len(next(iter(home.network.groups[EDGE].values())).buckets) == 1
+    home.silent.clear()
+    home.tick(2)
+    assert {port_of(home.open(41000 + i)) for i in range(6)} == {1, 2}
+
+
+def test_status_says_what_is_missing() -> None:
+    home = Home()
+    assert home.row()["reason"] == "DatapathDisconnected"
+    home.silent |= {1, 2, CLIENT_PORT}
+    home.up()
+    assert home.row()["reason"] == "NoHost" and "10.0.0.11" in home.row()["message"]
+    home.silent.discard(CLIENT_PORT)
+    home.tick(2)
+    assert home.row()["reason"] == "NoUplink" and "p2 (192.0.2.5)" in home.row()["message"]
+    home.silent.clear()
+    home.tick(2)
+    assert home.row() == {
+        **{"id": "default/spread", "state": "Programmed", "reason": "Programmed", "message": "", "sessions": 0},
+        **{"needed": [f"{EDGE:016x}"], "acknowledged": [f"{EDGE:016x}"]},
+    }
+
+
+def test_a_group_is_not_made_of_the_first_answers_alone() -> None:
+    home = Home()
+    home.silent.add(2)
+    home.connect(["edge1"])
+    home.tick(1)
+    assert not home.network.groups.get(EDGE)
+    home.tick(balance.SETTLE_S)
+    assert len(next(iter(home.network.groups[EDGE].values())).buckets) == 1
+
+
+# -- configuration
+
+
+def test_a_balance_taken_away_leaves_only_connections() -> None:
+    home = Home()
+    home.up()
+    kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40004)}
+    home.do(ConfigChanged(parse(encode(config(at="", generation=2)))))
+    home.tick(1)
+    assert set(home.kinds()) & {Kind.BALANCE, Kind.CONNECTION} == {Kind.CONNECTION} and not home.network.groups[EDGE]
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    for sport, port in kept.items():
+        ((where, frame),) = home.network.walk(host, segment(sport, flags=0x10))
+        assert where.port_no == port
+        assert [at for at, _ in home.network.walk(where, answer(frame))] == [host]
+
+
+def test_what_would_fill_a_switch_is_refused() -> None:
+    ports = [{"first": 1 + 1000 * i, "last": 998 + 1000 * i} for i in range(60)]
+    home = Home(config(to=[f"198.51.{i}.0/24" for i in range(60)], ports=ports))
+    home.up()
+    assert home.row()["reason"] == "TooManyEntries" and Kind.BALANCE in home.kinds()
+    assert len(home.network.entries(EDGE)) < 50
+
+
+def test_of_two_balances_the_first_has_a_connection_and_each_its_group() -> None:
+    made = config("Switch")
+    wide = {**made["balances"][0], "id": "default/wide", "to": ["0.0.0.0/0"], "ports": [{"first": 1, "last": 65535}]}
+    wide["uplinks"] = wide["uplinks"][1:]
+    made["balances"].append(wide)
+    del made["hash"]
+    home = Home({**made, "hash": document_hash(made)})
+    home.up()
+    assert {port_of(home.open(40000 + i)) for i in range(30)} == {1, 2}
+    assert {port_of(home.open(40000 + i, dport=443)) for i in range(30)} == {2}
+    assert len(home.network.groups[EDGE]) == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 65535), st.integers(0, 40)), min_size=1, max_size=8))
+def test_conditions_select_exactly_the_ports(ranges: list[tuple[int, int]]) -> None:
+    ports = [{"first": first, "last": min(65535, first + more)} for first, more in ranges]
+    (entry,) = parse(encode(config(ports=ports))).balances
+    found = [m.tcp_dst for m in balance_entries.conditions(entry)]
+    for port in {p for r in ports for p in (r["first"] - 1, r["first"], r["last"], r["last"] + 1)}:
+        wanted = any(r["first"] <= port <= r["last"] for r in ports)
+        assert any(port & mask == value for value, mask in filter(None, found)) == wanted
+
+
+def test_datapaths_that_go_and_come_are_no_bug() -> None:
+    home = Home()
+    home.up()
+    home.do(DatapathDown(EDGE))
+    home.do(EntryGone(EDGE, 0x534F010109010000))
+    home.do(DatapathUp(EDGE, ()))
+    home.tick(1)
+    assert home.row()["state"] == "Pending"

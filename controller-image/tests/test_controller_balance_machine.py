@@ -1,0 +1,141 @@
+"""Any history of uplinks, routers, switches and controllers that come and go: a connection that has its entries keeps its uplink."""
+
+from __future__ import annotations
+
+from controller_world import CLIENT_PORT
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from sos_controller.core import balance
+from sos_controller.core.events import EntryGone, PortChanged
+from sos_controller.core.flowtable import ToGroup
+from sos_controller.core.model import Location, Port, PortNo, parse_mac
+from sos_controller.core.pipeline import PRIORITY_CONNECTION, Kind, cookie_kind
+from test_controller_balance import EDGE, Home, answer, segment
+
+HOST = Location(EDGE, PortNo(CLIENT_PORT))
+UPLINKS = st.sampled_from([1, 2])
+
+
+class BalanceMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = Home()
+        self.home.up()
+        self.baseline = self.standing()
+        self.opened: dict[int, int] = {}
+        self.down: set[int] = set()
+        self.away = False
+
+    def standing(self) -> set:
+        entries = [e for e in self.home.network.entries(EDGE) if cookie_kind(e.cookie) == Kind.BALANCE]
+        return {(e.key, e.actions) for e in entries}
+
+    @rule(sport=st.integers(40000, 40060), isn=st.integers(1, 3))
+    def connects(self, sport: int, isn: int) -> None:
+        if self.away or sport in self.opened:
+            return
+        before = len(self.home.network.entries(EDGE))
+        out = self.home.open(sport, isn=isn)
+        if len(self.home.network.entries(EDGE)) == before + 2:
+            self.opened[sport] = out[0][0].port_no
+            assert self.opened[sport] not in self.down
+
+    @rule(data=st.data())
+    def ends(self, data) -> None:
+        if not self.opened or self.away:
+            return
+        sport = data.draw(st.sampled_from(sorted(self.opened)))
+        del self.opened[sport]
+        self.home.tick(balance.RECENT_S, step=0.5)  # an entry outlives its connection by much more
+        table = self.home.network.tables[EDGE]
+        connections = [e for e in table.values() if cookie_kind(e.cookie) == Kind.CONNECTION]
+        mine = [e for e in connections if sport in (e.match.tcp_src, (e.match.tcp_dst or (0,))[0])]
+        for entry in mine:
+            del table[entry.key]
+            if entry.told:
+                self.home.do(EntryGone(EDGE, entry.cookie))
+
+    @rule(port=UPLINKS, silent=st.booleans())
+    def router(self, port: int, silent: bool) -> None:
+        (self.home.silent.add if silent else self.home.silent.discard)(port)
+
+    @rule(port=UPLINKS, up=st.booleans())
+    def wire(self, port: int, up: bool) -> None:
+        (self.down.discard if up else self.down.add)(port)
+        if not self.away:
+            self.home.do(PortChanged(EDGE, self.port(port), False))
+            self.home.tick(0.5)
+
+    def port(self, number: int) -> Port:
+        return Port(PortNo(number), f"p{number}", parse_mac(f"02:00:00:00:00:{number:02x}"), number not in self.down)
+
+    @rule(seconds=st.sampled_from([0.3, 3.0, 20.0, 50.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.home.tick(seconds, step=0.1)
+        if self.away:
+            self.home.network.expire(self.home.now)
+
+    @rule()
+    def switch_is_cut_off(self) -> None:
+        if not self.away:
+            self.away = True
+            self.home.disconnect("edge1")
+
+    @rule(forgot=st.booleans())
+    def switch_returns(self, forgot: bool) -> None:
+        if not self.away:
+            return
+        if forgot:
+            self.home.network.tables.clear()
+            self.home.network.groups.clear()
+            self.opened.clear()
+        self.come_back()
+
+    def come_back(self) -> None:
+        self.away = False
+        self.home.connect(["edge1"])
+        for port in (1, 2):
+            self.home.do(PortChanged(EDGE, self.port(port), False))
+        self.home.tick(0.5)
+
+    @rule()
+    def controller_is_replaced(self) -> None:
+        before, self.away = self.home, False
+        self.home = Home(network=before.network, epoch=before.engine.state.identity.epoch + 1, now=before.now + 1)
+        self.home.silent |= before.silent
+        self.come_back()
+
+    @invariant()
+    def connections_keep_their_uplinks(self) -> None:
+        for sport, port in self.opened.items():
+            ((where, frame),) = self.home.network.walk(HOST, segment(sport, flags=0x10))
+            assert where.port_no == port
+            ((back, _),) = self.home.network.walk(where, answer(frame))
+            assert back == HOST
+
+    @invariant()
+    def entries_point_to_groups_that_are_there(self) -> None:
+        named = {a.group_id for e in self.home.network.entries(EDGE) for a in e.actions if isinstance(a, ToGroup)}
+        assert named <= self.home.network.groups.get(EDGE, {}).keys()
+
+    @invariant()
+    def the_count_is_the_switches(self) -> None:
+        if not self.away:
+            connections = [e for e in self.home.network.entries(EDGE) if cookie_kind(e.cookie) == Kind.CONNECTION]
+            held = [e for e in connections if e.priority == PRIORITY_CONNECTION]
+            assert self.home.row()["sessions"] == len(held) == len(self.opened)
+
+    def teardown(self) -> None:
+        """All well again: what stands is what stood at first, and nothing else."""
+        self.home.silent.clear()
+        self.down.clear()
+        self.come_back()
+        self.home.tick(20, step=0.1)
+        assert self.standing() == self.baseline
+        assert len(self.home.network.groups[EDGE]) == 1 and self.home.row()["state"] == "Programmed"
+        assert not self.home.engine.state.counters["bugs", ""]
+
+
+BalanceMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestBalanceMachine = BalanceMachine.TestCase

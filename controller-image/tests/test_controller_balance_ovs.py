@@ -1,0 +1,199 @@
+"""Spreading over uplinks on a real switch: a host at edge1, a router with two legs that is the server, too. No agents.
+
+Offload is off where the switch rewrites addresses, so the router's kernel sees, and judges, the checksums that the switch has updated.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from controller_lab import SWITCHES, Lab, document, document_hash, lab, run, wait
+from sos_controller.core.pipeline import GATEWAY_MAC, Kind
+
+SLOW = 30.0
+SERVER = "198.51.100.7"
+LEGS = {"up1": ("192.0.2.1", "192.0.2.2"), "up2": ("192.0.2.5", "192.0.2.6")}
+"""Port of the switch -> the router's address, the uplink's."""
+
+SERVE = """
+import socket, threading
+l = socket.create_server(("0.0.0.0", 80), backlog=256)
+def answer(c, peer):
+    while c.recv(65536): c.sendall(peer[0].encode().ljust(16))
+    c.close()
+while True: threading.Thread(target=answer, args=l.accept(), daemon=True).start()
+"""
+
+ASK = """
+import json, socket, sys, time
+def say(s):
+    s.sendall(b"hello" * 500)
+    return s.recv(16).decode().strip()
+open_, seen = [socket.create_connection((sys.argv[1], 80), 10) for _ in range(int(sys.argv[2]))], []
+seen = [(s.getsockname()[1], say(s)) for s in open_]
+assert [who for _, who in seen] == [say(s) for s in open_]
+print(json.dumps(seen), flush=True)
+if len(sys.argv) > 3:
+    stay = json.loads(sys.stdin.readline())
+    print(json.dumps([(s.getsockname()[1], say(s)) for s in open_ if s.getsockname()[1] in stay]), flush=True)
+"""
+
+
+def config(at: str, weights: tuple[int, int] = (1, 1), generation: int = 1) -> dict[str, Any]:
+    made = document(generation)
+    made["sites"][0]["gateway"] = "10.0.0.1"
+    uplinks = [
+        {"name": name, "address": ours, "gateway": theirs, "weight": weight}
+        for (name, (theirs, ours)), weight in zip(LEGS.items(), weights, strict=True)
+    ]
+    entry = {
+        **{"id": "default/spread", "priority": 100, "site": "west", "dpid": f"{SWITCHES['edge1']:016x}", "client": "10.0.0.11"},
+        **{"to": ["198.51.100.0/24"], "ports": [{"first": 80, "last": 80}], "at": at, "uplinks": uplinks},
+    }
+    made["services"], made["balances"] = [], [entry]
+    del made["hash"]
+    return {**made, "hash": document_hash(made)}
+
+
+@pytest.fixture(scope="module")
+def net() -> Iterator[Lab]:
+    with lab("Node", tso=False) as made:
+        router = made.namespace("router")
+        for name, (theirs, _) in LEGS.items():
+            run("ip", "-n", made.switch_ns, "link", "add", name, "type", "veth", "peer", "name", name, "netns", router)
+            run("ip", "-n", router, "addr", "add", f"{theirs}/30", "dev", name)
+            for namespace in (router, made.switch_ns):
+                run("ip", "-n", namespace, "link", "set", name, "up")
+            made.execute("router", "ethtool", "-K", name, "tx", "off")
+            made.ovs("ovs-vsctl", "--timeout=30", "add-port", "edge1", name)
+        run("ip", "-n", router, "addr", "add", f"{SERVER}/32", "dev", "lo")
+        made.execute("client", "ethtool", "-K", "eth0", "tx", "off")
+        run("ip", "-n", made.ns("client"), "route", "add", "default", "via", "10.0.0.1")
+        made.spawn("router", sys.executable, "-c", SERVE, log="serve.log")
+        made.start_controller(config("Controller"))
+        programmed(made)
+        yield made
+
+
+def programmed(net: Lab) -> None:
+    def ready() -> bool:
+        (row,) = net.get("/v1/status")["services"]
+        return row["state"] == "Programmed" and not row["message"]
+
+    wait("Programmed over both uplinks", SLOW, ready)
+
+
+def change(net: Lab, made: dict[str, Any]) -> None:
+    assert net.put_config(made)[0] == 200
+    time.sleep(0.5)  # a replanning
+    programmed(net)
+
+
+def ask(net: Lab, count: int) -> Counter[str]:
+    """Who the server saw, by connection. Each is asked twice: an answer by another uplink would be another address."""
+    return Counter(who for _, who in json.loads(net.execute("client", sys.executable, "-c", ASK, SERVER, str(count))))
+
+
+def hold(net: Lab, count: int, log: str) -> subprocess.Popen[bytes]:
+    """Connections that stay open until they are asked again."""
+    return net.spawn("client", sys.executable, "-c", ASK, SERVER, str(count), "hold", log=log)
+
+
+def told(net: Lab, log: str, line: int) -> list[list[Any]]:
+    """Ports of the host and whom the server saw, as said the first time and the second."""
+    lines = wait("connections", SLOW, lambda: (found := (net.folder / log).read_text().splitlines())[line:] and found)
+    return list(json.loads(lines[line]))
+
+
+def ask_again(held: subprocess.Popen[bytes], ports: list[int]) -> None:
+    """Ask by some of the connections, and end."""
+    assert held.stdin is not None
+    held.stdin.write(json.dumps(ports).encode() + b"\n")
+    held.stdin.flush()
+    assert held.wait(SLOW) == 0
+
+
+def groups(net: Lab) -> str:
+    return net.ovs("ovs-ofctl", "-O", "OpenFlow13", "dump-groups", f"unix:{net.folder}/edge1.mgmt")
+
+
+def test_the_controller_gives_turns_and_each_connection_two_entries(net: Lab) -> None:
+    before = len(net.ours("edge1", Kind.CONNECTION))
+    assert ask(net, 10) == {"192.0.2.2": 5, "192.0.2.6": 5}
+    found = net.ours("edge1", Kind.CONNECTION)
+    assert len(found) - before == 20
+    assert all("fin_timeout(idle_timeout=60)" in entry for entry in found)
+    wait("the entries to be shortened after their FIN", SLOW, lambda: all(map(shortened, net.ours("edge1", Kind.CONNECTION))))
+    assert net.get("/v1/status")["services"][0]["sessions"] >= 10
+
+
+def shortened(entry: str) -> bool:
+    return "idle_timeout=60" in entry.split("actions=", maxsplit=1)[0] or "nw_src=10.0.0.11" not in entry
+
+
+def test_the_gateway_is_nobody_and_answers(net: Lab) -> None:
+    assert GATEWAY_MAC.hex(":") in net.execute("client", "ip", "neigh", "show", "10.0.0.1")
+
+
+def test_weights_are_turns(net: Lab) -> None:
+    change(net, config("Controller", (1, 2), generation=2))
+    assert ask(net, 12) == {"192.0.2.2": 4, "192.0.2.6": 8}
+
+
+def test_a_group_of_the_switch_decides_by_weight_without_an_entry_or_a_packet_in(net: Lab) -> None:
+    change(net, config("Switch", (1, 2), generation=3))
+    assert re.search(r"type=select,bucket=[^=]*watch_port:\d+,.*bucket=[^=]*weight:2,watch_port:\d+,", groups(net)), groups(net)
+    held = net.ours("edge1")
+    asked = net.get("/metrics")
+    seen = ask(net, 300)
+    assert set(seen) == {"192.0.2.2", "192.0.2.6"} and sum(seen.values()) == 300
+    # binomial(300, 1/3): a correct switch is outside six standard deviations once in five hundred million runs
+    assert abs(seen["192.0.2.2"] - 100) < 6 * (300 * 2 / 9) ** 0.5
+    assert net.ours("edge1") == held
+    assert counted(net.get("/metrics")) == counted(asked)
+
+
+def counted(text: str) -> list[str]:
+    return [line for line in text.splitlines() if re.match(r"sos_controller_(flow_mods|balance)", line)]
+
+
+def test_without_a_controller_connections_go_on_and_new_ones_are_the_groups(net: Lab) -> None:
+    change(net, config("Controller", generation=4))
+    held = hold(net, 6, "held.log")
+    first = told(net, "held.log", 0)
+    assert Counter(who for _, who in first) == {"192.0.2.2": 3, "192.0.2.6": 3}
+    net.kill_all(net.running("sos_controller"))
+    wait("the leases to run out", SLOW, lambda: not [e for e in net.ours("edge1", Kind.BALANCE) if "hard_timeout" in e])
+    assert set(ask(net, 40)) == {"192.0.2.2", "192.0.2.6"}
+    net.start_controller(config("Controller", generation=4))
+    programmed(net)
+    time.sleep(12)  # what is kept of an earlier life is dropped by now
+    assert ask(net, 10) == {"192.0.2.2": 5, "192.0.2.6": 5}
+    ask_again(held, [port for port, _ in first])
+    assert told(net, "held.log", 1) == first, "the same uplink through all of it"
+
+
+def test_an_uplink_that_goes_down_takes_only_its_own_connections_along(net: Lab) -> None:
+    change(net, config("Switch", generation=5))
+    held = hold(net, 16, "down.log")
+    first = told(net, "down.log", 0)
+    stay = [port for port, who in first if who == "192.0.2.2"]
+    assert 0 < len(stay) < 16
+    run("ip", "-n", net.switch_ns, "link", "set", "up2", "down")
+    try:
+        wait("the uplink to be left out", SLOW, lambda: "up2" in net.get("/v1/status")["services"][0]["message"])
+        assert set(ask(net, 20)) == {"192.0.2.2"}
+        ask_again(held, stay)
+        assert told(net, "down.log", 1) == [each for each in first if each[0] in stay]
+    finally:
+        run("ip", "-n", net.switch_ns, "link", "set", "up2", "up")
+    programmed(net)
+    assert set(ask(net, 40)) == {"192.0.2.2", "192.0.2.6"}

@@ -1,0 +1,43 @@
+"""Many downloads at a time, each by a connection of its own, as `ab -n COUNT -c CONCURRENCY` makes them:
+
+    python -m sos_testbed.downloads ADDRESS PATH COUNT CONCURRENCY
+
+Run inside a host's namespace; prints one line of JSON: seconds from the first connect to the last byte, and per download the host's
+port and the bytes received.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+TIMEOUT_S = 60.0
+
+
+def fetch(address: str, path: str) -> tuple[int, int]:
+    """Download once; returns the local port and the bytes of the answer."""
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    try:
+        connection.connect()
+        port = int(connection.sock.getsockname()[1])
+        connection.request("GET", path, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        return port, len(answer.read()) if answer.status == http.HTTPStatus.OK else 0
+    finally:
+        connection.close()
+
+
+def main(address: str, path: str, count: int, concurrency: int) -> None:
+    """Download and report."""
+    with ThreadPoolExecutor(concurrency) as pool:
+        started = time.monotonic()
+        done = list(pool.map(lambda _: fetch(address, path), range(count)))
+        seconds = time.monotonic() - started
+    print(json.dumps({"seconds": seconds, "downloads": done}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

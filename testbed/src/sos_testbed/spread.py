@@ -1,0 +1,184 @@
+"""How well connections are spread over uplinks: 100 downloads of 100 kB, 20 at a time, as in "Pushing SDN to the End-Host", figures 6-9.
+
+Every figure is a ratio to the single uplink of the same run. The ideal is the capacity of all uplinks together. A group decides by
+hash, so its shares are those of chance; `hashed_s` is the time in which the fullest uplink can carry what the hash gave it, and the
+difference between that and what was measured is the system's, the rest chance's.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from sos_compile.world import Loaded
+
+from sos_testbed import faults, measure, northbound
+from sos_testbed import lab as labs
+from sos_testbed.lab import Lab, Options, make_payload
+from sos_testbed.model import LabError, Shape
+from sos_testbed.runner import run
+from sos_testbed.topology import UPLINK, UPLINKS
+
+COUNT = 100
+CONCURRENCY = 20
+SIZE_BYTES = 100_000
+FILE = "100k"
+SERVICE = "spread"
+_LOG_WAIT_S = 10.0
+_TAKEN_WAIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """One run. `rates` and `shares` are by uplink: Mbit/s, and downloads as the server's log counts them."""
+
+    at: str
+    weights: Mapping[str, int]
+    rates: Mapping[str, float]
+    shares: Mapping[str, int]
+    seconds: float
+    single_s: float
+
+    @property
+    def ideal_s(self) -> float:
+        """The single uplink's time over the ratio of all capacity to its own."""
+        return self.single_s * self.rates["wan0"] / sum(self.rates[name] for name in self.weights)
+
+    @property
+    def hashed_s(self) -> float:
+        """The time of the uplink that has most to carry for its rate."""
+        total = sum(self.shares.values())
+        return max(
+            self.single_s * count / total * self.rates["wan0"] / self.rates[name]
+            for name, count in self.shares.items()
+            if name in self.rates
+        )
+
+    @property
+    def over_ideal(self) -> float:
+        """How much longer than ideal, as a share of it."""
+        return self.seconds / self.ideal_s - 1
+
+
+def service(at: str, weights: Mapping[str, int]) -> Loaded:
+    """The SosService of a run."""
+    spec = {
+        "from": {"site": "home", "prefixes": ["10.0.0.11/32"]},
+        "to": {"prefixes": ["198.51.100.0/24"]},
+        "ports": [{"port": 80}],
+        "balance": {"at": at, "uplinks": [{"name": name, "weight": weight} for name, weight in weights.items()]},
+    }
+    metadata = {"name": SERVICE, "namespace": "default"}
+    return Loaded("spread", 0, {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": metadata, "spec": spec})
+
+
+def prepare(lab: Lab) -> None:
+    """The file that is downloaded."""
+    make_payload(lab.root / "www" / FILE, SIZE_BYTES)
+
+
+def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
+    """Have connections spread so, by this service alone, and wait until they are."""
+    kept = tuple(loaded for loaded in lab.objects if loaded.obj.get("kind") != "SosService")
+    documents = lab.declare((*kept, service(at, weights)))
+    labs.wait_ready(lab, documents)
+    deadline = time.monotonic() + _TAKEN_WAIT_S
+    while message := northbound.get(lab.plan, "/v1/status")["services"][0]["message"]:
+        if time.monotonic() > deadline:
+            raise LabError(f"uplinks are missing: {message}")
+        time.sleep(0.2)
+
+
+def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> dict[str, Any]:
+    """Download; LabError when a download is not whole."""
+    address = measure.address(lab, "router")
+    argv = (lab.plan.programs.python, "-m", "sos_testbed.downloads", address, f"/{FILE}", str(count), str(concurrency))
+    found: dict[str, Any] = json.loads(run(lab.exec_argv("client", argv), what="downloads"))
+    broken = sum(size != SIZE_BYTES for _, size in found["downloads"])
+    if broken:
+        raise LabError(f"{broken} of {count} downloads are not whole")
+    return found
+
+
+def spread(
+    lab: Lab, at: str, weights: Mapping[str, int], single_s: float | None = None, changed: Mapping[str, float] = MappingProxyType({})
+) -> Spread:
+    """One run; without `single_s` it is the single uplink's itself. `changed`: uplinks with another rate than the topology says."""
+    declare(lab, at, weights)
+    log = lab.root / "router" / "access.log"
+    before = _lines(log, 0)
+    found = download(lab)
+    names = {str(document["address"]): document["name"] for document in _balance(lab)["uplinks"]}
+    seen = [line.split(":", 1)[0] for line in _lines(log, len(before) + COUNT)[len(before) :]]
+    shares = Counter(names.get(address, address) for address in seen)
+    rates = {wire.a.port: wire.shape.rate_bps / 1e6 for wire in lab.topology.shaped() if wire.shape is not None} | dict(changed)
+    seconds = float(found["seconds"])
+    return Spread(
+        at=at,
+        weights=dict(weights),
+        rates={name: rates[name] for name in weights},
+        shares={name: shares[name] for name in (*weights, *sorted(shares.keys() - weights.keys()))},
+        seconds=seconds,
+        single_s=single_s or seconds,
+    )
+
+
+def _balance(lab: Lab) -> dict[str, Any]:
+    return dict(lab.documents.controller["balances"][0])
+
+
+def _lines(log: Path, count: int) -> list[str]:
+    """The lines of a log, once there are as many."""
+    deadline = time.monotonic() + _LOG_WAIT_S
+    while True:
+        lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []
+        if len(lines) >= count:
+            return lines
+        if time.monotonic() > deadline:
+            raise LabError(f"{log} has {len(lines)} of {count} lines")
+        time.sleep(0.1)
+
+
+def equal(count: int) -> dict[str, int]:
+    """The first uplinks with equal weights."""
+    return {f"wan{i}": 1 for i in range(count)}
+
+
+def main(out: Path, say: Callable[[str], None]) -> None:
+    """`make bench`: all runs in one lab, a table, and `spread.json`."""
+    rows: list[Spread] = []
+    faster = Shape(rate_bps=2 * UPLINK.rate_bps, rtt_us=UPLINK.rtt_us, loss=0.0, queue_bytes=UPLINK.queue_bytes or 1)
+    lab = labs.up(Options(topology="balance", services=False), say)
+    try:
+        prepare(lab)
+        single = spread(lab, "Controller", equal(1))
+        rows.append(single)
+        for at in ("Controller", "Switch"):
+            rows += [spread(lab, at, equal(count), single.seconds) for count in range(2, UPLINKS + 1)]
+        faults.reshape(lab, "edge1.wan1", faster)
+        changed = {"wan1": faster.rate_bps / 1e6}
+        rows += [spread(lab, at, {"wan0": 1, "wan1": 2}, single.seconds, changed) for at in ("Controller", "Switch")]
+    finally:
+        lab.down()
+    out.mkdir(parents=True, exist_ok=True)
+    figures = [{**asdict(row), "ideal_s": row.ideal_s, "hashed_s": row.hashed_s, "over_ideal": row.over_ideal} for row in rows]
+    (out / "spread.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    for line in table(rows):
+        print(line)
+
+
+def table(rows: list[Spread]) -> list[str]:
+    """The runs as text."""
+    lines = [f"{'decided at':<12}{'weights':<14}{'seconds':>8}{'ideal':>8}{'over':>8}{'by shares':>11}  downloads by uplink"]
+    for row in rows:
+        weights = ":".join(str(weight) for weight in row.weights.values())
+        shares = " ".join(str(count) for count in row.shares.values())
+        numbers = f"{row.seconds:>8.2f}{row.ideal_s:>8.2f}{row.over_ideal:>8.1%}{row.hashed_s:>11.2f}"
+        lines.append(f"{row.at:<12}{weights:<14}{numbers}  {shares}")
+    return lines

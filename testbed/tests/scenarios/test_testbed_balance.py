@@ -1,0 +1,147 @@
+"""One host, five uplinks, no agents: downloads take the time that all uplinks together need, and every connection keeps to one uplink.
+
+client -- edge1 ==(five emulated links of 10 Mbit/s)== router, which is the server, too
+
+Times are compared with the single uplink's in the same run. What the hash of a group gives to each uplink is chance: with 100 connections
+over five uplinks the fullest has 25 of them on average, not 20. The group is therefore held to the time that its own shares need, and its
+shares to what is probable.
+"""
+
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from math import sqrt
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from conftest import eventually, say
+from sos_testbed import faults, northbound, spread
+from sos_testbed import lab as labs
+from sos_testbed.lab import Lab, Options
+from sos_testbed.model import Shape
+from sos_testbed.spread import Spread, equal
+from sos_testbed.topology import UPLINK, UPLINKS
+
+TURNS_SLACK = 0.05
+GROUP_SLACK = 0.10
+ATTEMPTS = 6
+SIGMAS = 5  # one run in a million is outside
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Lab]:
+    built = labs.up(Options(topology="balance", services=False, name="test-balance"), say)
+    spread.prepare(built)
+    yield built
+    built.down()
+
+
+@pytest.fixture(scope="module")
+def single_s(home: Lab) -> float:
+    return spread.spread(home, "Controller", equal(1)).seconds
+
+
+@pytest.mark.parametrize("count", range(2, UPLINKS + 1))
+def test_turns_use_all_uplinks(home: Lab, single_s: float, count: int) -> None:
+    run = measured(home, "Controller", equal(count), single_s)
+    assert run.shares.keys() == run.weights.keys()
+    assert max(run.shares.values()) - min(run.shares.values()) <= 1
+    assert -GROUP_SLACK < run.over_ideal < TURNS_SLACK, run
+
+
+@pytest.mark.parametrize("count", range(2, UPLINKS + 1))
+def test_a_group_uses_all_uplinks(home: Lab, single_s: float, count: int) -> None:
+    run = measured(home, "Switch", equal(count), single_s)
+    probable(run)
+    assert run.seconds < run.hashed_s * (1 + GROUP_SLACK), run
+
+
+@pytest.mark.parametrize("at", ["Controller", "Switch"])
+def test_weights_are_for_unequal_uplinks(home: Lab, single_s: float, at: str) -> None:
+    """10 and 20 Mbit/s."""
+    before = home.topology.wire("edge1.wan1").shape
+    assert before is not None
+    faults.reshape(home, "edge1.wan1", Shape(rate_bps=2 * UPLINK.rate_bps, rtt_us=before.rtt_us, loss=0.0, queue_bytes=before.queue_bytes))
+    try:
+        run = measured(home, at, {"wan0": 1, "wan1": 2}, single_s, {"wan1": 2 * UPLINK.rate_bps / 1e6})
+    finally:
+        faults.reshape(home, "edge1.wan1", before)
+    probable(run)
+    if at == "Controller":
+        assert -GROUP_SLACK < run.over_ideal < TURNS_SLACK, run
+    else:
+        assert run.seconds < run.hashed_s * (1 + GROUP_SLACK), run
+
+
+def measured(
+    home: Lab, at: str, weights: Mapping[str, int], single_s: float, changed: Mapping[str, float] = MappingProxyType({})
+) -> Spread:
+    """The fastest of a few runs: what else a machine does makes one slower, never faster. The first that is within bounds will do."""
+    found = list[Spread]()
+    for _ in range(ATTEMPTS):
+        found.append(spread.spread(home, at, weights, single_s, changed))
+        say(spread.table(found)[-1])
+        if found[-1].over_ideal < TURNS_SLACK or (at == "Switch" and found[-1].seconds < found[-1].hashed_s * (1 + GROUP_SLACK)):
+            break
+    return min(found, key=lambda run: run.seconds)
+
+
+def probable(run: Spread) -> None:
+    """Each uplink has its part of the connections, within what a binomial distribution makes of it (turns are well inside)."""
+    total, parts = sum(run.shares.values()), sum(run.weights.values())
+    assert total == spread.COUNT
+    for name, weight in run.weights.items():
+        part = weight / parts
+        assert abs(run.shares[name] - total * part) <= SIGMAS * sqrt(total * part * (1 - part)), run
+
+
+@pytest.mark.parametrize("at", ["Controller", "Switch"])
+def test_no_packet_of_a_connection_changes_uplink(home: Lab, at: str, tmp_path: Path) -> None:
+    spread.declare(home, at, equal(UPLINKS))
+    legs = [port for port, _ in home.topology.routers[0].legs]
+    filtered = ("--immediate-mode", "-nn", "-s", "64", "-U", "tcp port 80")
+    argv = [home.exec_argv("router", ("tcpdump", "-i", leg, "-w", str(tmp_path / leg), *filtered)) for leg in legs]
+    captures = [subprocess.Popen(each, stderr=subprocess.DEVNULL) for each in argv]
+    try:
+        eventually("captures", lambda: all((tmp_path / leg).exists() for leg in legs))
+        found = spread.download(home)
+        # each download is 70 segments and more
+        eventually("all of it captured", lambda: sum(len(client_ports(tmp_path / leg)) for leg in legs) > 70 * spread.COUNT)
+    finally:
+        for capture in captures:
+            capture.terminate()
+            capture.wait()
+    wires = defaultdict(set)
+    for leg in legs:
+        for client_port in client_ports(tmp_path / leg):
+            wires[client_port].add(leg)
+    assert wires.keys() >= {port for port, _ in found["downloads"]}
+    assert all(len(seen) == 1 for seen in wires.values())
+    assert {leg for seen in wires.values() for leg in seen} == set(legs)
+
+
+def client_ports(capture: Path) -> list[int]:
+    """The client's port of every packet in a capture (pcap of Ethernet, IPv4 without options)."""
+    data, at, found = capture.read_bytes(), 24, list[int]()
+    while at + 16 <= len(data):
+        size = int.from_bytes(data[at + 8 : at + 12], "little")
+        frame = data[at + 16 : at + 16 + size]
+        ports = [int.from_bytes(frame[34:36], "big"), int.from_bytes(frame[36:38], "big")]
+        if 80 in ports:
+            found.append(max(ports))
+        at += 16 + size
+    return found
+
+
+def test_without_a_controller_the_group_takes_over(home: Lab) -> None:
+    """New downloads go on while the controller is dead, and its turns are back when it is."""
+    spread.declare(home, "Controller", equal(UPLINKS))
+    home.kill("controller")
+    try:
+        eventually("downloads by the group", lambda: bool(spread.download(home, 20)))
+    finally:
+        home.start("controller")
+    labs.wait_ready(home, home.documents)
+    eventually("all uplinks", lambda: not northbound.get(home.plan, "/v1/status")["services"][0]["message"])
+    spread.download(home, 20)
