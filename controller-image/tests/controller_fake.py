@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 
 from controller_lab import SWITCHES
-from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.commands import Apply, ApplyGroup, PacketOut
 from sos_controller.core.flowtable import (
     Action,
     Entries,
@@ -59,7 +59,7 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
             return False
     tcp, udp = ip and frame[23] == 6, ip and frame[23] == 17
     sport, dport = int.from_bytes(frame[34:36], "big"), int.from_bytes(frame[36:38], "big")
-    if m.tcp_src is not None and (not tcp or m.tcp_src != sport):
+    if m.tcp_src is not None and (not tcp or sport & m.tcp_src[1] != m.tcp_src[0]):
         return False
     if m.tcp_dst is not None and (not tcp or dport & m.tcp_dst[1] != m.tcp_dst[0]):
         return False
@@ -91,6 +91,7 @@ class FakeNetwork:
         self.down: set[Location] = set()
         self.tables: dict[DatapathId, Entries] = {}
         self.groups: dict[DatapathId, Groups] = {}
+        self.failovers: dict[tuple[DatapathId, int], ApplyGroup] = {}
         self.expires: dict[tuple[DatapathId, object], float] = {}
         self.ports = range(1, ports + 1)
 
@@ -100,6 +101,9 @@ class FakeNetwork:
     def apply(self, command: Apply, now: float) -> None:
         table = self.tables.setdefault(command.dpid, {})
         for entry in command.adds:
+            named = [a.group_id for a in entry.actions if isinstance(a, ToGroup)]
+            there = {*self.groups.get(command.dpid, {}), *(number for dpid, number in self.failovers if dpid == command.dpid)}
+            assert there.issuperset(named), f"a switch refuses an entry whose group is not there: {entry}"
             table[entry.key] = entry
             self.expires[command.dpid, entry.key] = now + entry.hard_timeout if entry.hard_timeout else float("inf")
         for entry in command.deletes:
@@ -116,6 +120,16 @@ class FakeNetwork:
             gone = [k for k, e in self.tables.get(command.dpid, {}).items() if ToGroup(number) in e.actions]
             for key in gone:
                 del self.tables[command.dpid][key]
+
+    def apply_group(self, command: ApplyGroup) -> None:
+        """Make or remove a group; entries go with the group they name (6.4.4)."""
+        if command.mac is not None:
+            self.failovers[command.dpid, command.group_id] = command
+            return
+        self.failovers.pop((command.dpid, command.group_id), None)
+        table = self.tables.setdefault(command.dpid, {})
+        for entry in list(table.values()):
+            assert ToGroup(command.group_id) not in entry.actions, f"its group took an entry along: {entry}"
 
     def expire(self, now: float) -> None:
         """Take away entries whose hard timeout is over."""
@@ -162,7 +176,9 @@ class FakeNetwork:
             if entry is None and table == 1:
                 found.append((PORT_NORMAL, frame))
             for action in self._expand(at.dpid, entry, frame) if entry is not None else ():
-                if isinstance(action, Goto):
+                if isinstance(action, ToGroup):
+                    found.append(self._choose(self.failovers[at.dpid, action.group_id], frame))
+                elif isinstance(action, Goto):
                     following = action.table
                 elif not isinstance(action, Output):
                     frame = rewritten(frame, action)
@@ -175,12 +191,17 @@ class FakeNetwork:
         """The actions of an entry, a group's put in by a hash of the connection."""
         found: list[Action] = []
         for action in entry.actions:
-            if isinstance(action, ToGroup):
+            if isinstance(action, ToGroup) and (dpid, action.group_id) not in self.failovers:
                 buckets = [b for b in self.groups[dpid][action.group_id].buckets for _ in range(b.weight)]
                 found.extend(buckets[zlib.crc32(frame[26:38]) % len(buckets)].actions if buckets else ())
             else:
                 found.append(action)
         return found
+
+    def _choose(self, group: ApplyGroup, frame: bytes) -> tuple[PortNo, bytes]:
+        if Location(group.dpid, group.port_no) in self.down:
+            return (PORT_NORMAL, frame)
+        return (group.port_no, group.mac + frame[6:])
 
     def _lookup(self, at: Location, table: int, frame: bytes) -> FlowEntry | None:
         hits = [e for e in self.entries(at.dpid) if e.table == table and matches(e.match, at.port_no, frame)]

@@ -16,7 +16,7 @@ from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
 from sos_controller.config import parse
 from sos_controller.core import beacon, keys, order, pipeline
 from sos_controller.core.beacon import Beacon
-from sos_controller.core.commands import Apply, Command, Notice, PacketOut, ReadEntries
+from sos_controller.core.commands import Apply, ApplyGroup, Command, Notice, PacketOut, ReadEntries
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
     BarrierReply,
@@ -76,6 +76,8 @@ class FakeAgent:
         self.sequence = self.beacons = self.reports = 0
         self.flags, self.sessions, self.limit = beacon.FLAG_WILLING, 0, 60_000
         self.held: dict[bytes, int] = {}
+        self.flows: tuple[order.ReportedFlow, ...] = ()
+        self.watched = False
         self.mode = "ready"
 
     def beacon(self, wall_ms: int, **changes: Any) -> bytes:
@@ -98,7 +100,12 @@ class FakeAgent:
         uuids = sorted(self.held)
         chunks = [uuids[i : i + 64] for i in range(0, len(uuids), 64)] or [[]]
         bodies = [order.encode_report(order.Report(self.reports, i, len(chunks), tuple(c))) for i, c in enumerate(chunks)]
-        return [self.order(OrderType.SESSION_REPORT, body, wall_ms) for body in bodies]
+        reports = [self.order(OrderType.SESSION_REPORT, body, wall_ms) for body in bodies]
+        if not self.watched:
+            return reports
+        parts = [self.flows[i : i + 16] for i in range(0, len(self.flows), 16)] or [()]
+        flows = [order.encode_flow_report(order.FlowReport(self.reports, i, len(parts), part)) for i, part in enumerate(parts)]
+        return reports + [self.order(OrderType.FLOW_REPORT, body, wall_ms) for body in flows]
 
 
 class World:
@@ -143,6 +150,8 @@ class World:
         elif isinstance(command, ReadEntries):
             found = [e for e in self.network.entries(command.dpid) if e.cookie & command.mask == command.cookie]
             self.queue.append(EntriesRead(command.dpid, tuple(found)))
+        elif isinstance(command, ApplyGroup):
+            self.network.apply_group(command)
         elif isinstance(command, Apply):
             self.network.apply(command, self.now)
             if command.barrier and command.dpid not in self.mute:
@@ -171,6 +180,7 @@ class World:
         data = command.data[42:]
         header, body = order.decode_header(data), order.body(data)
         assert order.signed_by(data, agent.keys[keys.TO_AGENT])
+        agent.watched = agent.watched or header.type == OrderType.WATCH
         if header.type == OrderType.RELEASE:
             agent.held.pop(body, None)
         if header.type != OrderType.PREPARE or agent.mode == "silent":

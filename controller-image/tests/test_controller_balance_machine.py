@@ -50,7 +50,7 @@ class BalanceMachine(RuleBasedStateMachine):
         self.home.tick(balance.RECENT_S, step=0.5)  # an entry outlives its connection by much more
         table = self.home.network.tables[EDGE]
         connections = [e for e in table.values() if cookie_kind(e.cookie) == Kind.CONNECTION]
-        mine = [e for e in connections if sport in (e.match.tcp_src, (e.match.tcp_dst or (0,))[0])]
+        mine = [e for e in connections if sport in ((e.match.tcp_src or (0,))[0], (e.match.tcp_dst or (0,))[0])]
         for entry in mine:
             del table[entry.key]
             if entry.told:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from controller_lab import MACS
 from controller_world import packet_in, syn_frame
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sos_controller import framework, ofp, rewrite
 from sos_controller.core import beacon, keys, order, packets, probe
@@ -28,7 +28,18 @@ from sos_controller.core.flowtable import (
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
-from sos_controller.core.model import AgentId, Location, format_address, format_mac, map_address, parse_address, parse_mac, unmap_address
+from sos_controller.core.model import (
+    AgentId,
+    Location,
+    MacAddress,
+    PortNo,
+    format_address,
+    format_mac,
+    map_address,
+    parse_address,
+    parse_mac,
+    unmap_address,
+)
 from sos_controller.core.probe import Probe
 
 assert framework.eventlet  # Ryu is importable only after it
@@ -95,8 +106,24 @@ def test_order_vectors(vector: dict) -> None:
         report = order.decode_report(body)
         assert order.encode_report(report) == body
         assert [u.hex() for u in report.uuids] == expect["uuids"]
+    elif kind is order.OrderType.FLOW_REPORT:
+        flows = order.decode_flow_report(body)
+        assert order.encode_flow_report(flows) == body
+        assert [reported(flow) for flow in flows.flows] == expect["flows"]
+    elif kind is order.OrderType.WATCH:
+        assert not body
     else:
         assert order.decode_uuid(body) == expect["uuid"]
+
+
+def reported(flow: order.ReportedFlow) -> dict:
+    """A session of a FlowReport as the vectors write it."""
+    client, server = (format_address(int.from_bytes(flow.key[at : at + 4], "big")) for at in (0, 4))
+    ports = (int.from_bytes(flow.key[8:10], "big"), int.from_bytes(flow.key[10:], "big"))
+    return {
+        **{"uuid": flow.uuid.hex(), "role": flow.role, "client": client, "client_port": ports[0]},
+        **{"server": server, "server_port": ports[1], "peer_id": flow.peer.hex()},
+    }
 
 
 @given(st.binary(max_size=600), st.integers(0, 600))
@@ -114,6 +141,7 @@ def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
     for decode in (
         order.decode_header,
         order.decode_report,
+        order.decode_flow_report,
         order.decode_ended,
         order.decode_refused,
         order.decode_uuid,
@@ -148,12 +176,14 @@ tcp_matches = st.builds(
     ip_proto=st.just(6),
     ipv4_src=st.none() | addresses,
     ipv4_dst=st.none() | addresses,
-    tcp_src=st.none() | st.integers(0, 65535),
+    tcp_src=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
     tcp_dst=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
 )
 udp_matches = st.builds(Match, eth_type=st.just(0x0800), ip_proto=st.just(17), ipv4_dst=addresses, udp_dst=st.integers(0, 65535))
 all_matches = st.one_of(tcp_matches, udp_matches, st.builds(Match, eth_type=st.sampled_from([0x0806, 0x88CC])), st.just(Match()))
-plain_actions = st.lists(st.one_of(st.builds(Output, ports), st.builds(SetEthDst, macs), st.builds(SetEthSrc, macs)), max_size=4)
+plain_actions = st.lists(
+    st.one_of(st.builds(Output, ports), st.builds(SetEthDst, macs), st.builds(SetEthSrc, macs), st.builds(ToGroup, ports)), max_size=4
+)
 all_actions = st.tuples(plain_actions, st.none() | st.just(Goto(1))).map(lambda a: (*a[0], a[1]) if a[1] else tuple(a[0]))
 entries = st.builds(
     FlowEntry, table=st.integers(0, 1), priority=st.integers(0, 65535), match=all_matches, actions=all_actions,
@@ -172,7 +202,7 @@ def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
         if name.startswith("ipv4"):
             text = [type_desc.IPv4Addr.to_user(v.to_bytes(4, "big")) for v in value]
             value = text[0] if value[1] == 0xFFFFFFFF else tuple(text)
-        if name == "tcp_dst":
+        if name in ("tcp_src", "tcp_dst"):
             value = value[0] if value[1] == 0xFFFF else value
         fields[name] = value
     return ofproto_v1_3_parser.OFPMatch(**fields)
@@ -184,6 +214,8 @@ def _ryu_flow_mod(entry: FlowEntry, command: int) -> bytes:
     for a in entry.actions:
         if isinstance(a, Output):
             applied.append(parser.OFPActionOutput(a.port_no, 0xFFFF))
+        elif isinstance(a, ToGroup):
+            applied.append(parser.OFPActionGroup(a.group_id))
         elif not isinstance(a, Goto):
             applied.append(parser.OFPActionSetField(**{"eth_dst" if isinstance(a, SetEthDst) else "eth_src": format_mac(a.mac)}))
     instructions = [parser.OFPInstructionActions(ofproto_v1_3.OFPIT_APPLY_ACTIONS, applied)] if applied else []
@@ -206,8 +238,35 @@ def test_flow_mods_are_what_ryu_would_send(entry: FlowEntry, command: int) -> No
     assert ofp.flow_mod(entry, command, 77) == _ryu_flow_mod(entry, command)
 
 
+@given(ports, ports, macs)
+def test_a_failover_group_is_what_ryu_would_send(group_id: int, port: int, mac: bytes) -> None:
+    parser, datapath, none = ofproto_v1_3_parser, _Datapath(), 0xFFFFFFFF
+
+    def bucket(watch_port: int, watch_group: int, *actions: object) -> object:
+        return parser.OFPBucket(0, watch_port, watch_group, list(actions))
+
+    chooser = [
+        bucket(port, none, parser.OFPActionSetField(eth_dst=format_mac(mac)), parser.OFPActionOutput(port, 0xFFFF)),
+        bucket(none, group_id + 1, parser.OFPActionGroup(group_id + 1)),
+    ]
+    normal = [bucket(none, none, parser.OFPActionOutput(ofproto_v1_3.OFPP_NORMAL, 0xFFFF))]
+    add, delete, chosen, plain = 0x8000, ofproto_v1_3.OFPGC_DELETE, ofproto_v1_3.OFPGT_FF, ofproto_v1_3.OFPGT_INDIRECT
+    made = [(add, plain, group_id + 1, normal), (add, chosen, group_id, chooser)]
+    gone = [(delete, chosen, group_id, []), (delete, plain, group_id + 1, [])]
+    ours = (ofp.failover_group(group_id, PortNo(port), MacAddress(mac)), ofp.failover_group(group_id, PortNo(0), None))
+    for messages, sent in zip((made, gone), ours, strict=True):
+        expected = b""
+        for command, kind, number, buckets in messages:
+            message = parser.OFPGroupMod(datapath, command, kind, number, buckets)
+            message.set_xid(0)
+            message.serialize()
+            expected += bytes(message.buf)
+        assert sent == expected
+
+
 @given(ports, plain_actions.filter(bool), st.binary(max_size=100))  # Ryu overwrites the data of a packet-out without actions
 def test_packet_outs_are_what_ryu_would_send(in_port: int, actions: list, data: bytes) -> None:
+    assume(not any(isinstance(a, ToGroup) for a in actions))  # only entries lead to groups
     parser = ofproto_v1_3_parser
     theirs = [
         parser.OFPActionOutput(a.port_no, 0xFFFF)

@@ -105,6 +105,12 @@ def prepare_body(f: dict) -> bytes:
     return body + bytes.fromhex(f["peer_id"]) + addr(f["peer_address"]) + struct.pack("!H14x", f["peer_stream_port"])
 
 
+def reported_flow(f: dict) -> bytes:
+    """Encode a session of a FlowReport (order.md clause 12)."""
+    head = bytes.fromhex(f["uuid"]) + struct.pack("!B3xHH", f["role"], f["client_port"], f["server_port"])
+    return head + addr(f["client"]) + addr(f["server"]) + bytes.fromhex(f["peer_id"])
+
+
 def orders() -> list[dict]:
     """Vectors of every order type."""
     c2a, a2c = expand(SITE1, b"sos/order/c2a/" + WEST), expand(SITE1, b"sos/order/a2c/" + WEST)
@@ -116,6 +122,12 @@ def orders() -> list[dict]:
         "peer_address": "10.0.0.254", "peer_stream_port": 10000,
     }  # fmt: skip
     ended = {"uuid": UUID.hex(), "reason": 1, "bytes_up": 2**33 + 1, "bytes_down": 512, "duration_ms": 90_061}
+    flow = {
+        "uuid": UUID.hex(), "role": 1, "client": "10.0.0.11", "client_port": 41922, "server": "10.0.0.139", "server_port": 5003,
+        "peer_id": EAST.hex(),
+    }  # fmt: skip
+    other = flow | {"uuid": bytes(range(16)).hex(), "role": 2, "client": "10.0.0.139", "client_port": 65535, "server": "10.0.0.11"}
+    flows = {"report": 79, "chunk": 1, "chunks": 2, "flows": [flow, other]}
     report = {"report": 77, "chunk": 0, "chunks": 1, "uuids": [UUID.hex(), bytes(range(16)).hex()]}
     rows = [
         ("prepare", 1, c2a, prepare, prepare_body(prepare)),
@@ -127,6 +139,9 @@ def orders() -> list[dict]:
         ("session report", 7, a2c, report,
          struct.pack("!IHHH6x", 77, 0, 1, 2) + b"".join(bytes.fromhex(u) for u in report["uuids"])),
         ("empty session report", 7, a2c, {"report": 78, "chunk": 0, "chunks": 1, "uuids": []}, struct.pack("!IHHH6x", 78, 0, 1, 0)),
+        ("watch", 8, c2a, {}, b""),
+        ("flow report", 9, a2c, flows,
+         struct.pack("!IHHH6x", 79, 1, 2, 2) + b"".join(reported_flow(f) for f in flows["flows"])),
     ]  # fmt: skip
     out = []
     for name, kind, key, body, encoded in rows:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sos_controller import ofp, rewrite
 from sos_controller.config import ConfigError, follows, parse
 from sos_controller.connection import SwitchConnection, serve
-from sos_controller.core.commands import Apply, Command, Notice, PacketOut
+from sos_controller.core.commands import Apply, ApplyGroup, Command, Notice, PacketOut
 from sos_controller.core.config_model import Config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
@@ -212,6 +212,8 @@ class Controller:
             self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
         elif isinstance(command, ApplyGroups):
             connection.queue(rewrite.encode_groups(command))
+        elif isinstance(command, ApplyGroup):
+            connection.queue(ofp.failover_group(command.group_id, command.port_no, command.mac))
         else:
             connection.read_entries(command.cookie, command.mask)
         self._dirty.add(connection)

@@ -10,8 +10,9 @@ import struct
 from collections.abc import Iterator
 
 from sos_controller import rewrite
-from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
 from sos_controller.core.model import MacAddress, Port, PortNo
+from sos_controller.core.pipeline import PORT_NORMAL
 
 VERSION = 4
 HEADER_BYTES = 8
@@ -19,7 +20,7 @@ MAX_MESSAGE = 65_535
 
 HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
 FEATURES_REPLY, SET_CONFIG, PACKET_IN, FLOW_REMOVED, PORT_STATUS = 6, 9, 10, 11, 12
-PACKET_OUT, FLOW_MOD, MULTIPART_REQUEST, MULTIPART_REPLY = 13, 14, 18, 19
+PACKET_OUT, FLOW_MOD, GROUP_MOD, MULTIPART_REQUEST, MULTIPART_REPLY = 13, 14, 15, 18, 19
 BARRIER_REQUEST, BARRIER_REPLY = 20, 21
 MULTIPART_FLOW, MULTIPART_PORT_DESC = 1, 13
 REPLY_MORE = 1
@@ -36,6 +37,9 @@ WHOLE_PACKET = 0xFFFF
 """OFPCML_NO_BUFFER (7.2.5)."""
 ADD, DELETE_STRICT = 0, 4
 SEND_FLOW_REMOVED = 1
+GROUP_DELETE, GROUP_ADD_OR_MODIFY = 2, 0x8000
+"""OFPGC_DELETE, and OFPGC11_ADD_OR_MOD of Open vSwitch: an agent's switch is always one of ours."""
+INDIRECT, FAST_FAILOVER = 2, 3
 PORT_STATUS_DELETE = 1
 PORT_DOWN, LINK_DOWN = 1, 1
 
@@ -45,6 +49,8 @@ _PACKET_OUT = struct.Struct("!BBHIIIH6x")
 _PORT = struct.Struct("!I4x6s2x16sII")
 _PORT_BYTES = 64
 _OUTPUT = struct.Struct("!HHIH6x")
+_GROUP_MOD = struct.Struct("!BBHIHBxI")
+_BUCKET = struct.Struct("!HHII4x")
 _APPLY = struct.Struct("!HH4x")
 _GOTO = struct.Struct("!HHB3x")
 _FLOW_STATS = struct.Struct("!HBxIIHHHH4xQQQ")
@@ -69,7 +75,8 @@ _U32M = struct.Struct("!III").pack
 
 _H_IN_PORT, _H_ETH_DST, _H_ETH_SRC, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(3, 6), _oxm(4, 6), _oxm(5, 2), _oxm(10, 1)
 _H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
-_H_TCP_SRC, _H_TCP_DST, _H_TCP_DST_M, _H_UDP_DST = _oxm(13, 2), _oxm(14, 2), _oxm(14, 2, True), _oxm(16, 2)
+_H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, True), _oxm(14, 2), _oxm(14, 2, True)
+_H_UDP_DST = _oxm(16, 2)
 _H_FLAGS_M = 0xFFFF << 16 | 42 << 9 | 0x108
 _ONF = 0x4F4E4600
 _FLAGS_M = struct.Struct("!IIHH").pack
@@ -100,7 +107,7 @@ def _fields(m: Match) -> Iterator[bytes]:
     if m.ipv4_dst is not None:
         yield _U32(_H_DST, m.ipv4_dst[0]) if m.ipv4_dst[1] == _EXACT_IP else _U32M(_H_DST_M, *m.ipv4_dst)
     if m.tcp_src is not None:
-        yield _U16(_H_TCP_SRC, m.tcp_src)
+        yield _U16(_H_TCP_SRC, m.tcp_src[0]) if m.tcp_src[1] == _EXACT_PORT else _U16M(_H_TCP_SRC_M, *m.tcp_src)
     if m.tcp_dst is not None:
         yield _U16(_H_TCP_DST, m.tcp_dst[0]) if m.tcp_dst[1] == _EXACT_PORT else _U16M(_H_TCP_DST_M, *m.tcp_dst)
     if m.udp_dst is not None:
@@ -129,7 +136,6 @@ _PLAIN_FIELDS = {
     _H_IN_PORT: ("in_port", 4),
     _H_ETH_TYPE: ("eth_type", 2),
     _H_PROTO: ("ip_proto", 1),
-    _H_TCP_SRC: ("tcp_src", 2),
     _H_UDP_DST: ("udp_dst", 2),
 }
 _MASKED_FIELDS = {
@@ -137,6 +143,8 @@ _MASKED_FIELDS = {
     _H_SRC_M: "ipv4_src",
     _H_DST: "ipv4_dst",
     _H_DST_M: "ipv4_dst",
+    _H_TCP_SRC: "tcp_src",
+    _H_TCP_SRC_M: "tcp_src",
     _H_TCP_DST: "tcp_dst",
     _H_TCP_DST_M: "tcp_dst",
 }
@@ -194,6 +202,28 @@ def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
     mask = 0 if adding else 0xFFFFFFFF_FFFFFFFF
     head = (VERSION, FLOW_MOD, _FLOW_MOD.size + len(tail), xid, entry.cookie, mask, entry.table, command)
     return _FLOW_MOD.pack(*head, *times, entry.priority, NO_BUFFER, ANY, ANY, SEND_FLOW_REMOVED if entry.told else 0) + tail
+
+
+def failover_group(group_id: int, port_no: PortNo, mac: MacAddress | None) -> bytes:
+    """Two groups (7.3.4.3): one that chooses, to `mac` while `port_no` is live and else plain forwarding, which is the other one
+    (`group_id` + 1), since a bucket has to watch something and nothing else is always live. No `mac` = delete both."""
+    plain = group_id + 1
+    if mac is None:
+        return _group_mod(GROUP_DELETE, FAST_FAILOVER, group_id, b"") + _group_mod(GROUP_DELETE, INDIRECT, plain, b"")
+    redirected = _bucket(port_no, ANY, (SetEthDst(mac), Output(port_no)))
+    otherwise = _bucket(ANY, plain, (ToGroup(plain),))
+    normal = _bucket(ANY, ANY, (Output(PORT_NORMAL),))
+    chooser = _group_mod(GROUP_ADD_OR_MODIFY, FAST_FAILOVER, group_id, redirected + otherwise)
+    return _group_mod(GROUP_ADD_OR_MODIFY, INDIRECT, plain, normal) + chooser
+
+
+def _group_mod(command: int, kind: int, group_id: int, buckets: bytes) -> bytes:
+    return _GROUP_MOD.pack(VERSION, GROUP_MOD, _GROUP_MOD.size + len(buckets), 0, command, kind, group_id) + buckets
+
+
+def _bucket(watch_port: int, watch_group: int, actions: tuple[Action, ...]) -> bytes:
+    encoded = encode_actions(actions)
+    return _BUCKET.pack(_BUCKET.size + len(encoded), 0, watch_port, watch_group) + encoded
 
 
 def packet_out(in_port: int, actions: tuple[Action, ...], data: bytes, xid: int = 0) -> bytes:

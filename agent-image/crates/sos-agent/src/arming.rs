@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-use sos_wire::SiteId;
+use sos_wire::AgentId;
 
 use crate::config::{AgentConfig, Role};
+use crate::permit;
 use crate::region::{Region, disjoint};
 
 /// Most boxes in the set `armed`. Cutting boxes apart is quadratic: this many take some 20 ms, and it is done only when
@@ -87,15 +88,14 @@ pub struct Armed {
     pub left_out: usize,
 }
 
-/// Everything the agent may take over now: Ingress services towards sites with a live agent, without the servers that
-/// did not answer.
+/// Everything the agent may take over now: Ingress services whose far agent is alive, without the servers that did not
+/// answer.
 #[must_use]
-pub fn armed(config: &AgentConfig, live_sites: &BTreeSet<SiteId>, unreachable: &Unreachable) -> Armed {
+pub fn armed(config: &AgentConfig, live: &BTreeSet<AgentId>, unreachable: &Unreachable) -> Armed {
     let mut wanted = Vec::new();
     let mut left_out = 0;
     for service in config.services.iter().filter(|service| service.role == Role::Ingress) {
-        let live = config.peer(&service.peer).is_some_and(|peer| live_sites.contains(&peer.site_id));
-        if !live {
+        if permit::far_agent(config, service, |id| live.contains(&id)).is_none() {
             continue;
         }
         if service.from.len() * service.to.len() * service.ports.len() > MAX_ARMED {
@@ -120,6 +120,10 @@ mod tests {
     use crate::config::tests::config;
     use std::net::Ipv4Addr;
 
+    fn far() -> BTreeSet<AgentId> {
+        BTreeSet::from([config().peers[0].agents[0].id])
+    }
+
     fn health(sessions: u32) -> Health {
         Health { draining: false, sessions, memory_bytes: 0 }
     }
@@ -142,8 +146,10 @@ mod tests {
     fn arms_for_live_peers_only() {
         let config = config();
         assert!(armed(&config, &BTreeSet::new(), &Unreachable::default()).regions.is_empty());
-        assert!(armed(&config, &BTreeSet::from([SiteId(3)]), &Unreachable::default()).regions.is_empty());
-        let regions = armed(&config, &BTreeSet::from([SiteId(2)]), &Unreachable::default()).regions;
+        assert!(
+            armed(&config, &BTreeSet::from([AgentId([3; 16])]), &Unreachable::default()).regions.is_empty()
+        );
+        let regions = armed(&config, &far(), &Unreachable::default()).regions;
         assert_eq!(regions.len(), 2);
         let client = Ipv4Addr::new(10, 0, 0, 11);
         assert!(regions.iter().any(|r| r.contains(client, Ipv4Addr::new(10, 0, 0, 139), 5999)));
@@ -154,7 +160,7 @@ mod tests {
     fn egress_services_arm_nothing() {
         let mut config = config();
         config.services[0].role = Role::Egress;
-        assert!(armed(&config, &BTreeSet::from([SiteId(2)]), &Unreachable::default()).regions.is_empty());
+        assert!(armed(&config, &far(), &Unreachable::default()).regions.is_empty());
     }
 
     #[test]
@@ -165,7 +171,7 @@ mod tests {
         let mut unreachable = Unreachable::default();
         unreachable.note(server, now);
         let taken = |unreachable: &Unreachable| {
-            armed(&config, &BTreeSet::from([SiteId(2)]), unreachable)
+            armed(&config, &far(), unreachable)
                 .regions
                 .iter()
                 .any(|r| r.contains(Ipv4Addr::new(10, 0, 0, 11), *server.ip(), server.port()))

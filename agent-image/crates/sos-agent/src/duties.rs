@@ -65,7 +65,7 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
 /// What should be armed; `None` while the agent is not willing at all.
 fn wanted(shared: &Shared) -> Option<Armed> {
     let willing = arming::willing(&shared.config(), shared.health());
-    let live = shared.live_sites();
+    let live = shared.live_agents();
     willing
         .then(|| shared.with_unreachable(|unreachable| arming::armed(&shared.config(), &live, unreachable)))
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sos_tunnel::{BoxFuture, Egress, EgressHandler, Labels, OpenInfo, SessionEnd};
-use sos_wire::EndReason;
+use sos_wire::{EndReason, Role};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
@@ -45,17 +45,26 @@ fn flow(info: &OpenInfo) -> FlowKey {
 
 async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> {
     let flow = flow(info);
-    let labels = admit(shared, info, flow)?;
+    let admitted = admit(shared, info, flow)?;
     let failed = |error: io::Error| {
         debug!(session = %info.open.session, %flow, %error, "no connection to the server");
         end_reason(&error)
     };
     let host = dial(flow, info.open.dscp).await.map_err(failed)?;
-    Ok(Egress { host, labels })
+    if !admitted.ordered {
+        shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
+    }
+    Ok(Egress { host, labels: admitted.labels })
+}
+
+/// A session that may go on.
+struct Admitted {
+    labels: Labels,
+    ordered: bool,
 }
 
 /// Checks a session that a peer opens (node-config.md clause 12) and takes its preparation, if there is one.
-fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Labels, EndReason> {
+fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, EndReason> {
     let config = shared.config();
     let peer = config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.id == info.peer));
     let Some(service) = peer.and_then(|peer| permit::egress_service(&config, flow, &peer.site)) else {
@@ -63,8 +72,12 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Labels, EndR
         return Err(EndReason::InternalLimit);
     };
     match shared.at_desk(|desk, _| desk.begin_opened(info.open.session, flow)) {
-        Ok(Some(preparation)) => Ok(Labels(preparation.prepare.labels)),
-        Ok(None) => Ok(Labels(service.label_mask())),
+        Ok(preparation) => Ok(Admitted {
+            labels: preparation
+                .as_ref()
+                .map_or(Labels(service.label_mask()), |preparation| Labels(preparation.prepare.labels)),
+            ordered: preparation.is_some(),
+        }),
         Err(mismatch) => {
             debug!(session = %info.open.session, %flow, %mismatch, "not permitted");
             Err(EndReason::InternalLimit)

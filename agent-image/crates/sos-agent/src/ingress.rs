@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use sos_tunnel::{Labels, OpenRequest};
-use sos_wire::{AgentId, RefuseReason, SessionUuid};
+use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
@@ -39,7 +39,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr) {
         reject("socket");
         return;
     };
-    let Some((session, peer, labels, block_bytes)) = route(shared, flow) else {
+    let Some(Route { session, peer, labels, block_bytes, ordered }) = route(shared, flow) else {
         debug!(%flow, "neither an order nor the configuration covers this client");
         reject("not_permitted");
         return;
@@ -55,7 +55,10 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr) {
     };
     match shared.tunnel().open(request, client) {
         Ok(handle) => {
-            debug!(%session, %flow, %peer, "session begins");
+            debug!(%session, %flow, %peer, ordered, "session begins");
+            if !ordered {
+                shared.begin_unordered(session, Role::Ingress, flow, peer);
+            }
             let shared = Arc::clone(shared);
             tokio::spawn(async move { shared.finished(session, "ingress", flow, &handle.await) });
         }
@@ -78,17 +81,36 @@ fn flow(client: &TcpStream, from: SocketAddr) -> Option<FlowKey> {
     Some(FlowKey { client: v4(from)?, server })
 }
 
-/// Session, peer, labels and block size: from a standing preparation, else from the agent's own services.
-fn route(shared: &Shared, flow: FlowKey) -> Option<(SessionUuid, AgentId, Labels, u32)> {
+/// Where a client's bytes go.
+struct Route {
+    session: SessionUuid,
+    peer: AgentId,
+    labels: Labels,
+    block_bytes: u32,
+    ordered: bool,
+}
+
+/// From a standing preparation, else from the agent's own services.
+fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
     if let Some(preparation) = shared.at_desk(|desk, _| desk.begin_arriving(flow, Instant::now())) {
         let prepare = preparation.prepare;
-        return Some((prepare.session, prepare.peer, Labels(prepare.labels), prepare.block_bytes));
+        return Some(Route {
+            session: prepare.session,
+            peer: prepare.peer,
+            labels: Labels(prepare.labels),
+            block_bytes: prepare.block_bytes,
+            ordered: true,
+        });
     }
     let config = shared.config();
     let service = permit::ingress_service(&config, flow)?;
-    let peer = shared.live_agent(&config, &service.peer)?;
-    let labels = Labels(service.label_mask());
-    Some((SessionUuid(rand::random()), peer, labels, service.transport.block_bytes))
+    Some(Route {
+        session: SessionUuid(rand::random()),
+        peer: permit::far_agent(&config, service, |id| shared.tunnel().peer_alive(id))?,
+        labels: Labels(service.label_mask()),
+        block_bytes: service.transport.block_bytes,
+        ordered: false,
+    })
 }
 
 fn refusal(reason: RefuseReason) -> &'static str {

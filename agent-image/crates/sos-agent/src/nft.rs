@@ -5,11 +5,13 @@
 //! 1. To one of the agent's own addresses: delivered (streams, orders).
 //! 2. A bare SYN that went plain before stays plain: its retransmits must meet the same decision.
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: those ends would notice a relay.
-//! 4. A bare SYN inside `armed`, while `heartbeat` holds an element: to the transparent listener. The element expires by
+//! 4. A bare SYN that the switch has marked as one of a service that is not armed yet, or not any more, goes plain
+//!    (spec/node-config.md clause 22).
+//! 5. A bare SYN inside `armed`, while `heartbeat` holds an element: to the transparent listener. The element expires by
 //!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
 //!    not match at all. So a dead agent takes nothing over.
-//! 5. A packet of a known transparent socket: delivered.
-//! 6. Any other bare SYN is remembered in `plain` and forwarded; any other packet is forwarded.
+//! 6. A packet of a known transparent socket: delivered.
+//! 7. Any other bare SYN is remembered in `plain` and forwarded; any other packet is forwarded.
 
 use std::fmt::Write as _;
 
@@ -23,6 +25,9 @@ pub const PLAIN_SECONDS: u32 = 130;
 pub const PLAIN_LIMIT: u32 = 65_536;
 /// Mark, and its mask, of packets that are delivered to transparent sockets.
 pub const MARK: u32 = 0x0001_0000;
+
+/// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
+pub const UNARMED_MAC: &str = "02:53:4f:53:00:02";
 
 /// Names of the counters in the table, each with its meaning for the metrics page.
 pub const COUNTERS: [(&str, &str); 5] = [
@@ -66,11 +71,16 @@ pub fn setup(interface: &str, listener_port: u16) -> String {
   chain special_syn {{
     counter name syn_plain_options goto plain_syn
   }}
+  chain unarmed_syn {{
+    socket transparent 1 meta mark set meta mark or {MARK:#x} accept
+    goto plain_syn
+  }}
   chain bare_syn {{
     {tuple} @plain counter name syn_plain_again accept
     tcp option md5sig exists goto special_syn
     tcp option 29 exists goto special_syn
     tcp option mptcp exists goto special_syn
+    ether saddr {UNARMED_MAC} goto unarmed_syn
     meta l4proto @heartbeat ip saddr . ip daddr . tcp dport @armed tproxy ip to 127.0.0.1:{listener_port} \
 meta mark set meta mark or {MARK:#x} counter name syn_accelerated accept
     socket transparent 1 meta mark set meta mark or {MARK:#x} accept

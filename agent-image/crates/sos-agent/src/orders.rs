@@ -6,10 +6,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use sos_wire::order::MAX_REPORTED;
+use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
 use sos_wire::{
-    AgentId, BootId, ControllerId, EndReason, Ended, Order, OrderBody, OrderHeader, Prepare, RefuseReason,
-    ReplayGuard, Role, SessionReport, SessionUuid, UnverifiedOrder, WireError,
+    AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, Prepare,
+    RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid, UnverifiedOrder, WireError,
 };
 
 use crate::arming::{self, Health};
@@ -23,6 +23,8 @@ use crate::preparations::{MAX_LEASE, Preparation, Preparations};
 pub const MAX_CONTROLLERS: usize = 16;
 /// Time between session reports (order.md clause 7).
 pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// How long after a Watch sessions without an order are reported (order.md clause 11).
+pub const WATCHED_FOR: Duration = Duration::from_secs(20);
 /// Why an order was dropped.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum OrderError {
@@ -98,6 +100,8 @@ struct Controller {
     replay: ReplayGuard,
     last_heard: Instant,
     next_report: Instant,
+    /// Until when it wants to know of sessions without an order.
+    watches_until: Option<Instant>,
 }
 
 /// The agent's side of the order protocol.
@@ -110,6 +114,8 @@ pub struct OrderDesk {
     controllers: BTreeMap<ControllerId, Controller>,
     preparations: Preparations,
     running: BTreeMap<SessionUuid, ControllerId>,
+    /// Sessions begun without an order. The tunnel's session limit bounds them.
+    unordered: BTreeMap<SessionUuid, ReportedFlow>,
     ends: PendingEnds,
 }
 
@@ -125,6 +131,7 @@ impl OrderDesk {
             controllers: BTreeMap::new(),
             preparations: Preparations::default(),
             running: BTreeMap::new(),
+            unordered: BTreeMap::new(),
             ends: PendingEnds::default(),
         }
     }
@@ -148,7 +155,10 @@ impl OrderDesk {
             OrderBody::Prepare(prepare) => return Ok(self.prepare(&header, prepare, env)),
             OrderBody::Release(session) => self.release(header.controller, session),
             OrderBody::EndedAck(session) => self.ends.acknowledge(header.controller, session),
-            // `is_to_agent` has let only the three above through.
+            OrderBody::Watch => {
+                return Ok(Handled { answers: self.watch(header.controller, env), ..Handled::default() });
+            }
+            // `is_to_agent` has let only the four above through.
             _ => return Err(OrderError::WrongDirection),
         }
         Ok(Handled::default())
@@ -180,8 +190,14 @@ impl OrderDesk {
         Ok(Some(preparation))
     }
 
+    /// A session runs that no controller has ordered.
+    pub fn begin_unordered(&mut self, flow: ReportedFlow) {
+        self.unordered.insert(flow.session, flow);
+    }
+
     /// A session is over: tells its controller, if it has one.
     pub fn finish(&mut self, session: SessionUuid, outcome: Outcome, env: &Env<'_>) -> Vec<Vec<u8>> {
+        self.unordered.remove(&session);
         let told = self.running.remove(&session).map(|owner| self.tell_end(owner, session, outcome, env));
         told.flatten().into_iter().collect()
     }
@@ -200,6 +216,10 @@ impl OrderDesk {
             self.controllers.iter().filter(|(_, c)| due(c)).map(|(id, _)| *id).collect();
         for controller in controllers {
             out.extend(self.report(controller, env));
+            let watched = |c: &Controller| c.watches_until.is_some_and(|until| env.now < until);
+            if self.controllers.get(&controller).is_some_and(watched) {
+                out.extend(self.report_flows(controller, env));
+            }
         }
         out
     }
@@ -231,7 +251,8 @@ impl OrderDesk {
         if self.controllers.len() >= MAX_CONTROLLERS && !self.forget_idle_controller() {
             return Err(OrderError::TooManyControllers);
         }
-        let controller = Controller { replay, last_heard: env.now, next_report: env.now + REPORT_INTERVAL };
+        let next_report = env.now + REPORT_INTERVAL;
+        let controller = Controller { replay, last_heard: env.now, next_report, watches_until: None };
         self.controllers.insert(header.controller, controller);
         Ok(())
     }
@@ -355,6 +376,30 @@ impl OrderDesk {
         });
         let bodies: Vec<_> = bodies.collect();
         bodies.into_iter().filter_map(|body| self.sign(controller, 0, body, env)).collect()
+    }
+
+    /// The first Watch of a controller is answered at once: it may just have started and know of nothing.
+    fn watch(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
+        let until = Some(env.now + WATCHED_FOR);
+        let known = self.controllers.get_mut(&controller);
+        let before = known.and_then(|known| std::mem::replace(&mut known.watches_until, until));
+        if before.is_some_and(|before| env.now < before) {
+            return Vec::new();
+        }
+        self.report_flows(controller, env)
+    }
+
+    fn report_flows(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
+        self.reports = self.reports.wrapping_add(1);
+        let flows: Vec<ReportedFlow> = self.unordered.values().copied().collect();
+        let parts: Vec<&[ReportedFlow]> =
+            if flows.is_empty() { vec![&[]] } else { flows.chunks(MAX_FLOWS).collect() };
+        let chunks = u16::try_from(parts.len()).unwrap_or(u16::MAX);
+        let report = self.reports;
+        let bodies = parts.into_iter().zip(0..chunks).map(|(flows, chunk)| {
+            OrderBody::FlowReport(FlowReport { report, chunk, chunks, flows: flows.to_vec() })
+        });
+        bodies.filter_map(|body| self.sign(controller, 0, body, env)).collect()
     }
 
     /// `None` without a site key: then nobody could check it.

@@ -5,7 +5,9 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::config::{AgentConfig, Role, Service};
+use sos_wire::AgentId;
+
+use crate::config::{AgentConfig, Role, Service, Setup};
 
 /// A client's TCP connection as the network sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +28,19 @@ impl std::fmt::Display for FlowKey {
 #[must_use]
 pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> {
     config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
+}
+
+/// The agent that serves a flow of an Ingress service without an order: for a service that is set up proactively the first
+/// one of the peer's site, to which the far switch's entries lead (docs/adr/0012), otherwise any that is alive.
+#[must_use]
+pub fn far_agent(
+    config: &AgentConfig,
+    service: &Service,
+    alive: impl Fn(AgentId) -> bool,
+) -> Option<AgentId> {
+    let agents = &config.peer(&service.peer)?.agents;
+    let candidates = if service.setup == Setup::Proactive { agents.get(..1)? } else { agents };
+    candidates.iter().map(|agent| agent.id).find(|id| alive(*id))
 }
 
 /// The first Ingress service towards one peer site that covers a flow. A controller that prepares a flow names the peer
@@ -73,6 +88,23 @@ mod tests {
 
     fn flow(client: &str, server: &str) -> FlowKey {
         FlowKey { client: client.parse().unwrap(), server: server.parse().unwrap() }
+    }
+
+    #[test]
+    fn a_proactive_service_goes_to_the_first_agent_only() {
+        let mut config = config();
+        let first = config.peers[0].agents[0].clone();
+        let second = crate::config::PeerAgent { id: AgentId([7; 16]), ..first.clone() };
+        config.peers[0].agents.push(second.clone());
+        for (setup, without_the_first) in [(Setup::Reactive, Some(second.id)), (Setup::Proactive, None)] {
+            config.services[0].setup = setup;
+            let agent = |alive: fn(AgentId, AgentId) -> bool| {
+                far_agent(&config, &config.services[0], |id| alive(id, first.id))
+            };
+            assert_eq!(agent(|_, _| true), Some(first.id));
+            assert_eq!(agent(|id, first| id != first), without_the_first);
+            assert_eq!(agent(|_, _| false), None);
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use sos_tunnel::{SessionEnd, Tunnel};
-use sos_wire::{AgentId, BootId, EndReason, SessionUuid, SiteId};
+use sos_wire::{AgentId, BootId, EndReason, ReportedFlow, Role, SessionUuid};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tracing::{debug, info};
@@ -151,17 +151,11 @@ impl Shared {
         }
     }
 
-    /// Sites that have a live agent.
-    pub fn live_sites(&self) -> BTreeSet<SiteId> {
+    /// Agents of other sites that are alive.
+    pub fn live_agents(&self) -> BTreeSet<AgentId> {
         let config = self.config();
-        let alive = |peer: &&crate::config::Peer| peer.agents.iter().any(|a| self.tunnel().peer_alive(a.id));
-        config.peers.iter().filter(alive).map(|peer| peer.site_id).collect()
-    }
-
-    /// The first live agent of a site.
-    pub fn live_agent(&self, config: &AgentConfig, site: &str) -> Option<AgentId> {
-        let agents = &config.peer(site)?.agents;
-        agents.iter().map(|agent| agent.id).find(|id| self.tunnel().peer_alive(*id))
+        let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id);
+        agents.filter(|id| self.tunnel().peer_alive(*id)).collect()
     }
 
     /// Servers that did not answer lately, without those whose time is over.
@@ -195,6 +189,12 @@ impl Shared {
                 debug!(%error, "an order was not sent");
             }
         }
+    }
+
+    /// A session runs that no controller has ordered.
+    pub fn begin_unordered(&self, session: SessionUuid, role: Role, flow: FlowKey, peer: AgentId) {
+        let flow = ReportedFlow { session, role, client: flow.client, server: flow.server, peer };
+        self.at_desk(|desk, _| desk.begin_unordered(flow));
     }
 
     /// A prepared session could not begin after all.

@@ -32,5 +32,7 @@ pub use handshake::{Hello, Welcome, WelcomeStatus};
 pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, SessionUuid, SiteId};
 pub use keys::{Key, KeyFile, Keyring};
 pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
-pub use order_body::{Congestion, EndReason, Ended, Prepare, RefuseReason, Role, SessionReport};
+pub use order_body::{
+    Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role, SessionReport,
+};
 pub use replay::{Replay, ReplayGuard};

@@ -5,7 +5,8 @@ use crate::error::WireError;
 use crate::id::{AgentId, BootId, ControllerId, KeyId, SessionUuid, VERSION};
 use crate::keys::{Key, TAG_LEN};
 pub use crate::order_body::{
-    Congestion, EndReason, Ended, MAX_REPORTED, Prepare, RefuseReason, Role, SessionReport,
+    Congestion, EndReason, Ended, FlowReport, MAX_FLOWS, MAX_REPORTED, Prepare, RefuseReason, ReportedFlow,
+    Role, SessionReport,
 };
 
 /// Longest order in bytes.
@@ -49,6 +50,10 @@ pub enum OrderBody {
     EndedAck(SessionUuid),
     /// Agent to controller: a chunk of the list of sessions.
     SessionReport(SessionReport),
+    /// Controller to agent: report the sessions without an order to me.
+    Watch,
+    /// Agent to controller: a chunk of the list of sessions without an order.
+    FlowReport(FlowReport),
 }
 
 impl OrderBody {
@@ -62,6 +67,8 @@ impl OrderBody {
             Self::Ended(_) => 5,
             Self::EndedAck(_) => 6,
             Self::SessionReport(_) => 7,
+            Self::Watch => 8,
+            Self::FlowReport(_) => 9,
         }
     }
 
@@ -83,6 +90,8 @@ impl OrderBody {
             }
             Self::Ended(ended) => ended.put(out),
             Self::SessionReport(report) => report.put(out)?,
+            Self::Watch => {}
+            Self::FlowReport(report) => report.put(out)?,
         }
         Ok(())
     }
@@ -100,13 +109,15 @@ impl OrderBody {
             5 => Self::Ended(Ended::take(c)?),
             6 => Self::EndedAck(SessionUuid(c.array()?)),
             7 => Self::SessionReport(SessionReport::take(c)?),
+            8 => Self::Watch,
+            9 => Self::FlowReport(FlowReport::take(c)?),
             other => return Err(WireError::Type(other)),
         })
     }
 }
 
 const fn is_to_agent(code: u8) -> bool {
-    matches!(code, 1 | 4 | 6)
+    matches!(code, 1 | 4 | 6 | 8)
 }
 
 /// One order.
@@ -174,7 +185,7 @@ impl<'a> UnverifiedOrder<'a> {
         c.magic(MAGIC)?;
         c.version()?;
         let code = c.u8()?;
-        if !(1..=7).contains(&code) {
+        if !(1..=9).contains(&code) {
             return Err(WireError::Type(code));
         }
         let (key_id, controller) = (c.u16()?, ControllerId(c.u32()?));

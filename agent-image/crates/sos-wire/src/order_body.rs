@@ -8,6 +8,8 @@ use crate::id::{AgentId, SessionUuid};
 
 /// Most sessions one SessionReport chunk names (order.md clause 7).
 pub const MAX_REPORTED: usize = 64;
+/// Most sessions one FlowReport chunk names (order.md clause 12).
+pub const MAX_FLOWS: usize = 16;
 /// The one transport of v1.
 const TRANSPORT_TCP_PARALLEL: u8 = 1;
 
@@ -230,32 +232,112 @@ pub struct SessionReport {
 
 impl SessionReport {
     pub(crate) fn put(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
-        if self.sessions.len() > MAX_REPORTED {
-            return Err(WireError::Length);
-        }
-        if self.chunk >= self.chunks {
-            return Err(WireError::Field("chunk"));
-        }
-        out.extend_from_slice(&self.report.to_be_bytes());
-        let count = u16::try_from(self.sessions.len()).expect("at most 64");
-        for field in [self.chunk, self.chunks, count] {
-            out.extend_from_slice(&field.to_be_bytes());
-        }
-        out.extend_from_slice(&[0; 6]);
+        put_chunk(out, self.report, (self.chunk, self.chunks), self.sessions.len(), MAX_REPORTED)?;
         self.sessions.iter().for_each(|session| out.extend_from_slice(&session.0));
         Ok(())
     }
 
     pub(crate) fn take(c: &mut Cursor<'_>) -> Result<Self, WireError> {
-        let (report, chunk, chunks, count) = (c.u32()?, c.u16()?, c.u16()?, usize::from(c.u16()?));
-        c.skip(6)?;
-        if count > MAX_REPORTED {
-            return Err(WireError::Length);
-        }
-        if chunk >= chunks {
-            return Err(WireError::Field("chunk"));
-        }
+        let (report, chunk, chunks, count) = take_chunk(c, MAX_REPORTED)?;
         let sessions = (0..count).map(|_| c.array().map(SessionUuid)).collect::<Result<_, _>>()?;
         Ok(Self { report, chunk, chunks, sessions })
     }
+}
+
+/// A session that an agent has begun by its own configuration, without an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReportedFlow {
+    /// The session.
+    pub session: SessionUuid,
+    /// Which end of it the agent is.
+    pub role: Role,
+    /// The client's address and port.
+    pub client: SocketAddrV4,
+    /// The server's address and port.
+    pub server: SocketAddrV4,
+    /// The other agent.
+    pub peer: AgentId,
+}
+
+/// One chunk of the list of an agent's sessions without an order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FlowReport {
+    /// Counts the reports of a boot.
+    pub report: u32,
+    /// This chunk, from 0.
+    pub chunk: u16,
+    /// Number of chunks of the report, at least 1.
+    pub chunks: u16,
+    /// At most 16 sessions.
+    pub flows: Vec<ReportedFlow>,
+}
+
+impl FlowReport {
+    pub(crate) fn put(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        put_chunk(out, self.report, (self.chunk, self.chunks), self.flows.len(), MAX_FLOWS)?;
+        for flow in &self.flows {
+            out.extend_from_slice(&flow.session.0);
+            out.extend_from_slice(&[flow.role.code(), 0, 0, 0]);
+            out.extend_from_slice(&flow.client.port().to_be_bytes());
+            out.extend_from_slice(&flow.server.port().to_be_bytes());
+            put_address(out, *flow.client.ip());
+            put_address(out, *flow.server.ip());
+            out.extend_from_slice(&flow.peer.0);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn take(c: &mut Cursor<'_>) -> Result<Self, WireError> {
+        let (report, chunk, chunks, count) = take_chunk(c, MAX_FLOWS)?;
+        let flows = (0..count).map(|_| take_flow(c)).collect::<Result<_, _>>()?;
+        Ok(Self { report, chunk, chunks, flows })
+    }
+}
+
+fn take_flow(c: &mut Cursor<'_>) -> Result<ReportedFlow, WireError> {
+    let (session, role) = (SessionUuid(c.array()?), Role::from_code(c.u8()?)?);
+    c.skip(3)?;
+    let (client_port, server_port) = (c.u16()?, c.u16()?);
+    let (client, server) = (c.address()?, c.address()?);
+    Ok(ReportedFlow {
+        session,
+        role,
+        client: SocketAddrV4::new(client, client_port),
+        server: SocketAddrV4::new(server, server_port),
+        peer: AgentId(c.array()?),
+    })
+}
+
+/// What every chunk of a report begins with: number of the report, (chunk, chunks), count.
+fn put_chunk(
+    out: &mut Vec<u8>,
+    report: u32,
+    (chunk, chunks): (u16, u16),
+    count: usize,
+    limit: usize,
+) -> Result<(), WireError> {
+    if count > limit {
+        return Err(WireError::Length);
+    }
+    if chunk >= chunks {
+        return Err(WireError::Field("chunk"));
+    }
+    out.extend_from_slice(&report.to_be_bytes());
+    for field in [chunk, chunks, u16::try_from(count).expect("at most the limit")] {
+        out.extend_from_slice(&field.to_be_bytes());
+    }
+    out.extend_from_slice(&[0; 6]);
+    Ok(())
+}
+
+fn take_chunk(c: &mut Cursor<'_>, limit: usize) -> Result<(u32, u16, u16, usize), WireError> {
+    let (report, chunk, chunks, count) = (c.u32()?, c.u16()?, c.u16()?, usize::from(c.u16()?));
+    c.skip(6)?;
+    if count > limit {
+        return Err(WireError::Length);
+    }
+    if chunk >= chunks {
+        return Err(WireError::Field("chunk"));
+    }
+    Ok((report, chunk, chunks, count))
 }

@@ -88,6 +88,16 @@ fn order() -> impl Strategy<Value = Order> {
     let uuid = || any::<[u8; 16]>().prop_map(SessionUuid);
     let prepare =
         (uuid(), any::<[u32; 5]>(), (socket(), socket()), (1u8..=2, 0u8..=3), any::<([u8; 16], u32, u16)>());
+    let role = any::<bool>().prop_map(|near| if near { Role::Ingress } else { Role::Egress });
+    let flow = (uuid(), role, socket(), socket(), any::<[u8; 16]>()).prop_map(
+        |(session, role, client, server, peer)| ReportedFlow {
+            session,
+            role,
+            client,
+            server,
+            peer: AgentId(peer),
+        },
+    );
     let body = prop_oneof![
         prepare.prop_map(|(session, n, (client, server), (role, congestion), peer)| OrderBody::Prepare(
             Prepare {
@@ -119,6 +129,10 @@ fn order() -> impl Strategy<Value = Order> {
         uuid().prop_map(OrderBody::EndedAck),
         (any::<u32>(), 0u16..u16::MAX, vec(uuid(), 0..=64)).prop_map(|(report, chunk, sessions)| {
             OrderBody::SessionReport(SessionReport { report, chunk, chunks: chunk + 1, sessions })
+        }),
+        Just(OrderBody::Watch),
+        (any::<u32>(), 0u16..u16::MAX, vec(flow, 0..=16)).prop_map(|(report, chunk, flows)| {
+            OrderBody::FlowReport(FlowReport { report, chunk, chunks: chunk + 1, flows })
         }),
     ];
     (key_id(), any::<(u32, [u8; 16])>(), any::<[u64; 4]>(), body).prop_map(

@@ -160,7 +160,24 @@ fn order_body(code: u64, f: &Value) -> OrderBody {
                 .map(|u| u.as_str().unwrap().parse().unwrap())
                 .collect(),
         }),
+        8 => OrderBody::Watch,
+        9 => OrderBody::FlowReport(FlowReport {
+            report: number(f, "report"),
+            chunk: number(f, "chunk"),
+            chunks: number(f, "chunks"),
+            flows: f["flows"].as_array().unwrap().iter().map(reported_flow).collect(),
+        }),
         other => panic!("no order type {other}"),
+    }
+}
+
+fn reported_flow(f: &Value) -> ReportedFlow {
+    ReportedFlow {
+        session: text(f, "uuid").parse().unwrap(),
+        role: Role::from_code(number(f, "role")).unwrap(),
+        client: socket(f, "client", "client_port"),
+        server: socket(f, "server", "server_port"),
+        peer: text(f, "peer_id").parse().unwrap(),
     }
 }
 
@@ -187,11 +204,11 @@ fn orders() {
         assert_eq!(order.encode(&key(&row)).unwrap(), bytes, "{}", row["name"]);
         let unverified = UnverifiedOrder::parse(&bytes).unwrap();
         assert_eq!((unverified.agent, unverified.controller), (order.header.agent, order.header.controller));
-        assert_eq!(unverified.is_to_agent(), matches!(code, 1 | 4 | 6));
+        assert_eq!(unverified.is_to_agent(), matches!(code, 1 | 4 | 6 | 8));
         assert_eq!(unverified.verify(&key(&row)), Ok(order));
     }
     codes.dedup();
-    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7], "a vector for every type");
+    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9], "a vector for every type");
 }
 
 #[test]

@@ -149,7 +149,7 @@ def connection(ready: Ready, syn: Syn, way: Way, cookie: int, *, ours: bool) -> 
         ip_proto=PROTO_TCP,
         ipv4_src=(syn.client, _EXACT),
         ipv4_dst=(syn.server, _EXACT),
-        tcp_src=syn.client_port,
+        tcp_src=(syn.client_port, _EXACT_PORT),
         tcp_dst=(syn.server_port, _EXACT_PORT),
     )
     back = Match(
@@ -158,7 +158,7 @@ def connection(ready: Ready, syn: Syn, way: Way, cookie: int, *, ours: bool) -> 
         ip_proto=PROTO_TCP,
         ipv4_src=(syn.server, _EXACT),
         ipv4_dst=(way.address, _EXACT),
-        tcp_src=syn.server_port,
+        tcp_src=(syn.server_port, _EXACT_PORT),
         tcp_dst=(syn.client_port, _EXACT_PORT),
     )
     return (

@@ -8,7 +8,7 @@ import msgspec
 
 from sos_controller.core.flowtable import Action, FlowEntry
 from sos_controller.core.groups import ApplyGroups
-from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.core.model import DatapathId, MacAddress, PortNo
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
@@ -35,6 +35,15 @@ class PacketOut(msgspec.Struct, frozen=True, gc=False):
     """Not before this much later."""
 
 
+class ApplyGroup(msgspec.Struct, frozen=True, gc=False):
+    """Make a group that leads to `mac` out of `port_no` while that port is live, else to plain forwarding. No `mac` = remove it."""
+
+    dpid: DatapathId
+    group_id: int
+    port_no: PortNo = PortNo(0)
+    mac: MacAddress | None = None
+
+
 class ReadEntries(msgspec.Struct, frozen=True):
     """Ask a datapath for its entries with our cookie prefix (value, mask)."""
 
@@ -50,4 +59,4 @@ class Notice(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
-Command = Apply | ApplyGroups | PacketOut | ReadEntries | Notice
+Command = Apply | ApplyGroup | ApplyGroups | PacketOut | ReadEntries | Notice

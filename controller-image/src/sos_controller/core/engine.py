@@ -49,6 +49,8 @@ DEAF_AFTER_S = 0.5
 """Longer between two looks at the clock, and the controller itself was stopped: nothing could be heard or asked meanwhile."""
 LISTEN_S = 1.5
 """Silence counts again this long after that: a probe interval and a half."""
+WATCH_S = 5.0
+"""Between two Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
 """At most one replanning in this time, so that a burst of discoveries is one."""
 
@@ -67,7 +69,7 @@ class Engine:
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self._kept: dict[DatapathId, float] = {}
         self._ticked_at = self._listening_from = 0.0
-        self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "replan": 0.0}
+        self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
             PacketIn: self._packet_in,
             BarrierReply: self._barrier_reply,
@@ -156,6 +158,7 @@ class Engine:
         if heard.appeared or heard.restarted:
             self.forwarding.purge(state.hosts.forget_location(agent.location))
             self.endings.agent_heard(agent.agent_id, agent.beacon.mac)
+            self.courier.send(agent, OrderType.WATCH, b"")
             state.dirty |= {"plan", "forwarding"}
             self._tell_agent(agent, "restarted" if heard.restarted else "appeared")
         elif heard.turned:
@@ -192,6 +195,9 @@ class Engine:
                 self.setup.give_up(unborn, "agent-ended")
         elif header.type == OrderType.SESSION_REPORT:
             self.endings.report(agent_id, order.decode_report(body))
+        elif header.type == OrderType.FLOW_REPORT:
+            if self.state.accepted.report(agent_id, order.decode_flow_report(body), self.state.now):
+                self.state.dirty.add("plan")
         else:
             raise OrderError("type")
 
@@ -242,7 +248,7 @@ class Engine:
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
         entries = self.balances.take_over(event.dpid, event.entries)
-        earlier = self.endings.adopt(event.dpid, entries)
+        earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries))
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.match.raw is None]
         if kept:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
@@ -341,10 +347,15 @@ class Engine:
             ("probe", float(state.config.discovery.probe_interval_seconds), self._probe),
             ("renew", LEASE_RENEWAL_S, self.plan.renew),
             ("check", 0.25, self._check),
+            ("watch", WATCH_S, self._watch),
         ):
             if state.now >= self._due[what]:
                 self._due[what] = state.now + gap
                 action()
+
+    def _watch(self) -> None:
+        for agent in self.state.agents.all():
+            self.courier.send(agent, OrderType.WATCH, b"")
 
     def _probe(self) -> None:
         state = self.state
@@ -371,6 +382,7 @@ class Engine:
         for switch in state.switches.values():
             if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
                 self._read(switch)
+        self.plan.proactive.tick()
         self.forwarding.tick()
 
     # -- common ends
@@ -405,6 +417,7 @@ class Engine:
             self._tell_agent(agent, "gone")
 
     def _sessions_lost(self, agent: Agent) -> None:
+        self.state.accepted.forget(agent.agent_id)
         for session in self.endings.agent_lost(agent.agent_id):
             self.setup.give_up(session, "agent-lost")
 

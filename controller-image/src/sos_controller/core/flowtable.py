@@ -27,7 +27,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     ip_proto: int | None = None
     ipv4_src: Masked | None = None
     ipv4_dst: Masked | None = None
-    tcp_src: int | None = None
+    tcp_src: Masked | None = None
     tcp_dst: Masked | None = None
     udp_dst: int | None = None
     tcp_flags: Masked | None = None

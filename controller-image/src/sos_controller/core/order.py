@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from sos_controller.core import keys
-from sos_controller.core.model import Address, AgentId, map_address
+from sos_controller.core.model import Address, AgentId, FlowKey, flow_key, map_address, unmap_address
 
 MAGIC = b"SOSO"
 VERSION = 1
@@ -17,10 +17,13 @@ HEADER_BYTES = 64
 MAX_BYTES = 1_400
 MAX_REPORTED = 64
 """UUIDs in one chunk of a SessionReport."""
+MAX_FLOWS = 16
+"""Sessions in one chunk of a FlowReport."""
 
 _HEADER = struct.Struct("!4sBBHIHH16sQQQQ")
 _PREPARE = struct.Struct("!16sBBHIII16s16sHHIB3xI16s16sH14x")
 _REPORT = struct.Struct("!IHHH6x")
+_FLOW = struct.Struct("!16sB3xHH16s16s16s")
 _REFUSED = struct.Struct("!16sH6x")
 _ENDED = struct.Struct("!16sH6xQQQ")
 
@@ -35,6 +38,8 @@ class OrderType(IntEnum):
     ENDED = 5
     ENDED_ACK = 6
     SESSION_REPORT = 7
+    WATCH = 8
+    FLOW_REPORT = 9
 
 
 class Role(IntEnum):
@@ -102,6 +107,24 @@ class Report(NamedTuple):
     chunk: int
     chunks: int
     uuids: tuple[bytes, ...]
+
+
+class ReportedFlow(NamedTuple):
+    """A session that was begun without an order, as one of its agents sees it."""
+
+    uuid: bytes
+    role: int
+    key: FlowKey
+    peer: AgentId
+
+
+class FlowReport(NamedTuple):
+    """A chunk of an agent's list of sessions without an order."""
+
+    number: int
+    chunk: int
+    chunks: int
+    flows: tuple[ReportedFlow, ...]
 
 
 def encode(header: Header, body: bytes, key: bytes) -> bytes:
@@ -208,3 +231,33 @@ def decode_report(data: bytes) -> Report:
 def encode_report(report: Report) -> bytes:
     """Body of one chunk of a SessionReport."""
     return _REPORT.pack(report.number, report.chunk, report.chunks, len(report.uuids)) + b"".join(report.uuids)
+
+
+def decode_flow_report(data: bytes) -> FlowReport:
+    """One chunk of a FlowReport."""
+    if len(data) < _REPORT.size:
+        raise OrderError("length")
+    number, chunk, chunks, count = _REPORT.unpack_from(data)
+    if count > MAX_FLOWS or len(data) != _REPORT.size + _FLOW.size * count or not chunk < chunks:
+        raise OrderError("length")
+    return FlowReport(number, chunk, chunks, tuple(_reported(data, _REPORT.size + _FLOW.size * i) for i in range(count)))
+
+
+def _reported(data: bytes, at: int) -> ReportedFlow:
+    uuid, role, client_port, server_port, client, server, peer = _FLOW.unpack_from(data, at)
+    addresses = unmap_address(client), unmap_address(server)
+    if role not in (Role.INGRESS, Role.EGRESS) or addresses[0] is None or addresses[1] is None:
+        raise OrderError("flow")
+    return ReportedFlow(uuid, role, flow_key(addresses[0], addresses[1], client_port, server_port), AgentId(peer))
+
+
+def encode_flow_report(report: FlowReport) -> bytes:
+    """Body of one chunk of a FlowReport."""
+    head = _REPORT.pack(report.number, report.chunk, report.chunks, len(report.flows))
+    return head + b"".join(_encode_flow(flow) for flow in report.flows)
+
+
+def _encode_flow(f: ReportedFlow) -> bytes:
+    client, server = (map_address(int.from_bytes(f.key[at : at + 4], "big")) for at in (0, 4))
+    ports = (f.key[8] << 8 | f.key[9], f.key[10] << 8 | f.key[11])
+    return _FLOW.pack(f.uuid, f.role, *ports, client, server, f.peer)

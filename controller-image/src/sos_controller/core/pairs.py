@@ -147,7 +147,7 @@ def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId
 def _outgoing(here: Agent, there: Agent, label: int) -> tuple[Match, Match]:
     """Streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own)."""
 
-    def match(tcp_src: int | None, tcp_dst: tuple[int, int] | None) -> Match:
+    def match(tcp_src: tuple[int, int] | None, tcp_dst: tuple[int, int] | None) -> Match:
         return Match(
             in_port=here.location.port_no,
             eth_type=ETH_IPV4,
@@ -160,7 +160,7 @@ def _outgoing(here: Agent, there: Agent, label: int) -> tuple[Match, Match]:
 
     return (
         match(None, (there.beacon.first_stream_port + label, 0xFFFF)),
-        match(here.beacon.first_stream_port + label, None),
+        match((here.beacon.first_stream_port + label, 0xFFFF), None),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from enum import IntEnum
 
 from sos_controller.core.model import MacAddress, PortNo
@@ -17,6 +18,10 @@ PRIORITY_ANSWER = 46000
 PRIORITY_GUARD = 44000
 """One thousand below the guards of the base table: an entry with an identical match and priority would replace the base's."""
 PRIORITY_REDIRECT = 40000
+PRIORITY_SERVICE = 35000
+"""Services that stand beforehand: below the sessions that were set up one by one, above the punts."""
+PRIORITY_UNARMED = 34000
+"""The same while they take nothing over. Services may overlap: an armed one wins."""
 PRIORITY_PUNT = 30000
 PRIORITY_CONNECTION = 29900
 PRIORITY_BALANCE = 29800
@@ -67,6 +72,7 @@ class Kind(IntEnum):
     REDIRECT = 3
     PATH = 4
     FORWARD = 5
+    SERVICE = 6
     BALANCE = 8
     CONNECTION = 9
 
@@ -94,6 +100,20 @@ def cookie_epoch(value: int) -> int:
 def cookie_number(value: int) -> int:
     """Number bits of a cookie."""
     return value & 0xFFFF
+
+
+UNARMED_MAC = MacAddress(b"\x02SOS\x00\x02")
+"""Source of what a service's entry sends to the near agent while the service is not armed (spec/node-config.md 22)."""
+
+
+def group_id(controller_id: int) -> int:
+    """The group of a controller on a datapath that leads to its agent; the number after it is that of the way round (node-config.md 23)."""
+    return 0x00520000 + (((controller_id + 0x100) & 0xFFFF) << 1)
+
+
+def service_number(service_id: str) -> int:
+    """Number in the cookies of a service's entries, so that their counters can be told apart."""
+    return zlib.crc32(service_id.encode()) & 0xFFFF
 
 
 def path_mac(label: int, pair: int, side: int) -> MacAddress:

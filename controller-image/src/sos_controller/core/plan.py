@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from sos_controller.core import pairs, selection, topology
+from sos_controller.core.accepted import Flow
 from sos_controller.core.agents import Agent
 from sos_controller.core.config_model import Service
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
@@ -26,6 +27,7 @@ from sos_controller.core.pipeline import (
     TABLE_REDIRECT,
     Kind,
 )
+from sos_controller.core.proactive import Proactive
 from sos_controller.core.selection import Candidate, Loaded
 from sos_controller.core.services import accelerated, punt_matches
 from sos_controller.core.state import State
@@ -63,6 +65,7 @@ class Plan:
         self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
         self._site_of_agent: dict[AgentId, str] = {}
+        self.proactive = Proactive(state, self.working_pair)
 
     def configure(self) -> None:
         """Index the configuration in force."""
@@ -86,6 +89,7 @@ class Plan:
             self._agents.setdefault(self._site_of_agent.get(agent.agent_id, ""), []).append(agent)
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
+        self.proactive.replan()
         self.arm()
 
     def arm(self) -> None:
@@ -97,7 +101,8 @@ class Plan:
         cookie = state.cookie(Kind.PUNT)
         for policies in state.policies.by_site.values():
             for policy in policies:
-                for dpid in self._site_dpids(policy.service.from_.site) if accelerated(policy.service) else ():
+                punted = accelerated(policy.service) and not state.is_proactive(policy.service)
+                for dpid in self._site_dpids(policy.service.from_.site) if punted else ():
                     if not self._may_arm(policy.service, dpid):
                         unarmed = True
                     else:
@@ -130,6 +135,22 @@ class Plan:
                 self._cache.clear()
             found = self._cache[index] = self._candidates(service, dpid, at)
         return self._pick(found)
+
+    def working_pair(self, service: Service) -> Pair | None:
+        """The pair of agents that serves a proactive service, if both are there and have a path: the first agent of each site."""
+        ends = [self._state.sites[end.site] for end in (service.from_, service.to)]
+        if not all(site.agents for site in ends):
+            return None
+        ids = [site.agents[0].agent_id for site in ends]
+        pair = self.pairs.get(pair_key(*ids))
+        here = [agent.location.dpid for agent in map(self._state.agents.get, ids) if agent is not None]
+        beside = here == [site.datapaths[0].number for site in ends]
+        return pair if pair is not None and beside and self._works(pair) else None
+
+    def service_of(self, flow: Flow) -> str:
+        """Id of the service that a session without an order belongs to, "" when none of ours covers it."""
+        policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.near, ""), ())
+        return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
     def label_mask(self, near: AgentId, far: AgentId, labels: int) -> int:
         """Path labels that a session between two agents may use."""
@@ -169,7 +190,8 @@ class Plan:
     def _plan_pairs(self) -> None:
         state, wanted = self._state, self._wanted_labels()
         self.wanted = set(wanted)
-        for near, far in state.sessions.pairs:  # they finish as they began: with as many labels
+        accepted = (pair for pair in state.accepted.pairs if self._site_of_agent.keys() >= set(pair))
+        for near, far in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
             key = pair_key(near, far)
             wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
         for key in [k for k in self.pairs if k not in wanted]:
@@ -274,6 +296,8 @@ class Plan:
             return ServiceStatus(service, "Pending", "Programming", (), ())
         if not accelerated(service):
             return ServiceStatus(service, "Programmed", "Programmed", (), ())
+        if state.is_proactive(service):
+            return self._proactive_status(service)
         sources, targets = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
         works = [
             p for p in self.pairs.values() if self._works(p) and {self._site_of_agent.get(p.low), self._site_of_agent.get(p.high)}
@@ -284,6 +308,15 @@ class Plan:
             d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._armed)
         ]  # fmt: skip
         reason = self._reason(service, needed, acked, bool(works))
+        return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+
+    def _proactive_status(self, service: Service) -> ServiceStatus:
+        state, pair = self._state, self.working_pair(service)
+        sources = self._site_dpids(service.from_.site)
+        needed = sorted({*sources, *self._site_dpids(service.to.site), *(pair.dpids if pair is not None else ())})
+        armed = self.proactive.is_armed(service.id)
+        acked = [d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed)]
+        reason = self._reason(service, needed, acked, pair is not None)
         return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
 
     def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> str:

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple, Protocol
 
-from sos_controller.core.config_model import Config, Service
-from sos_controller.core.flowtable import Match
-from sos_controller.core.model import FlowKey, Prefix
+from sos_controller.core.config_model import Config, Service, Site
+from sos_controller.core.flowtable import Masked, Match
+from sos_controller.core.model import Address, FlowKey, Prefix
 from sos_controller.core.packets import Syn
 from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, PROTO_TCP
 from sos_controller.core.portmask import masks
 
+MAX_PERCENT = 100
 MAX_PUNTS = 1_024
 """Punt entries of one service on one datapath; beyond it ports, then client prefixes, are not matched. The policy decides anyway."""
+
+
+class Covered(Protocol):
+    """What tells whether a connection belongs to a service: a SYN, or a flow an agent has reported."""
+
+    @property
+    def client(self) -> Address:
+        """The client's address."""
+
+    @property
+    def server(self) -> Address:
+        """The server's address."""
+
+    @property
+    def server_port(self) -> int:
+        """The server's port."""
 
 
 class Policy(NamedTuple):
@@ -25,13 +42,21 @@ class Policy(NamedTuple):
     servers: tuple[Prefix, ...]
     ports: tuple[tuple[int, int], ...]
 
-    def covers(self, syn: Syn) -> bool:
+    def covers(self, flow: Covered) -> bool:
         """Whether the connection is one of this service."""
-        port = syn.server_port
+        port = flow.server_port
         return (
             any(first <= port <= last for first, last in self.ports)
-            and any(p.holds(syn.server) for p in self.servers)
-            and any(p.holds(syn.client) for p in self.clients)
+            and any(p.holds(flow.server) for p in self.servers)
+            and any(p.holds(flow.client) for p in self.clients)
+        )
+
+    def overlaps(self, other: Policy) -> bool:
+        """Whether a connection could be one of both."""
+        return (
+            any(a <= d and c <= b for a, b in self.ports for c, d in other.ports)
+            and any(_meet(p, q) for p in self.servers for q in other.servers)
+            and any(_meet(p, q) for p in self.clients for q in other.clients)
         )
 
 
@@ -54,6 +79,21 @@ class Policies:
         return None
 
 
+def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
+    """Why a service cannot be set up by entries that stand beforehand; "" when it can. `earlier`: services tried before it that are
+    not set up so themselves."""
+    service = policy.service
+    if service.percent < MAX_PERCENT:
+        return "percent is decided connection by connection"
+    for site in (sites[service.from_.site], sites[service.to.site]):
+        if len(site.datapaths) != 1:
+            return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
+        if site.datapaths[0].forwarding != "Node":
+            return f"the datapath of site {site.name} is not one of our Open vSwitch bridges"
+    first = next((e for e in earlier if e.service.from_.site == service.from_.site and e.overlaps(policy)), None)
+    return "" if first is None else f"service {first.service.id}, which is tried before it, decides about some of its connections"
+
+
 def accelerated(service: Service) -> bool:
     """Whether a service redirects anything at all."""
     return service.mode == "Accelerate" and service.percent > 0
@@ -71,27 +111,46 @@ def policies(config: Config | None) -> Policies:
 
 def punt_matches(policy: Policy) -> list[Match]:
     """What the punt entries of a service match: bare SYNs, by prefixes and ports as far as the bound allows."""
+    clients, servers, ports = _blocks(policy)
+    return [_match((c, s), None, port, BARE_SYN) for c in clients for s in servers for port in ports]
+
+
+def redirect_matches(policy: Policy, near: bool) -> list[Match]:
+    """What the entries of a service that stands beforehand match: all packets from client to server near, from server to client far."""
+    clients, servers, ports = _blocks(policy)
+    if near:
+        return [_match((c, s), None, port, None) for c in clients for s in servers for port in ports]
+    return [_match((s, c), port, None, None) for c in clients for s in servers for port in ports]
+
+
+def _blocks(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
+    """Clients, servers and ports of a service as few blocks; wider than the service where it has too many."""
     clients: list[Prefix] = outermost(policy.clients)
     servers = outermost(policy.servers)
     ports = [m for first, last in policy.ports for m in masks(first, last)]
-    port_matches = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
+    port_matches: list[Masked | None] = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
     if len(clients) * len(servers) * len(port_matches) > MAX_PUNTS:
         port_matches = [None]
     if len(clients) * len(servers) > MAX_PUNTS:
         clients = [Prefix(0, 0)]
-    return [
-        Match(
-            eth_type=ETH_IPV4,
-            ip_proto=PROTO_TCP,
-            ipv4_src=(c.network, c.mask) if c.length else None,
-            ipv4_dst=(s.network, s.mask) if s.length else None,
-            tcp_dst=port,
-            tcp_flags=BARE_SYN,
-        )
-        for c in clients
-        for s in servers
-        for port in port_matches
-    ]
+    return clients, servers, port_matches
+
+
+def _match(ends: tuple[Prefix, Prefix], source: Masked | None, target: Masked | None, flags: Masked | None) -> Match:
+    src, dst = ends
+    return Match(
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=(src.network, src.mask) if src.length else None,
+        ipv4_dst=(dst.network, dst.mask) if dst.length else None,
+        tcp_src=source,
+        tcp_dst=target,
+        tcp_flags=flags,
+    )
+
+
+def _meet(one: Prefix, other: Prefix) -> bool:
+    return one.holds(other.network) or other.holds(one.network)
 
 
 def outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:

@@ -198,5 +198,5 @@ def redirect_key(near: bool, entry: FlowEntry) -> FlowKey | None:
     if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
         return None
     source, target = m.ipv4_src[0].to_bytes(4, "big"), m.ipv4_dst[0].to_bytes(4, "big")
-    sport, dport = m.tcp_src.to_bytes(2, "big"), m.tcp_dst[0].to_bytes(2, "big")
+    sport, dport = m.tcp_src[0].to_bytes(2, "big"), m.tcp_dst[0].to_bytes(2, "big")
     return FlowKey(source + target + sport + dport if near else target + source + dport + sport)

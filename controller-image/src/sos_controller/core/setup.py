@@ -309,7 +309,7 @@ def redirect_entry(key: FlowKey, near: bool, agent: Agent, dpid: DatapathId, coo
         ip_proto=PROTO_TCP,
         ipv4_src=client if near else server,
         ipv4_dst=server if near else client,
-        tcp_src=client_port if near else server_port,
+        tcp_src=(client_port if near else server_port, 0xFFFF),
         tcp_dst=(server_port if near else client_port, 0xFFFF),
         tcp_flags=pipeline.NOT_SYN if near else None,
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+from sos_controller.core.accepted import Flow
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import FinTimeout, FlowEntry, Goto, Match, Output, SetEthDst, SetIpv4Dst, SetIpv4Src, ToGroup
 from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
@@ -28,6 +30,7 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
     """`GET /v1/status`, clause 1."""
     state = engine.state
     config = state.config
+    accepted = Counter(map(engine.plan.service_of, state.accepted))
     claimed = [
         {"dpid": format_dpid(dpid), "name": claim.name, "site": site.name, "connected": dpid in state.switches}
         for dpid, (site, claim) in sorted(state.claims.items())
@@ -46,9 +49,13 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
         "unclaimed": sorted(format_dpid(dpid) for dpid, s in state.switches.items() if s.claim is None)[:MAX_LISTED],
         "agents": [{k: a[k] for k in brief} for a in agents(engine)["agents"]],
         "links": len(state.topology.links()),
-        "services": sorted([*(_service(engine, s) for s in engine.plan.status()), *engine.balances.status()], key=lambda s: s["id"]),
-        "sessions": len(state.sessions),
+        "services": sorted((*(_service(engine, s, accepted) for s in engine.plan.status()), *engine.balances.status()), key=_id),
+        "sessions": len(state.sessions) + len(state.accepted),
     }
+
+
+def _id(shown: Json) -> str:
+    return str(shown["id"])
 
 
 def topology(engine: Engine) -> Json:
@@ -107,9 +114,9 @@ def agents(engine: Engine) -> Json:
 
 def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN) -> Json:
     """`GET /v1/sessions`."""
-    found = sorted(engine.state.sessions, key=lambda s: s.uuid)
+    found: list[Session | Flow] = sorted([*engine.state.sessions, *engine.state.accepted], key=lambda s: s.uuid)
     limit = max(0, min(limit, MAX_SESSIONS_SHOWN))
-    shown = [_session(engine, s) for s in found[:limit]]
+    shown = [_flow(engine, s) if isinstance(s, Flow) else _session(engine, s) for s in found[:limit]]
     return {"sessions": shown, "total": len(found), **({"truncated": True} if len(found) > limit else {})}
 
 
@@ -136,11 +143,14 @@ def _end(engine: Engine, end: Location) -> Json:
     return {"dpid": format_dpid(end.dpid), "port": end.port_no, "name": port.name if port else ""}
 
 
-def _service(engine: Engine, found: ServiceStatus) -> Json:
-    service = found.service
-    message = engine.state.unsupported.get(service.id, "")
-    if not message and service.mode == "Accelerate" and service.setup == "Proactive":
-        message = "set up reactively: this version has no proactive set-up"
+def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Json:
+    service, state = found.service, engine.state
+    message = state.unsupported.get(service.id, "")
+    if not message and service.id in state.reactive_because:
+        message = f"set up reactively: {state.reactive_because[service.id]}"
+    if not message and state.is_proactive(service):
+        several = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > 1]
+        message = "; ".join(f"of site {site.name} only agent {site.agents[0].node} is used" for site in several)
     return {
         "id": service.id,
         "state": found.state,
@@ -148,7 +158,7 @@ def _service(engine: Engine, found: ServiceStatus) -> Json:
         "message": message,
         "needed": [format_dpid(d) for d in found.needed],
         "acknowledged": [format_dpid(d) for d in found.acknowledged],
-        "sessions": engine.state.sessions.by_service.get(service.id, 0),
+        "sessions": state.sessions.by_service.get(service.id, 0) + accepted[service.id],
     }
 
 
@@ -166,6 +176,21 @@ def _session(engine: Engine, s: Session) -> Json:
         "labels": [label for label in range(8) if s.labels >> label & 1],
         "adopted": s.adopted,
         "ageSeconds": round(max(0.0, engine.state.now - s.created_at), 1),
+    }
+
+
+def _flow(engine: Engine, flow: Flow) -> Json:
+    return {
+        "uuid": flow.uuid.hex(),
+        "service": engine.plan.service_of(flow),
+        "state": "Active",
+        "client": f"{format_address(flow.client)}:{flow.client_port}",
+        "server": f"{format_address(flow.server)}:{flow.server_port}",
+        "ingress": flow.near.hex(),
+        "egress": flow.far.hex(),
+        "labels": [0],
+        "adopted": False,
+        "ageSeconds": round(max(0.0, engine.state.now - flow.since), 1),
     }
 
 

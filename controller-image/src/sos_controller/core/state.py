@@ -10,13 +10,14 @@ import networkx as nx
 from msgspec.structs import replace
 
 from sos_controller.core import keys, pipeline
+from sos_controller.core.accepted import Accepted
 from sos_controller.core.agents import Agents
 from sos_controller.core.commands import Command, Notice
 from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
 from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
-from sos_controller.core.services import Policies
+from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive
 from sos_controller.core.session import Sessions
 from sos_controller.core.topology import Topology
 
@@ -72,6 +73,8 @@ class State:
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
         self.unsupported: dict[str, str] = {}
         """Services that stay plain because of what they ask for, with the reason to show."""
+        self.reactive_because: dict[str, str] = {}
+        """Services that ask to be set up proactively and cannot be, with the reason to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
@@ -80,6 +83,7 @@ class State:
         self.hosts = Hosts()
         self.agents = Agents(keys.KeyRing())
         self.sessions = Sessions()
+        self.accepted = Accepted()
         self.programmer = Programmer()
         self.plain: OrderedDict[bytes, float] = OrderedDict()
         self.counters: Counter[tuple[str, str]] = Counter()
@@ -121,6 +125,7 @@ class State:
                 self.unsupported[service.id] = f"stays plain: site {asks[0]} asks for OpenFlow rewriting, which this version does not have"
         self.services = [replace(s, percent=0) if s.id in self.unsupported else s for s in config.services]
         self.policies = Policies(self.services)
+        self.reactive_because = self._reactive_because()
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
         self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}
         self.agent_addresses = frozenset(a.ip for s in config.sites for a in s.agents)
@@ -128,6 +133,23 @@ class State:
         self.programmer.owner = pipeline.owner(config.controller.id)
         for switch in self.switches.values():
             self.claim(switch)
+
+    def is_proactive(self, service: Service) -> bool:
+        """Whether entries for the service stand beforehand, so that none of its SYNs is punted."""
+        return service.setup == "Proactive" and accelerated(service) and service.id not in self.reactive_because
+
+    def _reactive_because(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for policies in self.policies.by_site.values():
+            earlier: list[Policy] = []
+            for policy in policies:
+                asks = policy.service.setup == "Proactive" and accelerated(policy.service)
+                why = why_not_proactive(policy, earlier, self.sites) if asks else ""
+                if why:
+                    found[policy.service.id] = why
+                if why or not asks:
+                    earlier.append(policy)
+        return found
 
     def claim(self, switch: Switch) -> None:
         """Say whose a datapath is."""

@@ -1,0 +1,285 @@
+"""Services whose entries stand beforehand, in a world without sockets: order of installation, constancy, withdrawal, adoption, the
+switch's own way round a dead agent; packets walked through the resulting tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_fake import E1, E2, FakeNetwork
+from controller_lab import AGENTS, MACS, SWITCHES, document
+from controller_world import World, encode, syn_frame
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from sos_controller.config import document_hash, parse
+from sos_controller.core import order, proactive, snapshot
+from sos_controller.core.events import ConfigChanged
+from sos_controller.core.flowtable import Match
+from sos_controller.core.model import AgentId, DatapathId, Location, PortNo, flow_key, parse_address, parse_mac
+from sos_controller.core.pipeline import PORT_NORMAL, UNARMED_MAC, Kind, cookie_kind
+from sos_controller.core.services import Policies, Policy, redirect_matches, why_not_proactive
+
+CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
+AT_CLIENT, AT_SERVER = Location(E1, PortNo(3)), Location(E2, PortNo(3))
+AT_NEAR, AT_FAR = Location(E1, PortNo(4)), Location(E2, PortNo(4))
+NEAR, FAR = AgentId(AGENTS["agent1"][2]), AgentId(AGENTS["agent2"][2])
+SYN = syn_frame(CLIENT, SERVER, 40000, 5001)
+BACK = parse_mac(MACS["client"]) + parse_mac(MACS["server"]) + syn_frame(SERVER, CLIENT, 5001, 40000, flags=0x12)[12:]
+PLAIN = Location(E1, PORT_NORMAL)
+
+
+def proactively(generation: int = 1, services: list[dict[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
+    """The lab's document with its service set up proactively."""
+    made = document(generation)
+    del made["hash"]
+    bulk = {**made["services"][0], "setup": "Proactive", **changes}
+    made["services"] = [bulk] if services is None else services
+    return {**made, "hash": document_hash(made)}
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(proactively())
+    made.converge()
+    made.tick(proactive.UNARMED_S + 1)
+    assert made.service() == "Programmed/Programmed"
+    return made
+
+
+def configure(world: World, made: dict[str, Any]) -> None:
+    world.do(ConfigChanged(parse(encode(made))))
+
+
+def service_entries(network: FakeNetwork, dpid: DatapathId) -> list[Any]:
+    return [e for e in network.entries(dpid) if cookie_kind(e.cookie) == Kind.SERVICE]
+
+
+def begin(world: World, *numbers: int) -> None:
+    """Sessions that the agents have begun by themselves."""
+    for name, role, peer in (("agent1", order.Role.INGRESS, FAR), ("agent2", order.Role.EGRESS, NEAR)):
+        world.agents[name].flows = tuple(
+            order.ReportedFlow(n.to_bytes(16, "big"), role, flow_key(CLIENT, SERVER, 40000 + n, 5001), peer) for n in numbers
+        )
+
+
+def redirected(mac: str, frame: bytes) -> bytes:
+    return parse_mac(MACS[mac]) + frame[6:]
+
+
+def test_both_directions_reach_the_agents_without_the_controller(world: World) -> None:
+    world.delivered.clear()
+    for frame in (SYN, syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)):
+        assert world.network.walk(AT_CLIENT, frame) == [(AT_NEAR, redirected("agent1", frame))]
+    assert world.network.walk(AT_SERVER, BACK) == [(AT_FAR, redirected("agent2", BACK))]
+    for elsewhere in (syn_frame(CLIENT, SERVER, 40000, 6000), syn_frame(SERVER, CLIENT, 40000, 5001)):
+        assert all(port == PORT_NORMAL for (_, port), _ in world.network.walk(AT_CLIENT, elsewhere))
+    assert not world.delivered
+    assert all(cookie_kind(e.cookie) != Kind.PUNT for dpid in SWITCHES.values() for e in world.network.entries(DatapathId(dpid)))
+
+
+def test_what_agents_send_is_never_redirected(world: World) -> None:
+    assert world.network.walk(AT_NEAR, BACK) == [(PLAIN, BACK)]
+    assert world.network.walk(AT_FAR, SYN) == [(Location(E2, PORT_NORMAL), SYN)]
+
+
+def test_far_side_first_then_unarmed_then_armed() -> None:
+    world = World(proactively())
+    world.connect()
+    seen: list[tuple[int, str, bool]] = []
+    for _ in range(400):
+        world.tick(0.025)
+        far = len(service_entries(world.network, E2))
+        ((_, frame),) = world.network.walk(AT_CLIENT, SYN)
+        near = "plain" if frame == SYN else "unarmed" if frame[6:12] == UNARMED_MAC else "armed"
+        programmed = world.service() == "Programmed/Programmed"
+        if not seen or seen[-1] != (far, near, programmed):
+            seen.append((far, near, programmed))
+    assert seen == [(9, "plain", False), (9, "unarmed", False), (9, "armed", True)]
+
+
+def test_nothing_is_armed_before_the_far_side_has_acknowledged() -> None:
+    world = World(proactively())
+    world.mute.add(E2)
+    world.connect()
+    world.tick(20.0)
+    assert service_entries(world.network, E2)
+    assert not service_entries(world.network, E1)
+    assert world.service() == "Pending/Programming"
+
+
+@given(st.integers(0, 60))
+def test_entries_are_the_same_for_any_number_of_sessions(count: int) -> None:
+    world = World(proactively())
+    world.converge()
+    world.tick(proactive.UNARMED_S + 1)
+    before = {dpid: dict(table) for dpid, table in world.network.tables.items()}
+    begin(world, *range(count))
+    world.tick(3.0)
+    assert {dpid: dict(table) for dpid, table in world.network.tables.items()} == before
+    status = snapshot.status(world.engine, "", "")
+    assert (status["sessions"], status["services"][0]["sessions"]) == (count, count)
+
+
+def test_sessions_are_shown_as_the_agents_tell_them(world: World) -> None:
+    begin(world, 1)
+    world.tick(2.0)
+    (shown,) = snapshot.sessions(world.engine)["sessions"]
+    assert (shown["service"], shown["state"], shown["client"], shown["server"]) == (
+        "default/bulk",
+        "Active",
+        "10.0.0.11:40001",
+        "10.0.0.139:5001",
+    )
+    assert (shown["ingress"], shown["egress"]) == (NEAR.hex(), FAR.hex())
+    begin(world)
+    world.tick(2.0)
+    assert snapshot.sessions(world.engine)["total"] == 0
+
+
+def test_a_dead_agents_sessions_are_forgotten_and_its_entries_left_to_the_switch(world: World) -> None:
+    begin(world, 1, 2)
+    world.tick(2.0)
+    before = service_entries(world.network, E1)
+    for agent in world.agents.values():
+        agent.mode = "dead"
+    world.tick(10.0)
+    assert snapshot.sessions(world.engine)["total"] == 0
+    assert world.service() == "Pending/NoAgents"
+    assert service_entries(world.network, E1) == before, "the controller may be wrong about an agent: its switch knows better"
+    world.network.down.update((AT_NEAR, AT_FAR))
+    assert world.network.walk(AT_CLIENT, SYN) == [(PLAIN, SYN)]
+    assert world.network.walk(AT_SERVER, BACK) == [(Location(E2, PORT_NORMAL), BACK)]
+
+
+def test_an_agent_that_comes_back_elsewhere_is_where_the_group_leads(world: World) -> None:
+    agent = world.agents["agent1"]
+    agent.where, agent.boot = Location(E1, PortNo(5)), agent.boot + 1
+    world.tick(2.0)
+    assert world.network.walk(AT_CLIENT, SYN) == [(agent.where, redirected("agent1", SYN))]
+
+
+def test_a_deleted_service_takes_nothing_new_and_stays_for_its_last_session(world: World) -> None:
+    begin(world, 1)
+    world.tick(2.0)
+    configure(world, proactively(2, services=[]))
+    world.tick(60.0)
+    ((_, frame),) = world.network.walk(AT_CLIENT, SYN)
+    assert frame[6:12] == UNARMED_MAC, "the near agent passes and remembers it"
+    assert world.network.walk(AT_SERVER, BACK) == [(AT_FAR, redirected("agent2", BACK))]
+    begin(world)
+    world.tick(3.0)
+    assert not service_entries(world.network, E1) + service_entries(world.network, E2)
+    assert not world.network.failovers
+
+
+def test_a_deleted_service_waits_for_reports_that_are_young_enough(world: World) -> None:
+    for agent in world.agents.values():
+        agent.report = lambda wall_ms: []  # type: ignore[method-assign]
+    configure(world, proactively(2, services=[]))
+    world.tick(120.0)
+    assert service_entries(world.network, E1), "nobody has said that there is no session"
+
+
+def test_other_ports_leave_the_sessions_of_the_earlier_ones_alone(world: World) -> None:
+    begin(world, 1)
+    world.tick(2.0)
+    configure(world, proactively(2, ports=[{"first": 5001, "last": 5001}, {"first": 80, "last": 80}]))
+    world.tick(60.0)
+    assert world.network.walk(AT_CLIENT, SYN) == [(AT_NEAR, redirected("agent1", SYN))]
+    begin(world)
+    world.tick(3.0)
+    assert len(service_entries(world.network, E1)) == len(service_entries(world.network, E2)) == 2
+
+
+def test_what_does_not_change_where_packets_go_changes_no_entry(world: World) -> None:
+    before = {dpid: dict(table) for dpid, table in world.network.tables.items()}
+    transport = {"streams": 4, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Reno"}
+    configure(world, proactively(2, priority=7, transport=transport))
+    world.tick(10.0)
+    assert {dpid: dict(table) for dpid, table in world.network.tables.items()} == before
+
+
+def test_a_new_controller_takes_over_without_a_moment_of_plain(world: World) -> None:
+    begin(world, 1)
+    later = World(proactively(), world.network, epoch=2, now=world.now + 60)
+    for name, agent in world.agents.items():
+        later.agents[name] = agent
+    later.connect()
+    for _ in range(800):
+        later.tick(0.025)
+        assert later.network.walk(AT_CLIENT, SYN) == [(AT_NEAR, redirected("agent1", SYN))]
+        assert later.network.walk(AT_SERVER, BACK) == [(AT_FAR, redirected("agent2", BACK))]
+    assert later.service() == "Programmed/Programmed"
+    assert {e.cookie >> 16 & 0xFF for e in service_entries(later.network, E1)} == {2}
+    assert snapshot.sessions(later.engine)["total"] == 1
+
+
+def test_a_new_controller_without_the_service_waits_for_its_sessions(world: World) -> None:
+    begin(world, 1)
+    later = World(proactively(2, services=[]), world.network, epoch=2, now=world.now + 60)
+    for name, agent in world.agents.items():
+        later.agents[name] = agent
+    later.connect()
+    later.tick(60.0)
+    assert service_entries(later.network, E1)
+    begin(later)
+    later.tick(3.0)
+    assert not service_entries(later.network, E1) + service_entries(later.network, E2)
+    assert not later.network.failovers
+
+
+def test_a_switch_that_comes_back_empty_gets_groups_before_entries(world: World) -> None:
+    world.disconnect("edge1")
+    world.network.tables[E1] = {}
+    world.network.failovers = {key: group for key, group in world.network.failovers.items() if key[0] != E1}
+    world.connect(["edge1"])
+    world.tick(5.0)
+    assert world.network.walk(AT_CLIENT, SYN) == [(AT_NEAR, redirected("agent1", SYN))]
+
+
+def policies(*services: dict[str, Any]) -> tuple[list[Policy], dict[str, Any]]:
+    config = parse(encode(proactively(services=list(services))))
+    return Policies(config.services).by_site["west"], {site.name: site for site in config.sites}
+
+
+def test_what_cannot_be_decided_beforehand_is_decided_flow_by_flow() -> None:
+    bulk = proactively()["services"][0]
+    (policy,), sites = policies(bulk)
+    assert why_not_proactive(policy, (), sites) == ""
+    (half,), _ = policies({**bulk, "percent": 50})
+    assert "percent" in why_not_proactive(half, (), sites)
+    (first, second), _ = policies({**bulk, "id": "default/first", "mode": "Observe", "ports": [{"first": 5500, "last": 6500}]}, bulk)
+    assert "default/first" in why_not_proactive(second, (first,), sites)
+    west = sites["west"]
+    other = replace(west.datapaths[0], dpid=f"{7:016x}")
+    assert "2 datapaths" in why_not_proactive(policy, (), {**sites, "west": replace(west, datapaths=[*west.datapaths, other])})
+    hardware = replace(west.datapaths[0], forwarding="Controller")
+    assert "Open vSwitch" in why_not_proactive(policy, (), {**sites, "west": replace(west, datapaths=[hardware])})
+
+
+def test_a_service_that_falls_back_is_reactive_and_says_why() -> None:
+    world = World(proactively(percent=50))
+    world.converge()
+    assert world.service() == "Programmed/Programmed"
+    assert not service_entries(world.network, E1)
+    assert Kind.PUNT in {cookie_kind(e.cookie) for e in world.network.entries(E1)}
+    (shown,) = snapshot.status(world.engine, "", "")["services"]
+    assert shown["message"].startswith("set up reactively: ")
+
+
+a_range = st.tuples(st.integers(1, 65535), st.integers(0, 300)).map(lambda r: (r[0], min(r[0] + r[1], 65535)))
+ranges = st.lists(a_range, min_size=1, max_size=4)
+
+
+@given(ranges, st.integers(1, 65535))
+def test_entries_match_the_ports_of_the_service_and_no_others(given_ranges: list[tuple[int, int]], port: int) -> None:
+    bulk = proactively()["services"][0]
+    (policy,), _ = policies({**bulk, "ports": [{"first": a, "last": b} for a, b in given_ranges]})
+    wanted = any(a <= port <= b for a, b in given_ranges)
+
+    def hit(matches: list[Match], field: str) -> bool:
+        return any(port & getattr(m, field)[1] == getattr(m, field)[0] for m in matches)
+
+    assert hit(redirect_matches(policy, near=True), "tcp_dst") == wanted
+    assert hit(redirect_matches(policy, near=False), "tcp_src") == wanted
