@@ -8,7 +8,7 @@ import pytest
 from sos_compile import Compiled, compile_world, load
 from sos_compile.artifacts import BALANCE, FIGURE8, OVERLAY, ROOT, example_world
 
-GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY, "04-balance": BALANCE, "03-proactive": FIGURE8}
+GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY, "03-proactive": FIGURE8, "04-balance": BALANCE}
 BAD = {
     "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),
     "host-bits": ("SosSite crooked", "spec.prefixes[0]", "network address"),

@@ -15,13 +15,13 @@ from typing import Any
 
 from sos_testbed import lab as labs
 from sos_testbed import measure
-from sos_testbed.lab import BOTH_PATHS, Lab, Options
+from sos_testbed.lab import BOTH_PATHS, PROACTIVE, Lab, Options
 from sos_testbed.measure import Request, Transfer, WireLimit
 from sos_testbed.model import LabError, Shape
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
-TRANSFER_S = 13.0  # five scenarios, with building and probing, stay under five minutes
+TRANSFER_S = 13.0  # six scenarios, with building and probing, stay under six minutes
 TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
 HONEST_SHARE = 0.9  # a wire that carries less than this of its arithmetic is limited by this machine's processors
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
@@ -36,11 +36,14 @@ class Scenario:
     loss: float = 0.0
     queue_bytes: int | None = None
     paths: int = 1
+    proactive: bool = False
 
     def options(self, rate_bps: int) -> Options:
         """A lab with this on both paths, for a service that uses as many of them."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         options = Options(topology="figure8", path1=path, path2=path)
+        if self.proactive:
+            return replace(options, examples=(PROACTIVE,))
         return options if self.paths == 1 else replace(options, examples=(*options.files(), BOTH_PATHS))
 
 
@@ -48,6 +51,7 @@ SCENARIOS = (
     Scenario(name="59 ms", rtt_us=59_000),  # the paper's two paths
     Scenario(name="164 ms", rtt_us=164_000),
     Scenario(name="20 ms, 1 % loss", rtt_us=20_000, loss=0.01),  # thesis table 19
+    Scenario(name="proactive, 59 ms", rtt_us=59_000, proactive=True),
     Scenario(name="both paths, 59 ms", rtt_us=59_000, paths=2),
     Scenario(name="both paths, 164 ms", rtt_us=164_000, paths=2),
 )

@@ -35,6 +35,10 @@ EXAMPLE = _REPOSITORY / "examples" / "01-two-sites"
 BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both of its paths
 
 
+PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
+"""The same sites, with the service set up proactively."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What a user asks for. `name=None` takes the topology's name, with a number if that is in use."""

@@ -4,12 +4,15 @@
     peer.py fetch ADDRESS PORT        read to the end
     peer.py echo PORT                 answer a client's bytes once it has finished sending
     peer.py ask ADDRESS PORT BYTES    send BYTES, finish sending, read the answer
+    peer.py many ADDRESS PORT PATH COUNT HOLD
+                                      COUNT connections at once, each asks the web server for PATH and stays open HOLD seconds
 
 `end` is `eof` (the other side finished properly), `reset`, or the error's name.
 """
 
 import hashlib
 import json
+import resource
 import socket
 import sys
 import time
@@ -79,6 +82,38 @@ def fetch(address: str, port: int) -> dict:
     return {"own": endpoint(connection.getsockname()), **receive(connection)}
 
 
+def many(address: str, port: int, path: str, count: int, hold_s: float) -> dict:
+    """Many connections that are all open at the same time; returns how many got the same, whole answer."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count + 256, max(count + 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
+    connections, answers = [], {}
+    for _ in range(count):
+        connections.append(socket.create_connection((address, port), timeout=60))
+        connections[-1].sendall(f"GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n".encode())
+    for connection in connections:
+        body = ask_body(connection)
+        answers[body] = answers.get(body, 0) + 1
+    time.sleep(hold_s)
+    for connection in connections:
+        connection.close()
+    (body, right), *_ = sorted(answers.items(), key=lambda item: -item[1])
+    return {"right": right, "bytes": len(body), "sha256": hashlib.sha256(body).hexdigest()}
+
+
+def ask_body(connection: socket.socket) -> bytes:
+    """The body of one HTTP answer with a Content-Length; what there was of it if the connection broke."""
+    data = b""
+    try:
+        while b"\r\n\r\n" not in data:
+            data += connection.recv(65536) or b"\r\n\r\n"
+        head, _, body = data.partition(b"\r\n\r\n")
+        lengths = [line.split(b":")[1] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+        while len(body) < int(lengths[0] if lengths else 0) and (more := connection.recv(65536)):
+            body += more
+    except OSError as error:
+        return name(error).encode()
+    return body
+
+
 def main() -> None:
     """See the module's text."""
     command, *rest = sys.argv[1:]
@@ -91,6 +126,8 @@ def main() -> None:
         result |= send(connection, result["bytes"], 0)
     elif command == "fetch":
         result = fetch(rest[0], int(rest[1]))
+    elif command == "many":
+        result = many(rest[0], int(rest[1]), rest[2], int(rest[3]), float(rest[4]))
     elif command == "ask":
         connection = socket.create_connection((rest[0], int(rest[1])), timeout=60)
         result = send(connection, int(rest[2]), 0)
