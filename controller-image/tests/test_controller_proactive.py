@@ -283,3 +283,27 @@ def test_entries_match_the_ports_of_the_service_and_no_others(given_ranges: list
 
     assert hit(redirect_matches(policy, near=True), "tcp_dst") == wanted
     assert hit(redirect_matches(policy, near=False), "tcp_src") == wanted
+
+
+def test_only_the_first_agent_of_a_site_counts_and_that_is_said() -> None:
+    made = proactively()
+    del made["hash"]
+    second = {**made["sites"][0]["agents"][0], "id": "ff" * 16, "address": "10.0.0.125"}
+    made["sites"][0]["agents"].append(second)
+    world = World({**made, "hash": document_hash(made)})
+    world.converge()
+    world.tick(proactive.UNARMED_S + 1)
+    (shown,) = snapshot.status(world.engine, "", "")["services"]
+    assert (shown["state"], shown["message"]) == ("Programmed", "of site west only agent edge1 is used")
+    world.agents["agent1"].mode = "dead"
+    world.tick(10.0)
+    assert world.service() == "Pending/NoAgents"
+
+
+def test_reports_about_agents_nobody_knows_take_no_path_numbers(world: World) -> None:
+    before = set(world.engine.plan.pairs)
+    key = flow_key(CLIENT, SERVER, 1, 2)
+    world.agents["agent1"].flows = (order.ReportedFlow(bytes(16), order.Role.INGRESS, key, AgentId(b"\xee" * 16)),)
+    world.tick(2.0)
+    assert len(world.engine.state.accepted) == 1
+    assert set(world.engine.plan.pairs) == before == world.engine.plan.wanted

@@ -138,13 +138,11 @@ class Plan:
 
     def working_pair(self, service: Service) -> Pair | None:
         """The pair of agents that serves a proactive service, if both are there and have a path: the first agent of each site."""
-        ends = [self._state.sites[end.site] for end in (service.from_, service.to)]
-        if not all(site.agents for site in ends):
+        near, far = self._first_agents(service)
+        if near is None or far is None:
             return None
-        ids = [site.agents[0].agent_id for site in ends]
-        pair = self.pairs.get(pair_key(*ids))
-        here = [agent.location.dpid for agent in map(self._state.agents.get, ids) if agent is not None]
-        beside = here == [site.datapaths[0].number for site in ends]
+        pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
+        beside = [near.location.dpid] == self._site_dpids(service.from_.site) and [far.location.dpid] == self._site_dpids(service.to.site)
         return pair if pair is not None and beside and self._works(pair) else None
 
     def service_of(self, flow: Flow) -> str:
@@ -316,8 +314,15 @@ class Plan:
         needed = sorted({*sources, *self._site_dpids(service.to.site), *(pair.dpids if pair is not None else ())})
         armed = self.proactive.is_armed(service.id)
         acked = [d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed)]
-        reason = self._reason(service, needed, acked, pair is not None)
+        willing = all(agent is not None and agent.usable for agent in self._first_agents(service))
+        reason = self._reason(service, needed, acked, pair is not None) if willing else "NoAgents"
         return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+
+    def _first_agents(self, service: Service) -> tuple[Agent | None, Agent | None]:
+        """The agents that serve a proactive service, as far as they live."""
+        near, far = (self._state.sites[end.site].agents[:1] for end in (service.from_, service.to))
+        known = self._state.agents
+        return (known.get(near[0].agent_id) if near else None, known.get(far[0].agent_id) if far else None)
 
     def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> str:
         if not self.usable(service.from_.site) or not self.usable(service.to.site):
