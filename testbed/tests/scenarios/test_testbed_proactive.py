@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RATE_BPS, RTT_US, eventually, flowing, outcome, peer, say, sessions
-from sos_testbed import faults, measure, northbound
+from sos_testbed import declare, faults, measure, northbound
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import FlowEntry, parse_flows
@@ -28,6 +28,9 @@ SIZE, RATE = 24_000_000, 2_000_000
 END_S = 30.0
 MANY = 1_000
 SERVICE = 6  # kind in a controller's cookies (spec/node-config.md clause 8)
+REPORTED_S = 15.0  # agents report every 5 s
+# An agent's listener is gone with it; the client's SYN that met its death is repeated after 1 and 3 s
+PLAIN_WITHIN_S = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +136,66 @@ def test_the_controller_is_killed_and_comes_back(net: Lab, tmp_path: Path) -> No
     finished(running)
     labs.wait_ready(net, net.documents)
     fetched(net, tmp_path)
+
+
+@pytest.mark.parametrize("victim", ["agent1", "agent2"])
+def test_an_agent_is_killed_while_the_controller_is_dead(net: Lab, tmp_path: Path, victim: str) -> None:
+    faults.controller(net, "controller", up=False)
+    server, client = start(net)
+    faults.agent(net, victim, up=False)
+    killed = time.monotonic()
+    eventually("a new connection is plain", lambda: works(net, tmp_path), within_s=PLAIN_WITHIN_S)
+    say(f"{victim} killed, controller dead: a new connection worked after {time.monotonic() - killed:.2f} s")
+    got = outcome(client, END_S)
+    assert got["end"] != "eof", "a truncated transfer looked complete"
+    outcome(server, END_S)
+    namespace = net.plan.netns(victim)
+    # what is left of the agent goes, too: as when its namespace dies with it
+    subprocess.run(("ip", "-n", namespace, "link", "set", "net0", "down"), check=True)
+    gone = time.monotonic()
+    eventually("a new connection is plain", lambda: works(net, tmp_path), within_s=PLAIN_WITHIN_S)
+    say(f"{victim}'s port dead, controller dead: a new connection worked after {time.monotonic() - gone:.2f} s")
+    faults.agent(net, victim, up=True)
+    eventually("accelerated again, still without the controller", lambda: takes(net, tmp_path))
+    faults.controller(net, "controller", up=True)
+    labs.wait_ready(net, net.documents)
+
+
+def works(net: Lab, tmp_path: Path) -> bool:
+    # asked with curl alone: a connection that meets the agent's death hangs, and the next one counts
+    url = f"http://{measure.address(net, 'server')}/tiny"
+    argv = net.exec_argv("client", ("curl", "-sf", "-m", "1", "-o", str(tmp_path / "copy"), url))
+    return subprocess.run(argv, check=False).returncode == 0 and measure.same_bytes(
+        net.root / "www" / "tiny", tmp_path / "copy", complete=True
+    )
+
+
+def takes(net: Lab, tmp_path: Path) -> bool:
+    if not works(net, tmp_path):
+        return False
+    before = accepted(net)
+    fetched(net, tmp_path)
+    return accepted(net) == before + 1
+
+
+def test_the_service_is_deleted_and_applied_under_running_connections(net: Lab, tmp_path: Path) -> None:
+    objects = net.objects
+    fast = start(net)
+    eventually("its session at the controller", lambda: sessions(net) == 1, within_s=REPORTED_S)
+    net.declare(declare.without_service(objects, "bulk"))
+    labs.wait_ready(net, net.documents)
+    eventually("a new connection is plain", lambda: works(net, tmp_path) and not takes(net, tmp_path))
+    taken = accepted(net)
+    finished(fast)
+    eventually("no entry of the service is left", lambda: not standing(net), within_s=60)
+    slow = start(net)
+    net.declare(objects)
+    labs.wait_ready(net, net.documents)
+    assert accepted(net) == taken, "what began plain stays plain"
+    finished(slow)
+    fetched(net, tmp_path)
+    assert accepted(net) == taken + 1
+
+
+def standing(net: Lab) -> int:
+    return sum(entry.cookie >> 24 & 0xFF == SERVICE for switch in ("edge1", "edge2") for entry in entries(net, switch))
