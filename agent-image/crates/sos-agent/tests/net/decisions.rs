@@ -6,6 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use sos_agent::nft::UNARMED_MAC;
+
 use crate::lab::{CLIENT, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, eventually, sh};
 use crate::wire::{digest, fetch, fetch_from, serve};
 
@@ -63,6 +65,31 @@ fn syns_with_options_that_a_relay_would_break_go_plain() {
     });
     near.wait_metric("sos_agent_syns_total{decision=\"plain_options\"}", |syns| syns == 3);
     near.wait_metric("sos_agent_syns_total{decision=\"accelerated\"}", |syns| syns == 2);
+}
+
+#[test]
+fn a_syn_marked_as_not_armed_goes_plain_and_stays_so() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    let syns = |decision: &str, count: u64| {
+        near.wait_metric(&format!("sos_agent_syns_total{{decision=\"{decision}\"}}"), |syns| syns == count);
+    };
+    // The switch of this lab sets no source address, so the client wears the mark itself. The kernel forgets neighbours then.
+    let wear = |mac: &str| {
+        lab.ip("client", &format!("link set dev eth0 address {mac}"));
+        lab.ip("client", &format!("neigh replace {SERVER} lladdr 02:53:00:00:01:01 dev eth0 nud permanent"));
+    };
+    wear(UNARMED_MAC);
+    lab.at("client", || send_syn(40_001, &[]));
+    syns("plain", 1);
+    wear("02:53:00:00:00:11");
+    lab.at("client", || {
+        send_syn(40_001, &[]);
+        send_syn(40_002, &[]);
+    });
+    syns("plain_again", 1);
+    syns("accelerated", 1);
+    syns("plain", 1);
 }
 
 #[test]
