@@ -59,14 +59,14 @@ def test_scenarios_are_the_issues_three_and_more() -> None:
     for scenario in BENCH_SCENARIOS:
         options = scenario.options(500_000_000)
         assert all(wire.shape is not None for wire in options.build().shaped())
-        setups = [loaded.obj["spec"].get("setup") for loaded in load(options.examples) if loaded.obj["kind"] == "SosService"]
+        setups = [loaded.obj["spec"].get("setup") for loaded in load(options.files()) if loaded.obj["kind"] == "SosService"]
         assert setups == ["Proactive" if scenario.proactive else None]
 
 
 def test_two_paths_share_the_rate_and_count_together() -> None:
     options = SCENARIOS[-1].options(500_000_000)
     rates = [wire.shape.rate_bps for wire in options.build().shaped() if wire.shape is not None]
-    (service,) = [loaded.obj for loaded in load(options.examples) if loaded.obj["kind"] == "SosService"]
+    (service,) = [loaded.obj for loaded in load(options.files()) if loaded.obj["kind"] == "SosService"]
     assert (rates, service["spec"]["paths"]) == ([250_000_000] * 2, {"mode": "Disjoint", "max": 2})
     assert WireLimit(formula_mbps=235, tcp_mbps=200, udp_mbps=210).of(2).mbps == 420
 
