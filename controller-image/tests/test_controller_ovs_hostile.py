@@ -32,8 +32,8 @@ HEAR = """
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)); s.bind(("eth0", 3))
 while True:
-    d = s.recv(2048)
-    if d[12:14] == b"\\x08\\x00" and d[42:46] == sys.argv[1].encode():
+    d, (_, _, kind, *_) = s.recvfrom(2048)
+    if kind == socket.PACKET_OUTGOING and d[12:14] == b"\\x08\\x00" and d[42:46] == sys.argv[1].encode():
         print(d.hex(), flush=True)
         break
 """
