@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sos_testbed.declare import load
 from sos_testbed.demo import BENCH_SCENARIOS, SCENARIOS, Row, bars, table, write
+from sos_testbed.lab import PROACTIVE
 from sos_testbed.measure import WireLimit, formula_mbps, same_bytes, sha256
 from sos_testbed.model import Shape
 
@@ -60,7 +61,16 @@ def test_scenarios_are_the_issues_three_and_more() -> None:
         options = scenario.options(500_000_000)
         assert all(wire.shape is not None for wire in options.build().shaped())
         setups = [loaded.obj["spec"].get("setup") for loaded in load(options.files()) if loaded.obj["kind"] == "SosService"]
-        assert setups == ["Proactive" if scenario.proactive else None]
+        assert setups == [None]
+
+
+def test_a_proactive_scenario_changes_the_service_of_the_lab_of_the_reactive_one_before_it() -> None:
+    first, second = SCENARIOS[:2]
+    assert (first.wire, first.proactive, second.proactive) == (second.wire, False, True)
+    before, after = load(first.options(500_000_000).files()), load((PROACTIVE,))
+    assert [loaded.obj["metadata"]["name"] for loaded in after] == [loaded.obj["metadata"]["name"] for loaded in before]
+    setups = [loaded.obj["spec"].get("setup") for loaded in after if loaded.obj["kind"] == "SosService"]
+    assert setups == ["Proactive"]
 
 
 def test_two_paths_share_the_rate_and_count_together() -> None:

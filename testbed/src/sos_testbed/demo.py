@@ -8,20 +8,22 @@ examples/01-two-sites and port 8080 is not.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from sos_testbed import lab as labs
 from sos_testbed import measure
+from sos_testbed.declare import load
 from sos_testbed.lab import BOTH_PATHS, PROACTIVE, Lab, Options
 from sos_testbed.measure import Request, Transfer, WireLimit
 from sos_testbed.model import LabError, Shape
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
-TRANSFER_S = 13.0  # six scenarios, with building and probing, stay under six minutes
+TRANSFER_S = 8.0  # long enough to hide the start at 164 ms; six scenarios, with building and probing, are three minutes
 TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
 HONEST_SHARE = 0.9  # a wire that carries less than this of its arithmetic is limited by this machine's processors
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
@@ -38,20 +40,23 @@ class Scenario:
     paths: int = 1
     proactive: bool = False
 
+    @property
+    def wire(self) -> tuple[int, float, int | None, int]:
+        """What neighbours must have in common to be measured in one lab, beside one plain transfer."""
+        return self.rtt_us, self.loss, self.queue_bytes, self.paths
+
     def options(self, rate_bps: int) -> Options:
         """A lab with this on both paths, for a service that uses as many of them."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         options = Options(topology="figure8", path1=path, path2=path)
-        if self.proactive:
-            return replace(options, examples=(PROACTIVE,))
         return options if self.paths == 1 else replace(options, examples=(*options.files(), BOTH_PATHS))
 
 
 SCENARIOS = (
     Scenario(name="59 ms", rtt_us=59_000),  # the paper's two paths
+    Scenario(name="proactive, 59 ms", rtt_us=59_000, proactive=True),
     Scenario(name="164 ms", rtt_us=164_000),
     Scenario(name="20 ms, 1 % loss", rtt_us=20_000, loss=0.01),  # thesis table 19
-    Scenario(name="proactive, 59 ms", rtt_us=59_000, proactive=True),
     Scenario(name="both paths, 59 ms", rtt_us=59_000, paths=2),
     Scenario(name="both paths, 164 ms", rtt_us=164_000, paths=2),
 )
@@ -80,16 +85,28 @@ class Row:
     server_saw: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peer:
+    """What a transfer through SOS is compared with: its wire, and plain TCP on it in the same run."""
+
+    shape: Shape
+    limit: WireLimit
+    plain: Transfer
+    plain_ok: bool
+
+
 Say = Callable[[str], None]
 
 
 def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = SCENARIOS) -> list[Row]:
     """Run the scenarios and write demo.json and demo.png into `out`. LabError if a transfer failed or changed a byte."""
-    rows = []
-    for number, scenario in enumerate(scenarios, 1):
-        say(f"[{number}/{len(scenarios)}] {scenario.name}, {rate_bps / 1e6:g} Mbit/s")
-        row, rate_bps = _honest(scenario, rate_bps, say)
-        rows.append(row)
+    rows: list[Row] = []
+    for _, alike in groupby(scenarios, key=lambda scenario: scenario.wire):
+        group = tuple(alike)
+        numbers = "-".join(str(len(rows) + end) for end in sorted({1, len(group)}))
+        say(f"[{numbers}/{len(scenarios)}] {group[0].name}, {rate_bps / 1e6:g} Mbit/s")
+        measured, rate_bps = _honest(group, rate_bps, say)
+        rows += measured
     write(out, rows)
     print("\n".join(table(rows)))
     print("\n".join(bars(rows)))
@@ -99,13 +116,13 @@ def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = S
     return rows
 
 
-def _honest(scenario: Scenario, rate_bps: int, say: Say) -> tuple[Row, int]:
+def _honest(group: Sequence[Scenario], rate_bps: int, say: Say) -> tuple[list[Row], int]:
     """Measure at this rate, or at the next lower one that this machine can carry."""
     slower = iter([rate for rate in SLOWER_RATES if rate < rate_bps])
     while True:
-        row = _scenario(scenario, rate_bps, say)
-        if row is not None:
-            return row, rate_bps
+        rows = _measure(group, rate_bps, say)
+        if rows is not None:
+            return rows, rate_bps
         lower = next(slower, None)
         if lower is None:
             raise LabError(f"this machine carries less than {rate_bps / 1e6:g} Mbit/s")
@@ -113,41 +130,45 @@ def _honest(scenario: Scenario, rate_bps: int, say: Say) -> tuple[Row, int]:
         rate_bps = lower
 
 
-def _scenario(scenario: Scenario, rate_bps: int, say: Say) -> Row | None:
-    """One row, or None where the wire itself falls short of its arithmetic."""
-    options = scenario.options(rate_bps)
+def _measure(group: Sequence[Scenario], rate_bps: int, say: Say) -> list[Row] | None:
+    """A row for each of the scenarios of one wire, or None where the wire itself falls short of its arithmetic."""
+    options = group[0].options(rate_bps)
     shape = options.build().shaped()[0].shape
     if shape is None:
         raise LabError("the first wire has no shape")
     built = labs.up(options)
     try:
-        limit = measure.wire_limit(built, shape).of(scenario.paths)
+        limit = measure.wire_limit(built, shape).of(group[0].paths)
         say(f"  wire    {limit.mbps:6.0f} Mbit/s (arithmetic {limit.formula_mbps:.0f}, TCP {limit.tcp_mbps:.0f}, UDP {limit.udp_mbps:.0f})")
         if limit.mbps < HONEST_SHARE * limit.formula_mbps:
             return None
-        return _compare(built, scenario, shape, limit, say)
+        source = built.root / "www" / "payload"
+        labs.make_payload(source, int(limit.mbps * 1e6 / 8 * TRANSFER_S))
+        plain, plain_ok = _fetch(built, source, PLAIN_PORT, TRANSFER_S)
+        say(f"  plain   {plain.mbps:6.0f} Mbit/s")
+        peer = Peer(shape=shape, limit=limit, plain=plain, plain_ok=plain_ok)
+        return [_compare(built, scenario, peer, say) for scenario in group]
     finally:
         built.down()
 
 
-def _compare(built: Lab, scenario: Scenario, shape: Shape, limit: WireLimit, say: Say) -> Row:
-    source = built.root / "www" / "payload"
-    labs.make_payload(source, int(limit.mbps * 1e6 / 8 * TRANSFER_S))
-    plain, plain_ok = _fetch(built, source, PLAIN_PORT, TRANSFER_S)
-    say(f"  plain   {plain.mbps:6.0f} Mbit/s")
-    sos, sos_ok = _fetch(built, source, SOS_PORT, TRANSFER_S * TIME_LIMIT_FACTOR)
-    say(f"  SOS     {sos.mbps:6.0f} Mbit/s, {sos.mbps / limit.mbps:.0%} of the wire")
+def _compare(built: Lab, scenario: Scenario, peer: Peer, say: Say) -> Row:
+    if scenario.proactive:
+        labs.wait_ready(built, built.declare(load((PROACTIVE,))))
+    sos, sos_ok = _fetch(built, built.root / "www" / "payload", SOS_PORT, TRANSFER_S * TIME_LIMIT_FACTOR)
+    set_up = ", set up proactively" if scenario.proactive else ""
+    say(f"  SOS     {sos.mbps:6.0f} Mbit/s, {sos.mbps / peer.limit.mbps:.0%} of the wire{set_up}")
     if not sos.complete:
         raise LabError(f"{scenario.name}: the transfer through SOS failed: {sos.error}")
     return Row(
         scenario=scenario.name,
-        rtt_ms=shape.rtt_us / 1000,
-        link_mbps=shape.rate_bps * scenario.paths / 1e6,
-        wire_limit_mbps=round(limit.mbps, 1),
-        plain_mbps=round(plain.mbps, 1),
+        rtt_ms=peer.shape.rtt_us / 1000,
+        link_mbps=peer.shape.rate_bps * scenario.paths / 1e6,
+        wire_limit_mbps=round(peer.limit.mbps, 1),
+        plain_mbps=round(peer.plain.mbps, 1),
         sos_mbps=round(sos.mbps, 1),
-        ratio=round(sos.mbps / plain.mbps, 1) if plain.mbps else 0.0,
-        sha256_ok=plain_ok and sos_ok,
+        ratio=round(sos.mbps / peer.plain.mbps, 1) if peer.plain.mbps else 0.0,
+        sha256_ok=peer.plain_ok and sos_ok,
         client_saw=sos.client_saw,
         server_saw=sos.server_saw,
     )
