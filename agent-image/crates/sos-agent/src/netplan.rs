@@ -20,6 +20,9 @@ const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
 const FIRST_RECEIVE_BUFFER: u32 = 8 * 1024 * 1024;
 /// Initial congestion and receive windows of streams, segments.
 const STREAM_START: u32 = 100;
+/// Segments a stream sends in one piece where its rate and window allow. Left to itself the kernel sends what makes a millisecond, which
+/// for one of many streams is two or three packets: every switch, device and agent on the way then works per packet.
+const SEGMENTS_AT_ONCE: u32 = 16;
 
 /// One command of iproute2, without the leading `ip`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -176,6 +179,7 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         wished("tcp_rmem", format!("4096 {FIRST_RECEIVE_BUFFER} {MAX_SOCKET_BUFFER}")),
         wished("tcp_wmem", format!("4096 65536 {MAX_SOCKET_BUFFER}")),
         wished("tcp_slow_start_after_idle", "0".to_owned()),
+        wished("tcp_min_tso_segs", SEGMENTS_AT_ONCE.to_string()),
         wished("tcp_mtu_probing", "1".to_owned()),
         // A path may be black for the seconds it takes to be moved: only after that is it small packets that it wants.
         wished("tcp_retries1", "6".to_owned()),
