@@ -52,7 +52,7 @@ class Target:
 def targets(build: bool) -> Iterator[Target]:
     """All targets, programs built and seeds written."""
     seeds = OUT / "seeds"
-    subprocess.run([sys.executable, str(CONTROLLER / "seeds.py"), str(seeds)], check=True, stderr=subprocess.DEVNULL)
+    subprocess.run([sys.executable, str(CONTROLLER / "seeds.py"), str(seeds)], check=True)
     for name in CONTROLLER_TARGETS:
         yield Target(f"controller-{name}", (sys.executable, str(CONTROLLER / "run.py"), name), seeds / name, 2_048)
     if build:

@@ -8,10 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+# A program's own folder is not on the path under PYTHONSAFEPATH
+sys.path.extend([str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")])
 import documents
 import targets
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from controller_world import CLIENT_PORT, NEAR_PORT, World, packet_in, syn_frame
 from sos_controller import ofp
 from sos_controller.core import order, probe

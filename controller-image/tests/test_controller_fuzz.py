@@ -42,6 +42,12 @@ def test_examples_are_read_or_refused_whole_cut_and_changed(name: str) -> None:
             function(example[:at] + bytes([example[at] ^ 0x81]) + example[at + 1 :])
 
 
+def test_seeds_are_written_by_a_program_whose_folder_is_not_on_the_path(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, str(FUZZ / "seeds.py"), str(tmp_path)], env={**os.environ, "PYTHONSAFEPATH": "1"}, check=True)
+    written = {folder.name: len(list(folder.iterdir())) for folder in tmp_path.iterdir()}
+    assert written == {name: len(examples) for name, examples in EXAMPLES.items()}
+
+
 @pytest.mark.skipif(sys.platform != "linux" or os.uname().machine != "x86_64", reason="there is no fuzzer for this machine")
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_short_run_meets_nothing(name: str, tmp_path: Path) -> None:
