@@ -10,6 +10,7 @@ from sos_controller.core.config_model import Config, Service, Site
 from sos_controller.core.flowtable import Masked, Match
 from sos_controller.core.model import Address, FlowKey, Prefix
 from sos_controller.core.packets import Syn
+from sos_controller.core.path_choice import EACH
 from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, PROTO_TCP
 from sos_controller.core.portmask import masks
 
@@ -85,6 +86,8 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
     service = policy.service
     if service.percent < MAX_PERCENT:
         return "percent is decided connection by connection"
+    if service.paths.mode in EACH:
+        return f"with paths.mode {service.paths.mode} the path is chosen connection by connection"
     for site in (sites[service.from_.site], sites[service.to.site]):
         if len(site.datapaths) != 1:
             return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"

@@ -191,7 +191,7 @@ class SetUp:
         session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
         session.service, session.site = service.id, service.to.site
         session.near, session.far = choice.near, choice.far
-        session.labels = self._plan.label_mask(choice.near, choice.far, service.labels)
+        session.labels = self._plan.session_labels(service, choice)
         session.isn, session.syn = syn.isn, data
         state.sessions.add(session)
         state.sessions.pending += 1

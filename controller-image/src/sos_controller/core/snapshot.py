@@ -8,7 +8,9 @@ from typing import Any
 from sos_controller.core.accepted import Flow
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import FinTimeout, FlowEntry, Goto, Match, Output, SetEthDst, SetIpv4Dst, SetIpv4Src, ToGroup
+from sos_controller.core.measured import ServiceMeasure
 from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
+from sos_controller.core.path_report import service_mark
 from sos_controller.core.plan import ServiceStatus
 from sos_controller.core.session import Session
 
@@ -118,6 +120,51 @@ def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN) -> Json:
     limit = max(0, min(limit, MAX_SESSIONS_SHOWN))
     shown = [_flow(engine, s) if isinstance(s, Flow) else _session(engine, s) for s in found[:limit]]
     return {"sessions": shown, "total": len(found), **({"truncated": True} if len(found) > limit else {})}
+
+
+def measurements(engine: Engine) -> Json:
+    """`GET /v1/measurements`, clause 3."""
+    return {**listing("paths", _paths(engine)), **listing("services", _measured_services(engine))}
+
+
+def _paths(engine: Engine) -> list[Json]:
+    state, found = engine.state, list[Json]()
+    for key, pair in sorted(engine.plan.pairs.items()):
+        for label, path in enumerate(pair.paths):
+            measure = state.measured.path(*key, label)
+            if measure is None or not pair.label_mask >> label & 1:
+                continue
+            found.append(
+                {
+                    "low": key[0].hex(),
+                    "high": key[1].hex(),
+                    "label": label,
+                    "dpids": [format_dpid(dpid) for dpid in path.dpids],
+                    "rttMicros": measure.rtt_us or None,
+                    "lowestRttMicros": measure.min_rtt_us or None,
+                    "forwardBytesPerSecond": round(measure.forward),
+                    "backBytesPerSecond": round(measure.back),
+                    "ageSeconds": round(max(0.0, state.now - measure.heard_at), 1),
+                }
+            )
+    return found
+
+
+def _measured_services(engine: Engine) -> list[Json]:
+    measured, found = engine.state.measured.services(), list[Json]()
+    for service in sorted(engine.state.services, key=lambda s: s.id):
+        m = measured.get(service_mark(service.id), ServiceMeasure(0, 0.0, 0.0, 0, 0))
+        found.append(
+            {
+                "id": service.id,
+                "sessions": m.sessions,
+                "upBytesPerSecond": round(m.up),
+                "downBytesPerSecond": round(m.down),
+                "bytesUp": m.bytes_up,
+                "bytesDown": m.bytes_down,
+            }
+        )
+    return found
 
 
 def entries(engine: Engine, dpid: DatapathId) -> Json:
