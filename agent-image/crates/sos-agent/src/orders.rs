@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
 use sos_wire::{
-    AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, PathReport, Prepare,
-    RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid, UnverifiedOrder, WireError,
+    AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, PathReport,
+    Prepare, RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid, UnverifiedOrder,
+    WireError,
 };
 
 use crate::arming::{self, Health};

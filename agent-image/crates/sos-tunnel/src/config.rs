@@ -176,7 +176,7 @@ pub struct PathStats {
     pub label: u8,
     /// Streams that stand, at least one.
     pub streams: usize,
-    /// The lowest round trip that one of them shows now, zero = unknown.
+    /// The lowest round trip that one of them has shown since paths were last asked for, zero = unknown.
     pub rtt: Duration,
     /// The lowest the kernel has seen lately, zero = unknown.
     pub min_rtt: Duration,

@@ -41,7 +41,9 @@ mod tunnel;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use config::{Labels, Limits, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig};
+pub use config::{
+    Labels, Limits, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig,
+};
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
 pub use sockopt::{PathInfo, path_info, set_retransmit_max};
 pub use tunnel::{Relayed, SessionHandle, Tunnel};

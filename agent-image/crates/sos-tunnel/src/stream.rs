@@ -70,6 +70,8 @@ pub(crate) struct Stream {
     queue: Mutex<Queue>,
     queued: AtomicUsize,
     rtt_us: AtomicU64,
+    /// The lowest round trip since [`Self::round_trips`] was last asked; all bits set = none.
+    lowest_us: AtomicU64,
     /// Milliseconds after `born` when something was last read.
     heard_ms: AtomicU64,
     born: Instant,
@@ -95,6 +97,7 @@ impl Stream {
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             rtt_us: AtomicU64::new(micros(rtt)),
+            lowest_us: AtomicU64::new(u64::MAX),
             heard_ms: AtomicU64::new(0),
             born: now,
             path: Mutex::new(Path::new(rtt, now)),
@@ -115,6 +118,7 @@ impl Stream {
             path.ask(socket, now);
         }
         let info = path.info();
+        self.note_rtt(micros(info.rtt));
         let queued = self.queued();
         StreamView {
             id: self.id,
@@ -136,18 +140,25 @@ impl Stream {
         Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
-    /// The round trip now and the lowest lately; zero = unknown. Of the two ways to know it now each errs upwards only: a ping waits for
-    /// the tasks at both ends, the kernel's mean includes acknowledgements that were delayed.
+    /// The lowest round trip since the last time this was asked, and the lowest the kernel knows of; zero = unknown. Of the two ways to
+    /// know one each errs upwards only: a ping waits for the tasks at both ends, the kernel's mean includes acknowledgements that were
+    /// delayed. So the lowest is nearest.
     pub(crate) fn round_trips(&self, now: Instant) -> (Duration, Duration) {
         let mut path = lock(&self.path);
         if let Some(socket) = &*lock(&self.socket) {
             path.ask(socket, now);
         }
         let info = path.info();
-        let known = |rtt: &Duration| !rtt.is_zero();
-        let rtt = [self.rtt(), info.rtt].into_iter().filter(known).min().unwrap_or_default();
-        let lowest = if info.min_rtt < UNKNOWN_RTT { info.min_rtt } else { Duration::ZERO };
-        (rtt, lowest)
+        self.note_rtt(micros(info.rtt));
+        let lowest = self.lowest_us.swap(u64::MAX, Ordering::Relaxed);
+        let rtt = if lowest == u64::MAX { self.rtt() } else { Duration::from_micros(lowest) };
+        (rtt, if info.min_rtt < UNKNOWN_RTT { info.min_rtt } else { Duration::ZERO })
+    }
+
+    fn note_rtt(&self, micros: u64) {
+        if micros > 0 {
+            self.lowest_us.fetch_min(micros, Ordering::Relaxed);
+        }
     }
 
     /// Queues a frame. On a closed stream it is dropped; the sessions are about to hear that the stream is gone.
@@ -299,6 +310,7 @@ impl Stream {
         let now = micros(self.born.elapsed());
         if let Some(rtt) = now.checked_sub(opaque) {
             self.rtt_us.store(rtt, Ordering::Relaxed);
+            self.note_rtt(rtt);
         }
     }
 

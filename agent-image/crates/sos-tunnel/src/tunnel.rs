@@ -149,7 +149,7 @@ impl Tunnel {
         self.0.counters.snapshot(self.0.budget.used())
     }
 
-    /// What is known of each path that has a stream, by peer and label.
+    /// What is known of each path that has a stream, by peer and label. For one asker: round trips are those since the last time.
     pub fn paths(&self) -> Vec<PathStats> {
         let (peers, now) = (lock(&self.0.peers).values().cloned().collect::<Vec<_>>(), Instant::now());
         peers.iter().flat_map(|peer| peer.paths(now)).collect()

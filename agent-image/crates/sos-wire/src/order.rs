@@ -8,9 +8,7 @@ pub use crate::order_body::{
     Congestion, EndReason, Ended, FlowReport, MAX_FLOWS, MAX_REPORTED, Prepare, RefuseReason, ReportedFlow,
     Role, SessionReport,
 };
-pub use crate::path_report::{
-    MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow,
-};
+pub use crate::path_report::{MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow};
 
 /// Longest order in bytes.
 pub const MAX_LEN: usize = 1400;

@@ -107,6 +107,9 @@ class Engine:
         if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.PUNT:
             self.setup.syn(switch, event.in_port, event.data)
             return
+        if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.MEASURE:
+            self.plan.observed.copied(switch, event.data)
+            return
         kind = ethertype(event.data)
         if kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.BALANCE:
             self.balances.syn(switch, event.in_port, event.data)

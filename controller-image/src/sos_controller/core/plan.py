@@ -15,6 +15,7 @@ from sos_controller.core.agents import Agent
 from sos_controller.core.config_model import Service
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
 from sos_controller.core.model import Address, AgentId, DatapathId, Location
+from sos_controller.core.observed import Observed
 from sos_controller.core.order import CONGESTION
 from sos_controller.core.pairs import Pair, PairKey, PairNumbers, pair_key
 from sos_controller.core.path_choice import EACH, Choice, Turns, pick
@@ -70,12 +71,14 @@ class Plan:
         self._services: dict[str, Service] = {}
         self._site_of_agent: dict[AgentId, str] = {}
         self.proactive = Proactive(state, self.working_pair)
+        self.observed = Observed(state)
 
     def configure(self) -> None:
         """Index the configuration in force."""
         config = self._state.config
         if config is None:
             return
+        self.observed.configure()
         self._services = {s.id: s for s in self._state.services}
         self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
         ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
@@ -96,6 +99,7 @@ class Plan:
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
         self.proactive.replan()
+        self.observed.replan()
         self.arm()
 
     def arm(self) -> None:
@@ -127,8 +131,9 @@ class Plan:
         return self._unarmed
 
     def renew(self) -> None:
-        """Renew the leases of the punt entries."""
+        """Renew the leases of what sends packets to the controller."""
         self._state.programmer.renew("punts", self._state.out)
+        self.observed.renew()
 
     def choose(self, service: Service, dpid: DatapathId, server: Address) -> Candidate | None:
         """The pair of agents for a new flow entering at `dpid`."""

@@ -71,13 +71,19 @@ class Policies:
             policy = Policy(service, service.from_.parsed(), service.to.parsed(), ports)
             self.by_site.setdefault(service.from_.site, []).append(policy)
 
+    def first(self, site: str, flow: Covered) -> Policy | None:
+        """The service that decides about a connection."""
+        for policy in self.by_site.get(site, ()):
+            if policy.covers(flow):
+                return policy
+        return None
+
     def match(self, site: str, syn: Syn) -> Service | None:
         """The service to accelerate a SYN by, None for plain TCP."""
-        for policy in self.by_site.get(site, ()):
-            if policy.covers(syn):
-                service = policy.service
-                return service if accelerated(service) and in_share(syn.key, service.percent) else None
-        return None
+        policy = self.first(site, syn)
+        if policy is None or not accelerated(policy.service) or not in_share(syn.key, policy.service.percent):
+            return None
+        return policy.service
 
 
 def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
@@ -102,6 +108,11 @@ def accelerated(service: Service) -> bool:
     return service.mode == "Accelerate" and service.percent > 0
 
 
+def compared(service: Service) -> bool:
+    """Whether connections of a service are looked at one by one: observed ones, and both shares of one that is accelerated in part."""
+    return service.mode == "Observe" or 0 < service.percent < MAX_PERCENT
+
+
 def in_share(key: FlowKey, percent: int) -> bool:
     """Whether a flow is in the accelerated share; the same answer for the same flow."""
     return zlib.crc32(key) % 100 < percent
@@ -116,6 +127,12 @@ def punt_matches(policy: Policy) -> list[Match]:
     """What the punt entries of a service match: bare SYNs, by prefixes and ports as far as the bound allows."""
     clients, servers, ports = _blocks(policy)
     return [_match((c, s), None, port, BARE_SYN) for c in clients for s in servers for port in ports]
+
+
+def answer_matches(policy: Policy, flags: Iterable[Masked]) -> list[Match]:
+    """What servers send to clients of a service with these TCP flags."""
+    clients, servers, ports = _blocks(policy)
+    return [_match((s, c), port, None, flag) for flag in flags for c in clients for s in servers for port in ports]
 
 
 def redirect_matches(policy: Policy, near: bool) -> list[Match]:

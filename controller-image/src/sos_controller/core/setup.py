@@ -83,6 +83,7 @@ class SetUp:
         if session is not None and self._repeated(session, syn, data):
             return
         why = self._begin(switch, location, syn, data)
+        self._plan.observed.punted(switch, syn, why)
         if why:
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
@@ -124,6 +125,7 @@ class SetUp:
         for agent in (session.near, session.far):
             self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
         state.sessions.remove(session)
+        self._plan.observed.forget(session.key)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
         switch = state.switches.get(session.dpid)
         if switch is not None:

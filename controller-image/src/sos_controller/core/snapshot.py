@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from sos_controller.core.accepted import Flow
+from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import FinTimeout, FlowEntry, Goto, Match, Output, SetEthDst, SetIpv4Dst, SetIpv4Src, ToGroup
 from sos_controller.core.measured import ServiceMeasure
@@ -162,9 +163,28 @@ def _measured_services(engine: Engine) -> list[Json]:
                 "downBytesPerSecond": round(m.down),
                 "bytesUp": m.bytes_up,
                 "bytesDown": m.bytes_down,
+                **_compared(engine, service.id),
             }
         )
     return found
+
+
+def _compared(engine: Engine, service_id: str) -> Json:
+    """What is known of connections looked at one by one."""
+    comparison, now = engine.plan.observed.comparison(service_id), engine.state.now
+    if comparison is None:
+        return {}
+    gain = comparison.gain(now)
+    shown = {group: _summary(comparison.summary(group, now)) for group in (ACCELERATED, PLAIN)}
+    return {**shown, "gain": None if gain is None else round(gain, 2)}
+
+
+def _summary(found: Summary) -> Json:
+    return {
+        "connections": found.connections,
+        "bytesPerSecond": None if found.goodput is None else round(found.goodput),
+        "answerMicros": None if found.round_trip is None else round(found.round_trip * 1e6),
+    }
 
 
 def entries(engine: Engine, dpid: DatapathId) -> Json:

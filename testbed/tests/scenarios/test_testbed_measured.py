@@ -1,0 +1,145 @@
+"""What agents measure in passing is what a capture sees; and sessions take paths by it.
+
+client -- edge1 ==(40 ms)== core1 -- edge2 -- server
+            |  \\=(80 ms)== core2 --/   |
+         agent1                      agent2
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import active, eventually, outcome, peer, sessions, with_service
+from sos_testbed import lab as labs
+from sos_testbed import measure, northbound
+from sos_testbed.lab import Lab
+
+METER = Path(__file__).with_name("meter.py")
+PORT = 5003
+FIRST_STREAM_PORT = 10_000
+FLOW_S, WINDOW_S = 19.0, 10.0
+RATES = {"1 Mbit/s": 125_000, "100 Mbit/s": 12_500_000}
+GOODPUT_SLACK, DELAY_SLACK_MS = 0.03, 2.0
+COMPARED = 3
+
+
+@contextmanager
+def metered(net: Lab, part: str) -> Iterator[dict[str, Any]]:
+    """What passes the interface of a host or agent, filled in at the end."""
+    interface = "eth0" if part in ("client", "server") else next(d["interface"]["name"] for d in net.documents.agents.values())
+    program = subprocess.Popen(
+        net.exec_argv(part, (sys.executable, str(METER), interface)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    found: dict[str, Any] = {}
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "listening\n"
+        yield found
+        found |= json.loads(program.communicate(timeout=30)[0])
+    finally:
+        program.kill()
+        program.wait()
+
+
+def measurements(net: Lab) -> dict[str, Any]:
+    found: dict[str, Any] = northbound.get(net.plan, "/v1/measurements")
+    return {**found, "at": time.time()}
+
+
+def paths(net: Lab) -> dict[int, dict[str, Any]]:
+    """Measured paths by label."""
+    return {path["label"]: path for path in measurements(net)["paths"]}
+
+
+def declare(net: Lab, **spec: Any) -> None:
+    net.declare(with_service(net.objects, **spec))
+    labs.wait_ready(net, net.documents)
+
+
+def passed(tenths: dict[str, int], end: float) -> float:
+    """Bytes per second in the ten seconds before `end`."""
+    last = int(end * 10)
+    return sum(tenths.get(str(tenth), 0) for tenth in range(last - int(WINDOW_S * 10), last)) / WINDOW_S
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_goodput_and_round_trip_are_what_a_capture_sees(net: Lab, name: str) -> None:
+    server = peer(net, "server", "steady", str(PORT), str(RATES[name]), str(FLOW_S))
+    measure.wait_listening(net, "server", PORT)
+    looks = []
+    with metered(net, "client") as at_client, metered(net, "agent1") as at_agent:
+        client = peer(net, "client", "fetch", measure.address(net, "server"), str(PORT))
+        eventually("a session", lambda: active(net), within_s=5)
+        began = time.time()
+        while time.time() < began + FLOW_S - 2:
+            time.sleep(0.7)
+            looks.append(measurements(net))
+        assert outcome(client, 30)["bytes"] == outcome(server, 30)["sent"]
+    flow = next(tenths for ends, tenths in at_client["flows"].items() if f":{PORT} " in ends)
+    judged = [judge(look, flow, at_agent, began) for look in looks if look["at"] > began + WINDOW_S + 3]
+    print(f"{name}: (service, path, truth in bytes/s; measured, true round trip in ms)", judged)
+    assert len(judged) >= COMPARED
+    for service, path, truth, measured_ms, true_ms in judged:
+        assert service == pytest.approx(truth, rel=GOODPUT_SLACK) and path == pytest.approx(truth, rel=GOODPUT_SLACK)
+        assert measured_ms == pytest.approx(true_ms, abs=DELAY_SLACK_MS)
+
+
+def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], began: float) -> tuple[float, float, float, float, float]:
+    """What the controller said at a moment, beside what the captures saw: goodput of service and path, and the path's round trip."""
+    path = next(found for found in look["paths"] if found["label"] == 0)
+    (service,) = look["services"]
+    end = look["at"] - path["ageSeconds"]
+    streams = [trips for port, trips in at_agent["round_trips"].items() if trips and int(port) >= FIRST_STREAM_PORT]
+    trips = [ms for found in streams for at, ms in found if end - 2 <= at <= end]
+    rates = path["forwardBytesPerSecond"], path["backBytesPerSecond"]
+    assert began < end and trips
+    return service["downBytesPerSecond"], max(rates), passed(flow, end), path["rttMicros"] / 1000, min(trips)
+
+
+def test_sessions_take_the_path_with_the_shorter_round_trip(net: Lab) -> None:
+    declare(net, paths={"mode": "Measured", "max": 2})
+    eventually("both paths measured", lambda: len(paths(net)) == 2 and all(path["rttMicros"] for path in paths(net).values()))
+    rtts = {label: path["rttMicros"] for label, path in paths(net).items()}
+    quick = min(rtts, key=rtts.__getitem__)
+    assert rtts[quick] == pytest.approx(40_000, abs=4_000) and max(rtts.values()) == pytest.approx(80_000, abs=4_000)
+    assert taken(net, 4) == [[quick]] * 4
+
+
+def test_sessions_take_paths_in_turn_and_by_load(net: Lab) -> None:
+    declare(net, paths={"mode": "RoundRobin", "max": 2})
+    assert sorted(taken(net, 4)) == [[0], [0], [1], [1]]
+    declare(net, paths={"mode": "LeastLoaded", "max": 2})
+    eventually("both paths measured", lambda: len(paths(net)) == 2)
+    server = peer(net, "server", "steady", str(PORT), "5000000", "25")
+    measure.wait_listening(net, "server", PORT)
+    client = peer(net, "client", "fetch", measure.address(net, "server"), str(PORT))
+    eventually("a session", lambda: active(net), within_s=5)
+    (busy,) = northbound.get(net.plan, "/v1/sessions")["sessions"][0]["labels"]
+    eventually("its load is measured", lambda: paths(net)[busy]["backBytesPerSecond"] + paths(net)[busy]["forwardBytesPerSecond"] > 3e6)
+    assert [1 - busy] in taken(net, 2, beside=1) and len(northbound.get(net.plan, "/v1/sessions")["sessions"]) == 1
+    client.kill()
+    server.kill()
+
+
+def taken(net: Lab, number: int, beside: int = 0) -> list[list[int]]:
+    """The labels of so many new sessions, which are over afterwards."""
+    before = {session["uuid"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]}
+    assert len(before) == beside
+    command = ("curl", "-sS", "--limit-rate", "20k", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/100M")
+    downloads = []
+    try:
+        for count in range(number):
+            downloads.append(subprocess.Popen(net.exec_argv("client", command)))
+            eventually("a session", lambda expected=beside + count + 1: sessions(net) == expected, within_s=10)
+        found = northbound.get(net.plan, "/v1/sessions")["sessions"]
+    finally:
+        for download in downloads:
+            download.kill()
+            download.wait()
+    eventually("no session left", lambda: sessions(net) == beside)
+    return [session["labels"] for session in found if session["uuid"] not in before]
