@@ -196,6 +196,7 @@ def test_a_share_is_accelerated_the_rest_is_compared_with_it() -> None:
     found = shown(world)
     assert found["gain"] == pytest.approx(8.0, abs=0.01)
     assert found["accelerated"]["connections"] + found["plain"]["connections"] == 40
+    assert snapshot.status(world.engine, "", "")["services"][0]["gain"] == found["gain"]
     assert found["accelerated"]["connections"] > 3 and found["plain"]["connections"] > 3
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import active, eventually, outcome, peer, sessions, with_service
+from conftest import RTT_US, active, eventually, outcome, peer, sessions, with_service
 from sos_testbed import lab as labs
 from sos_testbed import measure, northbound
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
 from sos_testbed.lab import Lab
 
 METER = Path(__file__).with_name("meter.py")
@@ -27,6 +29,7 @@ FLOW_S, WINDOW_S = 19.0, 10.0
 RATES = {"1 Mbit/s": 125_000, "100 Mbit/s": 12_500_000}
 GOODPUT_SLACK, DELAY_SLACK_MS = 0.03, 2.0
 COMPARED = 3
+KIND_MEASURE = 10  # of a controller's cookie (spec/node-config.md clause 8)
 
 
 @contextmanager
@@ -143,3 +146,49 @@ def taken(net: Lab, number: int, beside: int = 0) -> list[list[int]]:
             download.wait()
     eventually("no session left", lambda: sessions(net) == beside)
     return [session["labels"] for session in found if session["uuid"] not in before]
+
+
+def fetch(net: Lab, name: str) -> None:
+    argv = ("curl", "-sS", "--fail", "-m", "30", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/{name}")
+    subprocess.run(net.exec_argv("client", argv), check=True, timeout=40)
+
+
+def compared(net: Lab) -> dict[str, Any]:
+    (service,) = measurements(net)["services"]
+    return dict(service)
+
+
+def test_observed_connections_are_counted_and_untouched(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "some", 1_000_000)
+    declare(net, mode="Observe")
+    eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
+    began = time.monotonic()
+    for _ in range(5):
+        fetch(net, "some")
+    slowest = 5_000_000 / (time.monotonic() - began)
+    found = eventually("all five are over", lambda: (now := compared(net))["plain"]["connections"] == 5 and now)["plain"]
+    print(f"observed: {found}, curl's own share {slowest:.0f} bytes/s")
+    assert found["answerMicros"] == pytest.approx(RTT_US, abs=DELAY_SLACK_MS * 1000)
+    assert found["bytesPerSecond"] == pytest.approx(slowest, rel=0.4), "without curl's start, with the round trip of the last FIN"
+    assert found["bytesPerSecond"] < 1_000_000 / (3 * RTT_US / 1e6), "a megabyte takes more than two round trips beside the one to connect"
+    assert sessions(net) == 0 and compared(net)["accelerated"]["connections"] == 0
+
+
+def copied(net: Lab, switch: str) -> bool:
+    return any(entry.cookie >> 48 == 0x534F and entry.cookie >> 24 & 0xFF == KIND_MEASURE for entry in parse_flows(dump_flows(net, switch)))
+
+
+def test_a_share_is_compared_with_the_rest(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "some", 4_000_000)
+    declare(net, percent=50)
+    eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
+    began = compared(net)
+    for _ in range(30):
+        fetch(net, "some")
+    found = eventually("a gain", lambda: (now := compared(net))["gain"] and now)
+    print(f"half and half: {found}")
+    groups = ("accelerated", "plain")
+    assert sum(found[group]["connections"] - began[group]["connections"] for group in groups) == 30
+    assert all(found[group]["connections"] > began[group]["connections"] for group in groups)
+    assert found["gain"] > 1, "one stream's slow start takes many round trips, streams that stand need none"
+    assert found["plain"]["answerMicros"] == pytest.approx(RTT_US, abs=2 * DELAY_SLACK_MS * 1000)

@@ -218,6 +218,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
     if not message and state.is_proactive(service):
         several = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > 1]
         message = "; ".join(f"of site {site.name} only agent {site.agents[0].node} is used" for site in several)
+    gain = _compared(engine, service.id).get("gain")
     return {
         "id": service.id,
         "state": found.state,
@@ -226,6 +227,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
         "needed": [format_dpid(d) for d in found.needed],
         "acknowledged": [format_dpid(d) for d in found.acknowledged],
         "sessions": state.sessions.by_service.get(service.id, 0) + accepted[service.id],
+        **({} if gain is None else {"gain": gain}),
     }
 
 
