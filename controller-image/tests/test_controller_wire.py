@@ -13,7 +13,7 @@ from controller_world import packet_in, syn_frame
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from sos_controller import framework, ofp, rewrite
-from sos_controller.core import beacon, keys, order, packets, probe
+from sos_controller.core import beacon, keys, order, packets, path_report, probe
 from sos_controller.core.flowtable import (
     Action,
     FinTimeout,
@@ -110,10 +110,21 @@ def test_order_vectors(vector: dict) -> None:
         flows = order.decode_flow_report(body)
         assert order.encode_flow_report(flows) == body
         assert [reported(flow) for flow in flows.flows] == expect["flows"]
+    elif kind is order.OrderType.PATH_REPORT:
+        check_path_report(body, expect)
     elif kind is order.OrderType.WATCH:
         assert not body
     else:
         assert order.decode_uuid(body) == expect["uuid"]
+
+
+def check_path_report(body: bytes, expect: dict) -> None:
+    measured = path_report.decode_path_report(body)
+    assert path_report.encode_path_report(measured) == body
+    assert measured.sampled_ms == expect["sampled_ms"]
+    assert [(row[0].hex(), *row[1:]) for row in measured.paths] == [tuple(row.values()) for row in expect["paths"]]
+    for counted, said in zip(measured.services, expect["services"], strict=True):
+        assert counted == (path_report.service_mark(said["id"]), said["sessions"], said["up"], said["down"])
 
 
 def reported(flow: order.ReportedFlow) -> dict:
@@ -142,6 +153,7 @@ def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
         order.decode_header,
         order.decode_report,
         order.decode_flow_report,
+        path_report.decode_path_report,
         order.decode_ended,
         order.decode_refused,
         order.decode_uuid,

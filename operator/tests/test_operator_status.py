@@ -107,7 +107,14 @@ def test_all_is_well() -> None:
     assert (agent["sites"], agent["desired"], agent["ready"], agent["registered"]) == ("east,west", 2, 2, 2)
     service = the("SosService", "bulk", good).fields
     assert (service["datapaths"], service["sessions"], service["ports"]) == ("2/2", 3, "22,80,443,5000-5999")
+    assert "gain" not in service
     assert the("SosController", "default", good).fields["datapaths"] == "4/4"
+
+
+def test_the_gain_is_shown_once_it_is_known() -> None:
+    said = status()
+    said["services"][0]["gain"] = 12.44
+    assert the("SosService", "bulk", situation(view(status=said))).fields["gain"] == "12.4x"
 
 
 def test_a_transit_site_expects_no_agents() -> None:

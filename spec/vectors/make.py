@@ -111,6 +111,18 @@ def reported_flow(f: dict) -> bytes:
     return head + addr(f["client"]) + addr(f["server"]) + bytes.fromhex(f["peer_id"])
 
 
+def path_report(f: dict) -> bytes:
+    """Encode the body of a PathReport (order.md clause 13)."""
+    out = struct.pack("!QHHI", f["sampled_ms"], len(f["paths"]), len(f["services"]), 0)
+    for p in f["paths"]:
+        out += bytes.fromhex(p["peer_id"]) + struct.pack(
+            "!BBHIIIQQ", p["label"], 0, p["streams"], p["rtt_us"], p["min_rtt_us"], 0, p["sent"], p["received"]
+        )
+    for s in f["services"]:
+        out += hashlib.sha256(s["id"].encode()).digest()[:8] + struct.pack("!IIQQ", s["sessions"], 0, s["up"], s["down"])
+    return out
+
+
 def orders() -> list[dict]:
     """Vectors of every order type."""
     c2a, a2c = expand(SITE1, b"sos/order/c2a/" + WEST), expand(SITE1, b"sos/order/a2c/" + WEST)
@@ -129,6 +141,15 @@ def orders() -> list[dict]:
     other = flow | {"uuid": bytes(range(16)).hex(), "role": 2, "client": "10.0.0.139", "client_port": 65535, "server": "10.0.0.11"}
     flows = {"report": 79, "chunk": 1, "chunks": 2, "flows": [flow, other]}
     report = {"report": 77, "chunk": 0, "chunks": 1, "uuids": [UUID.hex(), bytes(range(16)).hex()]}
+    paths = {
+        "sampled_ms": 86_400_001,
+        "paths": [
+            {"peer_id": EAST.hex(), "label": 0, "streams": 8, "rtt_us": 59_123, "min_rtt_us": 58_990, "sent": 2**40 + 5, "received": 17},
+            {"peer_id": EAST.hex(), "label": 7, "streams": 1, "rtt_us": 0, "min_rtt_us": 0, "sent": 0, "received": 2**63},
+        ],
+        "services": [{"id": "default/bulk", "sessions": 3, "up": 512, "down": 2**33 + 1}],
+    }
+    nothing = {"sampled_ms": 1, "paths": [], "services": []}
     rows = [
         ("prepare", 1, c2a, prepare, prepare_body(prepare)),
         ("ready", 2, a2c, {"uuid": UUID.hex()}, UUID),
@@ -142,6 +163,8 @@ def orders() -> list[dict]:
         ("watch", 8, c2a, {}, b""),
         ("flow report", 9, a2c, flows,
          struct.pack("!IHHH6x", 79, 1, 2, 2) + b"".join(reported_flow(f) for f in flows["flows"])),
+        ("path report", 10, a2c, paths, path_report(paths)),
+        ("empty path report", 10, a2c, nothing, path_report(nothing)),
     ]  # fmt: skip
     out = []
     for name, kind, key, body, encoded in rows:

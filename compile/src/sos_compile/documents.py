@@ -129,7 +129,7 @@ class ServiceEnd(Model):
 class Paths(Model):
     """How many ways through the network."""
 
-    mode: Literal["Shortest", "Disjoint"]
+    mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
     max: Annotated[int, Field(ge=1, le=8)]
 
 

@@ -269,8 +269,8 @@ def _service(origin: Origin, spec: Json) -> Service:
             queue_bytes=transport.get("queueMiB", 0) * 1024 * 1024,
             congestion_control=transport["congestionControl"],
         ),
-        paths_mode="Disjoint" if paths["mode"] == "Disjoint" else "Shortest",
-        paths_max=paths["max"] if paths["mode"] == "Disjoint" else 1,
+        paths_mode="Shortest" if paths["mode"] == "Auto" else paths["mode"],
+        paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],
         balance=_balance(spec["balance"]) if "balance" in spec else None,
     )
 

@@ -56,6 +56,7 @@ class Api:
             "/v1/status": lambda _: snapshot.status(controller.engine, started_at, __version__),
             "/v1/topology": lambda _: snapshot.topology(controller.engine),
             "/v1/agents": lambda _: snapshot.agents(controller.engine),
+            "/v1/measurements": lambda _: snapshot.measurements(controller.engine),
             "/v1/sessions": self._sessions,
             "/v1/entries": self._entries,
         }

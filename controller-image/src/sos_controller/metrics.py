@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from sos_controller.core import snapshot
 
 if TYPE_CHECKING:
     from sos_controller.app import Controller
@@ -78,6 +80,39 @@ class _Collector(Collector):
         for row in self._controller.engine.balances.status():
             services.add_metric([row["id"]], float(row["state"] == "Programmed"))
         yield services
+        yield from measured(snapshot.measurements(self._controller.engine))
+
+
+def measured(shown: dict[str, Any]) -> Iterator[Metric]:
+    """What agents and switches have measured, as `GET /v1/measurements` shows it."""
+    ends = ["low", "high", "label"]
+    rtt = GaugeMetricFamily("sos_controller_path_rtt_seconds", "Round trip between two agents", labels=ends)
+    rate = GaugeMetricFamily("sos_controller_path_bytes_per_second", "Hosts' bytes over a path, mean of 10 s", labels=[*ends, "direction"])
+    for path in shown["paths"]:
+        where = [path["low"], path["high"], str(path["label"])]
+        if path["rttMicros"] is not None:
+            rtt.add_metric(where, path["rttMicros"] / 1e6)
+        for direction in ("forward", "back"):
+            rate.add_metric([*where, direction], path[f"{direction}BytesPerSecond"])
+    goodput = GaugeMetricFamily(
+        "sos_controller_service_bytes_per_second", "Bytes of accelerated connections, mean of 10 s", labels=["service", "direction"]
+    )
+    groups = ["service", "group"]
+    seen = CounterMetricFamily("sos_controller_compared_connections", "Connections looked at one by one", labels=groups)
+    speed = GaugeMetricFamily("sos_controller_compared_bytes_per_second", "Goodput of a connection, geometric mean", labels=groups)
+    gain = GaugeMetricFamily("sos_controller_service_gain", "Times that accelerated connections are faster", labels=["service"])
+    for service in shown["services"]:
+        for direction in ("up", "down"):
+            goodput.add_metric([service["id"], direction], service[f"{direction}BytesPerSecond"])
+        for group in ("accelerated", "plain"):
+            found = service.get(group)
+            if found is not None:
+                seen.add_metric([service["id"], group], found["connections"])
+            if found is not None and found["bytesPerSecond"] is not None:
+                speed.add_metric([service["id"], group], found["bytesPerSecond"])
+        if service.get("gain") is not None:
+            gain.add_metric([service["id"]], service["gain"])
+    yield from (rtt, rate, goodput, seen, speed, gain)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -1,6 +1,7 @@
 """A TCP server and client that tell how a connection ended. Run inside a host's namespace; prints one JSON line.
 
     peer.py serve PORT BYTES [RATE]   send BYTES (RATE bytes a second, 0 = as fast as it goes) to one client, then close
+    peer.py steady PORT RATE SECONDS  send RATE bytes a second to one client, evenly
     peer.py fetch ADDRESS PORT        read to the end
     peer.py echo PORT                 answer a client's bytes once it has finished sending
     peer.py ask ADDRESS PORT BYTES    send BYTES, finish sending, read the answer
@@ -35,6 +36,20 @@ def send(connection: socket.socket, total: int, rate: int) -> dict:
             sent += len(chunk)
             if rate:
                 time.sleep(max(0.0, started + sent / rate - time.monotonic()))
+        return {"sent": sent, "send_end": "ok"}
+    except OSError as error:
+        return {"sent": sent, "send_end": name(error)}
+
+
+def steady(connection: socket.socket, rate: int, seconds: float) -> dict:
+    """Send at a rate in small pieces, so that any second holds as much as any other."""
+    sent, started = 0, time.monotonic()
+    try:
+        while (now := time.monotonic() - started) < seconds:
+            due = int(now * rate) - sent
+            connection.sendall(bytes(due))
+            sent += due
+            time.sleep(0.01)
         return {"sent": sent, "send_end": "ok"}
     except OSError as error:
         return {"sent": sent, "send_end": name(error)}
@@ -120,6 +135,9 @@ def main() -> None:
     if command == "serve":
         connection, client = accept(int(rest[0]))
         result = {"client": endpoint(client), **send(connection, int(rest[1]), int(rest[2]) if len(rest) > 2 else 0)}
+    elif command == "steady":
+        connection, client = accept(int(rest[0]))
+        result = {"client": endpoint(client), **steady(connection, int(rest[1]), float(rest[2]))}
     elif command == "echo":
         connection, client = accept(int(rest[0]))
         result = {"client": endpoint(client), **receive(connection)}

@@ -25,6 +25,8 @@ use crate::source::{Source, Verdict, judge};
 
 /// How often the heartbeat is put back: twice may fail before [`nft::HEARTBEAT_SECONDS`] are over.
 const ARM_INTERVAL: Duration = Duration::from_secs(1);
+/// Between two PathReports (order.md clause 13).
+const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often files are looked at (node-config.md, introduction).
 const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Ticks a second in `/proc/self/stat`: USER_HZ is 100 on every Linux of today's architectures.
@@ -171,6 +173,16 @@ pub async fn orders(shared: Arc<Shared>) {
             }
             () = shared.desk_changed.notified() => {}
         }
+    }
+}
+
+/// Tells watching controllers what has passed, for ever.
+pub async fn measure(shared: Arc<Shared>) {
+    let mut ticks = interval(MEASURE_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        shared.report_paths();
     }
 }
 

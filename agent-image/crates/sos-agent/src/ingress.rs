@@ -59,6 +59,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr) {
             if !ordered {
                 shared.begin_unordered(session, Role::Ingress, flow, peer);
             }
+            shared.meter(session, flow, handle.relayed());
             let shared = Arc::clone(shared);
             tokio::spawn(async move { shared.finished(session, "ingress", flow, &handle.await) });
         }

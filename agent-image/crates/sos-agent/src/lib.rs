@@ -28,6 +28,7 @@ pub mod http;
 pub mod ingress;
 pub mod keys;
 pub mod load;
+pub mod meters;
 pub mod metrics;
 pub mod netns;
 pub mod netplan;

@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
 use sos_wire::{
-    AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, Prepare,
-    RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid, UnverifiedOrder, WireError,
+    AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, PathReport,
+    Prepare, RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid, UnverifiedOrder,
+    WireError,
 };
 
 use crate::arming::{self, Health};
@@ -102,6 +103,12 @@ struct Controller {
     next_report: Instant,
     /// Until when it wants to know of sessions without an order.
     watches_until: Option<Instant>,
+}
+
+impl Controller {
+    fn watched(&self, now: Instant) -> bool {
+        self.watches_until.is_some_and(|until| now < until)
+    }
 }
 
 /// The agent's side of the order protocol.
@@ -216,10 +223,27 @@ impl OrderDesk {
             self.controllers.iter().filter(|(_, c)| due(c)).map(|(id, _)| *id).collect();
         for controller in controllers {
             out.extend(self.report(controller, env));
-            let watched = |c: &Controller| c.watches_until.is_some_and(|until| env.now < until);
-            if self.controllers.get(&controller).is_some_and(watched) {
+            if self.controllers.get(&controller).is_some_and(|known| known.watched(env.now)) {
                 out.extend(self.report_flows(controller, env));
             }
+        }
+        out
+    }
+
+    /// Whether a controller wants to be told more than it orders.
+    #[must_use]
+    pub fn is_watched(&self, now: Instant) -> bool {
+        self.controllers.values().any(|known| known.watched(now))
+    }
+
+    /// Reports of what has passed, for each controller that watches (order.md clause 13).
+    pub fn tell_paths(&mut self, reports: &[PathReport], env: &Env<'_>) -> Vec<Vec<u8>> {
+        let watching = |(id, known): (&ControllerId, &Controller)| known.watched(env.now).then_some(*id);
+        let watching: Vec<_> = self.controllers.iter().filter_map(watching).collect();
+        let mut out = Vec::new();
+        for controller in watching {
+            let bodies = reports.iter().map(|report| OrderBody::PathReport(report.clone()));
+            out.extend(bodies.filter_map(|body| self.sign(controller, 0, body, env)));
         }
         out
     }

@@ -386,6 +386,27 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+#[test]
+fn paths_are_told_to_those_who_watch_only() {
+    let mut world = World::new();
+    let report = PathReport { sampled_ms: 7, paths: Vec::new(), services: Vec::new() };
+    let reports = [report.clone(), PathReport { sampled_ms: 8, ..report.clone() }];
+    world.prepare(&prepare(1));
+    let now = world.now();
+    assert!(!world.desk.is_watched(now));
+    assert!(world.with(|desk, env| desk.tell_paths(&reports, env)).is_empty());
+    world.order(ControllerId(8), OrderBody::Watch);
+    assert!(world.desk.is_watched(now));
+    let told = world.with(|desk, env| desk.tell_paths(&reports, env));
+    let told = world.read(&told);
+    assert!(told.iter().all(|order| order.header.controller == ControllerId(8)));
+    let bodies: Vec<_> = told.into_iter().map(|order| order.body).collect();
+    assert_eq!(bodies, reports.map(OrderBody::PathReport));
+    world.pass(WATCHED_FOR);
+    let now = world.now();
+    assert!(!world.desk.is_watched(now));
+}
+
 proptest! {
     /// Whatever happens, once all sessions have ended and time has passed the desk is empty, and every session that was
     /// promised to a controller (Ready) was reported ended to it, unless it released it.

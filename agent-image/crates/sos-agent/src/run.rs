@@ -140,6 +140,7 @@ impl Agent {
         duties.add("orders", duties::orders(Arc::clone(&shared)));
         duties.add("beacon", duties::beacon(Arc::clone(&shared), beacons));
         duties.add("reload", duties::reload(Arc::clone(&shared), self.source, self.keys_folder));
+        duties.add("measure", duties::measure(Arc::clone(&shared)));
         duties.add("arm", duties::arm(Arc::clone(&shared), tunnel.live_peers()));
         let serving = http::serve(metrics, Arc::clone(&shared));
         duties.add("http", async move {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use sos_tunnel::{SessionEnd, Tunnel};
-use sos_wire::{AgentId, BootId, EndReason, ReportedFlow, Role, SessionUuid};
+use sos_tunnel::{Relayed, SessionEnd, Tunnel};
+use sos_wire::{AgentId, BootId, EndReason, ReportedFlow, Role, ServiceMark, SessionUuid};
 use tokio::net::UdpSocket;
 use tokio::sync::Notify;
 use tracing::{debug, info};
@@ -15,9 +15,10 @@ use tracing::{debug, info};
 use crate::arming::{Health, Unreachable};
 use crate::config::AgentConfig;
 use crate::keys::AgentKeys;
+use crate::meters::{self, ServiceMeters};
 use crate::metrics::{self, End, Metrics};
 use crate::orders::{Env, OrderDesk, Outcome};
-use crate::permit::FlowKey;
+use crate::permit::{self, FlowKey};
 use crate::pool::{self, OrderedLabels};
 
 /// Shared by all tasks of one agent.
@@ -29,6 +30,8 @@ pub struct Shared {
     tunnel: OnceLock<Tunnel>,
     unreachable: Mutex<Unreachable>,
     ordered_labels: Mutex<OrderedLabels>,
+    meters: Mutex<ServiceMeters>,
+    begun: Instant,
     draining: AtomicBool,
     orders: UdpSocket,
     controllers: SocketAddrV4,
@@ -64,6 +67,8 @@ impl Shared {
             tunnel: OnceLock::new(),
             unreachable: Mutex::default(),
             ordered_labels: Mutex::default(),
+            meters: Mutex::default(),
+            begun: Instant::now(),
             draining: AtomicBool::new(false),
             orders,
             controllers,
@@ -197,6 +202,25 @@ impl Shared {
         self.at_desk(|desk, _| desk.begin_unordered(flow));
     }
 
+    /// Counts what a session relays for its service: the first of our own that covers the flow.
+    pub fn meter(&self, session: SessionUuid, flow: FlowKey, relayed: Relayed) {
+        let config = self.config();
+        if let Some(service) = permit::ingress_service(&config, flow) {
+            lock(&self.meters).begin(session, ServiceMark::of(&service.id), relayed);
+        }
+    }
+
+    /// Tells the controllers that watch what has passed.
+    pub fn report_paths(&self) {
+        if !self.at_desk(|desk, env| desk.is_watched(env.now)) {
+            return;
+        }
+        let (paths, services) = (self.tunnel().paths(), lock(&self.meters).rows());
+        let reports = meters::reports(self.begun.elapsed(), &paths, &services);
+        let told = self.at_desk(|desk, env| desk.tell_paths(&reports, env));
+        self.send_orders(&told);
+    }
+
     /// A prepared session could not begin after all.
     pub fn refused(&self, session: SessionUuid) {
         let outcome = Outcome {
@@ -213,6 +237,7 @@ impl Shared {
     pub fn finished(&self, session: SessionUuid, role: &'static str, flow: FlowKey, end: &SessionEnd) {
         let reason = metrics::reason(end.reason);
         self.metrics.ended.get_or_create(&End { role, reason }).inc();
+        lock(&self.meters).finish(session);
         debug!(%session, role, %flow, reason, up = end.bytes_up, down = end.bytes_down, "session over");
         if role == "ingress" && end.reason == EndReason::ServerUnreachable {
             self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));

@@ -167,6 +167,25 @@ pub struct SessionEnd {
     pub duration: Duration,
 }
 
+/// What is known of one path: the streams of a label towards a peer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathStats {
+    /// The peer.
+    pub peer: AgentId,
+    /// The path label.
+    pub label: u8,
+    /// Streams that stand, at least one.
+    pub streams: usize,
+    /// The lowest round trip that one of them has shown since paths were last asked for, zero = unknown.
+    pub rtt: Duration,
+    /// The lowest the kernel has seen lately, zero = unknown.
+    pub min_rtt: Duration,
+    /// Hosts' bytes handed to streams of the label since this agent knows the peer.
+    pub sent: u64,
+    /// Hosts' bytes that came in over them.
+    pub received: u64,
+}
+
 /// Counters and gauges of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Stats {

@@ -24,6 +24,13 @@ impl Counter {
     }
 }
 
+/// Hosts' bytes that have passed over the streams of one label, whichever streams those were.
+#[derive(Debug, Default)]
+pub(crate) struct Meter {
+    pub(crate) sent: Counter,
+    pub(crate) received: Counter,
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) sessions: Counter,

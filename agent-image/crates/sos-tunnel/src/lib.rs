@@ -15,7 +15,7 @@
 //! tunnel.peer_alive(AgentId) -> bool                         a stream stands and the peer is not leaving
 //! tunnel.live_peers() -> watch::Receiver<BTreeSet<AgentId>>
 //! tunnel.drain()                                             refuse new sessions, tell the peers
-//! tunnel.stats() -> Stats
+//! tunnel.stats() -> Stats, tunnel.paths() -> Vec<PathStats>
 //! tunnel.close()                                             reset every session, close every stream
 //! ```
 //!
@@ -41,10 +41,12 @@ mod tunnel;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub use config::{Labels, Limits, OpenRequest, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig};
+pub use config::{
+    Labels, Limits, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig,
+};
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
 pub use sockopt::{PathInfo, path_info, set_retransmit_max};
-pub use tunnel::{SessionHandle, Tunnel};
+pub use tunnel::{Relayed, SessionHandle, Tunnel};
 
 /// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 use sos_relay::{EndedSessions, StreamId};
 use sos_wire::{AgentId, Body, BootId, EndReason, Frame, SessionNumber};
 
-use crate::config::{Labels, PeerConfig};
+use crate::config::{Labels, PathStats, PeerConfig};
+use crate::counters::Meter;
 use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::stream::{Stream, of_stream};
@@ -22,6 +23,8 @@ pub(crate) struct Peer {
     state: Mutex<PeerState>,
     line: Mutex<VecDeque<(Labels, Arc<Mailbox>)>>,
     in_line: AtomicUsize,
+    /// By label: a few, however long the peer lives.
+    meters: Mutex<BTreeMap<u8, Arc<Meter>>>,
 }
 
 #[derive(Debug)]
@@ -59,6 +62,7 @@ impl Peer {
             state: Mutex::new(state),
             line: Mutex::default(),
             in_line: AtomicUsize::new(0),
+            meters: Mutex::default(),
         })
     }
 
@@ -147,6 +151,30 @@ impl Peer {
     /// The shortest round trip among the streams.
     pub(crate) fn rtt(&self) -> Duration {
         lock(&self.state).streams.iter().map(|stream| stream.rtt()).min().unwrap_or(Duration::ZERO)
+    }
+
+    /// What counts the bytes of a label's streams.
+    pub(crate) fn meter(&self, label: u8) -> Arc<Meter> {
+        Arc::clone(lock(&self.meters).entry(label).or_default())
+    }
+
+    /// What is known of each label that has a stream.
+    pub(crate) fn paths(&self, now: Instant) -> Vec<PathStats> {
+        let streams = lock(&self.state).streams.clone();
+        let mut found: BTreeMap<u8, PathStats> = BTreeMap::new();
+        for stream in streams {
+            let (rtt, min_rtt) = stream.round_trips(now);
+            let path = found.entry(stream.label).or_insert_with(|| {
+                let meter = self.meter(stream.label);
+                let (sent, received) = (meter.sent.value(), meter.received.value());
+                let (peer, label) = (self.agent, stream.label);
+                PathStats { peer, label, streams: 0, rtt, min_rtt, sent, received }
+            });
+            path.streams += 1;
+            path.rtt = lower(path.rtt, rtt);
+            path.min_rtt = lower(path.min_rtt, min_rtt);
+        }
+        found.into_values().collect()
     }
 
     // --- sessions ---
@@ -253,6 +281,11 @@ impl Peer {
     pub(crate) fn others_wait(&self) -> bool {
         self.in_line.load(Ordering::Acquire) > 0
     }
+}
+
+/// The lower of two times of which zero is unknown.
+fn lower(one: Duration, other: Duration) -> Duration {
+    [one, other].into_iter().filter(|time| !time.is_zero()).min().unwrap_or_default()
 }
 
 /// What became of a frame.

@@ -202,7 +202,7 @@ async fn run(
 ) -> StreamEnd {
     let second = socket.as_fd().try_clone_to_owned().ok();
     let (id, now) = (shared.name_stream(), Instant::now());
-    let stream = Arc::new(Stream::new(id, label, established.rtt, second, now));
+    let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established.rtt, second, now));
     if peer.add_stream(Arc::clone(&stream), established.boot).is_err() {
         shared.counters.handshakes_failed.add(1);
         return StreamEnd::Io(io::Error::other(ExchangeError::OldBoot));

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use crate::config::Timing;
+use crate::counters::Meter;
 use crate::lock;
 use crate::path::Path;
 use crate::reader::Reader;
@@ -33,6 +34,8 @@ const LOW: usize = 32 << 10;
 const MAX_CONTROL: usize = 4096;
 /// Most pieces of one write (the kernel takes 1,024).
 const MAX_SLICES: usize = 64;
+/// What the kernel says as long as it has seen no round trip (`tcp_min_rtt`: all bits set).
+const UNKNOWN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
 /// Why a stream ended.
 #[derive(Debug, Error)]
 pub(crate) enum StreamEnd {
@@ -67,6 +70,8 @@ pub(crate) struct Stream {
     queue: Mutex<Queue>,
     queued: AtomicUsize,
     rtt_us: AtomicU64,
+    /// The lowest round trip since [`Self::round_trips`] was last asked; all bits set = none.
+    lowest_us: AtomicU64,
     /// Milliseconds after `born` when something was last read.
     heard_ms: AtomicU64,
     born: Instant,
@@ -74,16 +79,25 @@ pub(crate) struct Stream {
     /// To ask the kernel about the path; gone once the stream is closed, or the socket would stay open.
     socket: Mutex<Option<OwnedFd>>,
     closing: Notify,
+    meter: Arc<Meter>,
 }
 
 impl Stream {
-    pub(crate) fn new(id: StreamId, label: u8, rtt: Duration, socket: Option<OwnedFd>, now: Instant) -> Self {
+    pub(crate) fn new(
+        id: StreamId,
+        (label, meter): (u8, Arc<Meter>),
+        rtt: Duration,
+        socket: Option<OwnedFd>,
+        now: Instant,
+    ) -> Self {
         Self {
             id,
             label,
+            meter,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
             rtt_us: AtomicU64::new(micros(rtt)),
+            lowest_us: AtomicU64::new(u64::MAX),
             heard_ms: AtomicU64::new(0),
             born: now,
             path: Mutex::new(Path::new(rtt, now)),
@@ -104,6 +118,7 @@ impl Stream {
             path.ask(socket, now);
         }
         let info = path.info();
+        self.note_rtt(micros(info.rtt));
         let queued = self.queued();
         StreamView {
             id: self.id,
@@ -125,6 +140,27 @@ impl Stream {
         Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
+    /// The lowest round trip since the last time this was asked, and the lowest the kernel knows of; zero = unknown. Of the two ways to
+    /// know one each errs upwards only: a ping waits for the tasks at both ends, the kernel's mean includes acknowledgements that were
+    /// delayed. So the lowest is nearest.
+    pub(crate) fn round_trips(&self, now: Instant) -> (Duration, Duration) {
+        let mut path = lock(&self.path);
+        if let Some(socket) = &*lock(&self.socket) {
+            path.ask(socket, now);
+        }
+        let info = path.info();
+        self.note_rtt(micros(info.rtt));
+        let lowest = self.lowest_us.swap(u64::MAX, Ordering::Relaxed);
+        let rtt = if lowest == u64::MAX { self.rtt() } else { Duration::from_micros(lowest) };
+        (rtt, if info.min_rtt < UNKNOWN_RTT { info.min_rtt } else { Duration::ZERO })
+    }
+
+    fn note_rtt(&self, micros: u64) {
+        if micros > 0 {
+            self.lowest_us.fetch_min(micros, Ordering::Relaxed);
+        }
+    }
+
     /// Queues a frame. On a closed stream it is dropped; the sessions are about to hear that the stream is gone.
     pub(crate) fn push(&self, frame: Frame) {
         let mut queue = lock(&self.queue);
@@ -132,7 +168,13 @@ impl Stream {
             return;
         }
         self.queued.fetch_add(frame.wire_len(), Ordering::AcqRel);
-        let line = if frame.data().is_some() { &mut queue.data } else { &mut queue.control };
+        let line = match frame.data() {
+            Some(data) => {
+                self.meter.sent.add(data.len() as u64);
+                &mut queue.data
+            }
+            None => &mut queue.control,
+        };
         line.push_back(frame);
         let waker = queue.waker.take();
         drop(queue);
@@ -255,7 +297,10 @@ impl Stream {
             match frame.body {
                 Body::Ping { opaque } => self.push_if_room(of_stream(Body::Pong { opaque })),
                 Body::Pong { opaque } => self.handle_pong(opaque),
-                _ => frames.push(frame),
+                _ => {
+                    self.meter.received.add(frame.data().map_or(0, |data| data.len() as u64));
+                    frames.push(frame);
+                }
             }
         }
         if frames.is_empty() { Ok(()) } else { deliver(frames) }
@@ -265,6 +310,7 @@ impl Stream {
         let now = micros(self.born.elapsed());
         if let Some(rtt) = now.checked_sub(opaque) {
             self.rtt_us.store(rtt, Ordering::Relaxed);
+            self.note_rtt(rtt);
         }
     }
 

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 
 use crate::buffers::Buffers;
-use crate::config::{Labels, OpenRequest, PeerConfig, SessionEnd, Stats, TunnelConfig};
+use crate::config::{Labels, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, TunnelConfig};
 use crate::counters::Counters;
 use crate::driver::{Beginning, Driver, Progress, Side};
 use crate::hooks::OpenInfo;
@@ -147,6 +147,12 @@ impl Tunnel {
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         self.0.counters.snapshot(self.0.budget.used())
+    }
+
+    /// What is known of each path that has a stream, by peer and label. For one asker: round trips are those since the last time.
+    pub fn paths(&self) -> Vec<PathStats> {
+        let (peers, now) = (lock(&self.0.peers).values().cloned().collect::<Vec<_>>(), Instant::now());
+        peers.iter().flat_map(|peer| peer.paths(now)).collect()
     }
 
     /// Resets every session, gives the peers up to a second to hear of it, closes every stream and dials no more.
@@ -319,7 +325,23 @@ impl SessionHandle {
 
     /// Bytes relayed so far, client to server and back.
     pub fn progress(&self) -> (u64, u64) {
-        (self.progress.up.load(Ordering::Relaxed), self.progress.down.load(Ordering::Relaxed))
+        self.relayed().bytes()
+    }
+
+    /// The same for somebody who does not hold the handle.
+    pub fn relayed(&self) -> Relayed {
+        Relayed(Arc::clone(&self.progress))
+    }
+}
+
+/// What a session has relayed; it does not keep the session.
+#[derive(Debug, Clone, Default)]
+pub struct Relayed(Arc<Progress>);
+
+impl Relayed {
+    /// Bytes relayed so far, client to server and back.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.0.up.load(Ordering::Relaxed), self.0.down.load(Ordering::Relaxed))
     }
 }
 

@@ -258,3 +258,33 @@ async fn closing_resets_what_runs() {
     assert_eq!(soon(session).await.reason, EndReason::PeerLost);
     until(|| net.far.stats().streams == 0 && net.far.stats().sessions == 0).await;
 }
+
+/// Hosts' bytes only, each direction at both ends, and they stay counted when their streams are gone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn paths_tell_what_has_passed_and_how_long_it_takes() {
+    const UP: usize = 3 << 20;
+    let net = Net::new(Setup::default()).await;
+    let idle = net.near.paths();
+    assert_eq!(idle.len(), 1);
+    assert_eq!((idle[0].peer, idle[0].label, idle[0].streams, idle[0].sent), (FAR, 0, 4, 0));
+    let (mut client, mut server, session) = net.pair().await;
+    let relayed = session.relayed();
+    client.write_all(&pattern(UP)).await.unwrap();
+    soon(server.read_exact(&mut vec![0; UP])).await.unwrap();
+    server.write_all(&[7; 999]).await.unwrap();
+    soon(client.read_exact(&mut [0; 999])).await.unwrap();
+    until(|| relayed.bytes() == (UP as u64, 999)).await;
+    let (near, far) = (net.near.paths()[0], net.far.paths()[0]);
+    // What goes twice, because a stream was slow, counts twice.
+    assert!(near.sent >= UP as u64 && far.received >= UP as u64, "{near:?} {far:?}");
+    assert!((999..UP as u64).contains(&near.received) && (999..UP as u64).contains(&far.sent));
+    for rtt in [near.rtt, near.min_rtt, far.rtt, far.min_rtt] {
+        assert!(rtt > Duration::ZERO && rtt < Duration::from_secs(1), "{near:?} {far:?}");
+    }
+    net.cuttable.cut(4);
+    until(|| net.near.stats().streams_total >= 8).await;
+    until(|| net.near.paths().first().is_some_and(|path| path.streams == 4)).await;
+    assert!(net.near.paths()[0].sent >= near.sent);
+    drop((client, server));
+    soon(session).await;
+}

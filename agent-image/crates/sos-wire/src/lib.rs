@@ -22,6 +22,7 @@ pub mod id;
 pub mod keys;
 pub mod order;
 mod order_body;
+mod path_report;
 pub mod replay;
 
 pub use beacon::{Beacon, UnverifiedBeacon};
@@ -35,4 +36,5 @@ pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
 pub use order_body::{
     Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role, SessionReport,
 };
+pub use path_report::{PathReport, PathRow, ServiceMark, ServiceRow};
 pub use replay::{Replay, ReplayGuard};

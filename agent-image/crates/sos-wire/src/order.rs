@@ -8,6 +8,7 @@ pub use crate::order_body::{
     Congestion, EndReason, Ended, FlowReport, MAX_FLOWS, MAX_REPORTED, Prepare, RefuseReason, ReportedFlow,
     Role, SessionReport,
 };
+pub use crate::path_report::{MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow};
 
 /// Longest order in bytes.
 pub const MAX_LEN: usize = 1400;
@@ -54,6 +55,8 @@ pub enum OrderBody {
     Watch,
     /// Agent to controller: a chunk of the list of sessions without an order.
     FlowReport(FlowReport),
+    /// Agent to controller: what has passed over paths and for services.
+    PathReport(PathReport),
 }
 
 impl OrderBody {
@@ -69,6 +72,7 @@ impl OrderBody {
             Self::SessionReport(_) => 7,
             Self::Watch => 8,
             Self::FlowReport(_) => 9,
+            Self::PathReport(_) => 10,
         }
     }
 
@@ -92,6 +96,7 @@ impl OrderBody {
             Self::SessionReport(report) => report.put(out)?,
             Self::Watch => {}
             Self::FlowReport(report) => report.put(out)?,
+            Self::PathReport(report) => report.put(out)?,
         }
         Ok(())
     }
@@ -111,6 +116,7 @@ impl OrderBody {
             7 => Self::SessionReport(SessionReport::take(c)?),
             8 => Self::Watch,
             9 => Self::FlowReport(FlowReport::take(c)?),
+            10 => Self::PathReport(PathReport::take(c)?),
             other => return Err(WireError::Type(other)),
         })
     }
@@ -185,7 +191,7 @@ impl<'a> UnverifiedOrder<'a> {
         c.magic(MAGIC)?;
         c.version()?;
         let code = c.u8()?;
-        if !(1..=9).contains(&code) {
+        if !(1..=10).contains(&code) {
             return Err(WireError::Type(code));
         }
         let (key_id, controller) = (c.u16()?, ControllerId(c.u32()?));

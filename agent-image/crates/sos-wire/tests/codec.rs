@@ -84,6 +84,27 @@ fn decode_in_pieces(bytes: &[u8], sizes: &[usize]) -> (Vec<Frame>, Option<WireEr
     (frames, None)
 }
 
+fn path_row() -> impl Strategy<Value = PathRow> {
+    any::<([u8; 16], u8, u16, [u32; 2], [u64; 2])>().prop_map(|(peer, label, streams, rtt, bytes)| PathRow {
+        peer: AgentId(peer),
+        label,
+        streams,
+        rtt_us: rtt[0],
+        min_rtt_us: rtt[1],
+        sent: bytes[0],
+        received: bytes[1],
+    })
+}
+
+fn service_row() -> impl Strategy<Value = ServiceRow> {
+    any::<([u8; 8], u32, [u64; 2])>().prop_map(|(mark, sessions, bytes)| ServiceRow {
+        service: ServiceMark(mark),
+        sessions,
+        up: bytes[0],
+        down: bytes[1],
+    })
+}
+
 fn order() -> impl Strategy<Value = Order> {
     let uuid = || any::<[u8; 16]>().prop_map(SessionUuid);
     let prepare =
@@ -134,6 +155,9 @@ fn order() -> impl Strategy<Value = Order> {
         (any::<u32>(), 0u16..u16::MAX, vec(flow, 0..=16)).prop_map(|(report, chunk, flows)| {
             OrderBody::FlowReport(FlowReport { report, chunk, chunks: chunk + 1, flows })
         }),
+        (any::<u64>(), vec(path_row(), 0..=16), vec(service_row(), 0..=16)).prop_map(
+            |(sampled_ms, paths, services)| OrderBody::PathReport(PathReport { sampled_ms, paths, services })
+        ),
     ];
     (key_id(), any::<(u32, [u8; 16])>(), any::<[u64; 4]>(), body).prop_map(
         |(key_id, (controller, agent), n, body)| Order {

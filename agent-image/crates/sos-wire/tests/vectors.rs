@@ -167,7 +167,33 @@ fn order_body(code: u64, f: &Value) -> OrderBody {
             chunks: number(f, "chunks"),
             flows: f["flows"].as_array().unwrap().iter().map(reported_flow).collect(),
         }),
+        10 => OrderBody::PathReport(PathReport {
+            sampled_ms: number(f, "sampled_ms"),
+            paths: f["paths"].as_array().unwrap().iter().map(path_row).collect(),
+            services: f["services"].as_array().unwrap().iter().map(service_row).collect(),
+        }),
         other => panic!("no order type {other}"),
+    }
+}
+
+fn path_row(f: &Value) -> PathRow {
+    PathRow {
+        peer: text(f, "peer_id").parse().unwrap(),
+        label: number(f, "label"),
+        streams: number(f, "streams"),
+        rtt_us: number(f, "rtt_us"),
+        min_rtt_us: number(f, "min_rtt_us"),
+        sent: number(f, "sent"),
+        received: number(f, "received"),
+    }
+}
+
+fn service_row(f: &Value) -> ServiceRow {
+    ServiceRow {
+        service: ServiceMark::of(text(f, "id")),
+        sessions: number(f, "sessions"),
+        up: number(f, "up"),
+        down: number(f, "down"),
     }
 }
 
@@ -208,7 +234,7 @@ fn orders() {
         assert_eq!(unverified.verify(&key(&row)), Ok(order));
     }
     codes.dedup();
-    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9], "a vector for every type");
+    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "a vector for every type");
 }
 
 #[test]

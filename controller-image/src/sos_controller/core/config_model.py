@@ -133,9 +133,9 @@ class Transport(_Strict, frozen=True):
 
 
 class Paths(_Strict, frozen=True):
-    """How many paths a service may use at once."""
+    """Which paths sessions take: the shortest, up to `max` at once, or each one of up to `max`."""
 
-    mode: Literal["Shortest", "Disjoint"]
+    mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
     max: Annotated[int, Meta(ge=1, le=8)]
 
 
@@ -155,8 +155,8 @@ class Service(_Strict, frozen=True):
 
     @property
     def labels(self) -> int:
-        """How many path labels its sessions may use."""
-        return self.paths.max if self.paths.mode == "Disjoint" else 1
+        """How many path labels its sessions may use, together."""
+        return 1 if self.paths.mode == "Shortest" else self.paths.max
 
 
 class BalanceUplink(_Strict, frozen=True):

@@ -35,6 +35,7 @@ from sos_controller.core.keys import FROM_AGENT, KeyRing
 from sos_controller.core.model import DatapathId, Location, format_dpid
 from sos_controller.core.order import Header, OrderError, OrderType
 from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
+from sos_controller.core.path_report import decode_path_report
 from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, PORT_CONTROLLER, Kind
 from sos_controller.core.plan import Plan
 from sos_controller.core.probe import Probe
@@ -105,6 +106,9 @@ class Engine:
         owner, mask = state.programmer.owner
         if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.PUNT:
             self.setup.syn(switch, event.in_port, event.data)
+            return
+        if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.MEASURE:
+            self.plan.observed.copied(switch, event.data)
             return
         kind = ethertype(event.data)
         if kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.BALANCE:
@@ -198,6 +202,8 @@ class Engine:
         elif header.type == OrderType.FLOW_REPORT:
             if self.state.accepted.report(agent_id, order.decode_flow_report(body), self.state.now):
                 self.state.dirty.add("plan")
+        elif header.type == OrderType.PATH_REPORT:
+            self.state.measured.report(agent_id, decode_path_report(body), self.state.now)
         else:
             raise OrderError("type")
 
@@ -379,6 +385,7 @@ class Engine:
                 self._links_changed()
                 self._due["replan"] = 0.0
         self._drop_kept()
+        state.measured.expire(state.now)
         for switch in state.switches.values():
             if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
                 self._read(switch)
@@ -418,6 +425,7 @@ class Engine:
 
     def _sessions_lost(self, agent: Agent) -> None:
         self.state.accepted.forget(agent.agent_id)
+        self.state.measured.forget(agent.agent_id)
         for session in self.endings.agent_lost(agent.agent_id):
             self.setup.give_up(session, "agent-lost")
 

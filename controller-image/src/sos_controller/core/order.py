@@ -40,6 +40,7 @@ class OrderType(IntEnum):
     SESSION_REPORT = 7
     WATCH = 8
     FLOW_REPORT = 9
+    PATH_REPORT = 10
 
 
 class Role(IntEnum):

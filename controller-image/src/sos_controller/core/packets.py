@@ -35,6 +35,16 @@ class Syn(NamedTuple):
     special: bool
 
 
+class Segment(NamedTuple):
+    """Any TCP segment. `back` is the key of the flow in the other direction, `size` that of its payload."""
+
+    back: FlowKey
+    flags: int
+    seq: int
+    ack: int
+    size: int
+
+
 class Arp(NamedTuple):
     """An ARP packet for IPv4 over Ethernet (RFC 826)."""
 
@@ -81,6 +91,23 @@ def parse_syn(data: bytes) -> Syn | None:
         MacAddress(data[6:12]),
         _has_special_option(data[tcp + 20 : end]) if end <= len(data) and end >= tcp + 20 else True,
     )
+
+
+def parse_segment(data: bytes) -> Segment | None:
+    """The TCP segment in a frame, None when there is none or it is cut short before its payload."""
+    if len(data) < 54 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_TCP or data[14] >> 4 != 4:
+        return None
+    if (data[20] << 8 | data[21]) & 0x3FFF:
+        return None
+    tcp = ETHERNET_BYTES + (data[14] & 15) * 4
+    if tcp < 34 or len(data) < tcp + 20:
+        return None
+    size = (data[16] << 8 | data[17]) - (tcp - ETHERNET_BYTES) - (data[tcp + 12] >> 4) * 4
+    if size < 0:
+        return None
+    back = FlowKey(data[30:34] + data[26:30] + data[tcp + 2 : tcp + 4] + data[tcp : tcp + 2])
+    seq, ack = struct.unpack_from("!II", data, tcp + 4)
+    return Segment(back, data[tcp + 13], seq, ack, size)
 
 
 def _has_special_option(options: bytes) -> bool:

@@ -12,6 +12,8 @@ TABLE_FORWARD = 1
 
 PRIORITY_TO_CONTROLLER = 65000
 PRIORITY_PATH = 50000
+PRIORITY_MEASURE = 46200
+"""What servers send back that is copied to the controller to measure it: above the guards, since it comes in by a guarded port."""
 PRIORITY_ANSWER_CONNECTION = 46100
 PRIORITY_ANSWER = 46000
 """What comes back by an uplink to an address that stands for a host: above the guards, which would forward it plainly."""
@@ -23,6 +25,8 @@ PRIORITY_SERVICE = 35000
 PRIORITY_UNARMED = 34000
 """The same while they take nothing over. Services may overlap: an armed one wins."""
 PRIORITY_PUNT = 30000
+PRIORITY_OBSERVE = 29950
+"""First packets that are copied and go on: a service that punts the same ones comes first."""
 PRIORITY_CONNECTION = 29900
 PRIORITY_BALANCE = 29800
 """The first of a datapath's balances; each takes two priorities, downwards. All are below PUNT: acceleration goes before spreading."""
@@ -44,7 +48,9 @@ ETH_LLDP = 0x88CC
 PROTO_TCP = 6
 PROTO_UDP = 17
 
+TCP_FIN = 0x001
 TCP_SYN = 0x002
+TCP_ACK = 0x010
 BARE_SYN = (TCP_SYN, 0x017)
 """SYN set; ACK, RST and FIN clear."""
 NOT_SYN = (0, TCP_SYN)
@@ -75,6 +81,7 @@ class Kind(IntEnum):
     SERVICE = 6
     BALANCE = 8
     CONNECTION = 9
+    MEASURE = 10
 
 
 def owner(controller_id: int) -> tuple[int, int]:

@@ -15,11 +15,14 @@ from sos_controller.core.agents import Agent
 from sos_controller.core.config_model import Service
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
 from sos_controller.core.model import Address, AgentId, DatapathId, Location
+from sos_controller.core.observed import Observed
 from sos_controller.core.order import CONGESTION
 from sos_controller.core.pairs import Pair, PairKey, PairNumbers, pair_key
+from sos_controller.core.path_choice import EACH, Choice, Turns, pick
 from sos_controller.core.pipeline import (
     ETH_IPV4,
     LEASE_S,
+    MAX_LABELS,
     PORT_CONTROLLER,
     PRIORITY_GUARD,
     PRIORITY_PUNT,
@@ -58,6 +61,8 @@ class Plan:
         self.pairs: dict[PairKey, Pair] = {}
         self.wanted: set[PairKey] = set()
         self._costs: dict[tuple[str, str, str, str], int] = {}
+        self._capacities: dict[tuple[str, str, str, str], int] = {}
+        self._turns = Turns()
         self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
         self._armed: set[Armed] = set()
         self._unarmed = False
@@ -66,16 +71,20 @@ class Plan:
         self._services: dict[str, Service] = {}
         self._site_of_agent: dict[AgentId, str] = {}
         self.proactive = Proactive(state, self.working_pair)
+        self.observed = Observed(state)
 
     def configure(self) -> None:
         """Index the configuration in force."""
         config = self._state.config
         if config is None:
             return
+        self.observed.configure()
         self._services = {s.id: s for s in self._state.services}
         self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
-        ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d.cost) for d in config.links]
-        self._costs = {**dict(ends), **{(k[2], k[3], k[0], k[1]): cost for k, cost in ends}}
+        ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
+        declared = {**dict(ends), **{(k[2], k[3], k[0], k[1]): link for k, link in ends}}
+        self._costs = {k: link.cost for k, link in declared.items()}
+        self._capacities = {k: link.capacity_mbps for k, link in declared.items()}
 
     def replan(self) -> None:
         """Graph, pairs, paths, guards and punts."""
@@ -90,6 +99,7 @@ class Plan:
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
         self.proactive.replan()
+        self.observed.replan()
         self.arm()
 
     def arm(self) -> None:
@@ -121,8 +131,9 @@ class Plan:
         return self._unarmed
 
     def renew(self) -> None:
-        """Renew the leases of the punt entries."""
+        """Renew the leases of what sends packets to the controller."""
         self._state.programmer.renew("punts", self._state.out)
+        self.observed.renew()
 
     def choose(self, service: Service, dpid: DatapathId, server: Address) -> Candidate | None:
         """The pair of agents for a new flow entering at `dpid`."""
@@ -154,6 +165,28 @@ class Plan:
         """Path labels that a session between two agents may use."""
         pair = self.pairs.get(pair_key(near, far))
         return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
+
+    def session_labels(self, service: Service, choice: Candidate) -> int:
+        """Path labels that a new session may use: all its service may, or the one it is given."""
+        mask, measured = self.label_mask(choice.near, choice.far, service.labels), self._state.measured
+        if service.paths.mode not in EACH:
+            return mask
+        key = pair_key(choice.near, choice.far)
+        choices, heard = [], dict[int, float]()
+        for label in (label for label in range(MAX_LABELS) if mask >> label & 1):
+            measure = measured.path(*key, label)
+            heard[label] = measure.heard_at if measure is not None else 0.0
+            choices.append(Choice(label, measure, self._capacity(key, label), self._turns.given(key, label, heard[label])))
+        label = pick(service.paths.mode, choices, self._turns.turn(service.id, key))
+        self._turns.give(key, label, heard[label])
+        return 1 << label
+
+    def _capacity(self, key: PairKey, label: int) -> float:
+        """Bytes per second of the narrowest link of a path, 0 where one of them is not declared."""
+        pair = self.pairs.get(key)
+        path = pair.paths[label] if pair is not None and label < len(pair.paths) else None
+        declared = [self._capacities.get(self._ends(link), 0) for link in path.links] if path is not None else []
+        return min(declared, default=0) * 125_000.0
 
     def transport(self, service_id: str) -> tuple[int, int, int, int]:
         """Streams, block bytes, queue bytes and congestion control that a service asks for."""
@@ -231,8 +264,10 @@ class Plan:
 
     def _cost(self, found: topology.Link) -> int:
         """Declared cost of a link, by its uplinks' names."""
-        (site_a, port_a), (site_b, port_b) = self._uplink(found.a), self._uplink(found.b)
-        return self._costs.get((site_a, port_a, site_b, port_b), topology.DEFAULT_COST)
+        return self._costs.get(self._ends(found), topology.DEFAULT_COST)
+
+    def _ends(self, found: topology.Link) -> tuple[str, str, str, str]:
+        return (*self._uplink(found.a), *self._uplink(found.b))
 
     def _uplink(self, end: Location) -> tuple[str, str]:
         switch = self._state.switches.get(end.dpid)

@@ -10,6 +10,7 @@ from sos_controller.core.config_model import Config, Service, Site
 from sos_controller.core.flowtable import Masked, Match
 from sos_controller.core.model import Address, FlowKey, Prefix
 from sos_controller.core.packets import Syn
+from sos_controller.core.path_choice import EACH
 from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, PROTO_TCP
 from sos_controller.core.portmask import masks
 
@@ -70,13 +71,19 @@ class Policies:
             policy = Policy(service, service.from_.parsed(), service.to.parsed(), ports)
             self.by_site.setdefault(service.from_.site, []).append(policy)
 
+    def first(self, site: str, flow: Covered) -> Policy | None:
+        """The service that decides about a connection."""
+        for policy in self.by_site.get(site, ()):
+            if policy.covers(flow):
+                return policy
+        return None
+
     def match(self, site: str, syn: Syn) -> Service | None:
         """The service to accelerate a SYN by, None for plain TCP."""
-        for policy in self.by_site.get(site, ()):
-            if policy.covers(syn):
-                service = policy.service
-                return service if accelerated(service) and in_share(syn.key, service.percent) else None
-        return None
+        policy = self.first(site, syn)
+        if policy is None or not accelerated(policy.service) or not in_share(syn.key, policy.service.percent):
+            return None
+        return policy.service
 
 
 def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
@@ -85,6 +92,8 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
     service = policy.service
     if service.percent < MAX_PERCENT:
         return "percent is decided connection by connection"
+    if service.paths.mode in EACH:
+        return f"with paths.mode {service.paths.mode} the path is chosen connection by connection"
     for site in (sites[service.from_.site], sites[service.to.site]):
         if len(site.datapaths) != 1:
             return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
@@ -97,6 +106,11 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
 def accelerated(service: Service) -> bool:
     """Whether a service redirects anything at all."""
     return service.mode == "Accelerate" and service.percent > 0
+
+
+def compared(service: Service) -> bool:
+    """Whether connections of a service are looked at one by one: observed ones, and both shares of one that is accelerated in part."""
+    return service.mode == "Observe" or 0 < service.percent < MAX_PERCENT
 
 
 def in_share(key: FlowKey, percent: int) -> bool:
@@ -113,6 +127,12 @@ def punt_matches(policy: Policy) -> list[Match]:
     """What the punt entries of a service match: bare SYNs, by prefixes and ports as far as the bound allows."""
     clients, servers, ports = _blocks(policy)
     return [_match((c, s), None, port, BARE_SYN) for c in clients for s in servers for port in ports]
+
+
+def answer_matches(policy: Policy, flags: Iterable[Masked]) -> list[Match]:
+    """What servers send to clients of a service with these TCP flags."""
+    clients, servers, ports = _blocks(policy)
+    return [_match((s, c), port, None, flag) for flag in flags for c in clients for s in servers for port in ports]
 
 
 def redirect_matches(policy: Policy, near: bool) -> list[Match]:

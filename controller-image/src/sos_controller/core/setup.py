@@ -83,6 +83,7 @@ class SetUp:
         if session is not None and self._repeated(session, syn, data):
             return
         why = self._begin(switch, location, syn, data)
+        self._plan.observed.punted(switch, syn, why)
         if why:
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
@@ -124,6 +125,7 @@ class SetUp:
         for agent in (session.near, session.far):
             self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
         state.sessions.remove(session)
+        self._plan.observed.forget(session.key)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
         switch = state.switches.get(session.dpid)
         if switch is not None:
@@ -191,7 +193,7 @@ class SetUp:
         session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
         session.service, session.site = service.id, service.to.site
         session.near, session.far = choice.near, choice.far
-        session.labels = self._plan.label_mask(choice.near, choice.far, service.labels)
+        session.labels = self._plan.session_labels(service, choice)
         session.isn, session.syn = syn.isn, data
         state.sessions.add(session)
         state.sessions.pending += 1

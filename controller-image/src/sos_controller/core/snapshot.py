@@ -6,9 +6,12 @@ from collections import Counter
 from typing import Any
 
 from sos_controller.core.accepted import Flow
+from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import FinTimeout, FlowEntry, Goto, Match, Output, SetEthDst, SetIpv4Dst, SetIpv4Src, ToGroup
+from sos_controller.core.measured import ServiceMeasure
 from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
+from sos_controller.core.path_report import service_mark
 from sos_controller.core.plan import ServiceStatus
 from sos_controller.core.session import Session
 
@@ -120,6 +123,70 @@ def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN) -> Json:
     return {"sessions": shown, "total": len(found), **({"truncated": True} if len(found) > limit else {})}
 
 
+def measurements(engine: Engine) -> Json:
+    """`GET /v1/measurements`, clause 3."""
+    return {**listing("paths", _paths(engine)), **listing("services", _measured_services(engine))}
+
+
+def _paths(engine: Engine) -> list[Json]:
+    state, found = engine.state, list[Json]()
+    for key, pair in sorted(engine.plan.pairs.items()):
+        for label, path in enumerate(pair.paths):
+            measure = state.measured.path(*key, label)
+            if measure is None or not pair.label_mask >> label & 1:
+                continue
+            found.append(
+                {
+                    "low": key[0].hex(),
+                    "high": key[1].hex(),
+                    "label": label,
+                    "dpids": [format_dpid(dpid) for dpid in path.dpids],
+                    "rttMicros": measure.rtt_us or None,
+                    "lowestRttMicros": measure.min_rtt_us or None,
+                    "forwardBytesPerSecond": round(measure.forward),
+                    "backBytesPerSecond": round(measure.back),
+                    "ageSeconds": round(max(0.0, state.now - measure.heard_at), 1),
+                }
+            )
+    return found
+
+
+def _measured_services(engine: Engine) -> list[Json]:
+    measured, found = engine.state.measured.services(), list[Json]()
+    for service in sorted(engine.state.services, key=lambda s: s.id):
+        m = measured.get(service_mark(service.id), ServiceMeasure(0, 0.0, 0.0, 0, 0))
+        found.append(
+            {
+                "id": service.id,
+                "sessions": m.sessions,
+                "upBytesPerSecond": round(m.up),
+                "downBytesPerSecond": round(m.down),
+                "bytesUp": m.bytes_up,
+                "bytesDown": m.bytes_down,
+                **_compared(engine, service.id),
+            }
+        )
+    return found
+
+
+def _compared(engine: Engine, service_id: str) -> Json:
+    """What is known of connections looked at one by one."""
+    comparison, now = engine.plan.observed.comparison(service_id), engine.state.now
+    if comparison is None:
+        return {}
+    gain = comparison.gain(now)
+    shown = {group: _summary(comparison.summary(group, now)) for group in (ACCELERATED, PLAIN)}
+    return {**shown, "gain": None if gain is None else round(gain, 2)}
+
+
+def _summary(found: Summary) -> Json:
+    return {
+        "connections": found.connections,
+        "bytesPerSecond": None if found.goodput is None else round(found.goodput),
+        "answerMicros": None if found.round_trip is None else round(found.round_trip * 1e6),
+    }
+
+
 def entries(engine: Engine, dpid: DatapathId) -> Json:
     """`GET /v1/entries?dpid=`."""
     return {"dpid": format_dpid(dpid), **listing("entries", [_entry(e) for e in engine.state.programmer.entries(dpid)])}
@@ -151,6 +218,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
     if not message and state.is_proactive(service):
         several = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > 1]
         message = "; ".join(f"of site {site.name} only agent {site.agents[0].node} is used" for site in several)
+    gain = _compared(engine, service.id).get("gain")
     return {
         "id": service.id,
         "state": found.state,
@@ -159,6 +227,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
         "needed": [format_dpid(d) for d in found.needed],
         "acknowledged": [format_dpid(d) for d in found.acknowledged],
         "sessions": state.sessions.by_service.get(service.id, 0) + accepted[service.id],
+        **({} if gain is None else {"gain": gain}),
     }
 
 

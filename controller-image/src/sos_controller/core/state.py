@@ -15,6 +15,7 @@ from sos_controller.core.agents import Agents
 from sos_controller.core.commands import Command, Notice
 from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
+from sos_controller.core.measured import Measured
 from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive
@@ -84,6 +85,7 @@ class State:
         self.agents = Agents(keys.KeyRing())
         self.sessions = Sessions()
         self.accepted = Accepted()
+        self.measured = Measured()
         self.programmer = Programmer()
         self.plain: OrderedDict[bytes, float] = OrderedDict()
         self.counters: Counter[tuple[str, str]] = Counter()

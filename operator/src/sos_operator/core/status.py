@@ -324,6 +324,8 @@ def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Rep
     fields["datapaths"] = f"{acknowledged}/{needed}"
     # Sessions come and go by the hundred: written with something else that changed, never for themselves alone.
     fields["sessions"] = sessions
+    if gain := _gain(f"{meta['namespace']}/{meta['name']}", views):
+        fields["gain"] = gain
     verdicts = [accepted, resolved, programmed]
     return Report(fields, (*verdicts, summary(verdicts, "Programmed", programmed.message)))
 
@@ -337,6 +339,13 @@ def _programmed(id_: str, views: list[ControllerView]) -> tuple[Verdict, int, in
     acknowledged = sum(len(row.get("acknowledged") or ()) for _, row in rows if row)
     sessions = sum(row["sessions"] for _, row in rows if row and isinstance(row.get("sessions"), int))
     return _programmed_verdict(rows, acknowledged), needed, acknowledged, sessions
+
+
+def _gain(id_: str, views: list[ControllerView]) -> str:
+    """How many times faster than the control group, as the first controller that knows says; "" while none does."""
+    rows = [view.service(id_) for view in views if view.asked]
+    known = [row["gain"] for row in rows if row and isinstance(row.get("gain"), int | float)]
+    return f"{known[0]:.1f}x" if known else ""
 
 
 def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | None]], acknowledged: int) -> Verdict:

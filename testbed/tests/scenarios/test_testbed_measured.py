@@ -1,0 +1,207 @@
+"""What agents measure in passing is what a capture sees; and sessions take paths by it.
+
+client -- edge1 ==(40 ms)== core1 -- edge2 -- server
+            |  \\=(80 ms)== core2 --/   |
+         agent1                      agent2
+"""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RTT_US, active, eventually, outcome, peer, sessions, with_service
+from sos_testbed import lab as labs
+from sos_testbed import measure, northbound
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
+from sos_testbed.lab import Lab
+
+METER = Path(__file__).with_name("meter.py")
+PORT = 5003
+FIRST_STREAM_PORT = 10_000
+FLOW_S, WINDOW_S = 19.0, 10.0
+RATES = {"1 Mbit/s": 125_000, "100 Mbit/s": 12_500_000}
+GOODPUT_SLACK, DELAY_SLACK_MS = 0.03, 2.0
+COMPARED = 3
+KIND_MEASURE = 10  # of a controller's cookie (spec/node-config.md clause 8)
+
+
+@contextmanager
+def metered(net: Lab, part: str) -> Iterator[dict[str, Any]]:
+    """What passes the interface of a host or agent, filled in at the end."""
+    interface = "eth0" if part in ("client", "server") else next(d["interface"]["name"] for d in net.documents.agents.values())
+    program = subprocess.Popen(
+        net.exec_argv(part, (sys.executable, str(METER), interface)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    found: dict[str, Any] = {}
+    try:
+        assert program.stdout is not None and program.stdout.readline() == "listening\n"
+        yield found
+        found |= json.loads(program.communicate(timeout=30)[0])
+    finally:
+        program.kill()
+        program.wait()
+
+
+def measurements(net: Lab) -> dict[str, Any]:
+    found: dict[str, Any] = northbound.get(net.plan, "/v1/measurements")
+    return {**found, "at": time.time()}
+
+
+def paths(net: Lab) -> dict[int, dict[str, Any]]:
+    """Measured paths by label."""
+    return {path["label"]: path for path in measurements(net)["paths"]}
+
+
+def armed(net: Lab) -> bool:
+    """Does the near agent take connections over? Until it has met its peer it lets them pass plainly, as it should."""
+    argv = net.exec_argv("agent1", ("curl", "-sS", "-m", "2", "http://127.0.0.1:9465/metrics"))
+    page = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return re.search(r"^sos_agent_armed_regions [1-9]", page, flags=re.MULTILINE) is not None
+
+
+@pytest.fixture(autouse=True)
+def ready(net: Lab) -> None:
+    eventually("an armed agent", lambda: armed(net))
+
+
+def declare(net: Lab, **spec: Any) -> None:
+    net.declare(with_service(net.objects, **spec))
+    labs.wait_ready(net, net.documents)
+
+
+def passed(tenths: dict[str, int], end: float) -> float:
+    """Bytes per second in the ten seconds before `end`."""
+    last = int(end * 10)
+    return sum(tenths.get(str(tenth), 0) for tenth in range(last - int(WINDOW_S * 10), last)) / WINDOW_S
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_goodput_and_round_trip_are_what_a_capture_sees(net: Lab, name: str) -> None:
+    server = peer(net, "server", "steady", str(PORT), str(RATES[name]), str(FLOW_S))
+    measure.wait_listening(net, "server", PORT)
+    looks = []
+    with metered(net, "client") as at_client, metered(net, "agent1") as at_agent:
+        client = peer(net, "client", "fetch", measure.address(net, "server"), str(PORT))
+        eventually("a session", lambda: active(net), within_s=5)
+        began = time.time()
+        while time.time() < began + FLOW_S - 2:
+            time.sleep(0.7)
+            looks.append(measurements(net))
+        assert outcome(client, 30)["bytes"] == outcome(server, 30)["sent"]
+    flow = next(tenths for ends, tenths in at_client["flows"].items() if f":{PORT} " in ends)
+    judged = [judge(look, flow, at_agent, began) for look in looks if look["at"] > began + WINDOW_S + 3]
+    print(f"{name}: (service, path, truth in bytes/s; measured, true round trip in ms)", judged)
+    assert len(judged) >= COMPARED
+    for service, path, truth, measured_ms, true_ms in judged:
+        assert service == pytest.approx(truth, rel=GOODPUT_SLACK) and path == pytest.approx(truth, rel=GOODPUT_SLACK)
+        assert measured_ms == pytest.approx(true_ms, abs=DELAY_SLACK_MS)
+
+
+def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], began: float) -> tuple[float, float, float, float, float]:
+    """What the controller said at a moment, beside what the captures saw: goodput of service and path, and the path's round trip."""
+    path = next(found for found in look["paths"] if found["label"] == 0)
+    (service,) = look["services"]
+    end = look["at"] - path["ageSeconds"]
+    streams = [trips for port, trips in at_agent["round_trips"].items() if trips and int(port) >= FIRST_STREAM_PORT]
+    trips = [ms for found in streams for at, ms in found if end - 2 <= at <= end]
+    rates = path["forwardBytesPerSecond"], path["backBytesPerSecond"]
+    assert began < end and trips
+    return service["downBytesPerSecond"], max(rates), passed(flow, end), path["rttMicros"] / 1000, min(trips)
+
+
+def test_sessions_take_the_path_with_the_shorter_round_trip(net: Lab) -> None:
+    declare(net, paths={"mode": "Measured", "max": 2})
+    eventually("both paths measured", lambda: len(paths(net)) == 2 and all(path["rttMicros"] for path in paths(net).values()))
+    rtts = {label: path["rttMicros"] for label, path in paths(net).items()}
+    quick = min(rtts, key=rtts.__getitem__)
+    assert rtts[quick] == pytest.approx(40_000, abs=4_000) and max(rtts.values()) == pytest.approx(80_000, abs=4_000)
+    assert taken(net, 4) == [[quick]] * 4
+
+
+def test_sessions_take_paths_in_turn_and_by_load(net: Lab) -> None:
+    declare(net, paths={"mode": "RoundRobin", "max": 2})
+    assert sorted(taken(net, 4)) == [[0], [0], [1], [1]]
+    declare(net, paths={"mode": "LeastLoaded", "max": 2})
+    eventually("both paths measured", lambda: len(paths(net)) == 2)
+    server = peer(net, "server", "steady", str(PORT), "5000000", "25")
+    measure.wait_listening(net, "server", PORT)
+    client = peer(net, "client", "fetch", measure.address(net, "server"), str(PORT))
+    eventually("a session", lambda: active(net), within_s=5)
+    (busy,) = northbound.get(net.plan, "/v1/sessions")["sessions"][0]["labels"]
+    eventually("its load is measured", lambda: paths(net)[busy]["backBytesPerSecond"] + paths(net)[busy]["forwardBytesPerSecond"] > 3e6)
+    assert [1 - busy] in taken(net, 2, beside=1) and len(northbound.get(net.plan, "/v1/sessions")["sessions"]) == 1
+    client.kill()
+    server.kill()
+
+
+def taken(net: Lab, number: int, beside: int = 0) -> list[list[int]]:
+    """The labels of so many new sessions, which are over afterwards."""
+    before = {session["uuid"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]}
+    assert len(before) == beside
+    command = ("curl", "-sS", "--limit-rate", "20k", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/100M")
+    downloads = []
+    try:
+        for count in range(number):
+            downloads.append(subprocess.Popen(net.exec_argv("client", command)))
+            eventually("a session", lambda expected=beside + count + 1: sessions(net) == expected, within_s=10)
+        found = northbound.get(net.plan, "/v1/sessions")["sessions"]
+    finally:
+        for download in downloads:
+            download.kill()
+            download.wait()
+    eventually("no session left", lambda: sessions(net) == beside)
+    return [session["labels"] for session in found if session["uuid"] not in before]
+
+
+def fetch(net: Lab, name: str) -> None:
+    argv = ("curl", "-sS", "--fail", "-m", "30", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/{name}")
+    subprocess.run(net.exec_argv("client", argv), check=True, timeout=40)
+
+
+def compared(net: Lab) -> dict[str, Any]:
+    (service,) = measurements(net)["services"]
+    return dict(service)
+
+
+def test_observed_connections_are_counted_and_untouched(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "some", 1_000_000)
+    declare(net, mode="Observe")
+    eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
+    began = time.monotonic()
+    for _ in range(5):
+        fetch(net, "some")
+    slowest = 5_000_000 / (time.monotonic() - began)
+    found = eventually("all five are over", lambda: (now := compared(net))["plain"]["connections"] == 5 and now)["plain"]
+    print(f"observed: {found}, curl's own share {slowest:.0f} bytes/s")
+    assert found["answerMicros"] == pytest.approx(RTT_US, abs=DELAY_SLACK_MS * 1000)
+    assert found["bytesPerSecond"] == pytest.approx(slowest, rel=0.4), "without curl's start, with the round trip of the last FIN"
+    assert found["bytesPerSecond"] < 1_000_000 / (3 * RTT_US / 1e6), "a megabyte takes more than two round trips beside the one to connect"
+    assert sessions(net) == 0 and compared(net)["accelerated"]["connections"] == 0
+
+
+def copied(net: Lab, switch: str) -> bool:
+    return any(entry.cookie >> 48 == 0x534F and entry.cookie >> 24 & 0xFF == KIND_MEASURE for entry in parse_flows(dump_flows(net, switch)))
+
+
+def test_a_share_is_compared_with_the_rest(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "some", 4_000_000)
+    declare(net, percent=50)
+    eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
+    began = compared(net)
+    for _ in range(30):
+        fetch(net, "some")
+    found = eventually("a gain", lambda: (now := compared(net))["gain"] and now)
+    print(f"half and half: {found}")
+    groups = ("accelerated", "plain")
+    assert sum(found[group]["connections"] - began[group]["connections"] for group in groups) == 30
+    assert all(found[group]["connections"] > began[group]["connections"] for group in groups)
+    assert found["gain"] > 1.05, "one stream's slow start takes many round trips, streams that stand need none"
+    assert found["plain"]["answerMicros"] == pytest.approx(RTT_US, abs=2 * DELAY_SLACK_MS * 1000)
