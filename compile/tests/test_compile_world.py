@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Node, ObjectKey, Observed, World, compile_world
 from sos_compile.documents import AgentConfig, ControllerConfig, Document, NodeConfig, content_hash
-from worlds import BAD_OBJECTS, ENDPOINT, nodes, site, world, worlds
+from worlds import BAD_OBJECTS, ENDPOINT, nodes, obj, service, site, world, worlds
 
 
 def outputs(compiled: Compiled) -> dict[str, Any]:
@@ -148,3 +148,17 @@ def test_the_empty_world_compiles() -> None:
 
 def test_nodes_alone_are_nobodys() -> None:
     assert compile_world(World(objects=(), nodes=(Node("a", {"sos.network/site": "amber"}),))).nodes == {}
+
+
+def test_an_agent_that_comes_later_does_not_become_its_sites_first() -> None:
+    """The first serves what is set up proactively: were it another all of a sudden, running connections would be at the wrong one."""
+    objects = (site("west", "10.1.0.0/24"), site("east", "10.2.0.0/24"), service("bulk", "west", "east", 80))
+    machines = nodes(west=1, east=1)
+    before = compile_world(world(*objects, nodes=machines))
+    observed = Observed(endpoints={"default": (ENDPOINT,)}, allocations=before.allocations)
+    after = compile_world(world(*objects, obj("SosAgent", "alpha"), nodes=machines, observed=observed))
+    for one, other in zip(before.controllers["default"]["sites"], after.controllers["default"]["sites"], strict=True):
+        assert (len(one["agents"]), len(other["agents"])) == (1, 2)
+        assert other["agents"][0] == one["agents"][0]
+    here, there = before.agents["default", "west-0"], after.agents["default", "west-0"]
+    assert there["peers"][0]["agents"][0] == here["peers"][0]["agents"][0]

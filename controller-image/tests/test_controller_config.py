@@ -179,6 +179,7 @@ def test_each_life_has_a_higher_epoch_and_boot_id(tmp_path: Path) -> None:
     (tmp_path / "state" / "epoch").write_text(f"7 {2**62}\n")
     assert new_identity(tmp_path / "state").boot_id == 2**62 + 1, "also when the clock was set back"
     assert new_identity(None).epoch > 0
+    assert new_identity(tmp_path / "empty").epoch > 10**9, "one whose folder is empty is not the first life of all"
 
 
 # -- --check and the command line

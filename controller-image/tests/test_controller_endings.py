@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from controller_fake import C1, C2, E1, E2
 from controller_views import (
     AT_CLIENT,
@@ -116,16 +117,21 @@ def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -
     assert session.state is State.ACTIVE and session.near_entry is not None
 
 
-def test_restart_adopts_reported_sessions_and_buries_the_rest(world: World) -> None:
+@pytest.mark.parametrize("epoch", [2, 1])
+def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(world: World, epoch: int) -> None:
+    """One that was started again, and one that knows nothing of the former and may even be of the same epoch."""
     for sport in (40000, 40001):
         world.syn(sport)
     keep, lose = (world.engine.state.sessions.by_key(k) for k in sorted(s.key for s in world.engine.state.sessions))
     assert keep is not None and lose is not None
     for agent in world.agents.values():
         del agent.held[lose.uuid]
-    reborn = World(network=world.network, epoch=2, now=world.now + 3)
+    reborn = World(network=world.network, epoch=epoch, now=world.now + 3)
     reborn.agents = world.agents
+    paths = {d: [e for e in world.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH] for d in (E1, C1, C2, E2)}
     reborn.connect()
+    for dpid, entries in paths.items():
+        assert set(entries) <= set(reborn.network.entries(dpid)), "streams go on while the newcomer has not heard the agents"
     assert sum(cookie_kind(e.cookie) == Kind.REDIRECT for e in reborn.network.entries(E1)) == 2
     assert len(reborn.engine.state.sessions) == 2
     reborn.tick(4)
@@ -136,7 +142,7 @@ def test_restart_adopts_reported_sessions_and_buries_the_rest(world: World) -> N
     (left,) = reborn.engine.state.sessions
     assert left.uuid == keep.uuid and left.adopted
     assert sum(cookie_kind(e.cookie) == Kind.REDIRECT for e in reborn.network.entries(E1)) == 1
-    assert {pipeline.cookie_epoch(e.cookie) for e in reborn.network.entries(E1) if cookie_kind(e.cookie) != Kind.REDIRECT} == {2}
+    assert {pipeline.cookie_epoch(e.cookie) for e in reborn.network.entries(E1) if cookie_kind(e.cookie) != Kind.REDIRECT} == {epoch & 0xFF}
     reborn.end(keep.uuid)
     reborn.tick(1.5)
     assert not any(cookie_kind(e.cookie) == Kind.REDIRECT for d in (E1, E2) for e in reborn.network.entries(d))

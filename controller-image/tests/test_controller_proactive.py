@@ -173,6 +173,23 @@ def test_a_deleted_service_takes_nothing_new_and_stays_for_its_last_session(worl
     assert not world.network.failovers
 
 
+def test_agents_that_are_declared_no_more_keep_their_paths_for_their_last_session(world: World) -> None:
+    begin(world, 1)
+    world.tick(2.0)
+    paths = {dpid: [e for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.PATH] for dpid in (E1, E2)}
+    made = proactively(2)
+    del made["hash"]
+    made["sites"] = [{**site, "agents": []} for site in made["sites"]]
+    configure(world, {**made, "hash": document_hash(made)})
+    world.tick(10.0)
+    for dpid, entries in paths.items():
+        assert entries
+        assert {e.key for e in entries} <= {e.key for e in world.network.entries(dpid)}
+    begin(world)
+    world.tick(3.0)
+    assert not [e for dpid in (E1, E2) for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.PATH]
+
+
 def test_a_deleted_service_waits_for_reports_that_are_young_enough(world: World) -> None:
     for agent in world.agents.values():
         agent.report = lambda wall_ms: []  # type: ignore[method-assign]

@@ -22,7 +22,7 @@ from sos_testbed.realise import (
     build_web,
 )
 from sos_testbed.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_undo, parse_undo
-from sos_testbed.topology import BUILDERS
+from sos_testbed.topology import BUILDERS, POOLS
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Programs(python="/x/python", controller="/x/sos-controller", node="/x/sos-node", agent="/x/sos-agent", linkemu="/x/sos-linkemu")
@@ -45,7 +45,7 @@ def links(of: Topology) -> tuple[AgentLink, ...]:
             address=f"10.0.0.{number}/24",
             mac=f"02:53:00:00:00:{number:02x}",
             mtu=1500,
-            host_name="sosag0",
+            host_name=f"sosag{list(POOLS.values()).index(place.pool)}",
         )
 
     return tuple(link(place, 126 + 64 * index) for index, place in enumerate(of.agents))

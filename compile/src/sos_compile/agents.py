@@ -81,7 +81,9 @@ class _Placer:
             self.taken.add(address)
             agent_id = keys.agent_id(placed.site.name, pool, node).hex()
             agents.append(AgentPlace(pool, node, placed.site.name, agent_id, address, self.slots[pool]))
-        ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.pool, agent.node))
+        # The first agent of a site serves what is set up proactively (docs/adr/0012): a pool that comes later must not take its place,
+        # whatever it is called, or running connections would find themselves at another agent.
+        ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.slot, agent.node))
         return replace(placed, agents=tuple(ordered))
 
     def _kept(self, placed: PlacedSite, wanted: list[Place]) -> dict[Place, IPv4Address]:

@@ -11,7 +11,8 @@ from sos_controller.core.state import Identity
 
 
 def new_identity(state: Path | None) -> Identity:
-    """Begin a new life. With a state folder epoch and boot id rise whatever the clock does; without one they come from it.
+    """Begin a new life. With a state folder epoch and boot id rise whatever the clock does; without one, or with an empty one, they come
+    from it: the entries that a predecessor with another folder has left must not look like ours.
 
     OSError when the folder cannot be written, ValueError when its file holds something else than two numbers.
     """
@@ -20,7 +21,7 @@ def new_identity(state: Path | None) -> Identity:
     if state is not None:
         state.mkdir(parents=True, exist_ok=True)
         path = state / "epoch"
-        before = [int(n) for n in path.read_text().split()] if path.exists() else [0, 0]
+        before = [int(n) for n in path.read_text().split()] if path.exists() else [epoch - 1, 0]
         if len(before) != 2:
             raise ValueError(f"{path}: expected an epoch and a boot id")
         epoch, boot_id = before[0] + 1, max(now, before[1] + 1)

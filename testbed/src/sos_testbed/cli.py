@@ -49,6 +49,7 @@ class Network(StrEnum):
     """The topologies."""
 
     FIGURE8 = "figure8"
+    POOLS = "pools"
     LINE = "line"
     GENI = "geni"
     BALANCE = "balance"

@@ -18,11 +18,10 @@ from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
 from sos_compile.world import Json, Loaded
 
-from sos_testbed.model import LabError, Topology
+from sos_testbed.model import DEFAULT_POOL, LabError, Topology, agent_key
 from sos_testbed.realise import CONTROLLER_ADDRESS, OPENFLOW_PORT, AgentLink
 
 CONTROLLER = "default"  # the SosController a lab runs; others of an example are not started
-POOL = "default"  # the SosAgent pool a lab runs
 KEY_ID = 1
 SERVICE_KIND = "SosService"
 
@@ -34,6 +33,7 @@ class Documents:
     controller: Json
     nodes: dict[str, Json]
     agents: dict[str, Json]
+    """By `model.agent_key`: of the pools for which the topology has places."""
     allocations: Allocations
     warnings: tuple[str, ...]
 
@@ -107,24 +107,27 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
     missing = sorted({switch.name for switch in topology.switches} - set(compiled.nodes))
     if missing:
         raise LabError(f"no SosSite selects the nodes of {', '.join(missing)} (label sos.network/site)")
+    places = {place.key for place in topology.agents}
     if CONTROLLER not in compiled.controllers:
         raise LabError(f"no SosController {CONTROLLER!r} is declared")
     return Documents(
         controller=compiled.controllers[CONTROLLER],
         nodes={name: compiled.nodes[name] for name in sorted(compiled.nodes)},
-        agents={node: document for (pool, node), document in sorted(compiled.agents.items()) if pool == POOL},
+        agents={agent_key(*key): document for key, document in sorted(compiled.agents.items()) if agent_key(*key) in places},
         allocations=compiled.allocations,
         warnings=tuple(problem.line() for problem in compiled.problems if problem.warning),
     )
 
 
 def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ...]:
-    """The interfaces of the agents; LabError where a topology has a place for an agent and the example none."""
+    """The interfaces of the agents that are declared; LabError where there is none of the pool that a lab always has."""
     links = []
     for place in topology.agents:
-        document = documents.agents.get(place.switch)
+        document = documents.agents.get(place.key)
+        if document is None and place.pool != DEFAULT_POOL:
+            continue
         if document is None:
-            raise LabError(f"no SosAgent {POOL!r} covers the node {place.switch}")
+            raise LabError(f"no SosAgent {DEFAULT_POOL!r} covers the node {place.switch}")
         interface = document["interface"]
         links.append(
             AgentLink(
@@ -143,17 +146,17 @@ def files(documents: Documents, root: PurePosixPath) -> dict[str, str]:
     """Path -> text of every configuration file of a lab."""
     found = {"controller-config.json": documents.controller}
     found |= {f"node-config/{node}.json": document for node, document in documents.nodes.items()}
-    found |= {f"agent-config/{node}.json": document for node, document in documents.agents.items()}
+    found |= {f"agent-config/{key}.json": document for key, document in documents.agents.items()}
     return {str(root / name): json.dumps(document, indent=1, sort_keys=True) + "\n" for name, document in found.items()}
 
 
 def key_files(documents: Documents, master: bytes, root: PurePosixPath) -> dict[str, str]:
-    """Path -> text of every key file: the controller's folder, and one per agent's node."""
+    """Path -> text of every key file: the controller's folder, and one per node with agents."""
     sites = [int(site["id"]) for site in documents.controller["sites"]]
     found = {root / "keys" / "controller" / name: text for name, text in files_for_controller(master, KEY_ID, sites).items()}
-    for node, document in documents.agents.items():
+    for document in documents.agents.values():
         own = files_for_site(master, KEY_ID, int(document["site"]["id"]), sites)
-        found |= {root / "keys" / node / name: text for name, text in own.items()}
+        found |= {root / "keys" / document["node"] / name: text for name, text in own.items()}
     return {str(path): text + "\n" for path, text in found.items()}
 
 

@@ -11,7 +11,7 @@ import secrets
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +22,7 @@ from sos_testbed import declare, northbound, process, realise
 from sos_testbed.declare import Documents
 from sos_testbed.model import LabError, Topology
 from sos_testbed.realise import LabPlan, Programs
-from sos_testbed.runner import Report, Runner, lock, silent, uninterrupted, write_file
+from sos_testbed.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
 from sos_testbed.steps import Spawn, Step
 from sos_testbed.topology import BUILDERS, PathOptions, builder
 
@@ -34,6 +34,8 @@ _REPOSITORY = Path(__file__).resolve().parents[3]
 EXAMPLE = _REPOSITORY / "examples" / "01-two-sites"
 BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both of its paths
 
+
+MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE, in a lab with room for them (pools): three agents at each site
 
 PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
 """The same sites, with the service set up proactively."""
@@ -150,7 +152,7 @@ class Lab:
             *realise.build_emulator(topology, plan),
             *realise.build_switches(topology, plan),
             *realise.build_controller(plan),
-            *realise.build_agents(topology, plan),
+            *realise.build_agents(self._manned(self.facts["agents"]), plan),
             *realise.build_web(topology, plan),
         ]
         return {step.do.name: step.do for step in steps if isinstance(step.do, Spawn)}
@@ -177,18 +179,48 @@ class Lab:
     def declare(self, objects: tuple[Loaded, ...]) -> Documents:
         """Compile, write agents' and nodes' files and hand the controller the next generation."""
         with lock(self.root / "lock"):
+            before = self.documents
             documents = declare.compile_lab(objects, self.topology, self.facts["generation"] + 1, self._allocations)
+            self._refuse_to_hurry(documents)
             for path, text in declare.files(documents, self.plan.root).items():
                 write_file(Path(path), text)
             northbound.put_config(self.plan, documents.controller, (self.root / "token").read_text(encoding="ascii").strip())
             self._remember(objects, documents)
+            self._follow(before, documents)
         return documents
+
+    def leaving(self) -> list[str]:
+        """Agents that are declared no more and still finish their sessions. What others left behind goes, as a pod's namespace would."""
+        places = [place for place in self.topology.agents if place.key not in self.facts["agents"]]
+        busy = [place.name for place in places if process.find(self.runner.pid_file(place.name)) is not None]
+        for place in places:
+            if place.name not in busy:
+                run(realise.clear_agent(self.plan, place.name), what=f"agent port {place.name}")
+        return busy
+
+    def _manned(self, keys: Iterable[str]) -> Topology:
+        """The topology with those places for agents only."""
+        return replace(self.topology, agents=tuple(place for place in self.topology.agents if place.key in set(keys)))
+
+    def _refuse_to_hurry(self, documents: Documents) -> None:
+        wanted = {place.name for place in self._manned(documents.agents).agents}
+        if busy := wanted.intersection(self.leaving()):
+            raise LabError(f"{', '.join(sorted(busy))} of before is still finishing its sessions")
+
+    def _follow(self, before: Documents, documents: Documents) -> None:
+        """Start agents that are new, and let those go that are declared no more, as Kubernetes does with their pods."""
+        new = self._manned(documents.agents.keys() - before.agents.keys())
+        self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan))
+        self.runner.perform(realise.build_agents(new, self.plan))
+        for place in self._manned(before.agents.keys() - documents.agents.keys()).agents:
+            process.ask(self.runner.pid_file(place.name))
 
     def _remember(self, objects: tuple[Loaded, ...], documents: Documents) -> None:
         self.save(
             objects=[asdict(loaded) for loaded in objects],
             allocations=declare.encode_allocations(documents.allocations),
             generation=documents.generation,
+            agents=sorted(documents.agents),
         )
 
     def down(self) -> None:
@@ -266,7 +298,7 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
     lab.runner.perform(realise.build_switches(topology, plan, documents.rewriting()))
     lab.runner.perform(realise.build_hosts(topology, plan, documents.rewriting()))
     lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan))
-    lab.runner.perform(realise.build_agents(topology, plan))
+    lab.runner.perform(realise.build_agents(lab._manned(documents.agents), plan))
     lab.runner.perform(realise.build_web(topology, plan))
     make_payload(lab.root / "www" / "100M", PAYLOAD_BYTES)
 

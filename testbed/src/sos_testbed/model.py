@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv4Interface
 
 _NAME = re.compile(r"^[a-z][a-z0-9]{0,9}$")
 
+DEFAULT_POOL = "default"  # the SosAgent that every lab with agents runs
 MAX_SWITCHES = 64  # each is an ovs-vswitchd of about 40 MB: a machine's memory is the bound, this is the guard against typing errors
 MAX_RATE_BPS = 40_000_000_000
 MAX_RTT_US = 10_000_000
@@ -44,6 +45,11 @@ class Shape:
             raise LabError(f"loss: {self.loss} is not a probability below 1")
         if not 1 <= self.queue_bytes <= 1 << 32:
             raise LabError(f"queue: {self.queue_bytes} bytes is outside 1 byte to 4 GiB")
+
+
+def agent_key(pool: str, node: str) -> str:
+    """Name of the agent of a pool at a node."""
+    return node if pool == DEFAULT_POOL else f"{node}-{pool}"
 
 
 def bdp_bytes(rate_bps: int, rtt_us: int) -> int:
@@ -80,10 +86,19 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlace:
-    """A namespace for the agent of one switch's node; its address comes from its agent-config."""
+    """A namespace for the agent of one switch's node; its address comes from its agent-config.
+
+    It is empty while no SosAgent of the pool's name is declared.
+    """
 
     name: str
     switch: str
+    pool: str = DEFAULT_POOL
+
+    @property
+    def key(self) -> str:
+        """Its name among agents: that of its node, with the pool's behind it unless that is the default."""
+        return agent_key(self.pool, self.switch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

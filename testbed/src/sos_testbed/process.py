@@ -76,6 +76,13 @@ def stop(pid_file: Path, grace_s: float) -> None:
     pid_file.unlink(missing_ok=True)
 
 
+def ask(pid_file: Path) -> None:
+    """SIGTERM, without waiting for what the process makes of it."""
+    pid = find(pid_file)
+    if pid is not None:
+        _signal(pid.number, signal.SIGTERM)
+
+
 def kill(pid_file: Path) -> None:
     """SIGKILL, as a fault does it."""
     pid = find(pid_file)

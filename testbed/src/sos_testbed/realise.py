@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
 
+from sos_compile.agent_config import INTERFACE
+
 from sos_testbed import web
 from sos_testbed.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire
 from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
@@ -155,9 +157,12 @@ def build_agents(topology: Topology, plan: LabPlan) -> list[Step]:
     steps: list[Step] = []
     for place in topology.agents:
         steps.append(_folder(plan.folder(place.name)))
+        config = plan.root / "agent-config"
+        if place.key != place.switch:  # the folder's file of the node's name is that of the default pool
+            config /= f"{place.key}.json"
         argv = (
             plan.programs.agent,
-            *("--config", str(plan.root / "agent-config"), "--node", place.switch, "--keys", str(plan.root / "keys" / place.switch)),
+            *("--config", str(config), "--node", place.switch, "--keys", str(plan.root / "keys" / place.switch)),
             *("--state", str(plan.folder(place.name)), "--attach", "none"),
         )
         steps.append(_spawn(plan, place.name, place.name, argv, f"agent {place.name}"))
@@ -373,3 +378,9 @@ def _agent_link(plan: LabPlan, link: AgentLink) -> Iterator[Step]:
         ("ip", "-n", netns, "link", "set", link.interface, "down"),
     )
     yield from _address(netns, link.interface, link.address, title)
+
+
+def clear_agent(plan: LabPlan, name: str) -> tuple[str, ...]:
+    """The command that takes the interface of an agent which has left for good, so that its switch sees it go."""
+    find = f"ip link show dev {INTERFACE} >/dev/null 2>&1"
+    return inside(plan.netns(name), "sh", "-c", f"! {find} || ip link del {INTERFACE}")

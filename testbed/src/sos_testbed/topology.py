@@ -13,6 +13,8 @@ r"""The networks a lab can be, by name. Pure.
 `balance` is one site without agents: a client behind edge1, and five uplinks to a router that is the server, too (Al-Najjar et al. 2016,
 figure 5, with one machine for gateways, router and server).
 
+`pools` is figure8 with room for three agents at each site, of the pools default, second and third (examples/01-two-sites/more-agents).
+
 `line` leaves core2 out. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
 The wires of edge1 carry the whole delay of their path; the others are plain cables.
 """
@@ -21,10 +23,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface
 
-from sos_testbed.model import AgentPlace, End, Host, LabError, Router, Shape, Switch, Topology, Wire, bdp_bytes
+from sos_testbed.model import DEFAULT_POOL, AgentPlace, End, Host, LabError, Router, Shape, Switch, Topology, Wire, bdp_bytes
 
 DEFAULT_RATE_BPS = 500_000_000
 DEFAULT_RTT_US = 59_000  # the paper's path between Clemson and Cambridge
@@ -124,6 +126,16 @@ def figure8(path1: PathOptions, path2: PathOptions) -> Topology:
     return _edges(("core1", "core2"), wires, "figure8")
 
 
+POOLS = {"": DEFAULT_POOL, "b": "second", "c": "third"}
+
+
+def pools(path1: PathOptions, path2: PathOptions) -> Topology:
+    """figure8 with places for more agents: agent1b and agent1c beside agent1, agent2b and agent2c beside agent2."""
+    plain = figure8(path1, path2)
+    places = [AgentPlace(name=f"{p.name}{suffix}", switch=p.switch, pool=pool) for suffix, pool in POOLS.items() for p in plain.agents]
+    return replace(plain, name="pools", agents=tuple(places))
+
+
 def line(path1: PathOptions, _path2: PathOptions) -> Topology:
     """Two sites, one path."""
     return _edges(("core1",), _path("core1", "wan0", path1.shape()), "line")
@@ -169,6 +181,7 @@ class Builder:
 
 BUILDERS: dict[str, Builder] = {
     "figure8": Builder(build=figure8, path1=PathOptions(), path2=PathOptions()),
+    "pools": Builder(build=pools, path1=PathOptions(), path2=PathOptions()),
     "line": Builder(build=line, path1=PathOptions(), path2=PathOptions()),
     "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on either, which is a gigabit wire
         build=geni,

@@ -3,7 +3,7 @@
 //! A datagram goes in, datagrams to send come out. [`OrderDesk::poll`] does what time brings: preparations lapse, ends are
 //! told again until they are acknowledged, sessions are reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
@@ -68,6 +68,8 @@ pub struct Env<'a> {
     pub keys: &'a AgentKeys,
     /// Load and willingness.
     pub health: Health,
+    /// Agents to which a stream stands.
+    pub live: &'a BTreeSet<AgentId>,
     /// Monotonic time.
     pub now: Instant,
     /// Milliseconds since 1970.
@@ -332,6 +334,10 @@ impl OrderDesk {
         };
         if !permitted {
             return Err(RefuseReason::NotPermitted);
+        }
+        // Its client would be reset: here it can still be plain. The far agent learns of a stream a moment later than the near one.
+        if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
+            return Err(RefuseReason::UnknownPeer);
         }
         if env.health.draining {
             return Err(RefuseReason::Draining);

@@ -13,6 +13,7 @@ struct World {
     config: AgentConfig,
     keys: AgentKeys,
     health: Health,
+    live: BTreeSet<AgentId>,
     start: Instant,
     elapsed: Duration,
     sequence: u64,
@@ -30,7 +31,8 @@ impl World {
         keys.insert(KeyFile::OwnSite(KeyId::new(1).unwrap()), site_key());
         let desk = OrderDesk::new(config.agent_id, BootId(1));
         let health = Health { draining: false, sessions: 0, memory_bytes: 0 };
-        Self { config, keys, health, start: Instant::now(), elapsed: Duration::ZERO, sequence: 0, desk }
+        let live = BTreeSet::from([config.peers[0].agents[0].id]);
+        Self { config, keys, health, live, start: Instant::now(), elapsed: Duration::ZERO, sequence: 0, desk }
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
@@ -38,6 +40,7 @@ impl World {
             config: &self.config,
             keys: &self.keys,
             health: self.health,
+            live: &self.live,
             now: self.start + self.elapsed,
             unix_ms: 1_000_000 + u64::try_from(self.elapsed.as_millis()).unwrap(),
         };
@@ -225,13 +228,14 @@ fn the_later_of_two_preparations_for_one_client_counts() {
 #[test]
 fn refuses_with_the_reason() {
     type Change = fn(&mut World, &mut Prepare);
-    let cases: [(RefuseReason, Change); 9] = [
+    let cases: [(RefuseReason, Change); 10] = [
         (RefuseReason::Draining, |w, _| w.health.draining = true),
         (RefuseReason::SessionLimit, |w, _| w.health.sessions = 4_096),
         (RefuseReason::MemoryLimit, |w, _| w.health.memory_bytes = 1 << 40),
         (RefuseReason::UnknownPeer, |_, p| p.peer = AgentId([3; 16])),
         (RefuseReason::UnknownPeer, |_, p| p.peer_address = "10.0.0.253".parse().unwrap()),
         (RefuseReason::UnknownPeer, |_, p| p.peer_stream_port = 10_001),
+        (RefuseReason::UnknownPeer, |w, _| w.live.clear()),
         (RefuseReason::NotPermitted, |_, p| p.server = "10.0.0.139:81".parse().unwrap()),
         (RefuseReason::NotPermitted, |_, p| p.client = "10.0.0.200:1".parse().unwrap()),
         (RefuseReason::NotPermitted, |_, p| p.role = Role::Egress),
@@ -267,6 +271,7 @@ fn what_is_not_for_us_or_not_signed_is_dropped() {
 #[test]
 fn an_egress_session_must_be_the_prepared_flow() {
     let mut world = World::new();
+    world.live.clear(); // the peer may see its stream before we do
     world.config.services[0].role = ServiceRole::Egress;
     world.config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
     let egress = Prepare {

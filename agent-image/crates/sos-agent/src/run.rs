@@ -26,6 +26,8 @@ use crate::{duties, http, ingress, netns, nft, socket};
 
 /// How often a draining agent looks whether its sessions are over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// How long a draining agent still takes the sessions it has said Ready to: a controller gives up after a second.
+const DRAIN_GRACE: Duration = Duration::from_secs(1);
 /// Most streams one peer may have open here: the most a service may ask for, on each label.
 const STREAMS_PER_PEER: usize = 256;
 
@@ -183,19 +185,32 @@ async fn drain(shared: &Shared, term: &mut Signal, int: &mut Signal) {
     let config = shared.config();
     let sessions = || shared.tunnel().stats().sessions;
     info!(sessions = sessions(), seconds = config.drain_seconds, "draining");
-    shared.drain();
+    shared.refuse_more();
     let deadline = Instant::now() + Duration::from_secs(config.drain_seconds.into());
-    while sessions() > 0 && Instant::now() < deadline {
-        tokio::select! {
-            () = sleep(DRAIN_POLL) => {}
-            _ = term.recv() => break,
-            _ = int.recv() => break,
-        }
+    // Clients that are in the listener's queue, and nft needs a moment to be told.
+    sleep(DRAIN_POLL).await;
+    let expected = || shared.at_desk(|desk, _| desk.counts().0) > 0;
+    let told = wait_while(expected, deadline.min(Instant::now() + DRAIN_GRACE), term, int).await;
+    shared.tunnel().drain();
+    if !told {
+        wait_while(|| sessions() > 0, deadline, term, int).await;
     }
     info!(sessions = sessions(), "leaving");
     shared.tunnel().close().await;
     // The last orders leave from tasks that have to run once more.
     sleep(DRAIN_POLL).await;
+}
+
+/// Waits while something is so, until a deadline or another signal; true after a signal.
+async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signal, int: &mut Signal) -> bool {
+    while busy() && Instant::now() < deadline {
+        tokio::select! {
+            () = sleep(DRAIN_POLL) => {}
+            _ = term.recv() => return true,
+            _ = int.recv() => return true,
+        }
+    }
+    false
 }
 
 fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {

@@ -138,10 +138,9 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// Takes no new sessions from now on.
-    pub fn drain(&self) {
+    /// Says yes to nothing new from now on. What is on its way by an earlier yes may still come, until the tunnel drains, too.
+    pub fn refuse_more(&self) {
         self.draining.store(true, Ordering::Relaxed);
-        self.tunnel().drain();
         self.rearm.notify_one();
         self.beacon_now.notify_one();
     }
@@ -173,7 +172,10 @@ impl Shared {
     /// Works at the order desk; what it returns is sent by the caller.
     pub fn at_desk<T>(&self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
         let (config, keys, health) = (self.config(), self.keys(), self.health());
-        let env = Env { config: &config, keys: &keys, health, now: Instant::now(), unix_ms: unix_ms() };
+        let live = self.tunnel().live_peers();
+        let live = live.borrow();
+        let (now, unix_ms) = (Instant::now(), unix_ms());
+        let env = Env { config: &config, keys: &keys, health, live: &live, now, unix_ms };
         let mut desk = lock(&self.desk);
         let result = act(&mut desk, &env);
         let (preparations, controllers) = desk.counts();

@@ -24,6 +24,15 @@ pub enum PortKind {
     Agent,
 }
 
+/// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below those of tunnels.
+const AGENT_OFPORTS: std::ops::Range<u32> = 34_001..35_000;
+
+/// Whether a port of ours was made for an agent: its row says which number it asked for.
+#[must_use]
+pub fn is_agent_port(interface: &Row) -> bool {
+    text(interface, "ofport_request").parse().is_ok_and(|number: u32| AGENT_OFPORTS.contains(&number))
+}
+
 /// A port that shall be on the bridge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DesiredPort {

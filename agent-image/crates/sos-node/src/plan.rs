@@ -101,10 +101,20 @@ impl<'a> Planner<'a> {
             let Some(bridge) = self.observed.bridge_of(name).filter(|_| self.owns_port(name)) else {
                 continue;
             };
-            if bridge != self.bridge_name() || !wanted.iter().any(|wanted| wanted.name == *name) {
-                self.detach(bridge, name, port);
+            let here = bridge == self.bridge_name();
+            if here && (wanted.iter().any(|wanted| wanted.name == *name) || self.is_leaving(name, port)) {
+                continue;
             }
+            self.detach(bridge, name, port);
         }
+    }
+
+    /// Whether a port belongs to an agent that the config has no more and that is still there. It finishes its sessions
+    /// through the port; its device goes with it, and the port then.
+    fn is_leaving(&self, name: &str, port: &Port) -> bool {
+        self.config.state == Presence::Present
+            && desired::is_agent_port(&port.interface)
+            && self.observed.links.contains_key(name)
     }
 
     fn detach(&mut self, bridge: &str, name: &str, port: &Port) {

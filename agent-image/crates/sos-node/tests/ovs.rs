@@ -174,6 +174,18 @@ fn an_uplink_in_use_is_refused_and_a_missing_port_waited_for() {
 }
 
 #[test]
+fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
+    let (lab, _far) = lab();
+    lab.ns.run("ip", &["link", "add", "sosag0", "type", "veth", "peer", "name", "inner"]);
+    lab.must_apply(edge(1, |d| d["agentPorts"] = json!([{"name": "sosag0", "ofport": 34001}])));
+    lab.must_apply(edge(2, |_| {}));
+    assert!(lab.vsctl(&["list-ports", "br-sos"]).contains("sosag0"), "its agent finishes what it has");
+    lab.ns.run("ip", &["link", "del", "sosag0"]);
+    lab.must_apply(edge(2, |_| {}));
+    assert!(!lab.vsctl(&["list-ports", "br-sos"]).contains("sosag0"));
+}
+
+#[test]
 fn a_restarted_open_vswitch_gets_everything_back() {
     let (mut lab, _far) = lab();
     lab.configure(edge(1, |_| {}));

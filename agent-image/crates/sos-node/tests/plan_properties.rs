@@ -57,7 +57,7 @@ fn arb_config() -> impl Strategy<Value = NodeConfig> {
                     json!({"name": format!("sosvx{i}"), "ofport": i + 101, "remote": format!("192.0.2.{remote}"), "vni": 7 + i, "udpPort": 14789, "base": base})
                 })
                 .collect();
-            d["agentPorts"] = agents.iter().map(|i| json!({"name": format!("sosag{i}"), "ofport": i + 201})).collect();
+            d["agentPorts"] = agents.iter().map(|i| json!({"name": format!("sosag{i}"), "ofport": i + 34_001})).collect();
             d["baseFlows"] = flows_of(d, salt);
         }))
     })
@@ -301,6 +301,26 @@ fn faults_are_named_and_do_not_hold_up_the_rest() {
     assert_eq!(told, [refused, "port wan2 is waited for: there is no such device"]);
     assert_eq!(node.world.bridge_of("wan1"), Some("br-sos"));
     assert_eq!(node.world.bridge_of("wan0"), None);
+}
+
+#[test]
+fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
+    let mut node = FakeNode::default();
+    let with = |names: &[&str]| {
+        let ports = names.iter().zip(34_001..).map(|(name, number)| json!({"name": name, "ofport": number}));
+        let ports: Vec<Value> = ports.collect();
+        config(document(|d| d["agentPorts"] = json!(ports)))
+    };
+    for name in ["sosag0", "sosag1"] {
+        node.world.links.insert(name.into(), link());
+    }
+    reconcile(&with(&["sosag0", "sosag1"]), &mut node);
+    reconcile(&with(&["sosag0"]), &mut node);
+    assert_eq!(node.world.bridge_of("sosag1"), Some("br-sos"), "its agent finishes what it has");
+    node.world.links.remove("sosag1");
+    reconcile(&with(&["sosag0"]), &mut node);
+    assert_eq!(node.world.bridge_of("sosag1"), None);
+    assert_eq!(node.world.bridge_of("sosag0"), Some("br-sos"));
 }
 
 #[test]

@@ -102,12 +102,17 @@ class Endings:
             far = agent_id if session.far == placeholder else session.far
             self._state.sessions.reassign(session, near, far)
 
-    def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry]) -> list[FlowEntry]:
-        """Take over the redirect entries of an earlier life; returns the other entries of earlier lives."""
+    def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
+        """Take over the redirect entries of an earlier life; returns the other entries of earlier lives.
+
+        `first`: the datapath has had nothing from us in this life, so nothing there is ours, whatever epoch it carries: a cookie has
+        8 bits of it, and a controller that replaces another one may have the same.
+        """
         rest = []
         epoch = self._state.identity.epoch & 0xFF
         for entry in installed:
-            if pipeline.cookie_epoch(entry.cookie) == epoch or self._state.programmer.wants(dpid, entry):
+            ours = not first and pipeline.cookie_epoch(entry.cookie) == epoch
+            if ours or self._state.programmer.wants(dpid, entry):
                 continue
             if pipeline.cookie_kind(entry.cookie) != pipeline.Kind.REDIRECT:
                 rest.append(entry)

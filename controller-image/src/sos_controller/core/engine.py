@@ -69,6 +69,7 @@ class Engine:
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self._kept: dict[DatapathId, float] = {}
+        self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this life
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
@@ -253,8 +254,9 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        entries = self.balances.take_over(event.dpid, event.entries)
-        earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries))
+        entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
+        self._compared.add(event.dpid)
+        earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.match.raw is None]
         if kept:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
@@ -309,6 +311,7 @@ class Engine:
         if before is not None and before.controller != event.config.controller:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
+        self._compared &= state.claims.keys()
         self.plan.configure()
         self.balances.configure()
         self.courier.forget_lines()

@@ -221,7 +221,9 @@ class Plan:
     def _plan_pairs(self) -> None:
         state, wanted = self._state, self._wanted_labels()
         self.wanted = set(wanted)
-        accepted = (pair for pair in state.accepted.pairs if self._site_of_agent.keys() >= set(pair))
+        # an agent that is declared no more finishes what it has, as long as it is there
+        known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
+        accepted = (pair for pair in state.accepted.pairs if known >= set(pair))
         for near, far in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
             key = pair_key(near, far)
             wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)

@@ -1,0 +1,77 @@
+"""The rules by which everything fails open (docs/concepts/fail-open.md), as far as they are the controller's: one test each."""
+
+from __future__ import annotations
+
+from controller_fake import C1, E1, E2, WIRES
+from controller_lab import HOSTS, MACS
+from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, CLIENT, SERVER, changed
+from controller_world import World, syn_frame
+from sos_controller.core.events import ConfigChanged
+from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.pipeline import BARE_SYN, LEASE_S, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+
+AGENTS = [parse_address(HOSTS[name][1]) for name in ("agent1", "agent2")]
+
+
+def test_rule_4_entries_that_send_to_somebody_without_a_way_round_are_leases(world: World) -> None:
+    """Of all that a reactive service puts up only the punts need somebody who answers: they run out, and match bare SYNs only."""
+    world.syn(40000)
+    entries = [entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)]
+    punts = [entry for entry in entries if cookie_kind(entry.cookie) == Kind.PUNT]
+    assert punts and {(entry.hard_timeout, entry.match.tcp_flags) for entry in punts} == {(LEASE_S, BARE_SYN)}
+    assert not any(entry.hard_timeout for entry in entries if entry not in punts)
+
+
+def test_rule_6_guards_stand_above_services_of_all_ports(world: World) -> None:
+    """Nothing from agents and switches, or to or from agents' addresses, is ever punted; a host's connection is."""
+    world.do(ConfigChanged(changed(2, ports=(1, 65535))))
+    world.tick(1)
+    between = [location for pair in WIRES.items() for location in pair if location.dpid == E1]
+    syn = syn_frame(CLIENT, SERVER, 40000, 10000)
+    assert places(world, AT_CLIENT, syn) == {Location(E1, PORT_CONTROLLER)}
+    for where in (AT_NEAR, *between):
+        assert places(world, where, syn) == {Location(E1, PORT_NORMAL)}, where
+    assert places(world, AT_FAR, syn) == {Location(E2, PORT_NORMAL)}
+    for agent in AGENTS:
+        for frame in (syn_frame(agent, SERVER, 40000, 10000), syn_frame(CLIENT, agent, 40000, 10000)):
+            assert places(world, AT_CLIENT, frame) == {Location(E1, PORT_NORMAL)}
+
+
+def test_rule_6_no_host_is_learned_behind_an_agent(world: World) -> None:
+    """An agent sends with its clients' addresses; they live where they were."""
+    world.syn(40000)
+    world.engine.forwarding.learn(parse_mac(MACS["client"]), CLIENT, AT_NEAR)
+    host = world.engine.state.hosts.by_address(CLIENT)
+    assert host is not None
+    assert host.location == Location(E1, PortNo(3))
+
+
+def test_rule_8_entries_of_sessions_have_no_timeout(world: World) -> None:
+    """They go when the agents report the end, not when a connection is silent for long."""
+    world.syn(40000)
+    redirects = [entry for dpid in (E1, E2) for entry in world.network.entries(dpid) if cookie_kind(entry.cookie) == Kind.REDIRECT]
+    assert len(redirects) == 2
+    assert not any(entry.hard_timeout or entry.idle_timeout for entry in redirects)
+    world.tick(700, step=0.5)
+    world.network.expire(world.now)
+    assert set(redirects) <= {*world.network.entries(E1), *world.network.entries(E2)}
+
+
+def test_rule_9_what_runs_is_left_alone_when_sites_and_services_change(world: World) -> None:
+    """A service that moves to other ports, goes, and comes back: the session of before keeps its entries, to the last."""
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    entries = session.entries()
+    for generation, more in enumerate(({"ports": (80, 80)}, {"services": False}, {}), 2):
+        world.do(ConfigChanged(changed(generation, **more)))
+        world.tick(20, step=0.1)
+        assert [entry in world.network.entries(dpid) for dpid, entry in entries] == [True, True]
+        assert any(cookie_kind(entry.cookie) == Kind.PATH for entry in world.network.entries(E1))
+    world.end(session.uuid)
+    world.tick(2)
+    assert len(world.engine.state.sessions) == 0
+
+
+def places(world: World, where: Location, frame: bytes) -> set[Location]:
+    """Where a frame comes out."""
+    return {location for location, _ in world.network.walk(where, frame)}

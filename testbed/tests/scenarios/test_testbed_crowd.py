@@ -1,0 +1,397 @@
+"""Fifty connections, accelerated and plain, busy and idle, that live through everything: a dead controller and another one in its place,
+an edge switch that is started again, services that change, agents that come and go. New ones are opened all the while.
+
+client -- edge1 ==(40 ms)== core1 -- edge2 -- server
+           |||  \\=(80 ms)== core2 --/  |||
+         agents 1                    agents 2       one at each site, or three (examples/01-two-sites/more-agents)
+"""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, eventually, explain, mend, say, with_service
+from sos_testbed import declare, faults, measure, northbound
+from sos_testbed import lab as labs
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
+from sos_testbed.lab import EXAMPLE, MORE_AGENTS, Lab, Options
+from sos_testbed.realise import BRIDGE, ovs
+from sos_testbed.topology import PathOptions
+
+CROWD = Path(__file__).with_name("crowd.py")
+OPTIONS = Options(
+    topology="pools",
+    path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US),
+    path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US),
+    name="crowd",
+    examples=(EXAMPLE,),
+)
+COVERED, OTHER, PLAIN = 5010, 5011, 7010  # two that the service covers, one that it does not
+BUSY, IDLE = 15, 10  # of each kind
+GAP_S = 0.1
+# A client repeats its SYN after 1 s (RFC 6298): who took less has lost none, with a busy machine and 40 ms to the server
+PROMPT_S = 0.8
+# Longer than every timer that a controller's absence starts: leases 5 s, preparations 8 s, repeated Ended 6.2 s, silence on OpenFlow 10 s
+OUTAGE_S = 13.0
+# A lease, and Open vSwitch looks for entries that have run out about once a second
+LEASE_S = 5.0 + 1.5
+# A newcomer keeps earlier entries for 6 s, judges sessions of 10 s by reports that come every 5 s, and waits 15 s for agents
+JUDGED_S = 17.0
+# A SYN that is lost while nobody obeys a punt is repeated after 1, 3 and 7 s, and the lease is over then
+SLOWEST_S = 7.0 + PROMPT_S
+# A SYN that the server does not answer within a second ends in a reset (fail-open rule 6), and orders took their time before it
+OPENING_S = 1.5
+REDIRECT, PATH = 3, 4  # kinds in a controller's cookies (spec/node-config.md clause 8)
+
+
+PROGRAMS: list["Program"] = []
+
+
+class Program:
+    """crowd.py at a host."""
+
+    def __init__(self, net: Lab, host: str, *arguments: object) -> None:
+        argv = net.exec_argv(host, (sys.executable, str(CROWD), *map(str, arguments)))
+        self._process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        PROGRAMS.append(self)
+
+    def said(self) -> Any:
+        """Its next line."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"{self._process.args} has ended"
+        return json.loads(line)
+
+    def ask(self, word: str) -> Any:
+        """Its answer to a command."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{word}\n")
+        self._process.stdin.flush()
+        return self.said()
+
+    def close(self) -> None:
+        """It goes, whatever it is doing. Once more is once too often, and harmless."""
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Connections that are held."""
+
+    program: Program
+    ports: tuple[int, ...]
+
+    @classmethod
+    def gather(cls, net: Lab, port: int, busy: int, idle: int) -> "Crowd":
+        """Open them."""
+        program = Program(net, "client", "hold", measure.address(net, "server"), port, busy, idle)
+        said = program.said()
+        crowd = cls(program, tuple(said["ports"]))
+        crowd.whole(said)
+        return crowd
+
+    def check(self) -> float:
+        """All are there and say the right bytes, the idle ones too; returns the longest wait for an echo since the last time."""
+        return self.whole(self.program.ask("check"))
+
+    def end(self) -> None:
+        """All come to a clean end."""
+        self.whole(self.program.ask("end"))
+
+    def whole(self, said: Any) -> float:
+        """None is broken."""
+        assert (said["whole"], said["broken"], said["silent"]) == (len(self.ports), {}, 0), said
+        return float(said["pause_s"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Everybody:
+    """All that is held while tests break things."""
+
+    accelerated: Crowd
+    plain: Crowd
+
+    def check(self) -> str:
+        """All fifty are whole. Says how long they had to wait at most."""
+        return f"longest silence {self.accelerated.check():.2f} s accelerated, {self.plain.check():.2f} s plain"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lab]:
+    built = labs.up(OPTIONS, say)
+    yield built
+    built.down()
+
+
+@pytest.fixture(scope="module")
+def everybody(shared: Lab) -> Iterator[Everybody]:
+    """Fifty connections from before the first test to after the last one."""
+    try:
+        assert Program(shared, "server", "serve", COVERED, OTHER, PLAIN).said() == {"ready": True}
+        taken = accepted(shared)
+        held = Everybody(accelerated=Crowd.gather(shared, COVERED, BUSY, IDLE), plain=Crowd.gather(shared, PLAIN, BUSY, IDLE))
+        assert accepted(shared) - taken == BUSY + IDLE
+        yield held
+        held.accelerated.end()
+        held.plain.end()
+        eventually("no session left", lambda: not list_sessions(shared))
+    finally:
+        close_all(PROGRAMS)
+
+
+def close_all(programs: list[Program]) -> None:
+    for program in programs:
+        program.close()
+
+
+@pytest.fixture
+def net(shared: Lab, everybody: Everybody, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """The lab as it was at its start, everybody whole; what a test broke is mended after it."""
+    everybody.check()
+    objects, earlier = shared.objects, len(PROGRAMS)
+    yield shared
+    if request.node.stash.get(FAILED, False):
+        explain(shared)
+    close_all(PROGRAMS[earlier:])
+    mend(shared)
+    if shared.objects != objects:
+        shared.declare(objects)
+    labs.wait_ready(shared, shared.documents)
+
+
+def accepted(net: Lab, agent: str = "agent1") -> int:
+    """Clients that an agent has taken since its start."""
+    place = next(place for place in net.topology.agents if place.name == agent)
+    port = net.documents.agents[place.key]["metricsAddress"].rpartition(":")[2]
+    argv = net.exec_argv(agent, ("curl", "-sS", "-m", "2", f"http://127.0.0.1:{port}/metrics"))
+    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("sos_agent_accepted_total ")))
+
+
+def list_sessions(net: Lab) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = northbound.get(net.plan, "/v1/sessions")["sessions"]
+    return found
+
+
+@dataclass(slots=True)
+class Visits:
+    """Short connections, one after the other: when each began, how long it took, what went wrong."""
+
+    told: list[tuple[float, float, str]]
+
+    def prompt_from(self, moment: float) -> float:
+        """Seconds from a moment until connections that begin are served at once, as all later ones are."""
+        late = [began for began, took, _ in self.told if took > PROMPT_S]
+        return max(0.0, max((began + GAP_S for began in late), default=moment) - moment)
+
+    def slowest(self) -> float:
+        """The longest that one took."""
+        return max(took for _, took, _ in self.told)
+
+    def all_well(self, least: int) -> None:
+        """Every one was whole."""
+        assert not [visit for visit in self.told if visit[2]]
+        assert len(self.told) >= least
+
+    def all_well_but(self, moment: float) -> int:
+        """Every one was whole, but for those that were just being opened then and were reset: not cut off. Returns how many these were."""
+        wrong = [visit for visit in self.told if visit[2]]
+        assert all(end == "reset" and abs(began - moment) < OPENING_S for began, _, end in wrong), wrong
+        return len(wrong)
+
+
+@contextmanager
+def visiting(net: Lab, port: int) -> Iterator[Visits]:
+    """New connections all the time while the block runs. They are told when it ends."""
+    program, visits = Program(net, "client", "knock", measure.address(net, "server"), port, GAP_S), Visits([])
+    assert program.said() == {"ready": True}
+    yield visits
+    visits.told.extend(map(tuple, program.ask("end")["visits"]))
+
+
+def one_more(net: Lab) -> int:
+    """How many of three new connections to the covered port the near agents accelerate; all must be whole."""
+    agents = [place.name for place in net.topology.agents if place.switch == "edge1" and place.key in net.documents.agents]
+    before = sum(accepted(net, agent) for agent in agents)
+    crowd = Crowd.gather(net, COVERED, 0, 3)
+    crowd.end()
+    return sum(accepted(net, agent) for agent in agents) - before
+
+
+def kinds(net: Lab, switch: str, epoch: int) -> dict[int, set[int]]:
+    """Kinds of a controller's entries on a switch, by their epoch: those of this one, and all others."""
+    found: dict[int, set[int]] = {}
+    for entry in parse_flows(dump_flows(net, switch)):
+        if entry.cookie >> 32 == 0x534F0100 + int(net.documents.controller["controller"]["id"]):
+            of = epoch & 0xFF if entry.cookie >> 16 & 0xFF == epoch & 0xFF else -1
+            found.setdefault(of, set()).add(entry.cookie >> 24 & 0xFF)
+    return found
+
+
+def taken_again(net: Lab, before: int, since: float) -> float:
+    """Seconds from a moment until the near agent takes a new connection."""
+    eventually("new connections are accelerated", lambda: accepted(net) > before)
+    return time.monotonic() - since
+
+
+def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
+    """Reactive set-up, punts are leases: within seconds new connections are plain, none is lost, and later they are fast again."""
+    with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
+        time.sleep(1)
+        faults.controller(net, "controller", up=False)
+        killed = time.monotonic()
+        time.sleep(LEASE_S)
+        taken = accepted(net)
+        time.sleep(OUTAGE_S - LEASE_S)
+        assert accepted(net) == taken, "without the controller they are plain"
+        faults.controller(net, "controller", up=True)
+        again = taken_again(net, taken, time.monotonic())
+        time.sleep(1)
+    silence = everybody.check()
+    covered.all_well(least=int(OUTAGE_S / GAP_S / 2))
+    plain.all_well(least=int(OUTAGE_S / GAP_S / 2))
+    say(
+        f"controller killed: new connections plain after {covered.prompt_from(killed):.2f} s (slowest {covered.slowest():.2f} s); {silence}"
+    )
+    say(f"controller back: new connections accelerated after {again:.2f} s")
+    assert covered.prompt_from(killed) <= LEASE_S
+    assert covered.slowest() <= SLOWEST_S
+    assert plain.slowest() <= PROMPT_S, "what no service covers never waits for a controller"
+
+
+def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, everybody: Everybody) -> None:
+    """Another life with an empty memory: it finds the sessions in the switches, hears of them from the agents, and breaks none."""
+    epoch = northbound.get(net.plan, "/v1/status")["controller"]["epoch"]
+    own = set(everybody.accelerated.ports)
+    redirects = {switch: redirected(net, switch, own) for switch in ("edge1", "edge2")}
+    assert {len(there) for there in redirects.values()} == {len(own)}
+    with visiting(net, COVERED) as covered:
+        time.sleep(0.5)
+        faults.controller(net, "controller", up=False)
+        shutil.rmtree(net.root / "controller")
+        taken = accepted(net)
+        faults.controller(net, "controller", up=True)
+        began = time.monotonic()
+        again = taken_again(net, taken, began)
+        time.sleep(max(0.0, began + JUDGED_S - time.monotonic()))
+    covered.all_well(least=int(JUDGED_S / GAP_S / 2))
+    silence = everybody.check()
+    newcomer = northbound.get(net.plan, "/v1/status")["controller"]["epoch"]
+    assert newcomer != epoch
+    adopted = [session for session in list_sessions(net) if session["adopted"]]
+    assert len(adopted) >= BUSY + IDLE
+    for switch in ("edge1", "core1", "edge2"):
+        found = kinds(net, switch, newcomer)
+        assert found.get(-1, set()) <= {REDIRECT}, "nothing of the former but what its sessions need"
+        assert {PATH} <= found[newcomer & 0xFF]
+    for switch, there in redirects.items():
+        assert there == redirected(net, switch, own), "entries of sessions were not even replaced"
+    say(f"controller replaced: new connections accelerated after {again:.2f} s (slowest {covered.slowest():.2f} s)")
+    say(f"controller replaced: {len(adopted)} sessions adopted; {silence}")
+    assert covered.slowest() <= SLOWEST_S
+    assert one_more(net) == 3
+
+
+def redirected(net: Lab, switch: str, clients: set[int]) -> set[tuple[Any, ...]]:
+    """The redirect entries of the sessions with these clients' ports."""
+    there = [entry for entry in parse_flows(dump_flows(net, switch)) if entry.cookie >> 24 & 0xFF == REDIRECT]
+    return {entry.identity() for entry in there if clients.intersection(map(int, re.findall(r"tp_(?:src|dst)=(\d+)", entry.match)))}
+
+
+@pytest.mark.parametrize("edge", ["edge1", "edge2"])
+def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybody, edge: str) -> None:
+    """It comes back without an entry. Plain forwarding returns with sos-node, everything else with the controller; what stands stays whole.
+
+    A connection whose far leg is opened in that very second may be reset, and its server's port is plain for half a minute then (rule 6).
+    """
+    with visiting(net, OTHER) as other, visiting(net, PLAIN) as plain:
+        time.sleep(0.5)
+        killed, taken = time.monotonic(), accepted(net)
+        faults.switch(net, edge, up=False)
+        faults.switch(net, edge, up=True)
+        began = time.monotonic()
+        with visiting(net, COVERED) as covered:
+            again = taken_again(net, taken, began)
+            labs.wait_ready(net, net.documents)
+            ready = time.monotonic() - began
+            time.sleep(1.5)
+    silence = everybody.check()
+    covered.all_well(least=10)
+    plain.all_well(least=10)
+    lost = other.all_well_but(killed)
+    served = min(visit[0] + visit[1] for visit in plain.told if visit[0] + visit[1] > began) - began
+    say(f"{edge} started again: first plain connection served after {served:.2f} s, prompt after {plain.prompt_from(began):.2f} s")
+    say(f"{edge} started again: accelerated after {again:.2f} s, ready after {ready:.2f} s, {lost} just being opened reset; {silence}")
+    assert one_more(net) == 3
+
+
+def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Everybody) -> None:
+    """What runs goes on as it began, through every change; what is new follows what is declared."""
+    objects = net.objects
+    elsewhere = with_service(objects, ports=[{"port": 80}, {"port": 5999}])
+    otherwise = with_service(objects, transport={"streams": 3}, paths={"mode": "Disjoint", "max": 2})
+    changes = [
+        ("other ports", elsewhere, 0),
+        ("applied as before", objects, 3),
+        ("deleted", declare.without_service(objects, "bulk"), 0),
+        ("other transport and paths", otherwise, 3),
+        ("applied as before again", objects, 3),
+    ]
+    with visiting(net, COVERED) as covered:
+        for what, wanted, accelerated in changes:
+            net.declare(wanted)
+            labs.wait_ready(net, net.documents)
+            silence = everybody.check()
+            eventually(f"{accelerated} of 3 new connections are accelerated", lambda n=accelerated: one_of_three(net, n), within_s=15)
+            say(f"service: {what}; {silence}")
+    covered.all_well(least=10)
+    everybody.check()
+
+
+def one_of_three(net: Lab, accelerated: int) -> bool:
+    """Whether the visitors aside, who are accelerated or not like them, new connections go the way they should."""
+    return (one_more(net) >= accelerated) if accelerated else (one_more(net) == 0)
+
+
+def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody: Everybody) -> None:
+    """More agents are given new sessions until they have as many as the first, and only new ones; agents that go finish what they have."""
+    one = net.objects
+    agents = [place.name for place in net.topology.agents if place.switch == "edge1"]
+    with visiting(net, COVERED) as covered:
+        net.declare(declare.merge(one, declare.load((MORE_AGENTS,))))
+        labs.wait_ready(net, net.documents)
+        before = {agent: accepted(net, agent) for agent in agents}
+        more = Crowd.gather(net, COVERED, 15, 15)
+        shares = {agent: accepted(net, agent) - before[agent] for agent in agents}
+        say(f"three agents at each site: 30 new sessions shared {shares}; {everybody.check()}")
+        newcomers = [shares[agent] for agent in agents[1:]]
+        assert min(newcomers) >= 10, "who has the least is taken, and agent1 had 25 before"
+        net.declare(one)
+        labs.wait_ready(net, net.documents)
+        assert set(net.leaving()) == {"agent1b", "agent1c", "agent2b", "agent2c"}
+        taken = accepted(net)
+        assert one_more(net) >= 3
+        assert accepted(net) - taken >= 3, "new ones go to the agent that stays"
+        time.sleep(4)  # were its port taken from an agent, its connections would fall silent here
+        say(f"one agent again, the others finishing: longest silence {more.check():.2f} s there; {everybody.check()}")
+        more.end()
+        eventually("agents that have nothing left are gone", lambda: not net.leaving())
+    covered.all_well(least=10)
+    everybody.check()
+    eventually("their ports are gone", lambda: not any(port in agent_ports(net) for port in ("sosag1", "sosag2")), within_s=SETTLE_S)
+
+
+def agent_ports(net: Lab) -> str:
+    argv = ovs(net.plan, "edge1", "ovs-vsctl", "list-ports", BRIDGE)
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
