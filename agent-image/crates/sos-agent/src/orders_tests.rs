@@ -395,7 +395,7 @@ fn act() -> impl Strategy<Value = Act> {
 fn paths_are_told_to_those_who_watch_only() {
     let mut world = World::new();
     let report = PathReport { sampled_ms: 7, paths: Vec::new(), services: Vec::new() };
-    let reports = [report.clone(), PathReport { sampled_ms: 8, ..report.clone() }];
+    let reports = [report.clone(), PathReport { sampled_ms: 8, ..report }];
     world.prepare(&prepare(1));
     let now = world.now();
     assert!(!world.desk.is_watched(now));
