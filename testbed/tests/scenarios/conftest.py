@@ -30,7 +30,7 @@ RATE_BPS = 200_000_000
 # Controllers renew leases, agents report every 5 s (spec/order.md clause 7): two rounds and a slow machine
 SETTLE_S = 30.0
 
-SHARED = Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US), path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US), name="test")
+SHARED = Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US), path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US))
 
 
 def say(line: str) -> None:

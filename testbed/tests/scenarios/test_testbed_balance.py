@@ -31,7 +31,7 @@ SIGMAS = 5  # one run in a million is outside
 
 @pytest.fixture(scope="module")
 def home() -> Iterator[Lab]:
-    built = labs.up(Options(topology="balance", services=False, name="test-balance"), say)
+    built = labs.up(Options(topology="balance", services=False), say)
     spread.prepare(built)
     yield built
     built.down()

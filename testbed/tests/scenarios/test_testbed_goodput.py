@@ -46,7 +46,7 @@ CASES = (
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.rtt_us // 1000}ms-{case.loss:g}")
 def test_goodput(tmp_path: Path, case: Case) -> None:
     path = PathOptions(rate_bps=RATE_BPS, rtt_us=case.rtt_us, loss=case.loss)
-    net = labs.up(Options(path1=path, path2=path, name=f"goodput-{case.rtt_us}"))
+    net = labs.up(Options(path1=path, path2=path))
     try:
         limit = measure.wire_limit(net, path.shape())
         print(limit)

@@ -17,11 +17,13 @@ from sos_testbed.measure import Request
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 BAD = {
+    "balance-and-transport.yaml": ("SosService default/both", "spec.transport"),
     "end-before-start.yaml": ("SosService default/backwards", "spec.ports[0]"),
     "host-bits.yaml": ("SosSite crooked", "spec.prefixes"),
     "same-site.yaml": ("SosService default/circle", "spec"),
     "unknown-field.yaml": ("SosService default/typo", "spec.transprt"),
     "unknown-site.yaml": ("SosService default/lost", "spec.to.site"),
+    "unknown-uplink.yaml": ("SosService default/astray", "spec.balance.uplinks[0].name"),
 }
 
 
@@ -39,17 +41,17 @@ def fetch(net: Lab, tmp_path: Path) -> None:
 
 
 def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
-    other = labs.up(Options(topology="line", name="other"))
+    other = labs.up(Options(topology="line"))
     try:
         assert other.root != net.root
         for each in (net, other):
             labs.make_payload(each.root / "www" / "100K", 100_000)
             fetch(each, tmp_path)
         listed = json.loads(cli("status", "--json").stdout)["labs"]
-        assert {"test", "other"} <= {each["name"] for each in listed}
+        assert {net.name, other.name} <= {each["name"] for each in listed}
         ambiguous = cli("exec", "client", "--", "true")
         assert (ambiguous.returncode, "which lab" in ambiguous.stderr) == (1, True)
-        assert cli("exec", "--lab", "other", "client", "--", "ip", "address", "show", "eth0").stdout.count("10.0.0.11/24") == 1
+        assert cli("exec", "--lab", other.name, "client", "--", "ip", "address", "show", "eth0").stdout.count("10.0.0.11/24") == 1
     finally:
         other.down()
     assert namespaces([other.root.name]) == []
@@ -114,16 +116,16 @@ def test_bad_examples_from_lab_up(tmp_path: Path, file: str) -> None:
 
 def test_bad_example_applied_to_a_running_lab_changes_nothing(net: Lab) -> None:
     generation = net.documents.generation
-    done = cli("apply", "--lab", "test", str(REPOSITORY / "examples" / "bad" / "unknown-field.yaml"))
+    done = cli("apply", "--lab", net.name, str(REPOSITORY / "examples" / "bad" / "unknown-field.yaml"))
     assert done.returncode == 1
     assert "spec.transprt" in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
-    assert labs.find("test").documents.generation == generation
+    assert labs.find(net.name).documents.generation == generation
 
 
 def test_flows_and_logs(net: Lab) -> None:
-    entries = json.loads(cli("flows", "edge1", "--lab", "test", "--json").stdout)
+    entries = json.loads(cli("flows", "edge1", "--lab", net.name, "--json").stdout)
     assert {entry["table"] for entry in entries} == {0, 1}
-    unknown = cli("flows", "edge9", "--lab", "test")
+    unknown = cli("flows", "edge9", "--lab", net.name)
     assert (unknown.returncode, unknown.stderr) == (1, "lab: no switch 'edge9'; there are edge1, core1, core2, edge2\n")
-    assert cli("logs", "controller", "--lab", "test").returncode == 0
+    assert cli("logs", "controller", "--lab", net.name).returncode == 0

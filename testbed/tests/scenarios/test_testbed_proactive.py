@@ -21,7 +21,7 @@ from sos_testbed.measure import Request
 from sos_testbed.topology import PathOptions
 
 PATH = PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US)
-OPTIONS = Options(path1=PATH, path2=PATH, name="proactive-test", examples=(PROACTIVE,))
+OPTIONS = Options(path1=PATH, path2=PATH, examples=(PROACTIVE,))
 
 COVERED_PORT = "5002"
 SIZE, RATE = 24_000_000, 2_000_000
