@@ -33,7 +33,6 @@ OPTIONS = Options(
     topology="pools",
     path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US),
     path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US),
-    name="crowd",
     examples=(EXAMPLE,),
 )
 COVERED, OTHER, PLAIN = 5010, 5011, 7010  # two that the service covers, one that it does not
