@@ -1,4 +1,4 @@
-"""Runs every test suite and ends with one line: `N passed, N failed`.
+"""Runs every test suite, or those named, and ends with one line: `N passed, N failed`.
 
 Suites that mostly wait run side by side; those that measure have the machine to themselves, after them. A suite that
 cannot be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each
@@ -7,6 +7,7 @@ suite's output is kept in out/test/<suite>.log.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import subprocess
@@ -20,7 +21,7 @@ from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
-SUITE_TIMEOUT_S = 1200
+SUITE_TIMEOUT_S = 2400
 SIDE_BY_SIDE = 3  # two wait for sockets and timers while one computes
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 
@@ -135,7 +136,12 @@ def main() -> int:
         pytest_suite("compile"),
     ]
     measuring = [cargo_suite("linkemu", "testbed/linkemu"), pytest_suite("testbed")]
-    wanted = set(sys.argv[1:]) or {suite.name for suite in patient + measuring}
+    names = [suite.name for suite in patient + measuring]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(names))
+    wanted = set(parser.parse_args().suites) or set(names)
+    if unknown := sorted(wanted - set(names)):
+        parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(names)})")
     with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
         counts = list(pool.map(lambda suite: run(suite, live=False), [suite for suite in patient if suite.name in wanted]))
     counts += [run(suite, live=True) for suite in measuring if suite.name in wanted]
