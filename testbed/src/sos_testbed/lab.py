@@ -152,7 +152,7 @@ class Lab:
             *realise.build_emulator(topology, plan),
             *realise.build_switches(topology, plan),
             *realise.build_controller(plan),
-            *realise.build_agents(self._manned(self.facts["agents"]), plan),
+            *realise.build_agents(self._manned(self._declared()), plan),
             *realise.build_web(topology, plan),
         ]
         return {step.do.name: step.do for step in steps if isinstance(step.do, Spawn)}
@@ -191,12 +191,16 @@ class Lab:
 
     def leaving(self) -> list[str]:
         """Agents that are declared no more and still finish their sessions. What others left behind goes, as a pod's namespace would."""
-        places = [place for place in self.topology.agents if place.key not in self.facts["agents"]]
+        places = [place for place in self.topology.agents if place.key not in self._declared()]
         busy = [place.name for place in places if process.find(self.runner.pid_file(place.name)) is not None]
         for place in places:
             if place.name not in busy:
                 run(realise.clear_agent(self.plan, place.name), what=f"agent port {place.name}")
         return busy
+
+    def _declared(self) -> list[str]:
+        """Keys of the agents that are declared; none yet in a lab that was interrupted while it was built."""
+        return list(self.facts.get("agents", []))
 
     def _manned(self, keys: Iterable[str]) -> Topology:
         """The topology with those places for agents only."""

@@ -1,0 +1,19 @@
+"""What is shown of labs that are not whole."""
+
+import json
+from pathlib import Path
+
+from sos_testbed import status
+from sos_testbed.lab import Lab, Options, Programs, _first_facts
+from sos_testbed.topology import BUILDERS, PathOptions
+
+
+def test_a_lab_that_was_interrupted_while_it_was_built_has_a_status(tmp_path: Path) -> None:
+    path = PathOptions()
+    programs = Programs(**dict.fromkeys(Programs.__annotations__, "/nowhere"))
+    facts = _first_facts(Options(name="cut"), BUILDERS["figure8"].build(path, path), programs)
+    (tmp_path / "lab.json").write_text(json.dumps(facts))
+    found = status.collect(Lab(tmp_path))
+    assert found["controller"] is None and found["error"]
+    assert "edge1-ovs" in found["programs"] and not any(found["programs"].values())
+    assert status.lines(found)[0].startswith("lab cut (figure8")
