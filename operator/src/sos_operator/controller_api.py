@@ -17,6 +17,12 @@ RETRY_FIRST_S = 0.2
 ANSWER_MAX_BYTES = 32 * 1024 * 1024  # a status lists every datapath, agent and service
 
 
+def open_session() -> aiohttp.ClientSession:
+    """One connection for each request. While a Service is new its address may lead anywhere, and whatever answers there (a gateway's 404,
+    seen on kind) would be asked again and again over a connection that is kept."""
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
+
+
 class ControllerApi:
     """Calls on controllers; one HTTP session for all of them."""
 

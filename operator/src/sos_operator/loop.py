@@ -10,11 +10,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import aiohttp
-
 from sos_operator.apply import Applier
 from sos_operator.cluster import Cluster, connect
-from sos_operator.controller_api import ControllerApi
+from sos_operator.controller_api import ControllerApi, open_session
 from sos_operator.core.backoff import Outcome, next_delay
 from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import NAD, OWN_KINDS
@@ -38,7 +36,7 @@ PASS_PAUSE_S = 0.2  # between two passes, so that a flapping object cannot keep 
 @asynccontextmanager
 async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts]:
     """Everything a reconciler works with, connected."""
-    async with connect(settings.kubeconfig) as cluster, aiohttp.ClientSession() as session:
+    async with connect(settings.kubeconfig) as cluster, open_session() as session:
         yield Parts(
             cluster=cluster,
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),

@@ -1,0 +1,34 @@
+"""How the operator talks to a controller over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from sos_operator.controller_api import ControllerApi, open_session
+from sos_operator.core.errors import Refused
+
+
+def test_a_stranger_that_answered_once_is_not_asked_again() -> None:
+    """Before a Service's address is programmed it leads out of the cluster, and who is there may keep its connection."""
+    strangers: list[web.BaseRequest] = []
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        if not strangers or request.transport is strangers[0].transport:
+            strangers.append(request)
+            return web.Response(status=404)
+        return web.json_response({"agents": []})
+
+    async def ask() -> None:
+        app = web.Application()
+        app.router.add_get("/v1/status", answer)
+        async with TestServer(app) as server, open_session() as session:
+            api = ControllerApi(session)
+            with pytest.raises(Refused, match="HTTP 404"):
+                await api.status(str(server.make_url("")))
+            assert await api.status(str(server.make_url(""))) == {"agents": []}
+
+    asyncio.run(ask())
+    assert len(strangers) == 1
