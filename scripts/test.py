@@ -1,8 +1,8 @@
 """Runs every test suite, or those named, and ends with one line: `N passed, N failed`.
 
-Suites that mostly wait run side by side; those that measure have the machine to themselves, after them. A suite that
-cannot be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each
-suite's output is kept in out/test/<suite>.log.
+Suites that mostly wait run side by side; the testbed's have the machine to themselves, after them, two files at a time and at last
+one by one what is marked `alone`. A suite that cannot be run, runs no test or ends badly without a failed test counts as one failure:
+nothing is lost in a sum. Each suite's output is kept in out/test/<suite>.log.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
 SUITE_TIMEOUT_S = 2400
 SIDE_BY_SIDE = 3  # two wait for sockets and timers while one computes
+WORKERS = ("-n", "2", "--dist", "loadfile")  # a file's tests share a lab, an API server or a controller
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 
 
@@ -43,13 +44,12 @@ class Suite:
     count: Callable[[str], Count]
 
 
-def pytest_suite(folder: str, *only: str) -> Suite:
-    """The tests of one Python package; each has its own pytest configuration."""
-    name = "-".join([folder.replace("/", "-"), *(Path(path).name for path in only)])
+def pytest_suite(folder: str, *arguments: str, name: str = "") -> Suite:
+    """The tests of one Python package; each has its own pytest configuration. `arguments` choose some of them."""
+    name = name or folder
     report = OUT / f"{name}.xml"
     report.unlink(missing_ok=True)
-    targets = only or (folder,)
-    argv = (sys.executable, "-m", "pytest", *targets, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
+    argv = (sys.executable, "-m", "pytest", folder, *arguments, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
     return Suite(name, argv, lambda _output: count_junit(report))
 
 
@@ -129,13 +129,17 @@ def main() -> int:
     """All suites, or those named on the command line."""
     OUT.mkdir(parents=True, exist_ok=True)
     patient = [  # the longest first
-        pytest_suite("operator"),
-        pytest_suite("controller-image"),
+        pytest_suite("operator", *WORKERS),
+        pytest_suite("controller-image", *WORKERS),
         cargo_suite("agent-image", "agent-image"),
         cargo_suite("ofbench", "bench/controller"),
         pytest_suite("compile"),
     ]
-    measuring = [cargo_suite("linkemu", "testbed/linkemu"), pytest_suite("testbed")]
+    measuring = [
+        cargo_suite("linkemu", "testbed/linkemu"),
+        pytest_suite("testbed", "-m", "not alone", *WORKERS),
+        pytest_suite("testbed", "-m", "alone", name="testbed-alone"),
+    ]
     names = [suite.name for suite in patient + measuring]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(names))

@@ -262,7 +262,8 @@ def up(options: Options, report: Report = silent) -> Lab:
     lab = Lab(_new_folder(), report)
     try:
         with lock(lab.root / "lock"):
-            lab.save(**_first_facts(options, topology, programs))
+            with lock(state_root().with_suffix(".names")):  # or two that come up at once would take the same
+                lab.save(**_first_facts(options, topology, programs))
             lab._remember(objects, documents)
             _build(lab, topology, documents)
             wait_ready(lab, documents)

@@ -13,6 +13,8 @@ from sos_testbed import faults, measure
 from sos_testbed.lab import Lab
 from sos_testbed.model import Shape
 
+pytestmark = pytest.mark.alone
+
 # Two switches and an emulator that looks at its queue every 100 us, on two processors that do other things too
 RTT_SLACK_MS = 8.0
 RATE_SLACK = 0.07

@@ -17,6 +17,8 @@ from sos_testbed.measure import Request, Transfer
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT
 
+pytestmark = pytest.mark.alone
+
 RATE_BPS = 500_000_000
 GIGABYTE = 1_000_000_000
 SHARE = 0.85  # of the wire's limit, the ramp of the first round trips included

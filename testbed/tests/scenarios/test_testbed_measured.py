@@ -24,6 +24,8 @@ from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
 from sos_testbed.lab import Lab
 
+pytestmark = pytest.mark.alone
+
 METER = Path(__file__).with_name("meter.py")
 PORT = 5003
 FIRST_STREAM_PORT = 10_000
