@@ -49,6 +49,7 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """The shared lab, everything running and declared as at its start; what a test broke is mended after it."""
     objects = shared.objects
     eventually("no session of an earlier test", lambda: sessions(shared) == 0)
+    eventually("an armed agent", lambda: armed(shared))
     yield shared
     if request.node.stash.get(FAILED, False):
         explain(shared)
@@ -60,6 +61,13 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     if shared.objects != objects:
         shared.declare(objects)
     labs.wait_ready(shared, shared.documents)
+
+
+def armed(net: Lab) -> bool:
+    """Does the near agent take connections over? Until it has met its peer it lets them pass plainly, as it should."""
+    argv = net.exec_argv("agent1", ("curl", "-sS", "-m", "2", "http://127.0.0.1:9465/metrics"))
+    page = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+    return re.search(r"^sos_agent_armed_regions [1-9]", page, flags=re.MULTILINE) is not None
 
 
 FAILED = pytest.StashKey[bool]()
