@@ -233,11 +233,18 @@ def test_groups_are_deleted_by_id() -> None:
 
 
 @given(st.binary(max_size=120))
-def test_a_told_end_is_a_cookie_or_a_wire_error(data: bytes) -> None:
+def test_a_told_end_is_a_cookie_and_a_match_or_a_wire_error(data: bytes) -> None:
     try:
-        assert ofp.parse_flow_removed(data) == int.from_bytes(data[8:16], "big")
+        assert ofp.parse_flow_removed(data)[0] == int.from_bytes(data[8:16], "big")
     except ofp.WireError:
-        assert len(data) < 56
+        length = int.from_bytes(data[50:52], "big")
+        assert len(data) < 56 or length < 4 or 48 + length > len(data)
+
+
+@given(entries)
+def test_a_told_end_says_whose_it_was(entry: FlowEntry) -> None:
+    head = bytes(8) + entry.cookie.to_bytes(8, "big") + bytes(32)
+    assert ofp.parse_flow_removed(head + ofp.encode_match(entry.match)) == (entry.cookie, entry.match)
 
 
 @given(entries)
