@@ -20,11 +20,11 @@ from sos_controller.config import parse
 from sos_controller.core import balance, balance_entries, packets
 from sos_controller.core.commands import Command, PacketOut
 from sos_controller.core.events import ConfigChanged, DatapathDown, DatapathUp, EntryGone, PacketIn, PortChanged
-from sos_controller.core.flowtable import Output, ToGroup
+from sos_controller.core.flowtable import Match, Output, ToGroup
 from sos_controller.core.groups import group_id
 from sos_controller.core.model import DatapathId, Location, MacAddress, Port, PortNo, parse_address, parse_mac
 from sos_controller.core.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
-from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, Kind, cookie_kind
+from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, SETTLE_S, Kind, cookie_kind
 from sos_controller.core.wheel import Wheel
 
 EDGE = DatapathId(SWITCHES["edge1"])
@@ -231,7 +231,8 @@ def test_answers_find_back_and_no_packet_changes_uplink(at: str, sports: list[in
         ((where, frame),) = home.open(sport)
         assert frame[:12] == ROUTER_MACS[where.port_no] + parse_mac(f"02:00:00:00:00:{where.port_no:02x}")
         assert int.from_bytes(frame[26:30], "big") == OUTSIDE[where.port_no] and frame[30:38] == segment(sport)[30:38]
-        for flags in (0x10, 0x18, 0x11, 0x04, 0x02):
+        assert port_of(home.open(sport)) == where.port_no, "a SYN that is sent again"
+        for flags in (0x10, 0x18, 0x11, 0x04):
             assert port_of(home.network.walk(host, segment(sport, flags=flags))) == where.port_no
         for flags in (0x12, 0x10, 0x11, 0x04):
             ((back, seen),) = home.network.walk(where, answer(frame, flags))
@@ -278,6 +279,40 @@ def test_a_repeated_syn_keeps_its_uplink_and_a_new_one_of_the_same_ports_has_its
     first = [port_of(home.punted(entry.cookie, segment(40000))) for _ in range(4)]
     assert len(set(first)) == 1 and home.row()["sessions"] == 1
     assert port_of(home.punted(entry.cookie, segment(40000, isn=2))) != first[0]
+
+
+def test_a_port_that_is_used_again_has_its_own_turn_while_the_last_connections_entries_are_there() -> None:
+    home = Home()
+    home.up()
+    turns = [port_of(home.open(40000, isn=isn)) for isn in range(1, 7)]
+    assert [sent.after_s for sent in home.delivered if sent.data[12:14] == b"\x08\x00"] == [0.0] + [SETTLE_S] * 5, "caches forget"
+    assert turns in ([1, 2] * 3, [2, 1] * 3)
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    ((where, frame),) = home.network.walk(host, segment(40000, flags=0x10))
+    assert where.port_no == turns[-1]
+    assert [at for at, _ in home.network.walk(where, answer(frame))] == [host]
+    assert home.row()["sessions"] == 1
+
+
+def test_an_uplink_that_left_the_service_gets_no_connection_by_a_port_that_is_used_again() -> None:
+    home = Home(config(weights=(1, 1)))
+    home.up()
+    assert {port_of(home.open(sport)) for sport in range(40000, 40010)} == {1, 2}
+    home.do(ConfigChanged(parse(encode(config(weights=(1,), generation=2)))))
+    home.tick(1)
+    assert {port_of(home.open(sport, isn=2)) for sport in range(40000, 40010)} == {1}
+
+
+def test_a_balance_of_the_switch_that_comes_first_keeps_its_connections() -> None:
+    made = config("Switch")
+    turns = {**made["balances"][0], "id": "default/turns", "at": "Controller", "uplinks": made["balances"][0]["uplinks"][:1]}
+    made["balances"].append(turns)
+    del made["hash"]
+    home = Home({**made, "hash": document_hash(made)})
+    home.up()
+    commands = home.do(PacketIn(EDGE, PortNo(CLIENT_PORT), 0x534F010108010000, segment(40002)))
+    assert [c.actions for c in commands if isinstance(c, PacketOut)] == [(ToGroup(group_id(1, 1)),)]
+    assert Kind.CONNECTION not in home.kinds()
 
 
 def test_when_the_controller_is_gone_the_group_decides_and_connections_go_on() -> None:
@@ -337,8 +372,8 @@ def test_ended_connections_are_counted_off_and_over_the_bound_the_group_decides(
     commands: list[Command] = home.do(PacketIn(EDGE, PortNo(CLIENT_PORT), entry.cookie, segment(40002)))
     assert [c.actions for c in commands if isinstance(c, PacketOut)] == [(ToGroup(group_id(1, 1)),)]
     assert home.kinds()[Kind.CONNECTION] == 4
-    cookie = next(e.cookie for e in home.network.entries(EDGE) if cookie_kind(e.cookie) == Kind.CONNECTION)
-    home.do(EntryGone(EDGE, cookie))
+    gone = next(e for e in home.network.entries(EDGE) if e.told)
+    home.do(EntryGone(EDGE, gone.cookie, gone.match))
     home.open(40003)
     assert home.kinds()[Kind.CONNECTION] == 6 and home.row()["sessions"] == 2
 
@@ -399,7 +434,7 @@ def test_a_group_is_not_made_of_the_first_answers_alone() -> None:
     home.connect(["edge1"])
     home.tick(1)
     assert not home.network.groups.get(EDGE)
-    home.tick(balance.SETTLE_S)
+    home.tick(balance.GROUP_AFTER_S)
     assert len(next(iter(home.network.groups[EDGE].values())).buckets) == 1
 
 
@@ -455,7 +490,7 @@ def test_datapaths_that_go_and_come_are_no_bug() -> None:
     home = Home()
     home.up()
     home.do(DatapathDown(EDGE))
-    home.do(EntryGone(EDGE, 0x534F010109010000))
+    home.do(EntryGone(EDGE, 0x534F010109010000, Match(tcp_src=(40000, 0xFFFF))))
     home.do(DatapathUp(EDGE, ()))
     home.tick(1)
     assert home.row()["state"] == "Pending"

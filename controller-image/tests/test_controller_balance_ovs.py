@@ -47,6 +47,22 @@ if len(sys.argv) > 3:
 """
 
 
+AGAIN = """
+import json, socket, struct, sys
+def ask():
+    with socket.socket() as s:
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        s.bind(("", 40000))
+        s.settimeout(10)
+        s.connect((sys.argv[1], 80))
+        s.sendall(b"hello")
+        return s.recv(16).decode().strip()
+print(json.dumps([ask() for _ in range(int(sys.argv[2]))]))
+"""
+"""Connections one after the other by the same port, each ended by a reset, so that the port is free at once."""
+
+
 def config(at: str, weights: tuple[int, int] = (1, 1), generation: int = 1) -> dict[str, Any]:
     made = document(generation)
     made["sites"][0]["gateway"] = "10.0.0.1"
@@ -137,6 +153,13 @@ def test_the_controller_gives_turns_and_each_connection_two_entries(net: Lab) ->
 
 def shortened(entry: str) -> bool:
     return "idle_timeout=60" in entry.split("actions=", maxsplit=1)[0] or "nw_src=10.0.0.11" not in entry
+
+
+def test_a_port_that_is_used_again_has_its_own_turn(net: Lab) -> None:
+    """The entries of a port's last connection are still there when the next one begins."""
+    seen = json.loads(net.execute("client", sys.executable, "-c", AGAIN, SERVER, "10"))
+    assert Counter(seen) == {"192.0.2.2": 5, "192.0.2.6": 5}
+    assert len([e for e in net.ours("edge1", Kind.CONNECTION) if "tp_src=40000" in e and "nw_src=10.0.0.11" in e]) == 1
 
 
 def test_the_gateway_is_nobody_and_answers(net: Lab) -> None:

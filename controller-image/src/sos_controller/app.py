@@ -29,7 +29,7 @@ from sos_controller.core.events import (
     Rejected,
     Tick,
 )
-from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.flowtable import FlowEntry, Match
 from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
 from sos_controller.framework import eventlet
@@ -111,9 +111,9 @@ class Controller:
         """A port came, went or changed."""
         self.happen(PortChanged(connection.dpid, port, gone))
 
-    def entry_gone(self, connection: SwitchConnection, cookie: int) -> None:
+    def entry_gone(self, connection: SwitchConnection, cookie: int, match: Match) -> None:
         """A switch took away an entry it was asked to tell of."""
-        self.happen(EntryGone(connection.dpid, cookie))
+        self.happen(EntryGone(connection.dpid, cookie, match))
 
     def entries_read(self, connection: SwitchConnection, entries: list[FlowEntry]) -> None:
         """A switch has told its entries."""

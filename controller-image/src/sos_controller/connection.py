@@ -274,7 +274,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         elif kind == ofp.ERROR:
             self._error(message)
         elif kind == ofp.FLOW_REMOVED and self.state == MAIN_DISPATCHER:
-            self._controller.entry_gone(self, ofp.parse_flow_removed(message))
+            self._controller.entry_gone(self, *ofp.parse_flow_removed(message))
         elif kind == ofp.PORT_STATUS and self.state == MAIN_DISPATCHER:
             self._controller.port_changed(self, *ofp.parse_port_status(message))
         elif kind in HANDSHAKE_TYPES and self.state != MAIN_DISPATCHER:

@@ -280,11 +280,14 @@ def parse_packet_in(message: bytes) -> tuple[int, PortNo, bytes]:
     return int.from_bytes(message[16:24], "big"), PortNo(in_port), message[end:]
 
 
-def parse_flow_removed(message: bytes) -> int:
-    """Cookie of the entry in an ofp_flow_removed (7.4.2)."""
+def parse_flow_removed(message: bytes) -> tuple[int, Match]:
+    """Cookie and match of the entry in an ofp_flow_removed (7.4.2)."""
     if len(message) < 56:
         raise WireError("short flow-removed")
-    return int.from_bytes(message[8:16], "big")
+    length = message[50] << 8 | message[51]
+    if length < 4 or 48 + length > len(message):
+        raise WireError("bad match in flow-removed")
+    return int.from_bytes(message[8:16], "big"), decode_match(message[52 : 48 + length])
 
 
 def parse_port(data: bytes) -> Port:

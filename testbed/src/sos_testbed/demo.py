@@ -23,7 +23,7 @@ from sos_testbed.model import LabError, Shape
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
-TRANSFER_S = 8.0  # long enough to hide the start at 164 ms; six scenarios, with building and probing, are three minutes
+TRANSFER_S = 8.0  # long enough to hide the start at 164 ms; six scenarios, with building and probing, are four minutes
 TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
 HONEST_SHARE = 0.9  # a wire that carries less than this of its arithmetic is limited by this machine's processors
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)

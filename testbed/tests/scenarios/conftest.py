@@ -49,6 +49,7 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     """The shared lab, everything running and declared as at its start; what a test broke is mended after it."""
     objects = shared.objects
     eventually("no session of an earlier test", lambda: sessions(shared) == 0)
+    eventually("an armed agent", lambda: armed(shared))
     yield shared
     if request.node.stash.get(FAILED, False):
         explain(shared)
@@ -60,6 +61,28 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     if shared.objects != objects:
         shared.declare(objects)
     labs.wait_ready(shared, shared.documents)
+
+
+def metrics(net: Lab, agent: str) -> str:
+    """What an agent serves at /metrics; "" if it does not, or is not declared."""
+    place = next(place for place in net.topology.agents if place.name == agent)
+    if place.key not in net.documents.agents:
+        return ""
+    port = net.documents.agents[place.key]["metricsAddress"].rpartition(":")[2]
+    argv = net.exec_argv(agent, ("curl", "-sS", "-m", "2", f"http://127.0.0.1:{port}/metrics"))
+    return subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+
+
+def accepted(net: Lab, agent: str = "agent1") -> int:
+    """Clients that an agent has taken since its start."""
+    found = re.search(r"^sos_agent_accepted_total (\d+)$", metrics(net, agent), flags=re.MULTILINE)
+    assert found is not None, f"{agent} does not answer"
+    return int(found[1])
+
+
+def armed(net: Lab) -> bool:
+    """Does the near agent take connections over? Until it has met its peer it lets them pass plainly, as it should."""
+    return re.search(r"^sos_agent_armed_regions [1-9]", metrics(net, "agent1"), flags=re.MULTILINE) is not None
 
 
 FAILED = pytest.StashKey[bool]()
@@ -101,8 +124,7 @@ def explain(net: Lab) -> None:
     except LabError as error:
         print(error)
     for place in net.topology.agents:
-        argv = net.exec_argv(place.name, ("curl", "-sS", "-m", "2", "http://127.0.0.1:9465/metrics"))
-        text = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
+        text = metrics(net, place.name)
         print(f"--- metrics {place.name}\n", "\n".join(line for line in text.splitlines() if line[:1] != "#" and not line.endswith(" 0")))
     for name in net.spawns():
         print(f"--- {name}: {labs.tail(net, name, 15)}")

@@ -8,14 +8,14 @@ the first packet that acknowledges all of it, with the time of the latter; segme
 """
 
 import json
-import select
 import socket
 import struct
 import sys
-import time
 from typing import Any
 
-SOL_PACKET, SO_RCVBUFFORCE, SO_TIMESTAMPNS, ETH_P_ALL, OUTGOING = 263, 33, 35, 3, 4
+from sos_testbed.capture import passing
+
+SO_TIMESTAMPNS, OUTGOING = 35, 4
 MODULUS = 1 << 32
 MAX_WAITING = 4096
 LAST_LOOK_S = 0.2
@@ -83,18 +83,8 @@ def timestamp(ancillary: list[tuple[int, int, bytes]]) -> float:
 
 def main() -> None:
     """See the module's text."""
-    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-    tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 128 << 20)
-    tap.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
-    tap.bind((sys.argv[1], ETH_P_ALL))
-    print("listening", flush=True)
-    meter, until = Meter(), float("inf")
-    while time.monotonic() < until:
-        readable, _, _ = select.select([tap, *([sys.stdin] if until == float("inf") else [])], [], [], 0.1)
-        if sys.stdin in readable and not sys.stdin.read(1):
-            until = time.monotonic() + LAST_LOOK_S
-        if tap not in readable:
-            continue
+    meter = Meter()
+    for tap in passing(sys.argv[1], (socket.SOL_SOCKET, SO_TIMESTAMPNS), last_look_s=LAST_LOOK_S):
         frame, ancillary, _, address = tap.recvmsg(128, 256)
         if len(frame) >= 54 and frame[12:14] == b"\x08\x00" and frame[23] == 6:
             meter.see(Segment(frame), timestamp(ancillary), address[2] == OUTGOING)

@@ -9,13 +9,13 @@ would. Inside one machine nobody else looks: a checksum that a switch spoilt wor
 
 import collections
 import json
-import select
 import socket
 import struct
 import sys
-import time
 
-SOL_PACKET, PACKET_VNET_HDR, SO_RCVBUFFORCE, ETH_P_ALL = 263, 15, 33, 3
+from sos_testbed.capture import passing
+
+SOL_PACKET, PACKET_VNET_HDR = 263, 15
 NEEDS_CSUM = 1
 VNET = struct.Struct("=BBHHHH")
 MAX_WRONG_SHOWN = 5
@@ -56,19 +56,9 @@ def judge(frame: bytes) -> tuple[str, str, str] | None:
 
 
 def main() -> None:
-    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
-    tap.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
-    tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 128 << 20)
-    tap.bind((sys.argv[1], ETH_P_ALL))
-    print("listening", flush=True)
     seen: collections.Counter[tuple[str, str]] = collections.Counter()
-    partial, wrong, until = 0, [], float("inf")
-    while time.monotonic() < until:
-        readable, _, _ = select.select([tap, *([sys.stdin] if until == float("inf") else [])], [], [], 0.1)
-        if sys.stdin in readable and not sys.stdin.read(1):
-            until = time.monotonic() + LAST_LOOK_S
-        if tap not in readable:
-            continue
+    partial, wrong = 0, []
+    for tap in passing(sys.argv[1], (SOL_PACKET, PACKET_VNET_HDR), last_look_s=LAST_LOOK_S):
         data = tap.recv(1 << 17)
         header, frame = data[: VNET.size], data[VNET.size :]
         found = judge(completed(header, frame)) if len(frame) >= 54 else None

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import tap
-from conftest import eventually, outcome, peer, sessions
+from conftest import armed, eventually, outcome, peer, sessions
 from sos_testbed import lab as labs
 from sos_testbed import measure
 from sos_testbed.lab import Lab
@@ -137,6 +137,7 @@ def test_accelerated_connections_have_right_checksums_at_hosts_agents_and_on_the
     with tapped(net, [*WIRES, *HOSTS, ("agent1", near[0]), ("agent2", far[0])]) as taps:
         net.start("agent1")
         labs.wait_ready(net, net.documents)
+        eventually("an armed agent", lambda: armed(net))  # it meets its peer first
         talk(net, COVERED_PORT)
         eventually("no session left", lambda: sessions(net) == 0)
     busy = {place: one for place, one in taps.items() if one.result["seen"]}

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, eventually, explain, mend, say, with_service
+from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, accepted, eventually, explain, mend, say, with_service
 from sos_testbed import declare, faults, measure, northbound
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
@@ -38,6 +38,7 @@ OPTIONS = Options(
 COVERED, OTHER, PLAIN = 5010, 5011, 7010  # two that the service covers, one that it does not
 BUSY, IDLE = 15, 10  # of each kind
 GAP_S = 0.1
+MANY = 10  # visits: a second of them
 # A client repeats its SYN after 1 s (RFC 6298): who took less has lost none, with a busy machine and 40 ms to the server
 PROMPT_S = 0.8
 # Longer than every timer that a controller's absence starts: leases 5 s, preparations 8 s, repeated Ended 6.2 s, silence on OpenFlow 10 s
@@ -169,15 +170,6 @@ def net(shared: Lab, everybody: Everybody, request: pytest.FixtureRequest) -> It
     labs.wait_ready(shared, shared.documents)
 
 
-def accepted(net: Lab, agent: str = "agent1") -> int:
-    """Clients that an agent has taken since its start."""
-    place = next(place for place in net.topology.agents if place.name == agent)
-    port = net.documents.agents[place.key]["metricsAddress"].rpartition(":")[2]
-    argv = net.exec_argv(agent, ("curl", "-sS", "-m", "2", f"http://127.0.0.1:{port}/metrics"))
-    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("sos_agent_accepted_total ")))
-
-
 def list_sessions(net: Lab) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = northbound.get(net.plan, "/v1/sessions")["sessions"]
     return found
@@ -244,10 +236,22 @@ def taken_again(net: Lab, before: int, since: float) -> float:
     return time.monotonic() - since
 
 
+def more_are_taken(net: Lab, number: int = MANY) -> None:
+    """Wait until the near agent has taken so many more of the visitors."""
+    before = accepted(net)
+    eventually(f"{number} more visitors are accelerated", lambda: accepted(net) >= before + number)
+
+
+def as_configured(net: Lab, switch: str) -> bool:
+    """Whether a switch's node has done all that it was told last."""
+    status = json.loads(Path(net.plan.folder(switch), "node-status.json").read_text(encoding="utf-8"))
+    return status["applied"] and status["generation"] == net.documents.generation
+
+
 def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
     """Reactive set-up, punts are leases: within seconds new connections are plain, none is lost, and later they are fast again."""
     with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
-        time.sleep(1)
+        more_are_taken(net)
         faults.controller(net, "controller", up=False)
         killed = time.monotonic()
         time.sleep(LEASE_S)
@@ -256,7 +260,7 @@ def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead
         assert accepted(net) == taken, "without the controller they are plain"
         faults.controller(net, "controller", up=True)
         again = taken_again(net, taken, time.monotonic())
-        time.sleep(1)
+        more_are_taken(net)
     silence = everybody.check()
     covered.all_well(least=int(OUTAGE_S / GAP_S / 2))
     plain.all_well(least=int(OUTAGE_S / GAP_S / 2))
@@ -276,7 +280,7 @@ def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, e
     redirects = {switch: redirected(net, switch, own) for switch in ("edge1", "edge2")}
     assert {len(there) for there in redirects.values()} == {len(own)}
     with visiting(net, COVERED) as covered:
-        time.sleep(0.5)
+        more_are_taken(net)
         faults.controller(net, "controller", up=False)
         shutil.rmtree(net.root / "controller")
         taken = accepted(net)
@@ -315,7 +319,7 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
     A connection whose far leg is opened in that very second may be reset, and its server's port is plain for half a minute then (rule 6).
     """
     with visiting(net, OTHER) as other, visiting(net, PLAIN) as plain:
-        time.sleep(0.5)
+        more_are_taken(net)
         killed, taken = time.monotonic(), accepted(net)
         faults.switch(net, edge, up=False)
         faults.switch(net, edge, up=True)
@@ -324,10 +328,10 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
             again = taken_again(net, taken, began)
             labs.wait_ready(net, net.documents)
             ready = time.monotonic() - began
-            time.sleep(1.5)
+            more_are_taken(net, 2 * MANY)  # of two programs' visitors
     silence = everybody.check()
-    covered.all_well(least=10)
-    plain.all_well(least=10)
+    covered.all_well(least=MANY)
+    plain.all_well(least=MANY)
     lost = other.all_well_but(killed)
     served = min(visit[0] + visit[1] for visit in plain.told if visit[0] + visit[1] > began) - began
     say(f"{edge} started again: first plain connection served after {served:.2f} s, prompt after {plain.prompt_from(began):.2f} s")
@@ -354,7 +358,7 @@ def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Ev
             silence = everybody.check()
             eventually(f"{accelerated} of 3 new connections are accelerated", lambda n=accelerated: one_of_three(net, n), within_s=15)
             say(f"service: {what}; {silence}")
-    covered.all_well(least=10)
+    covered.all_well(least=MANY)
     everybody.check()
 
 
@@ -382,11 +386,12 @@ def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody
         taken = accepted(net)
         assert one_more(net) >= 3
         assert accepted(net) - taken >= 3, "new ones go to the agent that stays"
-        time.sleep(4)  # were its port taken from an agent, its connections would fall silent here
+        for edge in ("edge1", "edge2"):  # were its port taken from an agent with this, its connections would fall silent
+            eventually(f"{edge} is as configured", lambda edge=edge: as_configured(net, edge))
         say(f"one agent again, the others finishing: longest silence {more.check():.2f} s there; {everybody.check()}")
         more.end()
         eventually("agents that have nothing left are gone", lambda: not net.leaving())
-    covered.all_well(least=10)
+    covered.all_well(least=MANY)
     everybody.check()
     eventually("their ports are gone", lambda: not any(port in agent_ports(net) for port in ("sosag1", "sosag2")), within_s=SETTLE_S)
 

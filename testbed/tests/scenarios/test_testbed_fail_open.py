@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import SETTLE_S, active, eventually, flowing, outcome, peer, sessions
+from conftest import SETTLE_S, active, armed, eventually, flowing, outcome, peer, sessions
 from sos_testbed import declare, faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab
@@ -32,6 +32,7 @@ def start(net: Lab, size: int = SIZE) -> tuple[subprocess.Popen[str], subprocess
 
 
 def accelerated(net: Lab, size: int = SIZE) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
+    eventually("an armed agent", lambda: armed(net))  # one that has just come back meets its peer first
     running = start(net, size)
     eventually("a session at the controller", lambda: active(net), within_s=5)
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)

@@ -6,7 +6,6 @@ client -- edge1 ==(40 ms)== core1 -- edge2 -- server
 """
 
 import json
-import re
 import statistics
 import subprocess
 import sys
@@ -61,18 +60,6 @@ def measurements(net: Lab) -> dict[str, Any]:
 def paths(net: Lab) -> dict[int, dict[str, Any]]:
     """Measured paths by label."""
     return {path["label"]: path for path in measurements(net)["paths"]}
-
-
-def armed(net: Lab) -> bool:
-    """Does the near agent take connections over? Until it has met its peer it lets them pass plainly, as it should."""
-    argv = net.exec_argv("agent1", ("curl", "-sS", "-m", "2", "http://127.0.0.1:9465/metrics"))
-    page = subprocess.run(argv, capture_output=True, text=True, check=False).stdout
-    return re.search(r"^sos_agent_armed_regions [1-9]", page, flags=re.MULTILINE) is not None
-
-
-@pytest.fixture(autouse=True)
-def ready(net: Lab) -> None:
-    eventually("an armed agent", lambda: armed(net))
 
 
 def declare(net: Lab, **spec: Any) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import RATE_BPS, RTT_US, eventually, flowing, outcome, peer, say, sessions
+from conftest import RATE_BPS, RTT_US, accepted, eventually, flowing, outcome, peer, say, sessions
 from sos_testbed import declare, faults, measure, northbound
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
@@ -63,13 +63,6 @@ def to_controller(net: Lab) -> int:
 def redirected(net: Lab, switch: str) -> int:
     """Packets of the service that a switch has redirected."""
     return sum(entry.n_packets for entry in entries(net, switch) if entry.cookie >> 24 & 0xFF == SERVICE)
-
-
-def accepted(net: Lab) -> int:
-    """Clients that the near agent has taken since its start."""
-    argv = net.exec_argv("agent1", ("curl", "-sS", "-m", "2", "http://127.0.0.1:9465/metrics"))
-    text = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    return int(next(line.split()[1] for line in text.splitlines() if line.startswith("sos_agent_accepted_total ")))
 
 
 def fetched(net: Lab, tmp_path: Path) -> None:

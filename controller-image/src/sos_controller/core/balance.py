@@ -5,7 +5,7 @@ Nothing is kept per connection but a short memory of decisions, for SYNs that we
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,7 +14,7 @@ from sos_controller.core.balance_entries import MAX_CONDITIONS, Ready, Way
 from sos_controller.core.balance_policy import Policy, policies, port_of
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.config_model import BalanceUplink
-from sos_controller.core.flowtable import Action, FlowEntry, Output, ToGroup
+from sos_controller.core.flowtable import Action, FlowEntry, Match, Output, ToGroup
 from sos_controller.core.groups import GroupTable, group_id
 from sos_controller.core.model import Address, DatapathId, FlowKey, Location, MacAddress, Port, PortNo, format_dpid, parse_address
 from sos_controller.core.neighbours import Neighbours
@@ -24,6 +24,7 @@ from sos_controller.core.pipeline import (
     LEASE_RENEWAL_S,
     PORT_CONTROLLER,
     PRIORITY_CONNECTION,
+    SETTLE_S,
     Kind,
     cookie_kind,
     cookie_number,
@@ -32,13 +33,13 @@ from sos_controller.core.state import State, Switch
 from sos_controller.core.wheel import Wheel
 
 CHECK_S = 0.25
-SETTLE_S = 3.0
+GROUP_AFTER_S = 3.0
 """A group is first made when all routers have answered, or this long after its datapath connected: each change moves connections."""
 MAX_CONNECTIONS = 65_536
 """Connections of one datapath with entries of their own; further ones are the group's."""
 MAX_RECENT = 16_384
-RECENT_S = 10.0
-"""How long a decision stands for repeated SYNs that come before the entry catches them."""
+RECENT_S = 130.0
+"""How long a decision stands for repeated SYNs: Linux repeats one for 127 s."""
 
 Json = dict[str, Any]
 
@@ -54,7 +55,7 @@ class Balances:
         self._ready: dict[str, Ready] = {}
         self._wheels: dict[str, Wheel] = {}
         self._recent: OrderedDict[tuple[DatapathId, FlowKey], tuple[bytes, str, float]] = OrderedDict()
-        self._live: Counter[tuple[DatapathId, int]] = Counter()
+        self._live: dict[DatapathId, dict[FlowKey, int]] = {}
         self._check_at = self._renew_at = 0.0
 
     def configure(self) -> None:
@@ -74,17 +75,18 @@ class Balances:
         if syn is None or policy is None or ready is None:
             state.count("balance_left", "dropped")
             return
-        way = self._choose(switch, syn, ready)
-        if way is None:
-            state.count("balance_left", "dropped")
-            return
-        actions: tuple[Action, ...] = balance_entries.out_actions(way)
-        if (switch.dpid, syn.key) not in self._recent and self._held(switch.dpid) >= MAX_CONNECTIONS:
-            state.count("balance_left", "group")
-            actions = (ToGroup(ready.group_id),)
+        actions: tuple[Action, ...] = (ToGroup(ready.group_id),)
+        after_s = 0.0
+        if policy.balance.at == "Controller" and self._has_room(switch.dpid, syn.key):
+            way = self._choose(switch, syn, ready)
+            if way is None:
+                state.count("balance_left", "dropped")
+                return
+            actions = balance_entries.out_actions(way)
+            after_s = self._assign(switch, syn, policy, ready, way)
         else:
-            self._assign(switch, syn, policy, ready, way)
-        state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data)))
+            state.count("balance_left", "group")
+        state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data), after_s))
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> bool:
         """An ARP packet was copied to us. True when it came by an uplink, where no hosts of ours are."""
@@ -102,12 +104,12 @@ class Balances:
             self._host_arp(switch, in_port, packet, mine)
         return bool(uplinks)
 
-    def entry_gone(self, dpid: DatapathId, cookie: int) -> None:
+    def entry_gone(self, dpid: DatapathId, cookie: int, match: Match) -> None:
         """A switch took away an entry: a connection has been idle, or is over."""
         owner, mask = self._state.programmer.owner
-        key = (dpid, cookie_number(cookie))
-        if cookie & mask == owner and cookie_kind(cookie) == Kind.CONNECTION and self._live[key] > 0:
-            self._live[key] -= 1
+        key = balance_entries.connection_key(match)
+        if key is not None and cookie & mask == owner and cookie_kind(cookie) == Kind.CONNECTION:
+            self._live.get(dpid, {}).pop(key, None)
 
     def datapath_down(self, dpid: DatapathId) -> None:
         """A datapath is gone; it may come back without its groups."""
@@ -117,9 +119,8 @@ class Balances:
         """A datapath was read and is to be compared: its groups are sent first, its connections left alone. Returns the other entries."""
         state, entries = self._state, tuple(entries)
         connections = [e for e in entries if cookie_kind(e.cookie) == Kind.CONNECTION]
-        for key in [k for k in self._live if k[0] == dpid]:
-            del self._live[key]
-        self._live.update((dpid, cookie_number(e.cookie)) for e in connections if e.priority == PRIORITY_CONNECTION)
+        out = [(balance_entries.connection_key(e.match), e.cookie) for e in connections if e.priority == PRIORITY_CONNECTION]
+        self._live[dpid] = {key: cookie_number(cookie) for key, cookie in out if key is not None}
         self._groups.found(dpid, state.controller_id, entries, state.now)
         state.out.extend(self._groups.puts(dpid))
         state.dirty.add("balance")
@@ -179,8 +180,9 @@ class Balances:
     def _of(self, dpid: DatapathId) -> list[Ready]:
         return [self._ready[p.balance.id] for p in self._policies.get(dpid, ()) if p.balance.id in self._ready]
 
-    def _held(self, dpid: DatapathId) -> int:
-        return sum(count for (where, _), count in self._live.items() if where == dpid)
+    def _has_room(self, dpid: DatapathId, key: FlowKey) -> bool:
+        live = self._live.get(dpid, {})
+        return key in live or len(live) < MAX_CONNECTIONS
 
     def _choose(self, switch: Switch, syn: Syn, ready: Ready) -> Way | None:
         """The next way, or the one already chosen for this very SYN."""
@@ -193,17 +195,22 @@ class Balances:
         wheel = self._wheels.get(ready.balance.id)
         return working[wheel.turn()] if working and wheel is not None and wheel.weights.keys() == working.keys() else None
 
-    def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: Ready, way: Way) -> None:
+    def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: Ready, way: Way) -> float:
+        """Have a connection's entries made. Returns how long its SYN has to wait: entries of the port's last one may be in a cache."""
         state, key = self._state, (switch.dpid, syn.key)
+        live = self._live.setdefault(switch.dpid, {})
+        after_s = 0.0
         if key not in self._recent:
+            after_s = SETTLE_S if syn.key in live else 0.0
             state.count("balanced", way.name)
-            self._live[switch.dpid, policy.mark] += 1
             self._recent[key] = (syn.isn, way.name, state.now)
             if len(self._recent) > MAX_RECENT:
                 self._recent.popitem(last=False)
+        live[syn.key] = policy.mark
         cookie = state.cookie(Kind.CONNECTION, policy.mark)
         entries = balance_entries.connection(ready, syn, way, cookie, ours=not switch.is_ours)
         state.out.append(Apply(switch.dpid, entries, (), 0, False))
+        return after_s
 
     def _host_arp(self, switch: Switch, in_port: PortNo, packet: Arp, there: list[Policy]) -> None:
         """A host says who it is, or asks for the gateway, or, with routes but no gateway, for a destination itself."""
@@ -266,7 +273,7 @@ class Balances:
         if switch.claim is None or host is None or not policy.fits:
             return None
         ways = tuple(way for u in policy.balance.uplinks if (way := self._way(switch, policy, u)) is not None)
-        settled = before is not None or len(ways) == len(policy.balance.uplinks) or state.now - switch.connected_at >= SETTLE_S
+        settled = before is not None or len(ways) == len(policy.balance.uplinks) or state.now - switch.connected_at >= GROUP_AFTER_S
         if not ways or not settled:
             return None
         number = group_id(state.controller_id, policy.number + 1)
@@ -297,7 +304,7 @@ class Balances:
             "message": message,
             "needed": [format_dpid(dpid)],
             "acknowledged": [format_dpid(dpid)] if done and state.programmer.is_acknowledged(dpid) else [],
-            "sessions": self._live[dpid, policy.mark],
+            "sessions": list(self._live.get(dpid, {}).values()).count(policy.mark),
         }
 
     def _reason(self, policy: Policy) -> tuple[str, str]:

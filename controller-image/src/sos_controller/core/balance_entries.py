@@ -23,7 +23,7 @@ from sos_controller.core.flowtable import (
     ToGroup,
 )
 from sos_controller.core.groups import Bucket, SelectGroup
-from sos_controller.core.model import Address, MacAddress, PortNo, Prefix
+from sos_controller.core.model import Address, FlowKey, MacAddress, PortNo, Prefix, flow_key
 from sos_controller.core.packets import Syn
 from sos_controller.core.pipeline import (
     BARE_SYN,
@@ -36,6 +36,7 @@ from sos_controller.core.pipeline import (
     PRIORITY_ANSWER_CONNECTION,
     PRIORITY_BALANCE,
     PRIORITY_CONNECTION,
+    PRIORITY_TURN,
     PROTO_TCP,
     TABLE_FORWARD,
     TABLE_REDIRECT,
@@ -109,7 +110,7 @@ def group(ready: Ready) -> SelectGroup:
 
 def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
     """Entries that stay: the host's connections go to the group, answers go back. None is a connection's own."""
-    priority = PRIORITY_BALANCE - 2 * ready.number - 1
+    priority = PRIORITY_BALANCE - ready.number
     decide: tuple[Action, ...] = (ToGroup(ready.group_id),)
     found = [FlowEntry(TABLE_REDIRECT, priority, match, decide, cookie) for match in conditions(ready.balance)]
     back = _back_actions(ready)
@@ -129,9 +130,9 @@ def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
 
 
 def punts(ready: Ready, cookie: int) -> list[FlowEntry]:
-    """Leases that hand first packets to the controller; above the group, which decides when they have run out."""
+    """Leases that hand first packets to the controller. When they have run out, an older connection's entry or the group decides."""
     action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
-    priority = PRIORITY_BALANCE - 2 * ready.number
+    priority = PRIORITY_TURN - ready.number
     return [FlowEntry(TABLE_REDIRECT, priority, _bare_syn(match), action, cookie, LEASE_S) for match in conditions(ready.balance)]
 
 
@@ -165,6 +166,13 @@ def connection(ready: Ready, syn: Syn, way: Way, cookie: int, *, ours: bool) -> 
         FlowEntry(TABLE_REDIRECT, PRIORITY_CONNECTION, out, (*end, *out_actions(way)), cookie, 0, IDLE_S, told=True),
         FlowEntry(TABLE_REDIRECT, PRIORITY_ANSWER_CONNECTION, back, (*end, *_back_actions(ready)), cookie, 0, IDLE_S),
     )
+
+
+def connection_key(match: Match) -> FlowKey | None:
+    """Whose entry a connection's way out is; None when it is nothing that `connection` makes."""
+    if match.ipv4_src is None or match.ipv4_dst is None or match.tcp_src is None or match.tcp_dst is None:
+        return None
+    return flow_key(match.ipv4_src[0], match.ipv4_dst[0], match.tcp_src[0], match.tcp_dst[0])
 
 
 def out_actions(way: Way) -> tuple[Action, ...]:

@@ -13,6 +13,7 @@ Name = Annotated[str, Meta(min_length=1, max_length=253)]
 ShortName = Annotated[str, Meta(min_length=1, max_length=63)]
 """Of what becomes the value of a Kubernetes label."""
 UplinkName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,14}\\Z")]
+Dpid = Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
 Seconds = Annotated[int, Meta(ge=1, le=3600)]
 SiteId = Annotated[int, Meta(ge=1, le=65535)]
@@ -61,7 +62,7 @@ class Discovery(_Strict, frozen=True):
 class Datapath(_Strict, frozen=True):
     """A datapath claimed by a site."""
 
-    dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
+    dpid: Dpid
     name: Name
     forwarding: Literal["Node", "Controller"]
 
@@ -162,7 +163,7 @@ class Service(_Strict, frozen=True):
 class BalanceUplink(_Strict, frozen=True):
     """An uplink that connections are spread over."""
 
-    name: Name
+    name: UplinkName
     address: str
     gateway: str
     weight: Annotated[int, Meta(ge=1, le=100)]
@@ -182,9 +183,9 @@ class Balance(_Strict, frozen=True):
     """Connections that are spread over uplinks without agents (clause 5)."""
 
     id: Name
-    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-    site: Name
-    dpid: Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+    priority: Annotated[int, Meta(ge=0, le=65535)]
+    site: ShortName
+    dpid: Dpid
     client: str
     to: Annotated[list[str], Meta(min_length=1, max_length=64)]
     ports: Annotated[list[PortRange], Meta(min_length=1, max_length=64)]

@@ -80,7 +80,7 @@ class Engine:
             DatapathDown: self._datapath_down,
             PortChanged: self._port_changed,
             EntriesRead: self._entries_read,
-            EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie),
+            EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie, event.match),
             Rejected: self._rejected,
             ConfigChanged: self._config_changed,
             KeysChanged: self._keys_changed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from sos_controller.core.config_model import Config
-from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.flowtable import FlowEntry, Match
 from sos_controller.core.model import DatapathId, Port, PortNo
 
 
@@ -58,6 +58,7 @@ class EntryGone(msgspec.Struct, frozen=True, gc=False):
 
     dpid: DatapathId
     cookie: int
+    match: Match
 
 
 class Rejected(msgspec.Struct, frozen=True, gc=False):

@@ -7,10 +7,13 @@ is only what has happened since the last one.
 from __future__ import annotations
 
 from collections import deque
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from sos_controller.core.model import AgentId
 from sos_controller.core.path_report import PathReport, PathRow, ServiceRow
+
+Row = TypeVar("Row", PathRow, ServiceRow)
+Key = TypeVar("Key", bound=tuple[Any, ...])
 
 FRESH_S = 7.0
 """Three reports may be lost before a measurement is forgotten."""
@@ -60,18 +63,14 @@ class Series:
         return ((after[0] - before[0]) / seconds, (after[1] - before[1]) / seconds)
 
 
-class _Path:
+class _Told(Generic[Row]):
+    """The last row that an agent has sent of a path or service, and its counters."""
+
     __slots__ = ("row", "series")
 
-    def __init__(self, row: PathRow) -> None:
-        self.row, self.series = row, Series()
-
-
-class _Service:
-    __slots__ = ("row", "series")
-
-    def __init__(self, row: ServiceRow) -> None:
-        self.row, self.series = row, Series()
+    def __init__(self, row: Row) -> None:
+        self.row: Row = row
+        self.series = Series()
 
 
 class PathMeasure(NamedTuple):
@@ -101,8 +100,8 @@ class Measured:
 
     def __init__(self, limit: int = MAX_SERIES) -> None:
         self._limit = limit
-        self._paths: dict[tuple[AgentId, AgentId, int], _Path] = {}
-        self._services: dict[tuple[bytes, AgentId], _Service] = {}
+        self._paths: dict[tuple[AgentId, AgentId, int], _Told[PathRow]] = {}
+        self._services: dict[tuple[AgentId, bytes], _Told[ServiceRow]] = {}
 
     def __len__(self) -> int:
         return len(self._paths) + len(self._services)
@@ -110,33 +109,32 @@ class Measured:
     def report(self, agent_id: AgentId, report: PathReport, now: float) -> None:
         """Take a report of an agent."""
         for row in report.paths:
-            path = self._paths.get((agent_id, row.peer, row.label))
-            if path is None:
-                if len(self._paths) >= self._limit:
-                    continue
-                path = self._paths[agent_id, row.peer, row.label] = _Path(row)
-            path.series.add(report.sampled_ms, (row.sent, row.received), now)
-            path.row = row
+            series = self._series(self._paths, (agent_id, row.peer, row.label), row)
+            if series is not None:
+                series.add(report.sampled_ms, (row.sent, row.received), now)
         for counted in report.services:
-            service = self._services.get((counted.mark, agent_id))
-            if service is None:
-                if len(self._services) >= self._limit:
-                    continue
-                service = self._services[counted.mark, agent_id] = _Service(counted)
-            service.series.add(report.sampled_ms, (counted.up, counted.down), now)
-            service.row = counted
+            series = self._series(self._services, (agent_id, counted.mark), counted)
+            if series is not None:
+                series.add(report.sampled_ms, (counted.up, counted.down), now)
+
+    def _series(self, table: dict[Key, _Told[Row]], key: Key, row: Row) -> Series | None:
+        """The counters that a row continues, None where there is no room for it."""
+        if key not in table:
+            if len(table) >= self._limit:
+                return None
+            table[key] = _Told(row)
+        table[key].row = row
+        return table[key].series
 
     def forget(self, agent_id: AgentId) -> None:
         """An agent is dead or restarted: its counters begin anew."""
-        self._paths = {key: path for key, path in self._paths.items() if key[0] != agent_id}
-        self._services = {key: service for key, service in self._services.items() if key[1] != agent_id}
+        self._paths = {key: told for key, told in self._paths.items() if key[0] != agent_id}
+        self._services = {key: told for key, told in self._services.items() if key[0] != agent_id}
 
     def expire(self, now: float) -> None:
         """Forget what has not been reported lately."""
-        for key in [k for k, path in self._paths.items() if now - path.series.heard_at > FRESH_S]:
-            del self._paths[key]
-        for mark in [k for k, service in self._services.items() if now - service.series.heard_at > FRESH_S]:
-            del self._services[mark]
+        self._paths = {key: told for key, told in self._paths.items() if now - told.series.heard_at <= FRESH_S}
+        self._services = {key: told for key, told in self._services.items() if now - told.series.heard_at <= FRESH_S}
 
     def path(self, low: AgentId, high: AgentId, label: int) -> PathMeasure | None:
         """What is known of a path between two agents, None when neither has said anything lately.
@@ -158,7 +156,7 @@ class Measured:
     def services(self) -> dict[bytes, ServiceMeasure]:
         """By the marks of the services, all agents together."""
         found: dict[bytes, ServiceMeasure] = {}
-        for (mark, _), service in self._services.items():
+        for (_, mark), service in self._services.items():
             before = found.get(mark, ServiceMeasure(0, 0.0, 0.0, 0, 0))
             (up, down), row = service.series.rates().mean, service.row
             found[mark] = ServiceMeasure(

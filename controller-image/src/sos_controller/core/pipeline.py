@@ -27,9 +27,12 @@ PRIORITY_UNARMED = 34000
 PRIORITY_PUNT = 30000
 PRIORITY_OBSERVE = 29950
 """First packets that are copied and go on: a service that punts the same ones comes first."""
-PRIORITY_CONNECTION = 29900
-PRIORITY_BALANCE = 29800
-"""The first of a datapath's balances; each takes two priorities, downwards. All are below PUNT: acceleration goes before spreading."""
+PRIORITY_TURN = 29900
+"""First packets that ask for an uplink: of a datapath's first balance, each further one is one below. Below PUNT: acceleration goes before
+spreading. Above the connections' own entries, which outlive their connections, while ports are soon used again."""
+PRIORITY_CONNECTION = 29800
+PRIORITY_BALANCE = 29700
+"""What goes to the group of a datapath's first balance; each further one is one below."""
 PRIORITY_ARP = 20000
 PRIORITY_HOST = 500
 PRIORITY_BLOCKED = 400
@@ -59,6 +62,11 @@ LEASE_S = 5
 """Hard timeout of punt entries: a dead controller stops punting within this time, and SYNs go plain."""
 LEASE_RENEWAL_S = 1.5
 """Two renewals may be lost before a lease runs out."""
+
+SETTLE_S = 0.025
+"""Between a change of a flow's entries (the barrier, where there is one) and its SYN. Open vSwitch answers a barrier when its tables have
+changed, but for milliseconds more forwards by what it has cached of flows with the same addresses: the client's first ACK went past the
+agent and the server reset it."""
 
 MAX_LABELS = 8
 

@@ -28,7 +28,15 @@ from sos_controller.core.forward import Forwarding
 from sos_controller.core.model import Address, AgentId, DatapathId, FlowKey, Location, PortNo
 from sos_controller.core.order import OrderType, Prepare, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_syn
-from sos_controller.core.pipeline import ETH_IPV4, PORT_CONTROLLER, PRIORITY_REDIRECT, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
+from sos_controller.core.pipeline import (
+    ETH_IPV4,
+    PORT_CONTROLLER,
+    PRIORITY_REDIRECT,
+    PROTO_TCP,
+    SETTLE_S,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+)
 from sos_controller.core.plan import Plan
 from sos_controller.core.session import PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
@@ -40,10 +48,6 @@ GIVE_UP_AFTER_S = 1.0
 """Without both answers and all barriers."""
 PREPARATION_MS = 8_000
 """How long a preparation stands: less than the 10 s after which a report may end the session."""
-SETTLE_S = 0.025
-"""Between the last barrier and the SYN; most of it passes while agents answer. Open vSwitch answers a barrier when its tables have
-changed, but for milliseconds more forwards by what it has cached of flows with the same addresses: the client's first ACK went past the
-agent and the server reset it."""
 PLAIN_S = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 MAX_FAR_DATAPATHS = 64

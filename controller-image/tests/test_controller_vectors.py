@@ -1,0 +1,132 @@
+"""Keys, beacons and orders as the golden vectors of spec/ have them, and arbitrary bytes in their place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core import beacon, keys, order, path_report
+from sos_controller.core.model import (
+    AgentId,
+    format_address,
+    parse_address,
+    parse_mac,
+)
+
+VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
+
+
+def vectors(kind: str) -> list:
+    found = [v for path in sorted((VECTORS / kind).glob("*.json")) for v in json.loads(path.read_text())]
+    assert found, f"no vectors of {kind}"
+    return [pytest.param(v, id=v["name"]) for v in found]
+
+
+@pytest.mark.parametrize("vector", vectors("keys"))
+def test_key_vectors(vector: dict) -> None:
+    fields = vector["fields"]
+    if "info" in fields:
+        assert keys.expand(bytes.fromhex(fields["key"]), bytes.fromhex(fields["info"])).hex() == vector["hex"]
+
+
+@pytest.mark.parametrize("vector", vectors("beacon"))
+def test_beacon_vectors(vector: dict) -> None:
+    fields = dict(vector["fields"])
+    fields["agent_id"] = bytes.fromhex(fields["agent_id"])
+    fields["address"], fields["mac"] = parse_address(fields["address"]), parse_mac(fields["mac"])
+    fields["service_types"] = tuple(fields["service_types"])
+    data, key = bytes.fromhex(vector["hex"]), bytes.fromhex(vector["key"])
+    assert beacon.encode(beacon.Beacon(**fields), key) == data
+    assert beacon.decode(data) == beacon.Beacon(**fields)
+    assert beacon.signed_by(data, key) and not beacon.signed_by(data[:-1] + bytes([data[-1] ^ 1]), key)
+
+
+@pytest.mark.parametrize("vector", vectors("order"))
+def test_order_vectors(vector: dict) -> None:
+    fields, data, key = vector["fields"], bytes.fromhex(vector["hex"]), bytes.fromhex(vector["key"])
+    head = dict(fields["header"], type=fields["type"])
+    head["agent_id"] = AgentId(bytes.fromhex(head["agent_id"]))
+    header = order.Header(**head)
+    body, expect = order.body(data), dict(fields["body"])
+    assert order.decode_header(data) == header and order.signed_by(data, key)
+    assert order.encode(header, body, key) == data
+    for name in ("uuid", "peer_id"):
+        if name in expect:
+            expect[name] = bytes.fromhex(expect[name])
+    for name in ("client", "server", "peer_address"):
+        if name in expect:
+            expect[name] = parse_address(expect[name])
+    kind = order.OrderType(fields["type"])
+    if kind is order.OrderType.PREPARE:
+        assert expect.pop("transport") == 1
+        assert order.decode_prepare(body) == order.Prepare(**expect) and order.encode_prepare(order.Prepare(**expect)) == body
+    elif kind is order.OrderType.REFUSED:
+        assert order.decode_refused(body) == (expect["uuid"], expect["reason"])
+        assert order.encode_refused(expect["uuid"], expect["reason"]) == body
+    elif kind is order.OrderType.ENDED:
+        ended = order.decode_ended(body)
+        assert ended.uuid == expect["uuid"] and ended.reason == expect["reason"] and order.encode_ended(ended) == body
+    elif kind is order.OrderType.SESSION_REPORT:
+        report = order.decode_report(body)
+        assert order.encode_report(report) == body
+        assert [u.hex() for u in report.uuids] == expect["uuids"]
+    elif kind is order.OrderType.FLOW_REPORT:
+        flows = order.decode_flow_report(body)
+        assert order.encode_flow_report(flows) == body
+        assert [reported(flow) for flow in flows.flows] == expect["flows"]
+    elif kind is order.OrderType.PATH_REPORT:
+        check_path_report(body, expect)
+    elif kind is order.OrderType.WATCH:
+        assert not body
+    else:
+        assert order.decode_uuid(body) == expect["uuid"]
+
+
+def check_path_report(body: bytes, expect: dict) -> None:
+    measured = path_report.decode_path_report(body)
+    assert path_report.encode_path_report(measured) == body
+    assert measured.sampled_ms == expect["sampled_ms"]
+    assert [(row[0].hex(), *row[1:]) for row in measured.paths] == [tuple(row.values()) for row in expect["paths"]]
+    for counted, said in zip(measured.services, expect["services"], strict=True):
+        assert counted == (path_report.service_mark(said["id"]), said["sessions"], said["up"], said["down"])
+
+
+def reported(flow: order.ReportedFlow) -> dict:
+    """A session of a FlowReport as the vectors write it."""
+    client, server = (format_address(int.from_bytes(flow.key[at : at + 4], "big")) for at in (0, 4))
+    ports = (int.from_bytes(flow.key[8:10], "big"), int.from_bytes(flow.key[10:], "big"))
+    return {
+        **{"uuid": flow.uuid.hex(), "role": flow.role, "client": client, "client_port": ports[0]},
+        **{"server": server, "server_port": ports[1], "peer_id": flow.peer.hex()},
+    }
+
+
+@given(st.binary(max_size=600), st.integers(0, 600))
+def test_any_bytes_are_a_beacon_or_an_error(data: bytes, at: int) -> None:
+    good = bytes.fromhex(json.loads((VECTORS / "beacon" / "v1.json").read_text())[0]["hex"])
+    for candidate in (data, good[:at], good[:at] + data[:1] + good[at + 1 :]):
+        try:
+            assert isinstance(beacon.decode(candidate), beacon.Beacon)
+        except beacon.BeaconError as error:
+            assert str(error)
+
+
+@given(st.binary(max_size=1500))
+def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
+    for decode in (
+        order.decode_header,
+        order.decode_report,
+        order.decode_flow_report,
+        path_report.decode_path_report,
+        order.decode_ended,
+        order.decode_refused,
+        order.decode_uuid,
+        order.decode_prepare,
+    ):
+        try:
+            decode(data)
+        except order.OrderError as error:
+            assert str(error)

@@ -1,0 +1,33 @@
+"""What passes an interface. For programs that run inside a namespace and are told by the end of their input that it is enough."""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+
+SO_RCVBUFFORCE, ETH_P_ALL = 33, 3  # linux/socket.h, linux/if_ether.h
+RECEIVE_BYTES = 128 << 20
+_POLL_S = 0.1
+
+
+def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> Iterator[socket.socket]:
+    """A packet socket, each time it has a packet to be read; ends so long after standard input has.
+
+    `options`: (level, name) of what is switched on before the first packet. Says `listening` once nothing is missed any more.
+    """
+    tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    for level, name in options:
+        tap.setsockopt(level, name, 1)
+    tap.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, RECEIVE_BYTES)
+    tap.bind((interface, ETH_P_ALL))
+    print("listening", flush=True)
+    until = float("inf")
+    while time.monotonic() < until:
+        readable, _, _ = select.select([tap, *([sys.stdin] if until == float("inf") else [])], [], [], _POLL_S)
+        if sys.stdin in readable and not sys.stdin.read(1):
+            until = time.monotonic() + last_look_s
+        if tap in readable:
+            yield tap
