@@ -13,7 +13,7 @@ from sos_controller.core.agents import Agent
 from sos_controller.core.flowtable import Action, FlowEntry, Match, Output, SetEthDst, SetEthSrc
 from sos_controller.core.model import AgentId, DatapathId
 from sos_controller.core.paths import Path
-from sos_controller.core.pipeline import ETH_IPV4, MAX_LABELS, PRIORITY_PATH, PROTO_TCP, TABLE_REDIRECT, path_mac
+from sos_controller.core.pipeline import ETH_IPV4, MAX_LABELS, PRIORITY_PATH, PROTO_TCP, TABLE_REDIRECT, path_mac, shared
 
 MAX_PAIRS = 65_536
 """Pair numbers are 16 bits of the path MAC address; further pairs get no labelled paths, and so no sessions."""
@@ -165,4 +165,4 @@ def _outgoing(here: Agent, there: Agent, label: int) -> tuple[Match, Match]:
 
 
 def _entry(match: Match, actions: tuple[Action, ...], cookie: int) -> FlowEntry:
-    return FlowEntry(TABLE_REDIRECT, PRIORITY_PATH, match, actions, cookie)
+    return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PATH, cookie), match, actions, cookie)

@@ -10,6 +10,9 @@ from sos_controller.core.model import MacAddress, PortNo
 TABLE_REDIRECT = 0
 TABLE_FORWARD = 1
 
+SLICES = 1000
+"""Priorities that `shared` spreads one over."""
+
 PRIORITY_TO_CONTROLLER = 65000
 PRIORITY_PATH = 50000
 PRIORITY_MEASURE = 46200
@@ -18,7 +21,7 @@ PRIORITY_ANSWER_CONNECTION = 46100
 PRIORITY_ANSWER = 46000
 """What comes back by an uplink to an address that stands for a host: above the guards, which would forward it plainly."""
 PRIORITY_GUARD = 44000
-"""One thousand below the guards of the base table: an entry with an identical match and priority would replace the base's."""
+"""Below the guards of the base table: an entry with an identical match and priority would replace the base's."""
 PRIORITY_REDIRECT = 40000
 PRIORITY_SERVICE = 35000
 """Services that stand beforehand: below the sessions that were set up one by one, above the punts."""
@@ -100,6 +103,12 @@ def owner(controller_id: int) -> tuple[int, int]:
 def cookie(controller_id: int, kind: Kind, epoch: int, number: int = 0) -> int:
     """Cookie of an entry."""
     return owner(controller_id)[0] | kind << 24 | (epoch & 0xFF) << 16 | (number & 0xFFFF)
+
+
+def shared(priority: int, cookie: int) -> int:
+    """The priority of an entry that several controllers of a switch may make alike. An entry with the match and priority of another takes
+    its place, and goes with the controller that made it; so each controller has a priority of its own, and of equal entries one decides."""
+    return priority + ((cookie >> 32) - 0x100 & 0xFFFF) % SLICES
 
 
 def cookie_kind(value: int) -> int:

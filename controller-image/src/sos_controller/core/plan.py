@@ -29,6 +29,7 @@ from sos_controller.core.pipeline import (
     TABLE_FORWARD,
     TABLE_REDIRECT,
     Kind,
+    shared,
 )
 from sos_controller.core.proactive import Proactive
 from sos_controller.core.selection import Candidate, Loaded
@@ -120,7 +121,7 @@ class Plan:
                         matches = punt_matches(policy)
                         action = (Output(PORT_CONTROLLER),)
                         punts.setdefault(dpid, []).extend(
-                            FlowEntry(TABLE_REDIRECT, PRIORITY_PUNT, m, action, cookie, LEASE_S) for m in matches
+                            FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PUNT, cookie), m, action, cookie, LEASE_S) for m in matches
                         )
         self._armed, self._unarmed = armed, unarmed
         state.programmer.set_group("punts", punts, state.out)
@@ -402,4 +403,4 @@ class Plan:
             matches.append(Match(eth_type=ETH_IPV4, ipv4_src=(address, 0xFFFFFFFF)))
             matches.append(Match(eth_type=ETH_IPV4, ipv4_dst=(address, 0xFFFFFFFF)))
         cookie = state.cookie(Kind.GUARD)
-        return [FlowEntry(TABLE_REDIRECT, PRIORITY_GUARD, m, (Goto(TABLE_FORWARD),), cookie) for m in matches]
+        return [FlowEntry(TABLE_REDIRECT, shared(PRIORITY_GUARD, cookie), m, (Goto(TABLE_FORWARD),), cookie) for m in matches]

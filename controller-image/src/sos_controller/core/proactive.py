@@ -182,8 +182,8 @@ class Proactive:
     def _entries(self, service_id: str, matches: Iterable[Match], armed: bool) -> list[FlowEntry]:
         group = ToGroup(pipeline.group_id(self._state.controller_id))
         actions: tuple[Action, ...] = (group,) if armed else (SetEthSrc(UNARMED_MAC), group)
-        priority = PRIORITY_SERVICE if armed else PRIORITY_UNARMED
         cookie = self._state.cookie(Kind.SERVICE, pipeline.service_number(service_id))
+        priority = pipeline.shared(PRIORITY_SERVICE if armed else PRIORITY_UNARMED, cookie)
         return [FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches]
 
     def _emit(self) -> None:
