@@ -97,6 +97,25 @@ def test_slices_have_their_own_configuration() -> None:
     assert compiled.controllers["other"]["controller"] == {"name": "other", "id": 2}
 
 
+def test_a_service_names_its_slice() -> None:
+    slices = [{"name": "default"}, {"name": "other"}]
+    near, far = (site(name, prefix, controllers=slices) for name, prefix in (("a", "10.0.0.0/16"), ("b", "10.1.0.0/16")))
+    here, there = service("s", "a", "b", 80), service("t", "a", "b", 443, controller={"name": "other"})
+    compiled = compile_world(world(near, far, obj("SosController", "other"), here, there, nodes=nodes(a=1, b=1)))
+    assert compiled.problems == ()
+    assert {name: [entry["id"] for entry in made["services"]] for name, made in compiled.controllers.items()} == {
+        "default": ["sos-system/s"],
+        "other": ["sos-system/t"],
+    }
+
+
+def test_a_service_of_a_slice_that_a_site_is_not_in() -> None:
+    far = site("b", "10.1.0.0/16", metadata=OLD, controllers=[{"name": "default"}, {"name": "other"}])
+    problem = only(A, far, obj("SosController", "other"), service("s", "a", "b", 80, controller={"name": "other"}))
+    assert (problem.reason, problem.path) == (Reason.CONTROLLER_NOT_FOUND, "spec.controller.name")
+    assert "SosSite a" in problem.message and "other" in problem.message
+
+
 def test_a_site_without_its_controller_goes_on_forwarding() -> None:
     lonely = site("a", "10.0.0.0/16", controllers=[{"name": "gone"}])
     compiled = compile_world(world(lonely, nodes=nodes(a=1)))

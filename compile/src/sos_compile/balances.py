@@ -49,14 +49,13 @@ class _BalanceJudge:
         shares = self._shares(service, service.balance, placed.site)
         if client is None or dpid is None or shares is None or not self._bounded(service, placed.site):
             return None
-        if not placed.site.controllers:
-            message = f"SosSite {placed.site.name} has no controller"
-            self._reject(service, "spec", Reason.CONTROLLER_NOT_FOUND, message, "name a SosController in its spec.controllers")
+        controller = self.judge.controller(service, placed.site)
+        if controller is None:
             return None
         if not self._free(service, placed.site.name, client, shares):
             return None
         self.per_site[placed.site.name] = self.per_site.get(placed.site.name, 0) + 1
-        return PlacedBalance(service, placed.site.name, client, dpid, shares, placed.site.controllers[0])
+        return PlacedBalance(service, placed.site.name, client, dpid, shares, controller)
 
     def _client(self, service: Service) -> IPv4Address | None:
         prefixes = service.source.prefixes

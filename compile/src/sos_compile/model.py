@@ -146,6 +146,7 @@ class Service:
     transport: Transport
     paths_mode: str
     paths_max: int
+    controller: str | None = None
     balance: Balance | None = None
 
     @property
@@ -271,6 +272,7 @@ def _service(origin: Origin, spec: Json) -> Service:
         ),
         paths_mode="Shortest" if paths["mode"] == "Auto" else paths["mode"],
         paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],
+        controller=spec.get("controller", {}).get("name"),
         balance=_balance(spec["balance"]) if "balance" in spec else None,
     )
 

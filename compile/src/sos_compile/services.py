@@ -55,14 +55,30 @@ class Judge:
             self.verdicts.reject(service.origin, "spec.to", Reason.INVALID, message, "within one site there is nothing to speed up")
             return None
         permitted = [self.permitted(service, end[0], name) for name, end in (("from", source), ("to", target))]
-        common = [name for name in source[0].controllers if name in target[0].controllers]
-        if not common:
-            message = f"SosSites {source[0].name} and {target[0].name} have no controller in common"
-            remedy = "name the same SosController in spec.controllers of both"
-            self.verdicts.reject(service.origin, "spec", Reason.CONTROLLER_NOT_FOUND, message, remedy)
-        if not common or not all(permitted):
+        controller = self.controller(service, source[0], target[0])
+        if controller is None or not all(permitted):
             return None
-        return PlacedService(service, source[0].name, source[1], target[0].name, target[1], common[0])
+        return PlacedService(service, source[0].name, source[1], target[0].name, target[1], controller)
+
+    def controller(self, service: Service, *sites: Site) -> str | None:
+        """Return the controller that the service names, or else the first that its sites have in common; None for one that is rejected."""
+        common = [name for name in sites[0].controllers if all(name in site.controllers for site in sites)]
+        wanted = service.controller
+        if wanted is not None and wanted not in common:
+            lacking = next(site.name for site in sites if wanted not in site.controllers)
+            message = f"SosSite {lacking} does not connect to SosController {wanted}"
+            remedy = "name it in the site's spec.controllers, or another one here"
+            self.verdicts.reject(service.origin, "spec.controller.name", Reason.CONTROLLER_NOT_FOUND, message, remedy)
+            return None
+        if not common:
+            if len(sites) == 1:
+                message, remedy = f"SosSite {sites[0].name} has no controller", "name a SosController in its spec.controllers"
+            else:
+                message = f"SosSites {' and '.join(site.name for site in sites)} have no controller in common"
+                remedy = "name the same SosController in spec.controllers of both"
+            self.verdicts.reject(service.origin, "spec", Reason.CONTROLLER_NOT_FOUND, message, remedy)
+            return None
+        return wanted or common[0]
 
     def end(self, service: Service, name: str, end: End) -> Resolved | None:
         """Return the site and prefixes of one end (`name` is from or to), None for one that is rejected."""
