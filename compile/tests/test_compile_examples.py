@@ -8,7 +8,7 @@ import pytest
 from sos_compile import Compiled, compile_world, load
 from sos_compile.artifacts import BALANCE, FIGURE8, OVERLAY, ROOT, example_world
 
-GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY, "03-proactive": FIGURE8, "04-balance": BALANCE}
+GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY, "03-proactive": FIGURE8, "04-balance": BALANCE, "05-slices": FIGURE8}
 BAD = {
     "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),
     "host-bits": ("SosSite crooked", "spec.prefixes[0]", "network address"),
@@ -64,6 +64,14 @@ def test_figure8_has_the_addresses_of_its_documentation(figure8: Compiled) -> No
     entry = figure8.controllers["default"]["services"][0]
     assert entry["id"] == "default/bulk"
     assert [(port["first"], port["last"]) for port in entry["ports"]] == [(22, 22), (80, 80), (443, 443), (5000, 5999)]
+
+
+def test_slices_share_everything_but_services() -> None:
+    compiled = compile_world(example_world("05-slices", FIGURE8))
+    one, other = (compiled.controllers[name] for name in ("default", "research"))
+    assert one["sites"] == other["sites"]
+    assert [[entry["id"] for entry in made["services"]] for made in (one, other)] == [["default/bulk"], ["default/archive"]]
+    assert {len(doc["controllers"]) for doc in compiled.nodes.values()} == {2}
 
 
 def test_the_site_is_readable_from_the_datapath_id(figure8: Compiled) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from sos_compile import Allocations
-from sos_testbed import declare
+from sos_testbed import controllers, declare
 from sos_testbed.model import LabError, Topology
 from sos_testbed.topology import BUILDERS
 
@@ -24,13 +24,29 @@ def test_the_default_example_fits_every_topology(name: str) -> None:
     documents = declare.compile_lab(declare.load([TWO_SITES]), of, 1, Allocations())
     assert set(documents.nodes) == {switch.name for switch in of.switches}
     assert [link.address for link in declare.agent_links(of, documents)] == ["10.0.0.126/24", "10.0.0.254/24"]
-    assert len(documents.agent_ids()) == 2
-    assert len(documents.dpids()) == len(of.switches)
+    assert len(documents.agent_ids("default")) == 2
+    assert documents.switches("default").keys() == {switch.name for switch in of.switches}
+
+
+def test_each_controller_of_a_lab_has_its_document_and_file() -> None:
+    documents = declare.compile_lab(declare.load([EXAMPLES / "05-slices"]), topology(), 1, Allocations())
+    assert list(documents.controllers) == ["default", "research"]
+    assert documents.switches("research") == documents.switches("default") and len(documents.agent_ids("research")) == 2
+    assert {tuple(node["controllers"]) for node in documents.nodes.values()} == {("tcp:172.31.255.1:6653", "tcp:172.31.255.2:6653")}
+    written = declare.files(documents, PurePosixPath("/lab"))
+    assert json.loads(written["/lab/controller-research-config.json"])["controller"]["name"] == "research"
+
+
+def test_a_lab_has_the_default_controller_and_few_others() -> None:
+    with pytest.raises(LabError, match="no SosController 'default'"):
+        controllers.in_order(["research"])
+    with pytest.raises(LabError, match="10 SosControllers; a lab runs 8 at most"):
+        controllers.addresses(["default", *(f"c{number}" for number in range(9))])
 
 
 def test_the_balanced_topology_has_an_example_without_agents() -> None:
     documents = declare.compile_lab(declare.load([EXAMPLES / BUILDERS["balance"].example]), topology("balance"), 1, Allocations())
-    assert documents.agent_ids() == set()
+    assert documents.agent_ids("default") == set()
     assert documents.rewriting() == {"edge1"}
     shown = {wire.a.port for wire in topology("balance").wires}
     assert {uplink["name"] for entry in documents.controller["balances"] for uplink in entry["uplinks"]} == shown

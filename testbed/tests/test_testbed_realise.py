@@ -14,7 +14,7 @@ from sos_testbed.realise import (
     Programs,
     build_agent_links,
     build_agents,
-    build_controller,
+    build_controllers,
     build_emulator,
     build_hosts,
     build_network,
@@ -55,7 +55,7 @@ def everything(of: Topology, where: LabPlan) -> list[Step]:
     return [
         *build_network(of, where),
         *build_emulator(of, where),
-        *build_controller(where),
+        *build_controllers(where),
         *build_switches(of, where),
         *build_hosts(of, where),
         *build_agent_links(links(of), where),

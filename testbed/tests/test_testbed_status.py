@@ -14,6 +14,6 @@ def test_a_lab_that_was_interrupted_while_it_was_built_has_a_status(tmp_path: Pa
     facts = _first_facts(Options(name="cut"), BUILDERS["figure8"].build(path, path), programs)
     (tmp_path / "lab.json").write_text(json.dumps(facts))
     found = status.collect(Lab(tmp_path))
-    assert found["controller"] is None and found["error"]
+    assert found["controllers"] == {"default": None} and found["error"]
     assert "edge1-ovs" in found["programs"] and not any(found["programs"].values())
     assert status.lines(found)[0].startswith("lab cut (figure8")

@@ -29,14 +29,15 @@ SCHEMAS: dict[str, type[documents.Document]] = {
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 BALANCE = {"edge1": "home"}
 OVERLAY = {"clemson-1": "clemson", "clemson-2": "clemson", "cambridge-1": "cambridge", "chicago-1": "chicago"}
-ENDPOINT = "tcp:10.96.0.10:6653"
+ENDPOINTS = ("tcp:10.96.0.10:6653", "tcp:10.96.0.11:6653")
 
 
 def example_world(folder: str, nodes: dict[str, str], root: Path = ROOT) -> World:
     """Return the world of an example: its objects, and the given nodes (name -> site), with addresses in the order given."""
     made = tuple(Node(name, {"sos.network/site": site}, f"172.18.0.{i}") for i, (name, site) in enumerate(nodes.items(), start=2))
     loaded = tuple(load([root / "examples" / folder]))
-    return World(objects=loaded, nodes=made, namespaces=(Namespace("default"),), observed=Observed(endpoints={"default": (ENDPOINT,)}))
+    endpoints = {name: (endpoint,) for name, endpoint in zip(("default", "research"), ENDPOINTS, strict=True)}
+    return World(objects=loaded, nodes=made, namespaces=(Namespace("default"),), observed=Observed(endpoints=endpoints))
 
 
 def build_schemas() -> dict[str, Json]:

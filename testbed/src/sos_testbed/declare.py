@@ -18,19 +18,20 @@ from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
 from sos_compile.world import Json, Loaded
 
+from sos_testbed import controllers
 from sos_testbed.model import DEFAULT_POOL, LabError, Topology, agent_key
-from sos_testbed.realise import CONTROLLER_ADDRESS, OPENFLOW_PORT, AgentLink
+from sos_testbed.realise import AgentLink
 
-CONTROLLER = "default"  # the SosController a lab runs; others of an example are not started
 KEY_ID = 1
 SERVICE_KIND = "SosService"
+CONTROLLER_KIND = "SosController"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
     """One generation of everything the parts read."""
 
-    controller: Json
+    controllers: dict[str, Json]
     nodes: dict[str, Json]
     agents: dict[str, Json]
     """By `model.agent_key`: of the pools for which the topology has places."""
@@ -38,21 +39,29 @@ class Documents:
     warnings: tuple[str, ...]
 
     @property
+    def controller(self) -> Json:
+        """The document of the controller that every lab has."""
+        return self.controllers[controllers.DEFAULT]
+
+    @property
     def generation(self) -> int:
-        """The generation of the controller's document."""
+        """The generation of the controllers' documents."""
         return int(self.controller["generation"])
 
-    def agent_ids(self) -> set[str]:
-        """The agents that have to register."""
-        return {str(document["agentId"]) for document in self.agents.values()}
+    def agent_ids(self, controller: str) -> set[str]:
+        """The agents that have to register with a controller."""
+        told = {str(agent["id"]) for site in self.controllers[controller]["sites"] for agent in site["agents"]}
+        return told & {str(document["agentId"]) for document in self.agents.values()}
 
     def rewriting(self) -> frozenset[str]:
         """The nodes whose switches rewrite IP addresses: segmentation offload is off there."""
         return frozenset(node for node, document in self.nodes.items() if not document["bridge"]["userspaceTso"])
 
-    def dpids(self) -> set[str]:
-        """The datapaths that have to connect."""
-        return {str(document["bridge"]["datapathId"]) for document in self.nodes.values()}
+    def switches(self, controller: str) -> dict[str, str]:
+        """The switches that have to connect to a controller: names and datapath ids."""
+        told = {str(datapath["dpid"]) for site in self.controllers[controller]["sites"] for datapath in site["datapaths"]}
+        found = {name: str(document["bridge"]["datapathId"]) for name, document in self.nodes.items()}
+        return {name: dpid for name, dpid in found.items() if dpid in told}
 
 
 def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
@@ -92,13 +101,15 @@ def without_service(objects: Iterable[Loaded], name: str) -> tuple[Loaded, ...]:
 def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int, allocations: Allocations) -> Documents:
     """Compile for the nodes of a topology. LabError with one line per problem: file, object, field. Pure."""
     nodes = tuple(Node(name=switch.name, labels={"sos.network/site": switch.site}) for switch in topology.switches)
-    endpoint = f"tcp:{CONTROLLER_ADDRESS}:{OPENFLOW_PORT}"
+    names = {_key(loaded)[2] for loaded in objects if loaded.obj.get("kind") == CONTROLLER_KIND}
+    places = controllers.addresses(names)
+    endpoints = {name: (f"tcp:{address}:{controllers.OPENFLOW_PORT}",) for name, address in places.items()}
     world = World(
         objects=objects,
         nodes=nodes,
         namespaces=tuple(Namespace(name=name) for name in sorted({_key(loaded)[1] for loaded in objects} - {""})),
         settings=Settings(generation=generation),
-        observed=Observed(endpoints={CONTROLLER: (endpoint,)}, allocations=allocations),
+        observed=Observed(endpoints=endpoints, allocations=allocations),
     )
     compiled = compile_world(world)
     errors = [problem.line() for problem in compiled.problems if not problem.warning]
@@ -107,13 +118,11 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
     missing = sorted({switch.name for switch in topology.switches} - set(compiled.nodes))
     if missing:
         raise LabError(f"no SosSite selects the nodes of {', '.join(missing)} (label sos.network/site)")
-    places = {place.key for place in topology.agents}
-    if CONTROLLER not in compiled.controllers:
-        raise LabError(f"no SosController {CONTROLLER!r} is declared")
+    manned = {place.key for place in topology.agents}
     return Documents(
-        controller=compiled.controllers[CONTROLLER],
+        controllers={name: compiled.controllers[name] for name in places},
         nodes={name: compiled.nodes[name] for name in sorted(compiled.nodes)},
-        agents={agent_key(*key): document for key, document in sorted(compiled.agents.items()) if agent_key(*key) in places},
+        agents={agent_key(*key): document for key, document in sorted(compiled.agents.items()) if agent_key(*key) in manned},
         allocations=compiled.allocations,
         warnings=tuple(problem.line() for problem in compiled.problems if problem.warning),
     )
@@ -144,7 +153,7 @@ def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ..
 
 def files(documents: Documents, root: PurePosixPath) -> dict[str, str]:
     """Path -> text of every configuration file of a lab."""
-    found = {"controller-config.json": documents.controller}
+    found = {controllers.config_file(name): document for name, document in documents.controllers.items()}
     found |= {f"node-config/{node}.json": document for node, document in documents.nodes.items()}
     found |= {f"agent-config/{key}.json": document for key, document in documents.agents.items()}
     return {str(root / name): json.dumps(document, indent=1, sort_keys=True) + "\n" for name, document in found.items()}
@@ -152,7 +161,7 @@ def files(documents: Documents, root: PurePosixPath) -> dict[str, str]:
 
 def key_files(documents: Documents, master: bytes, root: PurePosixPath) -> dict[str, str]:
     """Path -> text of every key file: the controller's folder, and one per node with agents."""
-    sites = [int(site["id"]) for site in documents.controller["sites"]]
+    sites = sorted({int(site["id"]) for document in documents.controllers.values() for site in document["sites"]})
     found = {root / "keys" / "controller" / name: text for name, text in files_for_controller(master, KEY_ID, sites).items()}
     for document in documents.agents.values():
         own = files_for_site(master, KEY_ID, int(document["site"]["id"]), sites)

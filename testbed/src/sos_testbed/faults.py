@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from sos_testbed import controllers
 from sos_testbed.lab import Lab
 from sos_testbed.model import LabError, Shape
 from sos_testbed.realise import control_socket
@@ -47,9 +48,10 @@ def agent(lab: Lab, name: str, *, up: bool) -> None:
 
 
 def controller(lab: Lab, name: str, *, up: bool) -> None:
-    """Kill the controller, or start it again."""
-    if name != "controller":
-        raise LabError(f"no controller {name!r}; there is controller")
+    """Kill a controller, or start it again."""
+    known = [controllers.program(one) for one in lab.plan.controllers]
+    if name not in known:
+        raise LabError(f"no controller {name!r}; there are {', '.join(known)}")
     _program(lab, name, up=up)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 from sos_compile import Allocations
 from sos_compile.world import Loaded
 
-from sos_testbed import declare, northbound, process, realise
+from sos_testbed import controllers, declare, northbound, process, realise
 from sos_testbed.declare import Documents
 from sos_testbed.model import LabError, Topology
 from sos_testbed.realise import LabPlan, Programs
@@ -122,7 +122,12 @@ class Lab:
     @property
     def plan(self) -> LabPlan:
         """Names and places of this lab."""
-        return LabPlan(lab_id=self.root.name, root=PurePosixPath(self.root), programs=Programs(**self.facts["programs"]))
+        return LabPlan(
+            lab_id=self.root.name,
+            root=PurePosixPath(self.root),
+            programs=Programs(**self.facts["programs"]),
+            controllers=tuple(self.facts.get("controllers", [controllers.DEFAULT])),
+        )
 
     @property
     def documents(self) -> Documents:
@@ -151,7 +156,7 @@ class Lab:
         steps: list[Step] = [
             *realise.build_emulator(topology, plan),
             *realise.build_switches(topology, plan),
-            *realise.build_controller(plan),
+            *realise.build_controllers(plan),
             *realise.build_agents(self._manned(self._declared()), plan),
             *realise.build_web(topology, plan),
         ]
@@ -177,14 +182,18 @@ class Lab:
         write_file(self.root / "lab.json", json.dumps(self._facts, indent=1) + "\n")
 
     def declare(self, objects: tuple[Loaded, ...]) -> Documents:
-        """Compile, write agents' and nodes' files and hand the controller the next generation."""
+        """Compile, write agents' and nodes' files and hand the controllers the next generation."""
         with lock(self.root / "lock"):
             before = self.documents
             documents = declare.compile_lab(objects, self.topology, self.facts["generation"] + 1, self._allocations)
             self._refuse_to_hurry(documents)
+            if set(documents.controllers) != set(before.controllers):
+                raise LabError(f"a lab keeps the controllers it was brought up with: {', '.join(before.controllers)}")
             for path, text in declare.files(documents, self.plan.root).items():
                 write_file(Path(path), text)
-            northbound.put_config(self.plan, documents.controller, (self.root / "token").read_text(encoding="ascii").strip())
+            token = (self.root / "token").read_text(encoding="ascii").strip()
+            for document in documents.controllers.values():
+                northbound.put_config(self.plan, document, token)
             self._remember(objects, documents)
             self._follow(before, documents)
         return documents
@@ -225,6 +234,7 @@ class Lab:
             allocations=declare.encode_allocations(documents.allocations),
             generation=documents.generation,
             agents=sorted(documents.agents),
+            controllers=list(documents.controllers),
         )
 
     def down(self) -> None:
@@ -299,7 +309,7 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
     lab.runner.perform(realise.build_files(declare.files(documents, plan.root)))
     lab.runner.perform(realise.build_network(topology, plan))
     lab.runner.perform(realise.build_emulator(topology, plan))
-    lab.runner.perform(realise.build_controller(plan))
+    lab.runner.perform(realise.build_controllers(plan))
     lab.runner.perform(realise.build_switches(topology, plan, documents.rewriting()))
     lab.runner.perform(realise.build_hosts(topology, plan, documents.rewriting()))
     lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan))
@@ -317,18 +327,23 @@ def make_payload(path: Path, size: int) -> None:
 
 
 def missing(lab: Lab, documents: Documents) -> list[str]:
-    """What a lab still waits for, in words; empty = ready. LabError if the controller does not answer."""
-    status = northbound.get(lab.plan, "/v1/status")
+    """What a lab still waits for, in words; empty = ready. LabError if a controller does not answer."""
+    return [wait for name in documents.controllers for wait in _missing(lab, documents, name)]
+
+
+def _missing(lab: Lab, documents: Documents, controller: str) -> list[str]:
+    status = northbound.get(lab.plan, "/v1/status", controller)
+    switches = documents.switches(controller)
     waits = []
     if status["config"].get("generation") != documents.generation:
         waits.append(f"configuration {documents.generation}")
     connected = {datapath["dpid"] for datapath in status["datapaths"] if datapath["connected"]}
-    if absent := len(documents.dpids() - connected):
+    if absent := len(set(switches.values()) - connected):
         waits.append(f"{absent} datapaths")
     registered = {agent["id"] for agent in status["agents"] if agent["willing"]}
-    if absent := len(documents.agent_ids() - registered):
+    if absent := len(documents.agent_ids(controller) - registered):
         waits.append(f"{absent} agents")
-    wires = len(lab.topology.links())
+    wires = sum(wire.a.switch in switches and wire.b.switch in switches for wire in lab.topology.links())
     if status["links"] < wires:
         waits.append(f"{wires - status['links']} links")
     waits += [f"service {service['id']} ({service['reason']})" for service in status["services"] if service["state"] != "Programmed"]

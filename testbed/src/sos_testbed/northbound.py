@@ -1,43 +1,46 @@
-"""The controller's API as the testbed uses it: asked with curl from inside the lab's control namespace."""
+"""The controllers' API as the testbed uses it: asked with curl from inside the lab's control namespace."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from sos_testbed import controllers
 from sos_testbed.model import LabError
-from sos_testbed.realise import API_PORT, CONTROLLER_ADDRESS, LabPlan, inside
+from sos_testbed.realise import LabPlan, inside
 from sos_testbed.runner import run
 
 _TIMEOUT_S = 5
 
 
-def get(plan: LabPlan, path: str) -> Any:
+def get(plan: LabPlan, path: str, controller: str = controllers.DEFAULT) -> Any:
     """The JSON of a GET; LabError when the controller does not answer or answers with an error."""
-    return _request(plan, path, ())
+    return _request(plan, controller, path, ())
 
 
 def put_config(plan: LabPlan, document: dict[str, Any], token: str) -> Any:
-    """Hand the controller a configuration (spec/northbound.md)."""
+    """Hand the controller that a configuration is for what is in its file (spec/northbound.md)."""
+    controller = str(document["controller"]["name"])
     # the token goes through standard input with the body's file, not through the command line that everyone can read
-    body = plan.root / "controller-config.json"
+    body = plan.root / controllers.config_file(controller)
     header = f'header = "Authorization: Bearer {token}"\n'
     arguments = ("-X", "PUT", "-H", "Content-Type: application/json", "--data-binary", f"@{body}", "--config", "-")
-    answer = _request(plan, "/v1/config", arguments, stdin=header)
+    answer = _request(plan, controller, "/v1/config", arguments, stdin=header)
     if answer.get("generation") != document["generation"]:
-        raise LabError(f"the controller is at generation {answer.get('generation')} and not at {document['generation']}")
+        raise LabError(f"{controllers.program(controller)} is at generation {answer.get('generation')} and not at {document['generation']}")
     return answer
 
 
-def _request(plan: LabPlan, path: str, arguments: tuple[str, ...], stdin: str = "") -> Any:
-    url = f"http://{CONTROLLER_ADDRESS}:{API_PORT}{path}"
+def _request(plan: LabPlan, controller: str, path: str, arguments: tuple[str, ...], stdin: str = "") -> Any:
+    name = controllers.program(controller)
+    url = f"http://{controllers.addresses(plan.controllers)[controller]}:{controllers.API_PORT}{path}"
     argv = inside(plan.netns("ctl"), "curl", "-sS", "-m", str(_TIMEOUT_S), "-w", "\n%{http_code}", *arguments, url)
-    text, _, status = run(argv, what=f"controller {path}", timeout_s=_TIMEOUT_S + 5, stdin=stdin).rpartition("\n")
+    text, _, status = run(argv, what=f"{name} {path}", timeout_s=_TIMEOUT_S + 5, stdin=stdin).rpartition("\n")
     try:
         answer = json.loads(text)
     except ValueError:
-        raise LabError(f"controller {path}: status {status}, not JSON: {text[:200]!r}") from None
+        raise LabError(f"{name} {path}: status {status}, not JSON: {text[:200]!r}") from None
     if status != "200":
         error = answer.get("error", {}) if isinstance(answer, dict) else {}
-        raise LabError(f"controller {path}: status {status}: {error.get('path', '')} {error.get('message', answer)}")
+        raise LabError(f"{name} {path}: status {status}: {error.get('path', '')} {error.get('message', answer)}")
     return answer

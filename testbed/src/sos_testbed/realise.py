@@ -3,7 +3,7 @@
 Everything lives in network namespaces named `sos-<lab id>-<part>`, so nothing of a lab is visible in the machine's own
 namespace, interface names inside need no random part, and two labs cannot meet.
 
-    sos-ID-ctl      management bridge `mgmt`, the controller
+    sos-ID-ctl      management bridge `mgmt`, the controllers
     sos-ID-wan      the link emulator, two veth ends per shaped wire
     sos-ID-edge1 .. one per switch: ovsdb-server, ovs-vswitchd, sos-node
     sos-ID-client   one per host: `eth0`, an address, cubic
@@ -19,14 +19,11 @@ from pathlib import PurePosixPath
 
 from sos_compile.agent_config import INTERFACE
 
-from sos_testbed import web
+from sos_testbed import controllers, web
 from sos_testbed.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire
 from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
-CONTROLLER_ADDRESS = "172.31.255.1"
-OPENFLOW_PORT = 6653
-API_PORT = 8080
 _FIRST_SWITCH_OCTET = 10
 _OVS_TIMEOUT_S = 20
 _HOST_OFPORT = 11  # clear of uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
@@ -52,6 +49,7 @@ class LabPlan:
     lab_id: str
     root: PurePosixPath
     programs: Programs
+    controllers: tuple[str, ...] = (controllers.DEFAULT,)
 
     def netns(self, part: str) -> str:
         """The namespace of a part."""
@@ -140,16 +138,20 @@ def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]
     return steps
 
 
-def build_controller(plan: LabPlan) -> list[Step]:
-    """The controller, reading its first configuration from a file."""
+def build_controllers(plan: LabPlan) -> list[Step]:
+    """The controllers, each reading its first configuration from a file."""
+    steps: list[Step] = []
     base = plan.root
-    argv = (
-        plan.programs.controller,
-        *("--config", str(base / "controller-config.json"), "--keys", str(base / "keys" / "controller")),
-        *("--token-file", str(base / "token"), "--state", str(base / "controller")),
-        *("--openflow-listen", f"{CONTROLLER_ADDRESS}:{OPENFLOW_PORT}", "--api-listen", f"{CONTROLLER_ADDRESS}:{API_PORT}"),
-    )
-    return [_folder(base / "controller"), _spawn(plan, "controller", "ctl", argv, "controller")]
+    for name, address in controllers.addresses(plan.controllers).items():
+        program = controllers.program(name)
+        argv = (
+            plan.programs.controller,
+            *("--config", str(base / controllers.config_file(name)), "--keys", str(base / "keys" / "controller")),
+            *("--token-file", str(base / "token"), "--state", str(base / program)),
+            *("--openflow-listen", f"{address}:{controllers.OPENFLOW_PORT}", "--api-listen", f"{address}:{controllers.API_PORT}"),
+        )
+        steps += [_folder(base / program), _spawn(plan, program, "ctl", argv, program)]
+    return steps
 
 
 def build_agents(topology: Topology, plan: LabPlan) -> list[Step]:
@@ -248,7 +250,8 @@ def _management(topology: Topology, plan: LabPlan) -> Iterator[Step]:
     ctl = plan.netns("ctl")
     title = "management network"
     yield _run(title, ("ip", "-n", ctl, "link", "add", "mgmt", "type", "bridge"), ("ip", "-n", ctl, "link", "del", "mgmt"))
-    yield from _address(ctl, "mgmt", f"{CONTROLLER_ADDRESS}/24", title)
+    for address in controllers.addresses(plan.controllers).values():
+        yield from _address(ctl, "mgmt", f"{address}/24", title)
     yield _run(title, ("ip", "-n", ctl, "link", "set", "mgmt", "up"), ("ip", "-n", ctl, "link", "set", "mgmt", "down"))
     for switch in topology.switches:
         yield from _veth(plan, ("ctl", switch.name), (switch.name, "mgmt0"), title)

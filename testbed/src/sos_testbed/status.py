@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sos_testbed import northbound, process
+from sos_testbed import controllers, northbound, process
 from sos_testbed.lab import Lab
 from sos_testbed.model import LabError, Shape
 
@@ -23,12 +23,13 @@ def collect(lab: Lab) -> dict[str, Any]:
         "links": [{"name": wire.name, **_shape(wire.shape)} for wire in topology.wires],
         "hosts": {host.name: str(host.address) for host in topology.hosts},
         "programs": {name: process.find(lab.runner.pid_file(name)) is not None for name in lab.spawns()},
-        "controller": None,
+        "controllers": dict.fromkeys(lab.plan.controllers),
     }
-    try:
-        found["controller"] = northbound.get(lab.plan, "/v1/status")
-    except LabError as error:
-        found["error"] = str(error)
+    for name in lab.plan.controllers:
+        try:
+            found["controllers"][name] = northbound.get(lab.plan, "/v1/status", name)
+        except LabError as error:
+            found["error"] = str(error)
     return found
 
 
@@ -43,11 +44,17 @@ def lines(found: dict[str, Any]) -> list[str]:
     text.append(
         f"  programs  {len(found['programs']) - len(stopped)} running" + (f", not running: {', '.join(stopped)}" if stopped else "")
     )
-    status = found["controller"]
-    if status is None:
-        return [*text, f"  controller: {found['error']}"]
+    for name, status in found["controllers"].items():
+        if len(found["controllers"]) > 1 or status is None:
+            text.append(f"  {controllers.program(name)}" + ("" if status is not None else f": {found['error']}"))
+        text += _told(status) if status is not None else []
+    return text
+
+
+def _told(status: dict[str, Any]) -> list[str]:
+    """What a controller says."""
     connected = sum(1 for datapath in status["datapaths"] if datapath["connected"])
-    text.append(f"  switches  {connected} of {len(status['datapaths'])} connected, {status['links']} links")
+    text = [f"  switches  {connected} of {len(status['datapaths'])} connected, {status['links']} links"]
     text += [
         f"  agent     {agent['name']} at {agent['site']}, {agent['address']}" + ("" if agent["willing"] else " (unwilling)")
         for agent in status["agents"]
