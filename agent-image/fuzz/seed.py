@@ -44,10 +44,10 @@ def config(generation: int, **changes: object) -> bytes:
     """An agent-config with its hash (spec/node-config.md section 3)."""
     document = {
         "version": "v1alpha1", "node": "edge1", "pool": "default", "agentId": "39b04f05ee16a2b7d5a16e9e68355a2f",
-        "site": {"name": "west", "id": 1, "prefixes": ["10.0.0.0/25"]},
+        "site": {"name": "west", "id": 1, "prefixes": ["10.0.0.0/25"], "rewrite": "Transparent"},
         "interface": {"name": "net0", "address": "10.0.0.126/24", "mac": "02:53:00:5f:0c:12", "mtu": 1500,
                       "gateway": None, "hostName": "sosag0", "hostPort": 201},
-        "discovery": {"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876},
+        "discovery": {"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876, "redirectPort": 9877},
         "streamPorts": {"first": 10000, "count": 8},
         "peers": [{"site": "east", "siteID": 2, "prefixes": ["10.0.0.128/25"],
                    "agents": [{"id": "ad030578ad55bf67de8f32bef31dd55b", "node": "edge2", "address": "10.0.0.254",

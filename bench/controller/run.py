@@ -86,7 +86,7 @@ def document(far: int) -> dict[str, Any]:
     made = {
         **{"version": "v1alpha1", "generation": 1, "controller": {"name": "default", "id": 1}},
         "discovery": {
-            **{"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876},
+            **{"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876, "redirectPort": 9877},
             **{"beaconExpirySeconds": 4, "probeIntervalSeconds": 1, "linkExpirySeconds": 4},
         },
         "sites": [

@@ -57,13 +57,17 @@ def test_it_is_shown_like_any_service() -> None:
 
 
 def test_switches_that_rewrite_addresses_do_without_segmentation_offload() -> None:
-    compiled = compile_world(world(home(), site("far", "10.2.0.0/16"), nodes=nodes(home=1, far=1)))
-    assert not compiled.nodes["home-0"]["bridge"]["userspaceTso"]
-    assert compiled.nodes["far-0"]["bridge"]["userspaceTso"]
+    rewriting = site("old", "10.3.0.0/16", datapath={"rewrite": "OpenFlow"})
+    compiled = compile_world(world(home(), site("far", "10.2.0.0/16"), rewriting, nodes=nodes(home=1, far=1, old=1)))
+    tso = {name: node["bridge"]["userspaceTso"] for name, node in compiled.nodes.items()}
+    assert tso == {"home-0": False, "far-0": True, "old-0": False}
+    told = {entry["name"]: entry["rewrite"] for entry in compiled.controllers["default"]["sites"]}
+    assert told == {"home": "Transparent", "far": "Transparent", "old": "OpenFlow"}
+    assert {doc["site"]["name"]: doc["site"]["rewrite"] for doc in compiled.agents.values()}["old"] == "OpenFlow"
     off = {"name": "OVS_USERSPACE_TSO", "value": "false"}
     pods = {m["metadata"]["name"]: m["spec"]["template"]["spec"] for m in compiled.manifests if m["kind"] == "DaemonSet"}
     environments = {name: container["env"] for name, pod in pods.items() for container in pod["containers"] if container["name"] == "ovs"}
-    assert {name: off in env for name, env in environments.items()} == {"sos-node-home": True, "sos-node-far": False}
+    assert {name: off in env for name, env in environments.items()} == {"sos-node-home": True, "sos-node-far": False, "sos-node-old": True}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,6 @@ def only(*objects: Any, **fields: Any) -> Problem:
         ),
         (site("y", "10.2.0.0/16", metadata=YOUNG, network={"agentAddresses": "10.3.0.0/24"}), Reason.INVALID, "spec.network"),
         (site("y", "10.2.0.0/16", metadata=YOUNG, gateway="10.2.0.1/24"), Reason.INVALID, "spec.gateway"),
-        (site("y", metadata=YOUNG, datapath={"rewrite": "OpenFlow"}), Reason.UNSUPPORTED, "spec.datapath.rewrite"),
         (site("y", metadata=YOUNG, controllers=[{"name": "nobody"}]), Reason.CONTROLLER_NOT_FOUND, "spec.controllers[0].name"),
         (
             obj("SosLink", "y", {"a": {"site": "a", "uplink": "wan0"}, "b": {"site": "b", "uplink": "wan0"}}),

@@ -104,7 +104,7 @@ def test_allocations_of_absent_things_survive_while_their_objects_exist() -> Non
     machines = nodes(amber=2, beryl=1)
     before = compile_world(world(*sites, nodes=machines))
     observed = Observed(allocations=before.allocations)
-    broken = site("amber", "10.0.0.0/16", datapath={"rewrite": "OpenFlow"})
+    broken = site("amber", "10.0.0.0/16", network={"agentAddresses": "10.3.0.0/24"})
     unlabelled = tuple(replace(node, labels={}) if node.name == "beryl-0" else node for node in machines)
     between = compile_world(world(broken, sites[1], nodes=unlabelled, observed=observed))
     assert between.nodes == {}

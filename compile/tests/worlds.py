@@ -108,7 +108,6 @@ BAD_OBJECTS = [
     obj("SosSite", "zz-crooked", {"nodeSelector": {"matchLabels": {"sos.network/site": "amber"}}, "prefixes": ["10.9.0.1/16"]}),
     site("zz-overlapping", "10.0.0.0/8", metadata={"creationTimestamp": "2027-01-01T00:00:00Z"}),
     site("zz-numbered", "172.16.0.0/16", siteID=500, metadata={"creationTimestamp": "2027-01-01T00:00:00Z"}),
-    site("zz-rewriting", "172.16.0.0/16", datapath={"rewrite": "OpenFlow"}, metadata={"creationTimestamp": "2027-01-01T00:00:00Z"}),
     site("zz-gateway", "172.16.0.0/16", gateway="172.17.0.1/16", metadata={"creationTimestamp": "2027-01-01T00:00:00Z"}),
     obj("SosAgent", "zz-external", {"external": {"addresses": ["10.0.0.9"]}}),
     obj("SosAgent", "zz-multus", {"attach": "Multus"}),

@@ -21,6 +21,8 @@ from sos_controller.core.flowtable import (
     SetEthSrc,
     SetIpv4Dst,
     SetIpv4Src,
+    SetTcpDst,
+    SetTcpSrc,
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Groups
@@ -78,6 +80,10 @@ def rewritten(frame: bytes, action: Action) -> bytes:
         return frame[:26] + action.address.to_bytes(4, "big") + frame[30:]
     if isinstance(action, SetIpv4Dst):
         return frame[:30] + action.address.to_bytes(4, "big") + frame[34:]
+    if isinstance(action, SetTcpSrc):
+        return frame[:34] + action.port.to_bytes(2, "big") + frame[36:]
+    if isinstance(action, SetTcpDst):
+        return frame[:36] + action.port.to_bytes(2, "big") + frame[38:]
     assert isinstance(action, FinTimeout), action
     return frame
 

@@ -74,7 +74,7 @@ def document(generation: int = 1, forwarding: str = "Node", services: bool = Tru
     made = {
         **{"version": "v1alpha1", "generation": generation, "controller": {"name": "default", "id": 1}},
         "discovery": {
-            **{"address": DISCOVERY, "mac": DISCOVERY_MAC, "beaconPort": 9875, "orderPort": 9876},
+            **{"address": DISCOVERY, "mac": DISCOVERY_MAC, "beaconPort": 9875, "orderPort": 9876, "redirectPort": 9877},
             **{"beaconExpirySeconds": 4, "probeIntervalSeconds": 1, "linkExpirySeconds": 3},
         },
         "sites": [

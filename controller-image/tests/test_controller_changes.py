@@ -56,7 +56,7 @@ def test_a_lost_datapath_is_told_and_synchronised_when_it_is_back(world: World) 
     world.connect(["edge1"])
     world.tick(1.5)
     assert world.service() == "Programmed/Programmed"
-    assert session.near_entry is not None and session.near_entry[1] in world.network.entries(E1)
+    assert session.near_entries[0][1] in world.network.entries(E1)
 
 
 def test_entries_of_a_session_that_ended_meanwhile_go_when_the_datapath_is_back(world: World) -> None:

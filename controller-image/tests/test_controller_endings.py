@@ -38,7 +38,7 @@ def test_one_side_may_end_long_before_the_other(world: World) -> None:
     (session,) = world.engine.state.sessions
     world.end(session.uuid, ["agent1"])
     world.tick(20)
-    assert session.state is State.ENDING and session.near_entry is None and session.far_entries
+    assert session.state is State.ENDING and not session.near_entries and session.far_entries
     back = reverse(40000, flags=0x10)
     assert world.network.walk(AT_SERVER, back)[0][0] == AT_FAR
     world.end(session.uuid, ["agent2"])
@@ -55,7 +55,7 @@ def test_a_port_used_again_while_ending_starts_a_new_session(world: World) -> No
     (second,) = world.engine.state.sessions
     assert second is not first and second.state is State.ACTIVE
     world.tick(3)
-    assert second.near_entry is not None and second.near_entry[1] in world.network.entries(E1)
+    assert second.near_entries[0][1] in world.network.entries(E1)
     assert second.far_entries[0][1] in world.network.entries(E2)
 
 
@@ -105,7 +105,7 @@ def test_a_restarted_agent_has_lost_its_sessions(world: World) -> None:
     world.agents["agent1"].held.clear()
     world.tick(1)
     (session,) = world.engine.state.sessions
-    assert session.near_entry is None
+    assert not session.near_entries
 
 
 def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -> None:
@@ -114,7 +114,7 @@ def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -
     world.tick(1)
     assert world.service() == "Pending/NoAgents" and 1 not in kinds(world, E1)
     (session,) = world.engine.state.sessions
-    assert session.state is State.ACTIVE and session.near_entry is not None
+    assert session.state is State.ACTIVE and session.near_entries
 
 
 @pytest.mark.parametrize("epoch", [2, 1])

@@ -20,6 +20,8 @@ from sos_controller.core.flowtable import (
     SetEthSrc,
     SetIpv4Dst,
     SetIpv4Src,
+    SetTcpDst,
+    SetTcpSrc,
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
@@ -180,6 +182,8 @@ def _ryu_action(a: Action) -> object:
         return parser.OFPActionGroup(a.group_id)
     if isinstance(a, SetIpv4Src | SetIpv4Dst):
         return parser.OFPActionSetField(**{"ipv4_dst" if isinstance(a, SetIpv4Dst) else "ipv4_src": format_address(a.address)})
+    if isinstance(a, SetTcpSrc | SetTcpDst):
+        return parser.OFPActionSetField(**{"tcp_dst" if isinstance(a, SetTcpDst) else "tcp_src": a.port})
     if isinstance(a, FinTimeout):
         return parser.NXActionFinTimeout(fin_idle_timeout=a.idle_s, fin_hard_timeout=0)
     return parser.OFPActionSetField(**{"eth_dst" if isinstance(a, SetEthDst) else "eth_src": format_mac(a.mac)})
@@ -188,6 +192,7 @@ def _ryu_action(a: Action) -> object:
 rewriting = st.lists(
     st.one_of(
         st.builds(SetIpv4Src, address=st.integers(0, 2**32 - 1)), st.builds(SetIpv4Dst, address=st.integers(0, 2**32 - 1)),
+        st.builds(SetTcpSrc, port=st.integers(0, 65535)), st.builds(SetTcpDst, port=st.integers(0, 65535)),
         st.builds(ToGroup, group_id=st.integers(0, 2**32 - 256)), st.builds(FinTimeout, idle_s=st.integers(0, 65535)),
         st.builds(SetEthDst, mac=st.binary(min_size=6, max_size=6)), st.builds(SetEthSrc, mac=st.binary(min_size=6, max_size=6)),
         st.builds(Output, port_no=st.integers(1, 65279)),

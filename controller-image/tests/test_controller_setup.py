@@ -19,7 +19,7 @@ from controller_views import (
     to_agent,
 )
 from controller_world import CLIENT_PORT, World, syn_frame
-from sos_controller.core import order, pipeline, snapshot
+from sos_controller.core import order, pipeline
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.events import PacketIn, Rejected
 from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
@@ -193,17 +193,6 @@ def test_percent_splits_flows_and_observe_redirects_none() -> None:
     observing = World(signed(made))
     observing.converge()
     assert 1 not in kinds(observing, E1) and observing.service() == "Programmed/Programmed"
-
-
-def test_sites_that_ask_for_what_we_cannot_do_stay_plain_and_say_so() -> None:
-    made = document()
-    made["sites"][1]["rewrite"] = "OpenFlow"
-    world = World(signed(made))
-    world.converge()
-    world.syn(40000)
-    assert len(released(world)) == 1 and 1 not in kinds(world, E1)
-    (service,) = snapshot.status(world.engine, "", "")["services"]
-    assert service["state"] == "Pending" and "site east asks for OpenFlow rewriting" in service["message"]
 
 
 def test_the_first_service_that_matches_decides() -> None:

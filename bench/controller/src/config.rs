@@ -174,7 +174,7 @@ pub fn read_keys(folder: &Path) -> io::Result<HashMap<SiteId, (KeyId, Key)>> {
 /// Two sites and a transit one.
 #[cfg(test)]
 pub(crate) const EXAMPLE: &str = r#"{
-  "discovery": {"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876},
+  "discovery": {"address": "198.18.255.254", "mac": "02:53:4f:53:00:01", "beaconPort": 9875, "orderPort": 9876, "redirectPort": 9877},
   "sites": [
     {"name": "west", "id": 1, "transit": false, "datapaths": [{"dpid": "0000000000000001", "name": "edge1"}],
      "agents": [{"id": "00000000000000000000000000000001", "node": "edge1", "address": "10.0.1.250"}]},

@@ -35,7 +35,7 @@ def _site(placed: PlacedSite) -> doc.SiteEntry:
         gateway=address_text(site.gateway.ip if site.gateway else None),
         transit=site.transit,
         mtu=site.mtu,
-        rewrite="Transparent",
+        rewrite=site.rewrite,
         datapaths=sorted([*nodes, *switches], key=lambda entry: entry.dpid),
         agents=[doc.AgentEntry(id=a.id, pool=a.pool, node=a.node, address=str(a.address)) for a in placed.agents],
     )

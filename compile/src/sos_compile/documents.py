@@ -16,6 +16,7 @@ DISCOVERY_ADDRESS = "198.18.255.254"  # spec/beacon.md clause 1; of the block fo
 DISCOVERY_MAC = "02:53:4f:53:00:01"
 BEACON_PORT = 9875
 ORDER_PORT = 9876
+REDIRECT_PORT = 9877  # TCP; agents of sites that rewrite accept clients there
 FIRST_STREAM_PORT = 10000
 STREAM_PORTS = 8  # one per path label (spec/node-config.md clause 9)
 
@@ -45,12 +46,13 @@ class Model(BaseModel):
 
 
 class Discovery(Model):
-    """Where beacons and orders go."""
+    """Where beacons, orders and, where a site rewrites, clients go."""
 
     address: Address = DISCOVERY_ADDRESS
     mac: Mac = DISCOVERY_MAC
     beacon_port: Port = BEACON_PORT
     order_port: Port = ORDER_PORT
+    redirect_port: Port = REDIRECT_PORT
 
 
 class ControllerDiscovery(Discovery):
@@ -272,6 +274,7 @@ class AgentSite(Model):
     name: Label
     id: SiteId
     prefixes: SomePrefixes
+    rewrite: Literal["Transparent", "OpenFlow"]
 
 
 class Interface(Model):

@@ -40,10 +40,6 @@ def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdic
 
 
 def _consistent(site: Site, verdicts: Verdicts) -> bool:
-    if site.rewrite == "OpenFlow":
-        message = "rewrite OpenFlow is not built in this version"
-        verdicts.reject(site.origin, "spec.datapath.rewrite", Reason.UNSUPPORTED, message, "use Transparent")
-        return False
     if not _uplinks_consistent(site, verdicts):
         return False
     if site.subnet is None or site.agent_range is None:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import struct
 
-from sos_controller.core.flowtable import Action, FinTimeout, Output, SetEthDst, SetEthSrc, SetIpv4Dst, SetIpv4Src, ToGroup
+from sos_controller.core.flowtable import (
+    Action,
+    FinTimeout,
+    Output,
+    SetEthDst,
+    SetEthSrc,
+    SetIpv4Dst,
+    SetIpv4Src,
+    SetTcpDst,
+    SetTcpSrc,
+    ToGroup,
+)
 from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
 from sos_controller.core.model import Address
 
@@ -18,11 +29,13 @@ UNHEARD = 0xFFFFFFFF
 
 _ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_EXPERIMENTER = 0, 22, 25, 0xFFFF
 _OXM_IPV4_SRC, _OXM_IPV4_DST = 0x8000_1604, 0x8000_1804
+_OXM_TCP_SRC, _OXM_TCP_DST = 0x8000_1A02, 0x8000_1C02
 _OXM_ETH_DST, _OXM_ETH_SRC = 0x8000_0606, 0x8000_0806
 _NICIRA, _FIN_TIMEOUT = 0x2320, 19
 _WHOLE_PACKET = 0xFFFF
 
 _SET_ADDRESS = struct.Struct("!HHII4x")
+_SET_PORT = struct.Struct("!HHIH6x")
 _SET_ETH = struct.Struct("!HHI6s2x")
 _OUTPUT = struct.Struct("!HHIH6x")
 _TO_GROUP = struct.Struct("!HHI")
@@ -36,6 +49,9 @@ def encode_action(action: Action) -> bytes:
     if isinstance(action, SetIpv4Src | SetIpv4Dst):
         field = _OXM_IPV4_DST if isinstance(action, SetIpv4Dst) else _OXM_IPV4_SRC
         return _SET_ADDRESS.pack(_ACTION_SET_FIELD, 16, field, action.address)
+    if isinstance(action, SetTcpSrc | SetTcpDst):
+        field = _OXM_TCP_DST if isinstance(action, SetTcpDst) else _OXM_TCP_SRC
+        return _SET_PORT.pack(_ACTION_SET_FIELD, 16, field, action.port)
     if isinstance(action, SetEthDst | SetEthSrc):
         field = _OXM_ETH_DST if isinstance(action, SetEthDst) else _OXM_ETH_SRC
         return _SET_ETH.pack(_ACTION_SET_FIELD, 16, field, action.mac)
@@ -56,6 +72,9 @@ def decode_action(kind: int, body: bytes) -> Action | None:
         field, address = struct.unpack_from("!II", body)
         if field in (_OXM_IPV4_SRC, _OXM_IPV4_DST):
             return SetIpv4Dst(Address(address)) if field == _OXM_IPV4_DST else SetIpv4Src(Address(address))
+        if field in (_OXM_TCP_SRC, _OXM_TCP_DST):
+            port = address >> 16
+            return SetTcpDst(port) if field == _OXM_TCP_DST else SetTcpSrc(port)
     if kind == _ACTION_EXPERIMENTER and len(body) == _FIN.size - 4:
         vendor, subtype, idle, hard = struct.unpack_from("!IHHH", body)
         if (vendor, subtype, hard) == (_NICIRA, _FIN_TIMEOUT, 0):

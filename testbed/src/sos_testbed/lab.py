@@ -37,6 +37,9 @@ BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over b
 
 MORE_AGENTS = EXAMPLE / "more-agents"  # applied after EXAMPLE, in a lab with room for them (pools): three agents at each site
 
+REWRITE = EXAMPLE / "rewrite"  # applied after EXAMPLE: both sites rewrite
+
+
 PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
 """The same sites, with the service set up proactively."""
 
@@ -223,7 +226,7 @@ class Lab:
     def _follow(self, before: Documents, documents: Documents) -> None:
         """Start agents that are new, and let those go that are declared no more, as Kubernetes does with their pods."""
         new = self._manned(documents.agents.keys() - before.agents.keys())
-        self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan))
+        self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan, documents.rewriting()))
         self.runner.perform(realise.build_agents(new, self.plan))
         for place in self._manned(before.agents.keys() - documents.agents.keys()).agents:
             process.ask(self.runner.pid_file(place.name))
@@ -312,7 +315,7 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
     lab.runner.perform(realise.build_controllers(plan))
     lab.runner.perform(realise.build_switches(topology, plan, documents.rewriting()))
     lab.runner.perform(realise.build_hosts(topology, plan, documents.rewriting()))
-    lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan))
+    lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan, documents.rewriting()))
     lab.runner.perform(realise.build_agents(lab._manned(documents.agents), plan))
     lab.runner.perform(realise.build_web(topology, plan))
     make_payload(lab.root / "www" / "100M", PAYLOAD_BYTES)

@@ -130,11 +130,14 @@ def build_hosts(topology: Topology, plan: LabPlan, rewriting: frozenset[str] = f
     return steps
 
 
-def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]:
-    """The veth pair between each agent and its switch."""
+def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan, rewriting: frozenset[str] = frozenset()) -> list[Step]:
+    """The veth pair between each agent and its switch; without offload at switches that rewrite."""
     steps: list[Step] = []
     for link in links:
         steps += _agent_link(plan, link)
+        if link.place.switch in rewriting:
+            name, part = link.interface, link.place.name
+            steps.append(_run(f"agent {part}", _offload(plan, part, name, "off"), _offload(plan, part, name, "on")))
     return steps
 
 

@@ -93,6 +93,17 @@ pub struct Site {
     pub id: SiteId,
     /// Prefixes of the site's hosts.
     pub prefixes: Vec<Ipv4Net>,
+    /// How clients are brought to the agent, and in whose name it goes to servers.
+    pub rewrite: Rewrite,
+}
+
+/// What the site's switches do to a flow's packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub enum Rewrite {
+    /// They change MAC addresses only: the agent has the hosts' addresses.
+    Transparent,
+    /// They give the agent its own address and port, and hosts the other host's.
+    OpenFlow,
 }
 
 /// The agent's interface.
@@ -129,6 +140,8 @@ pub struct Discovery {
     pub beacon_port: u16,
     /// UDP port of orders.
     pub order_port: u16,
+    /// TCP port to which clients are brought where the site rewrites.
+    pub redirect_port: u16,
 }
 
 /// Stream ports: first + path label.
@@ -139,6 +152,14 @@ pub struct StreamPorts {
     pub first: u16,
     /// Number of labels.
     pub count: u16,
+}
+
+impl StreamPorts {
+    /// Whether a port is one of them.
+    #[must_use]
+    pub fn contains(&self, port: u16) -> bool {
+        port >= self.first && port - self.first < self.count
+    }
 }
 
 /// A peer site and its agents.
@@ -302,6 +323,7 @@ impl AgentConfig {
             (self.node != next.node || self.pool != next.pool, "node"),
             (self.agent_id != next.agent_id, "agentId"),
             (self.site.id != next.site.id, "site.id"),
+            (self.site.rewrite != next.site.rewrite, "site.rewrite"),
             (self.interface != next.interface, "interface"),
             (self.discovery != next.discovery, "discovery"),
             (self.stream_ports != next.stream_ports, "streamPorts"),

@@ -1,6 +1,7 @@
 //! The far side: connections to servers in the clients' names.
 
 use std::io::{self, ErrorKind};
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use sos_wire::{EndReason, Role};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
+use crate::config::{AgentConfig, Rewrite};
 use crate::metrics::{self, Reason};
 use crate::permit::{self, FlowKey};
 use crate::shared::Shared;
@@ -50,7 +52,8 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
         debug!(session = %info.open.session, %flow, %error, "no connection to the server");
         end_reason(&error)
     };
-    let host = dial(flow, info.open.dscp).await.map_err(failed)?;
+    let own = own_address(&shared.config());
+    let host = dial(flow, own, info.open.dscp).await.map_err(failed)?;
     if !admitted.ordered {
         shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
     }
@@ -85,8 +88,13 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, En
     }
 }
 
-async fn dial(flow: FlowKey, dscp: u8) -> io::Result<TcpStream> {
-    let socket = TcpSocket::from_std_stream(socket::in_the_clients_name(flow, dscp)?);
+/// The address to leave from where a switch gives packets the client's; None where the agent does so itself.
+fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
+    (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
+}
+
+async fn dial(flow: FlowKey, own: Option<Ipv4Addr>, dscp: u8) -> io::Result<TcpStream> {
+    let socket = TcpSocket::from_std_stream(socket::towards_server(flow.client, own, dscp)?);
     tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(flow.server.into())).await?
 }
 

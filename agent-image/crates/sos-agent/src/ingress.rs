@@ -1,4 +1,4 @@
-//! The near side: clients that nft hands over, accepted with the server's address.
+//! The near side: clients that nft hands over, accepted with the server's address, or that a switch has brought to the agent's own.
 
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -11,18 +11,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
 use crate::metrics::Reason;
+use crate::orders::OrderDesk;
 use crate::permit::{self, FlowKey};
+use crate::preparations::Preparation;
 use crate::shared::Shared;
 use crate::socket;
 
 /// Pause after a failed accept: out of descriptors or memory, it would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
+/// How clients come to a listener.
+#[derive(Debug, Clone, Copy)]
+pub enum Arrival {
+    /// With the server's address as the local one.
+    Transparent,
+    /// To the agent's own address: an order says where they wanted to go.
+    Rewritten,
+}
+
 /// Accepts clients for ever. An error about one client ends that client only.
-pub async fn accept_clients(shared: Arc<Shared>, listener: TcpListener) {
+pub async fn accept_clients(shared: Arc<Shared>, listener: TcpListener, arrival: Arrival) {
     loop {
         match listener.accept().await {
-            Ok((client, from)) => admit(&shared, client, from),
+            Ok((client, from)) => admit(&shared, client, from, arrival),
             Err(error) => {
                 warn!(%error, "cannot accept clients");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -32,15 +43,19 @@ pub async fn accept_clients(shared: Arc<Shared>, listener: TcpListener) {
 }
 
 /// Dropping the client's socket resets it: it lingers for zero seconds from the start.
-fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr) {
+fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arrival) {
     shared.metrics.accepted.inc();
     let reject = |reason| shared.metrics.rejected.get_or_create(&Reason { reason }).inc();
-    let Some(flow) = flow(&client, from) else {
+    let Some(arrived) = flow(&client, from) else {
         reject("socket");
         return;
     };
-    let Some(Route { session, peer, labels, block_bytes, ordered }) = route(shared, flow) else {
-        debug!(%flow, "neither an order nor the configuration covers this client");
+    let route = match arrival {
+        Arrival::Transparent => route(shared, arrived),
+        Arrival::Rewritten => ordered_route(shared, |desk| desk.begin_rewritten(arrived.client, Instant::now())),
+    };
+    let Some(Route { flow, session, peer, labels, block_bytes, ordered }) = route else {
+        debug!(flow = %arrived, "neither an order nor the configuration covers this client");
         reject("not_permitted");
         return;
     };
@@ -84,6 +99,7 @@ fn flow(client: &TcpStream, from: SocketAddr) -> Option<FlowKey> {
 
 /// Where a client's bytes go.
 struct Route {
+    flow: FlowKey,
     session: SessionUuid,
     peer: AgentId,
     labels: Labels,
@@ -93,24 +109,36 @@ struct Route {
 
 /// From a standing preparation, else from the agent's own services.
 fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
-    if let Some(preparation) = shared.at_desk(|desk, _| desk.begin_arriving(flow, Instant::now())) {
-        let prepare = preparation.prepare;
-        return Some(Route {
-            session: prepare.session,
-            peer: prepare.peer,
-            labels: Labels(prepare.labels),
-            block_bytes: prepare.block_bytes,
-            ordered: true,
-        });
+    if let Some(ordered) = ordered_route(shared, |desk| desk.begin_arriving(flow, Instant::now())) {
+        return Some(ordered);
     }
     let config = shared.config();
     let service = permit::ingress_service(&config, flow)?;
     Some(Route {
+        flow,
         session: SessionUuid(rand::random()),
         peer: permit::far_agent(&config, service, |id| shared.tunnel().peer_alive(id))?,
         labels: Labels(service.label_mask()),
         block_bytes: service.transport.block_bytes,
         ordered: false,
+    })
+}
+
+/// As an order says, once its preparation has been taken.
+fn ordered_route(
+    shared: &Shared,
+    take: impl FnOnce(&mut OrderDesk) -> Option<Preparation>,
+) -> Option<Route> {
+    let preparation = shared.at_desk(|desk, _| take(desk))?;
+    let flow = preparation.flow();
+    let prepare = preparation.prepare;
+    Some(Route {
+        flow,
+        session: prepare.session,
+        peer: prepare.peer,
+        labels: Labels(prepare.labels),
+        block_bytes: prepare.block_bytes,
+        ordered: true,
     })
 }
 

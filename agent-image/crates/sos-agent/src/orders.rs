@@ -4,6 +4,7 @@
 //! told again until they are acknowledged, sessions are reported.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
@@ -180,6 +181,13 @@ impl OrderDesk {
         Some(preparation)
     }
 
+    /// The same for a client that the switch has brought to the agent's own address, so that only its own end is known.
+    pub fn begin_rewritten(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
+        let preparation = self.preparations.take_arriving_from(client, now)?;
+        self.running.insert(preparation.prepare.session, preparation.controller);
+        Some(preparation)
+    }
+
     /// The preparation for a session that the peer has opened here, if there is one for exactly this flow; from now on the
     /// session runs. `Err` when there is one for another flow: the session must not go on.
     ///
@@ -332,7 +340,7 @@ impl OrderDesk {
             Role::Ingress => permit::ingress_service_towards(config, flow, &peer.site).is_some(),
             Role::Egress => permit::egress_service(config, flow, &peer.site).is_some(),
         };
-        if !permitted {
+        if !permitted || !permit::can_have_port(config, prepare) {
             return Err(RefuseReason::NotPermitted);
         }
         // Its client would be reset: here it can still be plain. The far agent learns of a stream a moment later than the near one.

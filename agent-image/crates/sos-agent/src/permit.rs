@@ -5,9 +5,9 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use sos_wire::AgentId;
+use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, Role, Service, Setup};
+use crate::config::{AgentConfig, Rewrite, Role, Service, Setup};
 
 /// A client's TCP connection as the network sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,6 +28,17 @@ impl std::fmt::Display for FlowKey {
 #[must_use]
 pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> {
     config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
+}
+
+/// Whether the agent can go to the server by the port that the order wants: where the site rewrites it has the client's port on its own
+/// address, and some of those are taken.
+#[must_use]
+pub fn can_have_port(config: &AgentConfig, prepare: &Prepare) -> bool {
+    let port = prepare.client.port();
+    let taken = port == config.discovery.redirect_port
+        || port == config.metrics_address.port()
+        || config.stream_ports.contains(port);
+    config.site.rewrite == Rewrite::Transparent || prepare.role == sos_wire::Role::Ingress || !taken
 }
 
 /// The agent that serves a flow of an Ingress service without an order: for a service that is set up proactively the first

@@ -1,6 +1,7 @@
 //! Preparations standing at this agent: clients that a controller says are about to arrive (spec/order.md clause 3).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use sos_wire::{ControllerId, Prepare, Role, SessionUuid};
@@ -89,6 +90,17 @@ impl Preparations {
     pub fn take_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let session = self.by_flow.get(&flow).copied()?;
         (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
+    }
+
+    /// Takes out the one for an arriving client of which only its own end is known. None where there are several.
+    pub fn take_arriving_from(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
+        let end = |ip, port| FlowKey { client, server: SocketAddrV4::new(ip, port) };
+        let servers = end(Ipv4Addr::UNSPECIFIED, 0)..=end(Ipv4Addr::BROADCAST, u16::MAX);
+        let mut found = self.by_flow.range(servers).map(|(flow, _)| *flow);
+        match (found.next(), found.next()) {
+            (Some(flow), None) => self.take_arriving(flow, now),
+            _ => None,
+        }
     }
 
     /// Takes one out.

@@ -15,8 +15,9 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::cli::{Attach, Cli};
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, Rewrite};
 use crate::egress::Servers;
+use crate::ingress::Arrival;
 use crate::keys::{AgentKeys, KeysError};
 use crate::netns::NetError;
 use crate::shared::{Shared, boot_id};
@@ -116,6 +117,8 @@ struct Agent {
 /// Sockets that are bound before anything is armed.
 struct Listeners {
     clients: TcpListener,
+    /// Where the site rewrites.
+    redirected: Option<TcpListener>,
     streams: Vec<TcpListener>,
     beacons: UdpSocket,
     orders: UdpSocket,
@@ -123,7 +126,7 @@ struct Listeners {
 
 impl Agent {
     async fn run(self) -> Result<(), RunError> {
-        let Listeners { clients, streams, beacons, orders } = listen(&self.config)?;
+        let Listeners { clients, redirected, streams, beacons, orders } = listen(&self.config)?;
         let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();
         set_up_nft(&self.config.interface.name, port)?;
         let address = self.config.interface.address.addr();
@@ -135,7 +138,11 @@ impl Agent {
         let metrics = TcpListener::from_std(self.metrics).map_err(socket_error("metricsAddress"))?;
 
         let mut duties = Duties::default();
-        duties.add("clients", ingress::accept_clients(Arc::clone(&shared), clients));
+        duties.add("clients", ingress::accept_clients(Arc::clone(&shared), clients, Arrival::Transparent));
+        if let Some(listener) = redirected {
+            duties
+                .add("redirected", ingress::accept_clients(Arc::clone(&shared), listener, Arrival::Rewritten));
+        }
         for (listener, label) in streams.into_iter().zip(0..) {
             duties.add("streams", accept_streams(Arc::clone(&shared), listener, label));
         }
@@ -226,7 +233,12 @@ fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {
         let address = own(config.stream_ports.first + label);
         tcp(format!("stream port {address}"), socket::listener(address))
     };
+    let redirected = (config.site.rewrite == Rewrite::OpenFlow).then(|| {
+        let address = own(config.discovery.redirect_port);
+        tcp(format!("redirect port {address}"), socket::redirect_listener(address))
+    });
     Ok(Listeners {
+        redirected: redirected.transpose()?,
         clients: tcp("transparent listener (NET_ADMIN needed)".to_owned(), socket::transparent_listener())?,
         streams: (0..config.stream_ports.count).map(stream).collect::<Result<_, _>>()?,
         beacons: udp("beacon", config.discovery.beacon_port)?,

@@ -8,7 +8,6 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tracing::debug;
 
 use crate::config::CongestionControl;
-use crate::permit::FlowKey;
 
 /// Connections that may wait to be accepted: a burst of clients must fit. The kernel cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
@@ -40,6 +39,16 @@ pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
+}
+
+/// The listener at the agent's own address to which switches bring clients where the site rewrites.
+///
+/// # Errors
+/// What the kernel says.
+pub fn redirect_listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
+    let listener = listener(address)?;
+    SockRef::from(&listener).set_linger(Some(Duration::ZERO))?;
+    Ok(listener)
 }
 
 /// A listener on one of the agent's own ports.
@@ -80,19 +89,27 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(HOST_USER_TIMEOUT))
 }
 
-/// A socket that will connect to the flow's server in the client's name.
+/// A socket that will connect to a server: in the client's name, or (`own`) by the client's port at the agent's own address, where a
+/// switch gives it that name.
 ///
 /// # Errors
 /// What the kernel says: `AddrInUse` when the client's port is taken by a wildcard listener here.
-pub fn in_the_clients_name(flow: FlowKey, dscp: u8) -> io::Result<std::net::TcpStream> {
+pub fn towards_server(
+    client: SocketAddrV4,
+    own: Option<Ipv4Addr>,
+    dscp: u8,
+) -> io::Result<std::net::TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-    socket.set_ip_transparent_v4(true)?;
+    if own.is_none() {
+        socket.set_ip_transparent_v4(true)?;
+    }
     socket.set_reuse_address(true)?;
     if dscp != 0 {
         socket.set_tos_v4(u32::from(dscp) << 2)?;
     }
     prepare_host_leg(&SockRef::from(&socket))?;
-    socket.bind(&flow.client.into())?;
+    let local = SocketAddrV4::new(own.unwrap_or(*client.ip()), client.port());
+    socket.bind(&local.into())?;
     Ok(socket.into())
 }
 

@@ -125,6 +125,8 @@ impl StreamSockets {
     fn socket(&self, to: SocketAddrV4) -> io::Result<TcpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
         self.prepare(&SockRef::from(&socket), *to.ip())?;
+        // Where the site rewrites, sessions leave by their clients' ports, of which this may be one.
+        socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((self.address, 0)).into())?;
         Ok(TcpSocket::from_std_stream(socket.into()))
     }

@@ -44,6 +44,7 @@ class Discovery(_Strict, frozen=True):
     mac: str
     beacon_port: PortNumber
     order_port: PortNumber
+    redirect_port: PortNumber
     beacon_expiry_seconds: Seconds
     probe_interval_seconds: Seconds
     link_expiry_seconds: Seconds

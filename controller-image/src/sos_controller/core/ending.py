@@ -10,13 +10,13 @@ import heapq
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from sos_controller.core import pipeline
+from sos_controller.core import pipeline, redirect
 from sos_controller.core.courier import Courier
-from sos_controller.core.flowtable import FlowEntry, SetEthDst
+from sos_controller.core.flowtable import FlowEntry
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo
 from sos_controller.core.order import Ended, OrderType, Report
 from sos_controller.core.pairs import pair_key
-from sos_controller.core.session import FINAL, PENDING, Session, Trigger, redirect_key
+from sos_controller.core.session import FINAL, PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import State
 
@@ -175,13 +175,11 @@ class Endings:
     def _remove_ended(self, session: Session) -> None:
         """Take away the entries of the sides that are over."""
         state = self._state
-        if session.near in session.ended_by and session.near_entry is not None:
-            state.programmer.remove(*session.near_entry, state.out)
-            session.near_entry = None
-        if session.far in session.ended_by:
-            for dpid, entry in session.far_entries:
-                state.programmer.remove(dpid, entry, state.out)
-            session.far_entries = []
+        for agent_id, placed in ((session.near, session.near_entries), (session.far, session.far_entries)):
+            if agent_id in session.ended_by:
+                for dpid, entry in placed:
+                    state.programmer.remove(dpid, entry, state.out)
+                placed.clear()
         if {session.near, session.far} - {b""} <= session.ended_by:
             self.drop(session, "ended")
 
@@ -190,26 +188,25 @@ class Endings:
         heapq.heappush(self._timers, _Timer(self._state.now + delay, self._counter, session))
 
     def _adopt(self, dpid: DatapathId, entry: FlowEntry) -> bool:
-        state, near = self._state, entry.match.tcp_flags is not None
-        mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)
-        key = redirect_key(near, entry)
-        if mac is None or key is None:
+        state, found = self._state, redirect.parse(entry)
+        if found is None:
             return False
-        session = state.sessions.by_key(key)
+        session = state.sessions.by_key(found.key)
         if session is None:
             if state.sessions.full:
                 return False
-            session = self._adopted(key, pipeline.cookie_number(entry.cookie), dpid)
+            session = self._adopted(found.key, pipeline.cookie_number(entry.cookie), dpid)
         if not session.adopted:
             return False
-        known = next((a.agent_id for a in state.agents.all() if a.beacon.mac == mac), AgentId(_UNKNOWN + mac))
-        if near:
-            session.near_entry, session.dpid = (dpid, entry), dpid
-            state.sessions.reassign(session, known, session.far)
-        else:
-            session.far_entries.append((dpid, entry))
-            state.sessions.reassign(session, session.near, known)
+        (session.near_entries if found.near else session.far_entries).append((dpid, entry))
+        if found.mac is not None:
+            self._adopt_agent(session, found.near, found.mac)
         return True
+
+    def _adopt_agent(self, session: Session, near: bool, mac: MacAddress) -> None:
+        state = self._state
+        known = next((a.agent_id for a in state.agents.all() if a.beacon.mac == mac), AgentId(_UNKNOWN + mac))
+        state.sessions.reassign(session, known if near else session.near, session.far if near else known)
 
     def _adopted(self, key: FlowKey, number: int, dpid: DatapathId) -> Session:
         state = self._state

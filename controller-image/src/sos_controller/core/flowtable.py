@@ -64,6 +64,18 @@ class SetIpv4Dst(msgspec.Struct, frozen=True, gc=False, tag="ipv4_dst"):
     address: Address
 
 
+class SetTcpSrc(msgspec.Struct, frozen=True, gc=False, tag="tcp_src"):
+    """Rewrite the source port."""
+
+    port: int
+
+
+class SetTcpDst(msgspec.Struct, frozen=True, gc=False, tag="tcp_dst"):
+    """Rewrite the destination port."""
+
+    port: int
+
+
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     """Have a group (`groups.SelectGroup`) decide."""
 
@@ -82,7 +94,7 @@ class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
     table: int
 
 
-Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | ToGroup | FinTimeout | Goto
+Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | SetTcpSrc | SetTcpDst | ToGroup | FinTimeout | Goto
 
 
 class EntryKey(NamedTuple):

@@ -15,6 +15,8 @@ SLICES = 1000
 
 PRIORITY_TO_CONTROLLER = 65000
 PRIORITY_PATH = 50000
+PRIORITY_REWRITE = 47000
+"""Beside an agent whose site rewrites: above the guards, since it is about what agents send and what comes from other nodes."""
 PRIORITY_MEASURE = 46200
 """What servers send back that is copied to the controller to measure it: above the guards, since it comes in by a guarded port."""
 PRIORITY_ANSWER_CONNECTION = 46100

@@ -197,6 +197,14 @@ class Plan:
         t = service.transport
         return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
 
+    def rewritten_port(self, agent_id: AgentId, near: bool, client_port: int) -> int:
+        """The agent's own port of a flow where its site rewrites (its clients come to one port; towards a server it has the client's
+        own), else 0."""
+        config, site = self._state.config, self._state.sites.get(self._site_of_agent.get(agent_id, ""))
+        if config is None or site is None or site.rewrite == "Transparent":
+            return 0
+        return config.discovery.redirect_port if near else client_port
+
     def server_datapaths(self, site: str, server: Address) -> list[DatapathId]:
         """Where the far entry has to be: the server's datapath if known, else every datapath of its site."""
         everywhere = self._site_dpids(site)
@@ -328,8 +336,6 @@ class Plan:
 
     def _status(self, service: Service) -> ServiceStatus:
         state = self._state
-        if service.id in state.unsupported:
-            return ServiceStatus(service, "Pending", "Programming", (), ())
         if not accelerated(service):
             return ServiceStatus(service, "Programmed", "Programmed", (), ())
         if state.is_proactive(service):

@@ -99,6 +99,8 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
             return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
         if site.datapaths[0].forwarding != "Node":
             return f"the datapath of site {site.name} is not one of our Open vSwitch bridges"
+        if site.rewrite != "Transparent":
+            return f"site {site.name} rewrites addresses, which takes entries for each connection"
     first = next((e for e in earlier if e.service.from_.site == service.from_.site and e.overlaps(policy)), None)
     return "" if first is None else f"service {first.service.id}, which is tried before it, decides about some of its connections"
 

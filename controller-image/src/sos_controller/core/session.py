@@ -70,7 +70,7 @@ class Session:
 
     __slots__ = (
         *("adopted", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
-        *("near_entry", "number", "ready", "service", "site", "state", "syn", "uuid", "waiting", "ended_by", "installed_at"),
+        *("near_entries", "number", "ready", "service", "site", "state", "syn", "uuid", "waiting", "ended_by", "installed_at"),
     )
 
     def __init__(self, key: FlowKey, uuid: bytes, location: Location, now: float) -> None:
@@ -91,7 +91,7 @@ class Session:
         self.ended_by: set[AgentId] = set()
         self.waiting = 0  # barriers not yet answered
         self.installed_at = now  # when the last of them was
-        self.near_entry: tuple[DatapathId, FlowEntry] | None = None
+        self.near_entries: list[tuple[DatapathId, FlowEntry]] = []
         self.far_entries: list[tuple[DatapathId, FlowEntry]] = []
         self.adopted = False
 
@@ -104,8 +104,8 @@ class Session:
         return following
 
     def entries(self) -> list[tuple[DatapathId, FlowEntry]]:
-        """All its redirect entries, the near one first (the order of removal)."""
-        return ([self.near_entry] if self.near_entry is not None else []) + self.far_entries
+        """All its redirect entries, those of the near side first (the order of removal)."""
+        return self.near_entries + self.far_entries
 
 
 class Sessions:
@@ -190,13 +190,3 @@ class Sessions:
                 del theirs[session.key]
                 if not theirs:
                     del self._by_agent[agent]
-
-
-def redirect_key(near: bool, entry: FlowEntry) -> FlowKey | None:
-    """The flow a redirect entry belongs to: its own direction for a near entry, the reverse of it for a far one."""
-    m = entry.match
-    if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
-        return None
-    source, target = m.ipv4_src[0].to_bytes(4, "big"), m.ipv4_dst[0].to_bytes(4, "big")
-    sport, dport = m.tcp_src[0].to_bytes(2, "big"), m.tcp_dst[0].to_bytes(2, "big")
-    return FlowKey(source + target + sport + dport if near else target + source + dport + sport)

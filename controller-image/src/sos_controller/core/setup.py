@@ -17,27 +17,19 @@ from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
-from sos_controller.core import order, pipeline, selection
+from sos_controller.core import order, pipeline, redirect, selection
 from sos_controller.core.agents import Agent
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.config_model import Service
 from sos_controller.core.courier import Courier
 from sos_controller.core.ending import Endings
-from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst
 from sos_controller.core.forward import Forwarding
-from sos_controller.core.model import Address, AgentId, DatapathId, FlowKey, Location, PortNo
+from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
 from sos_controller.core.order import OrderType, Prepare, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_syn
-from sos_controller.core.pipeline import (
-    ETH_IPV4,
-    PORT_CONTROLLER,
-    PRIORITY_REDIRECT,
-    PROTO_TCP,
-    SETTLE_S,
-    TABLE_FORWARD,
-    TABLE_REDIRECT,
-)
+from sos_controller.core.pipeline import PORT_CONTROLLER, SETTLE_S
 from sos_controller.core.plan import Plan
+from sos_controller.core.redirect import Leg
 from sos_controller.core.session import PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import MAX_PLAIN, State, Switch
@@ -52,8 +44,6 @@ PLAIN_S = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 MAX_FAR_DATAPATHS = 64
 """Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
-
-_EXACT = 0xFFFFFFFF
 
 
 class Timer(NamedTuple):
@@ -179,11 +169,27 @@ class SetUp:
             return "far-datapath"
         if not state.programmer.is_synced(switch.dpid):
             return "near-datapath"
+        legs = self._legs(choice, syn)
+        if legs is None:
+            return "port-taken"
         session = self._enter(service, choice, location, syn, data)
         if not self._prepare(session):
             return self._no_order(session)
-        self._install(session, where)
+        self._install(session, legs, where)
         return ""
+
+    def _legs(self, choice: selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
+        """The two sides of a new session. None where an agent could not tell it from one that it has."""
+        state, sides = self._state, []
+        for agent_id, near in ((choice.near, True), (choice.far, False)):
+            agent = state.agents.get(agent_id)
+            if agent is None:
+                return None
+            leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, syn.client_port))
+            if leg.port and any(state.programmer.wants(*placed) for placed in redirect.entries(syn.key, leg, (), 0)):
+                return None
+            sides.append(leg)
+        return sides[0], sides[1]
 
     def _no_order(self, session: Session) -> str:
         session.advance(Trigger.GIVE_UP)
@@ -227,24 +233,21 @@ class SetUp:
         return sent
 
     def _preparation(self, session: Session, other: Agent, role: Role) -> Prepare:
-        wishes, key = self._plan.transport(session.service), session.key
+        wishes, ends = self._plan.transport(session.service), redirect.parse_ends(session.key)
         return Prepare(
             uuid=session.uuid, role=role, streams=wishes[0], block_bytes=wishes[1], queue_bytes=wishes[2], lease_ms=PREPARATION_MS,
-            client=Address(int.from_bytes(key[:4], "big")), server=Address(int.from_bytes(key[4:8], "big")),
-            client_port=key[8] << 8 | key[9], server_port=key[10] << 8 | key[11], labels=session.labels, congestion=wishes[3],
+            client=ends.client, server=ends.server, client_port=ends.client_port, server_port=ends.server_port,
+            labels=session.labels, congestion=wishes[3],
             peer_id=other.agent_id, peer_address=other.beacon.address, peer_stream_port=other.beacon.first_stream_port,
         )  # fmt: skip
 
-    def _install(self, session: Session, where: Iterable[DatapathId]) -> None:
+    def _install(self, session: Session, legs: tuple[Leg, Leg], where: Iterable[DatapathId]) -> None:
         """Send the redirect entries, those of the far side first."""
-        state = self._state
-        near, far = state.agents.get(session.near), state.agents.get(session.far)
-        if near is None or far is None:
-            return
-        cookie, key = state.cookie(pipeline.Kind.REDIRECT, session.number), session.key
-        session.near_entry = (session.dpid, redirect_entry(key, True, near, session.dpid, cookie))
-        session.far_entries = [(dpid, redirect_entry(key, False, far, dpid, cookie)) for dpid in where]
-        entries = [*session.far_entries, session.near_entry]
+        state, (near, far) = self._state, legs
+        cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
+        session.near_entries = redirect.entries(session.key, near, (session.dpid,), cookie)
+        session.far_entries = redirect.entries(session.key, far, where, cookie)
+        entries = [*session.far_entries, *session.near_entries]
         session.waiting = len(entries)
         installed = partial(self._installed, session)
         for dpid, entry in entries:
@@ -277,10 +280,10 @@ class SetUp:
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
 
     def _deliver(self, agent: Agent, data: bytes, after_s: float = 0.0) -> None:
-        """Give a SYN to an agent as the redirect entry would."""
+        """Give a SYN to the near agent as its entries would."""
         frame = agent.beacon.mac + complete_checksum(data)[6:]
-        where = agent.location
-        self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame, after_s))
+        actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
+        self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
 
     def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
         """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""
@@ -303,21 +306,3 @@ def session_uuid(seed: int, counter: int) -> bytes:
     high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
     low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
     return high.to_bytes(8, "big") + low.to_bytes(8, "big")
-
-
-def redirect_entry(key: FlowKey, near: bool, agent: Agent, dpid: DatapathId, cookie: int) -> FlowEntry:
-    """The entry that sends one direction of a flow to an agent: client to server near, server to client far."""
-    client = (int.from_bytes(key[:4], "big"), _EXACT)
-    server = (int.from_bytes(key[4:8], "big"), _EXACT)
-    client_port, server_port = key[8] << 8 | key[9], key[10] << 8 | key[11]
-    match = Match(
-        eth_type=ETH_IPV4,
-        ip_proto=PROTO_TCP,
-        ipv4_src=client if near else server,
-        ipv4_dst=server if near else client,
-        tcp_src=(client_port if near else server_port, 0xFFFF),
-        tcp_dst=(server_port if near else client_port, 0xFFFF),
-        tcp_flags=pipeline.NOT_SYN if near else None,
-    )
-    last: Action = Output(agent.location.port_no) if agent.location.dpid == dpid else Goto(TABLE_FORWARD)
-    return FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, (SetEthDst(agent.beacon.mac), last), cookie)

@@ -8,7 +8,19 @@ from typing import Any
 from sos_controller.core.accepted import Flow
 from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
 from sos_controller.core.engine import Engine
-from sos_controller.core.flowtable import FinTimeout, FlowEntry, Goto, Match, Output, SetEthDst, SetIpv4Dst, SetIpv4Src, ToGroup
+from sos_controller.core.flowtable import (
+    FinTimeout,
+    FlowEntry,
+    Goto,
+    Match,
+    Output,
+    SetEthDst,
+    SetIpv4Dst,
+    SetIpv4Src,
+    SetTcpDst,
+    SetTcpSrc,
+    ToGroup,
+)
 from sos_controller.core.measured import ServiceMeasure
 from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
 from sos_controller.core.path_report import service_mark
@@ -212,10 +224,10 @@ def _end(engine: Engine, end: Location) -> Json:
 
 def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Json:
     service, state = found.service, engine.state
-    message = state.unsupported.get(service.id, "")
-    if not message and service.id in state.reactive_because:
+    message = ""
+    if service.id in state.reactive_because:
         message = f"set up reactively: {state.reactive_because[service.id]}"
-    if not message and state.is_proactive(service):
+    elif state.is_proactive(service):
         several = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > 1]
         message = "; ".join(f"of site {site.name} only agent {site.agents[0].node} is used" for site in several)
     gain = _compared(engine, service.id).get("gain")
@@ -283,6 +295,12 @@ def _action(action: Any) -> str:
         return f"group:{action.group_id}"
     if isinstance(action, FinTimeout):
         return f"fin_timeout:{action.idle_s}"
+    return _set_field(action)
+
+
+def _set_field(action: Any) -> str:
+    if isinstance(action, SetTcpSrc | SetTcpDst):
+        return f"set_{'tcp_dst' if isinstance(action, SetTcpDst) else 'tcp_src'}:{action.port}"
     if isinstance(action, SetIpv4Src | SetIpv4Dst):
         return f"set_{'ipv4_dst' if isinstance(action, SetIpv4Dst) else 'ipv4_src'}:{format_address(action.address)}"
     return f"set_{'eth_dst' if isinstance(action, SetEthDst) else 'eth_src'}:{format_mac(action.mac)}"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import networkx as nx
-from msgspec.structs import replace
 
 from sos_controller.core import keys, pipeline
 from sos_controller.core.accepted import Accepted
@@ -72,8 +71,6 @@ class State:
         self.claims: dict[DatapathId, tuple[Site, Datapath]] = {}
         self.sites: dict[str, Site] = {}
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
-        self.unsupported: dict[str, str] = {}
-        """Services that stay plain because of what they ask for, with the reason to show."""
         self.reactive_because: dict[str, str] = {}
         """Services that ask to be set up proactively and cannot be, with the reason to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
@@ -120,12 +117,7 @@ class State:
         """Index a configuration."""
         self.config = config
         self.sites = {s.name: s for s in config.sites}
-        self.unsupported = {}
-        for service in config.services:
-            asks = [n for n in (service.from_.site, service.to.site) if self.sites[n].rewrite != "Transparent"]
-            if asks:
-                self.unsupported[service.id] = f"stays plain: site {asks[0]} asks for OpenFlow rewriting, which this version does not have"
-        self.services = [replace(s, percent=0) if s.id in self.unsupported else s for s in config.services]
+        self.services = config.services
         self.policies = Policies(self.services)
         self.reactive_because = self._reactive_because()
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}

@@ -31,6 +31,9 @@ impl AgentConfig {
             "discovery.orderPort",
             "must differ from beaconPort",
         )?;
+        let redirect = self.discovery.redirect_port;
+        require(redirect != 0, "discovery.redirectPort", "must be 1 or more")?;
+        require(!ports.contains(redirect), "discovery.redirectPort", "must not be a stream port")?;
         self.check_limits()?;
         self.check_peers()?;
         self.check_services()

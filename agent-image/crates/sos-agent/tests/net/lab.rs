@@ -250,10 +250,10 @@ fn document(side: Side, generation: u64) -> serde_json::Value {
     serde_json::json!({
         "version": "v1alpha1", "generation": generation, "hash": "",
         "node": side.host, "pool": "default", "agentId": side.agent().to_string(),
-        "site": {"name": side.site, "id": side.site_id, "prefixes": [side.prefix]},
+        "site": {"name": side.site, "id": side.site_id, "prefixes": [side.prefix], "rewrite": "Transparent"},
         "interface": {"name": "net0", "address": format!("{}/24", side.address), "mac": mac(side.host), "mtu": 1500,
                       "gateway": null, "hostName": "sosag0", "hostPort": 201},
-        "discovery": {"address": DISCOVERY, "mac": mac("ctl"), "beaconPort": 9875, "orderPort": 9876},
+        "discovery": {"address": DISCOVERY, "mac": mac("ctl"), "beaconPort": 9875, "orderPort": 9876, "redirectPort": 9877},
         "streamPorts": {"first": 10000, "count": 8},
         "peers": [{"site": peer.site, "siteID": peer.site_id, "prefixes": [peer.prefix],
                    "agents": [{"id": peer.agent().to_string(), "node": peer.host, "address": peer.address,

@@ -1,0 +1,145 @@
+"""The entries that lead one flow to an agent (node-config.md, 2).
+
+A site either redirects, which changes the destination MAC address only (`Transparent`), or rewrites, which gives its agent packets to its
+own address and port and restores what the hosts expect (`OpenFlow`; thesis, tables 2 and 6). Rewriting is done beside the agent. Towards
+an agent a flow is then told from others by the host's address and port alone, so that one host port can have one session there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sos_controller.core import pipeline
+from sos_controller.core.agents import Agent
+from sos_controller.core.flowtable import (
+    Action,
+    FlowEntry,
+    Goto,
+    Match,
+    Output,
+    SetEthDst,
+    SetIpv4Dst,
+    SetIpv4Src,
+    SetTcpDst,
+    SetTcpSrc,
+)
+from sos_controller.core.model import Address, DatapathId, FlowKey, MacAddress, flow_key
+from sos_controller.core.pipeline import ETH_IPV4, PRIORITY_REDIRECT, PRIORITY_REWRITE, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
+
+Placed = tuple[DatapathId, FlowEntry]
+
+_EXACT = 0xFFFFFFFF
+_EXACT_PORT = 0xFFFF
+
+
+class Ends(NamedTuple):
+    """A flow's client and server."""
+
+    client: Address
+    server: Address
+    client_port: int
+    server_port: int
+
+
+class Leg(NamedTuple):
+    """One agent's side of a flow: the client's (`near`) or the server's. `port` is the agent's where its site rewrites, else 0."""
+
+    agent: Agent
+    near: bool
+    port: int
+
+
+class Adopted(NamedTuple):
+    """What an entry that was found on a switch is for. `mac` is the agent's, where the entry tells."""
+
+    key: FlowKey
+    near: bool
+    mac: MacAddress | None
+
+
+def parse_ends(key: FlowKey) -> Ends:
+    """The parts of a flow's key."""
+    number = int.from_bytes
+    return Ends(Address(number(key[:4], "big")), Address(number(key[4:8], "big")), number(key[8:10], "big"), number(key[10:12], "big"))
+
+
+def entries(key: FlowKey, leg: Leg, dpids: Iterable[DatapathId], cookie: int) -> list[Placed]:
+    """The entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
+    here = leg.agent.location.dpid
+    if not leg.port:
+        return [(dpid, _redirect(key, leg, dpid, cookie)) for dpid in dpids]
+    elsewhere = [(dpid, _redirect(key, leg, dpid, cookie)) for dpid in dpids if dpid != here]
+    return [(here, _restore(parse_ends(key), leg, cookie)), (here, _arrive(key, leg, cookie)), *elsewhere]
+
+
+def arrival(leg: Leg) -> tuple[Action, ...]:
+    """What is done to a client's packet beside the near agent."""
+    out = Output(leg.agent.location.port_no)
+    if not leg.port:
+        return (out,)
+    return (SetIpv4Dst(leg.agent.beacon.address), SetTcpDst(leg.port), out)
+
+
+def parse(entry: FlowEntry) -> Adopted | None:
+    """Whose entry it is, None for what `entries` does not make."""
+    m = entry.match
+    if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
+        return None
+    source, target, sport, dport = Address(m.ipv4_src[0]), Address(m.ipv4_dst[0]), m.tcp_src[0], m.tcp_dst[0]
+    host = next((a.address for a in entry.actions if isinstance(a, SetIpv4Src)), None)
+    if host is not None:
+        port = next((a.port for a in entry.actions if isinstance(a, SetTcpSrc)), None)
+        if port is None:  # the far agent has the client's own port
+            return Adopted(flow_key(host, target, sport, dport), False, None)
+        return Adopted(flow_key(target, host, dport, port), True, None)
+    mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)
+    if mac is None:
+        return None
+    near = m.tcp_flags is not None
+    return Adopted(flow_key(source, target, sport, dport) if near else flow_key(target, source, dport, sport), near, mac)
+
+
+def _towards(key: FlowKey, near: bool) -> Match:
+    """Client to server near, without SYNs, which are the punts'; server to client far."""
+    ends = parse_ends(key)
+    client, server = (ends.client, _EXACT), (ends.server, _EXACT)
+    client_port, server_port = (ends.client_port, _EXACT_PORT), (ends.server_port, _EXACT_PORT)
+    return Match(
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=client if near else server,
+        ipv4_dst=server if near else client,
+        tcp_src=client_port if near else server_port,
+        tcp_dst=server_port if near else client_port,
+        tcp_flags=pipeline.NOT_SYN if near else None,
+    )
+
+
+def _redirect(key: FlowKey, leg: Leg, dpid: DatapathId, cookie: int) -> FlowEntry:
+    location = leg.agent.location
+    last: Action = Output(location.port_no) if location.dpid == dpid else Goto(TABLE_FORWARD)
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, _towards(key, leg.near), (SetEthDst(leg.agent.beacon.mac), last), cookie)
+
+
+def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
+    """Thesis, table 2: the host's packets become the agent's."""
+    actions = (SetEthDst(leg.agent.beacon.mac), *arrival(leg))
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.near), actions, cookie)
+
+
+def _restore(ends: Ends, leg: Leg, cookie: int) -> FlowEntry:
+    """What the agent sends becomes the other host's (thesis, table 2, second entry, and table 6, the last hop)."""
+    address, port = (ends.client, ends.client_port) if leg.near else (ends.server, ends.server_port)
+    match = Match(
+        in_port=leg.agent.location.port_no,
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=(leg.agent.beacon.address, _EXACT),
+        ipv4_dst=(address, _EXACT),
+        tcp_src=(leg.port, _EXACT_PORT),
+        tcp_dst=(port, _EXACT_PORT),
+    )
+    on = Goto(TABLE_FORWARD)
+    actions: tuple[Action, ...] = (SetIpv4Src(ends.server), SetTcpSrc(ends.server_port), on) if leg.near else (SetIpv4Src(ends.client), on)
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, match, actions, cookie)
