@@ -5,87 +5,23 @@ client -*- edge1 -*===== core1 ------- edge2 -*- server          * = looked at
          agent1                      agent2
 """
 
-import json
 import struct
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 import tap
-from conftest import armed, eventually, outcome, peer, sessions
+from conftest import armed, eventually, sessions
 from sos_testbed import lab as labs
 from sos_testbed import measure
 from sos_testbed.lab import Lab
+from taps import KINDS, Tap, agents, saw, talk, tapped
 
-TAP = Path(__file__).with_name("tap.py")
-SIZE = 3_000_000
 COVERED_PORT, UNCOVERED_PORT = "5004", "7004"
-KINDS = ("syn", "data", "ack")
-
-
-class Tap:
-    """A tap that is listening; `stop` gives what it saw."""
-
-    def __init__(self, program: subprocess.Popen[str]) -> None:
-        self._program = program
-        self.result: dict[str, Any] = {}
-
-    def stop(self) -> None:
-        output, _ = self._program.communicate(timeout=60)
-        self.result = json.loads(output.strip().splitlines()[-1])
-
-
-@contextmanager
-def tapped(net: Lab, places: list[tuple[str, str]]) -> Iterator[dict[tuple[str, str], Tap]]:
-    """Taps at (part, interface), which have seen everything when the block ends."""
-    programs = {}
-    try:
-        for part, interface in places:
-            argv = net.exec_argv(part, (sys.executable, str(TAP), interface))
-            programs[part, interface] = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        for program in programs.values():
-            assert program.stdout is not None
-            assert program.stdout.readline() == "listening\n"
-        taps = {place: Tap(program) for place, program in programs.items()}
-        yield taps
-        for one in taps.values():
-            one.stop()
-    finally:
-        for program in programs.values():
-            program.kill()
-            program.wait()
-
-
-def talk(net: Lab, port: str) -> None:
-    """A client sends 3 MB and gets them back."""
-    server = peer(net, "server", "echo", port)
-    measure.wait_listening(net, "server", int(port))
-    client = peer(net, "client", "ask", measure.address(net, "server"), port, str(SIZE))
-    got, answered = outcome(client, 60), outcome(server, 60)
-    assert (got["bytes"], got["end"], got["sha256"]) == (SIZE, "eof", answered["sha256"])
-
-
-def agents(net: Lab) -> dict[str, tuple[str, str]]:
-    """Interface and address of each agent by the node it is at."""
-    found = {}
-    for document in net.documents.agents.values():
-        interface = document["interface"]
-        found[document["node"]] = (interface["name"], interface["address"].split("/")[0])
-    return found
 
 
 def all_right(taps: dict[tuple[str, str], Tap]) -> None:
     for place, one in taps.items():
         assert one.result["wrong"] == 0, f"{place}: {one.result['wrong']} wrong, such as {one.result['examples']}"
         assert one.result["partial"] > 0, f"{place}: nothing was left to the card, so nothing was finished"
-
-
-def saw(taps: list[Tap], source: str) -> set[str]:
-    return {kind for one in taps for kind in KINDS if one.result["seen"].get(f"{source} {kind}")}
 
 
 WIRES = [("edge1", "wan0"), ("edge1", "wan1")]

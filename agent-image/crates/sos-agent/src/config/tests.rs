@@ -56,7 +56,7 @@ fn reads_the_document_of_the_spec() {
 #[test]
 fn errors_name_the_path() {
     type Case = (&'static str, fn(&mut Value));
-    let cases: [Case; 14] = [
+    let cases: [Case; 17] = [
         ("version", |d| d["version"] = json!("v2")),
         ("services[0].portz", |d| d["services"][0]["portz"] = json!([])),
         ("services[0].ports[1].last", |d| d["services"][0]["ports"][1]["last"] = json!(4999)),
@@ -70,6 +70,9 @@ fn errors_name_the_path() {
         ("interface.name", |d| d["interface"]["name"] = json!("net0 up")),
         ("interface.gateway", |d| d["interface"]["gateway"] = json!("10.9.0.1")),
         ("limits.sessionMemoryMiB", |d| d["limits"]["sessionMemoryMiB"] = json!(2048)),
+        ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(0)),
+        ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(10_007)),
+        ("site.rewrite", |d| d["site"]["rewrite"] = json!("Sometimes")),
         ("streamPorts.count", |d| d["streamPorts"]["count"] = json!(9)),
     ];
     for (path, change) in cases {
