@@ -11,6 +11,7 @@ from controller_lab import SWITCHES
 from sos_controller.core.commands import Apply, ApplyGroup, PacketOut
 from sos_controller.core.flowtable import (
     Action,
+    DecTtl,
     Entries,
     FinTimeout,
     FlowEntry,
@@ -80,6 +81,8 @@ def rewritten(frame: bytes, action: Action) -> bytes:
         return frame[:26] + action.address.to_bytes(4, "big") + frame[30:]
     if isinstance(action, SetIpv4Dst):
         return frame[:30] + action.address.to_bytes(4, "big") + frame[34:]
+    if isinstance(action, DecTtl):
+        return frame[:22] + bytes((frame[22] - 1,)) + frame[23:]
     if isinstance(action, SetTcpSrc):
         return frame[:34] + action.port.to_bytes(2, "big") + frame[36:]
     if isinstance(action, SetTcpDst):

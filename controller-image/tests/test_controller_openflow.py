@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sos_controller import framework, ofp, rewrite
 from sos_controller.core.flowtable import (
     Action,
+    DecTtl,
     FinTimeout,
     FlowEntry,
     Goto,
@@ -184,6 +185,8 @@ def _ryu_action(a: Action) -> object:
         return parser.OFPActionSetField(**{"ipv4_dst" if isinstance(a, SetIpv4Dst) else "ipv4_src": format_address(a.address)})
     if isinstance(a, SetTcpSrc | SetTcpDst):
         return parser.OFPActionSetField(**{"tcp_dst" if isinstance(a, SetTcpDst) else "tcp_src": a.port})
+    if isinstance(a, DecTtl):
+        return parser.OFPActionDecNwTtl()
     if isinstance(a, FinTimeout):
         return parser.NXActionFinTimeout(fin_idle_timeout=a.idle_s, fin_hard_timeout=0)
     return parser.OFPActionSetField(**{"eth_dst" if isinstance(a, SetEthDst) else "eth_src": format_mac(a.mac)})
@@ -193,7 +196,7 @@ rewriting = st.lists(
     st.one_of(
         st.builds(SetIpv4Src, address=st.integers(0, 2**32 - 1)), st.builds(SetIpv4Dst, address=st.integers(0, 2**32 - 1)),
         st.builds(SetTcpSrc, port=st.integers(0, 65535)), st.builds(SetTcpDst, port=st.integers(0, 65535)),
-        st.builds(ToGroup, group_id=st.integers(0, 2**32 - 256)), st.builds(FinTimeout, idle_s=st.integers(0, 65535)),
+        st.builds(DecTtl), st.builds(ToGroup, group_id=st.integers(0, 2**32 - 256)), st.builds(FinTimeout, idle_s=st.integers(0, 65535)),
         st.builds(SetEthDst, mac=st.binary(min_size=6, max_size=6)), st.builds(SetEthSrc, mac=st.binary(min_size=6, max_size=6)),
         st.builds(Output, port_no=st.integers(1, 65279)),
     ),

@@ -6,6 +6,7 @@ import struct
 
 from sos_controller.core.flowtable import (
     Action,
+    DecTtl,
     FinTimeout,
     Output,
     SetEthDst,
@@ -27,12 +28,13 @@ NO_GROUP = 0xFFFFFFFF
 UNHEARD = 0xFFFFFFFF
 """Transaction of messages whose refusal means nothing: adding a group that exists. No token is that high in any lifetime."""
 
-_ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_EXPERIMENTER = 0, 22, 25, 0xFFFF
+_ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_DEC_TTL, _ACTION_EXPERIMENTER = 0, 22, 25, 24, 0xFFFF
 _OXM_IPV4_SRC, _OXM_IPV4_DST = 0x8000_1604, 0x8000_1804
 _OXM_TCP_SRC, _OXM_TCP_DST = 0x8000_1A02, 0x8000_1C02
 _OXM_ETH_DST, _OXM_ETH_SRC = 0x8000_0606, 0x8000_0806
 _NICIRA, _FIN_TIMEOUT = 0x2320, 19
 _WHOLE_PACKET = 0xFFFF
+_DEC_TTL = struct.pack("!HH4x", 24, 8)
 
 _SET_ADDRESS = struct.Struct("!HHII4x")
 _SET_PORT = struct.Struct("!HHIH6x")
@@ -46,6 +48,18 @@ _BUCKET = struct.Struct("!HHII4x")
 
 def encode_action(action: Action) -> bytes:
     """One action (7.2.5) of those that `ofp` leaves to us; in buckets all but Goto."""
+    if isinstance(action, Output):
+        return _OUTPUT.pack(_ACTION_OUTPUT, 16, action.port_no, _WHOLE_PACKET)
+    if isinstance(action, ToGroup):
+        return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
+    if isinstance(action, DecTtl):
+        return _DEC_TTL
+    if isinstance(action, FinTimeout):
+        return _FIN.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
+    return _encode_set_field(action)
+
+
+def _encode_set_field(action: Action) -> bytes:
     if isinstance(action, SetIpv4Src | SetIpv4Dst):
         field = _OXM_IPV4_DST if isinstance(action, SetIpv4Dst) else _OXM_IPV4_SRC
         return _SET_ADDRESS.pack(_ACTION_SET_FIELD, 16, field, action.address)
@@ -55,12 +69,6 @@ def encode_action(action: Action) -> bytes:
     if isinstance(action, SetEthDst | SetEthSrc):
         field = _OXM_ETH_DST if isinstance(action, SetEthDst) else _OXM_ETH_SRC
         return _SET_ETH.pack(_ACTION_SET_FIELD, 16, field, action.mac)
-    if isinstance(action, Output):
-        return _OUTPUT.pack(_ACTION_OUTPUT, 16, action.port_no, _WHOLE_PACKET)
-    if isinstance(action, ToGroup):
-        return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
-    if isinstance(action, FinTimeout):
-        return _FIN.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     raise ValueError(f"{type(action).__name__} is an instruction")
 
 
@@ -68,6 +76,8 @@ def decode_action(kind: int, body: bytes) -> Action | None:
     """An action of ours from its type and the bytes behind type and length; None when it is none."""
     if kind == _ACTION_GROUP and len(body) == _TO_GROUP.size - 4:
         return ToGroup(int.from_bytes(body, "big"))
+    if kind == _ACTION_DEC_TTL and len(body) == len(_DEC_TTL) - 4:
+        return DecTtl()
     if kind == _ACTION_SET_FIELD and len(body) == _SET_ADDRESS.size - 4:
         field, address = struct.unpack_from("!II", body)
         if field in (_OXM_IPV4_SRC, _OXM_IPV4_DST):

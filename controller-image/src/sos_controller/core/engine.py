@@ -39,6 +39,7 @@ from sos_controller.core.path_report import decode_path_report
 from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, PORT_CONTROLLER, Kind
 from sos_controller.core.plan import Plan
 from sos_controller.core.probe import Probe
+from sos_controller.core.routing import Routing
 from sos_controller.core.setup import SetUp
 from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
 
@@ -63,7 +64,8 @@ class Engine:
         self.state = State(identity)
         self.courier = Courier(self.state)
         self.plan = Plan(self.state)
-        self.forwarding = Forwarding(self.state)
+        self.routing = Routing(self.state)
+        self.forwarding = Forwarding(self.state, self.routing)
         self.endings = Endings(self.state, self.courier)
         self.balances = Balances(self.state)
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
@@ -114,11 +116,14 @@ class Engine:
         kind = ethertype(event.data)
         if kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.BALANCE:
             self.balances.syn(switch, event.in_port, event.data)
+        elif kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.ROUTE:
+            self.routing.packet(switch, event.in_port, event.data)
         elif kind == ETH_IPV4:
             self._datagram(Location(event.dpid, event.in_port), event.data)
         elif kind == ETH_ARP:
             packet = parse_arp(event.data)
             if packet is not None and not self.balances.arp(switch, event.in_port, packet):
+                self.routing.arp(switch, event.in_port, packet)
                 self.forwarding.arp(switch, event.in_port, packet)
         elif kind == ETH_LLDP:
             self._probe_seen(Location(event.dpid, event.in_port), event.data)
@@ -314,6 +319,7 @@ class Engine:
         self._compared &= state.claims.keys()
         self.plan.configure()
         self.balances.configure()
+        self.routing.configure()
         self.courier.forget_lines()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         for switch in state.switches.values():
@@ -350,6 +356,7 @@ class Engine:
         self.setup.tick()
         self.endings.tick()
         self.balances.tick()
+        self.routing.tick()
         if state.config is None:
             return
         for what, gap, action in (
@@ -410,6 +417,8 @@ class Engine:
             self.forwarding.replan()
         if "balance" in dirty or "forwarding" in dirty:
             self.balances.replan()
+        if "routes" in dirty or "forwarding" in dirty:
+            self.routing.replan()
 
     def _links_changed(self) -> None:
         self.state.dirty |= {"plan", "forwarding"}

@@ -76,6 +76,10 @@ class SetTcpDst(msgspec.Struct, frozen=True, gc=False, tag="tcp_dst"):
     port: int
 
 
+class DecTtl(msgspec.Struct, frozen=True, gc=False, tag="dec_ttl"):
+    """Take one from the TTL; a packet that has none left is dropped."""
+
+
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     """Have a group (`groups.SelectGroup`) decide."""
 
@@ -94,7 +98,7 @@ class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
     table: int
 
 
-Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | SetTcpSrc | SetTcpDst | ToGroup | FinTimeout | Goto
+Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | SetTcpSrc | SetTcpDst | DecTtl | ToGroup | FinTimeout | Goto
 
 
 class EntryKey(NamedTuple):

@@ -30,6 +30,7 @@ from sos_controller.core.pipeline import (
     TABLE_REDIRECT,
     Kind,
 )
+from sos_controller.core.routing import Routing
 from sos_controller.core.state import State, Switch
 from sos_controller.core.topology import Link
 
@@ -44,8 +45,8 @@ _EXACT = 0xFFFFFFFF
 class Forwarding:
     """Hosts and the entries that reach them."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, routing: Routing) -> None:
+        self._state, self._routing = state, routing
         self._tree: frozenset[Link] = frozenset()
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
@@ -79,6 +80,9 @@ class Forwarding:
 
     def release(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
         """Send a punted packet on as plain forwarding would have."""
+        if self._routing.concerns(switch, data):
+            self._routing.packet(switch, in_port, data)
+            return
         actions = self._plain_actions(switch, in_port, MacAddress(data[:6]))
         if actions:
             self._state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data) if len(data) >= 54 else data))

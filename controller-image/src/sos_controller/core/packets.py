@@ -18,6 +18,8 @@ OPTION_END, OPTION_NOP = 0, 1
 SPECIAL_OPTIONS = frozenset((19, 29, 30))
 """TCP MD5 (RFC 2385), TCP-AO (RFC 5925), MPTCP (RFC 8684): a relay would break what they promise, so their flows stay plain."""
 
+_CHECKSUMS = {PROTO_TCP: (20, 16), PROTO_UDP: (8, 6)}
+"""Of a protocol with an Internet checksum over header and payload: bytes of its header, and where the checksum is."""
 _ARP = struct.Struct("!6s6sHHHBBH6s4s6s4s")
 _IP = struct.Struct("!BBHHHBBH4s4s")
 
@@ -126,6 +128,13 @@ def _has_special_option(options: bytes) -> bool:
     return at > end
 
 
+def ipv4_destination(data: bytes) -> Address | None:
+    """Where the IPv4 packet in a frame is going, None when there is none."""
+    if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4:
+        return None
+    return Address(int.from_bytes(data[30:34], "big"))
+
+
 def parse_arp(data: bytes) -> Arp | None:
     """The ARP packet in a frame, None when it is none we understand."""
     if len(data) < ETHERNET_BYTES + 28 or ethertype(data) != ETH_ARP:
@@ -169,24 +178,26 @@ def parse_udp(data: bytes) -> Datagram | None:
 
 
 def complete_checksum(frame: bytes) -> bytes:
-    """The frame of a SYN with its TCP checksum filled in where the sender's kernel left that to the network card.
+    """The frame of a TCP or UDP packet with its checksum filled in where the sender's kernel left that to the network card.
 
     Segmentation offload hands over packets whose checksum field holds only the sum of the pseudo header (Linux: CHECKSUM_PARTIAL). A
     checksum that is wrong in any other way stays wrong. Sums of 16-bit words modulo 2^16 - 1 are one's complement sums (RFC 1071).
     """
-    tcp = ETHERNET_BYTES + (frame[14] & 15) * 4
-    end = ETHERNET_BYTES + (frame[16] << 8 | frame[17])
-    if end > len(frame) or end < tcp + 20:
+    protocol = frame[23] if len(frame) > ETHERNET_BYTES + 20 else 0
+    header, at = _CHECKSUMS.get(protocol, (0, 0))
+    start = ETHERNET_BYTES + (frame[14] & 15) * 4 if header else 0
+    end = ETHERNET_BYTES + (frame[16] << 8 | frame[17]) if header else 0
+    if not header or end > len(frame) or end < start + header:
         return frame
-    segment = frame[tcp:end]
-    pseudo = int.from_bytes(frame[26:34], "big") + PROTO_TCP + len(segment)
-    if (frame[tcp + 16] << 8 | frame[tcp + 17]) % 0xFFFF != pseudo % 0xFFFF:
+    segment, at = frame[start:end], start + at
+    pseudo = int.from_bytes(frame[26:34], "big") + protocol + len(segment)
+    if (frame[at] << 8 | frame[at + 1]) % 0xFFFF != pseudo % 0xFFFF:
         return frame
     total = int.from_bytes(segment + bytes(len(segment) & 1), "big") % 0xFFFF
     checksum = (0xFFFF - total) & 0xFFFF
     if total == 0:
         return frame
-    return frame[: tcp + 16] + checksum.to_bytes(2, "big") + frame[tcp + 18 :]
+    return frame[:at] + checksum.to_bytes(2, "big") + frame[at + 2 :]
 
 
 class UdpTemplate:

@@ -39,6 +39,10 @@ PRIORITY_CONNECTION = 29800
 PRIORITY_BALANCE = 29700
 """What goes to the group of a datapath's first balance; each further one is one below."""
 PRIORITY_ARP = 20000
+PRIORITY_ROUTE = 800
+"""What is for a host of another routed site; below it what is being asked for (dropped) and what has to be (to the controller)."""
+PRIORITY_QUIET = 750
+PRIORITY_UNROUTED = 700
 PRIORITY_HOST = 500
 PRIORITY_BLOCKED = 400
 PRIORITY_FLOOD = 300
@@ -95,6 +99,7 @@ class Kind(IntEnum):
     BALANCE = 8
     CONNECTION = 9
     MEASURE = 10
+    ROUTE = 11
 
 
 def owner(controller_id: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from sos_controller.core.accepted import Flow
 from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import (
+    DecTtl,
     FinTimeout,
     FlowEntry,
     Goto,
@@ -299,6 +300,8 @@ def _action(action: Any) -> str:
 
 
 def _set_field(action: Any) -> str:
+    if isinstance(action, DecTtl):
+        return "dec_ttl"
     if isinstance(action, SetTcpSrc | SetTcpDst):
         return f"set_{'tcp_dst' if isinstance(action, SetTcpDst) else 'tcp_src'}:{action.port}"
     if isinstance(action, SetIpv4Src | SetIpv4Dst):

@@ -1,0 +1,209 @@
+"""Sites with subnets of their own: the gateway that nobody has is answered for, and what is sent to it goes to hosts of other such sites.
+
+A host's packets for another site come to `GATEWAY_MAC`. An entry for each destination that somebody asks for changes that to the host's own
+MAC address and takes one from the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches
+learn where hosts are and never where the gateway is. Destinations are found by ARP; packets for one that has not answered yet are held,
+few and not for long. Punts are leases: while the controller is dead, known hosts go on talking.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from typing import NamedTuple
+
+from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.config_model import Site
+from sos_controller.core.flowtable import Action, DecTtl, FlowEntry, Match, Output, SetEthDst
+from sos_controller.core.model import Address, DatapathId, Location, MacAddress, PortNo, Prefix, parse_address, parse_prefix
+from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request, complete_checksum, ipv4_destination
+from sos_controller.core.pipeline import (
+    ETH_IPV4,
+    GATEWAY_MAC,
+    LEASE_RENEWAL_S,
+    LEASE_S,
+    PORT_CONTROLLER,
+    PORT_NORMAL,
+    PRIORITY_QUIET,
+    PRIORITY_ROUTE,
+    PRIORITY_UNROUTED,
+    TABLE_FORWARD,
+    Kind,
+)
+from sos_controller.core.state import State, Switch
+
+MAX_ROUTES = 16_384
+"""Destinations asked for, over all datapaths; the one asked for longest ago gives way."""
+MAX_HELD, HELD_S = 256, 3.0
+"""Packets that wait for their destination's answer; further ones take the place of the oldest."""
+QUIET_S = 1
+"""A destination that is being asked for hands over no further packets for this long (hard timeout of an entry that drops)."""
+CHECK_S = 0.1
+
+_EXACT = 0xFFFFFFFF
+
+
+class Routed(NamedTuple):
+    """A site with a gateway."""
+
+    site: Site
+    gateway: Address
+    prefixes: tuple[Prefix, ...]
+
+
+class Held(NamedTuple):
+    """A packet that waits."""
+
+    since: float
+    dpid: DatapathId
+    in_port: PortNo
+    target: Address
+    data: bytes
+
+
+class Routing:
+    """Routes between sites."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._routed: dict[str, Routed] = {}
+        self._wanted: OrderedDict[tuple[DatapathId, Address], MacAddress] = OrderedDict()
+        self._held: deque[Held] = deque(maxlen=MAX_HELD)
+        self._check_at = self._renew_at = 0.0
+
+    def configure(self) -> None:
+        """Index the configuration in force."""
+        state = self._state
+        sites = [s for s in state.sites.values() if s.gateway is not None and s.prefixes]
+        made = [Routed(s, parse_address(s.gateway or ""), tuple(map(parse_prefix, s.prefixes))) for s in sites]
+        self._routed = {r.site.name: r for r in made} if len(made) > 1 else {}
+        state.dirty.add("routes")
+
+    def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
+        """A host or agent of a routed site asks for the gateway."""
+        state, here = self._state, self._of(switch)
+        location = Location(switch.dpid, in_port)
+        if here is None or not packet.request or packet.target != here.gateway or state.topology.is_inter_switch(location):
+            return
+        reply = build_arp_reply(packet, GATEWAY_MAC)
+        state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(in_port),), reply))
+        state.count("arp", "answered")
+
+    def concerns(self, switch: Switch, data: bytes) -> bool:
+        """Whether a packet at a datapath is for the gateway of its site."""
+        return data[:6] == GATEWAY_MAC and self._of(switch) is not None
+
+    def packet(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """Something for the gateway that no entry knows the way of, or a first packet that goes on plainly."""
+        state, target = self._state, ipv4_destination(data)
+        there = None if target is None else self._site_of(target)
+        if target is None or there is None or self._of(switch) is None:
+            state.count("routed", "dropped")
+            return
+        mac = self._mac(target)
+        if mac is not None:
+            self._want(switch.dpid, target, mac)
+            self._send(switch.dpid, in_port, data, mac)
+            return
+        state.count("routed", "held")
+        self._held.append(Held(state.now, switch.dpid, in_port, target, data))
+        self._ask(there, target)
+        state.out.append(Apply(switch.dpid, (self._quiet(target),), (), 0, False))
+
+    def tick(self) -> None:
+        """Let go what is known now, and what has waited too long; follow hosts that have another MAC address or are gone; renew leases."""
+        state = self._state
+        if not self._routed or state.now < self._check_at:
+            return
+        self._check_at = state.now + CHECK_S
+        waiting, self._held = self._held, deque(maxlen=MAX_HELD)
+        for held in waiting:
+            mac = self._mac(held.target)
+            if mac is not None:
+                self._want(held.dpid, held.target, mac)
+                self._send(held.dpid, held.in_port, held.data, mac)
+            elif state.now - held.since < HELD_S:
+                self._held.append(held)
+            else:
+                state.count("routed", "unreachable")
+        if any(self._mac(target) != mac for (_, target), mac in self._wanted.items()):
+            state.dirty.add("routes")
+        if state.now >= self._renew_at:
+            self._renew_at = state.now + LEASE_RENEWAL_S
+            state.programmer.renew("route-punts", state.out)
+
+    def replan(self) -> None:
+        """Make routes and punts as they should be now."""
+        state = self._state
+        for key in list(self._wanted):
+            mac = self._mac(key[1])
+            if mac is None or self._site_of(key[1]) is None:
+                del self._wanted[key]
+            else:
+                self._wanted[key] = mac
+        cookie = state.cookie(Kind.ROUTE)
+        routes: dict[DatapathId, list[FlowEntry]] = {}
+        for (dpid, target), mac in self._wanted.items():
+            routes.setdefault(dpid, []).append(FlowEntry(TABLE_FORWARD, PRIORITY_ROUTE, _to(target), _onward(mac), cookie))
+        state.programmer.set_group("routes", routes, state.out)
+        state.programmer.set_group("route-punts", self._punts(cookie), state.out)
+
+    # -- inside
+
+    def _of(self, switch: Switch) -> Routed | None:
+        """The routed site of a datapath that forwards by itself."""
+        if switch.site is None or switch.claim is None or switch.is_ours:
+            return None
+        return self._routed.get(switch.site.name)
+
+    def _site_of(self, target: Address) -> Routed | None:
+        return next((r for r in self._routed.values() if any(p.holds(target) for p in r.prefixes)), None)
+
+    def _mac(self, target: Address) -> MacAddress | None:
+        host = self._state.hosts.by_address(target)
+        if host is not None:
+            return host.mac
+        return next((a.beacon.mac for a in self._state.agents.all() if a.beacon.address == target), None)
+
+    def _want(self, dpid: DatapathId, target: Address, mac: MacAddress) -> None:
+        self._wanted[dpid, target] = mac
+        self._wanted.move_to_end((dpid, target))
+        if len(self._wanted) > MAX_ROUTES:
+            self._wanted.popitem(last=False)
+        self._state.dirty.add("routes")
+
+    def _send(self, dpid: DatapathId, in_port: PortNo, data: bytes, mac: MacAddress) -> None:
+        self._state.count("routed", "sent")
+        self._state.out.append(PacketOut(dpid, in_port, _onward(mac), complete_checksum(data)))
+
+    def _ask(self, there: Routed, target: Address) -> None:
+        """ARP out of every port of the other site where hosts may be."""
+        state, frame = self._state, build_arp_request(GATEWAY_MAC, there.gateway, target)
+        for datapath in there.site.datapaths:
+            switch = state.switches.get(datapath.number)
+            ports = [] if switch is None else [p for p in switch.live_ports() if state.is_edge(Location(switch.dpid, p.port_no))]
+            if ports:
+                outputs: tuple[Action, ...] = tuple(Output(p.port_no) for p in ports)
+                state.out.append(PacketOut(datapath.number, PORT_CONTROLLER, outputs, frame))
+
+    def _quiet(self, target: Address) -> FlowEntry:
+        return FlowEntry(TABLE_FORWARD, PRIORITY_QUIET, _to(target), (), self._state.cookie(Kind.ROUTE), QUIET_S)
+
+    def _punts(self, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
+        """At every datapath of a routed site, for the prefixes of the others."""
+        action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
+        found: dict[DatapathId, list[FlowEntry]] = {}
+        for switch in self._state.switches.values():
+            here = self._of(switch)
+            if here is not None:
+                beyond = [p for r in self._routed.values() if r is not here for p in r.prefixes]
+                matches = [Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(p.network, p.mask)) for p in beyond]
+                found[switch.dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_UNROUTED, m, action, cookie, LEASE_S) for m in matches]
+        return found
+
+
+def _to(target: Address) -> Match:
+    return Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(target, _EXACT))
+
+
+def _onward(mac: MacAddress) -> tuple[Action, ...]:
+    return (DecTtl(), SetEthDst(mac), Output(PORT_NORMAL))

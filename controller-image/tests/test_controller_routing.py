@@ -1,0 +1,187 @@
+"""Sites with subnets of their own: the gateway is answered for, hosts reach each other, and the silent cost little."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from controller_lab import MACS, document, document_hash
+from controller_world import CLIENT_PORT, World, syn_frame
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core import packets, routing
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.events import PacketIn
+from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+
+CLIENT, SERVER, SILENT = parse_address("10.1.0.11"), parse_address("10.2.0.11"), parse_address("10.2.0.99")
+GATEWAYS = {"west": parse_address("10.1.0.1"), "east": parse_address("10.2.0.1")}
+CLIENT_MAC, SERVER_MAC = parse_mac(MACS["client"]), parse_mac(MACS["server"])
+UDP = 17
+
+
+def config() -> dict[str, Any]:
+    made = document(services=False)
+    for site, subnet in (("west", "10.1.0"), ("east", "10.2.0")):
+        entry = next(s for s in made["sites"] if s["name"] == site)
+        entry |= {"prefixes": [f"{subnet}.0/24"], "subnet": f"{subnet}.0/24", "gateway": f"{subnet}.1", "agents": []}
+    del made["hash"]
+    return {**made, "hash": document_hash(made)}
+
+
+class Sites(World):
+    """The server answers ARP unless it is silent; nothing else is there."""
+
+    def __init__(self, made: dict[str, Any] | None = None, **more: Any) -> None:
+        self.answers = True
+        self.asked = 0
+        super().__init__(made if made is not None else config(), **more)
+        for agent in self.agents.values():
+            agent.mode = "dead"
+
+    def _packet_out(self, command: PacketOut) -> None:
+        super()._packet_out(command)
+        arp = packets.parse_arp(command.data)
+        if arp is not None and arp.request and command.dpid == self.east:
+            self.asked += 1
+            if self.answers and arp.target == SERVER:
+                self.queue.append(PacketIn(self.east, PortNo(CLIENT_PORT), 0, packets.build_arp_reply(arp, SERVER_MAC)))
+
+    def up(self) -> Sites:
+        self.connect()
+        self.tick(4)
+        return self
+
+    def send(self, target: int, source: int = CLIENT, flags: int = 2, at: DatapathId | None = None) -> list[tuple[int, bytes]]:
+        """A host's packet to its gateway: ports and frames as they come out, the controller's own sending included."""
+        here = Location(self.west if at is None else at, PortNo(CLIENT_PORT))
+        frame = GATEWAY_MAC + CLIENT_MAC + syn_frame(source, target, 40000, 80, flags=flags)[12:]
+        out = self.network.walk(here, frame)
+        if [where.port_no for where, _ in out] != [PORT_CONTROLLER]:
+            return [(where.port_no, data) for where, data in out]
+        entry = self.network._lookup(here, 1, frame)
+        assert entry is not None and cookie_kind(entry.cookie) == Kind.ROUTE
+        self.delivered.clear()
+        self.do(PacketIn(here.dpid, here.port_no, entry.cookie, frame))
+        return self.sent()
+
+    def sent(self) -> list[tuple[int, bytes]]:
+        return [(PORT_NORMAL, command.data) for command in self.delivered if command.data[12:14] == b"\x08\x00"]
+
+    def ask(self, at: DatapathId, port: int, target: int) -> bytes | None:
+        self.delivered.clear()
+        self.do(PacketIn(at, PortNo(port), 0, packets.build_arp_request(CLIENT_MAC, CLIENT, target)))
+        told = [packets.parse_arp(c.data) for c in self.delivered]
+        return next((a.sender_mac for a in told if a is not None and not a.request), None)
+
+
+def test_the_gateway_of_each_site_is_answered_for_where_hosts_are() -> None:
+    world = Sites().up()
+    assert world.ask(world.west, CLIENT_PORT, GATEWAYS["west"]) == GATEWAY_MAC
+    assert world.ask(world.east, CLIENT_PORT, GATEWAYS["east"]) == GATEWAY_MAC
+    assert world.ask(world.west, CLIENT_PORT, GATEWAYS["east"]) is None
+    assert world.ask(world.west, 1, GATEWAYS["west"]) is None, "by way of another switch: the one beside the host answers"
+
+
+def test_a_first_packet_finds_its_host_and_the_next_need_no_controller() -> None:
+    world = Sites().up()
+    assert world.send(SERVER) == []
+    world.tick(0.3)
+    ((port, frame),) = world.sent()
+    assert port == PORT_NORMAL and frame[:6] == GATEWAY_MAC, "rewritten by the actions that go with it"
+    for flags in (2, 0x10):
+        ((port, frame),) = world.send(SERVER, flags=flags)
+        assert (port, frame[:12], frame[22]) == (PORT_NORMAL, SERVER_MAC + CLIENT_MAC, 63)
+
+
+def test_a_silent_host_is_asked_for_and_its_packets_are_dropped_meanwhile() -> None:
+    world = Sites().up()
+    assert world.send(SILENT) == []
+    asked = world.asked
+    assert asked >= 1 and world.send(SILENT) == [], "an entry drops what follows"
+    assert world.asked == asked
+    world.now += routing.QUIET_S + 0.1
+    world.network.expire(world.now)
+    world.tick()
+    assert world.send(SILENT) == [] and world.asked > asked
+    world.tick(routing.HELD_S + 1)
+    assert world.engine.state.counters["routed", "unreachable"] == 2
+    assert not [e for e in world.network.entries(world.west) if e.priority == 800]
+
+
+def test_held_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Sites().up()
+    for number in range(routing.MAX_HELD + 50):
+        world.send(parse_address("10.2.0.0") + number % 200 + 20)
+        world.network.expire(world.now + 2)
+    assert len(world.engine.routing._held) == routing.MAX_HELD
+    monkeypatch.setattr(routing, "MAX_ROUTES", 3)
+    for number in range(5):
+        world.engine.routing._want(world.west, SERVER + number, SERVER_MAC)
+    assert len(world.engine.routing._wanted) == 3
+
+
+def test_while_the_controller_is_dead_known_hosts_go_on() -> None:
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    world.network.expire(world.now + 6)
+    assert [port for port, _ in world.send(SERVER, flags=0x10)] == [PORT_NORMAL]
+    here = Location(world.west, PortNo(CLIENT_PORT))
+    ((where, frame),) = world.network.walk(here, GATEWAY_MAC + CLIENT_MAC + syn_frame(CLIENT, SILENT, 1, 2)[12:])
+    assert (where.port_no, frame[:6]) == (PORT_NORMAL, GATEWAY_MAC), "nobody has that address"
+
+
+def test_a_host_with_a_new_card_is_followed() -> None:
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    other = parse_mac("02:00:00:00:99:01")
+    said = packets.Arp(True, other, SERVER, GATEWAYS["east"])
+    world.do(PacketIn(world.east, PortNo(CLIENT_PORT), 0, packets.build_arp_request(other, said.sender, said.target)))
+    world.tick(1)
+    ((_, frame),) = world.send(SERVER, flags=0x10)
+    assert frame[:6] == other
+
+
+def test_a_single_site_with_a_gateway_is_not_routed() -> None:
+    made = config()
+    next(s for s in made["sites"] if s["name"] == "east")["gateway"] = None
+    del made["hash"]
+    world = Sites({**made, "hash": document_hash(made)}).up()
+    assert world.ask(world.west, CLIENT_PORT, GATEWAYS["west"]) is None
+    assert not [e for dpid in world.network.tables for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.ROUTE]
+
+
+@pytest.fixture(scope="module")
+def idle() -> Sites:
+    return Sites().up()
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_for_the_gateway_are_no_bug(idle: Sites, data: bytes) -> None:
+    idle.do(PacketIn(idle.west, PortNo(CLIENT_PORT), 0x534F01010B010000, GATEWAY_MAC + data))
+    assert not idle.engine.state.counters["bugs", ""]
+
+
+@given(st.binary(max_size=60), st.booleans())
+def test_an_unfinished_udp_checksum_is_finished_and_a_right_one_kept(payload: bytes, unfinished: bool) -> None:
+    udp = struct.pack("!HHHH", 1000, 2000, 8 + len(payload), 0) + payload
+    pseudo = struct.pack("!IIHH", CLIENT, SERVER, UDP, len(udp))
+    right = ~total(pseudo + udp) & 0xFFFF
+    begun = total(pseudo) if unfinished else right
+    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 20 + len(udp), 0, 0x4000, 64, UDP, 0, CLIENT, SERVER)
+    frame = GATEWAY_MAC + CLIENT_MAC + b"\x08\x00" + ip + udp[:6] + begun.to_bytes(2, "big") + udp[8:]
+    done = packets.complete_checksum(frame)
+    assert done[:40] == frame[:40] and done[42:] == frame[42:]
+    if begun % 0xFFFF != right % 0xFFFF or not unfinished:
+        assert int.from_bytes(done[40:42], "big") % 0xFFFF == right % 0xFFFF
+
+
+def total(data: bytes) -> int:
+    found = sum(int.from_bytes(data[at : at + 2].ljust(2, b"\0"), "big") for at in range(0, len(data), 2))
+    while found >> 16:
+        found = (found & 0xFFFF) + (found >> 16)
+    return found
