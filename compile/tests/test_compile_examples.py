@@ -8,7 +8,14 @@ import pytest
 from sos_compile import Compiled, compile_world, load
 from sos_compile.artifacts import BALANCE, FIGURE8, OVERLAY, ROOT, example_world
 
-GOOD = {"01-two-sites": FIGURE8, "02-overlay": OVERLAY, "03-proactive": FIGURE8, "04-balance": BALANCE, "05-slices": FIGURE8}
+GOOD = {
+    "01-two-sites": FIGURE8,
+    "02-overlay": OVERLAY,
+    "03-proactive": FIGURE8,
+    "04-balance": BALANCE,
+    "05-slices": FIGURE8,
+    "06-routed": FIGURE8,
+}
 BAD = {
     "unknown-field": ("SosService default/typo", "spec.transprt", 'unknown field "spec.transprt"'),
     "host-bits": ("SosSite crooked", "spec.prefixes[0]", "network address"),

@@ -15,6 +15,8 @@ figure 5, with one machine for gateways, router and server).
 
 `pools` is figure8 with room for three agents at each site, of the pools default, second and third (examples/01-two-sites/more-agents).
 
+`routed` is figure8 with a subnet for each site: 10.1.0.0/24 and 10.2.0.0/24, whose gateways nobody has (examples/06-routed).
+
 `line` leaves core2 out. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
 The wires of edge1 carry the whole delay of their path; the others are plain cables.
 """
@@ -136,6 +138,16 @@ def pools(path1: PathOptions, path2: PathOptions) -> Topology:
     return replace(plain, name="pools", agents=tuple(places))
 
 
+def routed(path1: PathOptions, path2: PathOptions) -> Topology:
+    """figure8, but hosts at west and east are in subnets of their own and have a default route."""
+    plain = figure8(path1, path2)
+    hosts = (
+        Host(name="client", switch="edge1", address=IPv4Interface("10.1.0.11/24"), gateway=IPv4Address("10.1.0.1")),
+        Host(name="server", switch="edge2", address=IPv4Interface("10.2.0.11/24"), gateway=IPv4Address("10.2.0.1")),
+    )
+    return replace(plain, name="routed", hosts=hosts)
+
+
 def line(path1: PathOptions, _path2: PathOptions) -> Topology:
     """Two sites, one path."""
     return _edges(("core1",), _path("core1", "wan0", path1.shape()), "line")
@@ -182,6 +194,7 @@ class Builder:
 BUILDERS: dict[str, Builder] = {
     "figure8": Builder(build=figure8, path1=PathOptions(), path2=PathOptions()),
     "pools": Builder(build=pools, path1=PathOptions(), path2=PathOptions()),
+    "routed": Builder(build=routed, path1=PathOptions(), path2=PathOptions(), example="06-routed"),
     "line": Builder(build=line, path1=PathOptions(), path2=PathOptions()),
     "geni": Builder(  # thesis table 20: 54 and 160 ms, 952 Mbit/s of UDP payload on either, which is a gigabit wire
         build=geni,

@@ -1,0 +1,117 @@
+"""Sites with subnets of their own: all that hosts do with one another works as by a router, and declared connections are accelerated.
+
+client 10.1.0.11 -- edge1 ======= core1 ------- edge2 -- 10.2.0.11 server        gateways 10.1.0.1 and 10.2.0.1, which nobody has
+                      |    40 ms                  |
+                   agent1                      agent2
+"""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SHARED, accepted, armed, baseline, eventually, explain, mend, outcome, peer, say, sessions
+from sos_testbed import faults, measure
+from sos_testbed import lab as labs
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
+from sos_testbed.lab import Lab, Options, make_payload
+from sos_testbed.measure import Request
+from sos_testbed.web import PLAIN_PORT, SOS_PORT
+
+SIZE = 20_000_000
+LEASE_S = 6.0
+ROUTE = 800
+GATEWAY_MAC = "02:53:4f:53:00:02"
+
+
+@pytest.fixture(scope="module")
+def routed() -> Iterator[Lab]:
+    built = labs.up(Options(topology="routed", path1=SHARED.path1, path2=SHARED.path2), say)
+    yield built
+    built.down()
+
+
+@pytest.fixture
+def net(routed: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    eventually("no session of an earlier test", lambda: sessions(routed) == 0)
+    eventually("an armed agent", lambda: armed(routed))
+    yield routed
+    if request.session.testsfailed:
+        explain(routed)
+    mend(routed)
+    labs.wait_ready(routed, routed.documents)
+
+
+def run(net: Lab, host: str, *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(net.exec_argv(host, command), capture_output=True, text=True, check=False, timeout=60)
+
+
+def ping(net: Lab, host: str, target: str, count: int = 3) -> str:
+    return run(net, host, "ping", "-c", str(count), "-i", "0.2", "-W", "2", target).stdout
+
+
+def routes(net: Lab, switch: str) -> int:
+    return sum(entry.priority == ROUTE for entry in parse_flows(dump_flows(net, switch)))
+
+
+def test_hosts_reach_each_other_by_one_router(net: Lab) -> None:
+    for host, other in (("client", "server"), ("server", "client")):
+        found = ping(net, host, measure.address(net, other))
+        assert ", 0% packet loss" in found and "ttl=63" in found, found
+    assert run(net, "client", "ip", "neigh", "show", "10.1.0.1").stdout.split()[4] == GATEWAY_MAC
+    assert routes(net, "edge1") == routes(net, "edge2") == 1
+
+
+def test_a_host_that_is_not_there_costs_a_few_packets(net: Lab) -> None:
+    assert "100% packet loss" in ping(net, "client", "10.2.0.99", 10)
+    assert routes(net, "edge1") <= 1
+    assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
+
+
+@pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
+def test_transfers_both_ways(net: Lab, tmp_path: Path, port: int) -> None:
+    payload, copy = net.root / "www" / "payload", tmp_path / "copy"
+    make_payload(payload, SIZE)
+    before = accepted(net)
+    down = measure.download(net, Request(port=port, path=payload, max_time_s=60), copy)
+    up = measure.upload(net, Request(port=port, path=payload, max_time_s=60), f"up-{port}")
+    assert (down.status, down.complete, up.status, up.complete) == (200, True, 201, True)
+    assert measure.same_bytes(payload, copy, complete=True)
+    assert measure.same_bytes(payload, measure.received(net, "server", f"up-{port}"), complete=True)
+    for done in (down, up):
+        assert done.client_saw == f"{measure.address(net, 'server')}:{port}"
+        assert done.server_saw == done.client_address
+        assert done.server_saw.startswith(f"{measure.address(net, 'client')}:")
+    assert accepted(net) - before == (2 if port == SOS_PORT else 0)
+
+
+def test_udp_crosses_with_right_checksums(net: Lab) -> None:
+    """iperf3's control connection and its datagrams; a wrong checksum is a lost datagram."""
+    measured = measure.probe(net, ("-u", "-b", "20M", "-t", "2"))
+    assert measured["end"]["sum"]["lost_percent"] < 1
+
+
+def test_a_dead_agent_leaves_connections_plain(net: Lab) -> None:
+    server = peer(net, "server", "serve", "7001", "6000000", "2000000")
+    measure.wait_listening(net, "server", 7001)
+    client = peer(net, "client", "fetch", measure.address(net, "server"), "7001")
+    faults.agent(net, "agent1", up=False)
+    make_payload(net.root / "www" / "small", 500_000)
+    url = f"http://{measure.address(net, 'server')}/small"
+    done = run(net, "client", "curl", "-sS", "-m", "30", "-o", "/dev/null", "-w", "%{size_download}", url)
+    assert (done.returncode, done.stdout) == (0, "500000"), done.stderr
+    assert outcome(client, 60)["end"] == "eof"
+    outcome(server, 60)
+
+
+def test_hosts_that_know_each_other_go_on_without_a_controller(net: Lab) -> None:
+    before = baseline(net)
+    assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
+    faults.controller(net, "controller", up=False)
+    eventually("the leases are over", lambda: not any(e.priority == 700 for e in parse_flows(dump_flows(net, "edge1"))), within_s=LEASE_S)
+    assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
+    faults.controller(net, "controller", up=True)
+    labs.wait_ready(net, net.documents)
+    assert ", 0% packet loss" in ping(net, "server", measure.address(net, "client"))
+    eventually("sessions as before", lambda: baseline(net)["sessions"] == before["sessions"])
