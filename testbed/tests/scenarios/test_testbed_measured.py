@@ -152,9 +152,27 @@ def taken(net: Lab, number: int, beside: int = 0) -> list[list[int]]:
     return [session["labels"] for session in found if session["uuid"] not in before]
 
 
-def fetch(net: Lab, name: str) -> None:
-    argv = ("curl", "-sS", "--fail", "-m", "30", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/{name}")
-    subprocess.run(net.exec_argv("client", argv), check=True, timeout=40)
+def fetch(net: Lab, name: str) -> float:
+    """Download; the microseconds that the client waited for the server's SYN-ACK."""
+    argv = (
+        "curl",
+        "-sS",
+        "--fail",
+        "-m",
+        "30",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{time_connect}",
+        f"http://{measure.address(net, 'server')}/{name}",
+    )
+    done = subprocess.run(net.exec_argv("client", argv), check=True, timeout=40, capture_output=True, text=True)
+    return float(done.stdout) * 1e6
+
+
+def answered_within(micros: float, waited: list[float]) -> bool:
+    """Is it the round trip, or what the slowest of these clients saw of it? A busy machine holds up both."""
+    return RTT_US - DELAY_SLACK_MS * 1000 <= micros <= max(waited) + DELAY_SLACK_MS * 1000
 
 
 def compared(net: Lab) -> dict[str, Any]:
@@ -167,12 +185,11 @@ def test_observed_connections_are_counted_and_untouched(net: Lab) -> None:
     declare(net, mode="Observe")
     eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
     began = time.monotonic()
-    for _ in range(5):
-        fetch(net, "some")
+    waited = [fetch(net, "some") for _ in range(5)]
     slowest = 5_000_000 / (time.monotonic() - began)
     found = eventually("all five are over", lambda: (now := compared(net))["plain"]["connections"] == 5 and now)["plain"]
-    print(f"observed: {found}, curl's own share {slowest:.0f} bytes/s")
-    assert found["answerMicros"] == pytest.approx(RTT_US, abs=DELAY_SLACK_MS * 1000)
+    print(f"observed: {found}, curl's own share {slowest:.0f} bytes/s, waits {waited}")
+    assert answered_within(found["answerMicros"], waited)
     assert found["bytesPerSecond"] == pytest.approx(slowest, rel=0.4), "without curl's start, with the round trip of the last FIN"
     assert found["bytesPerSecond"] < 1_000_000 / (3 * RTT_US / 1e6), "a megabyte takes more than two round trips beside the one to connect"
     assert sessions(net) == 0 and compared(net)["accelerated"]["connections"] == 0
@@ -187,12 +204,11 @@ def test_a_share_is_compared_with_the_rest(net: Lab) -> None:
     declare(net, percent=50)
     eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
     began = compared(net)
-    for _ in range(30):
-        fetch(net, "some")
+    waited = [fetch(net, "some") for _ in range(30)]
     found = eventually("a gain", lambda: (now := compared(net))["gain"] and now)
     print(f"half and half: {found}")
     groups = ("accelerated", "plain")
     assert sum(found[group]["connections"] - began[group]["connections"] for group in groups) == 30
     assert all(found[group]["connections"] > began[group]["connections"] for group in groups)
     assert found["gain"] > 1.05, "one stream's slow start takes many round trips, streams that stand need none"
-    assert found["plain"]["answerMicros"] == pytest.approx(RTT_US, abs=2 * DELAY_SLACK_MS * 1000)
+    assert answered_within(found["plain"]["answerMicros"], waited)
