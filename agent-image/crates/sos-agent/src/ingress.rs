@@ -52,7 +52,9 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
     };
     let route = match arrival {
         Arrival::Transparent => route(shared, arrived),
-        Arrival::Rewritten => ordered_route(shared, |desk| desk.begin_rewritten(arrived.client, Instant::now())),
+        Arrival::Rewritten => {
+            ordered_route(shared, |desk| desk.begin_rewritten(arrived.client, Instant::now()))
+        }
     };
     let Some(Route { flow, session, peer, labels, block_bytes, ordered }) = route else {
         debug!(flow = %arrived, "neither an order nor the configuration covers this client");
@@ -125,10 +127,7 @@ fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
 }
 
 /// As an order says, once its preparation has been taken.
-fn ordered_route(
-    shared: &Shared,
-    take: impl FnOnce(&mut OrderDesk) -> Option<Preparation>,
-) -> Option<Route> {
+fn ordered_route(shared: &Shared, take: impl FnOnce(&mut OrderDesk) -> Option<Preparation>) -> Option<Route> {
     let preparation = shared.at_desk(|desk, _| take(desk))?;
     let flow = preparation.flow();
     let prepare = preparation.prepare;

@@ -140,8 +140,10 @@ impl Agent {
         let mut duties = Duties::default();
         duties.add("clients", ingress::accept_clients(Arc::clone(&shared), clients, Arrival::Transparent));
         if let Some(listener) = redirected {
-            duties
-                .add("redirected", ingress::accept_clients(Arc::clone(&shared), listener, Arrival::Rewritten));
+            duties.add(
+                "redirected",
+                ingress::accept_clients(Arc::clone(&shared), listener, Arrival::Rewritten),
+            );
         }
         for (listener, label) in streams.into_iter().zip(0..) {
             duties.add("streams", accept_streams(Arc::clone(&shared), listener, label));
