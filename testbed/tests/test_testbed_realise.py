@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
@@ -174,12 +175,13 @@ def test_offload_is_set_before_the_switch_starts() -> None:
 
 def test_where_addresses_are_rewritten_nothing_is_segmented_later() -> None:
     """A switch that rewrites has no segmentation offload, and neither has what hangs on it."""
-    of = topology("balance")
-    for rewriting in (frozenset[str](), frozenset({"edge1"})):
-        steps = [*build_switches(of, plan(), rewriting), *build_hosts(of, plan(), rewriting)]
-        words = [" ".join(step.do.argv) for step in steps if isinstance(step.do, Run)]
-        assert sum("userspace-tso-enable=false" in each for each in words) == len(rewriting)
-        assert sum("ethtool -K eth0 tx off" in each for each in words) == len(rewriting)
+    of = topology("figure8")
+    for rewriting in (frozenset[str](), frozenset({"edge1"}), frozenset({"edge1", "edge2"})):
+        where = replace(plan(), rewriting=rewriting)
+        words = [" ".join(step.do.argv) for step in everything(of, where) if isinstance(step.do, Run | Spawn)]
+        for each in ("userspace-tso-enable=false", "ethtool -K eth0 tx off", "ethtool -K net0 tx off"):
+            assert sum(each in line for line in words) == len(rewriting)
+        assert sum("sos-linkemu" in line and "--no-coalesce" in line for line in words) == bool(rewriting)
 
 
 def test_a_router_has_its_legs_and_the_host_a_way_to_it() -> None:

@@ -130,6 +130,7 @@ class Lab:
             root=PurePosixPath(self.root),
             programs=Programs(**self.facts["programs"]),
             controllers=tuple(self.facts.get("controllers", [controllers.DEFAULT])),
+            rewriting=frozenset(self.facts.get("rewriting", [])),
         )
 
     @property
@@ -192,6 +193,8 @@ class Lab:
             self._refuse_to_hurry(documents)
             if set(documents.controllers) != set(before.controllers):
                 raise LabError(f"a lab keeps the controllers it was brought up with: {', '.join(before.controllers)}")
+            if documents.rewriting() != before.rewriting():
+                raise LabError("what a lab's switches rewrite does not change while it is up: offloads are set when it is built")
             for path, text in declare.files(documents, self.plan.root).items():
                 write_file(Path(path), text)
             token = (self.root / "token").read_text(encoding="ascii").strip()
@@ -226,7 +229,7 @@ class Lab:
     def _follow(self, before: Documents, documents: Documents) -> None:
         """Start agents that are new, and let those go that are declared no more, as Kubernetes does with their pods."""
         new = self._manned(documents.agents.keys() - before.agents.keys())
-        self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan, documents.rewriting()))
+        self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan))
         self.runner.perform(realise.build_agents(new, self.plan))
         for place in self._manned(before.agents.keys() - documents.agents.keys()).agents:
             process.ask(self.runner.pid_file(place.name))
@@ -238,6 +241,7 @@ class Lab:
             generation=documents.generation,
             agents=sorted(documents.agents),
             controllers=list(documents.controllers),
+            rewriting=sorted(documents.rewriting()),
         )
 
     def down(self) -> None:
@@ -313,9 +317,9 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
     lab.runner.perform(realise.build_network(topology, plan))
     lab.runner.perform(realise.build_emulator(topology, plan))
     lab.runner.perform(realise.build_controllers(plan))
-    lab.runner.perform(realise.build_switches(topology, plan, documents.rewriting()))
-    lab.runner.perform(realise.build_hosts(topology, plan, documents.rewriting()))
-    lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan, documents.rewriting()))
+    lab.runner.perform(realise.build_switches(topology, plan))
+    lab.runner.perform(realise.build_hosts(topology, plan))
+    lab.runner.perform(realise.build_agent_links(declare.agent_links(topology, documents), plan))
     lab.runner.perform(realise.build_agents(lab._manned(documents.agents), plan))
     lab.runner.perform(realise.build_web(topology, plan))
     make_payload(lab.root / "www" / "100M", PAYLOAD_BYTES)

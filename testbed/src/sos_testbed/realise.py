@@ -50,6 +50,8 @@ class LabPlan:
     root: PurePosixPath
     programs: Programs
     controllers: tuple[str, ...] = (controllers.DEFAULT,)
+    rewriting: frozenset[str] = frozenset()
+    """Switches that rewrite addresses, and so do without segmentation offload, like all that is connected to them."""
 
     def netns(self, part: str) -> str:
         """The namespace of a part."""
@@ -97,6 +99,8 @@ def build_emulator(topology: Topology, plan: LabPlan) -> list[Step]:
     if not topology.shaped():
         return []
     argv = [plan.programs.linkemu, "--control", str(control_socket(plan))]
+    if any(end.switch in plan.rewriting for wire in topology.shaped() for end in (wire.a, wire.b)):
+        argv.append("--no-coalesce")
     for wire in topology.shaped():
         argv += ["--link", _link_argument(topology, wire)]
     return [_spawn(plan, "linkemu", "wan", tuple(argv), "link emulator")]
@@ -107,22 +111,22 @@ def control_socket(plan: LabPlan) -> PurePosixPath:
     return plan.root / "linkemu.sock"
 
 
-def build_switches(topology: Topology, plan: LabPlan, rewriting: frozenset[str] = frozenset()) -> list[Step]:
-    """A database, a switch daemon and a `sos-node` per switch. Those in `rewriting` do without segmentation offload."""
+def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
+    """A database, a switch daemon and a `sos-node` per switch."""
     steps: list[Step] = []
     for switch in topology.switches:
-        steps += _switch(plan, switch, tso=switch.name not in rewriting)
+        steps += _switch(plan, switch, tso=switch.name not in plan.rewriting)
     pid_files = [f"{plan.folder(switch.name)}/ovs-vswitchd.pid" for switch in topology.switches]
     rings = (plan.programs.python, "-m", "sos_testbed.rings", str(PORT_RING_BYTES), *pid_files)
     return [*steps, _spawn(plan, "rings", "ctl", rings, "receive rings of the switch ports")]
 
 
-def build_hosts(topology: Topology, plan: LabPlan, rewriting: frozenset[str] = frozenset()) -> list[Step]:
+def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
     """Hosts with nothing but addresses and the congestion control of a default host; without offload at switches that rewrite."""
     steps: list[Step] = []
     for index, host in enumerate(topology.hosts):
         steps += _host(plan, host, _HOST_OFPORT + index)
-        if host.switch in rewriting:
+        if host.switch in plan.rewriting:
             # in a cluster sos-node does this for ports that ovs-cni made
             steps.append(_run(f"host {host.name}", _offload(plan, host.name, "eth0", "off"), _offload(plan, host.name, "eth0", "on")))
     for router in topology.routers:
@@ -130,12 +134,12 @@ def build_hosts(topology: Topology, plan: LabPlan, rewriting: frozenset[str] = f
     return steps
 
 
-def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan, rewriting: frozenset[str] = frozenset()) -> list[Step]:
+def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]:
     """The veth pair between each agent and its switch; without offload at switches that rewrite."""
     steps: list[Step] = []
     for link in links:
         steps += _agent_link(plan, link)
-        if link.place.switch in rewriting:
+        if link.place.switch in plan.rewriting:
             name, part = link.interface, link.place.name
             steps.append(_run(f"agent {part}", _offload(plan, part, name, "off"), _offload(plan, part, name, "on")))
     return steps
