@@ -50,6 +50,7 @@ class Network(StrEnum):
 
     FIGURE8 = "figure8"
     POOLS = "pools"
+    ROUTED = "routed"
     LINE = "line"
     GENI = "geni"
     BALANCE = "balance"

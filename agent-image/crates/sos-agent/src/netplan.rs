@@ -24,6 +24,9 @@ const STREAM_START: u32 = 100;
 /// for one of many streams is two or three packets: every switch, device and agent on the way then works per packet.
 const SEGMENTS_AT_ONCE: u32 = 16;
 
+/// Who a site's gateway is: nobody (spec/node-config.md clause 26). What an agent asks by ARP no controller hears.
+const GATEWAY_MAC: &str = "02:53:4f:53:00:02";
+
 /// One command of iproute2, without the leading `ip`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ip {
@@ -107,6 +110,9 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
         "neighbour replace {} lladdr {} dev {name} nud permanent",
         discovery.address, discovery.mac,
     )));
+    if let Some(gateway) = interface.gateway {
+        commands.push(ip(&format!("neighbour replace {gateway} lladdr {GATEWAY_MAC} dev {name} nud permanent")));
+    }
     commands.push(tidy(&format!("-4 rule delete {}", rule())));
     commands.push(ip(&format!("-4 rule add {}", rule())));
     commands.push(ip(&format!("-4 route replace local 0.0.0.0/0 dev lo table {LOCAL_TABLE}")));
