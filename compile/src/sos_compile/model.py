@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
-from typing import Any
+from typing import Any, Literal
 
 from sos_compile.world import Json, ObjectKey
 
@@ -62,7 +62,7 @@ class Site:
     ipam: Json | None
     routes: tuple[tuple[str, str | None], ...]
     agent_range: IPv4Network | None
-    rewrite: str
+    rewrite: Literal["Transparent", "OpenFlow"]
     datapath_type: str
     namespaces: str
     services_selector: Json | None

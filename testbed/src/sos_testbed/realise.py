@@ -135,13 +135,10 @@ def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_agent_links(links: tuple[AgentLink, ...], plan: LabPlan) -> list[Step]:
-    """The veth pair between each agent and its switch; without offload at switches that rewrite."""
+    """The veth pair between each agent and its switch."""
     steps: list[Step] = []
     for link in links:
         steps += _agent_link(plan, link)
-        if link.place.switch in plan.rewriting:
-            name, part = link.interface, link.place.name
-            steps.append(_run(f"agent {part}", _offload(plan, part, name, "off"), _offload(plan, part, name, "on")))
     return steps
 
 

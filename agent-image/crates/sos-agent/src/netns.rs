@@ -150,6 +150,9 @@ pub fn update_routes(config: &AgentConfig) -> Result<(), NetError> {
 
 fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
     netplan::inner(config, present).iter().try_for_each(run)?;
+    if let Some(arguments) = netplan::without_offload(config) {
+        output(Command::new("ethtool").args(arguments), "ethtool")?;
+    }
     netplan::sysctls(config).iter().try_for_each(set)
 }
 

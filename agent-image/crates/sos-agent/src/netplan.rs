@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use ipnet::Ipv4Net;
 
-use crate::config::AgentConfig;
+use crate::config::{AgentConfig, Rewrite};
 use crate::nft::MARK;
 
 /// Routing table that delivers marked packets locally, whatever their destination.
@@ -111,7 +111,8 @@ pub fn inner(config: &AgentConfig, present: Present) -> Vec<Ip> {
         discovery.address, discovery.mac,
     )));
     if let Some(gateway) = interface.gateway {
-        commands.push(ip(&format!("neighbour replace {gateway} lladdr {GATEWAY_MAC} dev {name} nud permanent")));
+        commands
+            .push(ip(&format!("neighbour replace {gateway} lladdr {GATEWAY_MAC} dev {name} nud permanent")));
     }
     commands.push(tidy(&format!("-4 rule delete {}", rule())));
     commands.push(ip(&format!("-4 rule add {}", rule())));
@@ -166,6 +167,13 @@ fn beyond(config: &AgentConfig) -> BTreeSet<Ipv4Net> {
     prefixes.chain(services).map(Ipv4Net::trunc).filter(|prefix| !subnet.contains(prefix)).collect()
 }
 
+/// Arguments of `ethtool`, where the switch rewrites addresses: what is left to a network card has then a wrong checksum in the end
+/// (docs/adr/0004). sos-node does the same for the outer end.
+#[must_use]
+pub fn without_offload(config: &AgentConfig) -> Option<[&str; 4]> {
+    (config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &config.interface.name, "tx", "off"])
+}
+
 /// Kernel settings of the agent's namespace.
 #[must_use]
 pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
@@ -208,6 +216,14 @@ mod tests {
             .iter()
             .map(|c| format!("{}{}\n", if c.may_fail { "-" } else { "" }, c.arguments.join(" ")))
             .collect()
+    }
+
+    #[test]
+    fn nothing_is_left_to_a_card_where_the_switch_rewrites() {
+        let mut config = config();
+        assert_eq!(without_offload(&config), None);
+        config.site.rewrite = Rewrite::OpenFlow;
+        assert_eq!(without_offload(&config), Some(["-K", "net0", "tx", "off"]));
     }
 
     #[test]
