@@ -130,7 +130,7 @@ def main() -> int:
     OUT.mkdir(parents=True, exist_ok=True)
     patient = [  # the longest first
         pytest_suite("operator", *WORKERS),
-        pytest_suite("controller-image", *WORKERS),
+        pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
         cargo_suite("ofbench", "bench/controller"),
         pytest_suite("compile"),
