@@ -1,0 +1,54 @@
+//! Orders at a site whose switches rewrite addresses and ports (spec/node-config.md clause 25).
+
+use super::*;
+
+#[test]
+fn of_a_rewritten_client_its_own_end_tells_where_it_wanted_to_go() {
+    let mut world = World::new();
+    let (one, other) = (prepare(1), prepare(2));
+    for each in [&one, &other] {
+        assert_eq!(world.prepare(each), OrderBody::Ready(each.session));
+    }
+    let now = world.now();
+    let found = world.with(|desk, _| desk.begin_rewritten(one.client, now)).unwrap();
+    assert_eq!((found.flow(), found.prepare.session), (flow(&one), one.session));
+    assert!(world.with(|desk, _| desk.begin_rewritten(one.client, now)).is_none(), "once");
+    let stranger = "10.0.0.12:40002".parse().unwrap();
+    assert!(world.with(|desk, _| desk.begin_rewritten(stranger, now)).is_none());
+    let late = now + Duration::from_secs(6);
+    assert!(world.with(|desk, _| desk.begin_rewritten(other.client, late)).is_none(), "it has lapsed");
+}
+
+#[test]
+fn a_rewritten_client_with_two_orders_is_taken_by_neither() {
+    let mut world = World::new();
+    let (one, mut other) = (prepare(1), prepare(2));
+    (other.client, other.server) = (one.client, "10.0.0.140:5003".parse().unwrap());
+    for each in [&one, &other] {
+        assert_eq!(world.prepare(each), OrderBody::Ready(each.session));
+    }
+    let now = world.now();
+    assert!(world.with(|desk, _| desk.begin_rewritten(one.client, now)).is_none());
+    assert!(world.with(|desk, _| desk.begin_arriving(flow(&one), now)).is_some());
+    assert!(world.with(|desk, _| desk.begin_rewritten(one.client, now)).is_some());
+}
+
+#[test]
+fn a_far_agent_that_rewrites_refuses_ports_of_its_own() {
+    let mut world = World::new();
+    world.config.services[0].role = ServiceRole::Egress;
+    let swapped = |port: u16| {
+        let mut order = prepare(u8::try_from(port % 251).unwrap());
+        order.role = Role::Egress;
+        // The config's service goes from 10.0.0.0/25; its peers are then the clients.
+        order.client = format!("10.0.0.11:{port}").parse().unwrap();
+        order
+    };
+    let refused = |world: &mut World, port| matches!(world.prepare(&swapped(port)), OrderBody::Refused(..));
+    let own = [9_465, 9_877, 10_000, 10_007];
+    assert!(own.iter().all(|port| !refused(&mut world, *port)), "with foreign addresses they are free");
+    world.config.site.rewrite = crate::config::Rewrite::OpenFlow;
+    world.desk = OrderDesk::new(world.config.agent_id, BootId(1));
+    assert!(own.iter().all(|port| refused(&mut world, *port)));
+    assert!([9_466, 9_999, 10_008, 40_000].iter().all(|port| !refused(&mut world, *port)));
+}
