@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 from sos_compile.world import Loaded
-from sos_testbed import faults, northbound
+from sos_testbed import faults, measure, northbound
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
 from sos_testbed.lab import Lab, Options
+from sos_testbed.measure import Request
 from sos_testbed.model import LabError
 from sos_testbed.topology import PathOptions
+from sos_testbed.web import SOS_PORT
 
 PEER = Path(__file__).with_name("peer.py")
 RTT_US = 40_000
@@ -61,6 +63,34 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
     if shared.objects != objects:
         shared.declare(objects)
     labs.wait_ready(shared, shared.documents)
+
+
+def lend(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    """A lab of a module's own for one test: armed and without sessions at its start, everything running at its end."""
+    eventually("no session of an earlier test", lambda: sessions(lab) == 0)
+    eventually("an armed agent", lambda: armed(lab))
+    yield lab
+    if request.node.stash.get(FAILED, False):
+        explain(lab)
+    mend(lab)
+    labs.wait_ready(lab, lab.documents)
+
+
+def transfers(net: Lab, port: int, size: int, copy: Path) -> None:
+    """A download and an upload: all bytes, and each host sees the other's own address and port. Accelerated where the port is covered."""
+    payload = net.root / "www" / "payload"
+    labs.make_payload(payload, size)
+    before = accepted(net)
+    down = measure.download(net, Request(port=port, path=payload, max_time_s=60), copy)
+    up = measure.upload(net, Request(port=port, path=payload, max_time_s=60), f"up-{port}")
+    assert (down.status, down.complete, up.status, up.complete) == (200, True, 201, True)
+    assert measure.same_bytes(payload, copy, complete=True)
+    assert measure.same_bytes(payload, measure.received(net, "server", f"up-{port}"), complete=True)
+    for done in (down, up):
+        assert done.client_saw == f"{measure.address(net, 'server')}:{port}"
+        assert done.server_saw == done.client_address
+        assert done.server_saw.startswith(f"{measure.address(net, 'client')}:")
+    assert accepted(net) - before == (2 if port == SOS_PORT else 0)
 
 
 def metrics(net: Lab, agent: str) -> str:

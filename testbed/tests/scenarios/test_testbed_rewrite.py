@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SHARED, accepted, armed, baseline, eventually, explain, mend, outcome, peer, say, sessions
+from conftest import SHARED, accepted, baseline, eventually, lend, outcome, peer, say, sessions, transfers
 from sos_testbed import faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
 from sos_testbed.lab import EXAMPLE, REWRITE, Lab, Options, make_payload
-from sos_testbed.measure import Request
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 from taps import KINDS, agents, saw, talk, tapped
 
@@ -36,30 +35,12 @@ def rewriting() -> Iterator[Lab]:
 
 @pytest.fixture
 def net(rewriting: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    eventually("no session of an earlier test", lambda: sessions(rewriting) == 0)
-    eventually("an armed agent", lambda: armed(rewriting))
-    yield rewriting
-    if request.session.testsfailed:
-        explain(rewriting)
-    mend(rewriting)
-    labs.wait_ready(rewriting, rewriting.documents)
+    yield from lend(rewriting, request)
 
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
 def test_transfers_both_ways_between_hosts_that_see_each_other(net: Lab, tmp_path: Path, port: int) -> None:
-    payload, copy = net.root / "www" / "payload", tmp_path / "copy"
-    make_payload(payload, SIZE)
-    before = accepted(net)
-    down = measure.download(net, Request(port=port, path=payload, max_time_s=60), copy)
-    up = measure.upload(net, Request(port=port, path=payload, max_time_s=60), f"up-{port}")
-    assert (down.status, down.complete, up.status, up.complete) == (200, True, 201, True)
-    assert measure.same_bytes(payload, copy, complete=True)
-    assert measure.same_bytes(payload, measure.received(net, "server", f"up-{port}"), complete=True)
-    for done in (down, up):
-        assert done.client_saw == f"{measure.address(net, 'server')}:{port}"
-        assert done.server_saw == done.client_address
-        assert done.server_saw.startswith(f"{measure.address(net, 'client')}:")
-    assert accepted(net) - before == (2 if port == SOS_PORT else 0)
+    transfers(net, port, SIZE, tmp_path / "copy")
 
 
 def test_addresses_are_rewritten_beside_the_agents_and_nothing_is_left(net: Lab) -> None:

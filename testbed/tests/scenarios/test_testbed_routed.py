@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SHARED, accepted, armed, baseline, eventually, explain, mend, outcome, peer, say, sessions
+from conftest import SHARED, baseline, eventually, lend, outcome, peer, say, transfers
 from sos_testbed import faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
 from sos_testbed.flows import parse_flows
 from sos_testbed.lab import Lab, Options, make_payload
-from sos_testbed.measure import Request
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
 SIZE = 20_000_000
@@ -34,13 +33,7 @@ def routed() -> Iterator[Lab]:
 
 @pytest.fixture
 def net(routed: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    eventually("no session of an earlier test", lambda: sessions(routed) == 0)
-    eventually("an armed agent", lambda: armed(routed))
-    yield routed
-    if request.session.testsfailed:
-        explain(routed)
-    mend(routed)
-    labs.wait_ready(routed, routed.documents)
+    yield from lend(routed, request)
 
 
 def run(net: Lab, host: str, *command: str) -> subprocess.CompletedProcess[str]:
@@ -77,19 +70,7 @@ def test_a_host_that_is_not_there_costs_a_few_packets(net: Lab) -> None:
 
 @pytest.mark.parametrize("port", [SOS_PORT, PLAIN_PORT])
 def test_transfers_both_ways(net: Lab, tmp_path: Path, port: int) -> None:
-    payload, copy = net.root / "www" / "payload", tmp_path / "copy"
-    make_payload(payload, SIZE)
-    before = accepted(net)
-    down = measure.download(net, Request(port=port, path=payload, max_time_s=60), copy)
-    up = measure.upload(net, Request(port=port, path=payload, max_time_s=60), f"up-{port}")
-    assert (down.status, down.complete, up.status, up.complete) == (200, True, 201, True)
-    assert measure.same_bytes(payload, copy, complete=True)
-    assert measure.same_bytes(payload, measure.received(net, "server", f"up-{port}"), complete=True)
-    for done in (down, up):
-        assert done.client_saw == f"{measure.address(net, 'server')}:{port}"
-        assert done.server_saw == done.client_address
-        assert done.server_saw.startswith(f"{measure.address(net, 'client')}:")
-    assert accepted(net) - before == (2 if port == SOS_PORT else 0)
+    transfers(net, port, SIZE, tmp_path / "copy")
 
 
 def test_udp_crosses_with_right_checksums(net: Lab) -> None:
