@@ -20,6 +20,7 @@ from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
 SIZE = 20_000_000
 LEASE_S = 6.0
+AGAIN_S = 15.0
 ROUTE = 800
 GATEWAY_MAC = "02:53:4f:53:00:02"
 
@@ -100,5 +101,6 @@ def test_hosts_that_know_each_other_go_on_without_a_controller(net: Lab) -> None
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     faults.controller(net, "controller", up=True)
     labs.wait_ready(net, net.documents)
-    assert ", 0% packet loss" in ping(net, "server", measure.address(net, "client"))
+    # what the former life knew is dropped before the new one has found every host: packets are lost for seconds (docs/adr/0018)
+    eventually("the first answers", lambda: ", 0% packet loss" in ping(net, "server", measure.address(net, "client")), within_s=AGAIN_S)
     eventually("sessions as before", lambda: baseline(net)["sessions"] == before["sessions"])
