@@ -5,8 +5,10 @@ Ryu 4.34 wants a name that current eventlet no longer has, and reads options fro
 
 from __future__ import annotations
 
+import os
 import warnings
 
+os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")  # nothing here resolves names, and dnspython is a third of eventlet's import
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import eventlet
