@@ -2,10 +2,12 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e check lint fmt fuzz bench bench-controller lab clean setup setup-test
+.PHONY: help demo test test-long e2e check lint fmt fuzz bench bench-controller lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
+# Without compiled modules every start of a controller or an operator compiles a hundred of them: two seconds
+unexport PYTHONDONTWRITEBYTECODE
 export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
@@ -27,6 +29,9 @@ demo: setup ## measure plain TCP and SOS on long paths, one and two at once: tab
 test: setup-test ## every test suite; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
+test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
+	@$(python) scripts/test.py testbed-measures
+
 e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
 	@$(python) -m pytest e2e
 
@@ -41,7 +46,7 @@ bench-controller: setup ## the controller part of it: PEER='CMD with {port}' mea
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
 
-check: lint test ## what has to pass before a change lands
+check: lint test test-long ## what has to pass before a change lands
 
 fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
 	@$(python) scripts/fuzz.py
