@@ -85,6 +85,7 @@ def test_what_is_not_wanted_any_more_goes_and_what_is_foreign_stays(example: Ope
 
 
 def test_nothing_is_written_when_nothing_changed(example: Operator) -> None:
+    example.settle(3)
     before = versions(example.kube)
     assert len(before) >= 20
     example.settle(3)

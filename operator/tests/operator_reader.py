@@ -1,0 +1,104 @@
+"""`kubectl get` without its start-up: resources by any of their names, in one namespace or all, by label."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import ssl
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+TIMEOUT_S = 30
+DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+ARGUMENTS = argparse.ArgumentParser()
+ARGUMENTS.add_argument("kinds")
+ARGUMENTS.add_argument("name", nargs="?")
+ARGUMENTS.add_argument("-n", dest="namespace", default="default")
+ARGUMENTS.add_argument("-A", dest="everywhere", action="store_true")
+ARGUMENTS.add_argument("-l", dest="selector")
+
+
+@dataclass(frozen=True)
+class Resource:
+    """Where objects of a kind are."""
+
+    prefix: str
+    plural: str
+    kind: str
+    version: str
+    namespaced: bool
+
+
+@dataclass
+class Reader:
+    """One API server, read as one user."""
+
+    url: str
+    token: str
+    resources: dict[str, Resource] = field(default_factory=dict)
+
+    def get(self, *args: str) -> dict[str, Any]:
+        """An object, or {"items": [...]}; AssertionError if there is no such object or kind."""
+        asked = ARGUMENTS.parse_args(args)
+        found = [self._of(kind) for kind in asked.kinds.split(",")]
+        if asked.name is not None:
+            (resource,) = found
+            return self._read(f"{self._place(resource, asked.namespace)}/{asked.name}")
+        query = f"?labelSelector={urllib.parse.quote(asked.selector)}" if asked.selector else ""
+        items = []
+        for resource in found:
+            namespace = None if asked.everywhere else asked.namespace
+            # built-in kinds come without their names in a list
+            named = {"apiVersion": resource.version, "kind": resource.kind}
+            items += [{**named, **item} for item in self._read(self._place(resource, namespace) + query)["items"]]
+        return {"items": items}
+
+    def _place(self, resource: Resource, namespace: str | None) -> str:
+        inside = f"/namespaces/{namespace}" if resource.namespaced and namespace else ""
+        return f"{resource.prefix}{inside}/{resource.plural}"
+
+    def _of(self, kind: str) -> Resource:
+        if kind.lower() not in self.resources:
+            self.resources = {**self._discover("/apis"), **self._discover("/api")}
+        assert kind.lower() in self.resources, f"the server has no {kind!r}"
+        return self.resources[kind.lower()]
+
+    def _discover(self, path: str) -> dict[str, Resource]:
+        found: dict[str, Resource] = {}
+        for group in self._read(path, DISCOVERY)["items"]:
+            name = group["metadata"].get("name", "")
+            preferred = group["versions"][0]
+            version = f"{name}/{preferred['version']}" if name else preferred["version"]
+            for raw in preferred["resources"]:
+                kind = raw.get("responseKind", {}).get("kind", "")
+                resource = Resource(f"{path}/{version}", raw["resource"], kind, version, raw["scope"] == "Namespaced")
+                names = (raw["resource"], raw["singularResource"], kind.lower(), *raw.get("shortNames", ()))
+                found |= {each: resource for each in names if each not in found}
+        return found
+
+    def _read(self, path: str, accept: str = "application/json") -> dict[str, Any]:
+        request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}", "Accept": accept})
+        try:
+            with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=unverified()) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"GET {path}: {error.code} {error.read().decode()[:300]}") from None
+
+
+@cache
+def unverified() -> ssl.SSLContext:
+    """The server's certificate is one it made itself a moment ago."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+@cache
+def reader(url: str, token: str) -> Reader:
+    """The one reader of this server and user: it knows the resources already."""
+    return Reader(url, token)
