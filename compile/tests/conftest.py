@@ -1,6 +1,10 @@
 """Hypothesis without deadlines: machines that are busy are slow, and that is no fault of the code."""
 
+import os
+
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = int(os.environ.get("SOS_EXAMPLES", "50"))  # per property; .ci/run asks for more
+
+settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
 settings.load_profile("busy-machine")

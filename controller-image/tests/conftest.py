@@ -1,12 +1,19 @@
-"""The world most tests begin in, and a controller process for each file that wants one."""
+"""The world most tests begin in, and a controller process for each file that wants one. Hypothesis has no deadlines: see compile's."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 from controller_process import WAIT_S, Process, wait
 from controller_world import World
+from hypothesis import HealthCheck, settings
+
+EXAMPLES = int(os.environ.get("SOS_EXAMPLES", "50"))  # per property; .ci/run asks for more
+
+settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
+settings.load_profile("busy-machine")
 
 
 @pytest.fixture

@@ -21,8 +21,8 @@ import targets  # noqa: E402
 EXAMPLES = seeds.seeds()
 MAX_CHANGED = 400
 """Places changed in one example; long documents are changed here and there."""
-SHORT = {"document": 1_000, "stream": 2_000}
-"""Cases of the slow targets; the others get 20,000."""
+SHORT = {"document": 500, "engine": 1_000, "stream": 1_000}
+"""Cases of the slow targets; the others get 5,000."""
 
 
 @functools.cache
@@ -56,7 +56,7 @@ def test_a_short_run_meets_nothing(name: str, tmp_path: Path) -> None:
         folder.mkdir()
     for number, example in enumerate(EXAMPLES[name]):
         (start / str(number)).write_bytes(example)
-    arguments = [f"-runs={SHORT.get(name, 20_000)}", "-seed=1", "-max_len=2048", "-timeout=60", "-rss_limit_mb=2048"]
+    arguments = [f"-runs={SHORT.get(name, 5_000)}", "-seed=1", "-max_len=2048", "-timeout=60", "-rss_limit_mb=2048"]
     command = [sys.executable, str(FUZZ / "run.py"), name, *arguments, f"-artifact_prefix={tmp_path}/", str(grown), str(start)]
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-4_000:]
