@@ -97,6 +97,7 @@ class Lab:
         self.report = report
         self.runner = Runner(root, report)
         self._facts: dict[str, Any] = {}
+        self._documents: Documents | None = None
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -136,7 +137,9 @@ class Lab:
     @property
     def documents(self) -> Documents:
         """What was declared last."""
-        return declare.compile_lab(self.objects, self.topology, self.facts["generation"], self._allocations)
+        if self._documents is None:
+            self._documents = declare.compile_lab(self.objects, self.topology, self.facts["generation"], self._allocations)
+        return self._documents
 
     @property
     def objects(self) -> tuple[Loaded, ...]:
@@ -183,6 +186,7 @@ class Lab:
     def save(self, **changes: Any) -> None:
         """Change lab.json."""
         self._facts = {**self._facts, **changes}
+        self._documents = None
         write_file(self.root / "lab.json", json.dumps(self._facts, indent=1) + "\n")
 
     def declare(self, objects: tuple[Loaded, ...]) -> Documents:
