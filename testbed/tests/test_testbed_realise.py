@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_testbed.model import AgentPlace, Topology
 from sos_testbed.realise import (
@@ -131,6 +131,7 @@ def test_interface_names_fit_and_are_unique_in_their_namespace(name: str) -> Non
     assert seen
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(BUILDERS)), st.from_regex(r"[a-z0-9]{6}", fullmatch=True), st.from_regex(r"[a-z0-9]{6}", fullmatch=True))
 def test_two_labs_share_no_name(name: str, one: str, other: str) -> None:
     if one == other:

@@ -3,7 +3,7 @@
 from ipaddress import IPv4Interface
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_testbed.model import AgentPlace, End, Host, LabError, Shape, Switch, Topology, Wire, bdp_bytes
 from sos_testbed.topology import BUILDERS, PathOptions, builder, parse_loss, parse_queue, parse_rate, parse_time_us
@@ -47,6 +47,7 @@ def test_errors_name_the_option_and_the_text(parse, text: str, option: str) -> N
     assert repr(text) in str(caught.value)
 
 
+@settings(deadline=None)
 @given(st.integers(10**6, 10**10), st.integers(0, 10**6))
 def test_default_queue_is_one_bdp_and_never_less_than_a_burst(rate: int, rtt: int) -> None:
     assert PathOptions(rate_bps=rate, rtt_us=rtt).shape().queue_bytes == max(rate * rtt // 8_000_000, 64 * 1538) == bdp_bytes(rate, rtt)

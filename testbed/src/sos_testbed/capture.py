@@ -11,10 +11,11 @@ from collections.abc import Iterator
 SO_RCVBUFFORCE, ETH_P_ALL = 33, 3  # linux/socket.h, linux/if_ether.h
 RECEIVE_BYTES = 128 << 20
 _POLL_S = 0.1
+_BACKLOG_S = 30.0  # a busy machine reads seconds later what passed
 
 
 def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> Iterator[socket.socket]:
-    """A packet socket, each time it has a packet to be read; ends so long after standard input has.
+    """A packet socket, each time it has a packet to be read; ends so long after standard input has, with all read that passed by then.
 
     `options`: (level, name) of what is switched on before the first packet. Says `listening` once nothing is missed any more.
     """
@@ -25,8 +26,10 @@ def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> It
     tap.bind((interface, ETH_P_ALL))
     print("listening", flush=True)
     until = float("inf")
-    while time.monotonic() < until:
-        readable, _, _ = select.select([tap, *([sys.stdin] if until == float("inf") else [])], [], [], _POLL_S)
+    while (now := time.monotonic()) < until + _BACKLOG_S:
+        readable, _, _ = select.select([tap, *([sys.stdin] if until == float("inf") else [])], [], [], _POLL_S if now < until else 0)
+        if now >= until and not readable:
+            return
         if sys.stdin in readable and not sys.stdin.read(1):
             until = time.monotonic() + last_look_s
         if tap in readable:

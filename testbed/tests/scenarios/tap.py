@@ -23,11 +23,9 @@ LAST_LOOK_S = 0.5
 
 
 def total(data: bytes) -> int:
-    """One's complement sum of 16-bit words (RFC 1071)."""
-    value = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) & 1)))
-    while value >> 16:
-        value = (value & 0xFFFF) + (value >> 16)
-    return value
+    """One's complement sum of 16-bit words (RFC 1071): with end-around carry a number is its remainder by 0xFFFF, which stands for 0."""
+    number = int.from_bytes(data + bytes(len(data) & 1), "big")
+    return (number - 1) % 0xFFFF + 1 if number else 0
 
 
 def completed(header: bytes, frame: bytes) -> bytes:
