@@ -50,6 +50,7 @@ def test_wire_limit_is_the_lower_of_arithmetic_and_measurement() -> None:
     assert round(arithmetic, 1) == 466.0  # 500 x 1448/1538 x 0.99
     assert WireLimit(formula_mbps=arithmetic, tcp_mbps=300, udp_mbps=460).mbps == 460
     assert WireLimit(formula_mbps=arithmetic, tcp_mbps=469, udp_mbps=0).mbps == arithmetic
+    assert WireLimit(formula_mbps=arithmetic, tcp_mbps=None, udp_mbps=465).mbps == 465
 
 
 def test_scenarios_are_the_issues_three_and_more() -> None:
@@ -79,6 +80,7 @@ def test_two_paths_share_the_rate_and_count_together() -> None:
     (service,) = [loaded.obj for loaded in load(options.files()) if loaded.obj["kind"] == "SosService"]
     assert (rates, service["spec"]["paths"]) == ([250_000_000] * 2, {"mode": "Disjoint", "max": 2})
     assert WireLimit(formula_mbps=235, tcp_mbps=200, udp_mbps=210).of(2).mbps == 420
+    assert str(WireLimit(formula_mbps=235, tcp_mbps=None, udp_mbps=234).of(2)) == "   468 Mbit/s (arithmetic 470, UDP 468)"
 
 
 def test_bytes_are_compared_as_a_whole_or_as_a_beginning(tmp_path: Path) -> None:

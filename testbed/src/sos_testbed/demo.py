@@ -8,7 +8,9 @@ examples/01-two-sites and port 8080 is not.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -23,7 +25,8 @@ from sos_testbed.model import LabError, Shape
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
-TRANSFER_S = 8.0  # long enough to hide the start at 164 ms; six scenarios, with building and probing, are four minutes
+SHORTEST_TRANSFER_S = 6.0
+TRANSFER_RTTS = 12  # on top of it: long enough to hide the start
 TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
 HONEST_SHARE = 0.9  # a wire that carries less than this of its arithmetic is limited by this machine's processors
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
@@ -39,6 +42,11 @@ class Scenario:
     queue_bytes: int | None = None
     paths: int = 1
     proactive: bool = False
+
+    @property
+    def transfer_s(self) -> float:
+        """How long a transfer at the wire's limit takes: 8 s at 164 ms."""
+        return SHORTEST_TRANSFER_S + TRANSFER_RTTS * self.rtt_us / 1e6
 
     @property
     def wire(self) -> tuple[int, float, int | None, int]:
@@ -96,17 +104,19 @@ class Peer:
 
 
 Say = Callable[[str], None]
+Used = Callable[[Lab], None]
 
 
 def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = SCENARIOS) -> list[Row]:
     """Run the scenarios and write demo.json and demo.png into `out`. LabError if a transfer failed or changed a byte."""
     rows: list[Row] = []
-    for _, alike in groupby(scenarios, key=lambda scenario: scenario.wire):
-        group = tuple(alike)
-        numbers = "-".join(str(len(rows) + end) for end in sorted({1, len(group)}))
-        say(f"[{numbers}/{len(scenarios)}] {group[0].name}, {rate_bps / 1e6:g} Mbit/s")
-        measured, rate_bps = _honest(group, rate_bps, say)
-        rows += measured
+    with _taken_down() as used:
+        for _, alike in groupby(scenarios, key=lambda scenario: scenario.wire):
+            group = tuple(alike)
+            numbers = "-".join(str(len(rows) + end) for end in sorted({1, len(group)}))
+            say(f"[{numbers}/{len(scenarios)}] {group[0].name}, {rate_bps / 1e6:g} Mbit/s")
+            measured, rate_bps = _honest(group, rate_bps, used, say)
+            rows += measured
     write(out, rows)
     print("\n".join(table(rows)))
     print("\n".join(bars(rows)))
@@ -116,11 +126,21 @@ def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = S
     return rows
 
 
-def _honest(group: Sequence[Scenario], rate_bps: int, say: Say) -> tuple[list[Row], int]:
+@contextmanager
+def _taken_down() -> Iterator[Used]:
+    """Takes labs down while the next is built, one at a time; all are down at the end, and what could not be is said."""
+    with ThreadPoolExecutor(1) as pool:
+        going: list[Future[None]] = []
+        yield lambda lab: going.append(pool.submit(lab.down))
+    for down in going:
+        down.result()
+
+
+def _honest(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> tuple[list[Row], int]:
     """Measure at this rate, or at the next lower one that this machine can carry."""
     slower = iter([rate for rate in SLOWER_RATES if rate < rate_bps])
     while True:
-        rows = _measure(group, rate_bps, say)
+        rows = _measure(group, rate_bps, used, say)
         if rows is not None:
             return rows, rate_bps
         lower = next(slower, None)
@@ -130,7 +150,7 @@ def _honest(group: Sequence[Scenario], rate_bps: int, say: Say) -> tuple[list[Ro
         rate_bps = lower
 
 
-def _measure(group: Sequence[Scenario], rate_bps: int, say: Say) -> list[Row] | None:
+def _measure(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> list[Row] | None:
     """A row for each of the scenarios of one wire, or None where the wire itself falls short of its arithmetic."""
     options = group[0].options(rate_bps)
     shape = options.build().shaped()[0].shape
@@ -139,23 +159,23 @@ def _measure(group: Sequence[Scenario], rate_bps: int, say: Say) -> list[Row] | 
     built = labs.up(options)
     try:
         limit = measure.wire_limit(built, shape).of(group[0].paths)
-        say(f"  wire    {limit.mbps:6.0f} Mbit/s (arithmetic {limit.formula_mbps:.0f}, TCP {limit.tcp_mbps:.0f}, UDP {limit.udp_mbps:.0f})")
+        say(f"  wire    {limit}")
         if limit.mbps < HONEST_SHARE * limit.formula_mbps:
             return None
         source = built.root / "www" / "payload"
-        labs.make_payload(source, int(limit.mbps * 1e6 / 8 * TRANSFER_S))
-        plain, plain_ok = _fetch(built, source, PLAIN_PORT, TRANSFER_S)
+        labs.make_payload(source, int(limit.mbps * 1e6 / 8 * group[0].transfer_s))
+        plain, plain_ok = _fetch(built, source, PLAIN_PORT, group[0].transfer_s)
         say(f"  plain   {plain.mbps:6.0f} Mbit/s")
         peer = Peer(shape=shape, limit=limit, plain=plain, plain_ok=plain_ok)
         return [_compare(built, scenario, peer, say) for scenario in group]
     finally:
-        built.down()
+        used(built)
 
 
 def _compare(built: Lab, scenario: Scenario, peer: Peer, say: Say) -> Row:
     if scenario.proactive:
         labs.wait_ready(built, built.declare(load((PROACTIVE,))))
-    sos, sos_ok = _fetch(built, built.root / "www" / "payload", SOS_PORT, TRANSFER_S * TIME_LIMIT_FACTOR)
+    sos, sos_ok = _fetch(built, built.root / "www" / "payload", SOS_PORT, scenario.transfer_s * TIME_LIMIT_FACTOR)
     set_up = ", set up proactively" if scenario.proactive else ""
     say(f"  SOS     {sos.mbps:6.0f} Mbit/s, {sos.mbps / peer.limit.mbps:.0%} of the wire{set_up}")
     if not sos.complete:

@@ -30,6 +30,7 @@ PROBE_STREAMS = 32
 PROBE_STREAMS_LOSSY = 128
 PROBE_WARM_UP_S = 3  # slow start and the first overshoot of the queue, at 164 ms
 PROBE_S = 4
+FULL_SHARE = 0.99  # of the arithmetic: a wire that carried this is full
 PROBE_GRACE_S = 10  # handshakes of 128 streams on a lossy wire
 # iperf3 opens a UDP test with one datagram that it never repeats: at 1 % loss one run in fifty waits for ever
 PROBE_ATTEMPTS = 4
@@ -68,17 +69,23 @@ class WireLimit:
     """What a wire carries in TCP payload, in Mbit/s: by arithmetic, and as measured in this run."""
 
     formula_mbps: float
-    tcp_mbps: float
     udp_mbps: float
+    tcp_mbps: float | None
+    """None where UDP filled the wire: TCP could not have carried more."""
 
     @property
     def mbps(self) -> float:
         """The lower of arithmetic and the better measurement."""
-        return min(self.formula_mbps, max(self.tcp_mbps, self.udp_mbps))
+        return min(self.formula_mbps, max(self.tcp_mbps or 0.0, self.udp_mbps))
 
     def of(self, paths: int) -> WireLimit:
         """The sum over so many wires like this one."""
-        return WireLimit(formula_mbps=self.formula_mbps * paths, tcp_mbps=self.tcp_mbps * paths, udp_mbps=self.udp_mbps * paths)
+        tcp_mbps = None if self.tcp_mbps is None else self.tcp_mbps * paths
+        return WireLimit(formula_mbps=self.formula_mbps * paths, udp_mbps=self.udp_mbps * paths, tcp_mbps=tcp_mbps)
+
+    def __str__(self) -> str:
+        tcp = "" if self.tcp_mbps is None else f", TCP {self.tcp_mbps:.0f}"
+        return f"{self.mbps:6.0f} Mbit/s (arithmetic {self.formula_mbps:.0f}, UDP {self.udp_mbps:.0f}{tcp})"
 
 
 def formula_mbps(shape: Shape) -> float:
@@ -194,16 +201,17 @@ def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
 
 
 def wire_limit(lab: Lab, shape: Shape) -> WireLimit:
-    """What the path between the hosts carries towards the client, plain: many TCP streams, then UDP at the wire's rate."""
-    streams = PROBE_STREAMS_LOSSY if shape.loss else PROBE_STREAMS
-    tcp = probe(lab, ("-P", str(streams), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
+    """What the path between the hosts carries towards the client, plain: UDP at the wire's rate; unless that fills it, many TCP streams."""
+    arithmetic_mbps = formula_mbps(shape)
     bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
     udp = probe(lab, ("-u", "-w", str(_udp_buffer()), "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
-    return WireLimit(
-        formula_mbps=formula_mbps(shape),
-        tcp_mbps=tcp["end"]["sum_received"]["bits_per_second"] / 1e6,
-        udp_mbps=_udp_received(udp) * TCP_PAYLOAD_BYTES / UDP_PAYLOAD_BYTES / 1e6,
-    )
+    udp_mbps = _udp_received(udp) * TCP_PAYLOAD_BYTES / UDP_PAYLOAD_BYTES / 1e6
+    if udp_mbps >= FULL_SHARE * arithmetic_mbps:
+        return WireLimit(formula_mbps=arithmetic_mbps, udp_mbps=udp_mbps, tcp_mbps=None)
+    streams = PROBE_STREAMS_LOSSY if shape.loss else PROBE_STREAMS
+    tcp = probe(lab, ("-P", str(streams), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
+    tcp_mbps = tcp["end"]["sum_received"]["bits_per_second"] / 1e6
+    return WireLimit(formula_mbps=arithmetic_mbps, udp_mbps=udp_mbps, tcp_mbps=tcp_mbps)
 
 
 def _udp_buffer() -> int:
