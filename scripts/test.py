@@ -1,8 +1,9 @@
-"""Runs every test suite, or those named, and ends with one line: `N passed, N failed`.
+"""Runs the test suites, or those named, and ends with one line: `N passed, N failed`.
 
-Suites that mostly wait run side by side; the testbed's have the machine to themselves, after them, two files at a time and at last
-one by one what is marked `alone`. A suite that cannot be run, runs no test or ends badly without a failed test counts as one failure:
-nothing is lost in a sum. Each suite's output is kept in out/test/<suite>.log.
+Suites run side by side, and of those that mostly wait several files at a time. The tests that measure want the machine to themselves:
+they run when they are named (`make test-long`), one by one. A suite that cannot be run, runs no test or ends badly without a failed
+test counts as one failure: nothing is lost in a sum. Each suite's output is kept in out/test/<suite>.log. Ctrl-C ends what runs, labs
+and API servers included.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
@@ -22,8 +25,10 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
 SUITE_TIMEOUT_S = 2400
-SIDE_BY_SIDE = 3  # two wait for sockets and timers while one computes
-WORKERS = ("-n", "2", "--dist", "loadfile")  # a file's tests share a lab, an API server or a controller
+GRACE_S = 60  # for what a suite has to take down when it is interrupted
+SIDE_BY_SIDE = 3
+NICE = 10  # of what computes, beside what has sockets, timers and switches to serve
+_TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+)\b")  # sos-node's and the controller's tests
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
 
 
@@ -42,21 +47,31 @@ class Suite:
     name: str
     argv: tuple[str, ...]
     count: Callable[[str], Count]
+    nice: int = 0
 
 
-def pytest_suite(folder: str, *arguments: str, name: str = "") -> Suite:
+@dataclass(frozen=True)
+class Ended:
+    """How a suite's command ended, and its seconds of CPU with those of the children it waited for."""
+
+    status: int
+    cpu_s: float
+
+
+def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: int = 1, nice: int = 0) -> Suite:
     """The tests of one Python package; each has its own pytest configuration. `arguments` choose some of them."""
     name = name or folder
     report = OUT / f"{name}.xml"
-    report.unlink(missing_ok=True)
-    argv = (sys.executable, "-m", "pytest", folder, *arguments, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
-    return Suite(name, argv, lambda _output: count_junit(report))
+    # a file's tests share a lab, an API server or a controller
+    workers = () if files_at_once == 1 else ("-n", str(files_at_once), "--dist", "loadfile")
+    argv = (sys.executable, "-m", "pytest", folder, *arguments, *workers, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
+    return Suite(name, argv, lambda _output: count_junit(report), nice)
 
 
 def cargo_suite(name: str, folder: str) -> Suite:
     """The tests of one Cargo workspace, unit, integration and documentation."""
     argv = ("cargo", "test", "--locked", "--no-fail-fast", "--workspace", "--manifest-path", f"{folder}/Cargo.toml")
-    return Suite(name, argv, count_cargo)
+    return Suite(name, argv, count_cargo, NICE)
 
 
 def count_junit(report: Path) -> Count:
@@ -76,25 +91,89 @@ def count_cargo(output: str) -> Count:
     return Count(sum(passed for passed, _ in found), sum(failed for _, failed in found))
 
 
+class Processes:
+    """The suites that run, each the leader of a process group: what is late or interrupted is ended with all it started."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._ending = False
+
+    def start(self, suite: Suite) -> subprocess.Popen[str]:
+        """Start a suite; OSError if its program is not there, InterruptedError once `end` was called."""
+        with self._lock:
+            if self._ending:
+                raise InterruptedError("interrupted")
+            process = subprocess.Popen(
+                ("nice", "-n", str(suite.nice), *suite.argv),
+                cwd=TOP,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, "PYTHONSAFEPATH": "1"},
+                start_new_session=True,
+            )
+            self._running.add(process)
+        return process
+
+    def wait(self, process: subprocess.Popen[str]) -> Ended:
+        """Collect a process whose output has ended."""
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its number stays taken while a signal may be on its way
+        with self._lock:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            self._running.discard(process)
+        return Ended(process.returncode, used.ru_utime + used.ru_stime)
+
+    def signal(self, process: subprocess.Popen[str], number: signal.Signals) -> None:
+        """Send a signal to all of a process's group, if it still runs."""
+        with self._lock:
+            if process in self._running:
+                os.killpg(process.pid, number)
+
+    def end(self) -> None:
+        """Interrupt all that run, so that they take down what they have up; kill what has not ended after a minute."""
+        with self._lock:
+            self._ending = True
+        for process in self._left():
+            self.signal(process, signal.SIGINT)
+        deadline = time.monotonic() + GRACE_S
+        while self._left() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        for process in self._left():
+            self.signal(process, signal.SIGKILL)
+
+    def _left(self) -> set[subprocess.Popen[str]]:
+        with self._lock:
+            return set(self._running)
+
+
+PROCESSES = Processes()
+
+
 def run(suite: Suite, *, live: bool) -> Count:
     """Run a suite; its output goes to its log, and to the terminal as it comes (`live`) or in one piece at its end."""
     print(f"== {suite.name}: {' '.join(suite.argv[:4])} ...", flush=True)
     started = time.monotonic()
-    output, status = execute(suite, live=live)
+    output, ended = execute(suite, live=live)
     counted = suite.count(output)
     verdict = "" if live else output
-    if counted.failed == 0 and (status != 0 or counted.passed == 0):
-        verdict += f"{suite.name}: status {status} and {counted.passed} passed: counted as a failure\n"
+    if counted.failed == 0 and (ended.status != 0 or counted.passed == 0):
+        verdict += f"{suite.name}: status {ended.status} and {counted.passed} passed: counted as a failure\n"
         counted = Count(counted.passed, 1)
     took = time.monotonic() - started
-    print(f"{verdict}== {suite.name}: {counted.passed} passed, {counted.failed} failed in {took:.0f} s", flush=True)
+    print(
+        f"{verdict}== {suite.name}: {counted.passed} passed, {counted.failed} failed in {took:.0f} s ({ended.cpu_s:.0f} s of CPU)",
+        flush=True,
+    )
     return counted
 
 
-def execute(suite: Suite, *, live: bool) -> tuple[str, int]:
-    """Output and status; a suite over its time is ended with its children."""
+def execute(suite: Suite, *, live: bool) -> tuple[str, Ended]:
+    """A suite's output, kept in its log too, and how it ended; one over its time is interrupted, then killed."""
     lines: list[str] = []
-    deadline = time.monotonic() + SUITE_TIMEOUT_S
     with (OUT / f"{suite.name}.log").open("w", encoding="utf-8") as log:
 
         def emit(line: str) -> None:
@@ -104,51 +183,81 @@ def execute(suite: Suite, *, live: bool) -> tuple[str, int]:
                 print(line, end="", flush=True)
 
         try:
-            process = subprocess.Popen(
-                ("timeout", "--kill-after=30", str(SUITE_TIMEOUT_S), *suite.argv),
-                cwd=TOP,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                env={**os.environ, "PYTHONSAFEPATH": "1"},
-            )
+            process = PROCESSES.start(suite)
         except OSError as error:
             emit(f"{error}\n")
-            return "".join(lines), 127
+            return "".join(lines), Ended(127, 0.0)
+        limits = [
+            threading.Timer(SUITE_TIMEOUT_S, PROCESSES.signal, (process, signal.SIGINT)),
+            threading.Timer(SUITE_TIMEOUT_S + GRACE_S, PROCESSES.signal, (process, signal.SIGKILL)),
+        ]
+        for limit in limits:
+            limit.daemon = True
+            limit.start()
         assert process.stdout is not None
         for line in process.stdout:
             emit(line)
-        status = process.wait()
-        if time.monotonic() > deadline:
-            emit(f"{suite.name}: ended after {SUITE_TIMEOUT_S} s\n")
-    return "".join(lines), status
+        ended = PROCESSES.wait(process)
+        if limits[0].finished.is_set():
+            emit(f"{suite.name}: interrupted after {SUITE_TIMEOUT_S} s\n")
+        for limit in limits:
+            limit.cancel()
+    return "".join(lines), ended
+
+
+def side_by_side(suites: list[Suite]) -> list[Count]:
+    """Run suites a few at a time, in their order."""
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        try:
+            return list(pool.map(lambda suite: run(suite, live=False), suites))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            PROCESSES.end()
+            raise
+
+
+def sweep() -> None:
+    """Remove the namespaces of tests that were interrupted: those with a test's name and nothing that runs in them."""
+    listed = subprocess.run(("ip", "netns", "list"), capture_output=True, text=True, check=False).stdout
+    for name in [line.split()[0] for line in listed.splitlines() if _TESTS_NAMESPACE.match(line)]:
+        if not subprocess.run(("ip", "netns", "pids", name), capture_output=True, text=True, check=False).stdout.strip():
+            subprocess.run(("ip", "netns", "del", name), check=False)
+
+
+def interrupt(_number: int, _frame: object) -> None:
+    """SIGTERM, and SIGINT where it was ignored, are Ctrl-C."""
+    raise KeyboardInterrupt
 
 
 def main() -> int:
     """All suites, or those named on the command line."""
-    OUT.mkdir(parents=True, exist_ok=True)
-    patient = [  # the longest first
-        pytest_suite("operator", *WORKERS),
+    together = [
+        pytest_suite("operator", files_at_once=2),
         pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
-        cargo_suite("ofbench", "bench/controller"),
-        pytest_suite("compile"),
-    ]
-    measuring = [
+        pytest_suite("testbed", "-m", "not measures", files_at_once=3),
+        pytest_suite("compile", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
-        pytest_suite("testbed", "-m", "not alone", *WORKERS),
-        pytest_suite("testbed", "-m", "alone", name="testbed-alone"),
+        cargo_suite("ofbench", "bench/controller"),
     ]
-    names = [suite.name for suite in patient + measuring]
+    alone = [pytest_suite("testbed", "-m", "measures", name="testbed-measures")]
+    names = [suite.name for suite in together + alone]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(names))
-    wanted = set(parser.parse_args().suites) or set(names)
+    wanted = set(parser.parse_args().suites) or {suite.name for suite in together}
     if unknown := sorted(wanted - set(names)):
         parser.error(f"no such suite: {', '.join(unknown)} (there are {', '.join(names)})")
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
-        counts = list(pool.map(lambda suite: run(suite, live=False), [suite for suite in patient if suite.name in wanted]))
-    counts += [run(suite, live=True) for suite in measuring if suite.name in wanted]
+    OUT.mkdir(parents=True, exist_ok=True)
+    for number in (signal.SIGINT, signal.SIGTERM):  # handled here, so that suites do not inherit it ignored from a background job
+        signal.signal(number, interrupt)
+    try:
+        counts = side_by_side([suite for suite in together if suite.name in wanted])
+        counts += [run(suite, live=True) for suite in alone if suite.name in wanted]
+    except KeyboardInterrupt:
+        PROCESSES.end()
+        sweep()
+        print("interrupted: nothing is counted", file=sys.stderr)
+        return 130
     passed, failed = sum(count.passed for count in counts), sum(count.failed for count in counts)
     print(f"{passed} passed, {failed} failed", flush=True)
     return 1 if failed or not counts else 0

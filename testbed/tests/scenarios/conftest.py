@@ -171,7 +171,7 @@ def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) 
         if value:
             return value
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        time.sleep(0.1)
+        time.sleep(0.2)
 
 
 def with_service(objects: tuple[Loaded, ...], **spec: Any) -> tuple[Loaded, ...]:

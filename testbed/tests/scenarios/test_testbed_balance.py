@@ -23,7 +23,7 @@ from sos_testbed.model import Shape
 from sos_testbed.spread import Spread, equal
 from sos_testbed.topology import UPLINK, UPLINKS
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.measures
 
 TURNS_SLACK = 0.05
 GROUP_SLACK = 0.10

@@ -13,12 +13,13 @@ from sos_testbed import faults, measure
 from sos_testbed.lab import Lab
 from sos_testbed.model import Shape
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.measures
 
 # Two switches and an emulator that looks at its queue every 100 us, on two processors that do other things too
 RTT_SLACK_MS = 8.0
 RATE_SLACK = 0.07
 UDP_S = 3
+ATTEMPTS = 3  # a sender or receiver that had to wait for a processor makes one run short; none may carry too much
 
 
 def ping_min_ms(net: Lab, count: int = 10) -> float:
@@ -39,9 +40,15 @@ def test_round_trip(net: Lab) -> None:
 
 def test_rate(net: Lab) -> None:
     """Half as much again as the wire carries is offered; what arrives is the wire's rate."""
-    report = udp(net, RATE_BPS * 3 // 2)
-    arrived = report["bits_per_second"] * (1 - report["lost_percent"] / 100) * measure.FRAME_BYTES / measure.UDP_PAYLOAD_BYTES
-    assert arrived == pytest.approx(RATE_BPS, rel=RATE_SLACK)
+    best = 0.0
+    for _ in range(ATTEMPTS):
+        report = udp(net, RATE_BPS * 3 // 2)
+        arrived = report["bits_per_second"] * (1 - report["lost_percent"] / 100) * measure.FRAME_BYTES / measure.UDP_PAYLOAD_BYTES
+        assert arrived <= RATE_BPS * (1 + RATE_SLACK)
+        best = max(best, arrived)
+        if best >= RATE_BPS * (1 - RATE_SLACK):
+            return
+    raise AssertionError(f"{best / 1e6:.0f} Mbit/s arrived at best, in {ATTEMPTS} runs")
 
 
 def test_loss(net: Lab) -> None:

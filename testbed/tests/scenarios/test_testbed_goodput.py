@@ -17,7 +17,7 @@ from sos_testbed.measure import Request, Transfer
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.measures
 
 RATE_BPS = 500_000_000
 GIGABYTE = 1_000_000_000

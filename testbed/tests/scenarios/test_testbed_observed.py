@@ -1,0 +1,80 @@
+"""Connections that are only looked at, and a share that is accelerated beside the rest: what is counted is what clients saw."""
+
+import subprocess
+import time
+from typing import Any
+
+import pytest
+from conftest import RTT_US, eventually, sessions
+from measurements import DELAY_SLACK_MS, declare, measurements
+from sos_testbed import lab as labs
+from sos_testbed import measure
+from sos_testbed.cli import dump_flows
+from sos_testbed.flows import parse_flows
+from sos_testbed.lab import Lab
+
+pytestmark = pytest.mark.measures
+
+KIND_MEASURE = 10  # of a controller's cookie (spec/node-config.md clause 8)
+
+
+def fetch(net: Lab, name: str) -> float:
+    """Download; the microseconds that the client waited for the server's SYN-ACK."""
+    argv = (
+        "curl",
+        "-sS",
+        "--fail",
+        "-m",
+        "30",
+        "-o",
+        "/dev/null",
+        "-w",
+        "%{time_connect}",
+        f"http://{measure.address(net, 'server')}/{name}",
+    )
+    done = subprocess.run(net.exec_argv("client", argv), check=True, timeout=40, capture_output=True, text=True)
+    return float(done.stdout) * 1e6
+
+
+def answered_within(micros: float, waited: list[float]) -> bool:
+    """Is it the round trip, or what the slowest of these clients saw of it? A busy machine holds up both."""
+    return RTT_US - DELAY_SLACK_MS * 1000 <= micros <= max(waited) + DELAY_SLACK_MS * 1000
+
+
+def compared(net: Lab) -> dict[str, Any]:
+    (service,) = measurements(net)["services"]
+    return dict(service)
+
+
+def test_observed_connections_are_counted_and_untouched(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "some", 1_000_000)
+    declare(net, mode="Observe")
+    eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
+    began = time.monotonic()
+    waited = [fetch(net, "some") for _ in range(5)]
+    slowest = 5_000_000 / (time.monotonic() - began)
+    found = eventually("all five are over", lambda: (now := compared(net))["plain"]["connections"] == 5 and now)["plain"]
+    print(f"observed: {found}, curl's own share {slowest:.0f} bytes/s, waits {waited}")
+    assert answered_within(found["answerMicros"], waited)
+    assert found["bytesPerSecond"] == pytest.approx(slowest, rel=0.4), "without curl's start, with the round trip of the last FIN"
+    assert found["bytesPerSecond"] < 1_000_000 / (3 * RTT_US / 1e6), "a megabyte takes more than two round trips beside the one to connect"
+    assert sessions(net) == 0 and compared(net)["accelerated"]["connections"] == 0
+
+
+def copied(net: Lab, switch: str) -> bool:
+    return any(entry.cookie >> 48 == 0x534F and entry.cookie >> 24 & 0xFF == KIND_MEASURE for entry in parse_flows(dump_flows(net, switch)))
+
+
+def test_a_share_is_compared_with_the_rest(net: Lab) -> None:
+    labs.make_payload(net.root / "www" / "some", 4_000_000)
+    declare(net, percent=50)
+    eventually("what is copied", lambda: copied(net, "edge1"), within_s=10)
+    began = compared(net)
+    waited = [fetch(net, "some") for _ in range(30)]
+    found = eventually("a gain", lambda: (now := compared(net))["gain"] and now)
+    print(f"half and half: {found}")
+    groups = ("accelerated", "plain")
+    assert sum(found[group]["connections"] - began[group]["connections"] for group in groups) == 30
+    assert all(found[group]["connections"] > began[group]["connections"] for group in groups)
+    assert found["gain"] > 1.05, "one stream's slow start takes many round trips, streams that stand need none"
+    assert answered_within(found["plain"]["answerMicros"], waited)
