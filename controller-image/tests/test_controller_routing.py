@@ -10,9 +10,10 @@ from controller_lab import MACS, document, document_hash
 from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import packets, routing
+from sos_controller.core import packets, pipeline, routing
 from sos_controller.core.commands import PacketOut
-from sos_controller.core.events import PacketIn
+from sos_controller.core.events import PacketIn, Tick
+from sos_controller.core.flowtable import SetEthDst
 from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
 
@@ -132,6 +133,64 @@ def test_while_the_controller_is_dead_known_hosts_go_on() -> None:
     here = Location(world.west, PortNo(CLIENT_PORT))
     ((where, frame),) = world.network.walk(here, GATEWAY_MAC + CLIENT_MAC + syn_frame(CLIENT, SILENT, 1, 2)[12:])
     assert (where.port_no, frame[:6]) == (PORT_NORMAL, GATEWAY_MAC), "nobody has that address"
+
+
+def successor(world: Sites, answers: bool = True) -> Sites:
+    """Another controller takes the place of the first, which is heard of no more."""
+    again = Sites(network=world.network, epoch=2, now=world.now + 3)
+    again.answers = answers
+    again.connect()
+    return again
+
+
+def onward(world: Sites) -> list[bytes]:
+    """The MAC addresses that routes at the western switch lead to."""
+    found = [e for e in world.network.entries(world.west) if e.priority == pipeline.PRIORITY_ROUTE]
+    return [a.mac for e in found for a in e.actions if isinstance(a, SetEthDst)]
+
+
+def test_a_controller_that_comes_after_keeps_the_routes_and_asks_their_hosts() -> None:
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    again = successor(world)
+    for _ in range(40):
+        assert onward(again) == [SERVER_MAC]
+        again.tick(0.5)
+    assert again.asked == 1 and again.engine.state.hosts.by_address(SERVER) is not None
+    assert not again.engine.routing._presumed and not again.engine.routing._unconfirmed
+    assert [port for port, _ in again.send(SERVER, flags=0x10)] == [PORT_NORMAL]
+
+
+def test_a_route_whose_host_is_silent_goes() -> None:
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    again = successor(world, answers=False)
+    again.tick(routing.CONFIRM_AFTER_S)
+    assert onward(again) == [SERVER_MAC]
+    again.tick(routing.CONFIRM_TIMES * routing.CONFIRM_GAP_S + 1)
+    assert onward(again) == [] and again.asked == routing.CONFIRM_TIMES
+    assert not again.engine.routing._presumed
+
+
+def test_many_routes_are_confirmed_a_few_at_a_time() -> None:
+    world = Sites().up()
+    for number in range(3 * routing.MAX_CONFIRMED):
+        world.engine.routing._want(world.west, SILENT + number, SERVER_MAC)
+        world.engine.state.hosts.learn(bytes([2, 0, 0, 1, number >> 8, number & 255]), SILENT + number, Location(world.east, PortNo(3)), 0)
+    world.tick(1)
+    again = successor(world, answers=False)
+    again.tick(routing.CONFIRM_AFTER_S - 0.5)
+    most = 0
+    for _ in range(20):
+        before = again.asked
+        again.now += routing.CHECK_S
+        again.do(Tick(again.wall(again.now)))
+        most = max(most, again.asked - before)
+    assert 0 < most <= routing.MAX_CONFIRMED
+    again.tick(20)
+    assert onward(again) == []
 
 
 def test_a_host_with_a_new_card_is_followed() -> None:

@@ -263,6 +263,7 @@ class Engine:
         self._compared.add(event.dpid)
         earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.match.raw is None]
+        self.routing.adopt(event.dpid, kept)
         if kept:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
             self._kept[event.dpid] = state.now + KEEP_S

@@ -3,12 +3,14 @@
 A host's packets for another site come to `GATEWAY_MAC`. An entry for each destination that somebody asks for changes that to the host's own
 MAC address and takes one from the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches
 learn where hosts are and never where the gateway is. Destinations are found by ARP; packets for one that has not answered yet are held,
-few and not for long. Punts are leases: while the controller is dead, known hosts go on talking.
+few and not for long. Punts are leases: while the controller is dead, known hosts go on talking. A controller that comes after takes the
+routes it finds for true and asks their hosts, so they go on then, too.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from sos_controller.core.commands import Apply, PacketOut
@@ -28,6 +30,7 @@ from sos_controller.core.pipeline import (
     PRIORITY_UNROUTED,
     TABLE_FORWARD,
     Kind,
+    cookie_kind,
 )
 from sos_controller.core.state import State, Switch
 
@@ -38,6 +41,12 @@ MAX_HELD, HELD_S = 256, 3.0
 QUIET_S = 1
 """A destination that is being asked for hands over no further packets for this long (hard timeout of an entry that drops)."""
 CHECK_S = 0.1
+CONFIRM_AFTER_S = 3.0
+"""A route of an earlier life is not asked for before: by then it is known behind which ports there are switches and no hosts."""
+CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
+"""A host that does not answer so many requests is gone, and its route with it."""
+MAX_CONFIRMED = 64
+"""Requests sent in one look."""
 
 _EXACT = 0xFFFFFFFF
 
@@ -60,6 +69,14 @@ class Held(NamedTuple):
     data: bytes
 
 
+class Unconfirmed(NamedTuple):
+    """A destination of an earlier life's routes, and when to ask it again."""
+
+    due: float
+    target: Address
+    asked: int
+
+
 class Routing:
     """Routes between sites."""
 
@@ -68,6 +85,8 @@ class Routing:
         self._routed: dict[str, Routed] = {}
         self._wanted: OrderedDict[tuple[DatapathId, Address], MacAddress] = OrderedDict()
         self._held: deque[Held] = deque(maxlen=MAX_HELD)
+        self._presumed: dict[Address, MacAddress] = {}
+        self._unconfirmed: deque[Unconfirmed] = deque()
         self._check_at = self._renew_at = 0.0
 
     def configure(self) -> None:
@@ -77,6 +96,18 @@ class Routing:
         made = [Routed(s, parse_address(s.gateway or ""), tuple(map(parse_prefix, s.prefixes))) for s in sites]
         self._routed = {r.site.name: r for r in made} if len(made) > 1 else {}
         state.dirty.add("routes")
+
+    def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> None:
+        """Take the routes of an earlier life on a datapath that has just been read for true until their hosts have been asked."""
+        for entry in earlier:
+            route = _route(entry)
+            if route is None or len(self._wanted) >= MAX_ROUTES:
+                continue
+            target, mac = route
+            if target not in self._presumed:
+                self._presumed[target] = mac
+                self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
+            self._want(dpid, target, mac)
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
         """A host or agent of a routed site asks for the gateway."""
@@ -115,6 +146,7 @@ class Routing:
         if not self._routed or state.now < self._check_at:
             return
         self._check_at = state.now + CHECK_S
+        self._confirm()
         waiting, self._held = self._held, deque(maxlen=MAX_HELD)
         for held in waiting:
             mac = self._mac(held.target)
@@ -158,7 +190,25 @@ class Routing:
     def _site_of(self, target: Address) -> Routed | None:
         return next((r for r in self._routed.values() if any(p.holds(target) for p in r.prefixes)), None)
 
+    def _confirm(self) -> None:
+        """Ask the hosts of an earlier life's routes; those that answer are known like all others, the silent lose theirs."""
+        state = self._state
+        for _ in range(min(len(self._unconfirmed), MAX_CONFIRMED)):
+            if self._unconfirmed[0].due > state.now:
+                return
+            _, target, asked = self._unconfirmed.popleft()
+            there = self._site_of(target)
+            if there is None or asked == CONFIRM_TIMES or self._heard(target) is not None:
+                del self._presumed[target]
+                state.dirty.add("routes")
+            else:
+                self._ask(there, target)
+                self._unconfirmed.append(Unconfirmed(state.now + CONFIRM_GAP_S, target, asked + 1))
+
     def _mac(self, target: Address) -> MacAddress | None:
+        return self._heard(target) or self._presumed.get(target)
+
+    def _heard(self, target: Address) -> MacAddress | None:
         host = self._state.hosts.by_address(target)
         if host is not None:
             return host.mac
@@ -203,6 +253,16 @@ class Routing:
 
 def _to(target: Address) -> Match:
     return Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(target, _EXACT))
+
+
+def _route(entry: FlowEntry) -> tuple[Address, MacAddress] | None:
+    """Destination and its MAC address of an entry that `replan` made in whatever life; None for any other."""
+    if cookie_kind(entry.cookie) != Kind.ROUTE or entry.match.ipv4_dst is None or len(entry.actions) != len(_onward(GATEWAY_MAC)):
+        return None
+    target, onward = Address(entry.match.ipv4_dst[0]), entry.actions[1]
+    if not isinstance(onward, SetEthDst) or (entry.match, entry.actions) != (_to(target), _onward(onward.mac)):
+        return None
+    return target, onward.mac
 
 
 def _onward(mac: MacAddress) -> tuple[Action, ...]:
