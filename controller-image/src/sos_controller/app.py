@@ -32,6 +32,7 @@ from sos_controller.core.events import (
 from sos_controller.core.flowtable import FlowEntry, Match
 from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
+from sos_controller.flow_mods import FlowMods
 from sos_controller.framework import eventlet
 
 LOG = logging.getLogger("sos_controller.app")
@@ -71,6 +72,7 @@ class Controller:
         self.listeners: list[Listener] = []
         self.busy_seconds = 0.0
         self._connections: dict[DatapathId, SwitchConnection] = {}
+        self._flow_mods = FlowMods()
         self._dirty: set[SwitchConnection] = set()
         self._strangers: dict[SwitchConnection, None] = {}
         self._late: list[Late] = []
@@ -207,7 +209,7 @@ class Controller:
         if isinstance(command, PacketOut):
             connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
         elif isinstance(command, Apply):
-            connection.queue(encode_apply(command))
+            connection.queue(self._flow_mods.encode(command))
             self.engine.state.counters["flow_mods", "add"] += len(command.adds)
             self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
         elif isinstance(command, ApplyGroups):
@@ -291,15 +293,3 @@ class Controller:
     def connected_dpids(self) -> list[str]:
         """Datapaths connected now."""
         return [format_dpid(d) for d in sorted(self._connections)]
-
-
-def encode_apply(command: Apply) -> bytes:
-    """Adds, a barrier where deletes follow, deletes, a barrier to hear of it: all under the command's token."""
-    token = command.token
-    parts = [ofp.flow_mod(entry, ofp.ADD, token) for entry in command.adds]
-    if command.adds and command.deletes:
-        parts.append(ofp.barrier_request(0))
-    parts.extend(ofp.flow_mod(entry, ofp.DELETE_STRICT, token) for entry in command.deletes)
-    if command.barrier:
-        parts.append(ofp.barrier_request(token))
-    return b"".join(parts)

@@ -68,8 +68,8 @@ def entries(key: FlowKey, leg: Leg, dpids: Iterable[DatapathId], cookie: int) ->
     """The entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
     here = leg.agent.location.dpid
     if not leg.port:
-        return [(dpid, _redirect(key, leg, dpid, cookie)) for dpid in dpids]
-    elsewhere = [(dpid, _redirect(key, leg, dpid, cookie)) for dpid in dpids if dpid != here]
+        return _redirects(key, leg, dpids, cookie)
+    elsewhere = _redirects(key, leg, [dpid for dpid in dpids if dpid != here], cookie)
     return [(here, _restore(parse_ends(key), leg, cookie)), (here, _arrive(key, leg, cookie)), *elsewhere]
 
 
@@ -116,10 +116,19 @@ def _towards(key: FlowKey, near: bool) -> Match:
     )
 
 
-def _redirect(key: FlowKey, leg: Leg, dpid: DatapathId, cookie: int) -> FlowEntry:
-    location = leg.agent.location
-    last: Action = Output(location.port_no) if location.dpid == dpid else Goto(TABLE_FORWARD)
-    return FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, _towards(key, leg.near), (SetEthDst(leg.agent.beacon.mac), last), cookie)
+def _redirects(key: FlowKey, leg: Leg, dpids: Iterable[DatapathId], cookie: int) -> list[Placed]:
+    """One and the same entry wherever the agent is not."""
+    location, match, towards = leg.agent.location, _towards(key, leg.near), SetEthDst(leg.agent.beacon.mac)
+    elsewhere, placed = None, []
+    for dpid in dpids:
+        if dpid == location.dpid:
+            last = Output(location.port_no)
+            placed.append((dpid, FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, (towards, last), cookie)))
+            continue
+        if elsewhere is None:
+            elsewhere = FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, (towards, Goto(TABLE_FORWARD)), cookie)
+        placed.append((dpid, elsewhere))
+    return placed
 
 
 def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
