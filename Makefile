@@ -26,7 +26,7 @@ setup-test:
 demo: setup ## measure plain TCP and SOS on long paths, one and two at once: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
-test: setup-test ## every test suite; the last line is `N passed, N failed` (root)
+test: setup-test ## every test suite but test-long's; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
 test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)

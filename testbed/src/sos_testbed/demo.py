@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -22,6 +22,7 @@ from sos_testbed.declare import load
 from sos_testbed.lab import BOTH_PATHS, PROACTIVE, Lab, Options
 from sos_testbed.measure import Request, Transfer, WireLimit
 from sos_testbed.model import LabError, Shape
+from sos_testbed.runner import uninterrupted
 from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
@@ -128,12 +129,21 @@ def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = S
 
 @contextmanager
 def _taken_down() -> Iterator[Used]:
-    """Takes labs down while the next is built, one at a time; all are down at the end, and what could not be is said."""
+    """Takes labs down while the next is built, one at a time. At the end all are, and one whose commands a Ctrl-C has met, too."""
+    labs_used: list[Lab] = []
     with ThreadPoolExecutor(1) as pool:
-        going: list[Future[None]] = []
-        yield lambda lab: going.append(pool.submit(lab.down))
-    for down in going:
-        down.result()
+
+        def used(lab: Lab) -> None:
+            labs_used.append(lab)
+            pool.submit(lab.down)
+
+        try:
+            yield used
+        finally:
+            with uninterrupted():
+                pool.shutdown()
+                for lab in [lab for lab in labs_used if lab.root.exists()]:
+                    lab.down()
 
 
 def _honest(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> tuple[list[Row], int]:
