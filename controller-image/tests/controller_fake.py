@@ -11,6 +11,7 @@ from controller_lab import SWITCHES
 from sos_controller.core.commands import Apply, ApplyGroup, PacketOut
 from sos_controller.core.flowtable import (
     Action,
+    AnswerArp,
     DecTtl,
     Entries,
     FinTimeout,
@@ -28,7 +29,7 @@ from sos_controller.core.flowtable import (
 )
 from sos_controller.core.groups import ApplyGroups, Groups
 from sos_controller.core.model import DatapathId, Location, PortNo
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL
+from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_IN_PORT, PORT_NORMAL
 
 MAX_HOPS = 64
 
@@ -60,6 +61,11 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
     for wanted, at in ((m.ipv4_src, 26), (m.ipv4_dst, 30)):
         if wanted is not None and (not ip or int.from_bytes(frame[at : at + 4], "big") & wanted[1] != wanted[0] & wanted[1]):
             return False
+    if m.arp_op is not None and (ethertype != 0x0806 or m.arp_op != int.from_bytes(frame[20:22], "big")):
+        return False
+    for wanted, at in ((m.arp_sender, 28), (m.arp_target, 38)):
+        if wanted is not None and int.from_bytes(frame[at : at + 4], "big") & wanted[1] != wanted[0] & wanted[1]:
+            return False
     tcp, udp = ip and frame[23] == 6, ip and frame[23] == 17
     sport, dport = int.from_bytes(frame[34:36], "big"), int.from_bytes(frame[36:38], "big")
     if m.tcp_src is not None and (not tcp or sport & m.tcp_src[1] != m.tcp_src[0]):
@@ -87,6 +93,8 @@ def rewritten(frame: bytes, action: Action) -> bytes:
         return frame[:34] + action.port.to_bytes(2, "big") + frame[36:]
     if isinstance(action, SetTcpDst):
         return frame[:36] + action.port.to_bytes(2, "big") + frame[38:]
+    if isinstance(action, AnswerArp):
+        return frame[6:12] + action.mac + frame[12:20] + b"\0\2" + action.mac + frame[38:42] + frame[22:32] + frame[42:]
     assert isinstance(action, FinTimeout), action
     return frame
 
@@ -191,6 +199,8 @@ class FakeNetwork:
                     following = action.table
                 elif not isinstance(action, Output):
                     frame = rewritten(frame, action)
+                elif action.port_no == PORT_IN_PORT:
+                    found.append((at.port_no, frame))
                 elif action.port_no != at.port_no:
                     found.append((action.port_no, frame))
             table = following

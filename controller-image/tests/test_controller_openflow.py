@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sos_controller import framework, ofp, rewrite
 from sos_controller.core.flowtable import (
     Action,
+    AnswerArp,
     DecTtl,
     FinTimeout,
     FlowEntry,
@@ -62,7 +63,10 @@ tcp_matches = st.builds(
     tcp_dst=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
 )
 udp_matches = st.builds(Match, eth_type=st.just(0x0800), ip_proto=st.just(17), ipv4_dst=addresses, udp_dst=st.integers(0, 65535))
-all_matches = st.one_of(tcp_matches, udp_matches, st.builds(Match, eth_type=st.sampled_from([0x0806, 0x88CC])), st.just(Match()))
+arp_matches = st.builds(
+    Match, eth_type=st.just(0x0806), arp_op=st.none() | st.just(1), arp_sender=st.none() | addresses, arp_target=st.none() | addresses
+)
+all_matches = st.one_of(tcp_matches, udp_matches, arp_matches, st.just(Match(eth_type=0x88CC)), st.just(Match()))
 plain_actions = st.lists(
     st.one_of(st.builds(Output, ports), st.builds(SetEthDst, macs), st.builds(SetEthSrc, macs), st.builds(ToGroup, ports)), max_size=4
 )
@@ -75,13 +79,14 @@ entries = st.builds(
 
 def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
     fields: dict = {}
-    for name in ("in_port", "eth_dst", "eth_src", "eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_dst"):
-        value = getattr(m, name)
+    same = ("in_port", "eth_dst", "eth_src", "eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_dst", "arp_op")
+    for ours, name in (*((n, n) for n in same), ("arp_sender", "arp_spa"), ("arp_target", "arp_tpa")):
+        value = getattr(m, ours)
         if value is None:
             continue
         if name.startswith("eth_d") or name.startswith("eth_s"):
             value = format_mac(value)
-        if name.startswith("ipv4"):
+        if name.startswith(("ipv4", "arp_s", "arp_t")):
             text = [type_desc.IPv4Addr.to_user(v.to_bytes(4, "big")) for v in value]
             value = text[0] if value[1] == 0xFFFFFFFF else tuple(text)
         if name in ("tcp_src", "tcp_dst"):
@@ -217,6 +222,23 @@ def test_rewriting_actions_are_those_of_ryu_and_come_back(actions: list) -> None
     message = ofp.flow_mod(entry, ofp.ADD, 1)
     assert message[44:46] == b"\0\1"
     assert ofp._parse_instructions(ofp.encode_instructions(tuple(actions))) == tuple(actions)
+
+
+@given(macs, rewriting)
+def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddress, others: list) -> None:
+    parser = ofproto_v1_3_parser
+    moves = [("eth_src_nxm", "eth_dst_nxm", 48), ("arp_sha_nxm", "arp_tha_nxm", 48)]
+    moves += [("arp_tpa_nxm", "reg0", 32), ("arp_spa_nxm", "arp_tpa_nxm", 32), ("reg0", "arp_spa_nxm", 32)]
+    theirs = [parser.NXActionRegMove(src_field=source, dst_field=target, n_bits=bits) for source, target, bits in moves]
+    theirs += [parser.OFPActionSetField(**field) for field in ({"arp_op": 2}, {"arp_sha": format_mac(mac)}, {"eth_src": format_mac(mac)})]
+    expected = b""
+    for action in theirs:
+        buffer = bytearray()
+        action.serialize(buffer, 0)
+        expected += bytes(buffer)
+    actions = (AnswerArp(mac), *others)
+    assert ofp.encode_actions(actions[:1]) == expected
+    assert ofp._parse_instructions(ofp.encode_instructions(actions)) == actions
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+import msgspec
 import pytest
-from controller_lab import MACS, document, document_hash
+from controller_lab import MACS, SWITCHES, document, document_hash
 from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core import packets, pipeline, routing
-from sos_controller.core.commands import PacketOut
+from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.events import PacketIn, Tick
-from sos_controller.core.flowtable import SetEthDst
+from sos_controller.core.flowtable import UNKNOWN, SetEthDst
 from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
 
@@ -71,19 +72,26 @@ class Sites(World):
     def sent(self) -> list[tuple[int, bytes]]:
         return [(PORT_NORMAL, command.data) for command in self.delivered if command.data[12:14] == b"\x08\x00"]
 
-    def ask(self, at: DatapathId, port: int, target: int) -> bytes | None:
-        self.delivered.clear()
-        self.do(PacketIn(at, PortNo(port), 0, packets.build_arp_request(CLIENT_MAC, CLIENT, target)))
-        told = [packets.parse_arp(c.data) for c in self.delivered]
-        return next((a.sender_mac for a in told if a is not None and not a.request), None)
+    def ask(self, at: DatapathId, target: int) -> packets.Arp | None:
+        """What a host hears when it asks, the controller taking no part; the frame is for the host and comes from who answers."""
+        request = packets.build_arp_request(CLIENT_MAC, CLIENT, target)
+        ((where, frame),) = self.network.walk(Location(at, PortNo(CLIENT_PORT)), request)
+        if where.port_no == PORT_NORMAL:
+            assert frame == request
+            return None
+        told = packets.parse_arp(frame)
+        assert where.port_no == CLIENT_PORT and told is not None and frame[:12] == CLIENT_MAC + told.sender_mac
+        return told
 
 
-def test_the_gateway_of_each_site_is_answered_for_where_hosts_are() -> None:
+def test_switches_answer_for_the_gateway_of_their_site() -> None:
     world = Sites().up()
-    assert world.ask(world.west, CLIENT_PORT, GATEWAYS["west"]) == GATEWAY_MAC
-    assert world.ask(world.east, CLIENT_PORT, GATEWAYS["east"]) == GATEWAY_MAC
-    assert world.ask(world.west, CLIENT_PORT, GATEWAYS["east"]) is None
-    assert world.ask(world.west, 1, GATEWAYS["west"]) is None, "by way of another switch: the one beside the host answers"
+    world.network.expire(world.now + 60)
+    for at, site, other in ((world.west, "west", "east"), (world.east, "east", "west")):
+        gateway = GATEWAYS[site]
+        assert world.ask(at, gateway) == packets.Arp(False, GATEWAY_MAC, gateway, CLIENT)
+        assert world.ask(at, GATEWAYS[other]) is None and world.ask(at, SERVER) is None
+    assert not [c for c in world.delivered if packets.parse_arp(c.data) is not None], "the controller does not answer, too"
 
 
 def test_a_first_packet_finds_its_host_and_the_next_need_no_controller() -> None:
@@ -174,6 +182,33 @@ def test_a_route_whose_host_is_silent_goes() -> None:
     assert not again.engine.routing._presumed
 
 
+def test_what_another_version_left_and_nobody_can_read_is_not_written_again() -> None:
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    strange = next(e for e in world.network.entries(world.west) if e.priority == pipeline.PRIORITY_ROUTE)
+    match = msgspec.structs.replace(strange.match, ipv4_dst=(SILENT, 0xFFFFFFFF))
+    strange = msgspec.structs.replace(strange, match=match, actions=(UNKNOWN, *strange.actions))
+    world.network.apply(Apply(world.west, (strange,), (), 0, False), world.now)
+    again = successor(world)
+    assert strange.key not in {e.key for e in again.network.entries(world.west)}
+    assert onward(again) == [SERVER_MAC]
+
+
+def test_a_host_behind_a_switch_that_is_not_there_yet_is_not_taken_for_silent() -> None:
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    again = Sites(network=world.network, epoch=2, now=world.now + 3)
+    again.connect([name for name in SWITCHES if SWITCHES[name] != again.east])
+    again.tick(routing.CONFIRM_AFTER_S + 5 * routing.CONFIRM_TIMES * routing.CONFIRM_GAP_S)
+    assert onward(again) == [SERVER_MAC] and again.asked == 0
+    again.connect()
+    again.tick(routing.CONFIRM_AFTER_S + 1)
+    assert onward(again) == [SERVER_MAC] and again.asked == 1
+    assert not again.engine.routing._presumed
+
+
 def test_many_routes_are_confirmed_a_few_at_a_time() -> None:
     world = Sites().up()
     for number in range(3 * routing.MAX_CONFIRMED):
@@ -210,7 +245,7 @@ def test_a_single_site_with_a_gateway_is_not_routed() -> None:
     next(s for s in made["sites"] if s["name"] == "east")["gateway"] = None
     del made["hash"]
     world = Sites({**made, "hash": document_hash(made)}).up()
-    assert world.ask(world.west, CLIENT_PORT, GATEWAYS["west"]) is None
+    assert world.ask(world.west, GATEWAYS["west"]) is None
     assert not [e for dpid in world.network.tables for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.ROUTE]
 
 

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterator
 
 from sos_controller import rewrite
-from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
+from sos_controller.core.flowtable import UNKNOWN, Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
 from sos_controller.core.model import MacAddress, Port, PortNo
-from sos_controller.core.pipeline import PORT_NORMAL
+from sos_controller.core.pipeline import ETH_ARP, PORT_NORMAL
 
 VERSION = 4
 HEADER_BYTES = 8
@@ -77,6 +77,7 @@ _H_IN_PORT, _H_ETH_DST, _H_ETH_SRC, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(3, 
 _H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
 _H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, True), _oxm(14, 2), _oxm(14, 2, True)
 _H_UDP_DST = _oxm(16, 2)
+_H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
 _H_FLAGS_M = 0xFFFF << 16 | 42 << 9 | 0x108
 _ONF = 0x4F4E4600
 _FLAGS_M = struct.Struct("!IIHH").pack
@@ -114,6 +115,17 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _U16(_H_UDP_DST, m.udp_dst)
     if m.tcp_flags is not None:
         yield _FLAGS_M(_H_FLAGS_M, _ONF, *m.tcp_flags)
+    if m.eth_type == ETH_ARP:
+        yield from _arp_fields(m)
+
+
+def _arp_fields(m: Match) -> Iterator[bytes]:
+    if m.arp_op is not None:
+        yield _U16(_H_ARP_OP, m.arp_op)
+    if m.arp_sender is not None:
+        yield _U32(_H_SPA, m.arp_sender[0]) if m.arp_sender[1] == _EXACT_IP else _U32M(_H_SPA_M, *m.arp_sender)
+    if m.arp_target is not None:
+        yield _U32(_H_TPA, m.arp_target[0]) if m.arp_target[1] == _EXACT_IP else _U32M(_H_TPA_M, *m.arp_target)
 
 
 def decode_match(oxms: bytes) -> Match:
@@ -137,6 +149,7 @@ _PLAIN_FIELDS = {
     _H_ETH_TYPE: ("eth_type", 2),
     _H_PROTO: ("ip_proto", 1),
     _H_UDP_DST: ("udp_dst", 2),
+    _H_ARP_OP: ("arp_op", 2),
 }
 _MASKED_FIELDS = {
     _H_SRC: "ipv4_src",
@@ -147,6 +160,10 @@ _MASKED_FIELDS = {
     _H_TCP_SRC_M: "tcp_src",
     _H_TCP_DST: "tcp_dst",
     _H_TCP_DST_M: "tcp_dst",
+    _H_SPA: "arp_sender",
+    _H_SPA_M: "arp_sender",
+    _H_TPA: "arp_target",
+    _H_TPA_M: "arp_target",
 }
 
 
@@ -351,14 +368,16 @@ def _parse_instructions(data: bytes) -> tuple[Action, ...]:
     actions: list[Action] = []
     for kind, body in _tlvs(data):
         if kind == 4:
-            actions.extend(_parse_action(k, b) for k, b in _tlvs(body[4:]))
+            answer, others = rewrite.decode_arp_answer(body[4:])
+            actions.extend(() if answer is None else (answer,))
+            actions.extend(_parse_action(k, b) for k, b in _tlvs(others))
         elif kind == 1 and body:
             actions.append(Goto(body[0]))
     return tuple(actions)
 
 
 def _parse_action(kind: int, body: bytes) -> Action:
-    """One of our actions; anything else becomes an output nobody wants, so that the entry differs from every desired one."""
+    """One of our actions, or UNKNOWN."""
     if kind == 0 and len(body) >= 4:
         return Output(PortNo(int.from_bytes(body[:4], "big")))
     if kind == 25 and len(body) >= 10:
@@ -366,7 +385,7 @@ def _parse_action(kind: int, body: bytes) -> Action:
         if header in (_H_ETH_DST, _H_ETH_SRC):
             mac = MacAddress(body[4:10])
             return SetEthDst(mac) if header == _H_ETH_DST else SetEthSrc(mac)
-    return rewrite.decode_action(kind, body) or Output(PortNo(ANY))
+    return rewrite.decode_action(kind, body) or UNKNOWN
 
 
 def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:

@@ -6,6 +6,7 @@ import struct
 
 from sos_controller.core.flowtable import (
     Action,
+    AnswerArp,
     DecTtl,
     FinTimeout,
     Output,
@@ -18,7 +19,7 @@ from sos_controller.core.flowtable import (
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
-from sos_controller.core.model import Address
+from sos_controller.core.model import Address, MacAddress
 
 VERSION = 4
 GROUP_MOD = 15
@@ -36,6 +37,15 @@ _NICIRA, _FIN_TIMEOUT = 0x2320, 19
 _WHOLE_PACKET = 0xFFFF
 _DEC_TTL = struct.pack("!HH4x", 24, 8)
 
+_OXM_ARP_OP, _OXM_ARP_SHA = 0x8000_2A02, 0x8000_3006
+_NXM_ETH_DST, _NXM_ETH_SRC, _NXM_ARP_SPA, _NXM_ARP_TPA = 0x0000_0206, 0x0000_0406, 0x0000_2004, 0x0000_2204
+_NXM_REG0, _NXM_ARP_SHA, _NXM_ARP_THA = 0x0001_0004, 0x0001_2206, 0x0001_2406
+"""What Open vSwitch calls the fields of a move when it is asked for its entries, whatever they were called when it got them."""
+_REG_MOVE = 6
+_ARP_REPLY = 2
+
+_MOVE = struct.Struct("!HHIHHHHII")
+_SET_OP = struct.Struct("!HHIH6x")
 _SET_ADDRESS = struct.Struct("!HHII4x")
 _SET_PORT = struct.Struct("!HHIH6x")
 _SET_ETH = struct.Struct("!HHI6s2x")
@@ -44,6 +54,33 @@ _TO_GROUP = struct.Struct("!HHI")
 _FIN = struct.Struct("!HHIHHH2x")
 _GROUP_MOD = struct.Struct("!BBHIHBxI")
 _BUCKET = struct.Struct("!HHII4x")
+
+
+def _move(source: int, target: int) -> bytes:
+    return _MOVE.pack(_ACTION_EXPERIMENTER, 24, _NICIRA, _REG_MOVE, 8 * (source & 0xFF), 0, 0, source, target)
+
+
+_ARP_TURN = (
+    _move(_NXM_ETH_SRC, _NXM_ETH_DST)
+    + _move(_NXM_ARP_SHA, _NXM_ARP_THA)
+    + _move(_NXM_ARP_TPA, _NXM_REG0)
+    + _move(_NXM_ARP_SPA, _NXM_ARP_TPA)
+    + _move(_NXM_REG0, _NXM_ARP_SPA)
+    + _SET_OP.pack(_ACTION_SET_FIELD, 16, _OXM_ARP_OP, _ARP_REPLY)
+)
+"""Asker and asked change places (RFC 826); who the asked one is comes after."""
+
+
+def _arp_answer(mac: MacAddress) -> bytes:
+    return _ARP_TURN + b"".join(_SET_ETH.pack(_ACTION_SET_FIELD, 16, field, mac) for field in (_OXM_ARP_SHA, _OXM_ETH_SRC))
+
+
+def decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
+    """What leads a list of actions when it is the answer to an ARP request, and the rest of the list."""
+    at = len(_ARP_TURN) + _SET_ETH.size - 8
+    mac = MacAddress(actions[at : at + 6])
+    answer = _arp_answer(mac)
+    return (AnswerArp(mac), actions[len(answer) :]) if len(mac) == 6 and actions.startswith(answer) else (None, actions)
 
 
 def encode_action(action: Action) -> bytes:
@@ -56,6 +93,8 @@ def encode_action(action: Action) -> bytes:
         return _DEC_TTL
     if isinstance(action, FinTimeout):
         return _FIN.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
+    if isinstance(action, AnswerArp):
+        return _arp_answer(action.mac)
     return _encode_set_field(action)
 
 

@@ -98,6 +98,8 @@ def test_hosts_that_know_each_other_go_on_without_a_controller(net: Lab) -> None
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     faults.controller(net, "controller", up=False)
     eventually("the leases are over", lambda: not any(e.priority == 700 for e in parse_flows(dump_flows(net, "edge1"))), within_s=LEASE_S)
+    for host in ("client", "server"):  # a host asks for its gateway again and again, and gives it up when nobody answers
+        run(net, host, "ip", "neigh", "flush", "all")
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     command = ("ping", "-c", str(round(AFTER_S / 0.2)), "-i", "0.2", "-W", "2", measure.address(net, "client"))
     pings = subprocess.Popen(net.exec_argv("server", command), stdout=subprocess.PIPE, text=True)

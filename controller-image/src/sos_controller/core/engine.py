@@ -123,7 +123,6 @@ class Engine:
         elif kind == ETH_ARP:
             packet = parse_arp(event.data)
             if packet is not None and not self.balances.arp(switch, event.in_port, packet):
-                self.routing.arp(switch, event.in_port, packet)
                 self.forwarding.arp(switch, event.in_port, packet)
         elif kind == ETH_LLDP:
             self._probe_seen(Location(event.dpid, event.in_port), event.data)
@@ -262,7 +261,7 @@ class Engine:
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
         earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
-        kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.match.raw is None]
+        kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.is_known]
         self.routing.adopt(event.dpid, kept)
         if kept:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)

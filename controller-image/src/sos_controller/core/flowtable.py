@@ -31,6 +31,9 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     tcp_dst: Masked | None = None
     udp_dst: int | None = None
     tcp_flags: Masked | None = None
+    arp_op: int | None = None
+    arp_sender: Masked | None = None
+    arp_target: Masked | None = None
     raw: bytes | None = None
 
 
@@ -80,6 +83,12 @@ class DecTtl(msgspec.Struct, frozen=True, gc=False, tag="dec_ttl"):
     """Take one from the TTL; a packet that has none left is dropped."""
 
 
+class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
+    """Turn an ARP request into the answer that whoever it asks for is at `mac`; Open vSwitch only (ovs-actions(7), "move")."""
+
+    mac: MacAddress
+
+
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     """Have a group (`groups.SelectGroup`) decide."""
 
@@ -98,7 +107,11 @@ class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
     table: int
 
 
-Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | SetTcpSrc | SetTcpDst | DecTtl | ToGroup | FinTimeout | Goto
+Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | SetTcpSrc | SetTcpDst | DecTtl | AnswerArp | ToGroup | FinTimeout | Goto
+
+
+UNKNOWN: Action = Output(PortNo(0xFFFFFFFF))
+"""An action that was read and is none of ours: an output nobody wants, so that its entry differs from every desired one."""
 
 
 class EntryKey(NamedTuple):
@@ -120,6 +133,11 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
     hard_timeout: int = 0
     idle_timeout: int = 0
     told: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be made again: another version may have left what we cannot read."""
+        return self.match.raw is None and UNKNOWN not in self.actions
 
     @property
     def key(self) -> EntryKey:

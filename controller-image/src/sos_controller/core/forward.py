@@ -31,11 +31,9 @@ from sos_controller.core.pipeline import (
     Kind,
 )
 from sos_controller.core.routing import Routing
-from sos_controller.core.state import State, Switch
+from sos_controller.core.state import PORT_SETTLE_S, State, Switch
 from sos_controller.core.topology import Link
 
-SETTLE_S = 2.5
-"""Two probe intervals and a half: a neighbour that is a switch has been heard by then."""
 ARP_FRESH_S = 300.0
 """The controller answers for a host heard within this time; the request is flooded in any case."""
 
@@ -58,7 +56,7 @@ class Forwarding:
         if known is not None and known.location == location and known.addresses[:1] == (address,) and state.now - known.seen_at < 1:
             return
         claim = state.claims.get(location.dpid)
-        if claim is None or not state.is_edge(location) or not self._settled(location):
+        if claim is None or not state.is_edge(location) or not state.is_settled(location):
             return
         mine = any(p.holds(address) for p in state.subnets[claim[0].name])
         if not mine or address in state.agent_addresses:
@@ -92,7 +90,7 @@ class Forwarding:
         now, then = self._state.now, self._checked_at
         self._checked_at = now
         for switch in self._state.switches.values():
-            if switch.is_ours and any(then - SETTLE_S < up <= now - SETTLE_S for up in switch.up_since.values()):
+            if switch.is_ours and any(then - PORT_SETTLE_S < up <= now - PORT_SETTLE_S for up in switch.up_since.values()):
                 self._state.dirty.add("forwarding")
 
     def purge(self, hosts: list[Host]) -> None:
@@ -120,10 +118,6 @@ class Forwarding:
         for mac, location in sorted(placed.items()):
             self._place(mac, location)
 
-    def _settled(self, location: Location) -> bool:
-        switch = self._state.switches.get(location.dpid)
-        return switch is not None and self._state.now - switch.up_since.get(location.port_no, self._state.now) >= SETTLE_S
-
     def _place(self, mac: MacAddress, location: Location) -> None:
         """Entries for one MAC address on every datapath of ours, the nearest to it first so that none points to one that does not know."""
         state = self._state
@@ -145,7 +139,7 @@ class Forwarding:
         edge = []
         for port in switch.live_ports():
             location = Location(dpid, port.port_no)
-            quiet = not state.topology.is_inter_switch(location) and self._settled(location)
+            quiet = not state.topology.is_inter_switch(location) and state.is_settled(location)
             if location in tree or quiet:
                 edge.append(port.port_no)
         return tuple(edge)

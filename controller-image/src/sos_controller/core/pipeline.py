@@ -39,6 +39,8 @@ PRIORITY_CONNECTION = 29800
 PRIORITY_BALANCE = 29700
 """What goes to the group of a datapath's first balance; each further one is one below."""
 PRIORITY_ARP = 20000
+PRIORITY_ANSWER_ARP = 900
+"""Who asks for an address that nobody has is answered by the switch, and hears it when no controller lives, too."""
 PRIORITY_ROUTE = 800
 """What is for a host of another routed site; below it what is being asked for (dropped) and what has to be (to the controller)."""
 PRIORITY_QUIET = 750
@@ -57,6 +59,7 @@ PORT_ANY = PortNo(0xFFFFFFFF)
 ETH_IPV4 = 0x0800
 ETH_ARP = 0x0806
 ETH_LLDP = 0x88CC
+ARP_REQUEST = 1
 PROTO_TCP = 6
 PROTO_UDP = 17
 

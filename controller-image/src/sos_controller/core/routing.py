@@ -3,28 +3,32 @@
 A host's packets for another site come to `GATEWAY_MAC`. An entry for each destination that somebody asks for changes that to the host's own
 MAC address and takes one from the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches
 learn where hosts are and never where the gateway is. Destinations are found by ARP; packets for one that has not answered yet are held,
-few and not for long. Punts are leases: while the controller is dead, known hosts go on talking. A controller that comes after takes the
-routes it finds for true and asks their hosts, so they go on then, too.
+few and not for long. Punts are leases: while the controller is dead, known hosts go on talking, and switches answer for the gateway. A
+controller that comes after takes the routes it finds for true and asks their hosts, so they go on then, too.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.config_model import Site
-from sos_controller.core.flowtable import Action, DecTtl, FlowEntry, Match, Output, SetEthDst
+from sos_controller.core.flowtable import Action, AnswerArp, DecTtl, FlowEntry, Match, Output, SetEthDst
 from sos_controller.core.model import Address, DatapathId, Location, MacAddress, PortNo, Prefix, parse_address, parse_prefix
-from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request, complete_checksum, ipv4_destination
+from sos_controller.core.packets import build_arp_request, complete_checksum, ipv4_destination
 from sos_controller.core.pipeline import (
+    ARP_REQUEST,
+    ETH_ARP,
     ETH_IPV4,
     GATEWAY_MAC,
     LEASE_RENEWAL_S,
     LEASE_S,
     PORT_CONTROLLER,
+    PORT_IN_PORT,
     PORT_NORMAL,
+    PRIORITY_ANSWER_ARP,
     PRIORITY_QUIET,
     PRIORITY_ROUTE,
     PRIORITY_UNROUTED,
@@ -42,7 +46,7 @@ QUIET_S = 1
 """A destination that is being asked for hands over no further packets for this long (hard timeout of an entry that drops)."""
 CHECK_S = 0.1
 CONFIRM_AFTER_S = 3.0
-"""A route of an earlier life is not asked for before: by then it is known behind which ports there are switches and no hosts."""
+"""A route of an earlier life is not asked for before: ports have settled by then, if all goes well (PORT_SETTLE_S)."""
 CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
 """A host that does not answer so many requests is gone, and its route with it."""
 MAX_CONFIRMED = 64
@@ -109,16 +113,6 @@ class Routing:
                 self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
             self._want(dpid, target, mac)
 
-    def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
-        """A host or agent of a routed site asks for the gateway."""
-        state, here = self._state, self._of(switch)
-        location = Location(switch.dpid, in_port)
-        if here is None or not packet.request or packet.target != here.gateway or state.topology.is_inter_switch(location):
-            return
-        reply = build_arp_reply(packet, GATEWAY_MAC)
-        state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(in_port),), reply))
-        state.count("arp", "answered")
-
     def concerns(self, switch: Switch, data: bytes) -> bool:
         """Whether a packet at a datapath is for the gateway of its site."""
         return data[:6] == GATEWAY_MAC and self._of(switch) is not None
@@ -176,6 +170,8 @@ class Routing:
         routes: dict[DatapathId, list[FlowEntry]] = {}
         for (dpid, target), mac in self._wanted.items():
             routes.setdefault(dpid, []).append(FlowEntry(TABLE_FORWARD, PRIORITY_ROUTE, _to(target), _onward(mac), cookie))
+        for dpid, here in self._here():
+            routes.setdefault(dpid, []).append(_answer(here.gateway, cookie))
         state.programmer.set_group("routes", routes, state.out)
         state.programmer.set_group("route-punts", self._punts(cookie), state.out)
 
@@ -202,8 +198,10 @@ class Routing:
                 del self._presumed[target]
                 state.dirty.add("routes")
             else:
-                self._ask(there, target)
-                self._unconfirmed.append(Unconfirmed(state.now + CONFIRM_GAP_S, target, asked + 1))
+                whole = self._is_whole(there.site)
+                if whole:
+                    self._ask(there, target)
+                self._unconfirmed.append(Unconfirmed(state.now + CONFIRM_GAP_S, target, asked + whole))
 
     def _mac(self, target: Address) -> MacAddress | None:
         return self._heard(target) or self._presumed.get(target)
@@ -225,6 +223,12 @@ class Routing:
         self._state.count("routed", "sent")
         self._state.out.append(PacketOut(dpid, in_port, _onward(mac), complete_checksum(data)))
 
+    def _is_whole(self, site: Site) -> bool:
+        """Whether all hosts of a site would be asked and believed: its datapaths are here, and their ports have settled."""
+        state = self._state
+        switches = [state.switches.get(datapath.number) for datapath in site.datapaths]
+        return all(s is not None and all(state.is_settled(Location(s.dpid, p.port_no)) for p in s.live_ports()) for s in switches)
+
     def _ask(self, there: Routed, target: Address) -> None:
         """ARP out of every port of the other site where hosts may be."""
         state, frame = self._state, build_arp_request(GATEWAY_MAC, there.gateway, target)
@@ -242,13 +246,23 @@ class Routing:
         """At every datapath of a routed site, for the prefixes of the others."""
         action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
         found: dict[DatapathId, list[FlowEntry]] = {}
+        for dpid, here in self._here():
+            beyond = [p for r in self._routed.values() if r is not here for p in r.prefixes]
+            matches = [Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(p.network, p.mask)) for p in beyond]
+            found[dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_UNROUTED, m, action, cookie, LEASE_S) for m in matches]
+        return found
+
+    def _here(self) -> Iterator[tuple[DatapathId, Routed]]:
+        """Datapaths of routed sites."""
         for switch in self._state.switches.values():
             here = self._of(switch)
             if here is not None:
-                beyond = [p for r in self._routed.values() if r is not here for p in r.prefixes]
-                matches = [Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(p.network, p.mask)) for p in beyond]
-                found[switch.dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_UNROUTED, m, action, cookie, LEASE_S) for m in matches]
-        return found
+                yield switch.dpid, here
+
+
+def _answer(gateway: Address, cookie: int) -> FlowEntry:
+    match = Match(eth_type=ETH_ARP, arp_op=ARP_REQUEST, arp_target=(gateway, _EXACT))
+    return FlowEntry(TABLE_FORWARD, PRIORITY_ANSWER_ARP, match, (AnswerArp(GATEWAY_MAC), Output(PORT_IN_PORT)), cookie)
 
 
 def _to(target: Address) -> Match:

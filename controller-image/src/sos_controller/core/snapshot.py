@@ -9,6 +9,7 @@ from sos_controller.core.accepted import Flow
 from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import (
+    AnswerArp,
     DecTtl,
     FinTimeout,
     FlowEntry,
@@ -296,6 +297,8 @@ def _action(action: Any) -> str:
         return f"group:{action.group_id}"
     if isinstance(action, FinTimeout):
         return f"fin_timeout:{action.idle_s}"
+    if isinstance(action, AnswerArp):
+        return f"answer_arp:{format_mac(action.mac)}"
     return _set_field(action)
 
 
@@ -315,7 +318,7 @@ def _match(match: Match) -> Json:
         value = getattr(match, name)
         if value is None:
             continue
-        if name in ("ipv4_src", "ipv4_dst"):
+        if name in ("ipv4_src", "ipv4_dst", "arp_sender", "arp_target"):
             shown[name] = f"{format_address(value[0])}/{format_address(value[1])}"
         elif isinstance(value, bytes):
             shown[name] = value.hex() if name == "raw" else format_mac(value)

@@ -25,6 +25,8 @@ MAX_PLAIN = 131_072
 """Plain decisions remembered; the oldest give way. At 1,000 plain SYNs a second that is the whole 130 s."""
 MAX_PORTS = 4_096
 """Ports of one datapath that are looked at; further ones carry plain traffic of a `Node` datapath only."""
+PORT_SETTLE_S = 2.5
+"""Two probe intervals and a half: a neighbour that is a switch has been heard by then."""
 
 
 @dataclass(frozen=True)
@@ -157,3 +159,8 @@ class State:
     def is_edge(self, location: Location) -> bool:
         """Whether hosts may be behind a port: neither another switch nor an agent is."""
         return not self.topology.is_inter_switch(location) and self.agents.at(location) is None
+
+    def is_settled(self, location: Location) -> bool:
+        """Whether a port has been up for so long that `is_edge` can be believed."""
+        switch = self.switches.get(location.dpid)
+        return switch is not None and self.now - switch.up_since.get(location.port_no, self.now) >= PORT_SETTLE_S
