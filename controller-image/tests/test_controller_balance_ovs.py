@@ -195,6 +195,8 @@ def test_without_a_controller_connections_go_on_and_new_ones_are_the_groups(net:
     assert Counter(who for _, who in first) == {"192.0.2.2": 3, "192.0.2.6": 3}
     net.kill_all(net.running("sos_controller"))
     wait("the leases to run out", SLOW, lambda: not [e for e in net.ours("edge1", Kind.BALANCE) if "hard_timeout" in e])
+    for who in ("client", "router"):  # who hears nothing from a neighbour for half a minute asks again
+        net.execute(who, "ip", "neigh", "flush", "all")
     assert set(ask(net, 40)) == {"192.0.2.2", "192.0.2.6"}
     net.start_controller(config("Controller", generation=4))
     programmed(net)

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from sos_controller.core import balance_entries
+from sos_controller.core import balance_arp, balance_entries
 from sos_controller.core.balance_entries import MAX_CONDITIONS, Ready, Way
 from sos_controller.core.balance_policy import Policy, policies, port_of
 from sos_controller.core.commands import Apply, PacketOut
@@ -54,6 +54,7 @@ class Balances:
         self._policies: dict[DatapathId, list[Policy]] = {}
         self._ready: dict[str, Ready] = {}
         self._wheels: dict[str, Wheel] = {}
+        self._answers: dict[str, list[FlowEntry]] = {}
         self._recent: OrderedDict[tuple[DatapathId, FlowKey], tuple[bytes, str, float]] = OrderedDict()
         self._live: dict[DatapathId, dict[FlowKey, int]] = {}
         self._check_at = self._renew_at = 0.0
@@ -62,6 +63,8 @@ class Balances:
         """Index the configuration in force."""
         config = self._state.config
         self._policies = policies(config.balances if config is not None else ())
+        there = {p.balance.id for p in self._all()}
+        self._answers = {i: answers for i, answers in self._answers.items() if i in there}
         self._neighbours.keep({place for p in self._all() for place in (p.host, *map(p.router, p.balance.uplinks))})
         self._state.dirty.add("balance")
 
@@ -97,7 +100,7 @@ class Balances:
         for policy, uplink in uplinks:
             if packet.sender == uplink.router:
                 self._neighbours.hear(policy.router(uplink), packet.sender_mac, in_port, self._state.now)
-            if packet.request and packet.target == uplink.ip:
+            if switch.is_ours and packet.request and packet.target == uplink.ip:
                 self._answer(switch, in_port, packet, switch.ports[in_port].mac)
                 return True
         if not uplinks:
@@ -156,6 +159,7 @@ class Balances:
         for policy in self._all():
             there, ready = standing.setdefault(policy.dpid, []), self._ready.get(policy.balance.id)
             there.extend(balance_entries.listening(port, cookie) for port in self._uplink_ports(policy, ready))
+            there.extend(self._arp_answers(policy, cookie))
             if ready is not None:
                 there.extend(balance_entries.standing(ready, cookie))
             if ready is not None and policy.balance.at == "Controller":
@@ -219,7 +223,7 @@ class Balances:
         mine = [p for p in there if p.client == packet.sender]
         if mine:
             self._neighbours.hear(mine[0].host, packet.sender_mac, in_port, self._state.now)
-        if packet.request and any(self._stands_in(p, packet.target) for p in mine):
+        if switch.is_ours and packet.request and any(self._stands_in(p, packet.target) for p in mine):
             self._answer(switch, in_port, packet, GATEWAY_MAC)
 
     def _stands_in(self, policy: Policy, target: Address) -> bool:
@@ -285,6 +289,20 @@ class Balances:
             return [way.port_no for way in ready.ways] if ready is not None else []
         found = [port_of(switch, uplink) for uplink in policy.balance.uplinks] if switch.claim is not None else []
         return [port for port in found if port is not None]
+
+    def _arp_answers(self, policy: Policy, cookie: int) -> list[FlowEntry]:
+        """What a datapath answers by itself, as long as it is away what it did; for any other switch the controller does."""
+        switch, site = self._state.switches.get(policy.dpid), self._state.sites[policy.balance.site]
+        if switch is None or switch.claim is None:
+            return self._answers.get(policy.balance.id, [])
+        if switch.is_ours:
+            return []
+        gateway = None if site.gateway is None else parse_address(site.gateway)
+        found = balance_arp.host_answers(policy, gateway, self._state.subnets[site.name], cookie)
+        ports = [(port_of(switch, uplink), uplink) for uplink in policy.balance.uplinks]
+        found += [balance_arp.router_answer(switch.ports[n], uplink.ip, cookie) for n, uplink in ports if n is not None]
+        self._answers[policy.balance.id] = found
+        return found
 
     def _way(self, switch: Switch, policy: Policy, uplink: BalanceUplink) -> Way | None:
         number, router = port_of(switch, uplink), self._neighbours.find(policy.router(uplink))

@@ -23,7 +23,7 @@ from sos_controller.core.flowtable import (
     ToGroup,
 )
 from sos_controller.core.groups import Bucket, SelectGroup
-from sos_controller.core.model import Address, FlowKey, MacAddress, PortNo, Prefix, flow_key
+from sos_controller.core.model import Address, FlowKey, MacAddress, PortNo, flow_key
 from sos_controller.core.packets import Syn
 from sos_controller.core.pipeline import (
     BARE_SYN,
@@ -94,7 +94,7 @@ def conditions(balance: Balance) -> list[Match]:
                     eth_type=ETH_IPV4,
                     ip_proto=PROTO_TCP,
                     ipv4_src=client,
-                    ipv4_dst=_masked(prefix),
+                    ipv4_dst=prefix.masked,
                     tcp_dst=port,
                 )
             )
@@ -121,7 +121,7 @@ def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
                     in_port=way.port_no,
                     eth_type=ETH_IPV4,
                     ip_proto=PROTO_TCP,
-                    ipv4_src=_masked(prefix),
+                    ipv4_src=prefix.masked,
                     ipv4_dst=(way.address, _EXACT),
                     tcp_flags=flags,
                 )
@@ -182,10 +182,6 @@ def out_actions(way: Way) -> tuple[Action, ...]:
 
 def _back_actions(ready: Ready) -> tuple[Action, ...]:
     return (SetEthSrc(GATEWAY_MAC), SetEthDst(ready.client_mac), SetIpv4Dst(ready.client), Output(ready.client_port))
-
-
-def _masked(prefix: Prefix) -> tuple[int, int] | None:
-    return (prefix.network, prefix.mask) if prefix.length else None
 
 
 def _bare_syn(match: Match) -> Match:

@@ -36,6 +36,11 @@ class Prefix(NamedTuple):
         """Netmask as a number."""
         return (0xFFFFFFFF << (32 - self.length)) & 0xFFFFFFFF
 
+    @property
+    def masked(self) -> tuple[int, int] | None:
+        """Network and mask to match; None when it holds every address."""
+        return (self.network, self.mask) if self.length else None
+
     def holds(self, address: int) -> bool:
         """Whether the address lies in the prefix."""
         return not (address ^ self.network) >> (32 - self.length)

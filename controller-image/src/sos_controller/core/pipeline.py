@@ -41,6 +41,8 @@ PRIORITY_BALANCE = 29700
 PRIORITY_ARP = 20000
 PRIORITY_ANSWER_ARP = 900
 """Who asks for an address that nobody has is answered by the switch, and hears it when no controller lives, too."""
+PRIORITY_NEIGHBOUR, PRIORITY_STAND_IN = 890, 880
+"""What a balance's host asks for on its own subnet, and what it asks for beyond it, having routes but no gateway."""
 PRIORITY_ROUTE = 800
 """What is for a host of another routed site; below it what is being asked for (dropped) and what has to be (to the controller)."""
 PRIORITY_QUIET = 750

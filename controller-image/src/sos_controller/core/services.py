@@ -163,8 +163,8 @@ def _match(ends: tuple[Prefix, Prefix], source: Masked | None, target: Masked | 
     return Match(
         eth_type=ETH_IPV4,
         ip_proto=PROTO_TCP,
-        ipv4_src=(src.network, src.mask) if src.length else None,
-        ipv4_dst=(dst.network, dst.mask) if dst.length else None,
+        ipv4_src=src.masked,
+        ipv4_dst=dst.masked,
         tcp_src=source,
         tcp_dst=target,
         tcp_flags=flags,
