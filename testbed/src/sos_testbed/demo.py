@@ -168,7 +168,7 @@ def _measure(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> 
         raise LabError("the first wire has no shape")
     built = labs.up(options)
     try:
-        limit = measure.wire_limit(built, shape).of(group[0].paths)
+        limit = measure.wire_limit(built, shape, HONEST_SHARE).of(group[0].paths)
         say(f"  wire    {limit}")
         if limit.mbps < HONEST_SHARE * limit.formula_mbps:
             return None

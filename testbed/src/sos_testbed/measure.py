@@ -71,7 +71,7 @@ class WireLimit:
     formula_mbps: float
     udp_mbps: float
     tcp_mbps: float | None
-    """None where UDP filled the wire: TCP could not have carried more."""
+    """None where UDP said enough: it filled the wire, or so little of it that whoever asked looks for a slower one."""
 
     @property
     def mbps(self) -> float:
@@ -200,13 +200,14 @@ def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
     return sha256(copy) == sha256(source, size)
 
 
-def wire_limit(lab: Lab, shape: Shape) -> WireLimit:
-    """What the path between the hosts carries towards the client, plain: UDP at the wire's rate; unless that fills it, many TCP streams."""
+def wire_limit(lab: Lab, shape: Shape, least_share: float = 0.0) -> WireLimit:
+    """What the path between the hosts carries towards the client, plain: UDP at the wire's rate; unless that fills it, many TCP streams,
+    which are left out when UDP does not get as far as `least_share` of the arithmetic."""
     arithmetic_mbps = formula_mbps(shape)
     bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
     udp = probe(lab, ("-u", "-w", str(_udp_buffer()), "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
     udp_mbps = _udp_received(udp) * TCP_PAYLOAD_BYTES / UDP_PAYLOAD_BYTES / 1e6
-    if udp_mbps >= FULL_SHARE * arithmetic_mbps:
+    if not least_share * arithmetic_mbps <= udp_mbps < FULL_SHARE * arithmetic_mbps:
         return WireLimit(formula_mbps=arithmetic_mbps, udp_mbps=udp_mbps, tcp_mbps=None)
     streams = PROBE_STREAMS_LOSSY if shape.loss else PROBE_STREAMS
     tcp = probe(lab, ("-P", str(streams), "-O", str(PROBE_WARM_UP_S), "-t", str(PROBE_S)))
