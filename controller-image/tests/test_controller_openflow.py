@@ -224,6 +224,13 @@ def test_rewriting_actions_are_those_of_ryu_and_come_back(actions: list) -> None
     assert ofp._parse_instructions(ofp.encode_instructions(tuple(actions))) == tuple(actions)
 
 
+@pytest.mark.parametrize("field", [{"arp_op": 2}, {"arp_sender": (10, 0xFFFFFFFF)}, {"arp_target": (8, 0xFFFFFFF8)}])
+def test_what_a_switch_says_of_arp_comes_back_whatever_its_ethertype(field: dict) -> None:
+    match = Match(eth_type=0x0800, **field)
+    encoded = ofp.encode_match(match)
+    assert ofp.decode_match(encoded[4 : int.from_bytes(encoded[2:4], "big")]) == match
+
+
 @given(macs, rewriting)
 def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddress, others: list) -> None:
     parser = ofproto_v1_3_parser

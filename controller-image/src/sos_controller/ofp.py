@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from sos_controller import rewrite
 from sos_controller.core.flowtable import UNKNOWN, Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
 from sos_controller.core.model import MacAddress, Port, PortNo
-from sos_controller.core.pipeline import ETH_ARP, PORT_NORMAL
+from sos_controller.core.pipeline import PORT_NORMAL
 
 VERSION = 4
 HEADER_BYTES = 8
@@ -115,7 +115,7 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _U16(_H_UDP_DST, m.udp_dst)
     if m.tcp_flags is not None:
         yield _FLAGS_M(_H_FLAGS_M, _ONF, *m.tcp_flags)
-    if m.eth_type == ETH_ARP:
+    if m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None:
         yield from _arp_fields(m)
 
 
