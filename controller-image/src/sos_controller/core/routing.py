@@ -13,22 +13,19 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from sos_controller.core.arp_answer import arp_answer, asking
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.config_model import Site
-from sos_controller.core.flowtable import Action, AnswerArp, DecTtl, FlowEntry, Match, Output, SetEthDst
+from sos_controller.core.flowtable import Action, DecTtl, FlowEntry, Match, Output, SetEthDst
 from sos_controller.core.model import Address, DatapathId, Location, MacAddress, PortNo, Prefix, parse_address, parse_prefix
 from sos_controller.core.packets import build_arp_request, complete_checksum, ipv4_destination
 from sos_controller.core.pipeline import (
-    ARP_REQUEST,
-    ETH_ARP,
     ETH_IPV4,
     GATEWAY_MAC,
     LEASE_RENEWAL_S,
     LEASE_S,
     PORT_CONTROLLER,
-    PORT_IN_PORT,
     PORT_NORMAL,
-    PRIORITY_ANSWER_ARP,
     PRIORITY_QUIET,
     PRIORITY_ROUTE,
     PRIORITY_UNROUTED,
@@ -171,7 +168,7 @@ class Routing:
         for (dpid, target), mac in self._wanted.items():
             routes.setdefault(dpid, []).append(FlowEntry(TABLE_FORWARD, PRIORITY_ROUTE, _to(target), _onward(mac), cookie))
         for dpid, here in self._here():
-            routes.setdefault(dpid, []).append(_answer(here.gateway, cookie))
+            routes.setdefault(dpid, []).append(arp_answer(asking((here.gateway, _EXACT)), GATEWAY_MAC, cookie))
         state.programmer.set_group("routes", routes, state.out)
         state.programmer.set_group("route-punts", self._punts(cookie), state.out)
 
@@ -258,11 +255,6 @@ class Routing:
             here = self._of(switch)
             if here is not None:
                 yield switch.dpid, here
-
-
-def _answer(gateway: Address, cookie: int) -> FlowEntry:
-    match = Match(eth_type=ETH_ARP, arp_op=ARP_REQUEST, arp_target=(gateway, _EXACT))
-    return FlowEntry(TABLE_FORWARD, PRIORITY_ANSWER_ARP, match, (AnswerArp(GATEWAY_MAC), Output(PORT_IN_PORT)), cookie)
 
 
 def _to(target: Address) -> Match:
