@@ -1,0 +1,72 @@
+"""Laws of what spreading over uplinks is made of: the wheel that gives turns, and neighbours found by ARP."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+from controller_lab import SWITCHES
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core.model import DatapathId, MacAddress, PortNo, parse_address, parse_mac
+from sos_controller.core.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
+from sos_controller.core.wheel import Wheel
+
+PLACE = Place(DatapathId(SWITCHES["edge1"]), "p1", parse_address("192.0.2.1"))
+ROUTER_MAC = parse_mac("02:aa:00:00:00:01")
+
+
+@given(st.dictionaries(st.text(max_size=3), st.integers(1, 100), min_size=1, max_size=8), st.integers(0, 300))
+def test_of_any_full_turn_each_gets_its_weight(weights: dict[str, int], start: int) -> None:
+    wheel = Wheel(weights)
+    for _ in range(start):
+        wheel.turn()
+    assert Counter(wheel.turn() for _ in range(sum(weights.values()))) == weights
+
+
+@given(st.lists(st.text(max_size=3), min_size=1, max_size=8, unique=True))
+def test_equal_weights_are_plain_round_robin(names: list[str]) -> None:
+    wheel = Wheel(dict.fromkeys(names, 1))
+    assert [wheel.turn() for _ in range(2 * len(names))] == names * 2
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
+def test_nobody_is_ever_far_from_its_share(weights: dict[str, int]) -> None:
+    wheel, seen, total = Wheel(weights), Counter[str](), sum(weights.values())
+    for turn in range(1, 2 * total + 1):
+        seen[wheel.turn()] += 1
+        assert all(abs(seen[name] - turn * weight / total) < len(weights) for name, weight in weights.items())
+
+
+def test_an_empty_wheel_does_not_turn() -> None:
+    with pytest.raises(KeyError):
+        Wheel({}).turn()
+
+
+@given(st.lists(st.floats(0.01, 40), min_size=1, max_size=60), st.data())
+def test_neighbours_are_asked_at_a_bounded_rate_and_lost_when_silent(gaps: list[float], data: st.DataObject) -> None:
+    found, now, asked, heard = Neighbours(), 0.0, list[float](), None
+    for gap in gaps:
+        now += gap
+        found.expire(now)
+        assert (found.find(PLACE) is None) == (heard is None or now - heard >= LOST_S)
+        if found.due(PLACE, now):
+            asked.append(now)
+        if data.draw(st.booleans()):
+            heard = now
+            found.hear(PLACE, ROUTER_MAC, PortNo(1), now)
+    assert all(later - earlier >= ASK_S for earlier, later in pairwise(asked))
+
+
+def test_who_answered_is_asked_again_later_and_often_once_overdue() -> None:
+    found = Neighbours()
+    assert found.due(PLACE, 0) and not found.due(PLACE, ASK_S / 2) and found.due(PLACE, ASK_S)
+    found.hear(PLACE, ROUTER_MAC, PortNo(1), ASK_S)
+    assert not found.due(PLACE, REFRESH_S) and found.due(PLACE, ASK_S + REFRESH_S) and found.due(PLACE, 2 * ASK_S + REFRESH_S)
+
+
+def test_nobody_has_a_multicast_address() -> None:
+    found = Neighbours()
+    assert not found.hear(PLACE, MacAddress(b"\xff" * 6), PortNo(1), 0) and not found.hear(PLACE, MacAddress(bytes(6)), PortNo(1), 0)
+    assert found.find(PLACE) is None
