@@ -26,7 +26,19 @@ impl Budget {
 
     /// Takes a first share, or `None` if it is not free.
     pub fn reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
-        self.take(bytes, |free| bytes <= free).then(|| Reservation { budget: Arc::clone(self), bytes })
+        self.take(bytes, |free| bytes <= free).then(|| self.share(bytes))
+    }
+
+    /// Takes a first share of `wished` bytes if all shares together stay below a quarter of the budget then, else of `least`, or `None`
+    /// if that is not free: the first sessions begin large, and there is room for many that begin small.
+    pub fn reserve_first(self: &Arc<Self>, wished: usize, least: usize) -> Option<Reservation> {
+        let quarter = self.limit / 4;
+        let generous = self.take(wished, |free| wished <= (free + quarter).saturating_sub(self.limit));
+        if generous { Some(self.share(wished)) } else { self.reserve(least) }
+    }
+
+    fn share(self: &Arc<Self>, bytes: usize) -> Reservation {
+        Reservation { budget: Arc::clone(self), bytes }
     }
 
     fn take(&self, bytes: usize, allowed: impl Fn(usize) -> bool) -> bool {
@@ -69,6 +81,15 @@ impl Drop for Reservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_begin_large_while_there_is_much() {
+        let budget = Budget::new(1000);
+        let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_first(100, 200)).collect();
+        let sizes: Vec<_> = shares.iter().map(Reservation::bytes).collect();
+        assert_eq!(sizes, [100, 100, 200, 200, 200, 200]);
+        assert_eq!(budget.used(), 1000);
+    }
 
     #[test]
     fn growth_leaves_room_for_others_and_everything_is_given_back() {

@@ -7,13 +7,19 @@
 //! what the protocol allows before anything was heard and grows when the host takes half of it within about one round trip: then the
 //! sender would soon have been stopped by the window and not by the path. Growing by four up to 4 MiB lets the window run ahead of the
 //! slow start of the streams, which doubles each round trip; above that it doubles.
+//!
+//! While little of the budget is used it begins with that already. The side that opens says so in Open, so a download runs at the speed
+//! of its streams from its first byte.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sos_wire::frame::INITIAL_CREDIT;
 
-use crate::budget::Reservation;
+use crate::budget::{Budget, Reservation};
 
+/// A window begins with this where the budget has plenty: as much as young streams carry in their first round trip.
+const FIRST: u64 = 4 << 20;
 /// Below this window a single growth multiplies by four, above by two.
 const EAGER_BELOW: u64 = 4 << 20;
 /// Added to the round trip when growth is judged: on short paths the host's own turns take longer than the path.
@@ -38,13 +44,12 @@ struct Epoch {
 }
 
 impl Window {
-    /// Bytes a window begins with, to be reserved by the caller.
-    pub const INITIAL: usize = INITIAL_CREDIT as usize;
-
-    /// A window of the initial size that may grow to `max` bytes out of the budget of `reservation`, which covers the initial size.
-    pub fn new(max: usize, rtt: Duration, reservation: Reservation) -> Self {
-        let max = (max as u64).max(INITIAL_CREDIT);
-        Self { size: INITIAL_CREDIT, max, limit: INITIAL_CREDIT, rtt, epoch: None, reservation }
+    /// A window that may grow to `max` bytes, or `None` if the budget has not even what the protocol lets the peer send unasked.
+    pub fn new(max: usize, rtt: Duration, budget: &Arc<Budget>) -> Option<Self> {
+        let max = max.max(INITIAL_CREDIT as usize);
+        let reservation = budget.reserve_first(max.min(FIRST as usize), INITIAL_CREDIT as usize)?;
+        let size = reservation.bytes() as u64;
+        Some(Self { size, max: max as u64, limit: size, rtt, epoch: None, reservation })
     }
 
     /// The limit granted so far.
@@ -96,12 +101,13 @@ impl Window {
 #[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
 
     const MS: Duration = Duration::from_millis(1);
+    /// A budget that has no plenty.
+    const SMALL: usize = 2 << 20;
 
     fn window(budget: usize) -> Window {
-        Window::new(32 << 20, 100 * MS, Budget::new(budget).reserve(Window::INITIAL).unwrap())
+        Window::new(32 << 20, 100 * MS, &Budget::new(budget)).unwrap()
     }
 
     #[test]
@@ -119,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_slow_host_keeps_the_small_window() {
-        let (mut window, mut now, mut delivered) = (window(1 << 30), Instant::now(), 0);
+        let (mut window, mut now, mut delivered) = (window(SMALL), Instant::now(), 0);
         for _ in 0..1000 {
             delivered += 500;
             window.handle_delivered(500, delivered, now);
@@ -130,8 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn it_begins_large_where_there_is_plenty_and_never_above_its_maximum() {
+        let budget = Budget::new(64 << 20);
+        let sizes: Vec<_> = [1 << 30, 1 << 20, 0]
+            .map(|max| Window::new(max, MS, &budget).unwrap())
+            .map(|w| (w.size(), w.limit()))
+            .into();
+        assert_eq!(sizes, [(FIRST, FIRST), (1 << 20, 1 << 20), (INITIAL_CREDIT, INITIAL_CREDIT)]);
+    }
+
+    #[test]
     fn an_empty_budget_stops_growth_and_nothing_else() {
-        let (mut window, now) = (window(Window::INITIAL + 100), Instant::now());
+        let (mut window, now) = (window(INITIAL_CREDIT as usize + 100), Instant::now());
         window.handle_delivered(INITIAL_CREDIT, INITIAL_CREDIT, now);
         assert_eq!((window.size(), window.limit()), (INITIAL_CREDIT, 2 * INITIAL_CREDIT));
     }

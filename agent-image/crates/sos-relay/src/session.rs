@@ -89,7 +89,7 @@ impl Session {
 
     fn new(config: &SessionConfig, opening: Opening, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         let block = (config.block != 0).then(|| config.block.clamp(MIN_BLOCK, MAX_BLOCK));
-        let window = Window::new(config.max_memory, config.rtt, budget.reserve(Window::INITIAL)?);
+        let window = Window::new(config.max_memory, config.rtt, budget)?;
         Some(Self {
             number: config.number,
             state: State::Running,

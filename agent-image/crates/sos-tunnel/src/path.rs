@@ -20,6 +20,8 @@ pub(crate) struct Path {
     moved: Instant,
     /// When something was acknowledged last.
     proved: Instant,
+    /// Bytes given to the socket since it was asked, of which the answer says nothing.
+    written: u64,
 }
 
 impl Path {
@@ -30,6 +32,7 @@ impl Path {
             asked: None,
             moved: now,
             proved: now,
+            written: 0,
         }
     }
 
@@ -37,8 +40,22 @@ impl Path {
     pub(crate) fn ask(&mut self, socket: &impl AsFd, now: Instant) {
         if self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= FRESH) {
             self.asked = Some(now);
+            self.written = 0;
             let _ = path_info(socket).map(|info| self.note(info, now));
         }
+    }
+
+    /// Bytes were given to the socket.
+    pub(crate) fn handle_written(&mut self, bytes: usize) {
+        // A socket that cannot be asked would seem to keep all it was ever given.
+        if self.asked.is_some() {
+            self.written += bytes as u64;
+        }
+    }
+
+    /// Bytes in the socket that have not been sent yet, or were given to it so lately that this is not known.
+    pub(crate) fn unsent(&self) -> u64 {
+        u64::from(self.info.unsent) + self.written
     }
 
     fn note(&mut self, info: PathInfo, now: Instant) {
@@ -75,9 +92,27 @@ impl Path {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{TcpListener, TcpStream};
+
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn what_the_socket_was_given_counts_as_unsent_until_it_is_asked() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut path, start) = (Path::new(MS, Instant::now()), Instant::now());
+        path.handle_written(7);
+        assert_eq!(path.unsent(), 0, "never asked");
+        path.ask(&socket, start);
+        path.handle_written(1000);
+        path.ask(&socket, start + FRESH - MS);
+        path.handle_written(24);
+        assert_eq!(path.unsent(), 1024);
+        path.ask(&socket, start + FRESH);
+        assert_eq!(path.unsent(), 0);
+    }
 
     #[test]
     fn a_path_stalls_when_what_is_under_way_is_not_acknowledged() {

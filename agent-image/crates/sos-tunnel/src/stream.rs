@@ -123,7 +123,7 @@ impl Stream {
         StreamView {
             id: self.id,
             has_room: queued < ROOM,
-            queued: queued + info.unsent as usize,
+            queued: queued + usize::try_from(path.unsent()).unwrap_or(usize::MAX),
             rtt: info.rtt,
             window: info.window,
             grows: info.grows,
@@ -254,6 +254,7 @@ impl Stream {
                 return Err(io::ErrorKind::WriteZero.into());
             }
             advance(&mut pieces, written);
+            lock(&self.path).handle_written(written);
             let before = self.queued.fetch_sub(written, Ordering::AcqRel);
             if before >= LOW && before - written < LOW {
                 on_room();
