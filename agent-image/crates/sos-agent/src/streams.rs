@@ -48,8 +48,11 @@ fn is_peer(shared: &Shared, address: IpAddr) -> bool {
 /// How often a stream's path is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What is known of the paths to peers, by their addresses. Only configured peers get here, so it is bounded like their list.
-type Choosers = Arc<Mutex<BTreeMap<Ipv4Addr, Chooser>>>;
+/// A path: the peer's address and the label.
+type PathKey = (Ipv4Addr, u8);
+
+/// What is known of the paths to peers. Only configured peers get here, so it is bounded like their list.
+type Choosers = Arc<Mutex<BTreeMap<PathKey, Chooser>>>;
 
 /// Stream sockets from this agent's own address, with the congestion control of the configuration, or the one that fits.
 #[derive(Debug)]
@@ -59,22 +62,22 @@ pub struct StreamSockets {
     choosers: Choosers,
 }
 
-/// The congestion control for a peer: the configuration's, or what `observe` makes of the chooser.
-fn wished(shared: &Shared, choosers: &Choosers, peer: Ipv4Addr, sample: Option<Sample>) -> CongestionControl {
-    let configured = pool::congestion(&shared.config(), peer);
+/// The congestion control for a path: the configuration's, or what `observe` makes of the chooser.
+fn wished(shared: &Shared, choosers: &Choosers, path: PathKey, sample: Option<Sample>) -> CongestionControl {
+    let configured = pool::congestion(&shared.config(), path.0);
     if configured != CongestionControl::Auto {
         return configured;
     }
     let now = Instant::now();
     let mut choosers = choosers.lock().unwrap_or_else(PoisonError::into_inner);
-    let chooser = choosers.entry(peer).or_insert_with(|| Chooser::new(now));
+    let chooser = choosers.entry(path).or_insert_with(|| Chooser::new(now));
     let before = chooser.choice();
     if let Some(sample) = sample {
         chooser.observe(sample, now);
     }
     let choice = chooser.choice();
     if choice != before {
-        info!(?choice, "congestion control towards a peer");
+        info!(peer = %path.0, label = path.1, ?choice, "congestion control of a path");
     }
     match choice {
         Choice::Cubic => CongestionControl::Cubic,
@@ -94,16 +97,16 @@ fn difference(before: PathInfo, after: PathInfo) -> Sample {
 }
 
 /// Keeps a stream's congestion control as it should be, for as long as the stream stands.
-async fn tend(shared: Arc<Shared>, choosers: Choosers, socket: OwnedFd, peer: Ipv4Addr) {
+async fn tend(shared: Arc<Shared>, choosers: Choosers, socket: OwnedFd, path: PathKey) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut before: Option<PathInfo> = None;
-    let mut in_force = wished(&shared, &choosers, peer, None);
+    let mut in_force = wished(&shared, &choosers, path, None);
     loop {
         ticks.tick().await;
         let Ok(info) = path_info(&socket) else { return };
         let sample = before.map(|before| difference(before, info)).filter(|sample| sample.segments > 0);
-        let congestion = wished(&shared, &choosers, peer, sample);
+        let congestion = wished(&shared, &choosers, path, sample);
         if congestion != in_force {
             socket::set_congestion(&SockRef::from(&socket), congestion);
         }
@@ -118,13 +121,13 @@ impl StreamSockets {
         Self { shared, address, choosers: Choosers::default() }
     }
 
-    fn prepare(&self, socket: &SockRef<'_>, peer: Ipv4Addr) -> io::Result<()> {
-        socket::prepare_stream(socket, wished(&self.shared, &self.choosers, peer, None))
+    fn prepare(&self, socket: &SockRef<'_>, path: PathKey) -> io::Result<()> {
+        socket::prepare_stream(socket, wished(&self.shared, &self.choosers, path, None))
     }
 
-    fn socket(&self, to: SocketAddrV4) -> io::Result<TcpSocket> {
+    fn socket(&self, to: SocketAddrV4, label: u8) -> io::Result<TcpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
-        self.prepare(&SockRef::from(&socket), *to.ip())?;
+        self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
         // Where the site rewrites, sessions leave by their clients' ports, of which this may be one.
         socket.set_reuse_address(true)?;
         socket.bind(&SocketAddr::from((self.address, 0)).into())?;
@@ -133,20 +136,20 @@ impl StreamSockets {
 }
 
 impl Sockets for StreamSockets {
-    fn dial(&self, to: SocketAddrV4, _label: u8) -> BoxFuture<io::Result<TcpStream>> {
-        let socket = self.socket(to);
+    fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<io::Result<TcpStream>> {
+        let socket = self.socket(to, label);
         Box::pin(async move { socket?.connect(to.into()).await })
     }
 
-    fn accepted(&self, socket: &TcpStream, _label: u8) -> io::Result<()> {
+    fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()> {
         match socket.peer_addr()? {
-            SocketAddr::V4(peer) => self.prepare(&SockRef::from(socket), *peer.ip()),
+            SocketAddr::V4(peer) => self.prepare(&SockRef::from(socket), (*peer.ip(), label)),
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 
-    fn tend(&self, socket: OwnedFd, peer: Ipv4Addr) -> BoxFuture<()> {
-        Box::pin(tend(Arc::clone(&self.shared), Arc::clone(&self.choosers), socket, peer))
+    fn tend(&self, socket: OwnedFd, peer: Ipv4Addr, label: u8) -> BoxFuture<()> {
+        Box::pin(tend(Arc::clone(&self.shared), Arc::clone(&self.choosers), socket, (peer, label)))
     }
 }
 

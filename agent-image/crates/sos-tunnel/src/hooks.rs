@@ -34,7 +34,7 @@ pub trait Sockets: Send + Sync + 'static {
     fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()>;
     /// Looks after a stream that stands, for as long as it does: the future is dropped, and with it the second descriptor of the socket,
     /// when the stream ends. It must not read, write or shut down.
-    fn tend(&self, _socket: OwnedFd, _peer: Ipv4Addr) -> BoxFuture<()> {
+    fn tend(&self, _socket: OwnedFd, _peer: Ipv4Addr, _label: u8) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
 }

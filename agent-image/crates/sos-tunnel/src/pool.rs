@@ -215,7 +215,7 @@ async fn run(
     if shared.is_draining() {
         stream.push(of_stream(Body::GoAway));
     }
-    let tended = tend(shared, &socket);
+    let tended = tend(shared, &socket, label);
     let (read, write) = socket.into_split();
     let mut writer = Writer(tokio::spawn({
         let (stream, peer) = (Arc::clone(&stream), Arc::clone(peer));
@@ -240,9 +240,9 @@ async fn run(
 }
 
 /// Lets the process around us look after the socket. What it cannot do does not end the stream.
-fn tend(shared: &Shared, socket: &TcpStream) -> impl Future<Output = Infallible> + use<> {
+fn tend(shared: &Shared, socket: &TcpStream, label: u8) -> impl Future<Output = Infallible> + use<> {
     let tended = match (socket.as_fd().try_clone_to_owned(), socket.peer_addr()) {
-        (Ok(second), Ok(SocketAddr::V4(peer))) => Some(shared.config.sockets.tend(second, *peer.ip())),
+        (Ok(second), Ok(SocketAddr::V4(peer))) => Some(shared.config.sockets.tend(second, *peer.ip(), label)),
         _ => None,
     };
     async move {
