@@ -30,6 +30,8 @@ pub struct StreamView {
     pub stalled: bool,
     /// Another stream over the same path has stalled, and nothing has been acknowledged on this one lately either.
     pub doubtful: bool,
+    /// Others over the same path carry this session better without it.
+    pub spare: bool,
 }
 
 impl StreamView {
@@ -127,9 +129,9 @@ impl Scheduler for EarliestArrival {
     }
 }
 
-/// The streams that are neither stalled nor doubtful; without any, the doubtful ones; all, if all are stalled.
+/// The streams that are neither stalled nor doubtful nor spare; without any, those that only have not stalled; all, if all have.
 fn usable(streams: &[StreamView]) -> Vec<&StreamView> {
-    let doubt = |s: &StreamView| u8::from(s.stalled) * 2 + u8::from(s.doubtful && !s.stalled);
+    let doubt = |s: &StreamView| u8::from(s.stalled) * 2 + u8::from((s.doubtful || s.spare) && !s.stalled);
     let least = streams.iter().map(doubt).min();
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
@@ -171,6 +173,7 @@ mod tests {
             grows: false,
             stalled: false,
             doubtful: false,
+            spare: false,
         }
     }
 
@@ -216,6 +219,15 @@ mod tests {
         assert_eq!(scheduler.choose(&[good, doubtful, bad], BULK), Some(StreamId(0)));
         assert_eq!(scheduler.choose(&[doubtful, bad], BULK), Some(StreamId(2)));
         assert_eq!((quickest(&[good, bad]), quickest(&[bad])), (Some(StreamId(0)), Some(StreamId(1))));
+    }
+
+    #[test]
+    fn spare_streams_only_when_the_others_stall() {
+        let mut scheduler = EarliestArrival::new(0);
+        let (good, spare) = (view(0, 160, 0), StreamView { spare: true, ..view(1, 50, 0) });
+        assert_eq!(scheduler.choose(&[good, spare], BULK), Some(StreamId(0)));
+        assert_eq!(scheduler.choose(&[full(good), spare], BULK), None);
+        assert_eq!(scheduler.choose(&[StreamView { stalled: true, ..good }, spare], BULK), Some(StreamId(1)));
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::hooks::{BoxFuture, Egress, OpenInfo};
 use crate::host::Host;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
+use crate::spare;
 use crate::stream::Stream;
 use crate::tunnel::Shared;
 
@@ -230,6 +231,8 @@ impl Driver {
             for (label, view) in labels().zip(&mut self.views) {
                 view.doubtful &= stalled.contains(label);
             }
+            let so_far = self.session.stats().sent;
+            spare::settle(self.streams.iter().map(|s| s.label).zip(&mut self.views), so_far);
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {

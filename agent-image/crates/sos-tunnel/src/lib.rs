@@ -36,6 +36,7 @@ mod peer;
 mod pool;
 mod reader;
 mod sockopt;
+mod spare;
 mod stream;
 mod tunnel;
 

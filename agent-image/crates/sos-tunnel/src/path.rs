@@ -3,10 +3,14 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use socket2::SockRef;
+
 use crate::sockopt::{PathInfo, path_info};
 
 /// How old an answer may be: asking costs a system call, and little changes in less.
 const FRESH: Duration = Duration::from_millis(5);
+/// And whether the congestion control is still the same.
+const FRESH_CONTROL: Duration = Duration::from_millis(100);
 /// A stream has stalled when nothing has been acknowledged for two round trips and this: longer than the kernel's first attempts to repair
 /// a loss take, much shorter than the silence that ends a stream.
 const STALL: Duration = Duration::from_millis(300);
@@ -16,6 +20,8 @@ const STALL: Duration = Duration::from_millis(300);
 pub(crate) struct Path {
     info: PathInfo,
     asked: Option<Instant>,
+    modelled: bool,
+    asked_control: Option<Instant>,
     /// When something was acknowledged last, or nothing was under way.
     moved: Instant,
     /// When something was acknowledged last.
@@ -30,6 +36,8 @@ impl Path {
         Self {
             info: PathInfo { rtt, grows: true, ..PathInfo::default() },
             asked: None,
+            modelled: false,
+            asked_control: None,
             moved: now,
             proved: now,
             written: 0,
@@ -42,6 +50,11 @@ impl Path {
             self.asked = Some(now);
             self.written = 0;
             let _ = path_info(socket).map(|info| self.note(info, now));
+        }
+        if self.asked_control.is_none_or(|asked| now.saturating_duration_since(asked) >= FRESH_CONTROL) {
+            self.asked_control = Some(now);
+            let control = SockRef::from(socket).tcp_congestion().unwrap_or_default();
+            self.modelled = control.starts_with(b"bbr");
         }
     }
 
@@ -73,6 +86,11 @@ impl Path {
     /// The last answer.
     pub(crate) fn info(&self) -> &PathInfo {
         &self.info
+    }
+
+    /// Its congestion control models the rate of the path, and takes more than its share of it among several of its kind.
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.modelled
     }
 
     /// Nothing has been acknowledged for far too long.
@@ -112,6 +130,22 @@ mod tests {
         assert_eq!(path.unsent(), 1024);
         path.ask(&socket, start + FRESH);
         assert_eq!(path.unsent(), 0);
+    }
+
+    #[test]
+    fn a_socket_is_asked_for_its_congestion_control_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut path, start) = (Path::new(MS, Instant::now()), Instant::now());
+        path.modelled = true;
+        SockRef::from(&socket).set_tcp_congestion(b"reno").unwrap();
+        path.ask(&socket, start);
+        assert!(!path.is_modelled());
+        path.modelled = true;
+        path.ask(&socket, start + FRESH_CONTROL - MS);
+        assert!(path.is_modelled(), "not yet");
+        path.ask(&socket, start + FRESH_CONTROL);
+        assert!(!path.is_modelled());
     }
 
     #[test]

@@ -111,7 +111,7 @@ impl Stream {
         self.queued.load(Ordering::Acquire)
     }
 
-    /// The stream as the scheduler sees it; doubtful as far as it can tell for itself.
+    /// The stream as the scheduler sees it; doubtful and spare as far as it can tell for itself.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
         if let Some(socket) = &*lock(&self.socket) {
@@ -129,6 +129,7 @@ impl Stream {
             grows: info.grows,
             stalled: path.is_stalled(now),
             doubtful: path.is_unproved(now),
+            spare: path.is_modelled(),
         }
     }
 

@@ -477,6 +477,7 @@ impl World {
             grows: false,
             stalled,
             doubtful: false,
+            spare: false,
         }
     }
 
