@@ -243,7 +243,7 @@ impl Driver {
             }
         }
         // Where there is room the core has declined it, and will ask again by its timer: in the line it would wake itself for it for ever.
-        let full = !self.views.iter().any(|view| view.has_room);
+        let full = !self.views.iter().any(|view| view.has_room && !view.spare);
         if self.session.has_transmit() && !self.streams.is_empty() && (full || sent >= QUANTUM) {
             self.peer.wait_for_room(&self.mailbox, self.labels);
         }
@@ -252,10 +252,11 @@ impl Driver {
         sent > 0
     }
 
-    /// If a stream has room that others wait for, one of them is next.
+    /// If a stream has room that others wait for, one of them is next. What is spare for this session it may itself be waiting beside.
     fn pass_on(&self) {
         if self.peer.others_wait() {
-            let mut with_room = self.streams.iter().filter(|s| s.has_room());
+            let spare = |s: &Stream| self.views.iter().any(|view| view.id == s.id && view.spare);
+            let mut with_room = self.streams.iter().filter(|s| s.has_room() && !spare(s));
             let _ = with_room.any(|s| self.peer.wake_next(s.label));
         }
     }
