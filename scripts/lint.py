@@ -11,7 +11,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[1]
 BIN = TOP / ".venv" / "bin"
 PYTHON_FOLDERS = ("compile", "operator", "controller-image", "testbed", "e2e", "bench", "scripts")
-CARGO_FOLDERS = ("agent-image", "testbed/linkemu", "bench/controller")
+CARGO_FOLDERS = ("agent-image", "agent-image/fuzz", "testbed/linkemu", "bench/controller")
 
 
 def commands() -> list[tuple[str, ...]]:

@@ -50,7 +50,7 @@ impl Driver {
             dscp: 0,
             block_bytes: 0,
         };
-        let (now, budget) = (Instant::now(), Budget::new(64 << 20));
+        let (now, budget) = (Instant::now(), Budget::new(8 << 20));
         let session = if opener {
             Session::open(&config, open, &budget, now)
         } else {
@@ -145,6 +145,7 @@ impl Driver {
             grows: slot % 2 == 0,
             stalled: states >> slot & 1 == 1,
             doubtful: states & 7 == *slot,
+            spare: states >> 3 & 7 == *slot,
         };
         let views: Vec<_> = self.streams.iter().map(view).collect();
         for _ in 0..FRAMES_PER_TURN {
