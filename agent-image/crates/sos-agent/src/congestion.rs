@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 /// How long evidence is gathered at least before it is judged.
 const WINDOW: Duration = Duration::from_millis(100);
-/// And how many round trips: loss is found one after the queue that caused it, and that queue must be seen in the same window.
+/// And how many round trips: loss is found one after the queue that caused it, and that queue must be seen in the same window or in the
+/// one before.
 const WINDOW_RTTS: u32 = 3;
 /// Evidence older than this says nothing about now.
 const WINDOW_MAX: Duration = Duration::from_secs(10);
@@ -20,7 +21,7 @@ const MIN_SEGMENTS: u64 = 100;
 const MIN_RESENT: u64 = 5;
 /// Loss below three in a thousand does not hurt cubic on paths up to 20 ms, and is usual where it probes. On longer paths less does: what
 /// one loss takes away comes back in as many round trips, whatever they last (100 ms, 0.1 % loss, 300 Mbit/s: cubic 0.52 of the wire,
-/// bbr 0.86).
+/// bbr 0.89).
 const LOSS_PER_MILLION: u64 = 3000;
 const LOSS_RTT: Duration = Duration::from_millis(20);
 /// Round trip over its minimum from which a queue has been there.
@@ -70,6 +71,8 @@ pub struct Chooser {
     choice: Choice,
     began: Instant,
     sum: Sample,
+    /// There was a queue in the window before.
+    was_queued: bool,
     lossy_at: Instant,
 }
 
@@ -77,7 +80,7 @@ impl Chooser {
     /// Nothing is known of the path yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { choice: Choice::Cubic, began: now, sum: Sample::default(), lossy_at: now }
+        Self { choice: Choice::Cubic, began: now, sum: Sample::default(), was_queued: false, lossy_at: now }
     }
 
     /// The choice in force.
@@ -89,7 +92,7 @@ impl Chooser {
     /// Takes what a stream did, and judges when there is enough.
     pub fn observe(&mut self, sample: Sample, now: Instant) {
         if now.saturating_duration_since(self.began) >= WINDOW_MAX {
-            (self.began, self.sum) = (now, Sample::default());
+            self.begin(now);
         }
         self.sum.segments = self.sum.segments.saturating_add(sample.segments);
         self.sum.resent = self.sum.resent.saturating_add(sample.resent);
@@ -100,12 +103,17 @@ impl Chooser {
         let undecided = (1..MIN_RESENT).contains(&self.sum.resent) && !self.sum.is_queued();
         if enough && !undecided {
             self.judge(now);
-            (self.began, self.sum) = (now, Sample::default());
+            self.begin(now);
         }
     }
 
+    fn begin(&mut self, now: Instant) {
+        self.was_queued = self.sum.is_queued();
+        (self.began, self.sum) = (now, Sample::default());
+    }
+
     fn judge(&mut self, now: Instant) {
-        if self.sum.hurts() && !self.sum.is_queued() {
+        if self.sum.hurts() && !self.sum.is_queued() && !self.was_queued {
             (self.choice, self.lossy_at) = (Choice::Bbr, now);
         } else if now.saturating_duration_since(self.lossy_at) >= TRY_AGAIN {
             self.choice = Choice::Cubic;
@@ -160,6 +168,13 @@ mod tests {
         assert_eq!(after(&[(400, long), (800, long)]), Choice::Bbr);
         let queued = Sample { rtt_percent: 150, ..long };
         assert_eq!(after(&[(400, long), (800, queued), (1200, long)]), Choice::Cubic, "the queue's loss");
+    }
+
+    #[test]
+    fn the_loss_of_a_queue_may_be_found_in_the_next_window() {
+        let full = Sample { rtt_percent: 180, ..CLEAN };
+        assert_eq!(after(&[(150, full), (300, RANDOM)]), Choice::Cubic);
+        assert_eq!(after(&[(150, full), (300, RANDOM), (450, RANDOM)]), Choice::Bbr, "and not later");
     }
 
     #[test]

@@ -87,11 +87,13 @@ fn wished(shared: &Shared, choosers: &Choosers, path: PathKey, sample: Option<Sa
 
 /// What happened between two looks at a stream.
 fn difference(before: PathInfo, after: PathInfo) -> Sample {
-    let percent = after.rtt.as_micros() * 100 / after.min_rtt.as_micros().max(1);
+    // Where the queue ran over meanwhile it is gone now: it was there before.
+    let rtt = before.rtt.max(after.rtt);
+    let percent = rtt.as_micros() * 100 / after.min_rtt.as_micros().max(1);
     Sample {
         segments: after.segments.wrapping_sub(before.segments).into(),
         resent: after.resent.wrapping_sub(before.resent).into(),
-        rtt: after.rtt,
+        rtt,
         rtt_percent: u64::try_from(percent).unwrap_or(u64::MAX),
     }
 }
