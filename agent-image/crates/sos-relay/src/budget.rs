@@ -29,11 +29,11 @@ impl Budget {
         self.take(bytes, |free| bytes <= free).then(|| self.share(bytes))
     }
 
-    /// Takes a first share of `wished` bytes if all shares together stay below a quarter of the budget then, else of `least`, or `None`
-    /// if that is not free: the first sessions begin large, and there is room for many that begin small.
+    /// Takes a first share of `wished` bytes if all shares together stay within a sixteenth of the budget then, else of `least`, or `None`
+    /// if that is not free: the first sessions begin large, and there is room for nearly as many that begin small.
     pub fn reserve_first(self: &Arc<Self>, wished: usize, least: usize) -> Option<Reservation> {
-        let quarter = self.limit / 4;
-        let generous = self.take(wished, |free| wished <= (free + quarter).saturating_sub(self.limit));
+        let plenty = self.limit / 16;
+        let generous = self.take(wished, |free| wished <= plenty.saturating_sub(self.limit - free));
         if generous { Some(self.share(wished)) } else { self.reserve(least) }
     }
 
@@ -84,11 +84,11 @@ mod tests {
 
     #[test]
     fn the_first_begin_large_while_there_is_much() {
-        let budget = Budget::new(1000);
-        let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_first(100, 200)).collect();
+        let budget = Budget::new(1600);
+        let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_first(40, 500)).collect();
         let sizes: Vec<_> = shares.iter().map(Reservation::bytes).collect();
-        assert_eq!(sizes, [100, 100, 200, 200, 200, 200]);
-        assert_eq!(budget.used(), 1000);
+        assert_eq!(sizes, [40, 40, 500, 500, 500]);
+        assert!(budget.reserve_first(40, 21).is_none(), "20 are left");
     }
 
     #[test]

@@ -136,8 +136,22 @@ mod tests {
     }
 
     #[test]
+    fn one_that_begins_small_grows_by_four() {
+        let (mut window, now, mut delivered) = (window(32 << 20), Instant::now(), 0);
+        let mut sizes = vec![window.size()];
+        while *sizes.last().unwrap() < 8 << 20 {
+            let half = window.size() / 2;
+            delivered += half;
+            window.handle_delivered(half, delivered, now);
+            sizes.push(window.size());
+        }
+        assert_eq!(sizes, [INITIAL_CREDIT, 1 << 20, 4 << 20, 8 << 20]);
+        window.assert_invariants(delivered);
+    }
+
+    #[test]
     fn it_begins_large_where_there_is_plenty_and_never_above_its_maximum() {
-        let budget = Budget::new(64 << 20);
+        let budget = Budget::new(1 << 30);
         let sizes: Vec<_> = [1 << 30, 1 << 20, 0]
             .map(|max| Window::new(max, MS, &budget).unwrap())
             .map(|w| (w.size(), w.limit()))

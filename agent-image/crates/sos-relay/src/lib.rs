@@ -41,7 +41,7 @@ mod stats;
 pub use budget::{Budget, Reservation};
 pub use ended::EndedSessions;
 pub use reorder::ReorderBuffer;
-pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView};
+pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, usable};
 pub use session::{Event, Session, SessionConfig, Transmit};
 pub use stats::SessionStats;
 

@@ -130,8 +130,12 @@ impl Scheduler for EarliestArrival {
 }
 
 /// The streams that are neither stalled nor doubtful nor spare; without any, those that only have not stalled; all, if all have.
-fn usable(streams: &[StreamView]) -> Vec<&StreamView> {
-    let doubt = |s: &StreamView| u8::from(s.stalled) * 2 + u8::from((s.doubtful || s.spare) && !s.stalled);
+pub fn usable(streams: &[StreamView]) -> Vec<&StreamView> {
+    least_in_doubt(streams, |s| s.doubtful || s.spare)
+}
+
+fn least_in_doubt(streams: &[StreamView], avoided: impl Fn(&StreamView) -> bool) -> Vec<&StreamView> {
+    let doubt = |s: &StreamView| u8::from(s.stalled) * 2 + u8::from(avoided(s) && !s.stalled);
     let least = streams.iter().map(doubt).min();
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
@@ -148,9 +152,10 @@ fn waits(usable: &[&StreamView], here: &StreamView, demand: Demand) -> bool {
     blocked || demand.left.is_some_and(through)
 }
 
-/// The stream with room that small frames arrive first on.
+/// The stream with room that small frames arrive first on; they cost the path nothing, so spare ones will do.
 pub(crate) fn quickest(streams: &[StreamView]) -> Option<StreamId> {
-    usable(streams).into_iter().filter(|s| s.has_room).min_by_key(|s| (s.arrival(0), s.queued)).map(|s| s.id)
+    let usable = least_in_doubt(streams, |s| s.doubtful).into_iter().filter(|s| s.has_room);
+    usable.min_by_key(|s| (s.arrival(0), s.queued)).map(|s| s.id)
 }
 
 #[cfg(test)]
@@ -227,6 +232,7 @@ mod tests {
         let (good, spare) = (view(0, 160, 0), StreamView { spare: true, ..view(1, 50, 0) });
         assert_eq!(scheduler.choose(&[good, spare], BULK), Some(StreamId(0)));
         assert_eq!(scheduler.choose(&[full(good), spare], BULK), None);
+        assert_eq!(quickest(&[full(good), spare]), Some(StreamId(1)), "an acknowledgement takes it");
         assert_eq!(scheduler.choose(&[StreamView { stalled: true, ..good }, spare], BULK), Some(StreamId(1)));
     }
 

@@ -18,7 +18,7 @@ use crate::receiver::{Receiver, Violation};
 use crate::scheduler::{EarliestArrival, Scheduler, StreamId, StreamView};
 use crate::sender::Sender;
 use crate::stats::SessionStats;
-use crate::{MAX_BLOCK, MIN_BLOCK};
+use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
 /// How long a Reset tries to reach streams that have no room before the session is given up without it.
 const RESET_PATIENCE: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ pub struct Session {
     probe_at: Option<Instant>,
     /// Streams that stalled while others moved.
     stalled: BTreeSet<StreamId>,
-    /// The scheduler prefers to wait for a better stream; it is asked again then.
+    /// There is something to send, and of the streams with room none is good enough: they are looked at again then.
     ask_at: Option<Instant>,
     scheduler: Box<dyn Scheduler>,
     events: VecDeque<Event>,
@@ -252,7 +252,9 @@ impl Session {
         let transmit = match self.state {
             State::Running => {
                 let transmit = self.transmit_running(now, streams);
-                self.ask_at = self.ask_at.filter(|_| transmit.is_none());
+                let declined =
+                    transmit.is_none() && self.has_transmit() && streams.iter().any(|s| s.has_room);
+                self.ask_at = self.ask_at.or(Some(now + ASK_AGAIN)).filter(|_| declined);
                 let waits = self.heard && self.sender.awaits_ack();
                 self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| waits);
                 transmit

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use sos_relay::{Event, Session, SessionStats, StreamView};
+use sos_relay::{Event, Session, SessionStats, StreamView, usable};
 use sos_wire::{EndReason, Role, SessionNumber};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -242,8 +242,9 @@ impl Driver {
                 break;
             }
         }
-        // Where there is room the core has declined it, and will ask again by its timer: in the line it would wake itself for it for ever.
-        let full = !self.views.iter().any(|view| view.has_room && !view.spare);
+        // Where a stream it would use has room the core has declined it, and will ask again by its timer: in the line it would wake itself for
+        // it for ever.
+        let full = !usable(&self.views).iter().any(|view| view.has_room);
         if self.session.has_transmit() && !self.streams.is_empty() && (full || sent >= QUANTUM) {
             self.peer.wait_for_room(&self.mailbox, self.labels);
         }
@@ -252,11 +253,12 @@ impl Driver {
         sent > 0
     }
 
-    /// If a stream has room that others wait for, one of them is next. What is spare for this session it may itself be waiting beside.
+    /// If a stream has room that others wait for, one of them is next. Beside one that this session would not use it may be waiting itself.
     fn pass_on(&self) {
         if self.peer.others_wait() {
-            let spare = |s: &Stream| self.views.iter().any(|view| view.id == s.id && view.spare);
-            let mut with_room = self.streams.iter().filter(|s| s.has_room() && !spare(s));
+            let ours = usable(&self.views);
+            let is_ours = |s: &Stream| ours.iter().any(|view| view.id == s.id);
+            let mut with_room = self.streams.iter().filter(|s| s.has_room() && is_ours(s));
             let _ = with_room.any(|s| self.peer.wake_next(s.label));
         }
     }

@@ -26,7 +26,7 @@ pub(crate) struct Path {
     moved: Instant,
     /// When something was acknowledged last.
     proved: Instant,
-    /// Bytes given to the socket since it was asked, of which the answer says nothing.
+    /// Bytes given to the socket since it was asked. One write may be both in the answer and here.
     written: u64,
 }
 

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 use sos_wire::Body;
 
 use super::{Opening, Session, State};
-use crate::ASK_AGAIN;
 use crate::scheduler::{Demand, StreamId, StreamView, quickest};
 
 impl Session {
@@ -26,11 +25,7 @@ impl Session {
             }
             return self.transmit_lone_open(streams).or_else(|| self.reinject(now, streams));
         };
-        let Some(stream) = self.choose(streams, len) else {
-            let declined = streams.iter().any(|s| s.has_room);
-            self.ask_at = self.ask_at.or(Some(now + ASK_AGAIN)).filter(|_| declined);
-            return None;
-        };
+        let stream = self.choose(streams, len)?;
         // Open goes first on every stream, so that data never meets an agent that has not heard of the session (frame.md clause 7).
         if let Some(open) = self.open_for(stream) {
             return Some((stream, open));
@@ -113,4 +108,48 @@ impl Session {
 fn due(now: Instant, streams: &[StreamView], stream: StreamId, len: usize) -> Instant {
     let view = streams.iter().find(|s| s.id == stream);
     now + view.map_or(Duration::ZERO, |view| view.arrival(len))
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use sos_wire::SessionNumber;
+
+    use super::*;
+    use crate::budget::Budget;
+    use crate::{ASK_AGAIN, Event, SessionConfig};
+
+    #[test]
+    fn what_waits_beside_a_stream_with_room_is_asked_for_again() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let config = SessionConfig {
+            number: SessionNumber(1),
+            block: 0,
+            max_memory: 1 << 20,
+            stream_wait: second,
+            rtt: Duration::from_millis(20),
+        };
+        let mut session = Session::accept(&config, &Budget::new(64 << 20), now).unwrap();
+        session.handle_stream_up(StreamId(0));
+        session.handle_stream_up(StreamId(1));
+        session.handle_connected();
+        let full = StreamView {
+            id: StreamId(0),
+            has_room: false,
+            queued: 0,
+            rtt: config.rtt,
+            window: 1 << 20,
+            grows: false,
+            stalled: false,
+            doubtful: false,
+            spare: false,
+        };
+        let doubtful = StreamView { id: StreamId(1), has_room: true, doubtful: true, ..full };
+        assert_eq!(session.poll_transmit(now, &[full, doubtful]), None, "Opened waits for the first");
+        assert_eq!(session.poll_timeout(), Some(now + ASK_AGAIN));
+        session.handle_timeout(now + ASK_AGAIN);
+        let sent = session.poll_transmit(now + ASK_AGAIN, &[StreamView { has_room: true, ..full }, doubtful]);
+        assert_eq!(sent.map(|sent| sent.stream), Some(StreamId(0)));
+        assert_eq!((session.poll_timeout(), session.poll_event()), (None, None::<Event>));
+    }
 }

@@ -50,7 +50,7 @@ fn immortal() -> impl Strategy<Value = StreamScript> {
 
 fn script(streams: impl Strategy<Value = Vec<StreamScript>>) -> impl Strategy<Value = Script> {
     let block = prop_oneof![Just(0usize), Just(4096), Just(262_144)];
-    let budget = prop_oneof![Just(1usize << 30), Just(600 << 10)];
+    let budget = prop_oneof![Just(1usize << 30), Just(600 << 10), 2usize << 20..16 << 20];
     ([host(), host()], streams, 0u64..500, block, budget).prop_map(
         |(hosts, streams, connect_ms, block, budget)| Script { hosts, streams, connect_ms, block, budget },
     )
