@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 
 /// How long evidence is gathered at least before it is judged.
 const WINDOW: Duration = Duration::from_millis(100);
-/// And how many round trips: loss is found one after the queue that caused it, and that queue must be seen in the same window or in the
-/// one before.
+/// And how many round trips: loss is found one after the queue that caused it, and that queue must be seen in the same window.
 const WINDOW_RTTS: u32 = 3;
 /// Evidence older than this says nothing about now.
 const WINDOW_MAX: Duration = Duration::from_secs(10);
@@ -71,8 +70,6 @@ pub struct Chooser {
     choice: Choice,
     began: Instant,
     sum: Sample,
-    /// There was a queue in the window before.
-    was_queued: bool,
     lossy_at: Instant,
 }
 
@@ -80,7 +77,7 @@ impl Chooser {
     /// Nothing is known of the path yet.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Self { choice: Choice::Cubic, began: now, sum: Sample::default(), was_queued: false, lossy_at: now }
+        Self { choice: Choice::Cubic, began: now, sum: Sample::default(), lossy_at: now }
     }
 
     /// The choice in force.
@@ -92,7 +89,7 @@ impl Chooser {
     /// Takes what a stream did, and judges when there is enough.
     pub fn observe(&mut self, sample: Sample, now: Instant) {
         if now.saturating_duration_since(self.began) >= WINDOW_MAX {
-            self.begin(now);
+            (self.began, self.sum) = (now, Sample::default());
         }
         self.sum.segments = self.sum.segments.saturating_add(sample.segments);
         self.sum.resent = self.sum.resent.saturating_add(sample.resent);
@@ -103,17 +100,12 @@ impl Chooser {
         let undecided = (1..MIN_RESENT).contains(&self.sum.resent) && !self.sum.is_queued();
         if enough && !undecided {
             self.judge(now);
-            self.begin(now);
+            (self.began, self.sum) = (now, Sample::default());
         }
     }
 
-    fn begin(&mut self, now: Instant) {
-        self.was_queued = self.sum.is_queued();
-        (self.began, self.sum) = (now, Sample::default());
-    }
-
     fn judge(&mut self, now: Instant) {
-        if self.sum.hurts() && !self.sum.is_queued() && !self.was_queued {
+        if self.sum.hurts() && !self.sum.is_queued() {
             (self.choice, self.lossy_at) = (Choice::Bbr, now);
         } else if now.saturating_duration_since(self.lossy_at) >= TRY_AGAIN {
             self.choice = Choice::Cubic;
@@ -168,13 +160,6 @@ mod tests {
         assert_eq!(after(&[(400, long), (800, long)]), Choice::Bbr);
         let queued = Sample { rtt_percent: 150, ..long };
         assert_eq!(after(&[(400, long), (800, queued), (1200, long)]), Choice::Cubic, "the queue's loss");
-    }
-
-    #[test]
-    fn the_loss_of_a_queue_may_be_found_in_the_next_window() {
-        let full = Sample { rtt_percent: 180, ..CLEAN };
-        assert_eq!(after(&[(150, full), (300, RANDOM)]), Choice::Cubic);
-        assert_eq!(after(&[(150, full), (300, RANDOM), (450, RANDOM)]), Choice::Bbr, "and not later");
     }
 
     #[test]

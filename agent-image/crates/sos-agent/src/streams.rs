@@ -168,3 +168,24 @@ impl Keys for PairKeys {
         self.0.keys().pair(site).find(id).ok().cloned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_ran_over_between_two_looks_was_there() {
+        let ms = Duration::from_millis;
+        let before = PathInfo {
+            rtt: ms(36),
+            min_rtt: ms(20),
+            segments: u32::MAX - 9,
+            resent: 3,
+            ..PathInfo::default()
+        };
+        let after =
+            PathInfo { rtt: ms(22), min_rtt: ms(20), segments: 90, resent: 10, ..PathInfo::default() };
+        let sample = Sample { segments: 100, resent: 7, rtt: ms(36), rtt_percent: 180 };
+        assert_eq!(difference(before, after), sample);
+    }
+}
