@@ -95,6 +95,8 @@ def main() -> int:
     wanted = arguments.targets
     build = not wanted or any(name.startswith("agent") for name in wanted)
     chosen = [t for t in targets(build) if not wanted or any(t.name.startswith(name) for name in wanted)]
+    if not chosen:
+        parser.error(f"no target begins with {' or '.join(wanted)}: they are called {', '.join(t.name for t in targets(build=False))}")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         well = list(pool.map(lambda target: run(target, arguments.runs, arguments.seed), chosen))
     print(f"fuzz: {sum(well)} of {len(well)} targets met nothing in {arguments.runs:,} cases, seed {arguments.seed}", flush=True)
