@@ -1,13 +1,15 @@
 //! Whole sessions in virtual time: whatever streams and hosts do, bytes arrive in order and both ends come to an end.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod script;
 mod world;
 
 use std::time::Duration;
 
 use proptest::prelude::*;
+use script::{HostScript, Script, StreamScript};
 use sos_wire::EndReason;
-use world::{HostScript, MS, Script, StreamScript, World};
+use world::{MS, World};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

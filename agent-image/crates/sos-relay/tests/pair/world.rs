@@ -4,55 +4,21 @@
 //! the death at its own time. Everything that happens is an event at a time; after each one both ends are driven until they have nothing
 //! more to do, and their invariants are checked.
 
+mod ends;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sos_relay::{Budget, EndedSessions, Event, Session, SessionConfig, StreamId, StreamView};
+use sos_relay::{Budget, EndedSessions, Session, SessionConfig, StreamId};
 use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
 
+use crate::script::{HostScript, Script, StreamScript, pattern};
+
 pub(crate) const MS: Duration = Duration::from_millis(1);
-/// Room of a stream's queue, as in the real driver.
-const STREAM_ROOM: usize = 128 << 10;
-/// More than memory and blocks of any script allow.
-const MAX_FRAMES_AT_ONCE: usize = 100_000;
 const NUMBER: SessionNumber = SessionNumber(1);
-
-/// One host: what it sends, and how it reads.
-#[derive(Debug, Clone)]
-pub(crate) struct HostScript {
-    pub(crate) bytes: usize,
-    /// Bytes written each millisecond.
-    pub(crate) write_step: usize,
-    /// Bytes read each millisecond.
-    pub(crate) read_step: usize,
-    /// Reads nothing before this time.
-    pub(crate) read_from_ms: u64,
-    /// Resets its connection at this time.
-    pub(crate) reset_at_ms: Option<u64>,
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct StreamScript {
-    pub(crate) born_ms: u64,
-    pub(crate) dies_ms: Option<u64>,
-    pub(crate) delay_ms: u64,
-    /// Bytes per millisecond.
-    pub(crate) rate: usize,
-    /// How much later than the death the two ends hear of it.
-    pub(crate) notice_ms: [u64; 2],
-}
-
-#[derive(Debug, Clone)]
-pub(crate) struct Script {
-    pub(crate) hosts: [HostScript; 2],
-    pub(crate) streams: Vec<StreamScript>,
-    pub(crate) connect_ms: u64,
-    pub(crate) block: usize,
-    pub(crate) budget: usize,
-}
 
 struct Host {
     script: HostScript,
@@ -118,13 +84,6 @@ pub(crate) struct World {
     budgets: [Arc<Budget>; 2],
     max_memory: usize,
     pub(crate) resent: u64,
-}
-
-/// Bytes that tell their own position, differently in each direction.
-fn pattern(len: usize, direction: usize) -> Bytes {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ (i >> 16) ^ (direction * 0x55)) as u8)
-        .collect()
 }
 
 impl World {
@@ -367,118 +326,6 @@ impl World {
         known.for_each(|i| session.handle_stream_up(StreamId(i as u64)));
         self.ends[1].session = Some(session);
         self.after(MS * u32::try_from(self.script.connect_ms).unwrap(), Happening::Connected);
-    }
-
-    fn read(&mut self, i: usize) {
-        self.hosts[i].reading = false;
-        let Some(session) = &mut self.ends[i].session else { return };
-        let host = &mut self.hosts[i];
-        let mut left = host.script.read_step;
-        for chunk in session.deliverable() {
-            let n = chunk.len().min(left);
-            assert!(host.expected[host.received..].starts_with(&chunk[..n]), "delivered is a prefix of sent");
-            host.received += n;
-            left -= n;
-        }
-        session.handle_delivered(host.script.read_step - left, self.now);
-    }
-
-    /// What the real driver does when it wakes.
-    fn drive(&mut self, end: usize) {
-        while let Some((stream, frame)) = self.ends[end].answers.pop_front() {
-            let i = usize::try_from(stream.0).unwrap();
-            if self.streams[i].known[end] {
-                self.push(i, end, frame);
-            }
-        }
-        let Some(mut session) = self.ends[end].session.take() else { return };
-        self.hand_in(end, &mut session);
-        let mut frames = 0;
-        while let Some(transmit) = session.poll_transmit(self.now, &self.views(end)) {
-            frames += 1;
-            assert!(frames < MAX_FRAMES_AT_ONCE, "it comes to rest: {:?}", transmit.frame);
-            session.assert_invariants();
-            self.push(usize::try_from(transmit.stream.0).unwrap(), end, transmit.frame);
-            self.hand_in(end, &mut session);
-        }
-        self.watch(end, &mut session);
-        self.resent = self.resent.max(session.stats().resent_frames);
-        if session.is_closed() {
-            let (reason, delivered) = (self.ends[end].closed.unwrap(), session.stats().delivered);
-            self.ends[end].ended.insert(NUMBER, reason, delivered, self.now);
-            return;
-        }
-        self.ends[end].session = Some(session);
-    }
-
-    fn hand_in(&mut self, end: usize, session: &mut Session) {
-        let host = &mut self.hosts[end];
-        let room = session.local_room().min(host.allowed - host.written);
-        if room > 0 {
-            session.handle_local_data(host.source.slice(host.written..host.written + room));
-            host.written += room;
-        }
-        if host.written == host.script.bytes && !host.eof_told {
-            host.eof_told = true;
-            session.handle_local_eof();
-        }
-    }
-
-    fn watch(&mut self, end: usize, session: &mut Session) {
-        while let Some(event) = session.poll_event() {
-            assert_eq!(self.ends[end].closed, None, "nothing comes after Closed");
-            let host = &mut self.hosts[end];
-            match event {
-                Event::Opened => {}
-                Event::Finished => {
-                    assert_eq!(host.received, host.expected.len(), "the end comes after everything");
-                    host.saw_end = true;
-                }
-                Event::Reset(_) => host.saw_reset = true,
-                Event::Closed(reason) => self.ends[end].closed = Some(reason),
-            }
-        }
-        session.assert_invariants();
-        let connected =
-            end == 0 || self.now >= self.start + MS * u32::try_from(self.script.connect_ms).unwrap();
-        let host = &mut self.hosts[end];
-        if !host.reading && connected && session.deliverable().next().is_some() {
-            host.reading = true;
-            let from = self.start + MS * u32::try_from(host.script.read_from_ms).unwrap();
-            let time = from.max(self.now + MS);
-            self.schedule(time, Happening::Read(end));
-        }
-        if let Some(deadline) = session.poll_timeout()
-            && self.ends[end].timer.is_none_or(|timer| deadline < timer)
-        {
-            self.ends[end].timer = Some(deadline);
-            self.schedule(deadline.max(self.now), Happening::Timeout(end));
-        }
-    }
-
-    fn views(&self, end: usize) -> Vec<StreamView> {
-        let known = self.streams.iter().enumerate().filter(|(_, s)| s.known[end]);
-        known.map(|(i, s)| self.view(StreamId(i as u64), s, end)).collect()
-    }
-
-    /// What a transport would tell: nothing is acknowledged any more once the stream is dead.
-    fn view(&self, id: StreamId, stream: &Stream, end: usize) -> StreamView {
-        let (queued, script) = (stream.directions[end].queued, &stream.script);
-        let rtt = MS * 2 * u32::try_from(script.delay_ms).unwrap();
-        let died = script.dies_ms.map(|ms| self.start + MS * u32::try_from(ms).unwrap());
-        let stalled = died.is_some_and(|died| self.now >= died + 2 * rtt + 300 * MS);
-        let window = script.rate as u64 * 2 * script.delay_ms;
-        StreamView {
-            id,
-            has_room: queued < STREAM_ROOM,
-            queued,
-            rtt,
-            window,
-            grows: false,
-            stalled,
-            doubtful: false,
-            spare: false,
-        }
     }
 
     /// Where it stands, for the message of a failed test.
