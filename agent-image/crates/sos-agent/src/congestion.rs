@@ -21,7 +21,7 @@ const MIN_RESENT: u64 = 5;
 /// Loss below three in a thousand does not hurt cubic on paths up to 20 ms, and is usual where it probes. On longer paths less does: what
 /// one loss takes away comes back in as many round trips, whatever they last (100 ms, 0.1 % loss, 300 Mbit/s: cubic 0.52 of the wire,
 /// bbr 0.89).
-const LOSS_PER_MILLION: u64 = 3000;
+const LOSS: f64 = 0.003;
 const LOSS_RTT: Duration = Duration::from_millis(20);
 /// Round trip over its minimum from which a queue has been there.
 const QUEUED_PERCENT: u64 = 140;
@@ -59,7 +59,7 @@ impl Sample {
     /// So much was lost that cubic would suffer.
     fn hurts(&self) -> bool {
         let trips = self.rtt.max(LOSS_RTT).as_secs_f64() / LOSS_RTT.as_secs_f64();
-        let bearable = self.segments as f64 * LOSS_PER_MILLION as f64 / 1e6 / trips;
+        let bearable = self.segments as f64 * LOSS / trips;
         self.resent >= MIN_RESENT && self.resent as f64 >= bearable
     }
 }

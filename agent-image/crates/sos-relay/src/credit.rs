@@ -18,10 +18,10 @@ use sos_wire::frame::INITIAL_CREDIT;
 
 use crate::budget::{Budget, Reservation};
 
-/// A window begins with this where the budget has plenty: as much as young streams carry in their first round trip.
-const FIRST: u64 = 4 << 20;
 /// Below this window a single growth multiplies by four, above by two.
 const EAGER_BELOW: u64 = 4 << 20;
+/// A window begins with this where the budget has plenty: there it would soon be anyway.
+const FIRST: u64 = EAGER_BELOW;
 /// Added to the round trip when growth is judged: on short paths the host's own turns take longer than the path.
 const SLACK: Duration = Duration::from_millis(10);
 

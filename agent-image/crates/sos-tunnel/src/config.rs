@@ -126,12 +126,14 @@ impl PeerConfig {
 pub struct Labels(pub u32);
 
 impl Labels {
+    /// How many labels there can be.
+    pub const COUNT: usize = u32::BITS as usize;
     /// Every label.
     pub const ALL: Self = Self(u32::MAX);
 
     /// Whether a label is in the set.
     pub const fn contains(self, label: u8) -> bool {
-        label < 32 && self.0 >> label & 1 == 1
+        (label as usize) < Self::COUNT && self.0 >> label & 1 == 1
     }
 }
 

@@ -20,6 +20,7 @@ const STALL: Duration = Duration::from_millis(300);
 pub(crate) struct Path {
     info: PathInfo,
     asked: Option<Instant>,
+    /// What [`Self::is_modelled`] says.
     modelled: bool,
     asked_control: Option<Instant>,
     /// When something was acknowledged last, or nothing was under way.

@@ -2,21 +2,21 @@
 
 use sos_relay::StreamView;
 
+use crate::config::Labels;
+
 /// Of streams whose congestion control models the path a session that is bulk uses so many over each path: each takes the best rate it has
 /// seen for its own, and the sum of such maxima is more than the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and send
 /// 17 % again, two reach 0.92).
 const MODELLED_AT_ONCE: usize = 2;
 /// Bytes sent from which a session is bulk.
 const BULK: u64 = 1 << 20;
-/// Labels there can be.
-const LABELS: usize = 32;
 
 /// Decides about streams that call themselves spare, as far as they can tell: the first of each label that work are not, nor is any for a
 /// session that has sent little.
 pub(crate) fn settle<'a>(streams: impl Iterator<Item = (u8, &'a mut StreamView)>, sent: u64) {
-    let mut used = [0; LABELS];
+    let mut used = [0; Labels::COUNT];
     for (label, view) in streams {
-        let used = &mut used[usize::from(label) % LABELS];
+        let used = &mut used[usize::from(label) % Labels::COUNT];
         let works = !view.stalled && !view.doubtful;
         view.spare &= works && sent >= BULK && *used >= MODELLED_AT_ONCE;
         *used += usize::from(works && !view.spare);
