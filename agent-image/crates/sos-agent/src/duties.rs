@@ -214,6 +214,7 @@ pub async fn reload(shared: Arc<Shared>, mut source: Source, mut keys: PathBuf) 
         });
         let Ok((polled, loaded, same_source, same_keys)) = looked.await else { return };
         (source, keys) = (same_source, same_keys);
+        shared.let_go();
         if let Some(polled) = polled {
             take_config(&shared, &source, polled);
         }

@@ -1,5 +1,6 @@
 //! The far side: connections to servers in the clients' names.
 
+use std::fmt::Display;
 use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -68,24 +69,17 @@ struct Admitted {
 
 /// Checks a session that a peer opens (node-config.md clause 12) and takes its preparation, if there is one.
 fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, EndReason> {
-    let config = shared.config();
-    let peer = config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.id == info.peer));
-    let Some(service) = peer.and_then(|peer| permit::egress_service(&config, flow, &peer.site)) else {
-        debug!(session = %info.open.session, peer = %info.peer, %flow, "not permitted");
-        return Err(EndReason::InternalLimit);
+    let session = info.open.session;
+    let refused = |why: &dyn Display| {
+        debug!(%session, peer = %info.peer, %flow, %why, "not permitted");
+        EndReason::InternalLimit
     };
-    match shared.at_desk(|desk, _| desk.begin_opened(info.open.session, flow)) {
-        Ok(preparation) => Ok(Admitted {
-            labels: preparation
-                .as_ref()
-                .map_or(Labels(service.label_mask()), |preparation| Labels(preparation.prepare.labels)),
-            ordered: preparation.is_some(),
-        }),
-        Err(mismatch) => {
-            debug!(session = %info.open.session, %flow, %mismatch, "not permitted");
-            Err(EndReason::InternalLimit)
-        }
-    }
+    let preparation = shared
+        .at_desk(|desk, _| desk.begin_opened(session, info.peer, flow))
+        .map_err(|mismatch| refused(&mismatch))?;
+    let labels = permit::opened(&shared.config(), flow, info.peer, preparation.as_ref())
+        .ok_or_else(|| refused(&"no service covers it"))?;
+    Ok(Admitted { labels: Labels(labels), ordered: preparation.is_some() })
 }
 
 /// The address to leave from where a switch gives packets the client's; None where the agent does so itself.

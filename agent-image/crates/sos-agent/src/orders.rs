@@ -188,23 +188,31 @@ impl OrderDesk {
         Some(preparation)
     }
 
-    /// The preparation for a session that the peer has opened here, if there is one for exactly this flow; from now on the
-    /// session runs. `Err` when there is one for another flow: the session must not go on.
+    /// The preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; from now on the
+    /// session runs. `Err` when there is one for another: the session must not go on.
     ///
     /// # Errors
-    /// The flow is not the prepared one.
+    /// The flow or the peer is not the prepared one.
     pub fn begin_opened(
         &mut self,
         session: SessionUuid,
+        peer: AgentId,
         flow: FlowKey,
     ) -> Result<Option<Preparation>, FlowMismatch> {
         let Some(preparation) = self.preparations.take(session) else { return Ok(None) };
-        if preparation.prepare.role != Role::Egress || preparation.flow() != flow {
+        let prepared = (preparation.prepare.role, preparation.prepare.peer, preparation.flow());
+        if prepared != (Role::Egress, peer, flow) {
             self.preparations.insert(preparation);
             return Err(FlowMismatch);
         }
         self.running.insert(session, preparation.controller);
         Ok(Some(preparation))
+    }
+
+    /// Until when a session that has been prepared with a peer may begin.
+    #[must_use]
+    pub fn prepared_until(&self, peer: AgentId) -> Option<Instant> {
+        self.preparations.until(peer)
     }
 
     /// A session runs that no controller has ordered.
@@ -468,9 +476,9 @@ impl OrderDesk {
     }
 }
 
-/// A session was opened for another flow than the one prepared under its UUID.
+/// A session was opened for another flow, or by another agent, than the one prepared under its UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the flow is not the one prepared for this session")]
+#[error("flow and peer are not those prepared for this session")]
 pub struct FlowMismatch;
 
 #[cfg(test)]

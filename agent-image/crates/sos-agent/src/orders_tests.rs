@@ -285,14 +285,28 @@ fn an_egress_session_must_be_the_prepared_flow() {
     };
     assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
     let wrong = FlowKey { server: "10.0.0.12:22".parse().unwrap(), ..flow(&egress) };
-    assert_eq!(world.desk.begin_opened(uuid(1), wrong), Err(FlowMismatch));
+    assert_eq!(world.desk.begin_opened(uuid(1), egress.peer, wrong), Err(FlowMismatch));
+    let stranger = AgentId([0xEE; 16]);
+    assert_eq!(world.desk.begin_opened(uuid(1), stranger, flow(&egress)), Err(FlowMismatch));
     let now = world.now();
     assert_eq!(world.desk.begin_arriving(flow(&egress), now), None, "no client arrives at the far agent");
-    assert!(world.desk.begin_opened(uuid(1), flow(&egress)).unwrap().is_some());
+    assert_eq!(permit::opened(&world.config, flow(&egress), egress.peer, None), Some(1));
+    assert!(
+        world.desk.prepared_until(egress.peer).is_some() && world.desk.prepared_until(stranger).is_none()
+    );
+    world.config.services.clear(); // the service has been deleted here, and its client has been accepted
+    let taken = world.desk.begin_opened(uuid(1), egress.peer, flow(&egress)).unwrap();
     assert_eq!(
-        world.desk.begin_opened(uuid(2), flow(&egress)),
-        Ok(None),
-        "sessions without an order are possible"
+        permit::opened(&world.config, flow(&egress), egress.peer, taken.as_ref()),
+        Some(egress.labels),
+        "what was Ready is served as it was prepared"
+    );
+    let later = world.desk.begin_opened(uuid(2), egress.peer, flow(&egress));
+    assert_eq!(later, Ok(None), "sessions without an order are possible");
+    assert_eq!(
+        permit::opened(&world.config, flow(&egress), egress.peer, None),
+        None,
+        "where a service covers them"
     );
 }
 

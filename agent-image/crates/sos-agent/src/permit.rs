@@ -8,6 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use sos_wire::{AgentId, Prepare};
 
 use crate::config::{AgentConfig, Rewrite, Role, Service, Setup};
+use crate::preparations::Preparation;
 
 /// A client's TCP connection as the network sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +78,22 @@ pub fn egress_service<'a>(config: &'a AgentConfig, flow: FlowKey, site: &str) ->
             && (at_peer || contains(&service.from, *flow.client.ip()))
             && serves(service, flow.server)
     })
+}
+
+/// The path labels of a session that a peer opens, None where it may not: as prepared, since that was permitted when this agent said
+/// Ready and its client may have been accepted since, whatever has been configured meanwhile; else as an Egress service says.
+#[must_use]
+pub fn opened(
+    config: &AgentConfig,
+    flow: FlowKey,
+    peer: AgentId,
+    preparation: Option<&Preparation>,
+) -> Option<u32> {
+    if let Some(preparation) = preparation {
+        return Some(preparation.prepare.labels);
+    }
+    let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer))?;
+    egress_service(config, flow, &site.site).map(Service::label_mask)
 }
 
 fn covers(service: &Service, flow: FlowKey) -> bool {

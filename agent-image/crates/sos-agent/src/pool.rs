@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::time::Instant;
 
 use sos_tunnel::PeerConfig;
 use sos_wire::{AgentId, Prepare};
@@ -41,6 +42,43 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     list
 }
 
+/// Peers that are configured no more, kept for sessions that were prepared while they were: their clients may be accepted any moment.
+#[derive(Debug, Default)]
+pub struct Leaving(BTreeMap<AgentId, (PeerConfig, Instant)>);
+
+impl Leaving {
+    /// Notes which of the peers of before are not among those of now, if something prepared with them stands, and until when.
+    pub fn note(
+        &mut self,
+        before: Vec<PeerConfig>,
+        now: &[PeerConfig],
+        prepared_until: impl Fn(AgentId) -> Option<Instant>,
+    ) {
+        for peer in before.into_iter().filter(|peer| !now.iter().any(|one| one.agent == peer.agent)) {
+            if let Some(until) = prepared_until(peer.agent) {
+                self.0.insert(peer.agent, (peer, until));
+            }
+        }
+    }
+
+    /// Forgets those whose time is over; true when there were any.
+    pub fn expire(&mut self, now: Instant) -> bool {
+        let before = self.0.len();
+        self.0.retain(|_, (_, until)| *until > now);
+        self.0.len() < before
+    }
+
+    /// The peers of now and those kept.
+    #[must_use]
+    pub fn with(&self, mut now: Vec<PeerConfig>) -> Vec<PeerConfig> {
+        let listed: BTreeSet<AgentId> = now.iter().map(|peer| peer.agent).collect();
+        now.extend(
+            self.0.values().filter(|(peer, _)| !listed.contains(&peer.agent)).map(|(peer, _)| peer.clone()),
+        );
+        now
+    }
+}
+
 fn streams(config: &AgentConfig, peer: &Peer) -> usize {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     let wished =
@@ -71,6 +109,7 @@ mod tests {
     use super::*;
     use crate::config::tests::config;
     use sos_wire::{Congestion, Role, SessionUuid};
+    use std::time::Duration;
 
     fn order(labels: u32) -> Prepare {
         Prepare {
@@ -101,6 +140,24 @@ mod tests {
         assert!(!ordered.note(&order(0b10)));
         assert_eq!(labels(&ordered), [0, 1, 2, 7]);
         assert!(!ordered.note(&order(0xffff_ff00)), "labels over 7 do not exist");
+    }
+
+    #[test]
+    fn a_peer_that_goes_stays_while_something_prepared_with_it_may_begin() {
+        let (config, ordered, begun) = (config(), OrderedLabels::default(), Instant::now());
+        let before = peers(&config, &ordered);
+        let soon = begun + Duration::from_secs(8);
+        let mut leaving = Leaving::default();
+        leaving.note(before.clone(), &[], |_| None);
+        assert!(leaving.with(Vec::new()).is_empty(), "nothing is prepared with it");
+        leaving.note(before.clone(), &before, |_| Some(soon));
+        assert!(leaving.with(Vec::new()).is_empty(), "it does not go");
+        leaving.note(before.clone(), &[], |_| Some(soon));
+        assert_eq!(leaving.with(Vec::new()), before);
+        assert_eq!(leaving.with(before.clone()), before, "it is back, as it is configured now");
+        assert!(!leaving.expire(begun));
+        assert!(leaving.expire(soon) && !leaving.expire(soon));
+        assert!(leaving.with(Vec::new()).is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use sos_wire::{ControllerId, Prepare, Role, SessionUuid};
+use sos_wire::{AgentId, ControllerId, Prepare, Role, SessionUuid};
 
 use crate::permit::FlowKey;
 
@@ -70,6 +70,12 @@ impl Preparations {
     /// Sessions a controller has prepared, sorted.
     pub fn of(&self, controller: ControllerId) -> impl Iterator<Item = SessionUuid> + '_ {
         self.by_session.iter().filter(move |(_, p)| p.controller == controller).map(|(session, _)| *session)
+    }
+
+    /// When the last one that stands with a peer lapses.
+    #[must_use]
+    pub fn until(&self, peer: AgentId) -> Option<Instant> {
+        self.by_session.values().filter(|p| p.prepare.peer == peer).map(|p| p.expires).max()
     }
 
     /// Adds one. Of two for the same arriving client the later counts, since its SYN is the later; the earlier is returned.

@@ -19,7 +19,7 @@ use crate::meters::{self, ServiceMeters};
 use crate::metrics::{self, End, Metrics};
 use crate::orders::{Env, OrderDesk, Outcome};
 use crate::permit::{self, FlowKey};
-use crate::pool::{self, OrderedLabels};
+use crate::pool::{self, Leaving, OrderedLabels};
 
 /// Shared by all tasks of one agent.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub struct Shared {
     tunnel: OnceLock<Tunnel>,
     unreachable: Mutex<Unreachable>,
     ordered_labels: Mutex<OrderedLabels>,
+    leaving: Mutex<Leaving>,
     meters: Mutex<ServiceMeters>,
     begun: Instant,
     draining: AtomicBool,
@@ -67,6 +68,7 @@ impl Shared {
             tunnel: OnceLock::new(),
             unreachable: Mutex::default(),
             ordered_labels: Mutex::default(),
+            leaving: Mutex::default(),
             meters: Mutex::default(),
             begun: Instant::now(),
             draining: AtomicBool::new(false),
@@ -104,6 +106,11 @@ impl Shared {
     pub fn set_config(&self, config: AgentConfig) {
         info!(generation = config.generation, "configuration in force");
         self.metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
+        let before = pool::peers(&self.config(), &lock(&self.ordered_labels));
+        let now = pool::peers(&config, &lock(&self.ordered_labels));
+        let desk = lock(&self.desk);
+        lock(&self.leaving).note(before, &now, |peer| desk.prepared_until(peer));
+        drop(desk);
         *lock(&self.config) = Arc::new(config);
         self.set_peers();
         self.rearm.notify_one();
@@ -122,7 +129,15 @@ impl Shared {
 
     /// Tells the tunnel which streams to keep.
     fn set_peers(&self) {
-        self.tunnel().set_peers(pool::peers(&self.config(), &lock(&self.ordered_labels)));
+        let configured = pool::peers(&self.config(), &lock(&self.ordered_labels));
+        self.tunnel().set_peers(lock(&self.leaving).with(configured));
+    }
+
+    /// Lets peers go that are configured no more, once nothing that was prepared with them can begin.
+    pub fn let_go(&self) {
+        if lock(&self.leaving).expire(Instant::now()) {
+            self.set_peers();
+        }
     }
 
     /// Notes the labels of an order, so that streams on them are opened.
