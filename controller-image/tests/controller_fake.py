@@ -25,6 +25,7 @@ from sos_controller.core.flowtable import (
     SetIpv4Src,
     SetTcpDst,
     SetTcpSrc,
+    TellApart,
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Groups
@@ -192,6 +193,9 @@ class FakeNetwork:
             following = 1 if table == 0 and entry is None else None
             if entry is None and table == 1:
                 found.append((PORT_NORMAL, frame))
+            if entry is not None and entry.actions == (TellApart(),):
+                entry = self._lookup(at, table, frame, 1)
+                following = 1 if table == 0 and entry is None else None
             for action in self._expand(at.dpid, entry, frame) if entry is not None else ():
                 if isinstance(action, ToGroup):
                     found.append(self._choose(self.failovers[at.dpid, action.group_id], frame))
@@ -222,8 +226,9 @@ class FakeNetwork:
             return (PORT_NORMAL, frame)
         return (group.port_no, group.mac + frame[6:])
 
-    def _lookup(self, at: Location, table: int, frame: bytes) -> FlowEntry | None:
-        hits = [e for e in self.entries(at.dpid) if e.table == table and matches(e.match, at.port_no, frame)]
+    def _lookup(self, at: Location, table: int, frame: bytes, reg0: int = 0) -> FlowEntry | None:
+        there = [e for e in self.entries(at.dpid) if e.table == table and e.match.reg0 in (None, reg0)]
+        hits = [e for e in there if matches(e.match, at.port_no, frame)]
         best = max(hits, key=lambda e: e.priority, default=None)
         rivals = [e for e in hits if best is not None and e.priority == best.priority and e.actions != best.actions]
         assert not rivals, f"entries of equal priority disagree: {best} {rivals}"

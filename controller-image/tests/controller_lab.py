@@ -180,6 +180,13 @@ class Lab:
         text = self.ovs("ovs-ofctl", "-O", "OpenFlow13", "--no-stats", "dump-flows", f"unix:{self.folder}/{switch}.mgmt")
         return [line.strip() for line in text.splitlines() if "table=" in line or "priority=" in line]
 
+    def cached(self, switch: str, flow: str) -> str:
+        """What a switch would cache of a packet that comes from its host: the fields it has looked at (ofproto/trace)."""
+        host = next(name for name, (where, _) in HOSTS.items() if where == switch)
+        packet = f"in_port={self.port(switch, 'p-' + host)},{flow}"
+        traced = self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet)
+        return next(line for line in traced.splitlines() if line.startswith("Megaflow:"))
+
     def ours(self, switch: str, kind: int | None = None) -> list[str]:
         """The controller's entries on a switch, all or of one kind."""
         found = []

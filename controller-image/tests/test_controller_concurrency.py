@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from sos_controller.core.commands import Apply, Command, PacketOut
 from sos_controller.core.events import BarrierReply, Event, PacketIn
 from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import Kind, cookie_kind
+from sos_controller.core.pipeline import SETTLE_S, Kind, cookie_kind
 from sos_controller.core.session import State
 
 CLIENT, SERVER = parse_address(HOSTS["client"][1]), parse_address(HOSTS["server"][1])
@@ -206,7 +206,7 @@ def test_the_wait_for_switches_to_settle_passes_while_agents_answer(world: Afloa
     world.now += 0.010
     world.arrive_all()
     (syn,) = [c for c in world.delivered if c.data[23:24] == b"\x06"]
-    assert syn.after_s == pytest.approx(0.015)
+    assert syn.after_s == pytest.approx(SETTLE_S - 0.010)
 
 
 @settings(deadline=None)

@@ -24,6 +24,7 @@ from sos_controller.core.flowtable import (
     SetIpv4Src,
     SetTcpDst,
     SetTcpSrc,
+    TellApart,
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
@@ -61,6 +62,7 @@ tcp_matches = st.builds(
     ipv4_dst=st.none() | addresses,
     tcp_src=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
     tcp_dst=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
+    reg0=st.none() | st.integers(0, 2**32 - 1),
 )
 udp_matches = st.builds(Match, eth_type=st.just(0x0800), ip_proto=st.just(17), ipv4_dst=addresses, udp_dst=st.integers(0, 65535))
 arp_matches = st.builds(
@@ -79,7 +81,20 @@ entries = st.builds(
 
 def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
     fields: dict = {}
-    same = ("in_port", "eth_dst", "eth_src", "eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_dst", "arp_op")
+    same = (
+        "in_port",
+        "eth_dst",
+        "eth_src",
+        "eth_type",
+        "ip_proto",
+        "ipv4_src",
+        "ipv4_dst",
+        "tcp_src",
+        "tcp_dst",
+        "udp_dst",
+        "arp_op",
+        "reg0",
+    )
     for ours, name in (*((n, n) for n in same), ("arp_sender", "arp_spa"), ("arp_target", "arp_tpa")):
         value = getattr(m, ours)
         if value is None:
@@ -231,6 +246,15 @@ def test_what_a_switch_says_of_arp_comes_back_whatever_its_ethertype(field: dict
     assert ofp.decode_match(encoded[4 : int.from_bytes(encoded[2:4], "big")]) == match
 
 
+def _serialized(theirs: list) -> bytes:
+    made = b""
+    for action in theirs:
+        buffer = bytearray()
+        action.serialize(buffer, 0)
+        made += bytes(buffer)
+    return made
+
+
 @given(macs, rewriting)
 def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddress, others: list) -> None:
     parser = ofproto_v1_3_parser
@@ -238,14 +262,19 @@ def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddr
     moves += [("arp_tpa_nxm", "reg0", 32), ("arp_spa_nxm", "arp_tpa_nxm", 32), ("reg0", "arp_spa_nxm", 32)]
     theirs = [parser.NXActionRegMove(src_field=source, dst_field=target, n_bits=bits) for source, target, bits in moves]
     theirs += [parser.OFPActionSetField(**field) for field in ({"arp_op": 2}, {"arp_sha": format_mac(mac)}, {"eth_src": format_mac(mac)})]
-    expected = b""
-    for action in theirs:
-        buffer = bytearray()
-        action.serialize(buffer, 0)
-        expected += bytes(buffer)
+    expected = _serialized(theirs)
     actions = (AnswerArp(mac), *others)
     assert ofp.encode_actions(actions[:1]) == expected
     assert ofp._parse_instructions(ofp.encode_instructions(actions)) == actions
+
+
+def test_telling_connections_apart_is_written_as_ryu_writes_it_and_comes_back() -> None:
+    parser = ofproto_v1_3_parser
+    moves = [("ipv4_src_nxm", 32), ("ipv4_dst_nxm", 32), ("tcp_src_nxm", 16), ("tcp_dst_nxm", 16)]
+    theirs = [parser.NXActionRegMove(src_field=source, dst_field="reg1", n_bits=bits) for source, bits in moves]
+    theirs += [parser.OFPActionSetField(reg0=1), parser.NXActionResubmitTable(in_port=0xFFF8, table_id=0)]
+    assert ofp.encode_actions((TellApart(),)) == _serialized(theirs)
+    assert ofp._parse_instructions(ofp.encode_instructions((TellApart(),))) == (TellApart(),)
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))

@@ -79,6 +79,8 @@ _H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, Tr
 _H_UDP_DST = _oxm(16, 2)
 _H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
 _H_FLAGS_M = 0xFFFF << 16 | 42 << 9 | 0x108
+_H_REG0 = 0x0001_0004
+"""NXM_NX_REG0 (Open vSwitch)."""
 _ONF = 0x4F4E4600
 _FLAGS_M = struct.Struct("!IIHH").pack
 """ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so that four bytes of the length are ONF's number."""
@@ -93,6 +95,8 @@ def encode_match(m: Match) -> bytes:
 
 
 def _fields(m: Match) -> Iterator[bytes]:
+    if m.reg0 is not None:
+        yield _U32(_H_REG0, m.reg0)
     if m.in_port is not None:
         yield _IN_PORT(_H_IN_PORT, m.in_port)
     if m.eth_dst is not None:
@@ -107,6 +111,13 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _U32(_H_SRC, m.ipv4_src[0]) if m.ipv4_src[1] == _EXACT_IP else _U32M(_H_SRC_M, *m.ipv4_src)
     if m.ipv4_dst is not None:
         yield _U32(_H_DST, m.ipv4_dst[0]) if m.ipv4_dst[1] == _EXACT_IP else _U32M(_H_DST_M, *m.ipv4_dst)
+    if m.ip_proto is not None:
+        yield from _transport_fields(m)
+    if m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None:
+        yield from _arp_fields(m)
+
+
+def _transport_fields(m: Match) -> Iterator[bytes]:
     if m.tcp_src is not None:
         yield _U16(_H_TCP_SRC, m.tcp_src[0]) if m.tcp_src[1] == _EXACT_PORT else _U16M(_H_TCP_SRC_M, *m.tcp_src)
     if m.tcp_dst is not None:
@@ -115,8 +126,6 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _U16(_H_UDP_DST, m.udp_dst)
     if m.tcp_flags is not None:
         yield _FLAGS_M(_H_FLAGS_M, _ONF, *m.tcp_flags)
-    if m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None:
-        yield from _arp_fields(m)
 
 
 def _arp_fields(m: Match) -> Iterator[bytes]:
@@ -150,6 +159,7 @@ _PLAIN_FIELDS = {
     _H_PROTO: ("ip_proto", 1),
     _H_UDP_DST: ("udp_dst", 2),
     _H_ARP_OP: ("arp_op", 2),
+    _H_REG0: ("reg0", 4),
 }
 _MASKED_FIELDS = {
     _H_SRC: "ipv4_src",
@@ -368,8 +378,8 @@ def _parse_instructions(data: bytes) -> tuple[Action, ...]:
     actions: list[Action] = []
     for kind, body in _tlvs(data):
         if kind == 4:
-            answer, others = rewrite.decode_arp_answer(body[4:])
-            actions.extend(() if answer is None else (answer,))
+            first, others = rewrite.decode_leading(body[4:])
+            actions.extend(() if first is None else (first,))
             actions.extend(_parse_action(k, b) for k, b in _tlvs(others))
         elif kind == 1 and body:
             actions.append(Goto(body[0]))

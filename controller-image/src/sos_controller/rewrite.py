@@ -16,10 +16,12 @@ from sos_controller.core.flowtable import (
     SetIpv4Src,
     SetTcpDst,
     SetTcpSrc,
+    TellApart,
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
 from sos_controller.core.model import Address, MacAddress
+from sos_controller.core.pipeline import TABLE_REDIRECT
 
 VERSION = 4
 GROUP_MOD = 15
@@ -41,10 +43,13 @@ _OXM_ARP_OP, _OXM_ARP_SHA = 0x8000_2A02, 0x8000_3006
 _NXM_ETH_DST, _NXM_ETH_SRC, _NXM_ARP_SPA, _NXM_ARP_TPA = 0x0000_0206, 0x0000_0406, 0x0000_2004, 0x0000_2204
 _NXM_REG0, _NXM_ARP_SHA, _NXM_ARP_THA = 0x0001_0004, 0x0001_2206, 0x0001_2406
 """What Open vSwitch calls the fields of a move when it is asked for its entries, whatever they were called when it got them."""
-_REG_MOVE = 6
+_NXM_IP_SRC, _NXM_IP_DST, _NXM_TCP_SRC, _NXM_TCP_DST, _NXM_REG1 = 0x0000_0E04, 0x0000_1004, 0x0000_1202, 0x0000_1402, 0x0001_0204
+_REG_MOVE, _RESUBMIT_TABLE = 6, 14
+_NX_IN_PORT = 0xFFF8
 _ARP_REPLY = 2
 
 _MOVE = struct.Struct("!HHIHHHHII")
+_RESUBMIT = struct.Struct("!HHIHHB3x")
 _SET_OP = struct.Struct("!HHIH6x")
 _SET_ADDRESS = struct.Struct("!HHII4x")
 _SET_PORT = struct.Struct("!HHIH6x")
@@ -71,16 +76,31 @@ _ARP_TURN = (
 """Asker and asked change places (RFC 826); who the asked one is comes after."""
 
 
+_TELL_APART = (
+    b"".join(_move(field, _NXM_REG1) for field in (_NXM_IP_SRC, _NXM_IP_DST, _NXM_TCP_SRC, _NXM_TCP_DST))
+    + _SET_ADDRESS.pack(_ACTION_SET_FIELD, 16, _NXM_REG0, 1)
+    + _RESUBMIT.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _RESUBMIT_TABLE, _NX_IN_PORT, TABLE_REDIRECT)
+)
+"""What is moved is looked at, every bit of it; nobody reads register 1."""
+
+
 def _arp_answer(mac: MacAddress) -> bytes:
     return _ARP_TURN + b"".join(_SET_ETH.pack(_ACTION_SET_FIELD, 16, field, mac) for field in (_OXM_ARP_SHA, _OXM_ETH_SRC))
 
 
-def decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
+def _decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
     """What leads a list of actions when it is the answer to an ARP request, and the rest of the list."""
     at = len(_ARP_TURN) + _SET_ETH.size - 8
     mac = MacAddress(actions[at : at + 6])
     answer = _arp_answer(mac)
     return (AnswerArp(mac), actions[len(answer) :]) if len(mac) == 6 and actions.startswith(answer) else (None, actions)
+
+
+def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
+    """The action of ours that several of a list's first ones make up together, and the rest of the list."""
+    if actions.startswith(_TELL_APART):
+        return TellApart(), actions[len(_TELL_APART) :]
+    return _decode_arp_answer(actions)
 
 
 def encode_action(action: Action) -> bytes:
@@ -89,12 +109,12 @@ def encode_action(action: Action) -> bytes:
         return _OUTPUT.pack(_ACTION_OUTPUT, 16, action.port_no, _WHOLE_PACKET)
     if isinstance(action, ToGroup):
         return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
-    if isinstance(action, DecTtl):
-        return _DEC_TTL
     if isinstance(action, FinTimeout):
         return _FIN.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     if isinstance(action, AnswerArp):
         return _arp_answer(action.mac)
+    if isinstance(action, DecTtl | TellApart):
+        return _DEC_TTL if isinstance(action, DecTtl) else _TELL_APART
     return _encode_set_field(action)
 
 

@@ -143,6 +143,7 @@ class Endings:
             else:
                 session.advance(Trigger.OVER)
         state.sessions.remove(session)
+        state.lately.note(session.key, state.now)
         state.count("sessions", "ended")
         pair = pair_key(session.near, session.far)
         if pair not in self.wanted_pairs and not (state.sessions.pairs[pair] or state.sessions.pairs[pair[::-1]]):

@@ -267,6 +267,7 @@ class Engine:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
             self._kept[event.dpid] = state.now + KEEP_S
         state.programmer.sync(event.dpid, entries, state.out)
+        self.plan.exact.compared(event.dpid)
         state.dirty |= {"plan", "forwarding"}
 
     def _port_changed(self, event: PortChanged) -> None:

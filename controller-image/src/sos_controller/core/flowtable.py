@@ -34,6 +34,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     arp_op: int | None = None
     arp_sender: Masked | None = None
     arp_target: Masked | None = None
+    reg0: int | None = None
     raw: bytes | None = None
 
 
@@ -89,6 +90,11 @@ class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
     mac: MacAddress
 
 
+class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
+    """Look at addresses and ports, so that whatever a switch caches of the packet is about its connection alone, and go through the table
+    once more, now with 1 in register 0; the only action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+
+
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     """Have a group (`groups.SelectGroup`) decide."""
 
@@ -107,7 +113,21 @@ class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
     table: int
 
 
-Action = Output | SetEthDst | SetEthSrc | SetIpv4Src | SetIpv4Dst | SetTcpSrc | SetTcpDst | DecTtl | AnswerArp | ToGroup | FinTimeout | Goto
+Action = (
+    Output
+    | SetEthDst
+    | SetEthSrc
+    | SetIpv4Src
+    | SetIpv4Dst
+    | SetTcpSrc
+    | SetTcpDst
+    | DecTtl
+    | AnswerArp
+    | TellApart
+    | ToGroup
+    | FinTimeout
+    | Goto
+)
 
 
 UNKNOWN: Action = Output(PortNo(0xFFFFFFFF))

@@ -29,6 +29,8 @@ PRIORITY_SERVICE = 35000
 """Services that stand beforehand: below the sessions that were set up one by one, above the punts."""
 PRIORITY_UNARMED = 34000
 """The same while they take nothing over. Services may overlap: an armed one wins."""
+PRIORITY_EXACT = 31000
+"""What belongs to no session of a service, told apart connection by connection before it goes on through the same table (`exact`)."""
 PRIORITY_PUNT = 30000
 PRIORITY_OBSERVE = 29950
 """First packets that are copied and go on: a service that punts the same ones comes first."""
@@ -77,10 +79,10 @@ LEASE_S = 5
 LEASE_RENEWAL_S = 1.5
 """Two renewals may be lost before a lease runs out."""
 
-SETTLE_S = 0.025
+SETTLE_S = 0.1
 """Between a change of a flow's entries (the barrier, where there is one) and its SYN. Open vSwitch answers a barrier when its tables have
-changed, but for milliseconds more forwards by what it has cached of flows with the same addresses: the client's first ACK went past the
-agent and the server reset it."""
+changed, but for some time more forwards by what it has cached: for less than 25 ms as a rule, and longer where its threads wait for a CPU.
+Most sessions need not wait at all (`exact`)."""
 
 MAX_LABELS = 8
 
@@ -105,6 +107,7 @@ class Kind(IntEnum):
     CONNECTION = 9
     MEASURE = 10
     ROUTE = 11
+    EXACT = 12
 
 
 def owner(controller_id: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from sos_controller.core import pairs, selection, topology
 from sos_controller.core.accepted import Flow
 from sos_controller.core.agents import Agent
 from sos_controller.core.config_model import Service
+from sos_controller.core.exact import Exact
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
 from sos_controller.core.model import Address, AgentId, DatapathId, Location
 from sos_controller.core.observed import Observed
@@ -73,6 +74,7 @@ class Plan:
         self._site_of_agent: dict[AgentId, str] = {}
         self.proactive = Proactive(state, self.working_pair)
         self.observed = Observed(state)
+        self.exact = Exact(state)
 
     def configure(self) -> None:
         """Index the configuration in force."""
@@ -99,6 +101,7 @@ class Plan:
             self._agents.setdefault(self._site_of_agent.get(agent.agent_id, ""), []).append(agent)
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
+        self.exact.replan()
         self.proactive.replan()
         self.observed.replan()
         self.arm()

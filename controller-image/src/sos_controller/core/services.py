@@ -6,12 +6,14 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from sos_controller.core.config_model import Config, Service, Site
 from sos_controller.core.flowtable import Masked, Match
 from sos_controller.core.model import Address, FlowKey, Prefix
 from sos_controller.core.packets import Syn
 from sos_controller.core.path_choice import EACH
-from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, PROTO_TCP
+from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, NOT_SYN, PROTO_TCP
 from sos_controller.core.portmask import masks
 
 MAX_PERCENT = 100
@@ -143,6 +145,12 @@ def redirect_matches(policy: Policy, near: bool) -> list[Match]:
     if near:
         return [_match((c, s), None, port, None) for c in clients for s in servers for port in ports]
     return [_match((s, c), port, None, None) for c in clients for s in servers for port in ports]
+
+
+def exact_matches(policy: Policy, near: bool) -> list[Match]:
+    """What the exact entries of a service match: the same, near without SYNs, which are punted; where nothing has been told apart yet."""
+    found = redirect_matches(policy, near)
+    return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if near else None, reg0=0) for m in found]
 
 
 def _blocks(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:

@@ -3,7 +3,7 @@
 1. The SYN is punted. No service, no agents, no room, a special option: plain, and remembered by (4-tuple, ISN).
 2. Prepare goes to both agents, and the redirect entries to the switches, each with a barrier behind it. Retransmitted SYNs are dropped
    meanwhile: the one held will be delivered.
-3. Both are Ready, all barriers answered and the switches have settled: the held SYN goes to the near agent.
+3. Both are Ready, all barriers answered and no cache can hold the flow (`exact`): the held SYN goes to the near agent.
 4. A refusal, a second without all of that, or a switch that fails: entries out, Release, the SYN goes on plain.
 
 Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010).
@@ -27,7 +27,7 @@ from sos_controller.core.forward import Forwarding
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
 from sos_controller.core.order import OrderType, Prepare, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_syn
-from sos_controller.core.pipeline import PORT_CONTROLLER, SETTLE_S
+from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.plan import Plan
 from sos_controller.core.redirect import Leg
 from sos_controller.core.session import PENDING, Session, Trigger
@@ -79,6 +79,7 @@ class SetUp:
         why = self._begin(switch, location, syn, data)
         self._plan.observed.punted(switch, syn, why)
         if why:
+            state.lately.note(syn.key, state.now)
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
     def answer(self, agent_id: AgentId, uuid: bytes, refused: int) -> None:
@@ -120,6 +121,7 @@ class SetUp:
             self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
         state.sessions.remove(session)
         self._plan.observed.forget(session.key)
+        state.lately.note(session.key, state.now)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
         switch = state.switches.get(session.dpid)
         if switch is not None:
@@ -275,7 +277,7 @@ class SetUp:
         state.count("sessions", "begun")
         agent = state.agents.get(session.near)
         if agent is not None:
-            self._deliver(agent, session.syn, max(0.0, session.installed_at + SETTLE_S - state.now))
+            self._deliver(agent, session.syn, self._plan.exact.wait(session))
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
 

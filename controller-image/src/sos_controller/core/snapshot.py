@@ -21,6 +21,7 @@ from sos_controller.core.flowtable import (
     SetIpv4Src,
     SetTcpDst,
     SetTcpSrc,
+    TellApart,
     ToGroup,
 )
 from sos_controller.core.measured import ServiceMeasure
@@ -303,8 +304,8 @@ def _action(action: Any) -> str:
 
 
 def _set_field(action: Any) -> str:
-    if isinstance(action, DecTtl):
-        return "dec_ttl"
+    if isinstance(action, DecTtl | TellApart):
+        return "dec_ttl" if isinstance(action, DecTtl) else "tell_apart"
     if isinstance(action, SetTcpSrc | SetTcpDst):
         return f"set_{'tcp_dst' if isinstance(action, SetTcpDst) else 'tcp_src'}:{action.port}"
     if isinstance(action, SetIpv4Src | SetIpv4Dst):

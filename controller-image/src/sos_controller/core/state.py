@@ -14,6 +14,7 @@ from sos_controller.core.agents import Agents
 from sos_controller.core.commands import Command, Notice
 from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
+from sos_controller.core.lately import Lately
 from sos_controller.core.measured import Measured
 from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
@@ -83,6 +84,7 @@ class State:
         self.hosts = Hosts()
         self.agents = Agents(keys.KeyRing())
         self.sessions = Sessions()
+        self.lately = Lately()
         self.accepted = Accepted()
         self.measured = Measured()
         self.programmer = Programmer()

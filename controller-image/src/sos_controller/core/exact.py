@@ -1,0 +1,92 @@
+"""What switches cache of a service's connections is about one connection each (docs/adr/0020), so that a new one never goes by a cache.
+
+Open vSwitch forwards by what it has cached of earlier packets, with as many bits left open as its tables did not look at, and goes on
+doing so for a while after the tables have changed. A cached decision about a plain connection can so cover the next one between the same
+hosts: its first acknowledgement went past the agent, and the server reset it. *Exact* entries look at addresses and ports of all that
+belongs to no session of a service. Then only an earlier connection of the very same ends can be in a cache, and a new session waits for
+the cache only where there may have been one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sos_controller.core.flowtable import FlowEntry, Match, TellApart
+from sos_controller.core.lately import IDLE_S
+from sos_controller.core.model import DatapathId
+from sos_controller.core.pipeline import PRIORITY_EXACT, SETTLE_S, TABLE_REDIRECT, Kind, shared
+from sos_controller.core.services import Policy, accelerated, exact_matches
+from sos_controller.core.session import Session
+from sos_controller.core.state import State
+
+SWEPT_S = 0.5
+"""After exact entries are new on a switch: what it cached before them, which may be about many connections, is gone by then. Its
+revalidators look through all of it at every change of its tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
+
+
+class Since(NamedTuple):
+    """From when on a service's exact entries have been wanted on a switch."""
+
+    matches: tuple[Match, ...]
+    since: float
+
+
+class Exact:
+    """Exact entries, and how long a new session has to wait for caches."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._since: dict[tuple[str, DatapathId], Since] = {}
+
+    def replan(self) -> None:
+        """Want exact entries for all that is set up connection by connection, at both ends."""
+        state = self._state
+        wanted: dict[DatapathId, list[FlowEntry]] = {}
+        made: dict[tuple[Match, ...], list[FlowEntry]] = {}
+        known, self._since = self._since, {}
+        cookie = state.cookie(Kind.EXACT)
+        for policy in (p for policies in state.policies.by_site.values() for p in policies):
+            for dpid, matches in self._places(policy):
+                before = known.get((policy.service.id, dpid))
+                kept = before is not None and before.matches == matches
+                self._since[policy.service.id, dpid] = before if before is not None and kept else Since(matches, state.now)
+                if matches not in made:
+                    priority = shared(PRIORITY_EXACT, cookie)
+                    made[matches] = [FlowEntry(TABLE_REDIRECT, priority, m, (TellApart(),), cookie) for m in matches]
+                wanted.setdefault(dpid, []).extend(made[matches])
+        state.programmer.set_group("exact", wanted, state.out)
+
+    def compared(self, dpid: DatapathId) -> None:
+        """A switch has just been given what it lacked: it may have been without exact entries until now."""
+        for place, found in self._since.items():
+            if place[1] == dpid:
+                self._since[place] = Since(found.matches, self._state.now)
+
+    def wait(self, session: Session) -> float:
+        """Seconds until all switches of a session, whose entries they have acknowledged, forward by them and not by a cache."""
+        now, settled = self._state.now, session.installed_at + SETTLE_S
+        dpids = {session.dpid, *(dpid for dpid, _ in session.entries())}
+        found = [self._since.get((session.service, dpid)) for dpid in dpids]
+        exact = [place.since for place in found if place is not None]
+        if len(exact) < len(dpids):
+            return max(0.0, settled - now)
+        until = max(exact) + SWEPT_S
+        if now < max(exact) + IDLE_S or self._state.lately.holds(session.key, now):
+            until = max(until, settled)
+        return max(0.0, until - now)
+
+    def _places(self, policy: Policy) -> Iterable[tuple[DatapathId, tuple[Match, ...]]]:
+        """Switches that get a service's exact entries: those of both its sites that are Open vSwitch for certain. Where a site rewrites,
+        entries of sessions stand above all that is told apart here."""
+        service, sites = policy.service, self._state.sites
+        ends = ((True, sites[service.from_.site]), (False, sites[service.to.site]))
+        if not accelerated(service) or self._state.is_proactive(service) or any(site.rewrite != "Transparent" for _, site in ends):
+            return
+        places = dict[DatapathId, tuple[Match, ...]]()
+        for near, site in ends:
+            matches = tuple(exact_matches(policy, near))
+            for datapath in site.datapaths:
+                if datapath.forwarding == "Node":
+                    places[datapath.number] = places.get(datapath.number, ()) + matches
+        yield from places.items()

@@ -1,0 +1,222 @@
+"""Exact entries (docs/adr/0020): where they are, that they change nothing about where packets go, and who has to wait for a cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_fake import C1, C2, E1, E2
+from controller_lab import document
+from controller_views import AT_CLIENT, AT_NEAR, AT_SERVER, CLIENT, SERVER, parsed, reverse, to_agent
+from controller_world import World, syn_frame
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core.events import ConfigChanged
+from sos_controller.core.exact import SWEPT_S
+from sos_controller.core.flowtable import FlowEntry, TellApart
+from sos_controller.core.lately import IDLE_S, MAX_LATELY, Lately
+from sos_controller.core.model import DatapathId, FlowKey, Location
+from sos_controller.core.pipeline import (
+    NOT_SYN,
+    PRIORITY_PUNT,
+    PRIORITY_REDIRECT,
+    PRIORITY_UNARMED,
+    SETTLE_S,
+    SLICES,
+    Kind,
+    cookie_kind,
+)
+
+SPORT = 40000
+TICK_S = 0.025
+
+
+def exact(world: World, dpid: DatapathId) -> list[FlowEntry]:
+    return [e for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.EXACT]
+
+
+def waited(world: World, sport: int = SPORT, isn: int = 1) -> float:
+    """How long the SYN of a new connection is kept for the switches' sake."""
+    world.delivered.clear()
+    world.syn(sport, isn)
+    (sent,) = to_agent(world, AT_NEAR)
+    return sent.after_s
+
+
+def up(**more: Any) -> World:
+    made = World(document(**more))
+    made.converge()
+    return made
+
+
+@pytest.fixture
+def old() -> World:
+    """A world in which the exact entries are older than all that a cache may hold."""
+    made = up()
+    made.tick(IDLE_S)
+    return made
+
+
+def test_both_ends_of_a_service_tell_its_connections_apart_without_the_punted_ones(world: World) -> None:
+    near, far = exact(world, E1), exact(world, E2)
+    assert near and len(near) == len(far) and not exact(world, C1) and not exact(world, C2)
+    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in near} == {((TellApart(),), 0, NOT_SYN)}
+    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in far} == {((TellApart(),), 0, None)}
+    assert {(e.match.ipv4_src, e.match.ipv4_dst, e.match.tcp_dst) for e in near} == {
+        (e.match.ipv4_dst, e.match.ipv4_src, e.match.tcp_src) for e in far
+    }
+
+
+def test_they_stand_between_sessions_and_punts(world: World) -> None:
+    for entry in exact(world, E1):
+        assert PRIORITY_PUNT + SLICES <= entry.priority < min(PRIORITY_UNARMED, PRIORITY_REDIRECT) - SLICES
+
+
+STANDING = up()
+"""For tests that change nothing that stays."""
+
+
+@given(st.sampled_from([AT_CLIENT, AT_SERVER]), st.integers(4990, 6010), st.sampled_from([0x02, 0x10, 0x11, 0x12]))
+def test_they_change_nothing_about_where_a_packet_goes(at: Location, port: int, flags: int) -> None:
+    world = STANDING
+    frame = syn_frame(CLIENT, SERVER, SPORT, port, flags=flags) if at == AT_CLIENT else reverse(SPORT, flags)
+    there = world.network.walk(at, frame)
+    before = {dpid: dict(table) for dpid, table in world.network.tables.items()}
+    try:
+        for dpid in (E1, E2):
+            for entry in exact(world, dpid):
+                del world.network.tables[dpid][entry.key]
+        assert world.network.walk(at, frame) == there
+    finally:
+        world.network.tables = before
+
+
+def test_a_new_connection_does_not_wait_where_no_cache_can_hold_it(old: World) -> None:
+    assert waited(old) == 0.0
+
+
+def test_one_with_the_ends_of_a_session_that_ended_lately_does(old: World) -> None:
+    waited(old)
+    (session,) = old.engine.state.sessions
+    old.end(session.uuid)
+    old.tick(3.0)
+    assert not len(old.engine.state.sessions)
+    assert waited(old, isn=2) == pytest.approx(SETTLE_S)
+    assert waited(old, SPORT + 1) == 0.0, "others do not"
+
+
+def test_one_with_the_ends_of_a_session_that_is_still_there_does(old: World) -> None:
+    waited(old)
+    (session,) = old.engine.state.sessions
+    old.end(session.uuid, ["agent1"])
+    assert waited(old, isn=2) == pytest.approx(SETTLE_S)
+
+
+def test_one_with_the_ends_of_a_plain_connection_does_for_as_long_as_a_cache_keeps_it(old: World) -> None:
+    for agent in old.agents.values():
+        agent.mode = "refuse"
+    old.syn(SPORT)
+    old.syn(SPORT + 1)
+    for agent in old.agents.values():
+        agent.mode = "ready"
+    assert waited(old, isn=2) == pytest.approx(SETTLE_S)
+    old.tick(IDLE_S)
+    assert waited(old, SPORT + 1, isn=2) == 0.0
+
+
+def test_first_connections_of_a_service_wait_until_old_caches_are_swept() -> None:
+    world = World(document(services=False))
+    world.converge()
+    world.tick(IDLE_S)
+    world.do(ConfigChanged(parsed(document(2))))
+    world.tick(2 * TICK_S)
+    since = world.now - 2 * TICK_S
+    assert world.service() == "Programmed/Programmed", "it does not take longer to put up"
+    assert since + SWEPT_S - TICK_S <= world.now + waited(world) <= since + SWEPT_S + TICK_S
+    world.tick(SWEPT_S)
+    assert waited(world, SPORT + 1) == pytest.approx(SETTLE_S), "an earlier connection with its ends may be cached"
+    world.tick(IDLE_S)
+    assert waited(world, SPORT + 2) == 0.0
+
+
+def test_a_service_that_changes_its_ports_waits_and_one_that_stays_does_not(old: World) -> None:
+    made = document(2)
+    other = {**made["services"][0], "id": "default/other", "ports": [{"first": 7000, "last": 7000}]}
+    old.do(ConfigChanged(parsed({**made, "services": [*made["services"], other]})))
+    old.tick(2 * TICK_S)
+    assert waited(old) == 0.0
+    old.delivered.clear()
+    old.syn(SPORT, dport=7000)
+    (sent,) = to_agent(old, AT_NEAR)
+    assert 0.0 < sent.after_s <= SWEPT_S
+
+
+def test_a_switch_that_comes_back_may_have_been_without_them(old: World) -> None:
+    old.disconnect("edge2")
+    old.network.tables[E2].clear()
+    old.connect(["edge2"])
+    old.tick(SWEPT_S / 2)
+    assert waited(old) == pytest.approx(SWEPT_S / 2, abs=2 * TICK_S)
+
+
+def test_a_switch_that_need_not_be_open_vswitch_has_none_and_is_always_waited_for() -> None:
+    world = up(forwarding="Controller")
+    world.tick(IDLE_S)
+    assert not exact(world, E1) and not exact(world, E2)
+    assert waited(world) == pytest.approx(SETTLE_S)
+
+
+@pytest.mark.parametrize("change", [{"mode": "Observe"}, {"percent": 0}, {"setup": "Proactive"}])
+def test_a_service_that_sets_nothing_up_connection_by_connection_has_none(change: dict[str, Any]) -> None:
+    made = document()
+    world = World()
+    world.converge()
+    world.do(ConfigChanged(parsed({**made, "generation": 2, "services": [{**made["services"][0], **change}]})))
+    world.tick(1.0)
+    assert not exact(world, E1) and not exact(world, E2)
+
+
+def test_a_site_that_rewrites_has_none() -> None:
+    made = document()
+    made["sites"][0]["rewrite"] = "OpenFlow"
+    world = World()
+    world.converge()
+    world.do(ConfigChanged(parsed({**made, "generation": 2})))
+    world.tick(1.0)
+    assert not exact(world, E1) and not exact(world, E2)
+
+
+def test_they_go_with_their_service(world: World) -> None:
+    world.do(ConfigChanged(parsed(document(2, services=False))))
+    world.tick(1.0)
+    assert not exact(world, E1) and not exact(world, E2)
+
+
+def test_two_services_with_the_same_prefixes_and_ports_share_them(world: World) -> None:
+    made = document(2)
+    before = {e.key for e in exact(world, E1)}
+    twin = {**made["services"][0], "id": "default/twin"}
+    world.do(ConfigChanged(parsed({**made, "services": [*made["services"], twin]})))
+    world.tick(1.0)
+    assert {e.key for e in exact(world, E1)} == before
+    world.do(ConfigChanged(parsed({**document(3), "services": [twin]})))
+    world.tick(1.0)
+    assert {e.key for e in exact(world, E1)} == before
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 6.0)), max_size=40))
+def test_what_was_noted_is_held_for_as_long_as_a_cache_keeps_it(steps: list[tuple[int, float]]) -> None:
+    lately, noted, now = Lately(), dict[FlowKey, float](), 0.0
+    for number, pause in steps:
+        now += pause
+        key = FlowKey(bytes((number,)))
+        assert lately.holds(key, now) == (key in noted and now < noted[key] + IDLE_S)
+        lately.note(key, now)
+        noted[key] = now
+
+
+def test_the_oldest_gives_way() -> None:
+    lately = Lately()
+    for number in range(MAX_LATELY + 1):
+        lately.note(FlowKey(number.to_bytes(4, "big")), 1.0)
+    assert not lately.holds(FlowKey(bytes(4)), 1.0) and lately.holds(FlowKey(bytes((0, 0, 0, 1))), 1.0)
