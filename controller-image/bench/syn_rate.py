@@ -15,10 +15,13 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
 from controller_world import World, packet_in, syn_frame
 from sos_controller import ofp
-from sos_controller.app import Controller, encode_apply
+from sos_controller.app import Controller
 from sos_controller.core import order
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.events import BarrierReply, PacketIn, Tick
+from sos_controller.flow_mods import FlowMods
+
+FLOW_MODS = FlowMods()
 
 
 class Meter:
@@ -48,7 +51,7 @@ class Meter:
     def _render(commands: list) -> None:
         for command in commands:
             if isinstance(command, Apply):
-                encode_apply(command)
+                FLOW_MODS.encode(command)
             elif isinstance(command, PacketOut):
                 ofp.packet_out(command.in_port, command.actions, command.data)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import SHARED, accepted, baseline, eventually, lend, outcome, peer, say, sessions, transfers
+from conftest import SHARED, accepted, baseline, eventually, flowing, lend, outcome, peer, say, sessions, transfers
 from sos_testbed import faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
@@ -48,7 +48,7 @@ def test_addresses_are_rewritten_beside_the_agents_and_nothing_is_left(net: Lab)
     server = peer(net, "server", "serve", COVERED_PORT, "9000000", "3000000")
     measure.wait_listening(net, "server", int(COVERED_PORT))
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
-    eventually("a session", lambda: sessions(net) == 1)
+    eventually("a connection", lambda: flowing(net, int(COVERED_PORT)))
     places = agents(net)
     near = connections(net, "agent1")
     far = connections(net, "agent2")
@@ -113,7 +113,7 @@ def test_a_dead_agents_connections_break_and_new_ones_are_plain(net: Lab, agent:
     server = peer(net, "server", "serve", COVERED_PORT, "60000000", "3000000")
     measure.wait_listening(net, "server", int(COVERED_PORT))
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
-    eventually("a session", lambda: sessions(net) == 1)
+    eventually("a connection", lambda: flowing(net, int(COVERED_PORT)))
     faults.agent(net, agent, up=False)
     assert outcome(client, 60)["end"] != "eof", "a cut transfer never looks whole"
     outcome(server, 60)
