@@ -35,9 +35,10 @@ test-long: setup-test ## the tests that measure, one by one: gigabytes each way,
 e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
 	@$(python) -m pytest e2e
 
-bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch, into out/bench (root)
+bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; spreading; sampling; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
 	@$(python) -m sos_testbed bench-balance --out out/bench
+	@$(python) bench/measure/sampling.py --out out/bench
 
 bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
