@@ -96,6 +96,16 @@ def test_a_transfer_between_pods_is_fast_with_the_service(lab: Lab, pods: tuple[
     assert fast.mbps > 1.5 * plain.mbps
 
 
+def test_the_plugin_says_the_same(lab: Lab, pods: tuple[Lab, str]) -> None:
+    """By way of the API server, as users reach a controller."""
+    assert json.loads(lab.kube.plugin("status", "--wait", "--timeout", "60", "-o", "json"))["ready"]
+    assert "DISCONNECTED" not in lab.kube.plugin("topology")
+    assert len(json.loads(lab.kube.plugin("topology", "-o", "json"))["agents"]) == 2
+    ends = (workload.CLIENT, workload.SERVER)
+    assert json.loads(lab.kube.plugin("trace", *ends, "80", "-o", "json"))["outcome"] == "accelerated"
+    assert json.loads(lab.kube.plugin("trace", *ends, "8080", "-o", "json", check=False))["outcome"] == "plain"
+
+
 def test_the_service_can_be_taken_away_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:
     url = f"http://{workload.SERVER}:80/file"
     script = f"curl -s -o /tmp/under --limit-rate 8M -w '%{{http_code}} %{{size_download}}' {url}; echo; sha256sum /tmp/under"

@@ -18,6 +18,7 @@ import pytest
 from conftest import becomes, children, condition, populated
 from operator_kube import ROOT, Kube, free_port
 from operator_run import NAMESPACE, Operator, eventually, operator_running
+from test_kubectl import sos
 
 
 class Controller:
@@ -192,3 +193,21 @@ def test_a_wrong_token_is_told(pair: tuple[Operator, Controller]) -> None:
     finally:
         token.write_bytes(good)
     becomes(operator.kube, "soscontroller/default", "Available", "True", "Available")
+
+
+def test_the_plugin_shows_what_the_controller_sees_and_why_a_connection_is_plain(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+
+    def ask(*words: str) -> tuple[int, str]:
+        done = sos(operator.kube, *words, "--url", controller.url)
+        assert not done.stderr, done.stderr
+        return done.returncode, done.stdout
+
+    becomes(operator.kube, "soscontroller/default", "Ready", "True", "Available")
+    code, shown = ask("topology")
+    assert code == 0 and len([line for line in shown.splitlines() if "DISCONNECTED" in line]) == 4
+    assert ask("flows") == (0, "no sessions\n")
+    code, shown = ask("trace", "10.0.0.11", "10.0.0.139", "5001")
+    assert code == 1 and "service default/bulk covers it" in shown and "no agent of west is registered" in shown
+    code, shown = ask("trace", "10.0.0.11", "10.0.0.139", "8080", "-o", "json")
+    assert code == 1 and "5000-5999" in json.loads(shown)["why"]

@@ -1,6 +1,7 @@
 """A cluster through kubectl and helm, with the suite's own kubeconfig and context and no other."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,11 @@ class Kube:
     def ctl(self, *args: str, timeout: float = 120, stdin: str | None = None, check: bool = True) -> str:
         """Run kubectl."""
         return run("kubectl", *self._flags, "--context", self._context, *args, timeout=timeout, stdin=stdin, check=check)
+
+    def plugin(self, *args: str, check: bool = True) -> str:
+        """Run `kubectl sos`, which has no flags before its name."""
+        program, config = Path(sys.executable).with_name("kubectl-sos"), self._flags[1]
+        return run("env", f"KUBECONFIG={config}", program, *args, "--context", self._context, check=check)
 
     def helm(self, *args: str, timeout: float = 300) -> str:
         """Run helm."""

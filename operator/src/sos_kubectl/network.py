@@ -1,0 +1,74 @@
+"""`kubectl sos topology` and `kubectl sos flows`: what a controller sees of the network, and the sessions under way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sos_kubectl import text
+
+Json = dict[str, Any]
+
+
+def topology(status: Json, seen: Json, agents: Json, colour: bool) -> list[str]:
+    """Datapaths with what is at them, links between them, and switches nobody has claimed."""
+    names = {d["dpid"]: d["name"] for d in status["datapaths"]}
+    lines = _datapaths(status, seen, agents, colour)
+    links = [(_end(link["a"], names), _end(link["b"], names), link["state"]) for link in seen["links"]]
+    if links:
+        lines += ["", *text.table(("LINK", "", "STATE"), sorted(links))]
+    if status["unclaimed"]:
+        lines += ["", *text.wrapped("connected, but of no site: " + ", ".join(status["unclaimed"]), indent="")]
+    return lines
+
+
+def _datapaths(status: Json, seen: Json, agents: Json, colour: bool) -> list[str]:
+    rows = []
+    for datapath in status["datapaths"]:
+        dpid = datapath["dpid"]
+        here = [f"{a['address']}{'' if a['willing'] else ' (takes nothing)'}" for a in agents["agents"] if a["dpid"] == dpid]
+        hosts = sum(host["dpid"] == dpid for host in seen["hosts"])
+        state = "connected" if datapath["connected"] else "DISCONNECTED"
+        rows.append((datapath["site"], datapath["name"], dpid, state, ", ".join(here), str(hosts)))
+    if not rows:
+        return ["no datapaths: no site has nodes"]
+    printed = text.table(("SITE", "DATAPATH", "DPID", "STATE", "AGENTS", "HOSTS"), rows)
+    bad = [not datapath["connected"] for datapath in status["datapaths"]]
+    return [printed[0], *(text.coloured(line, text.BAD if wrong else "", colour) for line, wrong in zip(printed[1:], bad, strict=True))]
+
+
+def _end(end: Json, names: dict[str, str]) -> str:
+    return f"{names.get(end['dpid'], end['dpid'])} {end['name'] or end['port']}"
+
+
+def flows(sessions: Json, agents: Json) -> list[str]:
+    """The sessions under way."""
+    names = {a["id"]: a["name"] for a in agents["agents"]}
+    rows = [
+        (
+            s["service"],
+            s["client"],
+            s["server"],
+            s["state"],
+            f"{names.get(s['ingress'], '?')} to {names.get(s['egress'], '?')}",
+            ",".join(map(str, s["labels"])),
+            age(s["ageSeconds"]),
+        )
+        for s in sessions["sessions"]
+    ]
+    lines = text.table(("SERVICE", "CLIENT", "SERVER", "STATE", "AGENTS", "PATHS", "AGE"), rows) or ["no sessions"]
+    hidden = sessions["total"] - len(rows)
+    return [*lines, f"and {hidden} more"] if hidden > 0 else lines
+
+
+def event(change: Json) -> str:
+    """A change as a line."""
+    kind, rest = change.get("kind", change.get("type", "")), {k: v for k, v in change.items() if k not in ("kind", "type")}
+    return f"{kind} " + " ".join(f"{key}={value}" for key, value in rest.items() if value != "")
+
+
+def age(seconds: float) -> str:
+    """Like kubectl: 42s, 5m, 3h, 2d."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{int(seconds)}s"

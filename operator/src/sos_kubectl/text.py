@@ -1,0 +1,52 @@
+"""Tables for a terminal of 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+WIDTH = 100
+GAP = "  "
+SHORTEST = 6
+"""What a cell keeps at least when its table is too wide."""
+
+GOOD, BAD, WAITING = "32", "31", "33"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int = WIDTH) -> list[str]:
+    """Lines of a table, the widest columns cut until it fits; nothing for no rows."""
+    if not rows:
+        return []
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    while sum(widths) + len(GAP) * (len(widths) - 1) > width and max(widths) > SHORTEST:
+        widths[widths.index(max(widths))] -= 1
+    return [GAP.join(_cell(cell, size) for cell, size in zip(row, widths, strict=True)).rstrip() for row in (head, *rows)]
+
+
+def _cell(text: str, size: int) -> str:
+    return text.ljust(size) if len(text) <= size else text[: size - 1] + "…"
+
+
+def wrapped(text: str, indent: str = "    ", width: int = WIDTH) -> list[str]:
+    """A sentence in lines, indented. A word that is longer than a line is left whole."""
+    lines, line = list[str](), indent
+    for word in text.split():
+        if len(line) > len(indent) and len(line) + len(word) >= width:
+            lines.append(line)
+            line = indent
+        line += word if line == indent else f" {word}"
+    return [*lines, line] if line != indent else lines
+
+
+def coloured(text: str, colour: str, on: bool) -> str:
+    """Text in a colour, where a terminal shows it."""
+    return f"\x1b[{colour}m{text}\x1b[0m" if on and colour else text
+
+
+def rate(bytes_per_second: float) -> str:
+    """Bytes a second as people compare them with links."""
+    bits = 8.0 * bytes_per_second
+    for unit in ("bit/s", "kbit/s", "Mbit/s"):
+        if bits < 1000:
+            return f"{bits:.3g} {unit}"
+        bits /= 1000
+    return f"{bits:.3g} Gbit/s"

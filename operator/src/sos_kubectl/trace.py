@@ -1,0 +1,154 @@
+"""`kubectl sos trace`: what becomes of a connection, step by step, and why.
+
+It follows the order in which the controller decides (the configuration in force, spec/controller-config.md clauses 3 and 5), but it sends
+nothing: what it finds is what should happen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+from sos_kubectl import text
+
+Json = dict[str, Any]
+
+ALL = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A connection somebody asks about; `port` is the server's."""
+
+    client: IPv4Address
+    server: IPv4Address
+    port: int
+
+
+@dataclass(slots=True)
+class Trace:
+    """Steps that were looked at, each with its verdict, and what comes out: `accelerated`, `plain` or `spread`."""
+
+    steps: list[tuple[bool, str]] = field(default_factory=list)
+    outcome: str = "plain"
+    why: str = ""
+    service: str = ""
+
+    def step(self, good: bool, said: str) -> bool:
+        """Note one; returns whether it was good."""
+        self.steps.append((good, said))
+        if not good and not self.why:
+            self.why = said
+        return good
+
+
+def trace(question: Question, config: Json, status: Json, agents: Json, seen: Json) -> Trace:
+    """Follow a connection through the configuration in force and what the controller sees."""
+    found = Trace()
+    service = _service(question, config, found)
+    if service is None:
+        return found
+    found.service = service["id"]
+    if not _redirects(service, found):
+        return found
+    known = next((s for s in status["services"] if s["id"] == service["id"]), None)
+    programmed = known is not None and known["state"] == "Programmed"
+    words = "" if known is None else f": {known['reason']}" + (f", {known['message']}" if known.get("message") else "")
+    found.step(programmed, f"service {service['id']} is {'on all switches' if programmed else 'not on all switches yet' + words}")
+    both = [_agents(service[end]["site"], agents, found) for end in ("from", "to")]
+    _hosts(question, service, status, seen, found)
+    if programmed and all(both):
+        found.outcome = "accelerated"
+    return found
+
+
+def _service(question: Question, config: Json, found: Trace) -> Json | None:
+    """The service that decides about the connection."""
+    sites = [site["name"] for site in config["sites"] if _inside(question.client, site["prefixes"])]
+    found.step(bool(sites), f"{question.client} is in site {sites[0]}" if sites else f"{question.client} is in no site's prefixes")
+    covering = [s for s in config["services"] if _inside(question.client, s["from"]["prefixes"])]
+    covering = [s for s in covering if _inside(question.server, s["to"]["prefixes"])]
+    for service in covering:
+        if _on(question.port, service["ports"]):
+            found.step(True, f"service {service['id']} covers it, from {service['from']['site']} to {service['to']['site']}")
+            return dict(service)
+    if _balance(question, config, found):
+        return None
+    ports = sorted({_ports(s["ports"]) for s in covering})
+    if covering:
+        found.step(False, f"no service covers port {question.port} between them; covered: {', '.join(ports)}")
+    else:
+        found.step(False, f"no service covers connections from {question.client} to {question.server}")
+    return None
+
+
+def _balance(question: Question, config: Json, found: Trace) -> bool:
+    for balance in config["balances"]:
+        mine = str(question.client) == balance["client"] and _inside(question.server, balance["to"])
+        if mine and _on(question.port, balance["ports"]):
+            found.service, found.outcome = balance["id"], "spread"
+            uplinks = ", ".join(uplink["name"] for uplink in balance["uplinks"])
+            return found.step(True, f"service {balance['id']} spreads it over {uplinks} without agents")
+    return False
+
+
+def _redirects(service: Json, found: Trace) -> bool:
+    if service["mode"] != "Accelerate":
+        return found.step(False, f"its mode is {service['mode']}: it is measured and stays plain")
+    if service["percent"] <= 0:
+        return found.step(False, "its percent is 0: all of it stays plain")
+    if service["percent"] < ALL:
+        found.step(True, f"{service['percent']} % of new connections are accelerated, by a hash of addresses and ports")
+    return True
+
+
+def _agents(site: str, agents: Json, found: Trace) -> bool:
+    there = [a for a in agents["agents"] if a["site"] == site]
+    willing = [a["address"] for a in there if a["willing"] and not a["draining"]]
+    if willing:
+        return found.step(True, f"agents of {site} that take sessions: {', '.join(willing)}")
+    if there:
+        return found.step(False, f"none of the {len(there)} agents of {site} takes sessions (full or draining)")
+    return found.step(False, f"no agent of {site} is registered")
+
+
+def _hosts(question: Question, service: Json, status: Json, seen: Json, found: Trace) -> None:
+    """Where the ends are. Not knowing is no fault: hosts are learnt from their first packets."""
+    names = {d["dpid"]: d["name"] for d in status["datapaths"]}
+    places = {host["address"]: host["dpid"] for host in seen["hosts"] if host["address"]}
+    for end, address in (("from", str(question.client)), ("to", str(question.server))):
+        dpid = places.get(address)
+        site = service[end]["site"]
+        where = f"behind {names.get(dpid, dpid)}" if dpid else f"not seen yet; any switch of {site} may have it"
+        found.step(True, f"{address} is {where}")
+
+
+def lines(found: Trace, colour: bool) -> list[str]:
+    """What is printed: the steps, and the outcome."""
+    shown = []
+    for good, said in found.steps:
+        mark = text.coloured("ok", text.GOOD, colour) if good else text.coloured("no", text.BAD, colour)
+        first, *more = text.wrapped(said, indent="")
+        shown += [f"{mark}  {first}", *(f"    {line}" for line in more)]
+    if found.outcome == "plain":
+        return [*shown, "", "plain TCP"]
+    return [*shown, "", f"{found.outcome} by service {found.service}"]
+
+
+def as_json(found: Trace) -> Json:
+    """The same for programs."""
+    steps = [{"ok": good, "text": said} for good, said in found.steps]
+    return {"outcome": found.outcome, "service": found.service or None, "why": found.why or None, "steps": steps}
+
+
+def _inside(address: IPv4Address, prefixes: list[str]) -> bool:
+    return any(address in IPv4Network(prefix, strict=False) for prefix in prefixes)
+
+
+def _on(port: int, ranges: list[Json]) -> bool:
+    return any(r["first"] <= port <= r["last"] for r in ranges)
+
+
+def _ports(ranges: list[Json]) -> str:
+    return ", ".join(str(r["first"]) if r["first"] == r["last"] else f"{r['first']}-{r['last']}" for r in ranges)

@@ -1,0 +1,72 @@
+"""`kubectl sos` as people run it: found by kubectl, against a real API server and a real controller."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from conftest import becomes
+from operator_kube import Kube, free_port, tool
+from operator_run import Operator
+from sos_kubectl import text
+
+WIDTH = text.WIDTH
+
+
+def sos(kube: Kube, *args: str) -> subprocess.CompletedProcess[str]:
+    """By way of kubectl, which finds its plugins in PATH."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), str(Path(tool("kubectl")).parent), os.environ["PATH"]))
+    env = {**os.environ, "KUBECONFIG": str(kube.admin), "HOME": str(kube.folder), "PATH": path}
+    return subprocess.run([tool("kubectl"), "sos", *args], env=env, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_status_says_what_is_not_ready_and_why(example: Operator) -> None:
+    becomes(example.kube, "sossite/west", "Ready", "False", condition_reason(example.kube))
+    done = sos(example.kube, "status")
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith("Sos")] == [
+        *["SosController"], *["SosSite"] * 4, "SosAgent", *["SosService"],
+    ]  # fmt: skip
+    assert max(map(len, lines)) <= WIDTH and "\x1b" not in done.stdout
+    (west,) = [line for line in lines if line.startswith("SosSite") and " west " in line]
+    assert "False" in west and "agents" in west
+
+
+def condition_reason(kube: Kube) -> str:
+    """Why a site is not ready here, where no node is."""
+    found = [c for c in kube.get("sossite", "west")["status"]["conditions"] if c["type"] == "Ready"]
+    return str(found[0]["reason"])
+
+
+def test_status_for_programs_and_a_wait_that_ends(example: Operator) -> None:
+    done = sos(example.kube, "status", "--wait", "--timeout", "1", "-o", "json")
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert (done.returncode, said["ready"]) == (1, False)
+    assert {row["name"] for row in said["objects"] if row["kind"] == "SosSite"} == {"west", "east", "core1", "core2"}
+    assert all(row["message"] for row in said["objects"] if row["ready"] == "False")
+
+
+def test_nobody_there_is_an_error_that_says_who(kube: Kube) -> None:
+    port = free_port()
+    done = sos(kube, "flows", "--url", f"http://127.0.0.1:{port}")
+    assert (done.returncode, done.stdout) == (2, "") and f"127.0.0.1:{port}" in done.stderr and "Traceback" not in done.stderr
+    assert sos(kube, "flows", "--url", "127.0.0.1").returncode == 2
+    done = sos(kube, "topology", "--controller", "nobody")
+    assert done.returncode == 2 and "sos-controller-nobody" in done.stderr
+    done = sos(kube, "status", "--context", "nobody")
+    assert done.returncode == 2 and "nobody" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_wrong_usage_names_the_argument(kube: Kube) -> None:
+    for wrong, named in (
+        (("trace", "here", "10.0.0.1", "80"), "SRC"),
+        (("trace", "10.0.0.1", "10.0.0.2", "99999"), "PORT"),
+        (("stat",), "stat"),
+    ):
+        done = sos(kube, *wrong)
+        assert done.returncode == 2 and named in done.stderr, done.stderr

@@ -1,0 +1,180 @@
+"""What `kubectl sos` makes of what it has read: tables that fit, statuses that do not flatter, traces that say why."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from ipaddress import IPv4Address
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_kubectl import network, overview, text
+from sos_kubectl.trace import Question, Trace, as_json, lines, trace
+
+cells = st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=60)
+
+
+@given(st.lists(st.tuples(cells, cells, cells, cells), min_size=1, max_size=6))
+def test_a_table_fits_and_has_a_line_for_each_row(rows: list[tuple[str, ...]]) -> None:
+    made = text.table(("A", "B", "C", "D"), rows)
+    assert len(made) == len(rows) + 1 and max(map(len, made)) <= text.WIDTH
+    short = [row for row in rows if sum(map(len, row)) <= 20]
+    for row in short if len(short) == len(rows) else []:
+        assert all(cell.strip() in made[1 + rows.index(row)] for cell in row), "what fits is not cut"
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=40), max_size=40))
+def test_a_wrapped_sentence_fits_and_loses_no_word(words: list[str]) -> None:
+    made = text.wrapped(" ".join(words))
+    assert all(len(line) <= text.WIDTH for line in made)
+    assert " ".join(line.strip() for line in made).split() == words
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"), [(0, "0 bit/s"), (125, "1 kbit/s"), (12_500_000, "100 Mbit/s"), (1.25e9, "10 Gbit/s"), (15_437_500, "124 Mbit/s")]
+)
+def test_rates_are_said_as_of_links(amount: float, said: str) -> None:
+    assert text.rate(amount) == said
+
+
+def site(ready: str = "True", generation: int = 2, observed: int = 2) -> dict[str, Any]:
+    condition = {"type": "Ready", "status": ready, "reason": "Because", "message": "The reason in words."}
+    status = {"observedGeneration": observed, "conditions": [condition], "nodesReady": "1/2", "agentsRegistered": "0/1"}
+    return {"kind": "SosSite", "metadata": {"name": "west", "generation": generation}, "spec": {}, "status": status}
+
+
+@pytest.mark.parametrize("ready", ["True", "False", "Unknown"])
+def test_an_object_is_what_its_condition_says_and_its_words_are_shown_when_it_is_not_ready(ready: str) -> None:
+    found = overview.rows([site(ready)])
+    assert [(r.kind, r.name, r.ready, r.detail) for r in found] == [("SosSite", "west", ready, "1/2 nodes, 0/1 agents")]
+    assert overview.is_ready(found) == (ready == "True") == overview.as_json(found)["ready"]
+    assert any("in words" in line for line in overview.lines(found, colour=False)) == (ready != "True")
+
+
+def test_what_is_said_of_an_earlier_spec_is_not_taken_for_now() -> None:
+    (row,) = overview.rows([site(generation=3, observed=2)])
+    assert (row.ready, row.reason) == ("Unknown", "Pending")
+
+
+def test_an_object_without_a_status_is_not_ready_and_nothing_at_all_says_what_to_do() -> None:
+    found = overview.rows([{"kind": "SosService", "metadata": {"name": "bulk", "namespace": "default"}, "spec": {"mode": "Accelerate"}}])
+    assert [(r.name, r.ready, r.detail) for r in found] == [("default/bulk", "Unknown", "Accelerate")]
+    assert "kubectl apply" in overview.lines([], colour=False)[0]
+
+
+def test_controllers_come_first_and_services_last() -> None:
+    kinds = ["SosService", "SosLink", "SosAgent", "SosSite", "SosController"]
+    found = overview.rows([{"kind": kind, "metadata": {"name": "x"}} for kind in kinds])
+    assert [row.kind for row in found] == ["SosController", "SosSite", "SosAgent", "SosLink", "SosService"]
+
+
+# -- trace
+
+CONFIG = {
+    "sites": [{"name": "west", "prefixes": ["10.0.0.0/25"]}, {"name": "east", "prefixes": ["10.0.0.128/25"]}],
+    "services": [
+        {
+            **{
+                "id": "default/bulk",
+                "mode": "Accelerate",
+                "percent": 100,
+                "ports": [{"first": 22, "last": 22}, {"first": 5000, "last": 5999}],
+            },
+            **{"from": {"site": "west", "prefixes": ["10.0.0.0/25"]}, "to": {"site": "east", "prefixes": ["10.0.0.128/25"]}},
+        }
+    ],
+    "balances": [
+        {
+            "id": "default/turns",
+            "client": "10.0.0.11",
+            "to": ["198.51.100.0/24"],
+            "ports": [{"first": 80, "last": 80}],
+            "uplinks": [{"name": "wan0"}],
+        }
+    ],
+}
+STATUS = {
+    "datapaths": [{"dpid": "0001", "name": "edge1", "site": "west", "connected": True}],
+    "services": [{"id": "default/bulk", "state": "Programmed", "reason": "Programmed", "message": ""}],
+    "unclaimed": [],
+}
+AGENTS = {
+    "agents": [
+        {"id": "aa", "name": "edge1", "site": "west", "address": "10.0.0.126", "dpid": "0001", "willing": True, "draining": False},
+        {"id": "bb", "name": "edge2", "site": "east", "address": "10.0.0.254", "dpid": "0002", "willing": True, "draining": False},
+    ]
+}
+SEEN = {"hosts": [{"address": "10.0.0.11", "dpid": "0001"}], "links": []}
+
+
+def asked(
+    client: str = "10.0.0.11", server: str = "10.0.0.139", port: int = 5001, change: Any = None, status: Any = STATUS, agents: Any = AGENTS
+) -> Trace:
+    config = deepcopy(CONFIG)
+    if change is not None:
+        change(config)
+    return trace(Question(IPv4Address(client), IPv4Address(server), port), config, status, agents, SEEN)
+
+
+def test_a_covered_connection_with_agents_and_entries_is_accelerated() -> None:
+    found = asked()
+    assert (found.outcome, found.service, found.why) == ("accelerated", "default/bulk", "")
+    shown = lines(found, colour=False)
+    assert shown[-1] == "accelerated by service default/bulk" and "ok  10.0.0.11 is behind edge1" in shown
+    assert all(step["ok"] for step in as_json(found)["steps"])
+
+
+@pytest.mark.parametrize(
+    ("question", "why"),
+    [
+        ({"port": 23}, "port 23"),
+        ({"client": "192.0.2.1"}, "no site"),
+        ({"server": "192.0.2.1"}, "no service covers connections from 10.0.0.11 to 192.0.2.1"),
+        ({"change": lambda c: c["services"][0].update(mode="Observe")}, "Observe"),
+        ({"change": lambda c: c["services"][0].update(percent=0)}, "percent is 0"),
+        ({"status": {**STATUS, "services": [{"id": "default/bulk", "state": "Pending", "reason": "NoPath", "message": ""}]}}, "NoPath"),
+        ({"status": {**STATUS, "services": []}}, "not on all switches"),
+        ({"agents": {"agents": AGENTS["agents"][:1]}}, "no agent of east"),
+        ({"agents": {"agents": [AGENTS["agents"][0], {**AGENTS["agents"][1], "draining": True}]}}, "none of the 1 agents of east"),
+    ],
+)
+def test_a_plain_connection_is_told_the_first_thing_that_is_missing(question: dict[str, Any], why: str) -> None:
+    found = asked(**question)
+    assert found.outcome == "plain" and why in found.why and lines(found, colour=False)[-1] == "plain TCP"
+    assert as_json(found)["why"] == found.why
+
+
+def test_a_share_is_said_and_uplinks_are_named() -> None:
+    found = asked(change=lambda c: c["services"][0].update(percent=30))
+    assert found.outcome == "accelerated" and any("30 %" in said for _, said in found.steps)
+    found = asked(server="198.51.100.7", port=80)
+    assert (found.outcome, found.service) == ("spread", "default/turns") and "wan0" in found.steps[-1][1]
+
+
+# -- topology and flows
+
+
+def test_a_topology_names_what_is_wrong() -> None:
+    status = {**STATUS, "datapaths": [{**STATUS["datapaths"][0], "connected": False}], "unclaimed": ["00ff"]}
+    seen = {
+        **SEEN,
+        "links": [{"a": {"dpid": "0001", "name": "wan0", "port": 1}, "b": {"dpid": "0003", "name": "", "port": 2}, "state": "Up"}],
+    }
+    shown = network.topology(status, seen, AGENTS, colour=False)
+    assert any("DISCONNECTED" in line and "10.0.0.126" in line for line in shown)
+    assert any(line.split() == ["edge1", "wan0", "0003", "2", "Up"] for line in shown) and any("00ff" in line for line in shown)
+    assert max(map(len, shown)) <= text.WIDTH
+
+
+def test_flows_name_agents_and_say_when_some_are_left_out() -> None:
+    session = {"service": "default/bulk", "client": "10.0.0.11:40000", "server": "10.0.0.139:5001", "state": "Active"}
+    session |= {"ingress": "aa", "egress": "cc", "labels": [0, 1], "ageSeconds": 300.5}
+    shown = network.flows({"sessions": [session], "total": 3}, AGENTS)
+    assert "edge1 to ?" in shown[1] and "0,1" in shown[1] and shown[1].endswith("5m") and shown[2] == "and 2 more"
+    assert network.flows({"sessions": [], "total": 0}, AGENTS) == ["no sessions"]
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])
+def test_ages_are_kubectls(seconds: float, said: str) -> None:
+    assert network.age(seconds) == said
