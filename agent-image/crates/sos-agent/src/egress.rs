@@ -75,7 +75,7 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, En
         EndReason::InternalLimit
     };
     let preparation = shared
-        .at_desk(|desk, _| desk.begin_opened(session, info.peer, flow))
+        .at_desk(|desk, env| desk.begin_opened(session, info.peer, flow, env.now))
         .map_err(|mismatch| refused(&mismatch))?;
     let labels = permit::opened(&shared.config(), flow, info.peer, preparation.as_ref())
         .ok_or_else(|| refused(&"no service covers it"))?;

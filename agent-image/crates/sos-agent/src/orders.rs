@@ -198,8 +198,9 @@ impl OrderDesk {
         session: SessionUuid,
         peer: AgentId,
         flow: FlowKey,
+        now: Instant,
     ) -> Result<Option<Preparation>, FlowMismatch> {
-        let Some(preparation) = self.preparations.take(session) else { return Ok(None) };
+        let Some(preparation) = self.preparations.take_standing(session, now) else { return Ok(None) };
         let prepared = (preparation.prepare.role, preparation.prepare.peer, preparation.flow());
         if prepared != (Role::Egress, peer, flow) {
             self.preparations.insert(preparation);
@@ -209,10 +210,10 @@ impl OrderDesk {
         Ok(Some(preparation))
     }
 
-    /// Until when a session that has been prepared with a peer may begin.
+    /// Peers that sessions have been prepared with, and until when those may begin.
     #[must_use]
-    pub fn prepared_until(&self, peer: AgentId) -> Option<Instant> {
-        self.preparations.until(peer)
+    pub fn prepared_peers(&self) -> BTreeMap<AgentId, Instant> {
+        self.preparations.peers()
     }
 
     /// A session runs that no controller has ordered.

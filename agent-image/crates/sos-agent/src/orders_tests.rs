@@ -285,23 +285,27 @@ fn an_egress_session_must_be_the_prepared_flow() {
     };
     assert_eq!(world.prepare(&egress), OrderBody::Ready(uuid(1)));
     let wrong = FlowKey { server: "10.0.0.12:22".parse().unwrap(), ..flow(&egress) };
-    assert_eq!(world.desk.begin_opened(uuid(1), egress.peer, wrong), Err(FlowMismatch));
-    let stranger = AgentId([0xEE; 16]);
-    assert_eq!(world.desk.begin_opened(uuid(1), stranger, flow(&egress)), Err(FlowMismatch));
     let now = world.now();
+    assert_eq!(world.desk.begin_opened(uuid(1), egress.peer, wrong, now), Err(FlowMismatch));
+    let stranger = AgentId([0xEE; 16]);
+    assert_eq!(world.desk.begin_opened(uuid(1), stranger, flow(&egress), now), Err(FlowMismatch));
     assert_eq!(world.desk.begin_arriving(flow(&egress), now), None, "no client arrives at the far agent");
     assert_eq!(permit::opened(&world.config, flow(&egress), egress.peer, None), Some(1));
-    assert!(
-        world.desk.prepared_until(egress.peer).is_some() && world.desk.prepared_until(stranger).is_none()
+    assert_eq!(world.desk.prepared_peers().into_keys().collect::<Vec<_>>(), [egress.peer]);
+    let lapsed = world.desk.prepared_peers()[&egress.peer];
+    assert_eq!(
+        world.desk.begin_opened(uuid(1), egress.peer, flow(&egress), lapsed),
+        Ok(None),
+        "it has lapsed"
     );
     world.config.services.clear(); // the service has been deleted here, and its client has been accepted
-    let taken = world.desk.begin_opened(uuid(1), egress.peer, flow(&egress)).unwrap();
+    let taken = world.desk.begin_opened(uuid(1), egress.peer, flow(&egress), now).unwrap();
     assert_eq!(
         permit::opened(&world.config, flow(&egress), egress.peer, taken.as_ref()),
         Some(egress.labels),
         "what was Ready is served as it was prepared"
     );
-    let later = world.desk.begin_opened(uuid(2), egress.peer, flow(&egress));
+    let later = world.desk.begin_opened(uuid(2), egress.peer, flow(&egress), now);
     assert_eq!(later, Ok(None), "sessions without an order are possible");
     assert_eq!(
         permit::opened(&world.config, flow(&egress), egress.peer, None),

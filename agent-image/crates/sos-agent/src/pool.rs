@@ -52,11 +52,11 @@ impl Leaving {
         &mut self,
         before: Vec<PeerConfig>,
         now: &[PeerConfig],
-        prepared_until: impl Fn(AgentId) -> Option<Instant>,
+        prepared_until: &BTreeMap<AgentId, Instant>,
     ) {
         for peer in before.into_iter().filter(|peer| !now.iter().any(|one| one.agent == peer.agent)) {
-            if let Some(until) = prepared_until(peer.agent) {
-                self.0.insert(peer.agent, (peer, until));
+            if let Some(until) = prepared_until.get(&peer.agent) {
+                self.0.insert(peer.agent, (peer, *until));
             }
         }
     }
@@ -148,11 +148,12 @@ mod tests {
         let before = peers(&config, &ordered);
         let soon = begun + Duration::from_secs(8);
         let mut leaving = Leaving::default();
-        leaving.note(before.clone(), &[], |_| None);
+        leaving.note(before.clone(), &[], &BTreeMap::new());
         assert!(leaving.with(Vec::new()).is_empty(), "nothing is prepared with it");
-        leaving.note(before.clone(), &before, |_| Some(soon));
+        let prepared = BTreeMap::from([(before[0].agent, soon)]);
+        leaving.note(before.clone(), &before, &prepared);
         assert!(leaving.with(Vec::new()).is_empty(), "it does not go");
-        leaving.note(before.clone(), &[], |_| Some(soon));
+        leaving.note(before.clone(), &[], &prepared);
         assert_eq!(leaving.with(Vec::new()), before);
         assert_eq!(leaving.with(before.clone()), before, "it is back, as it is configured now");
         assert!(!leaving.expire(begun));

@@ -72,10 +72,20 @@ impl Preparations {
         self.by_session.iter().filter(move |(_, p)| p.controller == controller).map(|(session, _)| *session)
     }
 
-    /// When the last one that stands with a peer lapses.
+    /// Peers that some stand with, and when the last of each lapses.
     #[must_use]
-    pub fn until(&self, peer: AgentId) -> Option<Instant> {
-        self.by_session.values().filter(|p| p.prepare.peer == peer).map(|p| p.expires).max()
+    pub fn peers(&self) -> BTreeMap<AgentId, Instant> {
+        let mut found = BTreeMap::new();
+        for preparation in self.by_session.values() {
+            let until = found.entry(preparation.prepare.peer).or_insert(preparation.expires);
+            *until = preparation.expires.max(*until);
+        }
+        found
+    }
+
+    /// Takes out the one for a session, unless it has lapsed.
+    pub fn take_standing(&mut self, session: SessionUuid, now: Instant) -> Option<Preparation> {
+        (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
     }
 
     /// Adds one. Of two for the same arriving client the later counts, since its SYN is the later; the earlier is returned.
@@ -95,7 +105,7 @@ impl Preparations {
     /// Takes out the one for an arriving client.
     pub fn take_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let session = self.by_flow.get(&flow).copied()?;
-        (self.by_session.get(&session)?.expires > now).then(|| self.take(session)).flatten()
+        self.take_standing(session, now)
     }
 
     /// Takes out the one for an arriving client of which only its own end is known. None where there are several.

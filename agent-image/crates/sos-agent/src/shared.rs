@@ -108,10 +108,13 @@ impl Shared {
         self.metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
         let before = pool::peers(&self.config(), &lock(&self.ordered_labels));
         let now = pool::peers(&config, &lock(&self.ordered_labels));
-        let desk = lock(&self.desk);
-        lock(&self.leaving).note(before, &now, |peer| desk.prepared_until(peer));
-        drop(desk);
-        *lock(&self.config) = Arc::new(config);
+        let prepared = {
+            // Whoever is at the desk after this judges by the new configuration.
+            let desk = lock(&self.desk);
+            *lock(&self.config) = Arc::new(config);
+            desk.prepared_peers()
+        };
+        lock(&self.leaving).note(before, &now, &prepared);
         self.set_peers();
         self.rearm.notify_one();
     }
@@ -130,7 +133,8 @@ impl Shared {
     /// Tells the tunnel which streams to keep.
     fn set_peers(&self) {
         let configured = pool::peers(&self.config(), &lock(&self.ordered_labels));
-        self.tunnel().set_peers(lock(&self.leaving).with(configured));
+        let peers = lock(&self.leaving).with(configured);
+        self.tunnel().set_peers(peers);
     }
 
     /// Lets peers go that are configured no more, once nothing that was prepared with them can begin.
@@ -186,12 +190,13 @@ impl Shared {
 
     /// Works at the order desk; what it returns is sent by the caller.
     pub fn at_desk<T>(&self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
-        let (config, keys, health) = (self.config(), self.keys(), self.health());
+        let (keys, health) = (self.keys(), self.health());
         let live = self.tunnel().live_peers();
         let live = live.borrow();
         let (now, unix_ms) = (Instant::now(), unix_ms());
-        let env = Env { config: &config, keys: &keys, health, live: &live, now, unix_ms };
         let mut desk = lock(&self.desk);
+        let config = self.config();
+        let env = Env { config: &config, keys: &keys, health, live: &live, now, unix_ms };
         let result = act(&mut desk, &env);
         let (preparations, controllers) = desk.counts();
         self.metrics.preparations.set(i64::try_from(preparations).unwrap_or(i64::MAX));
