@@ -139,6 +139,31 @@ def test_first_connections_of_a_service_wait_until_old_caches_are_swept() -> Non
     assert waited(world, SPORT + 2) == 0.0
 
 
+def test_a_repeated_syn_does_not_overtake_the_first_one_that_is_kept(world: World) -> None:
+    kept_s = waited(world)
+    assert kept_s > 0
+    world.delivered.clear()
+    world.syn(SPORT)
+    assert not to_agent(world, AT_NEAR)
+    world.tick(kept_s + TICK_S)
+    world.delivered.clear()
+    world.syn(SPORT)
+    (again,) = to_agent(world, AT_NEAR)
+    assert again.after_s == 0.0, "the first one may have been lost on the way"
+
+
+def test_connections_of_a_service_that_is_armed_again_wait_since_nobody_noted_the_plain_ones(old: World) -> None:
+    near = old.agents["agent1"]
+    before, near.flags = near.flags, 0
+    old.tick(1.0)
+    assert not [e for e in old.network.entries(E1) if cookie_kind(e.cookie) == Kind.PUNT] and exact(old, E1)
+    near.flags = before
+    old.tick(1.0)
+    assert waited(old) == pytest.approx(SETTLE_S)
+    old.tick(IDLE_S)
+    assert waited(old, SPORT + 1) == 0.0
+
+
 def test_a_service_that_changes_its_ports_waits_and_one_that_stays_does_not(old: World) -> None:
     made = document(2)
     other = {**made["services"][0], "id": "default/other", "ports": [{"first": 7000, "last": 7000}]}

@@ -9,7 +9,7 @@ the cache only where there may have been one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from sos_controller.core.flowtable import FlowEntry, Match, TellApart
@@ -21,15 +21,17 @@ from sos_controller.core.session import Session
 from sos_controller.core.state import State
 
 SWEPT_S = 0.5
-"""After exact entries are new on a switch: what it cached before them, which may be about many connections, is gone by then. Its
-revalidators look through all of it at every change of its tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
+"""After exact entries are new on a switch: what it cached before them, which may be about many connections, should be gone by then. Its
+revalidators begin to look through all of it at every change of its tables, and at least this often (ovs-vswitchd.conf.db(5),
+max-revalidator)."""
 
 
 class Since(NamedTuple):
-    """From when on a service's exact entries have been wanted on a switch."""
+    """From when on a switch has had a service's exact entries. `fresh`: they are not acknowledged yet, as arming the service will tell."""
 
     matches: tuple[Match, ...]
     since: float
+    fresh: bool = True
 
 
 class Exact:
@@ -38,6 +40,7 @@ class Exact:
     def __init__(self, state: State) -> None:
         self._state = state
         self._since: dict[tuple[str, DatapathId], Since] = {}
+        self._armed: dict[tuple[str, DatapathId], float] = {}
 
     def replan(self) -> None:
         """Want exact entries for all that is set up connection by connection, at both ends."""
@@ -61,7 +64,17 @@ class Exact:
         """A switch has just been given what it lacked: it may have been without exact entries until now."""
         for place, found in self._since.items():
             if place[1] == dpid:
-                self._since[place] = Since(found.matches, self._state.now)
+                self._since[place] = found._replace(since=self._state.now)
+
+    def armed(self, services: Collection[tuple[str, DatapathId]]) -> None:
+        """These services' SYNs are handed over by these switches now. Until then their connections went plain, and nobody noted them; and
+        what arming waits for is acknowledged."""
+        now = self._state.now
+        self._armed = {place: self._armed.get(place, now) for place in services}
+        names = {service for service, _ in services}
+        for place, found in self._since.items():
+            if found.fresh and place[0] in names:
+                self._since[place] = found._replace(since=now, fresh=False)
 
     def wait(self, session: Session) -> float:
         """Seconds until all switches of a session, whose entries they have acknowledged, forward by them and not by a cache."""
@@ -72,7 +85,8 @@ class Exact:
         if len(exact) < len(dpids):
             return max(0.0, settled - now)
         until = max(exact) + SWEPT_S
-        if now < max(exact) + IDLE_S or self._state.lately.holds(session.key, now):
+        noted_from = max(*exact, self._armed.get((session.service, session.dpid), 0.0))
+        if now < noted_from + IDLE_S or self._state.lately.holds(session.key, now):
             until = max(until, settled)
         return max(0.0, until - now)
 

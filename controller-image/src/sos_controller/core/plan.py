@@ -127,6 +127,7 @@ class Plan:
                             FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PUNT, cookie), m, action, cookie, LEASE_S) for m in matches
                         )
         self._armed, self._unarmed = armed, unarmed
+        self.exact.armed(armed)
         state.programmer.set_group("punts", punts, state.out)
 
     @property

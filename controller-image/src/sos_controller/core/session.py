@@ -70,7 +70,20 @@ class Session:
 
     __slots__ = (
         *("adopted", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
-        *("near_entries", "number", "ready", "service", "site", "state", "syn", "uuid", "waiting", "ended_by", "installed_at"),
+        *(
+            "near_entries",
+            "number",
+            "ready",
+            "service",
+            "site",
+            "state",
+            "syn",
+            "uuid",
+            "waiting",
+            "ended_by",
+            "installed_at",
+            "deliver_at",
+        ),
     )
 
     def __init__(self, key: FlowKey, uuid: bytes, location: Location, now: float) -> None:
@@ -91,6 +104,7 @@ class Session:
         self.ended_by: set[AgentId] = set()
         self.waiting = 0  # barriers not yet answered
         self.installed_at = now  # when the last of them was
+        self.deliver_at = now  # when its SYN may go to the near agent
         self.near_entries: list[tuple[DatapathId, FlowEntry]] = []
         self.far_entries: list[tuple[DatapathId, FlowEntry]] = []
         self.adopted = False

@@ -131,9 +131,10 @@ class SetUp:
     def _repeated(self, session: Session, syn: Syn, data: bytes) -> bool:
         """A SYN of a flow that has a session. False when it begins a new life of the flow."""
         state = self._state
-        if session.state in PENDING:
-            if syn.isn != session.isn:
-                session.isn, session.syn = syn.isn, data
+        if session.state in PENDING and syn.isn != session.isn:
+            session.isn, session.syn = syn.isn, data
+        kept = session.state is Phase.ACTIVE and state.now < session.deliver_at
+        if kept or session.state in PENDING:  # the first one will be delivered
             state.count("syns", "held")
             return True
         if session.state is Phase.ACTIVE or syn.isn == session.isn:
@@ -277,7 +278,9 @@ class SetUp:
         state.count("sessions", "begun")
         agent = state.agents.get(session.near)
         if agent is not None:
-            self._deliver(agent, session.syn, self._plan.exact.wait(session))
+            wait = self._plan.exact.wait(session)
+            session.deliver_at = state.now + wait
+            self._deliver(agent, session.syn, wait)
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
 
