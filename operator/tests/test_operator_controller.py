@@ -209,5 +209,12 @@ def test_the_plugin_shows_what_the_controller_sees_and_why_a_connection_is_plain
     assert ask("flows") == (0, "no sessions\n")
     code, shown = ask("trace", "10.0.0.11", "10.0.0.139", "5001")
     assert code == 1 and "service default/bulk covers it" in shown and "no agent of west is registered" in shown
+    followed = subprocess.run(
+        ["timeout", "3", sys.executable, "-m", "sos_kubectl", "flows", "-f", "--url", controller.url],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (followed.returncode, followed.stderr) == (124, ""), "it follows until somebody ends it; empty lines are no news"
     code, shown = ask("trace", "10.0.0.11", "10.0.0.139", "8080", "-o", "json")
     assert code == 1 and "5000-5999" in json.loads(shown)["why"]

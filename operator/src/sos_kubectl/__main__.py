@@ -43,6 +43,7 @@ class Form(StrEnum):
 FormOption = Annotated[Form, typer.Option("-o", "--output", help="text or json.")]
 ContextOption = Annotated[str, typer.Option("--context", help="Context of the kubeconfig, as for kubectl.")]
 NameOption = Annotated[str, typer.Option("--controller", help="Name of the SosController.")]
+NamespaceOption = Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace. Default: where a controller is found.")]
 UrlOption = Annotated[str, typer.Option("--url", help="Ask this controller directly, without kubectl: http://HOST:8080.")]
 
 
@@ -58,16 +59,26 @@ def status(
     rows = overview.rows(kubectl.objects())
     while wait and not overview.is_ready(rows) and time.monotonic() < end:
         time.sleep(min(POLL_S, max(0.0, end - time.monotonic())))
-        rows = overview.rows(kubectl.objects())
+        try:
+            rows = overview.rows(kubectl.objects())
+        except SourceError:  # an API server that is away for a moment is what --wait is for
+            if time.monotonic() >= end:
+                raise
     _print(output, lambda: overview.as_json(rows), lambda: overview.lines(rows, _colour()))
     if not overview.is_ready(rows):
         raise typer.Exit(NO)
 
 
 @app.command()
-def topology(controller: NameOption = "default", url: UrlOption = "", output: FormOption = Form.TEXT, context: ContextOption = "") -> None:
+def topology(
+    controller: NameOption = "default",
+    namespace: NamespaceOption = "",
+    url: UrlOption = "",
+    output: FormOption = Form.TEXT,
+    context: ContextOption = "",
+) -> None:
     """Datapaths, agents, hosts and links, as a controller sees them."""
-    asked = _controller(controller, url, context)
+    asked = _controller(controller, namespace, url, context)
     known, seen, agents = (asked.get(what) for what in ("/v1/status", "/v1/topology", "/v1/agents"))
     _print(
         output,
@@ -77,19 +88,19 @@ def topology(controller: NameOption = "default", url: UrlOption = "", output: Fo
 
 
 @app.command()
-def flows(
+def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print changes as they happen, until interrupted.")] = False,
     controller: NameOption = "default",
+    namespace: NamespaceOption = "",
     url: UrlOption = "",
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
     """The sessions under way."""
-    asked = _controller(controller, url, context)
+    asked = _controller(controller, namespace, url, context)
     if follow:
-        with asked.events() as changes:
-            for change in changes:
-                typer.echo(json.dumps(change) if output is Form.JSON else network.event(change))
+        for change in asked.events():
+            typer.echo(json.dumps(change) if output is Form.JSON else network.event(change))
         return
     sessions, agents = asked.get("/v1/sessions"), asked.get("/v1/agents")
     _print(output, lambda: sessions, lambda: network.flows(sessions, agents))
@@ -101,24 +112,25 @@ def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
     server: Annotated[IPv4Address, typer.Argument(parser=IPv4Address, help="Address it goes to.", metavar="DST")],
     port: Annotated[int, typer.Argument(min=1, max=65535, help="TCP port of the server.", metavar="PORT")],
     controller: NameOption = "default",
+    namespace: NamespaceOption = "",
     url: UrlOption = "",
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
     """What becomes of a connection, and why. Nothing is sent: it is what should happen."""
-    asked = _controller(controller, url, context)
+    asked = _controller(controller, namespace, url, context)
     config, known, agents, seen = (asked.get(what) for what in ("/v1/config", "/v1/status", "/v1/agents", "/v1/topology"))
     found = tracing.trace(tracing.Question(client, server, port), config, known, agents, seen)
     _print(output, lambda: tracing.as_json(found), lambda: tracing.lines(found, _colour()))
-    if found.outcome == "plain":
+    if found.outcome in ("plain", "unknown"):
         raise typer.Exit(NO)
 
 
-def _controller(name: str, url: str, context: str) -> Controller:
+def _controller(name: str, namespace: str, url: str, context: str) -> Controller:
     if url:
         return Controller(url=url)
     kubectl = Kubectl(_options(context))
-    return Controller(kubectl=kubectl, path=kubectl.controller_path(name))
+    return Controller(kubectl=kubectl, path=kubectl.controller_in(namespace, name) if namespace else kubectl.controller_path(name))
 
 
 def _options(context: str) -> tuple[str, ...]:

@@ -32,8 +32,9 @@ def rows(objects: Iterable[Json]) -> list[Row]:
 
 
 def is_ready(found: Iterable[Row]) -> bool:
-    """Whether everything is."""
-    return all(row.ready == "True" for row in found)
+    """Whether there is something, and all of it is ready."""
+    rows = list(found)
+    return bool(rows) and all(row.ready == "True" for row in rows)
 
 
 def lines(found: list[Row], colour: bool) -> list[str]:
@@ -64,9 +65,10 @@ def _row(obj: Json) -> Row:
     name = "/".join(part for part in (meta.get("namespace"), meta["name"]) if part)
     behind = status.get("observedGeneration", meta.get("generation")) != meta.get("generation")
     state, reason = str(ready.get("status", "Unknown")), str(ready.get("reason", "Pending"))
-    if behind:  # what it says is about an earlier spec
-        state, reason = "Unknown", "Pending"
-    return Row(obj["kind"], name, state, reason, str(ready.get("message", "")), _detail(obj["kind"], obj.get("spec") or {}, status))
+    message = str(ready.get("message", ""))
+    if behind:
+        state, reason, message = "Unknown", "Pending", "The operator has not seen this spec yet; the figures are about an earlier one."
+    return Row(obj["kind"], name, state, reason, message, _detail(obj["kind"], obj.get("spec") or {}, status))
 
 
 def _detail(kind: str, spec: Json, status: Json) -> str:

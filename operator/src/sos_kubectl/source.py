@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import subprocess
 import urllib.error
@@ -9,7 +10,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from sos_compile import naming
 
@@ -42,22 +43,29 @@ class Kubectl:
         """The path on the API server that leads to a controller's own API."""
         wanted = naming.controller(PREFIX, name)
         services = self._json("get", "services", "--all-namespaces", "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
-        namespaces = [s["metadata"]["namespace"] for s in services if s["metadata"]["name"] == wanted]
+        namespaces = sorted(s["metadata"]["namespace"] for s in services if s["metadata"]["name"] == wanted)
         if not namespaces:
             raise SourceError(f"no Service {wanted}: is there a soscontroller/{name}? One of type External has a URL of its own: use --url")
-        return f"/api/v1/namespaces/{namespaces[0]}/services/http:{wanted}:{API_PORT}/proxy"
+        if len(namespaces) > 1:
+            raise SourceError(f"Services {wanted} in {', '.join(namespaces)}: which is the operator's namespace? use --namespace")
+        return self.controller_in(namespaces[0], name)
+
+    @staticmethod
+    def controller_in(namespace: str, name: str) -> str:
+        """The same, in a namespace that is known to be the operator's."""
+        return f"/api/v1/namespaces/{namespace}/services/http:{naming.controller(PREFIX, name)}:{API_PORT}/proxy"
 
     def raw(self, path: str) -> Json:
         """A JSON document of the API server."""
         return self._json("get", "--raw", path)
 
-    @contextmanager
-    def stream(self, path: str) -> Iterator[IO[str]]:
-        """Lines as they come."""
-        with subprocess.Popen(self._argv(("get", "--raw", path)), stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None  # noqa: S101 - PIPE
+    def stream(self, path: str) -> Iterator[str]:
+        """Lines as they come, for as long as somebody wants them. Raises SourceError when they end by themselves."""
+        with subprocess.Popen(self._argv(("get", "--raw", path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None and process.stderr is not None  # noqa: S101 - PIPE
             try:
-                yield process.stdout
+                yield from process.stdout
+                raise SourceError(process.stderr.read().strip() or "the controller ended the stream")
             finally:
                 process.terminate()
 
@@ -95,28 +103,32 @@ class Controller:
         """GET a document, `/v1/status` say."""
         if self.kubectl is not None:
             return self.kubectl.raw(self.path + what)
-        with self._open(what) as answer:
+        with self._open(what, TIMEOUT_S) as answer:
             return _parsed(answer.read(ANSWER_MAX_BYTES).decode(errors="replace"), self.url)
 
-    @contextmanager
-    def events(self) -> Iterator[Iterator[Json]]:
-        """Changes as they happen, one object each."""
-        if self.kubectl is not None:
-            with self.kubectl.stream(self.path + "/v1/events") as lines:
-                yield (json.loads(line) for line in lines)
-        else:
-            with self._open("/v1/events", timeout=None) as answer:
-                yield (json.loads(line) for line in answer)
+    def events(self) -> Iterator[Json]:
+        """Changes as they happen, one object each; empty lines say that the connection lives."""
+        lines = self.kubectl.stream(self.path + "/v1/events") if self.kubectl is not None else self._lines("/v1/events")
+        return (_parsed(line, "the controller") for line in lines if line.strip())
 
-    def _open(self, what: str, timeout: float | None = TIMEOUT_S) -> Any:
+    def _lines(self, what: str) -> Iterator[str]:
+        with self._open(what, None) as answer:
+            for line in answer:
+                yield line.decode(errors="replace")
+        raise SourceError(f"{self.url}: the controller ended the stream")
+
+    @contextmanager
+    def _open(self, what: str, timeout: float | None) -> Iterator[Any]:
+        """An answer. Whatever goes wrong until it has been read is a SourceError that names the URL."""
         if not self.url.startswith(("http://", "https://")):
             raise SourceError(f"--url {self.url}: it begins with http:// or https://")
         try:
-            return urllib.request.urlopen(self.url.rstrip("/") + what, timeout=timeout)  # noqa: S310 - checked above
+            with urllib.request.urlopen(self.url.rstrip("/") + what, timeout=timeout) as answer:  # noqa: S310 - checked above
+                yield answer
         except urllib.error.HTTPError as error:
             raise SourceError(f"{self.url}{what}: {error.code} {error.reason}") from None
-        except OSError as error:
-            raise SourceError(f"{self.url}: {getattr(error, 'reason', error)}") from None
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise SourceError(f"{self.url}: {getattr(error, 'reason', None) or error or type(error).__name__}") from None
 
 
 def _parsed(text: str, who: str) -> Json:

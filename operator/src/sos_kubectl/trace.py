@@ -28,7 +28,8 @@ class Question:
 
 @dataclass(slots=True)
 class Trace:
-    """Steps that were looked at, each with its verdict, and what comes out: `accelerated`, `plain` or `spread`."""
+    """Steps that were looked at, each with its verdict, and what comes out: `accelerated`, `plain`, `spread`, or `unknown` where that hangs
+    on switches that have not all acknowledged the service."""
 
     steps: list[tuple[bool, str]] = field(default_factory=list)
     outcome: str = "plain"
@@ -46,24 +47,33 @@ class Trace:
 def trace(question: Question, config: Json, status: Json, agents: Json, seen: Json) -> Trace:
     """Follow a connection through the configuration in force and what the controller sees."""
     found = Trace()
-    service = _service(question, config, found)
+    service = _service(question, config, status, found)
     if service is None:
         return found
     found.service = service["id"]
     if not _redirects(service, found):
         return found
     known = next((s for s in status["services"] if s["id"] == service["id"]), None)
-    programmed = known is not None and known["state"] == "Programmed"
-    words = "" if known is None else f": {known['reason']}" + (f", {known['message']}" if known.get("message") else "")
-    found.step(programmed, f"service {service['id']} is {'on all switches' if programmed else 'not on all switches yet' + words}")
+    outcome = _entries(service["id"], known, found)
     both = [_agents(service[end]["site"], agents, found) for end in ("from", "to")]
     _hosts(question, service, status, seen, found)
-    if programmed and all(both):
-        found.outcome = "accelerated"
+    if all(both):
+        found.outcome = outcome
     return found
 
 
-def _service(question: Question, config: Json, found: Trace) -> Json | None:
+def _entries(service_id: str, known: Json | None, found: Trace) -> str:
+    """What comes out as far as the switches are concerned. Those that have acknowledged a service serve it while others are away."""
+    if known is not None and known["state"] == "Programmed":
+        found.step(True, f"service {service_id} is on all its switches")
+        return "accelerated"
+    words = "" if known is None else f": {known['reason']}" + (f", {known['message']}" if known.get("message") else "")
+    done = len(known["acknowledged"]) if known is not None else 0
+    found.step(False, f"service {service_id} is on {done} of {len(known['needed']) if known is not None else 0} switches{words}")
+    return "unknown" if done and known is not None and known["reason"] in ("DatapathDisconnected", "Programming") else "plain"
+
+
+def _service(question: Question, config: Json, status: Json, found: Trace) -> Json | None:
     """The service that decides about the connection."""
     sites = [site["name"] for site in config["sites"] if _inside(question.client, site["prefixes"])]
     found.step(bool(sites), f"{question.client} is in site {sites[0]}" if sites else f"{question.client} is in no site's prefixes")
@@ -73,7 +83,7 @@ def _service(question: Question, config: Json, found: Trace) -> Json | None:
         if _on(question.port, service["ports"]):
             found.step(True, f"service {service['id']} covers it, from {service['from']['site']} to {service['to']['site']}")
             return dict(service)
-    if _balance(question, config, found):
+    if _balance(question, config, status, found):
         return None
     ports = sorted({_ports(s["ports"]) for s in covering})
     if covering:
@@ -83,13 +93,15 @@ def _service(question: Question, config: Json, found: Trace) -> Json | None:
     return None
 
 
-def _balance(question: Question, config: Json, found: Trace) -> bool:
+def _balance(question: Question, config: Json, status: Json, found: Trace) -> bool:
+    known = {s["id"]: s for s in status["services"]}
     for balance in config["balances"]:
         mine = str(question.client) == balance["client"] and _inside(question.server, balance["to"])
         if mine and _on(question.port, balance["ports"]):
-            found.service, found.outcome = balance["id"], "spread"
-            uplinks = ", ".join(uplink["name"] for uplink in balance["uplinks"])
-            return found.step(True, f"service {balance['id']} spreads it over {uplinks} without agents")
+            found.service, uplinks = balance["id"], ", ".join(uplink["name"] for uplink in balance["uplinks"])
+            found.step(True, f"service {balance['id']} spreads it over {uplinks} without agents")
+            found.outcome = "spread" if _entries(balance["id"], known.get(balance["id"]), found) == "accelerated" else "plain"
+            return True
     return False
 
 
@@ -133,6 +145,8 @@ def lines(found: Trace, colour: bool) -> list[str]:
         shown += [f"{mark}  {first}", *(f"    {line}" for line in more)]
     if found.outcome == "plain":
         return [*shown, "", "plain TCP"]
+    if found.outcome == "unknown":
+        return [*shown, "", "accelerated where the switches at both ends have acknowledged the service, else plain TCP"]
     return [*shown, "", f"{found.outcome} by service {found.service}"]
 
 
