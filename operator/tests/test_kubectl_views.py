@@ -31,13 +31,6 @@ def test_a_wrapped_sentence_fits_and_loses_no_word(words: list[str]) -> None:
     assert " ".join(line.strip() for line in made).split() == words
 
 
-@pytest.mark.parametrize(
-    ("amount", "said"), [(0, "0 bit/s"), (125, "1 kbit/s"), (12_500_000, "100 Mbit/s"), (1.25e9, "10 Gbit/s"), (15_437_500, "124 Mbit/s")]
-)
-def test_rates_are_said_as_of_links(amount: float, said: str) -> None:
-    assert text.rate(amount) == said
-
-
 def site(ready: str = "True", generation: int = 2, observed: int = 2) -> dict[str, Any]:
     condition = {"type": "Ready", "status": ready, "reason": "Because", "message": "The reason in words."}
     status = {"observedGeneration": observed, "conditions": [condition], "nodesReady": "1/2", "agentsRegistered": "0/1"}
@@ -189,6 +182,11 @@ def test_flows_name_agents_and_say_when_some_are_left_out() -> None:
     shown = network.flows({"sessions": [session], "total": 3}, AGENTS)
     assert "edge1 to ?" in shown[1] and "0,1" in shown[1] and shown[1].endswith("5m") and shown[2] == "and 2 more"
     assert network.flows({"sessions": [], "total": 0}, AGENTS) == ["no sessions"]
+
+
+def test_a_change_is_a_line() -> None:
+    change = {"kind": "session", "uuid": "ab", "state": "Active", "reason": ""}
+    assert network.event(change) == "session uuid=ab state=Active"
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])

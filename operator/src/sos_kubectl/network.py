@@ -62,8 +62,7 @@ def flows(sessions: Json, agents: Json) -> list[str]:
 
 def event(change: Json) -> str:
     """A change as a line."""
-    kind, rest = change.get("kind", change.get("type", "")), {k: v for k, v in change.items() if k not in ("kind", "type")}
-    return f"{kind} " + " ".join(f"{key}={value}" for key, value in rest.items() if value != "")
+    return f"{change['kind']} " + " ".join(f"{key}={value}" for key, value in change.items() if key != "kind" and value != "")
 
 
 def age(seconds: float) -> str:

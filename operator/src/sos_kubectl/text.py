@@ -40,13 +40,3 @@ def wrapped(text: str, indent: str = "    ", width: int = WIDTH) -> list[str]:
 def coloured(text: str, colour: str, on: bool) -> str:
     """Text in a colour, where a terminal shows it."""
     return f"\x1b[{colour}m{text}\x1b[0m" if on and colour else text
-
-
-def rate(bytes_per_second: float) -> str:
-    """Bytes a second as people compare them with links."""
-    bits = 8.0 * bytes_per_second
-    for unit in ("bit/s", "kbit/s", "Mbit/s"):
-        if bits < 1000:
-            return f"{bits:.3g} {unit}"
-        bits /= 1000
-    return f"{bits:.3g} Gbit/s"
