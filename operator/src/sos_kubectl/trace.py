@@ -29,7 +29,7 @@ class Question:
 @dataclass(slots=True)
 class Trace:
     """Steps that were looked at, each with its verdict, and what comes out: `accelerated`, `plain`, `spread`, or `unknown` where that hangs
-    on switches that have not all acknowledged the service."""
+    on datapaths that have not all acknowledged the service."""
 
     steps: list[tuple[bool, str]] = field(default_factory=list)
     outcome: str = "plain"
@@ -63,13 +63,13 @@ def trace(question: Question, config: Json, status: Json, agents: Json, seen: Js
 
 
 def _entries(service_id: str, known: Json | None, found: Trace) -> str:
-    """What comes out as far as the switches are concerned. Those that have acknowledged a service serve it while others are away."""
+    """What comes out as far as datapaths are concerned. Those that have acknowledged a service serve it while others are away."""
     if known is not None and known["state"] == "Programmed":
-        found.step(True, f"service {service_id} is on all its switches")
+        found.step(True, f"service {service_id} is on all its datapaths")
         return "accelerated"
     words = "" if known is None else f": {known['reason']}" + (f", {known['message']}" if known.get("message") else "")
     done = len(known["acknowledged"]) if known is not None else 0
-    found.step(False, f"service {service_id} is on {done} of {len(known['needed']) if known is not None else 0} switches{words}")
+    found.step(False, f"service {service_id} is on {done} of {len(known['needed']) if known is not None else 0} datapaths{words}")
     return "unknown" if done and known is not None and known["reason"] in ("DatapathDisconnected", "Programming") else "plain"
 
 
@@ -132,7 +132,7 @@ def _hosts(question: Question, service: Json, status: Json, seen: Json, found: T
     for end, address in (("from", str(question.client)), ("to", str(question.server))):
         dpid = places.get(address)
         site = service[end]["site"]
-        where = f"behind {names.get(dpid, dpid)}" if dpid else f"not seen yet; any switch of {site} may have it"
+        where = f"behind {names.get(dpid, dpid)}" if dpid else f"not seen yet; any datapath of {site} may have it"
         found.step(True, f"{address} is {where}")
 
 
@@ -146,7 +146,7 @@ def lines(found: Trace, colour: bool) -> list[str]:
     if found.outcome == "plain":
         return [*shown, "", "plain TCP"]
     if found.outcome == "unknown":
-        return [*shown, "", "accelerated where the switches at both ends have acknowledged the service, else plain TCP"]
+        return [*shown, "", "accelerated where the datapaths at both ends have acknowledged the service, else plain TCP"]
     return [*shown, "", f"{found.outcome} by service {found.service}"]
 
 
