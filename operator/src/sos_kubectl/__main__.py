@@ -29,7 +29,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 it is so; 1 it is not (not ready, plain); 2 wrong usage or nobody answered.",
 )
 
-NO, FAILED, INTERRUPTED = 1, 2, 130
+NO, FAILED = 1, 2
 POLL_S = 1.0
 
 
@@ -152,8 +152,6 @@ def main() -> None:
     except SourceError as error:
         typer.echo(f"kubectl-sos: {error}", err=True)
         sys.exit(FAILED)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
 
 
 if __name__ == "__main__":
