@@ -1,8 +1,8 @@
-"""How many reactive set-ups a second of CPU time carries: `python controller-image/bench/syn_rate.py [SYNS]`.
+"""How many reactive set-ups a second of CPU time carries: `python controller-image/bench/syn_rate.py [SYNS [FAR]]`.
 
-Whole sessions: SYN, two Prepares and two entries with their barriers, two Readys, the SYN released, two Ended and their
-acknowledgements, entries deleted. Everything that the controller does between the bytes a switch sent and the bytes it is sent is counted;
-what switches and agents do is not.
+Whole sessions: SYN, two Prepares and entries with their barriers on the near switch and the FAR ones (1), two Readys, the SYN released,
+two Ended and their acknowledgements, entries deleted. Everything that the controller does between the bytes a switch sent and the bytes
+it is sent is counted; what switches and agents do is not.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
+from controller_fake import one_by_one
+from controller_lab import document, document_hash
 from controller_world import World, packet_in, syn_frame
-from sos_controller import ofp
+from sos_controller import flow_mods, ofp
 from sos_controller.app import Controller
 from sos_controller.core import order
-from sos_controller.core.commands import Apply, PacketOut
-from sos_controller.core.events import BarrierReply, PacketIn, Tick
-from sos_controller.flow_mods import FlowMods
-
-FLOW_MODS = FlowMods()
+from sos_controller.core.commands import Install, PacketOut, Withdraw
+from sos_controller.core.events import BarrierReplies, DatapathUp, PacketIn, Tick
 
 
 class Meter:
     """Runs events as the receive loop does, and times that only."""
 
-    def __init__(self, world: World) -> None:
-        self.world, self.engine, self.spent = world, world.engine, 0.0
+    def __init__(self, world: World, far: int) -> None:
+        self.world, self.engine, self.far, self.spent = world, world.engine, far, 0.0
         self.setup = 0.0
         self.now = world.now
 
@@ -50,8 +49,10 @@ class Meter:
     @staticmethod
     def _render(commands: list) -> None:
         for command in commands:
-            if isinstance(command, Apply):
-                FLOW_MODS.encode(command)
+            if isinstance(command, Install):
+                flow_mods.install(command)
+            elif isinstance(command, Withdraw):
+                flow_mods.withdraw(command)
             elif isinstance(command, PacketOut):
                 ofp.packet_out(command.in_port, command.actions, command.data)
 
@@ -62,10 +63,10 @@ def one(meter: Meter, index: int) -> None:
     frame = syn_frame(10 << 24 | 11 + index % 97, 10 << 24 | 139, 1024 + index % 60000, 5001, isn=index)
     commands = meter.message(world.west, packet_in(world.punt_cookie, 3, frame))
     prepares = [c for c in commands if isinstance(c, PacketOut)]
-    installed = [c for c in commands if isinstance(c, Apply)]
-    assert (len(prepares), len(installed)) == (2, 2), commands
+    installed = [apply for c in commands if isinstance(c, Install) for apply in one_by_one(c)]
+    assert (len(prepares), len(installed)) == (2, 1 + meter.far), commands
     for apply in installed:
-        meter.event(BarrierReply(apply.dpid, apply.token))
+        meter.event(BarrierReplies(apply.dpid, (apply.token,)))
     answers = [world.answer(c) for c in prepares]
     for dpid, port, data in answers:
         commands = meter.message(dpid, packet_in(0, port, data))
@@ -76,11 +77,22 @@ def one(meter: Meter, index: int) -> None:
         meter.message(dpid, packet_in(0, port, data))
 
 
-def main(count: int) -> None:
-    """Warm up, then measure."""
-    world = World()
+def wide(far: int) -> World:
+    """A world whose eastern site has this many datapaths, so that the far entry goes to all of them."""
+    made = document()
+    more = [0x2000000000100 + number for number in range(1, far)]
+    made["sites"][1]["datapaths"] += [{"dpid": f"{dpid:016x}", "name": f"far{dpid & 0xFF}", "forwarding": "Node"} for dpid in more]
+    world = World({**made, "hash": document_hash(made)})
+    for dpid in more:
+        world.do(DatapathUp(dpid, ()))
     world.converge()
-    meter = Meter(world)
+    return world
+
+
+def main(count: int, far: int = 1) -> None:
+    """Warm up, then measure."""
+    world = wide(far)
+    meter = Meter(world, far)
     Controller.settle()
     for index in range(500):
         one(meter, index)
@@ -100,4 +112,4 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000)
+    main(*map(int, sys.argv[1:])) if len(sys.argv) > 1 else main(20_000)

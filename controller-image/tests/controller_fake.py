@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 
 from controller_lab import SWITCHES
-from sos_controller.core.commands import Apply, ApplyGroup, PacketOut
+from sos_controller.core.commands import Apply, ApplyGroup, Install, PacketOut, Withdraw
 from sos_controller.core.flowtable import (
     Action,
     AnswerArp,
@@ -98,6 +98,15 @@ def rewritten(frame: bytes, action: Action) -> bytes:
         return frame[6:12] + action.mac + frame[12:20] + b"\0\2" + action.mac + frame[38:42] + frame[22:32] + frame[42:]
     assert isinstance(action, FinTimeout), action
     return frame
+
+
+def one_by_one(command: Apply | Install | Withdraw) -> list[Apply]:
+    """What a command says to each datapath."""
+    if isinstance(command, Install):
+        return [Apply(dpid, (command.entry,), (), command.token, True) for dpid in command.dpids]
+    if isinstance(command, Withdraw):
+        return [Apply(dpid, (), (command.entry,), 0, False) for dpid in command.dpids]
+    return [command]
 
 
 class FakeNetwork:

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import msgspec
-from controller_fake import FakeNetwork
+from controller_fake import FakeNetwork, one_by_one
 from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
 from sos_controller.config import parse
 from sos_controller.core import beacon, keys, order, pipeline
 from sos_controller.core.beacon import Beacon
-from sos_controller.core.commands import Apply, ApplyGroup, Command, Notice, PacketOut, ReadEntries
+from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, Withdraw
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
-    BarrierReply,
+    BarrierReplies,
     ConfigChanged,
     DatapathDown,
     DatapathUp,
@@ -152,10 +152,11 @@ class World:
             self.queue.append(EntriesRead(command.dpid, tuple(found)))
         elif isinstance(command, ApplyGroup):
             self.network.apply_group(command)
-        elif isinstance(command, Apply):
-            self.network.apply(command, self.now)
-            if command.barrier and command.dpid not in self.mute:
-                self.queue.append(BarrierReply(command.dpid, command.token))
+        elif isinstance(command, Apply | Install | Withdraw):
+            for apply in one_by_one(command):
+                self.network.apply(apply, self.now)
+                if apply.barrier and apply.dpid not in self.mute:
+                    self.queue.append(BarrierReplies(apply.dpid, (apply.token,)))
         elif isinstance(command, ApplyGroups):
             self.network.apply_groups(command)
         else:

@@ -6,12 +6,12 @@ from collections import deque
 
 import hypothesis.strategies as st
 import pytest
-from controller_fake import E1, E2
+from controller_fake import E1, E2, one_by_one
 from controller_lab import HOSTS, MACS
 from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
 from hypothesis import given, settings
-from sos_controller.core.commands import Apply, Command, PacketOut
-from sos_controller.core.events import BarrierReply, Event, PacketIn
+from sos_controller.core.commands import Apply, Command, Install, PacketOut, Withdraw
+from sos_controller.core.events import BarrierReplies, Event, PacketIn
 from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import SETTLE_S, Kind, cookie_kind
 from sos_controller.core.session import State
@@ -50,7 +50,7 @@ class Afloat(World):
             return
         self.network.apply(happens, self.now)
         if happens.barrier:
-            self._handle(BarrierReply(lane[0], happens.token))
+            self._handle(BarrierReplies(lane[0], (happens.token,)))
 
     def arrive_all(self) -> None:
         """Everything under way, and what follows from it."""
@@ -69,8 +69,9 @@ class Afloat(World):
         self.queue.clear()
 
     def _obey(self, command: Command) -> None:
-        if self.afloat and isinstance(command, Apply):
-            self.waiting[command.dpid, "switch"].append(command)
+        if self.afloat and isinstance(command, Apply | Install | Withdraw):
+            for apply in one_by_one(command):
+                self.waiting[apply.dpid, "switch"].append(apply)
             return
         if isinstance(command, PacketOut) and command.data[23:24] == b"\x06":
             assert self.is_programmed(command), "a SYN goes on only when its entries are there and both agents know of it"

@@ -32,7 +32,7 @@ def test_hosts_are_learned_where_they_are_and_never_behind_agents_or_wires(world
     assert {h.mac: h.location for h in hosts.all()} == {parse_mac(MACS["client"]): AT_CLIENT, parse_mac(MACS["server"]): AT_SERVER}
     world.syn(40000)
     (session,) = world.engine.state.sessions
-    assert [dpid for dpid, _ in session.far_entries] == [E2]
+    assert [dpids for dpids, _ in session.far_entries] == [(E2,)]
     arp(Location(E1, PortNo(5)), "client")
     assert hosts.by_address(CLIENT).location == Location(E1, PortNo(5))
 

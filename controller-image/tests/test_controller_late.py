@@ -44,7 +44,7 @@ def _controller() -> tuple[Controller, Wire]:
 def test_a_packet_with_less_to_wait_overtakes_one_that_was_kept_before() -> None:
     controller, wire = _controller()
     for command in (late(b"c", 0.3), late(b"a", 0.05), late(b"b", 0.1), late(b"d", 0.4)):
-        controller._do(command)
+        controller.carry_out([command])
     assert not wire.sent
     while len(wire.sent) < 4:
         eventlet.sleep(0.01)
@@ -54,7 +54,7 @@ def test_a_packet_with_less_to_wait_overtakes_one_that_was_kept_before() -> None
 
 def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
     controller, wire = _controller()
-    controller._do(late(b"a", 0.02))
+    controller.carry_out([late(b"a", 0.02)])
     controller._connections[DPID] = SimpleNamespace(kick=lambda: None)  # type: ignore[assignment]
     while controller._late:
         eventlet.sleep(0.01)

@@ -108,7 +108,7 @@ class EngineMachine(RuleBasedStateMachine):
     def redirects_belong_to_sessions(self) -> None:
         """What a connected switch holds of redirects is what sessions know of."""
         state = self.world.engine.state
-        known = {(dpid, e.key) for s in state.sessions for dpid, e in s.entries()}
+        known = {(dpid, e.key) for s in state.sessions for dpids, e in s.entries() for dpid in dpids}
         for dpid in (E1, E2):
             if state.programmer.is_synced(dpid):
                 held = {(dpid, e.key) for e in self.world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.REDIRECT}

@@ -148,8 +148,8 @@ def test_an_agent_beside_another_switch_gets_packets_rewritten_there() -> None:
     agent = next(a for a in world.engine.state.agents.all() if a.beacon.address == NEAR)
     key = flow_key(CLIENT, SERVER, SPORT, DPORT)
     placed = redirect.entries(key, redirect.Leg(agent, True, REDIRECT_PORT), (world.east,), 1)
-    assert sorted(dpid for dpid, _ in placed) == sorted((world.west, world.west, world.east))
-    (elsewhere,) = [entry for dpid, entry in placed if dpid == world.east]
+    assert sorted(dpids for dpids, _ in placed) == sorted(((world.west,), (world.west,), (world.east,)))
+    (elsewhere,) = [entry for dpids, entry in placed if dpids == (world.east,)]
     (alone,) = redirect.entries(key, redirect.Leg(agent, True, 0), (world.east,), 1)
     assert elsewhere == alone[1]
 

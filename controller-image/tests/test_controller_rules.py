@@ -65,7 +65,7 @@ def test_rule_9_what_runs_is_left_alone_when_sites_and_services_change(world: Wo
     for generation, more in enumerate(({"ports": (80, 80)}, {"services": False}, {}), 2):
         world.do(ConfigChanged(changed(generation, **more)))
         world.tick(20, step=0.1)
-        assert [entry in world.network.entries(dpid) for dpid, entry in entries] == [True, True]
+        assert [entry in world.network.entries(dpid) for (dpid,), entry in entries] == [True, True]
         assert any(cookie_kind(entry.cookie) == Kind.PATH for entry in world.network.entries(E1))
     world.end(session.uuid)
     world.tick(2)

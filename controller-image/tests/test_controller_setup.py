@@ -20,7 +20,7 @@ from controller_views import (
 )
 from controller_world import CLIENT_PORT, World, syn_frame
 from sos_controller.core import order, pipeline
-from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.commands import Apply, Install, PacketOut
 from sos_controller.core.events import PacketIn, Rejected
 from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import PORT_NORMAL, Kind, cookie_kind
@@ -157,10 +157,9 @@ def test_a_foreign_punt_is_none_of_our_business(world: World) -> None:
 def test_a_refused_flow_mod_means_plain(world: World) -> None:
     world.mute.add(E1)
     world.delivered.clear()
-    world.syn(40000)
+    token = next(c.token for c in world.syn(40000) if isinstance(c, Install) and c.dpids == (E1,))
     near = [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
     assert len(near) == 1
-    token = next(t for t, p in world.engine.state.programmer._pending.items() if p.dpid == E1)
     world.do(Rejected(E1, token))
     assert len(released(world)) == 1
     assert 3 not in kinds(world, E1) | kinds(world, E2)

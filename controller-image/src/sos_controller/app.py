@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sos_controller import ofp, rewrite
+from sos_controller import flow_mods, ofp, rewrite
 from sos_controller.config import ConfigError, follows, parse
 from sos_controller.connection import SwitchConnection, serve
-from sos_controller.core.commands import Apply, ApplyGroup, Command, Notice, PacketOut
+from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, Withdraw
 from sos_controller.core.config_model import Config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
-    BarrierReply,
+    BarrierReplies,
     ConfigChanged,
     DatapathDown,
     DatapathUp,
@@ -32,7 +32,6 @@ from sos_controller.core.events import (
 from sos_controller.core.flowtable import FlowEntry, Match
 from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
-from sos_controller.flow_mods import FlowMods
 from sos_controller.framework import eventlet
 
 LOG = logging.getLogger("sos_controller.app")
@@ -72,7 +71,6 @@ class Controller:
         self.listeners: list[Listener] = []
         self.busy_seconds = 0.0
         self._connections: dict[DatapathId, SwitchConnection] = {}
-        self._flow_mods = FlowMods()
         self._dirty: set[SwitchConnection] = set()
         self._strangers: dict[SwitchConnection, None] = {}
         self._late: list[Late] = []
@@ -80,29 +78,55 @@ class Controller:
         self._late_timer: Any = None
         self._open = 0
         self._keys: dict[int, dict[int, bytes]] | None = None
+        self._latest = 0.0
+        self._do: dict[type[Command], Callable[[Any], None]] = {
+            Notice: self._tell,
+            PacketOut: self._packet_out,
+            Apply: self._apply,
+            Install: self._install,
+            Withdraw: self._withdraw,
+            ReadEntries: self._read_entries,
+            ApplyGroups: lambda command: self._queue((command.dpid,), rewrite.encode_groups(command)),
+            ApplyGroup: lambda command: self._queue((command.dpid,), ofp.failover_group(command.group_id, command.port_no, command.mac)),
+        }
 
     # -- what happens
 
     def happen(self, event: Event) -> None:
-        """Hand an event to the engine and do what it says. A bug there costs one event, loudly, not the process."""
+        """Something happens now, by itself."""
         began = time.monotonic()
+        self._happen(event, began)
+        self.busy_seconds += time.monotonic() - began
+
+    def _happen(self, event: Event, now: float) -> None:
+        """Hand an event to the engine and do what it says. A bug there costs one event, loudly, not the process."""
+        self._latest = max(self._latest, now)
         try:
-            commands = self.engine.handle(event, began)
+            commands = self.engine.handle(event, self._latest)
         except Exception:
             LOG.exception("bug: %s was not handled", type(event).__name__)
             self.count("bugs", type(event).__name__)
             return
+        self.carry_out(commands)
+
+    def carry_out(self, commands: list[Command]) -> None:
+        """Do what the engine says, as far as the datapaths it names are connected."""
+        do = self._do
         for command in commands:
-            self._do(command)
-        self.busy_seconds += time.monotonic() - began
+            do[type(command)](command)
 
     def packet_in(self, connection: SwitchConnection, cookie: int, in_port: PortNo, data: bytes) -> None:
-        """A switch handed over a packet."""
-        self.happen(PacketIn(connection.dpid, in_port, cookie, data))
+        """A switch has handed over a packet, among what was read from it last."""
+        self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard)
 
-    def barrier_reply(self, connection: SwitchConnection, token: int) -> None:
+    def barrier_replies(self, connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
         """A switch has done what was asked before."""
-        self.happen(BarrierReply(connection.dpid, token))
+        self._happen(BarrierReplies(connection.dpid, tokens), connection.heard)
+
+    def was_read(self, connection: SwitchConnection) -> None:
+        """All that was read from a switch has happened."""
+        self.flush()
+        self.busy_seconds += time.monotonic() - connection.heard
 
     def rejected(self, connection: SwitchConnection, token: int, why: str) -> None:
         """A switch refused something."""
@@ -196,29 +220,40 @@ class Controller:
         for connection in dirty:
             connection.kick()
 
-    def _do(self, command: Command) -> None:
-        if isinstance(command, Notice):
-            self._tell(command)
-            return
+    def _packet_out(self, command: PacketOut) -> None:
         connection = self._connections.get(command.dpid)
-        if connection is None:
-            return
-        if isinstance(command, PacketOut) and command.after_s:
+        if connection is not None and command.after_s:
             self._delay(connection, command)
-            return
-        if isinstance(command, PacketOut):
+        elif connection is not None:
             connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
-        elif isinstance(command, Apply):
-            connection.queue(self._flow_mods.encode(command))
-            self.engine.state.counters["flow_mods", "add"] += len(command.adds)
-            self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
-        elif isinstance(command, ApplyGroups):
-            connection.queue(rewrite.encode_groups(command))
-        elif isinstance(command, ApplyGroup):
-            connection.queue(ofp.failover_group(command.group_id, command.port_no, command.mac))
-        else:
+            self._dirty.add(connection)
+
+    def _apply(self, command: Apply) -> None:
+        self._queue((command.dpid,), flow_mods.apply(command))
+        self.engine.state.counters["flow_mods", "add"] += len(command.adds)
+        self.engine.state.counters["flow_mods", "delete"] += len(command.deletes)
+
+    def _install(self, command: Install) -> None:
+        self._queue(command.dpids, flow_mods.install(command))
+        self.engine.state.counters["flow_mods", "add"] += len(command.dpids)
+
+    def _withdraw(self, command: Withdraw) -> None:
+        self._queue(command.dpids, flow_mods.withdraw(command))
+        self.engine.state.counters["flow_mods", "delete"] += len(command.dpids)
+
+    def _read_entries(self, command: ReadEntries) -> None:
+        connection = self._connections.get(command.dpid)
+        if connection is not None:
             connection.read_entries(command.cookie, command.mask)
-        self._dirty.add(connection)
+            self._dirty.add(connection)
+
+    def _queue(self, dpids: tuple[DatapathId, ...], data: bytes) -> None:
+        """Put messages behind what is to be sent to datapaths that are connected."""
+        for dpid in dpids:
+            connection = self._connections.get(dpid)
+            if connection is not None:
+                connection.queue(data)
+                self._dirty.add(connection)
 
     def _delay(self, connection: SwitchConnection, command: PacketOut) -> None:
         """Keep a packet-out until it is due."""

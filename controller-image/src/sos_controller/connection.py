@@ -57,7 +57,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._out_bytes = 0
         self._sending = False
         self._wake = hub.Event()
-        self._began = self._heard = time.monotonic()
+        self._began = self.heard = time.monotonic()
         self._challenged = False
         self._over = hub.Event()
         self._wrong: Exception | None = None
@@ -131,11 +131,11 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._challenged = True
             self.queue(ofp.echo_request(0))
             self.kick()
-            hub.spawn_after(CHALLENGE_S, self._judge, self._heard)
+            hub.spawn_after(CHALLENGE_S, self._judge, self.heard)
 
     def _judge(self, heard: float) -> None:
         self._challenged = False
-        if self._heard <= heard and self.state != DEAD_DISPATCHER:
+        if self.heard <= heard and self.state != DEAD_DISPATCHER:
             LOG.info("switch at %s is silent and another one takes its place", self.address)
             self.abort()
 
@@ -180,7 +180,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         while self.state != DEAD_DISPATCHER:
             hub.sleep(ECHO_INTERVAL_S)
             now = time.monotonic()
-            if now - self._heard > SILENCE_S or (self.state != MAIN_DISPATCHER and now - self._began > HANDSHAKE_S):
+            if now - self.heard > SILENCE_S or (self.state != MAIN_DISPATCHER and now - self._began > HANDSHAKE_S):
                 LOG.info("switch at %s is silent: disconnected", self.address)
                 self.abort()
                 return
@@ -241,22 +241,32 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._over.set()
 
     def _take(self, chunk: bytes) -> None:
-        self._heard = time.monotonic()
+        self.heard = time.monotonic()
         self._rest = self._split(self._rest + chunk if self._rest else chunk)
-        self._controller.flush()
+        self._controller.was_read(self)
 
     def _split(self, data: bytes) -> bytes:
-        """Take all whole messages; returns what is left."""
-        at, end = 0, len(data)
+        """Take all whole messages; returns what is left. Barrier replies that follow each other are one event."""
+        at, end, answered = 0, len(data), list[int]()
         while end - at >= ofp.HEADER_BYTES:
             length = data[at + 2] << 8 | data[at + 3]
             if length < ofp.HEADER_BYTES:
                 raise ofp.WireError("bad length")
             if end - at < length:
                 break
-            self._message(data[at : at + length])
+            if data[at + 1] == ofp.BARRIER_REPLY and data[at] == ofp.VERSION:
+                answered.append(int.from_bytes(data[at + 4 : at + 8], "big"))
+            else:
+                self._barriers_answered(answered)
+                self._message(data[at : at + length])
             at += length
+        self._barriers_answered(answered)
         return data[at:]
+
+    def _barriers_answered(self, tokens: list[int]) -> None:
+        if tokens and self.state == MAIN_DISPATCHER:
+            self._controller.barrier_replies(self, tuple(tokens))
+        tokens.clear()
 
     def _message(self, message: bytes) -> None:
         kind = message[1]
@@ -264,8 +274,6 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             raise ofp.WireError("another version of OpenFlow")
         if kind == ofp.PACKET_IN and self.state == MAIN_DISPATCHER:
             self._controller.packet_in(self, *ofp.parse_packet_in(message))
-        elif kind == ofp.BARRIER_REPLY and self.state == MAIN_DISPATCHER:
-            self._controller.barrier_reply(self, int.from_bytes(message[4:8], "big"))
         elif kind == ofp.ECHO_REQUEST:
             self.queue(ofp.echo_reply(int.from_bytes(message[4:8], "big"), message[8:]))
             self.kick()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import lru_cache
 
 from sos_controller import rewrite
 from sos_controller.core.flowtable import UNKNOWN, Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
@@ -87,8 +88,46 @@ _FLAGS_M = struct.Struct("!IIHH").pack
 _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 
 
+_FLOW = struct.Struct("!HHIHIBIIIIIHIH5x").pack
+_FLOW_AND_FLAGS = struct.Struct("!HHIHIBIIIIIHIHIIHHx").pack
+"""A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
+_NO_MORE = (None,) * 9
+
+
 def encode_match(m: Match) -> bytes:
     """ofp_match with padding (7.2.2)."""
+    return _encode_flow(m) or _encode_any(m)
+
+
+def _encode_flow(m: Match) -> bytes | None:
+    """The match of one connection's entries in one go, None when it is another one."""
+    source, target, sport, dport = m.ipv4_src, m.ipv4_dst, m.tcp_src, m.tcp_dst
+    if source is None or target is None or sport is None or dport is None or m.eth_type is None or m.ip_proto is None:
+        return None
+    if source[1] & target[1] != _EXACT_IP or sport[1] & dport[1] != _EXACT_PORT:
+        return None
+    if (m.in_port, m.eth_dst, m.eth_src, m.udp_dst, m.arp_op, m.arp_sender, m.arp_target, m.reg0, m.raw) != _NO_MORE:
+        return None
+    fields = (
+        _H_ETH_TYPE,
+        m.eth_type,
+        _H_PROTO,
+        m.ip_proto,
+        _H_SRC,
+        source[0],
+        _H_DST,
+        target[0],
+        _H_TCP_SRC,
+        sport[0],
+        _H_TCP_DST,
+        dport[0],
+    )
+    if m.tcp_flags is None:
+        return _FLOW(1, 43, *fields)
+    return _FLOW_AND_FLAGS(1, 55, *fields, _H_FLAGS_M, _ONF, *m.tcp_flags)
+
+
+def _encode_any(m: Match) -> bytes:
     oxms = m.raw if m.raw is not None else b"".join(_fields(m))
     length = 4 + len(oxms)
     return struct.pack("!HH", 1, length) + oxms + bytes(-length % 8)
@@ -212,8 +251,9 @@ def encode_actions(actions: tuple[Action, ...]) -> bytes:
     return b"".join(parts)
 
 
+@lru_cache(maxsize=4_096)
 def encode_instructions(actions: tuple[Action, ...]) -> bytes:
-    """Apply-actions, then goto-table (7.2.4)."""
+    """Apply-actions, then goto-table (7.2.4). Those that lead to an agent are the same for all its flows."""
     applied = encode_actions(actions)
     parts = _APPLY.pack(4, 8 + len(applied)) + applied if applied else b""
     last = actions[-1] if actions else None

@@ -9,6 +9,7 @@ from sos_controller.core import beacon as wire
 from sos_controller.core import keys
 from sos_controller.core.beacon import Beacon, BeaconError
 from sos_controller.core.model import AgentId, DatapathId, Location, Prefix
+from sos_controller.core.patience import Patience
 from sos_controller.core.replay import Replay
 
 MAX_AGENTS = 4_096
@@ -19,13 +20,14 @@ RELAY = "tcp-parallel"
 class Agent:
     """One live agent. `assigned` counts sessions given to it since its last beacon, which that beacon could not know."""
 
-    __slots__ = ("assigned", "beacon", "location", "seen_at")
+    __slots__ = ("assigned", "beacon", "location", "patience", "seen_at")
 
     def __init__(self, beacon: Beacon, location: Location, now: float) -> None:
         self.beacon = beacon
         self.location = location
         self.seen_at = now
         self.assigned = 0
+        self.patience = Patience()
 
     @property
     def agent_id(self) -> AgentId:

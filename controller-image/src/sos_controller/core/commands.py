@@ -24,6 +24,21 @@ class Apply(msgspec.Struct, frozen=True, gc=False):
     barrier: bool
 
 
+class Install(msgspec.Struct, frozen=True, gc=False):
+    """Add one entry to datapaths, a barrier behind it on each; all of these messages carry `token`."""
+
+    dpids: tuple[DatapathId, ...]
+    entry: FlowEntry
+    token: int
+
+
+class Withdraw(msgspec.Struct, frozen=True, gc=False):
+    """Delete one entry from datapaths."""
+
+    dpids: tuple[DatapathId, ...]
+    entry: FlowEntry
+
+
 class PacketOut(msgspec.Struct, frozen=True, gc=False):
     """Let a datapath send a packet as if it had come in on `in_port`."""
 
@@ -59,4 +74,4 @@ class Notice(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
-Command = Apply | ApplyGroup | ApplyGroups | PacketOut | ReadEntries | Notice
+Command = Apply | ApplyGroup | ApplyGroups | Install | PacketOut | ReadEntries | Withdraw | Notice

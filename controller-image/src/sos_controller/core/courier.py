@@ -36,6 +36,11 @@ class Courier:
         self._sequence = 0
         self._lines: dict[AgentId, _Line] = {}
 
+    @property
+    def next_sequence(self) -> int:
+        """What the next order will carry."""
+        return self._sequence + 1
+
     def send(self, agent: Agent, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
         """Sign an order and hand it to the agent's datapath; False when there is no key for the agent's site."""
         state, said = self._state, agent.beacon

@@ -134,8 +134,8 @@ class Endings:
     def drop(self, session: Session, why: str) -> None:
         """Remove a session's entries and forget it."""
         state = self._state
-        for dpid, entry in session.entries():
-            state.programmer.remove(dpid, entry, state.out)
+        for dpids, entry in session.entries():
+            state.programmer.remove(dpids, entry, state.out)
         if session.state not in FINAL:
             if session.state in PENDING:
                 state.sessions.pending -= 1
@@ -178,8 +178,8 @@ class Endings:
         state = self._state
         for agent_id, placed in ((session.near, session.near_entries), (session.far, session.far_entries)):
             if agent_id in session.ended_by:
-                for dpid, entry in placed:
-                    state.programmer.remove(dpid, entry, state.out)
+                for dpids, entry in placed:
+                    state.programmer.remove(dpids, entry, state.out)
                 placed.clear()
         if {session.near, session.far} - {b""} <= session.ended_by:
             self.drop(session, "ended")
@@ -199,7 +199,7 @@ class Endings:
             session = self._adopted(found.key, pipeline.cookie_number(entry.cookie), dpid)
         if not session.adopted:
             return False
-        (session.near_entries if found.near else session.far_entries).append((dpid, entry))
+        (session.near_entries if found.near else session.far_entries).append(((dpid,), entry))
         if found.mac is not None:
             self._adopt_agent(session, found.near, found.mac)
         return True

@@ -16,7 +16,7 @@ from sos_controller.core.commands import Command, PacketOut, ReadEntries
 from sos_controller.core.courier import Courier
 from sos_controller.core.ending import Endings
 from sos_controller.core.events import (
-    BarrierReply,
+    BarrierReplies,
     ConfigChanged,
     DatapathDown,
     DatapathUp,
@@ -76,7 +76,7 @@ class Engine:
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
             PacketIn: self._packet_in,
-            BarrierReply: self._barrier_reply,
+            BarrierReplies: self._barrier_replies,
             Tick: self._tick,
             DatapathUp: self._datapath_up,
             DatapathDown: self._datapath_down,
@@ -194,10 +194,10 @@ class Engine:
     def _obey(self, header: Header, body: bytes) -> None:
         agent_id = header.agent_id
         if header.type == OrderType.READY:
-            self.setup.answer(agent_id, order.decode_uuid(body), 0)
+            self.setup.ready(agent_id, order.decode_uuid(body), header.reply_to)
         elif header.type == OrderType.REFUSED:
             uuid, reason = order.decode_refused(body)
-            self.setup.answer(agent_id, uuid, reason or 0xFFFF)
+            self.setup.refused(agent_id, uuid, reason)
         elif header.type == OrderType.ENDED:
             unborn = self.endings.ended(agent_id, order.decode_ended(body), header.sequence)
             if unborn is not None:
@@ -294,9 +294,10 @@ class Engine:
         if switch.is_ours:
             state.dirty.add("forwarding")
 
-    def _barrier_reply(self, event: BarrierReply) -> None:
-        state = self.state
-        grouped = state.programmer.acknowledge(event.dpid, event.token)
+    def _barrier_replies(self, event: BarrierReplies) -> None:
+        state, grouped = self.state, False
+        for token in event.tokens:
+            grouped |= state.programmer.acknowledge(event.dpid, token)
         if grouped and self.plan.waits and state.programmer.is_acknowledged(event.dpid):
             state.dirty.add("arm")
 
@@ -335,7 +336,7 @@ class Engine:
         """A datapath is no longer ours: nothing of ours stays on it."""
         state, dpid = self.state, switch.dpid
         for session in state.sessions:
-            if any(where == dpid for where, _ in session.entries()):
+            if dpid in session.datapaths():
                 self.endings.drop(session, "datapath-unclaimed")
         state.topology.datapath_down(dpid)
         self.forwarding.purge(state.hosts.forget_datapath(dpid))

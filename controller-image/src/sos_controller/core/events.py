@@ -46,11 +46,11 @@ class EntriesRead(msgspec.Struct, frozen=True):
     entries: tuple[FlowEntry, ...]
 
 
-class BarrierReply(msgspec.Struct, frozen=True, gc=False):
-    """A datapath has done everything up to and including `token`."""
+class BarrierReplies(msgspec.Struct, frozen=True, gc=False):
+    """A datapath has done everything up to and including each of `tokens`, answered one after the other."""
 
     dpid: DatapathId
-    token: int
+    tokens: tuple[int, ...]
 
 
 class EntryGone(msgspec.Struct, frozen=True, gc=False):
@@ -93,7 +93,7 @@ Event = (
     | PortChanged
     | EntriesRead
     | EntryGone
-    | BarrierReply
+    | BarrierReplies
     | Rejected
     | ConfigChanged
     | KeysChanged

@@ -79,7 +79,7 @@ class Exact:
     def wait(self, session: Session) -> float:
         """Seconds until all switches of a session, whose entries they have acknowledged, forward by them and not by a cache."""
         now, settled = self._state.now, session.installed_at + SETTLE_S
-        dpids = {session.dpid, *(dpid for dpid, _ in session.entries())}
+        dpids = {session.dpid, *session.datapaths()}
         found = [self._since.get((session.service, dpid)) for dpid in dpids]
         exact = [place.since for place in found if place is not None]
         if len(exact) < len(dpids):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from sos_controller.core.model import Address, MacAddress, PortNo
+from sos_controller.core.model import Address, DatapathId, MacAddress, PortNo
 
 Masked = tuple[int, int]
 """Value and mask."""
@@ -166,6 +166,8 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 Entries = dict[EntryKey, FlowEntry]
+Placed = tuple[tuple[DatapathId, ...], FlowEntry]
+"""An entry, and the datapaths that have it."""
 
 
 class Changes(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import NamedTuple
 
 from sos_controller.core import flowtable
-from sos_controller.core.commands import Apply, Command
+from sos_controller.core.commands import Apply, Command, Install, Withdraw
 from sos_controller.core.flowtable import Entries, FlowEntry
 from sos_controller.core.model import DatapathId
 
@@ -24,11 +24,19 @@ Waiter = Callable[[bool], None]
 
 
 class Pending(NamedTuple):
-    """A barrier on its way: serial number, and who waits for it."""
+    """A barrier behind a group on its way, and its serial number."""
 
     dpid: DatapathId
     serial: int
-    waiter: Waiter | None
+
+
+class Awaited:
+    """An entry on its way to datapaths: whose barriers are missing, and who waits for all of them."""
+
+    __slots__ = ("missing", "waiter")
+
+    def __init__(self, dpids: Iterable[DatapathId], waiter: Waiter) -> None:
+        self.missing, self.waiter = set(dpids), waiter
 
 
 class Programmer:
@@ -42,6 +50,8 @@ class Programmer:
         self._marks: dict[DatapathId, int] = {}
         self._acked: dict[DatapathId, int] = {}
         self._pending: dict[int, Pending] = {}
+        self._awaited: dict[int, Awaited] = {}
+        self._unanswered = 0  # barriers behind what is awaited
         self._serial = 0
         self._token = 0
 
@@ -51,7 +61,7 @@ class Programmer:
     @property
     def busy(self) -> bool:
         """Too many barriers are unanswered to begin anything new."""
-        return len(self._pending) > MAX_PENDING // 2
+        return len(self._pending) + self._unanswered > MAX_PENDING // 2
 
     def entries(self, dpid: DatapathId) -> list[FlowEntry]:
         """All entries wanted on a datapath, in canonical order."""
@@ -85,12 +95,15 @@ class Programmer:
             if dpid in self._synced:
                 out.append(Apply(dpid, tuple(entries.values()), (), 0, False))
 
-    def install(self, dpid: DatapathId, entry: FlowEntry, waiter: Waiter, out: list[Command]) -> int:
-        """Add one entry with a barrier behind it; `waiter` hears whether it worked. Returns the token."""
-        self._desired.setdefault(dpid, {})[entry.key] = entry
-        token = self._expect(dpid, waiter)
-        out.append(Apply(dpid, (entry,), (), token, True))
-        return token
+    def install(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, waiter: Waiter, out: list[Command]) -> None:
+        """Add one entry to datapaths. `waiter` hears once: True when all have it, or False when one of them will not."""
+        key, desired = entry.key, self._desired
+        for dpid in dpids:
+            desired.setdefault(dpid, {})[key] = entry
+        token = self._next_token()
+        self._awaited[token] = Awaited(dpids, waiter)
+        self._unanswered += len(dpids)
+        out.append(Install(dpids, entry, token))
 
     def adopt(self, dpid: DatapathId, entry: FlowEntry) -> None:
         """Want an entry that is there already."""
@@ -100,14 +113,18 @@ class Programmer:
         """Whether an entry of this identity is wanted."""
         return entry.key in self._desired.get(dpid, {})
 
-    def remove(self, dpid: DatapathId, entry: FlowEntry, out: list[Command]) -> None:
-        """Delete one entry, unless another one has taken its place."""
-        wanted = self._desired.get(dpid, {})
-        there = wanted.get(entry.key)
-        if there is not None and there.cookie == entry.cookie:
-            del wanted[entry.key]
-            if dpid in self._synced:
-                out.append(Apply(dpid, (), (entry,), 0, False))
+    def remove(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, out: list[Command]) -> None:
+        """Delete one entry from datapaths, but where another one has taken its place."""
+        key, deleted = entry.key, []
+        for dpid in dpids:
+            wanted = self._desired.get(dpid, {})
+            there = wanted.get(key)
+            if there is not None and there.cookie == entry.cookie:
+                del wanted[key]
+                if dpid in self._synced:
+                    deleted.append(dpid)
+        if deleted:
+            out.append(Withdraw(tuple(deleted), entry))
 
     def sync(self, dpid: DatapathId, installed: Iterable[FlowEntry], out: list[Command]) -> None:
         """Compare a datapath that has just been read with what is wanted, and make it so."""
@@ -116,39 +133,56 @@ class Programmer:
         leased = [e for key, e in self._desired.get(dpid, {}).items() if e.hard_timeout and there.get(key) == e]
         self._synced.add(dpid)
         self._marks[dpid] = self._serial + 1
-        out.append(Apply(dpid, (*changes.adds, *leased), changes.deletes, self._expect(dpid, None), True))
+        out.append(Apply(dpid, (*changes.adds, *leased), changes.deletes, self._expect(dpid), True))
 
     def acknowledge(self, dpid: DatapathId, token: int) -> bool:
         """A barrier was answered: everything sent to the datapath up to it is done. True when it stood behind a group."""
+        awaited = self._awaited.get(token)
+        if awaited is not None:
+            self._answered(token, awaited, dpid)
+            return False
         done = self._pending.get(token)
         if done is None or done.dpid != dpid:
             return False
         del self._pending[token]
         self._acked[dpid] = max(self._acked.get(dpid, 0), done.serial)
-        if done.waiter is not None:
-            done.waiter(True)
-        return done.waiter is None
+        return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
         """A message was refused. True when it belonged to a group: the datapath has to be read again."""
+        awaited = self._awaited.get(token)
+        if awaited is not None:
+            if dpid in awaited.missing:
+                self._failed(token, awaited)
+            return False
         failed = self._pending.get(token)
         if failed is None or failed.dpid != dpid:
             return token == 0
         del self._pending[token]
-        if failed.waiter is None:
-            self._synced.discard(dpid)
-            return True
-        failed.waiter(False)
-        return False
+        self._synced.discard(dpid)
+        return True
 
     def disconnect(self, dpid: DatapathId) -> None:
         """The connection is gone: nothing on its way will be answered."""
         self._synced.discard(dpid)
-        lost = [token for token, p in self._pending.items() if p.dpid == dpid]
-        waiters = [self._pending.pop(token).waiter for token in lost]
-        for waiter in waiters:
-            if waiter is not None:
-                waiter(False)
+        self._pending = {token: pending for token, pending in self._pending.items() if pending.dpid != dpid}
+        for token, awaited in [(token, awaited) for token, awaited in self._awaited.items() if dpid in awaited.missing]:
+            self._failed(token, awaited)
+
+    def _answered(self, token: int, awaited: Awaited, dpid: DatapathId) -> None:
+        if dpid not in awaited.missing:
+            return
+        awaited.missing.discard(dpid)
+        self._unanswered -= 1
+        if not awaited.missing:
+            del self._awaited[token]
+            awaited.waiter(True)
+
+    def _failed(self, token: int, awaited: Awaited) -> None:
+        """One datapath will not have the entry: what the others answer is of no interest any more."""
+        if self._awaited.pop(token, None) is not None:
+            self._unanswered -= len(awaited.missing)
+            awaited.waiter(False)
 
     def _replace(self, dpid: DatapathId, before: Entries, after: Entries, out: list[Command]) -> None:
         wanted = self._desired.setdefault(dpid, {})
@@ -162,12 +196,16 @@ class Programmer:
         if dpid in self._synced and (adds or deletes):
             self._marks[dpid] = self._serial + 1
             ordered = (tuple(sorted(adds, key=flowtable.order)), tuple(sorted(deletes, key=flowtable.order)))
-            out.append(Apply(dpid, *ordered, self._expect(dpid, None), True))
+            out.append(Apply(dpid, *ordered, self._expect(dpid), True))
 
-    def _expect(self, dpid: DatapathId, waiter: Waiter | None) -> int:
+    def _expect(self, dpid: DatapathId) -> int:
         self._serial += 1
+        token = self._next_token()
+        self._pending[token] = Pending(dpid, self._serial)
+        return token
+
+    def _next_token(self) -> int:
         self._token = self._token % MAX_TOKEN + 1
-        self._pending[self._token] = Pending(dpid, self._serial, waiter)
         return self._token
 
 

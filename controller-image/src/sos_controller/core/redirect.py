@@ -7,7 +7,7 @@ an agent a flow is then told from others by the host's address and port alone, s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from sos_controller.core import pipeline
@@ -18,6 +18,7 @@ from sos_controller.core.flowtable import (
     Goto,
     Match,
     Output,
+    Placed,
     SetEthDst,
     SetIpv4Dst,
     SetIpv4Src,
@@ -26,8 +27,6 @@ from sos_controller.core.flowtable import (
 )
 from sos_controller.core.model import Address, DatapathId, FlowKey, MacAddress, flow_key
 from sos_controller.core.pipeline import ETH_IPV4, PRIORITY_REDIRECT, PRIORITY_REWRITE, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
-
-Placed = tuple[DatapathId, FlowEntry]
 
 _EXACT = 0xFFFFFFFF
 _EXACT_PORT = 0xFFFF
@@ -64,13 +63,13 @@ def parse_ends(key: FlowKey) -> Ends:
     return Ends(Address(number(key[:4], "big")), Address(number(key[4:8], "big")), number(key[8:10], "big"), number(key[10:12], "big"))
 
 
-def entries(key: FlowKey, leg: Leg, dpids: Iterable[DatapathId], cookie: int) -> list[Placed]:
+def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
     """The entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
     here = leg.agent.location.dpid
     if not leg.port:
         return _redirects(key, leg, dpids, cookie)
     elsewhere = _redirects(key, leg, [dpid for dpid in dpids if dpid != here], cookie)
-    return [(here, _restore(parse_ends(key), leg, cookie)), (here, _arrive(key, leg, cookie)), *elsewhere]
+    return [((here,), _restore(parse_ends(key), leg, cookie)), ((here,), _arrive(key, leg, cookie)), *elsewhere]
 
 
 def arrival(leg: Leg) -> tuple[Action, ...]:
@@ -116,18 +115,17 @@ def _towards(key: FlowKey, near: bool) -> Match:
     )
 
 
-def _redirects(key: FlowKey, leg: Leg, dpids: Iterable[DatapathId], cookie: int) -> list[Placed]:
+def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
     """One and the same entry wherever the agent is not."""
     location, match, towards = leg.agent.location, _towards(key, leg.near), SetEthDst(leg.agent.beacon.mac)
-    elsewhere, placed = None, []
-    for dpid in dpids:
-        if dpid == location.dpid:
-            last = Output(location.port_no)
-            placed.append((dpid, FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, (towards, last), cookie)))
-            continue
-        if elsewhere is None:
-            elsewhere = FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, (towards, Goto(TABLE_FORWARD)), cookie)
-        placed.append((dpid, elsewhere))
+    elsewhere = tuple(dpid for dpid in dpids if dpid != location.dpid)
+    placed: list[Placed] = []
+    if location.dpid in dpids:
+        there = (towards, Output(location.port_no))
+        placed.append(((location.dpid,), FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, there, cookie)))
+    if elsewhere:
+        onwards = (towards, Goto(TABLE_FORWARD))
+        placed.append((elsewhere, FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, onwards, cookie)))
     return placed
 
 

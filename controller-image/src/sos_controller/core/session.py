@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from enum import Enum, auto
 
-from sos_controller.core.flowtable import FlowEntry
+from sos_controller.core.flowtable import Placed
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location
 
 MAX_SESSIONS = 65_536
@@ -69,7 +69,7 @@ class Session:
     """One flow that is being, or has been, redirected."""
 
     __slots__ = (
-        *("adopted", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
+        *("adopted", "asked", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
         *(
             "near_entries",
             "number",
@@ -99,14 +99,15 @@ class Session:
         self.labels = 1
         self.isn = self.syn = b""
         self.attempts = 0
+        self.asked = 0  # sequence of the first order to prepare it; the one to the other agent has the next
         self.due = 0.0  # the one timer that still counts
         self.ready: set[AgentId] = set()
         self.ended_by: set[AgentId] = set()
-        self.waiting = 0  # barriers not yet answered
+        self.waiting = 0  # entries that not all their datapaths have acknowledged
         self.installed_at = now  # when the last of them was
         self.deliver_at = now  # when its SYN may go to the near agent
-        self.near_entries: list[tuple[DatapathId, FlowEntry]] = []
-        self.far_entries: list[tuple[DatapathId, FlowEntry]] = []
+        self.near_entries: list[Placed] = []
+        self.far_entries: list[Placed] = []
         self.adopted = False
 
     def advance(self, trigger: Trigger) -> State:
@@ -117,9 +118,13 @@ class Session:
         self.state = following
         return following
 
-    def entries(self) -> list[tuple[DatapathId, FlowEntry]]:
+    def entries(self) -> list[Placed]:
         """All its redirect entries, those of the near side first (the order of removal)."""
         return self.near_entries + self.far_entries
+
+    def datapaths(self) -> set[DatapathId]:
+        """Where it has entries."""
+        return {dpid for dpids, _ in self.entries() for dpid in dpids}
 
 
 class Sessions:

@@ -13,7 +13,7 @@ The near entry leaves out SYNs, so that a client which reuses its port is seen h
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
@@ -34,8 +34,6 @@ from sos_controller.core.session import PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import MAX_PLAIN, State, Switch
 
-RESEND_AFTER_S = (0.05, 0.15, 0.35, 0.75)
-"""Gaps of 50, 100, 200 and 400 ms between sendings of a Prepare."""
 GIVE_UP_AFTER_S = 1.0
 """Without both answers and all barriers."""
 PREPARATION_MS = 8_000
@@ -82,16 +80,29 @@ class SetUp:
             state.lately.note(syn.key, state.now)
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
-    def answer(self, agent_id: AgentId, uuid: bytes, refused: int) -> None:
-        """An agent has answered a Prepare: 0 = Ready, else the reason of its refusal."""
-        session = self._state.sessions.by_uuid(uuid)
-        if session is None or session.state is not Phase.PREPARING or agent_id not in (session.near, session.far):
+    def ready(self, agent_id: AgentId, uuid: bytes, reply_to: int) -> None:
+        """An agent has prepared a session, as the order of sequence `reply_to` told it."""
+        session = self._asked(agent_id, uuid)
+        if session is None:
             return
-        if refused:
-            self.give_up(session, f"refused-{refused}")
-            return
+        agent = self._state.agents.get(agent_id)
+        if agent is not None and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones would not tell how long it took
+            agent.patience.answered(self._state.now - session.created_at)
         session.ready.add(agent_id)
         self._complete(session)
+
+    def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
+        """An agent does not take a session."""
+        session = self._asked(agent_id, uuid)
+        if session is not None:
+            self.give_up(session, f"refused-{reason or 0xFFFF}")
+
+    def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
+        """The session an agent answers about, if it was asked and an answer still counts."""
+        session = self._state.sessions.by_uuid(uuid)
+        if session is None or session.state is not Phase.PREPARING or agent_id not in (session.near, session.far):
+            return None
+        return session
 
     def tick(self) -> None:
         """Resend what is unanswered, give up what takes too long, forget old decisions."""
@@ -100,10 +111,10 @@ class SetUp:
             due, _, session = heapq.heappop(self._timers)
             if session.due != due:
                 continue
-            if session.state is Phase.PREPARING and session.attempts <= len(RESEND_AFTER_S):
-                self._prepare(session)
-            elif session.state in PENDING:
+            if session.state in PENDING and now >= session.created_at + GIVE_UP_AFTER_S:
                 self.give_up(session, "timeout")
+            elif session.state is Phase.PREPARING:
+                self._prepare(session)
         plain = self._state.plain
         while plain and next(iter(plain.values())) <= now:
             plain.popitem(last=False)
@@ -115,8 +126,8 @@ class SetUp:
             return
         session.advance(Trigger.GIVE_UP)
         state.sessions.pending -= 1
-        for dpid, entry in session.entries():
-            state.programmer.remove(dpid, entry, state.out)
+        for dpids, entry in session.entries():
+            state.programmer.remove(dpids, entry, state.out)
         for agent in (session.near, session.far):
             self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
         state.sessions.remove(session)
@@ -189,7 +200,7 @@ class SetUp:
             if agent is None:
                 return None
             leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, syn.client_port))
-            if leg.port and any(state.programmer.wants(*placed) for placed in redirect.entries(syn.key, leg, (), 0)):
+            if leg.port and any(state.programmer.wants(d, e) for dpids, e in redirect.entries(syn.key, leg, (), 0) for d in dpids):
                 return None
             sides.append(leg)
         return sides[0], sides[1]
@@ -226,8 +237,9 @@ class SetUp:
         session.attempts += 1
         if session.attempts == 1:
             state.count("syns", "begun")
-        due = GIVE_UP_AFTER_S if session.attempts > len(RESEND_AFTER_S) else RESEND_AFTER_S[session.attempts - 1]
-        self._watch(session, session.created_at + due)
+            session.asked = self._courier.next_sequence
+        patience = max(near.patience.seconds, far.patience.seconds) * ((1 << session.attempts) - 1)
+        self._watch(session, session.created_at + min(patience, GIVE_UP_AFTER_S))
         sent = True
         for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
             if agent.agent_id not in session.ready:
@@ -244,7 +256,7 @@ class SetUp:
             peer_id=other.agent_id, peer_address=other.beacon.address, peer_stream_port=other.beacon.first_stream_port,
         )  # fmt: skip
 
-    def _install(self, session: Session, legs: tuple[Leg, Leg], where: Iterable[DatapathId]) -> None:
+    def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
         """Send the redirect entries, those of the far side first."""
         state, (near, far) = self._state, legs
         cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
@@ -253,11 +265,11 @@ class SetUp:
         entries = [*session.far_entries, *session.near_entries]
         session.waiting = len(entries)
         installed = partial(self._installed, session)
-        for dpid, entry in entries:
-            state.programmer.install(dpid, entry, installed, state.out)
+        for dpids, entry in entries:
+            state.programmer.install(dpids, entry, installed, state.out)
 
     def _installed(self, session: Session, done: bool) -> None:
-        """A barrier behind a redirect entry was answered, or will never be."""
+        """All barriers behind a redirect entry were answered, or one will never be."""
         if session.state is not Phase.PREPARING:
             return
         if not done:

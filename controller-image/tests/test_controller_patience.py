@@ -1,0 +1,74 @@
+"""Orders are sent again when an answer is late by what answers took before."""
+
+from __future__ import annotations
+
+import pytest
+from controller_world import World
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core import order
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.events import PacketIn
+from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.core.order import OrderType
+from sos_controller.core.patience import MAX_S, MIN_S, Patience
+
+SLOW_S = 0.2
+
+
+@given(st.lists(st.floats(0, 10)))
+def test_patience_has_bounds(answers: list[float]) -> None:
+    patience = Patience()
+    for took in answers:
+        patience.answered(took)
+        assert MIN_S <= patience.seconds <= MAX_S
+
+
+@given(st.floats(0.001, 0.3))
+def test_who_always_takes_as_long_is_waited_for_a_little_longer(took: float) -> None:
+    patience = Patience()
+    for _ in range(50):
+        patience.answered(took)
+    assert took <= patience.seconds <= max(took * 1.01, MIN_S)
+
+
+def slow(world: World, sport: int) -> int:
+    """Open a session whose agents answer late; returns how many times they were asked."""
+    for agent in world.agents.values():
+        agent.mode = "silent"
+    world.delivered.clear()
+    world.syn(sport)
+    world.tick(SLOW_S)
+    asked = [c for c in world.delivered if is_prepare(c)]
+    for agent in world.agents.values():
+        agent.mode = "ready"
+    for command in asked:
+        dpid, port, frame = world.answer(command) or pytest.fail("no answer")
+        world.do(PacketIn(DatapathId(dpid), PortNo(port), 0, frame))
+    return len(asked)
+
+
+def is_prepare(command: PacketOut) -> bool:
+    data = command.data[42:]
+    return data[:4] == order.MAGIC and order.decode_header(data).type == OrderType.PREPARE
+
+
+def test_an_agent_that_takes_long_is_not_asked_again_and_again(world: World) -> None:
+    assert slow(world, 40000) == 6, "at 0, 50 and 150 ms, both of them"
+    for sport in range(40001, 40010):
+        slow(world, sport)
+    assert slow(world, 40010) == 2, "it is known to take that long"
+    assert len(world.engine.state.sessions) == 11
+
+
+def test_answers_to_later_orders_tell_nothing(world: World) -> None:
+    """An agent that lost the first order and answers the second at once is not one that takes long."""
+    for agent in world.agents.values():
+        agent.mode = "silent"
+    world.syn(40000)
+    world.tick(0.04)
+    for agent in world.agents.values():
+        agent.mode = "ready"
+    world.tick(0.1)
+    assert len(world.engine.state.sessions) == 1
+    assert [agent.patience.seconds for agent in world.engine.state.agents.all()] == [MIN_S, MIN_S]
