@@ -20,7 +20,8 @@ FlowKey = NewType("FlowKey", bytes)
 MAX_PORT_NO = 0xFFFFFF00
 """Higher port numbers are reserved (OpenFlow 1.3.5, 7.2.1)."""
 
-_MAPPED = bytes(10) + b"\xff\xff"
+MAPPED = bytes(10) + b"\xff\xff"
+"""What makes an IPv4 address one of IPv6 (RFC 4291, 2.5.5.2)."""
 _LENGTH = re.compile(r"/[0-9]{1,2}\Z")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
@@ -102,12 +103,12 @@ def format_dpid(dpid: int) -> str:
 
 def map_address(address: int) -> bytes:
     """The 16 bytes of an address on our wires (RFC 4291, 2.5.5.2)."""
-    return _MAPPED + address.to_bytes(4, "big")
+    return MAPPED + address.to_bytes(4, "big")
 
 
 def unmap_address(data: bytes) -> Address | None:
     """IPv4 address of 16 bytes, None when they are not an IPv4-mapped address."""
-    if len(data) != 16 or data[:12] != _MAPPED:
+    if len(data) != 16 or data[:12] != MAPPED:
         return None
     return Address(int.from_bytes(data[12:], "big"))
 

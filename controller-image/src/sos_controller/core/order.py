@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from sos_controller.core import keys
-from sos_controller.core.model import Address, AgentId, FlowKey, flow_key, map_address, unmap_address
+from sos_controller.core.model import MAPPED, Address, AgentId, FlowKey, flow_key, map_address, unmap_address
 
 MAGIC = b"SOSO"
 VERSION = 1
@@ -22,6 +22,7 @@ MAX_FLOWS = 16
 
 _HEADER = struct.Struct("!4sBBHIHH16sQQQQ")
 _PREPARE = struct.Struct("!16sBBHIII16s16sHHIB3xI16s16sH14x")
+_UUID_BYTES, _CLIENT_AT, _AFTER_ENDS = 16, 32, 68
 _REPORT = struct.Struct("!IHHH6x")
 _FLOW = struct.Struct("!16sB3xHH16s16s16s")
 _REFUSED = struct.Struct("!16sH6x")
@@ -147,6 +148,17 @@ def encode_prepare(p: Prepare) -> bytes:
         *(map_address(p.client), map_address(p.server), p.client_port, p.server_port, p.labels, p.congestion, 0),
         *(p.peer_id, map_address(p.peer_address), p.peer_stream_port),
     )
+
+
+def prepare_form(p: Prepare) -> tuple[bytes, bytes]:
+    """The parts of a Prepare's body before and after the ends of the flow, for `fill_prepare`."""
+    body = encode_prepare(p)
+    return body[_UUID_BYTES:_CLIENT_AT], body[_AFTER_ENDS:]
+
+
+def fill_prepare(before: bytes, after: bytes, uuid: bytes, key: FlowKey) -> bytes:
+    """The body of a Prepare for a flow, from the parts that `prepare_form` gave."""
+    return uuid + before + MAPPED + key[:4] + MAPPED + key[4:] + after
 
 
 def decode_prepare(body: bytes) -> Prepare:

@@ -17,7 +17,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import NamedTuple
 
-from sos_controller.core import order, pipeline, redirect, selection
+from sos_controller.core import pipeline, redirect, selection
 from sos_controller.core.agents import Agent
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.config_model import Service
@@ -25,10 +25,11 @@ from sos_controller.core.courier import Courier
 from sos_controller.core.ending import Endings
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
-from sos_controller.core.order import OrderType, Prepare, Role
+from sos_controller.core.order import OrderType, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_syn
 from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.plan import Plan
+from sos_controller.core.preparation import Preparation
 from sos_controller.core.redirect import Leg
 from sos_controller.core.session import PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
@@ -36,8 +37,6 @@ from sos_controller.core.state import MAX_PLAIN, State, Switch
 
 GIVE_UP_AFTER_S = 1.0
 """Without both answers and all barriers."""
-PREPARATION_MS = 8_000
-"""How long a preparation stands: less than the 10 s after which a report may end the session."""
 PLAIN_S = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 MAX_FAR_DATAPATHS = 64
@@ -58,6 +57,7 @@ class SetUp:
     def __init__(self, state: State, courier: Courier, plan: Plan, forwarding: Forwarding, endings: Endings) -> None:
         self._state, self._courier, self._plan = state, courier, plan
         self._forwarding, self._endings = forwarding, endings
+        self._preparation = Preparation()
         self._timers: list[Timer] = []
         self._counter = 0
 
@@ -240,21 +240,12 @@ class SetUp:
             session.asked = self._courier.next_sequence
         patience = max(near.patience.seconds, far.patience.seconds) * ((1 << session.attempts) - 1)
         self._watch(session, session.created_at + min(patience, GIVE_UP_AFTER_S))
-        sent = True
+        sent, wishes = True, self._plan.transport(session.service)
         for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
             if agent.agent_id not in session.ready:
-                body = order.encode_prepare(self._preparation(session, other, role))
+                body = self._preparation.body(session, other, role, wishes)
                 sent = self._courier.send(agent, OrderType.PREPARE, body) and sent
         return sent
-
-    def _preparation(self, session: Session, other: Agent, role: Role) -> Prepare:
-        wishes, ends = self._plan.transport(session.service), redirect.parse_ends(session.key)
-        return Prepare(
-            uuid=session.uuid, role=role, streams=wishes[0], block_bytes=wishes[1], queue_bytes=wishes[2], lease_ms=PREPARATION_MS,
-            client=ends.client, server=ends.server, client_port=ends.client_port, server_port=ends.server_port,
-            labels=session.labels, congestion=wishes[3],
-            peer_id=other.agent_id, peer_address=other.beacon.address, peer_stream_port=other.beacon.first_stream_port,
-        )  # fmt: skip
 
     def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
         """Send the redirect entries, those of the far side first."""

@@ -1,0 +1,53 @@
+"""What is rendered once is what would have been rendered anew."""
+
+from __future__ import annotations
+
+import msgspec
+from controller_world import World
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core import order
+from sos_controller.core.agents import Agent
+from sos_controller.core.model import Address, AgentId, Location, PortNo, flow_key, parse_address
+from sos_controller.core.order import Prepare, Role
+from sos_controller.core.preparation import Preparation
+from sos_controller.core.session import Session
+
+ports, addresses, uuids = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF).map(Address), st.binary(min_size=16, max_size=16)
+prepares = st.builds(
+    Prepare, uuid=uuids, role=st.sampled_from(Role), streams=st.integers(0, 255), block_bytes=st.integers(0, 2**32 - 1),
+    queue_bytes=st.integers(0, 2**32 - 1), lease_ms=st.integers(0, 2**32 - 1), client=addresses, server=addresses, client_port=ports,
+    server_port=ports, labels=st.integers(0, 2**32 - 1), congestion=st.integers(0, 3), peer_id=uuids.map(AgentId), peer_address=addresses,
+    peer_stream_port=ports,
+)  # fmt: skip
+
+
+@given(prepares, uuids, addresses, addresses, ports, ports)
+def test_a_form_filled_in_is_a_prepare(
+    sample: Prepare, uuid: bytes, client: Address, server: Address, client_port: int, server_port: int
+) -> None:
+    filled = order.fill_prepare(*order.prepare_form(sample), uuid, flow_key(client, server, client_port, server_port))
+    theirs = msgspec.structs.replace(sample, uuid=uuid, client=client, server=server, client_port=client_port, server_port=server_port)
+    assert order.decode_prepare(filled) == theirs
+
+
+def test_a_form_is_made_anew_when_what_it_was_made_from_changes() -> None:
+    world = World()
+    world.converge()
+    agent = next(a for a in world.engine.state.agents.all() if a.agent_id == world.agents["agent2"].id)
+    session = Session(flow_key(Address(1), Address(2), 3, 4), bytes(range(16)), Location(world.west, PortNo(3)), 0.0)
+    preparation = Preparation()
+
+    def told(other: Agent, role: Role, wishes: tuple[int, int, int, int]) -> Prepare:
+        return order.decode_prepare(preparation.body(session, other, role, wishes))
+
+    first = told(agent, Role.INGRESS, (8, 65_536, 0, 1))
+    assert (first.streams, first.block_bytes, first.queue_bytes, first.congestion) == (8, 65_536, 0, 1)
+    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).streams == 4
+    assert told(agent, Role.EGRESS, (4, 65_536, 0, 1)).role == Role.EGRESS
+    moved = Agent(msgspec.structs.replace(agent.beacon, address=parse_address("10.0.0.77")), agent.location, 0.0)
+    assert told(moved, Role.INGRESS, (4, 65_536, 0, 1)).peer_address == parse_address("10.0.0.77")
+    session.labels = 3
+    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).labels == 3
+    session.service = "other/service"
+    assert told(agent, Role.INGRESS, (0, 0, 0, 0)).streams == 0
