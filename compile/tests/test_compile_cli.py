@@ -17,7 +17,7 @@ def test_an_example_compiles_and_is_written(tmp_path: Path, capsys: pytest.Captu
     assert main([EXAMPLE, *NODES, "--endpoint", "default=tcp:192.0.2.1:6653", "--generation", "3", "--out", str(tmp_path)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "7 objects, 0 problems; 1 controller-configs, 4 node-configs, 2 agent-configs, 17 manifests" in captured.out
+    assert "7 objects, 0 problems; 1 controller-configs, 4 node-configs, 2 agent-configs, 18 manifests" in captured.out
     files = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.json"))
     assert files[:3] == ["agent/default/edge1.json", "agent/default/edge2.json", "controller/default.json"]
     node = json.loads((tmp_path / "node" / "edge1.json").read_text())

@@ -46,6 +46,7 @@ def test_the_example_becomes_these_objects(figure8: dict[tuple[str, str], dict[s
         ("Deployment", "sos-controller-default"),
         ("NetworkAttachmentDefinition", "sos-east"),
         ("NetworkAttachmentDefinition", "sos-west"),
+        ("NetworkPolicy", "sos-controller-default"),
         ("Service", "sos-controller-default"),
     ]
 

@@ -37,7 +37,7 @@ def populated(kube: Kube) -> Iterator[Kube]:
         if obj["metadata"].get("finalizers"):
             kube.kubectl("patch", obj["kind"], obj["metadata"]["name"], "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
     kube.kubectl("delete", kinds, "--all", "-A", "--wait=false")
-    kinds = "daemonsets,deployments,services,configmaps,secrets,pods"
+    kinds = "daemonsets,deployments,services,configmaps,secrets,networkpolicies,poddisruptionbudgets,pods"
     kube.kubectl("delete", kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator", "--force", "--grace-period=0")
     kube.kubectl("delete", "nodes", "--all")
 
@@ -118,7 +118,7 @@ def without_host_ports(container: dict[str, Any]) -> dict[str, Any]:
 
 def versions(kube: Kube) -> dict[str, str]:
     """Resource version of everything that is ours."""
-    kinds = "daemonsets,deployments,services,configmaps,secrets"
+    kinds = "daemonsets,deployments,services,configmaps,secrets,networkpolicies,poddisruptionbudgets"
     ours = kube.items(kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator")
     ours += kube.items(",".join(OWN), "-A")
     return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in ours}

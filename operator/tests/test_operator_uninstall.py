@@ -38,7 +38,9 @@ def test_uninstall_leaves_nothing_but_users_objects(installed: Kube, tmp_path: P
         assert children(kube, "pods") == []
         assert "every node has taken its bridge down" in done.stderr, done.stderr
         assert kube.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["replicas"] == 0
-        left = kube.items("daemonsets,deployments,services,configmaps,secrets", "-n", NAMESPACE, "-l", OURS)
+        left = kube.items(
+            "daemonsets,deployments,services,configmaps,secrets,networkpolicies,poddisruptionbudgets", "-n", NAMESPACE, "-l", OURS
+        )
         assert left == []
         assert kube.get("secret", "theirs", "-n", NAMESPACE)
         assert kube.items("sosagents") == kube.items("soscontrollers") == []

@@ -45,6 +45,12 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_DATA_PLANE_LOG_LEVEL, value: {{ .Values.dataPlane.logLevel | quote }}}
 - {name: SOS_RESYNC_SECONDS, value: {{ .Values.operator.resyncSeconds | quote }}}
 - {name: SOS_SITE_CLEANUP_SECONDS, value: {{ .Values.operator.siteCleanupSeconds | quote }}}
+{{- with .Values.networkPolicy }}{{ if .enabled }}
+- {name: SOS_NETWORK_POLICIES, value: {{ dict "openflow" .openflowFrom "api" .apiFrom | toJson | quote }}}
+{{- end }}{{ end }}
+{{- with .Values.monitoring.podMonitors }}{{ if .enabled }}
+- {name: SOS_POD_MONITORS, value: {{ dict "interval" .interval "labels" .labels | toJson | quote }}}
+{{- end }}{{ end }}
 {{- end -}}
 
 {{/* What both pods have in common: who they run as and what they may do. */}}

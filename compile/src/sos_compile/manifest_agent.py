@@ -1,4 +1,4 @@
-"""SosAgent at a SosSite -> the DaemonSet of agents with their agent-configs."""
+"""SosAgent at a SosSite -> the DaemonSet of agents with their agent-configs, and its PodDisruptionBudget."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from sos_compile import naming
 from sos_compile.agent_config import METRICS_PORT
+from sos_compile.manifest_guard import build_disruption_budget
 from sos_compile.manifest_parts import (
     POOL_LABEL,
     SITE_LABEL,
@@ -32,19 +33,20 @@ CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "SYS_ADMIN"]  # why each: agent
 
 
 def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
-    """Return the DaemonSet and ConfigMap of a pool's agents at one site; `configs` maps nodes to agent-configs."""
+    """Return what a pool's agents at one site consist of; `configs` maps nodes to agent-configs."""
     name = naming.agent(settings.prefix, pool.name, placed.site.name)
     extra = {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name}
     labels = build_labels(settings, COMPONENT, extra)
-    metadata = build_metadata(settings, name, pool.origin, labels)
+    metadata, selector = build_metadata(settings, name, pool.origin, labels), build_selector(settings, COMPONENT, extra)
     spec = {
         "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
         "revisionHistoryLimit": 2,
-        "selector": {"matchLabels": build_selector(settings, COMPONENT, extra)},
+        "selector": {"matchLabels": selector},
         "template": build_pod(settings, labels, _pod(pool, placed, name, slot, settings)),
     }
     daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
-    return [build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()}), daemon_set]
+    config_map = build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()})
+    return [config_map, daemon_set, *build_disruption_budget(metadata, selector, len(configs))]
 
 
 def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:

@@ -1,8 +1,9 @@
-"""Managed SosController -> Deployment, Services, ConfigMap."""
+"""Managed SosController -> Deployment, Services, ConfigMap, NetworkPolicy."""
 
 from __future__ import annotations
 
 from sos_compile import naming
+from sos_compile.manifest_guard import build_network_policy
 from sos_compile.manifest_parts import (
     CONTROLLER_LABEL,
     build_config_map,
@@ -36,6 +37,7 @@ def build_controller(controller: Controller, config: Json, settings: Settings) -
         _deployment(controller, name, metadata, selector, settings),
         # The configuration reaches a controller through this Service before it is ready, so readiness must not gate it.
         _service(metadata, {"type": "ClusterIP", "ports": [openflow, api], "publishNotReadyAddresses": True}, selector),
+        *build_network_policy(metadata, selector, OPENFLOW_PORT, API_PORT, settings),
     ]
     if controller.service_type != "ClusterIP":
         # A Service of its own: what is reachable from outside is OpenFlow, never the API.

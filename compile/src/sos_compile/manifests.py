@@ -78,13 +78,15 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     sites, pools, controllers = (names.get(kind, set()) for kind in ("SosSite", "SosAgent", "SosController"))
     wrong_sites, wrong_pools = sites - set(network.sites), pools - set(network.pools)
     pairs = {(pool, site) for pool in pools for site in sites if pool in wrong_pools or site in wrong_sites}
-    daemons = {naming.node(prefix, site) for site in wrong_sites} | {naming.agent(prefix, *pair) for pair in pairs}
+    agents = {naming.agent(prefix, *pair) for pair in pairs}
+    daemons = {naming.node(prefix, site) for site in wrong_sites} | agents
     networks = wrong_sites | {name for name, placed in network.sites.items() if host_local_is_wrong(placed)}
     held = {(kind, name) for name in daemons for kind in ("ConfigMap", "DaemonSet")}
+    held |= {("PodDisruptionBudget", name) for name in agents}
     held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
 
 
 def _of_controller(prefix: str, name: str) -> Iterator[tuple[str, str]]:
-    yield from ((kind, naming.controller(prefix, name)) for kind in ("ConfigMap", "Deployment", "Service"))
+    yield from ((kind, naming.controller(prefix, name)) for kind in ("ConfigMap", "Deployment", "NetworkPolicy", "Service"))
     yield "Service", naming.controller_openflow(prefix, name)

@@ -50,11 +50,23 @@ class Images:
 
 
 @dataclass(frozen=True)
+class NetworkPolicies:
+    """Who may talk to controllers, as peers of a NetworkPolicy. None: everybody.
+
+    `openflow`: switches. `api`: whoever reads its API or metrics, besides the operator.
+    """
+
+    openflow: tuple[Json, ...] = ()
+    api: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True)
 class Settings:
     """Whatever does not come from custom resources.
 
     `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
     app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
+    `network_policies`: None for none at all.
     """
 
     namespace: str = "sos-system"
@@ -69,6 +81,7 @@ class Settings:
     ovs_rundir: str = "/run/sos/openvswitch"
     vxlan_udp_port: int = 14789
     log_level: str = "info"
+    network_policies: NetworkPolicies | None = NetworkPolicies()
 
 
 @dataclass(frozen=True, order=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
-from sos_operator.core.kinds import NAD
+from sos_operator.core.kinds import OPTIONAL_KINDS, kind_of
 from sos_operator.core.plan import Applied, Changes, Manifest, Ref, digest, fingerprint, ref_of
 from sos_operator.metrics import Metrics
 
@@ -49,8 +49,8 @@ class Applier:
             log.info(f"{verb} {ref}", extra={"verb": verb, "object": str(ref)})
         except OperatorError as error:
             outcome = "failed"
-            if isinstance(error, KindMissing) and ref.kind == NAD.kind:
-                # Said in the site's condition; nothing to retry until the kind appears, which the next listing shows.
+            if isinstance(error, KindMissing) and kind_of(obj) in OPTIONAL_KINDS:
+                # Nothing to retry until the kind appears, which the next listing shows. Of networks a site's condition tells.
                 outcome = "unserved"
             else:
                 result.failures[ref] = str(error)

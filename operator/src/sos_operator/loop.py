@@ -15,7 +15,7 @@ from sos_operator.cluster import Cluster, connect
 from sos_operator.controller_api import ControllerApi, open_session
 from sos_operator.core.backoff import Outcome, next_delay
 from sos_operator.core.errors import NotReady, OperatorError
-from sos_operator.core.kinds import NAD, OWN_KINDS
+from sos_operator.core.kinds import OPTIONAL_KINDS, OWN_KINDS
 from sos_operator.core.options import Settings
 from sos_operator.defaults import load_defaults
 from sos_operator.handlers import watch_tasks
@@ -56,7 +56,7 @@ async def run(settings: Settings) -> None:
         log.info("operator started", extra={"namespace": settings.namespace, "http_port": port})
         await _await_kinds(parts.cluster)
         queue = WakeQueue()
-        missing = frozenset() if await parts.cluster.serves(NAD) else frozenset({NAD})
+        missing = frozenset([kind for kind in OPTIONAL_KINDS if not await parts.cluster.serves(kind)])
         loop_task = asyncio.create_task(_loop(Reconciler(parts), queue, health, metrics, stop), name="reconcile")
         watches = watch_tasks(queue, settings, stop, missing)
         await asyncio.sleep(0.5)  # kopf installs its signal handlers when it starts; ours stop all of it in order

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing
-from sos_operator.core.kinds import CHILD_KINDS, NAD, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
+from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OPTIONAL_KINDS, OWN_KINDS, OWNER_SELECTOR, POD, Kind
 from sos_operator.core.world import Object, Seen
 
 
@@ -25,9 +25,9 @@ class Observer:
         self._seen: Seen | None = None
 
     @property
-    def multus(self) -> bool:
-        """True if the cluster served NetworkAttachmentDefinitions when they were last listed."""
-        return NAD not in self._missing
+    def missing(self) -> frozenset[Kind]:
+        """Optional kinds that the cluster did not serve when they were last listed."""
+        return frozenset(self._missing)
 
     def forget(self, plurals: Iterable[str]) -> None:
         """Mark lists stale, by the plural of their kind."""
@@ -59,7 +59,7 @@ class Observer:
         try:
             found = await self._cluster.list(kind, self._namespace if mine else None, OWNER_SELECTOR if mine else None)
         except KindMissing:
-            if kind is not NAD:
+            if kind not in OPTIONAL_KINDS:
                 raise
             self._missing.add(kind)
             return ()

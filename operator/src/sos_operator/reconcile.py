@@ -21,6 +21,7 @@ from sos_operator.core.options import Settings
 from sos_operator.core.output import Output, build_output, owners_of
 from sos_operator.core.plan import Changes, Ref, owned, plan, ref_of
 from sos_operator.core.publish import Write, build_event, plan_write, still_pending
+from sos_operator.core.release import release_manifests
 from sos_operator.core.status import Situation, report
 from sos_operator.core.world import Object, Seen, leaving, parse_allocations
 from sos_operator.metrics import Metrics
@@ -62,7 +63,7 @@ class Reconciler:
         output = await self._compile(seen)
         if parse_allocations(seen.objects) != output.compiled.allocations:
             # Written down before anything is built from them.
-            await self._publish(seen, Situation(seen=seen, compiled=output.compiled, multus=self._p.observer.multus))
+            await self._publish(seen, Situation(seen=seen, compiled=output.compiled, multus=NAD not in self._p.observer.missing))
         result = await self._apply(seen, output, secret_objects)
         views = await self._p.controllers.visit(seen, output.compiled, secret_objects)
         answers = await self._p.nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing))
@@ -72,7 +73,7 @@ class Reconciler:
             views=views,
             answers=answers,
             apply_errors=self._errors,
-            multus=self._p.observer.multus,
+            multus=NAD not in self._p.observer.missing,
         )
         pending = await self._publish(seen, situation)
         await self._finalize(seen, output, answers)
@@ -124,9 +125,10 @@ class Reconciler:
             *derived,
             *output.compiled.manifests,
             *(m for departing in output.departing for m in departing.manifests),
+            *release_manifests(settings),
             *self._p.defaults,
         )
-        served = tuple(m for m in manifests if m["kind"] != NAD.kind or self._p.observer.multus)
+        served = tuple(m for m in manifests if kind_of(m) not in self._p.observer.missing)
         observed = (*seen.children, *(o for o in seen.objects if owned(o)))
         keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings)
         changes = plan(served, observed, self._p.applier.memory, keep)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from sos_operator.core.options import Images, Settings
+from sos_compile import NetworkPolicies
+
+from sos_operator.core.options import Images, PodMonitors, Settings
 
 
 class SettingsError(ValueError):
@@ -43,6 +47,37 @@ def _pairs(env: Mapping[str, str], name: str) -> dict[str, str]:
     return pairs
 
 
+def _object(env: Mapping[str, str], name: str, fields: Mapping[str, type]) -> dict[str, Any] | None:
+    """A JSON object with at most these fields, None if the variable is empty."""
+    text = env.get(name, "")
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise SettingsError(f"{name}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise SettingsError(f"{name}: not a JSON object")
+    for key, item in value.items():
+        if key not in fields:
+            raise SettingsError(f"{name}: {key!r} is none of {', '.join(fields)}")
+        if not isinstance(item, fields[key]):
+            raise SettingsError(f"{name}.{key}: {item!r} is not a JSON {'array' if fields[key] is list else fields[key].__name__}")
+    return value
+
+
+def _network_policies(env: Mapping[str, str]) -> NetworkPolicies | None:
+    given = _object(env, "SOS_NETWORK_POLICIES", {"openflow": list, "api": list})
+    if given is None:
+        return None
+    return NetworkPolicies(openflow=tuple(given.get("openflow", [])), api=tuple(given.get("api", [])))
+
+
+def _pod_monitors(env: Mapping[str, str]) -> PodMonitors | None:
+    given = _object(env, "SOS_POD_MONITORS", {"interval": str, "labels": dict})
+    return None if given is None else PodMonitors(**given)
+
+
 def parse_settings(env: Mapping[str, str]) -> Settings:
     """Settings from variables named SOS_*; raises SettingsError that names the variable."""
     level = env.get("SOS_LOG_LEVEL", "INFO").upper()
@@ -65,6 +100,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         ),
         release=env.get("SOS_RELEASE", "") or "sos",
         data_plane_log_level=env.get("SOS_DATA_PLANE_LOG_LEVEL", "") or "info",
+        network_policies=_network_policies(env),
+        pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         defaults_dir=Path(defaults) if defaults else None,

@@ -55,9 +55,15 @@ K8S_SERVICE = Kind(api_version="v1", kind="Service", plural="services", namespac
 DAEMON_SET = Kind(api_version="apps/v1", kind="DaemonSet", plural="daemonsets", namespaced=True)
 DEPLOYMENT = Kind(api_version="apps/v1", kind="Deployment", plural="deployments", namespaced=True)
 NAD = Kind(api_version="k8s.cni.cncf.io/v1", kind="NetworkAttachmentDefinition", plural="network-attachment-definitions", namespaced=True)
+NETWORK_POLICY = Kind(api_version="networking.k8s.io/v1", kind="NetworkPolicy", plural="networkpolicies", namespaced=True)
+POD_DISRUPTION_BUDGET = Kind(api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets", namespaced=True)
+POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", plural="podmonitors", namespaced=True)
 
-# In the order of application: what is mounted comes before what mounts it, so that a pod never starts without.
-CHILD_KINDS = (SECRET, CONFIG_MAP, K8S_SERVICE, NAD, DEPLOYMENT, DAEMON_SET)
+# In the order of application: what is mounted comes before what mounts it, so that a pod never starts without; its guards, too.
+CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)
+
+# Not every cluster serves these: they are left out while it does not.
+OPTIONAL_KINDS = (NAD, POD_MONITOR)
 
 _BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, *CHILD_KINDS)}
 

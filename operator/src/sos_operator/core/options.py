@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sos_compile import NetworkPolicies
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Images:
@@ -20,6 +22,15 @@ class Images:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodMonitors:
+    """How Prometheus Operator is to find and scrape the pods."""
+
+    interval: str = "30s"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Labels by which a Prometheus chooses its PodMonitors."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Settings of one operator process."""
 
@@ -30,6 +41,10 @@ class Settings:
     """Name of the Helm release, for the label app.kubernetes.io/instance."""
     data_plane_log_level: str = "info"
     """Log level of controllers, agents and node processes."""
+    network_policies: NetworkPolicies | None = None
+    """Who may talk to controllers; None: no NetworkPolicies."""
+    pod_monitors: PodMonitors | None = None
+    """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
     deployment: str = "sos-operator"
     """Name of the operator's own Deployment, which `uninstall` stops before it removes anything."""
     kubeconfig: Path | None = None

@@ -57,6 +57,7 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
         pull_policy=images.pull_policy,
         pull_secrets=images.pull_secrets,
         log_level=settings.data_plane_log_level,
+        network_policies=settings.network_policies,
     )
 
 

@@ -1,0 +1,74 @@
+"""NetworkPolicies and PodDisruptionBudgets: they guard the pods they are for, and cut nothing that must work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from sos_compile import NetworkPolicies, Settings, World, compile_world
+from worlds import nodes, obj, site, world, worlds
+
+NODES_NETWORK = {"ipBlock": {"cidr": "192.0.2.0/24"}}
+MONITORING = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
+
+
+def of_kind(given_world: World, kind: str) -> dict[str, dict[str, Any]]:
+    return {m["metadata"]["name"]: m for m in compile_world(given_world).manifests if m["kind"] == kind}
+
+
+def ports_of(policy: dict[str, Any]) -> dict[int, list[dict[str, Any]] | None]:
+    """Port -> who may use it; None for everybody."""
+    return {port["port"]: rule.get("from") for rule in policy["spec"]["ingress"] for port in rule["ports"]}
+
+
+@given(worlds())
+def test_each_guard_is_for_the_pods_of_one_workload_of_its_name(given_world: World) -> None:
+    manifests = compile_world(given_world).manifests
+    pods = {m["metadata"]["name"]: m["spec"]["template"] for m in manifests if m["kind"] in {"DaemonSet", "Deployment"}}
+    for guard in (m for m in manifests if m["kind"] in {"NetworkPolicy", "PodDisruptionBudget"}):
+        selector = guard["spec"].get("podSelector") or guard["spec"]["selector"]
+        wanted = selector["matchLabels"].items()
+        assert [name for name, pod in pods.items() if wanted <= pod["metadata"]["labels"].items()] == [guard["metadata"]["name"]]
+        if guard["kind"] == "NetworkPolicy":
+            assert not pods[guard["metadata"]["name"]]["spec"].get("hostNetwork"), "Kubernetes applies none to such pods"
+
+
+def test_every_port_of_a_controller_is_reachable_and_it_reaches_nobody() -> None:
+    made = world()
+    (policy,), (deployment,) = (list(of_kind(made, kind).values()) for kind in ("NetworkPolicy", "Deployment"))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert ports_of(policy) == {port["containerPort"]: None for port in container["ports"]}
+    assert (policy["spec"]["policyTypes"], policy["spec"]["egress"]) == (["Ingress", "Egress"], [])
+
+
+def test_named_peers_narrow_each_port_by_itself_and_the_operator_is_always_among_those_of_the_api() -> None:
+    def narrowed(**peers: Any) -> dict[int, list[dict[str, Any]] | None]:
+        settings = Settings(release="r", network_policies=NetworkPolicies(**peers))
+        (policy,) = of_kind(world(settings=settings), "NetworkPolicy").values()
+        return ports_of(policy)
+
+    assert narrowed(openflow=(NODES_NETWORK,)) == {6653: [NODES_NETWORK], 8080: None}
+    labels = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/instance": "r", "app.kubernetes.io/component": "operator"}
+    assert narrowed(api=(MONITORING,)) == {6653: None, 8080: [{"podSelector": {"matchLabels": labels}}, MONITORING]}
+
+
+def test_policies_can_be_left_out_and_external_controllers_have_none() -> None:
+    assert of_kind(world(settings=Settings(network_policies=None)), "NetworkPolicy") == {}
+    external = obj("SosController", "default", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}})
+    assert of_kind(world(external, obj("SosAgent", "default"), defaults=False), "NetworkPolicy") == {}
+
+
+def test_a_policy_belongs_to_its_controller() -> None:
+    other = obj("SosController", "other", uid="u-other")
+    policy = of_kind(world(other), "NetworkPolicy")["sos-controller-other"]
+    assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == ["u-other"]
+
+
+def test_an_eviction_takes_one_of_a_sites_agents_and_the_only_one_too() -> None:
+    sites = [site(name, f"10.{i}.0.0/16") for i, name in enumerate("abc")]
+    budgets = of_kind(world(*sites, nodes=nodes(a=1, b=2, c=5)), "PodDisruptionBudget")
+    assert {name: budget["spec"]["minAvailable"] for name, budget in budgets.items()} == {
+        "sos-agent-default-b": 1,
+        "sos-agent-default-c": 4,
+    }
+    assert {budget["spec"]["unhealthyPodEvictionPolicy"] for budget in budgets.values()} == {"AlwaysAllow"}
