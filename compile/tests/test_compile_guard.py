@@ -48,8 +48,9 @@ def test_named_peers_narrow_each_port_by_itself_and_the_operator_is_always_among
         return ports_of(policy)
 
     assert narrowed(openflow=(NODES_NETWORK,)) == {6653: [NODES_NETWORK], 8080: None}
-    labels = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/instance": "r", "app.kubernetes.io/component": "operator"}
-    assert narrowed(api=(MONITORING,)) == {6653: None, 8080: [{"podSelector": {"matchLabels": labels}}, MONITORING]}
+    labels = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/instance": "r"}
+    own = [{"podSelector": {"matchLabels": {**labels, "app.kubernetes.io/component": each}}} for each in ("operator", "test")]
+    assert narrowed(api=(MONITORING,)) == {6653: None, 8080: [*own, MONITORING]}
 
 
 def test_policies_can_be_left_out_and_external_controllers_have_none() -> None:

@@ -20,6 +20,7 @@ from sos_compile.manifest_parts import (
     http_probe,
     mount,
     node_name_variable,
+    priority,
     security_context,
 )
 from sos_compile.model import Pool
@@ -54,7 +55,7 @@ def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Setting
     return {
         "hostNetwork": True,
         "dnsPolicy": "Default",
-        "priorityClassName": "system-node-critical",
+        **priority(settings.node_priority),
         "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
         "tolerations": [{"operator": "Exists"}],
         "affinity": build_node_affinity(placed),

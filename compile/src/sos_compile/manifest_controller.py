@@ -13,6 +13,7 @@ from sos_compile.manifest_parts import (
     build_selector,
     http_probe,
     mount,
+    priority,
 )
 from sos_compile.model import Controller
 from sos_compile.world import Json, Settings
@@ -59,7 +60,7 @@ def _deployment(controller: Controller, name: str, metadata: Json, selector: dic
             "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "priorityClassName": "system-cluster-critical",
+        **priority(settings.controller_priority),
         "terminationGracePeriodSeconds": 10,
         "containers": [_container(controller, settings)],
         "volumes": [

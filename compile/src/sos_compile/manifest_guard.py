@@ -8,7 +8,7 @@ from __future__ import annotations
 from sos_compile.manifest_parts import build_selector
 from sos_compile.world import Json, NetworkPolicies, Settings
 
-OPERATOR = "operator"  # the component label of the chart's Deployment
+OWN_CLIENTS = ("operator", "test")  # component labels of the chart's pods that use a controller's API
 
 
 def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int, api: int, settings: Settings) -> list[Json]:
@@ -33,7 +33,7 @@ def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int
 def _api_peers(policies: NetworkPolicies, settings: Settings) -> list[Json]:
     if not policies.api:
         return []
-    return [{"podSelector": {"matchLabels": build_selector(settings, OPERATOR, {})}}, *policies.api]
+    return [*({"podSelector": {"matchLabels": build_selector(settings, own, {})}} for own in OWN_CLIENTS), *policies.api]
 
 
 def _rule(port: int, peers: list[Json]) -> Json:

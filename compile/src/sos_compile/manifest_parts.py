@@ -96,6 +96,11 @@ def build_pod(settings: Settings, labels: Mapping[str, str], spec: Json) -> Json
     return {"metadata": {"labels": dict(labels)}, "spec": {"automountServiceAccountToken": False, **pull, **spec}}
 
 
+def priority(name: str) -> Json:
+    """Return a pod's priority class, if it has one."""
+    return {"priorityClassName": name} if name else {}
+
+
 def host_path(name: str, path: str, kind: str) -> Json:
     """Return a volume of the node's file system."""
     return {"name": name, "hostPath": {"path": path, "type": kind}}

@@ -18,6 +18,7 @@ from sos_compile.manifest_parts import (
     http_probe,
     mount,
     node_name_variable,
+    priority,
     security_context,
 )
 from sos_compile.model import Site
@@ -53,7 +54,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
     return {
         "hostNetwork": True,
         "dnsPolicy": "Default",
-        "priorityClassName": "system-node-critical",
+        **priority(settings.node_priority),
         "terminationGracePeriodSeconds": 30,
         "tolerations": [{"operator": "Exists"}],
         "affinity": build_node_affinity(placed),

@@ -66,7 +66,7 @@ class Settings:
 
     `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
     app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
-    `network_policies`: None for none at all.
+    `network_policies`: None for none at all. `..._priority`: names of priority classes, "" for the cluster's default.
     """
 
     namespace: str = "sos-system"
@@ -82,6 +82,8 @@ class Settings:
     vxlan_udp_port: int = 14789
     log_level: str = "info"
     network_policies: NetworkPolicies | None = NetworkPolicies()
+    controller_priority: str = "system-cluster-critical"
+    node_priority: str = "system-node-critical"
 
 
 @dataclass(frozen=True, order=True)

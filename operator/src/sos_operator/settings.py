@@ -100,6 +100,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         ),
         release=env.get("SOS_RELEASE", "") or "sos",
         data_plane_log_level=env.get("SOS_DATA_PLANE_LOG_LEVEL", "") or "info",
+        controller_priority=env.get("SOS_CONTROLLER_PRIORITY_CLASS", "system-cluster-critical"),
+        node_priority=env.get("SOS_NODE_PRIORITY_CLASS", "system-node-critical"),
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",

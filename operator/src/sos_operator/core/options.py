@@ -43,6 +43,10 @@ class Settings:
     """Log level of controllers, agents and node processes."""
     network_policies: NetworkPolicies | None = None
     """Who may talk to controllers; None: no NetworkPolicies."""
+    controller_priority: str = "system-cluster-critical"
+    """Priority class of controllers, empty for the cluster's default."""
+    node_priority: str = "system-node-critical"
+    """Priority class of agents and switches."""
     pod_monitors: PodMonitors | None = None
     """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
     deployment: str = "sos-operator"

@@ -58,6 +58,8 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
         pull_secrets=images.pull_secrets,
         log_level=settings.data_plane_log_level,
         network_policies=settings.network_policies,
+        controller_priority=settings.controller_priority,
+        node_priority=settings.node_priority,
     )
 
 
