@@ -23,8 +23,8 @@ class Metrics:
         self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)
         self.queue_wakes = Counter("sos_operator_wakes", "Times the loop was woken by a watch", registry=registry)
-        build = Gauge("sos_operator_build_info", "Always 1; the version is in the label", ["version"], registry=registry)
-        build.labels(version=__version__).set(1)
+        self.build = Gauge("sos_operator_build_info", "Always 1; the version is in the label", ["version"], registry=registry)
+        self.build.labels(version=__version__).set(1)
 
     def text(self) -> bytes:
         """The Prometheus text format."""

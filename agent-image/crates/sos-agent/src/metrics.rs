@@ -233,4 +233,42 @@ mod tests {
         }
         assert!(page.ends_with("# EOF\n"));
     }
+
+    /// Dashboards, alerts and the page for users are checked against this table: a change of a name shows here first.
+    #[test]
+    fn the_table_in_spec_is_what_the_agent_shows() {
+        let metrics = Metrics::default();
+        metrics.rejected.get_or_create(&Reason { reason: "r" }).inc();
+        metrics.orders_dropped.get_or_create(&Reason { reason: "r" }).inc();
+        metrics.connect_failures.get_or_create(&Reason { reason: "r" }).inc();
+        metrics.ended.get_or_create(&End { role: "ingress", reason: "r" }).inc();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let syns =
+            SynCounters(Mutex::new(Some((Instant::now() + Duration::from_secs(60), vec![("syn_plain", 1)]))));
+        registry.register_collector(Box::new(Snapshot { stats: Stats::default, syns }));
+        let mut page = String::new();
+        prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
+        assert_eq!(table(&page), include_str!("../../../../spec/metrics/agent.tsv"));
+    }
+
+    /// Name, type, labels and meaning of every family of a page, sorted.
+    fn table(page: &str) -> String {
+        let text_of = |kind: &str, family: &str| {
+            let prefix = format!("# {kind} {family} ");
+            page.lines().find_map(|line| line.strip_prefix(prefix.as_str())).unwrap_or_default()
+        };
+        let mut rows = Vec::new();
+        for (family, kind) in page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')) {
+            let name = if kind == "counter" { format!("{family}_total") } else { family.to_owned() };
+            let labelled = page.lines().find_map(|line| line.strip_prefix(&format!("{name}{{")));
+            let inside = labelled.and_then(|rest| rest.split_once('}')).map_or("", |(inside, _)| inside);
+            let labels: Vec<_> =
+                inside.split(',').filter_map(|pair| pair.split_once('=')).map(|(label, _)| label).collect();
+            let meaning = text_of("HELP", family).trim_end_matches('.');
+            rows.push(format!("{name}\t{kind}\t{}\t{meaning}\n", labels.join(",")));
+        }
+        rows.sort();
+        rows.concat()
+    }
 }

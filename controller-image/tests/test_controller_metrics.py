@@ -1,0 +1,27 @@
+"""Dashboards, alerts and the page for users are checked against spec/metrics: a change of a name shows here first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from controller_world import World
+from prometheus_client.parser import text_string_to_metric_families
+from sos_controller.app import Controller
+from sos_controller.metrics import _Collector, registry, render
+
+TABLE = Path(__file__).resolve().parents[2] / "spec" / "metrics" / "controller.tsv"
+
+
+def test_the_table_in_spec_is_what_the_controller_shows() -> None:
+    world = World()
+    world.converge()
+    controller = Controller(world.engine)
+    rows = []
+    for family in _Collector(controller).collect():
+        name = family.name + ("_total" if family.type == "counter" else "")
+        rows.append(f"{name}\t{family.type}\t{','.join(family._labelnames)}\t{family.documentation}\n")
+    assert "".join(sorted(rows)) == TABLE.read_text()
+    labels = {row.split("\t")[0].removesuffix("_total"): row.split("\t")[2] for row in rows}
+    for shown in text_string_to_metric_families(render(registry(controller)).decode()):
+        for sample in shown.samples:
+            assert set(sample.labels) == set(labels[shown.name].split(",")) - {""}, shown.name

@@ -1,0 +1,29 @@
+"""Dashboards, alerts and the page for users are checked against spec/metrics: a change of a name shows here first."""
+
+from __future__ import annotations
+
+from operator_kube import ROOT
+from prometheus_client import Counter, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+from sos_operator.metrics import Metrics
+
+
+def table(metrics: Metrics) -> str:
+    """Name, type, labels and meaning of every metric, sorted."""
+    rows = []
+    for metric in vars(metrics).values():
+        if not isinstance(metric, MetricWrapperBase):
+            continue
+        name = metric._name + ("_total" if isinstance(metric, Counter) else "")
+        kind = "histogram" if isinstance(metric, Histogram) else metric._type
+        rows.append(f"{name}\t{kind}\t{','.join(metric._labelnames)}\t{metric._documentation}\n")
+    return "".join(sorted(rows))
+
+
+def test_the_table_in_spec_is_what_the_operator_shows() -> None:
+    metrics = Metrics()
+    metrics.reconciles.labels(result="ok").inc()
+    assert table(metrics) == (ROOT / "spec" / "metrics" / "operator.tsv").read_text()
+    families = {family.name for family in metrics.registry.collect()}
+    named = {line.split("\t")[0].removesuffix("_total") for line in table(metrics).splitlines()}
+    assert families == named, "a metric that is no attribute"
