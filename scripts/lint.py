@@ -18,6 +18,7 @@ def commands() -> list[tuple[str, ...]]:
     """Everything that is checked."""
     found: list[tuple[str, ...]] = [
         ("test", "!", "-e", "operator/__init__.py"),
+        (sys.executable, "scripts/generate.py", "--check"),
         (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
         (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
         *((str(BIN / "mypy"), str(source)) for source in sorted(TOP.glob("*/src"))),

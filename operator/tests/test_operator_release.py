@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from conftest import children, populated
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT, Kube
+from operator_monitoring import served
 from operator_run import IMAGES, NAMESPACE, eventually, operator_running, render
 from sos_compile.artifacts import FIGURE8, example_world
 from sos_compile.compiler import compile_world
@@ -88,27 +88,6 @@ def test_only_kinds_the_operator_handles_are_made(policies: bool, monitors: bool
     assert {kind_of(m).kind for m in made} == {"PodDisruptionBudget"} | ({"PodMonitor"} if monitors else set())
 
 
-def pod_monitor_crd() -> dict[str, Any]:
-    """A definition that takes what a PodMonitor of ours has in it and nothing else."""
-    text = {"type": "string"}
-    rule = {"action": text, "sourceLabels": {"type": "array", "items": text}, "regex": text, "targetLabel": text}
-    endpoint = {"path": text, "interval": text, "relabelings": {"type": "array", "items": {"type": "object", "properties": rule}}}
-    selector = {"matchLabels": {"type": "object", "additionalProperties": text}}
-    spec = {
-        "selector": {"type": "object", "properties": selector},
-        "podMetricsEndpoints": {"type": "array", "items": {"type": "object", "properties": endpoint}},
-    }
-    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": spec}}}
-    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
-    names = {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-        "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": names, "versions": [version]},
-    }
-
-
 def names_of(kube: Kube, kind: str) -> set[str]:
     return {o["metadata"]["name"] for o in children(kube, kind)}
 
@@ -131,8 +110,7 @@ def test_guards_are_applied_and_pod_monitors_follow_their_kind(installed: Kube, 
             assert {"ipBlock": {"cidr": "192.0.2.0/24"}} in stored["ingress"][1]["from"]
             running.settle()
             assert 'sos_operator_reconcile_total{result="failed"}' not in running.http("/metrics")[1]
-            kube.kubectl("apply", "-f", "-", stdin=yaml.safe_dump(pod_monitor_crd()))
-            try:
+            with served(kube, "PodMonitor"):
                 eventually("the PodMonitors", lambda: names_of(kube, "podmonitors") == wanted)
                 running.settle()
                 kube.kubectl("delete", "podmonitor", "sos-node", "-n", NAMESPACE)
@@ -143,5 +121,3 @@ def test_guards_are_applied_and_pod_monitors_follow_their_kind(installed: Kube, 
                 with operator_running(kube, tmp_path / "off", SOS_RESYNC_SECONDS="1"):
                     eventually("no PodMonitors", lambda: names_of(kube, "podmonitors") == set())
                     eventually("no policies", lambda: names_of(kube, "networkpolicies") == set())
-            finally:
-                kube.kubectl("delete", "crd", "podmonitors.monitoring.coreos.com")

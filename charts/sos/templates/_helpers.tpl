@@ -43,6 +43,8 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_IMAGE_PULL_SECRETS, value: {{ join "," .Values.images.pullSecrets | quote }}}
 - {name: SOS_LOG_LEVEL, value: {{ .Values.operator.logLevel | quote }}}
 - {name: SOS_DATA_PLANE_LOG_LEVEL, value: {{ .Values.dataPlane.logLevel | quote }}}
+- {name: SOS_CONTROLLER_PRIORITY_CLASS, value: {{ .Values.dataPlane.controllerPriorityClassName | quote }}}
+- {name: SOS_NODE_PRIORITY_CLASS, value: {{ .Values.dataPlane.nodePriorityClassName | quote }}}
 - {name: SOS_RESYNC_SECONDS, value: {{ .Values.operator.resyncSeconds | quote }}}
 - {name: SOS_SITE_CLEANUP_SECONDS, value: {{ .Values.operator.siteCleanupSeconds | quote }}}
 {{- with .Values.networkPolicy }}{{ if .enabled }}
@@ -61,6 +63,9 @@ securityContext:
   runAsGroup: 65532
   fsGroup: 65532
   seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "sos.pullSecrets" -}}
 {{- with .Values.images.pullSecrets }}
 imagePullSecrets:
   {{- range . }}
@@ -74,4 +79,11 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Annotation that attaches a pod of the test to a site. Call with (dict "root" . "end" .Values.test.client). */}}
+{{- define "sos.testNetwork" -}}
+{{- $network := .end.network | default (printf "sos-%s" .end.site) -}}
+{{- $join := dict "name" $network "namespace" .root.Release.Namespace "interface" "net1" "ips" (list .end.address) -}}
+k8s.v1.cni.cncf.io/networks: {{ list $join | toJson | quote }}
 {{- end -}}

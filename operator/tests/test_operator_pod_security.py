@@ -1,0 +1,88 @@
+"""What Pod Security admission of a real API server says to every pod of a release: `restricted` where possible, and where not, why not."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from operator_kube import ROOT, Kube
+from operator_run import render
+from sos_compile.artifacts import FIGURE8, example_world
+from sos_compile.compiler import compile_world
+
+TESTED = ("-f", str(ROOT / "charts" / "sos" / "ci" / "tested-values.yaml"))
+LEVELS = ("restricted", "baseline", "privileged")
+# Beyond `baseline`, by pod: what docs/security.md gives reasons for.
+NEEDS = {
+    "agent": {"host namespaces", "hostPath volumes", "hostPort", "non-default capabilities", "forbidden AppArmor profile"},
+    "node": {"host namespaces", "hostPath volumes", "hostPort", "non-default capabilities"},
+}
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """Component -> a pod of it."""
+    compiled = compile_world(example_world("01-two-sites", FIGURE8)).manifests
+    workloads = [m for m in (*compiled, *render(*TESTED)) if m["kind"] in ("DaemonSet", "Deployment", "Job")]
+    return {m["metadata"]["labels"]["app.kubernetes.io/component"]: m["spec"]["template"] for m in workloads}
+
+
+@pytest.fixture(scope="module")
+def levels(kube: Kube) -> Iterator[Kube]:
+    for level in LEVELS:
+        labels = {"pod-security.kubernetes.io/enforce": level}
+        kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": level, "labels": labels}})
+    yield kube
+    kube.kubectl("delete", "namespace", *LEVELS, "--wait=false")
+
+
+def said(kube: Kube, level: str, template: dict[str, Any]) -> str:
+    """The API server's refusal of a pod in a namespace of that level, empty if it takes it."""
+    meta = {**template["metadata"], "name": "p", "namespace": level}
+    # Priority classes, secrets and config maps are looked up later; only the class must be known at once.
+    spec = {**template["spec"], "priorityClassName": "system-node-critical"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    done = kube.kubectl("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod), check=False)
+    assert done.returncode == 0 or "violates PodSecurity" in done.stderr, done.stderr
+    return done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("component", ["operator", "uninstall", "test", "test-server", "controller"])
+def test_restricted(levels: Kube, component: str) -> None:
+    assert said(levels, "restricted", pods()[component]) == ""
+
+
+@pytest.mark.parametrize("component", sorted(NEEDS))
+def test_what_is_not_restricted_needs_what_is_stated_and_no_more(levels: Kube, component: str) -> None:
+    refusal = said(levels, "baseline", pods()[component])
+    listed = refusal.partition('"baseline:latest": ')[2]
+    assert set(re.findall(r"(?:^|, )([a-zA-Z][a-zA-Z -]*?) \(", listed)) == NEEDS[component], refusal
+    assert said(levels, "privileged", pods()[component]) == ""
+
+
+def test_every_pod_is_looked_at() -> None:
+    assert set(pods()) == {"operator", "uninstall", "test", "test-server", "controller", *NEEDS}
+
+
+def test_capabilities_are_those_the_security_page_explains() -> None:
+    page = (ROOT / "docs" / "security.md").read_text()
+    rows = {tuple(cell.strip(" `") for cell in line.split("|")[1:3]) for line in page.splitlines() if line.startswith("| `")}
+    explained = {(container, capability) for container, capability in rows if capability.isupper() and "_" in capability}
+    used = {
+        (container["name"], capability)
+        for template in pods().values()
+        for container in template["spec"]["containers"]
+        for capability in container["securityContext"]["capabilities"].get("add", [])
+    }
+    assert explained == used
+
+
+def test_every_container_that_runs_on_has_a_probe() -> None:
+    for component, template in pods().items():
+        if template["spec"].get("restartPolicy") == "Never":
+            continue
+        for container in template["spec"]["containers"]:
+            assert {"livenessProbe", "readinessProbe"} & set(container), (component, json.dumps(container)[:200])

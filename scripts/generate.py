@@ -1,0 +1,226 @@
+"""Writes what is copied or computed from another file of this repository. `--check` writes nothing and fails if anything is stale.
+
+charts/sos/files/crds/      copies of crds/, because a chart cannot reach outside its folder
+charts/sos/README.md        its tables of values, from the comments of values.yaml
+docs/api-reference.md       from crds/
+docs/operations.md          its tables of metrics (spec/metrics) and alerts (the chart's)
+
+In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced; the rest is written by people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+TOP = Path(__file__).resolve().parents[1]
+CHART = TOP / "charts" / "sos"
+KEY = re.compile(r"^( *)([A-Za-z]\w*):")
+Json = dict[str, Any]
+
+
+class Undocumented(Exception):  # noqa: N818 - says what is wrong
+    """Something has no words to generate from."""
+
+
+def cell(text: object) -> str:
+    """Text for a cell of a table."""
+    return " ".join(str(text).split()).replace("|", "\\|")
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A table in Markdown."""
+    lines = [head, tuple("---" for _ in head), *(tuple(cell(each) for each in row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+# --- values of the chart ------------------------------------------------------------------------------------------------
+
+
+def commented(text: str) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every key of a values file with the comment above it, empty if there is none."""
+    path: list[tuple[int, str]] = []
+    comment: list[str] = []
+    for line in text.splitlines():
+        found = KEY.match(line)
+        if line.lstrip().startswith("#"):
+            comment.append(line.lstrip().removeprefix("#").strip())
+        elif found:
+            depth = len(found[1])
+            path = [*((d, name) for d, name in path if d < depth), (depth, found[2])]
+            yield tuple(name for _, name in path), " ".join(comment)
+            comment = []
+        else:
+            comment = []
+
+
+def value_tables(text: str) -> str:
+    """The values by group. Raises Undocumented for a key without words of its own or of a group that is described as one."""
+    values = yaml.safe_load(text)
+    comments = dict(commented(text))
+    described = [path for path, comment in comments.items() if comment]
+    rows_of: dict[str, list[tuple[str, ...]]] = {}
+    for path, words in comments.items():
+        below = [other for other in described if len(other) > len(path) and other[: len(path)] == path]
+        if below or (not words and any(path[:n] in described and n > 1 for n in range(len(path)))):
+            continue
+        if not words:
+            raise Undocumented(f"charts/sos/values.yaml: {'.'.join(path)} has no comment above it")
+        value: Any = values
+        for name in path:
+            value = value[name]
+        rows_of.setdefault(path[0], []).append((f"`{'.'.join(path)}`", f"`{json.dumps(value, ensure_ascii=False)}`", words))
+    parts = [f"\n**{group}**: {comments[group,]}\n\n{table(('key', 'default', 'meaning'), rows)}" for group, rows in rows_of.items()]
+    return "".join(parts)
+
+
+# --- the API ------------------------------------------------------------------------------------------------------------
+
+
+def type_of(schema: Json) -> str:
+    """A field's type in words."""
+    if "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema["enum"])
+    if schema.get("x-kubernetes-int-or-string"):
+        return "integer or string"
+    if schema.get("type") == "array":
+        return f"list of {type_of(schema['items'])}"
+    if schema.get("type") == "object" and "additionalProperties" in schema:
+        return f"map of {type_of(schema['additionalProperties'])}" if isinstance(schema["additionalProperties"], dict) else "map"
+    return str(schema.get("type", "any"))
+
+
+def limits_of(schema: Json) -> str:
+    """What the schema asks of a value, in words."""
+    words = {
+        "minimum": "at least {}", "maximum": "at most {}", "minLength": "at least {} characters", "maxLength": "at most {} characters",
+        "minItems": "at least {} items", "maxItems": "at most {} items", "format": "format {}", "pattern": "`{}`",
+    }  # fmt: skip
+    return ", ".join(text.format(schema[key]) for key, text in words.items() if key in schema)
+
+
+def rules_of(schema: Json) -> list[str]:
+    """What the API server checks beyond types, in the words it uses."""
+    return [rule["message"] for rule in schema.get("x-kubernetes-validations", []) if "message" in rule]
+
+
+def fields(schema: Json, path: str, required: bool) -> Iterator[tuple[str, ...]]:
+    """The fields below one, each with type, default, meaning and limits."""
+    if path:
+        default = f"`{json.dumps(schema['default'])}`" if "default" in schema else "**required**" if required else ""
+        rules = "; ".join(rules_of(schema) + rules_of(schema.get("items", {})))
+        meaning = " ".join(filter(None, (schema.get("description", ""), f"({limits_of(schema)})" if limits_of(schema) else "")))
+        yield f"`{path}`", type_of(schema), default, f"{meaning} *{rules}.*" if rules else meaning
+    inner = schema.get("items", schema) if schema.get("type") == "array" else schema
+    prefix = f"{path}[]" if schema.get("type") == "array" else path
+    for name, below in inner.get("properties", {}).items():
+        yield from fields(below, f"{prefix}.{name}".lstrip("."), name in inner.get("required", []))
+
+
+def kind_section(crd: Json) -> str:
+    """One kind."""
+    spec = crd["spec"]
+    (version,) = spec["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    short = ", ".join(f"`{name}`" for name in spec["names"].get("shortNames", []))
+    text = f"\n## {spec['names']['kind']}\n\n{schema.get('description', '')}\n\n"
+    text += f"{spec['scope']}; `{spec['names']['plural']}`{', ' + short if short else ''}; `{spec['group']}/{version['name']}`.\n"
+    for part in ("spec", "status"):
+        below = schema["properties"].get(part)
+        if below is None:
+            continue
+        rows = list(fields(below, "", False))
+        text += f"\n### {spec['names']['kind']} {part}\n\n{below.get('description', '')}\n\n".replace("\n\n\n", "\n")
+        text += "".join(f"- {rule}\n" for rule in rules_of(below)) + ("\n" if rules_of(below) else "")
+        text += table(("field", "type", "default", "meaning"), rows)
+    return text
+
+
+def api_reference() -> str:
+    """The page of the API."""
+    crds = [yaml.safe_load(path.read_text()) for path in sorted((TOP / "crds").glob("*.yaml"))]
+    head = "# API reference\n\nGenerated from `crds/` by `scripts/generate.py`; `kubectl explain` says the same.\n"
+    head += "Defaults are filled in by the API server; what stands in italics is a rule that it checks.\n\n"
+    names = [crd["spec"]["names"]["kind"] for crd in crds]
+    return head + "".join(f"- [{name}](#{name.lower()})\n" for name in names) + "".join(kind_section(crd) for crd in crds)
+
+
+# --- operations ---------------------------------------------------------------------------------------------------------
+
+
+def metric_tables() -> str:
+    """All metrics by program."""
+    text = ""
+    for program in ("operator", "controller", "agent", "node"):
+        lines = (TOP / "spec" / "metrics" / f"{program}.tsv").read_text().splitlines()
+        rows = [(f"`{name}`", kind, labels.replace(",", ", "), words) for name, kind, labels, words in (line.split("\t") for line in lines)]
+        text += f"\n### Metrics of the {program}\n\n{table(('name', 'type', 'labels', 'meaning'), rows)}"
+    return text
+
+
+def alert_table() -> str:
+    """The chart's alerts."""
+    groups = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    rows = [
+        (f"`{r['alert']}`", r["labels"]["severity"], f"`{r['expr']}`", r.get("for", ""), r["annotations"]["description"]) for r in rules
+    ]
+    return "\n" + table(("alert", "severity", "when", "for", "what it means"), rows)
+
+
+# --- files --------------------------------------------------------------------------------------------------------------
+
+
+def filled(page: Path, **parts: str) -> str:
+    """A page with its generated parts replaced. Raises Undocumented if one has no place."""
+    text = page.read_text()
+    for name, content in parts.items():
+        before, mark, rest = text.partition(f"<!-- generated: {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        if not mark or not end:
+            raise Undocumented(f"{page.relative_to(TOP)}: no <!-- generated: {name} --> ... <!-- end -->")
+        text = f"{before}{mark}{content}\n{end}{after}"
+    return text
+
+
+def wanted() -> dict[Path, str]:
+    """Every generated file with the content it should have."""
+    found = {CHART / "files" / "crds" / path.name: path.read_text() for path in sorted((TOP / "crds").glob("*.yaml"))}
+    found[CHART / "README.md"] = filled(CHART / "README.md", values=value_tables((CHART / "values.yaml").read_text()))
+    found[TOP / "docs" / "api-reference.md"] = api_reference()
+    found[TOP / "docs" / "operations.md"] = filled(TOP / "docs" / "operations.md", metrics=metric_tables(), alerts=alert_table())
+    return found
+
+
+def surplus(files: dict[Path, str]) -> list[Path]:
+    """Copies whose source is gone."""
+    return [path for path in (CHART / "files" / "crds").glob("*") if path not in files]
+
+
+def main() -> int:
+    """Write or check; 0 = done or fresh, 1 = stale, 2 = nothing to generate from."""
+    parser = argparse.ArgumentParser(description="Write what is generated from other files of the repository.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit code 1 if anything is stale")
+    check = parser.parse_args().check
+    try:
+        files = wanted()
+    except Undocumented as error:
+        print(f"generate: {error}")
+        return 2
+    stale = [path for path, text in files.items() if not path.exists() or path.read_text() != text]
+    for path in (*stale, *surplus(files)):
+        print(f"generate: {path.relative_to(TOP)} {'is stale: run scripts/generate.py' if check else 'written'}")
+        if not check:
+            path.write_text(files[path]) if path in files else path.unlink()
+    return 1 if check and (stale or surplus(files)) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
