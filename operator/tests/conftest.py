@@ -63,7 +63,7 @@ def example(operator: Operator) -> Operator:
     operator.kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
     eventually("the DaemonSets", lambda: len(children(operator.kube, "daemonsets")) == 6)
     eventually("the Deployment", lambda: children(operator.kube, "deployments"))
-    eventually("the finalizer", lambda: operator.kube.get("sossite", "core2")["metadata"].get("finalizers"))
+    eventually("the finalizers", lambda: all(site["metadata"].get("finalizers") for site in operator.kube.items("sossites")))
     return operator
 
 

@@ -1,0 +1,70 @@
+"""The images say what they are, and run as nobody wherever the pods do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import yaml
+from operator_kube import ROOT
+
+CHART = yaml.safe_load((ROOT / "charts" / "sos" / "Chart.yaml").read_text())
+VALUES = yaml.safe_load((ROOT / "charts" / "sos" / "values.yaml").read_text())
+FILES = {"operator": "Dockerfile", "controller": "controller-image/Dockerfile"} | dict.fromkeys(
+    ("agent", "node", "ovs"), "agent-image/Dockerfile"
+)
+PREFIX = "org.opencontainers.image."
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What a Dockerfile says of one image."""
+
+    base: str
+    labels: dict[str, str]
+    user: str
+    copied: tuple[str, ...]
+
+
+def stages(file: str) -> dict[str, Stage]:
+    """Stages by name; the last one without a name is called `last`."""
+    lines = [line for line in (ROOT / file).read_text().splitlines() if not line.lstrip().startswith("#")]
+    found: dict[str, Stage] = {}
+    for instruction in "\n".join(lines).replace("\\\n", " ").splitlines():
+        word, _, rest = instruction.strip().partition(" ")
+        if word == "FROM":
+            base, _, name = rest.partition(" AS ")
+            current = name or "last"
+            found[current] = Stage(base, {}, "", ())
+        elif word == "LABEL":
+            pairs = (part.split('="') for part in rest.split('" '))
+            found[current].labels.update((key.strip(), value.strip('" ')) for key, value in pairs)
+        elif word == "USER":
+            found[current] = Stage(found[current].base, found[current].labels, rest, found[current].copied)
+        elif word == "COPY":
+            found[current] = Stage(found[current].base, found[current].labels, found[current].user, (*found[current].copied, rest))
+    return found
+
+
+@pytest.mark.parametrize("image", sorted(FILES))
+def test_every_image_of_the_chart_is_built_and_labelled(image: str) -> None:
+    stage = stages(FILES[image])[image if image in ("agent", "node", "ovs") else "last"]
+    assert stage.labels[f"{PREFIX}title"] == VALUES["images"][image]["repository"]
+    assert stage.labels[f"{PREFIX}version"] == CHART["appVersion"]
+    assert stage.labels[f"{PREFIX}licenses"] == CHART["annotations"]["artifacthub.io/license"]
+    assert stage.labels[f"{PREFIX}base.name"] == f"docker.io/library/{stage.base}"
+    assert len(stage.labels[f"{PREFIX}description"]) > 20
+
+
+def test_whoever_needs_no_root_is_nobody() -> None:
+    users = {image: stages(FILES[image])[image if image in ("agent", "node", "ovs") else "last"].user for image in FILES}
+    assert {image for image, user in users.items() if user != "65532:65532"} == {"agent", "node", "ovs"}
+
+
+def test_no_image_carries_what_only_its_building_needs() -> None:
+    for file in set(FILES.values()):
+        for name, stage in stages(file).items():
+            if name == "build":
+                continue
+            assert not [copied for copied in stage.copied if copied.split()[0] in (".", "crates", "pyproject.toml")], (file, name)
+            assert "slim" in stage.base, (file, name)
