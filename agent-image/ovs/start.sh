@@ -11,6 +11,9 @@
 #                       offloads off where the node-config does not want this one. Read by ovs-vswitchd at its start only.
 #   OVS_LOG_LEVEL       emer, err, warn, info or dbg (default info)
 #
+# Flow entries and groups are kept in RUNDIR/flows (flows.sh): written down every ten seconds and before a planned stop, and back
+# before a controller is called.
+#
 # The log goes to standard error, whose size is bounded by whoever collects it; nothing is written to log files.
 # SIGTERM ends both daemons; bridges, ports and tunnel devices stay in the database and in the kernel.
 set -euo pipefail
@@ -22,6 +25,12 @@ level=${OVS_LOG_LEVEL:-info}
 schema=/usr/share/openvswitch/vswitch.ovsschema
 database=$dbdir/conf.db
 socket=unix:$rundir/db.sock
+flows=$rundir/flows
+keep_flows=$(dirname "$(readlink -f "$0")")/flows.sh
+# So often entries are written down: a daemon that is killed loses what came after.
+readonly KEEP_EVERY_S=10
+# Longest wait for entries to be put back. Then the switch forwards without them: what is missing, others install.
+readonly RESTORE_S=20
 log=(-vconsole:"$level" -vsyslog:off -vfile:off -vPATTERN:console:'%D{%Y-%m-%dT%H:%M:%S.###Z}|%A|%c|%p|%m')
 
 case $tso in
@@ -44,17 +53,43 @@ elif [[ $(ovsdb-tool needs-conversion "$database" "$schema") == yes ]]; then
     ovsdb-tool convert "$database" "$schema"
 fi
 
-database_pid='' switch_pid=''
+database_pid='' switch_pid='' keeper_pid=''
+
+# Without this the node forwards nothing, so it is tried again.
+release() {
+    local try
+    for try in 1 2 3 4 5; do
+        if "$keep_flows" release; then
+            return 0
+        fi
+        echo "start.sh: the switch still waits for its entries (attempt $try)" >&2
+        sleep 1
+    done
+    return 1
+}
+
+keep() {
+    while sleep $KEEP_EVERY_S; do
+        "$keep_flows" save "$flows" || echo "start.sh: the entries were not written down" >&2
+    done
+}
 
 # The switch first: without the database it would only complain.
 stop() {
     local pid
-    for pid in $switch_pid $database_pid; do
+    for pid in $keeper_pid $switch_pid $database_pid; do
         kill -TERM "$pid" 2>/dev/null || continue
         wait "$pid" || true
     done
 }
-trap 'stop; exit 0' TERM INT
+
+planned() {
+    # Of a switch that was told to go while it still waited for its entries there is nothing to write down.
+    [[ -z $keeper_pid ]] || timeout $RESTORE_S "$keep_flows" save "$flows" || true
+    stop
+    exit 0
+}
+trap planned TERM INT
 
 ovsdb-server "$database" --remote=punix:"$rundir/db.sock" --pidfile="$rundir/ovsdb-server.pid" \
     --unixctl="$rundir/ovsdb-server.ctl" --no-chdir "${log[@]}" &
@@ -67,8 +102,18 @@ if ! ovs-vsctl --db="$socket" --retry --timeout=30 --no-wait -- init -- \
     exit 1
 fi
 
+"$keep_flows" hold "$flows" || echo "start.sh: the switch starts without its entries" >&2
+
 ovs-vswitchd "$socket" --pidfile="$rundir/ovs-vswitchd.pid" --unixctl="$rundir/ovs-vswitchd.ctl" --no-chdir "${log[@]}" &
 switch_pid=$!
+
+timeout $RESTORE_S "$keep_flows" restore "$flows" || true
+if ! release; then
+    stop
+    exit 1
+fi
+keep &
+keeper_pid=$!
 
 # One without the other is no switch: end both, and let whoever started us start us again.
 status=0

@@ -107,6 +107,8 @@ def _node(settings: Settings) -> Json:
             *("--ovs-rundir", settings.ovs_rundir),
             *("--status-file", f"{settings.state_dir}/node/status.json"),
             *("--listen", f"0.0.0.0:{HTTP_PORT}"),
+            # The API server, as the kubelet names it to every pod: no uplink may cost the node its way there.
+            *("--anchor", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"),
             *("--log-format", "json"),
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],

@@ -128,6 +128,29 @@ pub enum Change {
         /// On or off.
         on: bool,
     },
+    /// Take away the entries of sessions that lead to an agent's port.
+    ForgetAgent {
+        /// The bridge.
+        bridge: String,
+        /// The port's number.
+        ofport: u16,
+    },
+    /// Give a device an address.
+    AddAddress {
+        /// The device.
+        device: String,
+        /// The address with its prefix length.
+        address: String,
+    },
+    /// Make a route through a device.
+    AddRoute {
+        /// The device.
+        device: String,
+        /// The route as [`crate::local::LocalPort::routes`] has it.
+        route: String,
+    },
+    /// Let Open vSwitch forward although nobody has said that its entries are restored.
+    EndRestoreWait,
 }
 
 impl Change {
@@ -143,6 +166,7 @@ impl Change {
                 | Self::AddPort { .. }
                 | Self::SetPort { .. }
                 | Self::DeletePort { .. }
+                | Self::EndRestoreWait
         )
     }
 
@@ -165,6 +189,10 @@ impl Change {
             Self::SetNoFlood { .. } => "set_no_flood",
             Self::EditFlows { .. } => "edit_flows",
             Self::SetOffloads { .. } => "set_offloads",
+            Self::ForgetAgent { .. } => "forget_agent",
+            Self::AddAddress { .. } => "add_address",
+            Self::AddRoute { .. } => "add_route",
+            Self::EndRestoreWait => "end_restore_wait",
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The loop: which config is in force, when to look, what to say about it.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crate::config::{ConfigError, NodeConfig, Presence, Refusal, supersedes};
 use crate::encode::Ovs;
+use crate::memory::Memory;
 use crate::node::{Fingerprint, Node, Pass, Target, TargetError};
+use crate::problem::Problem;
 use crate::schedule::Schedule;
 use crate::status::{State, Status};
 use crate::store::{self, Store};
@@ -28,6 +31,8 @@ pub struct Options {
     pub ovs_rundir: PathBuf,
     /// Where to write the status.
     pub status_file: Option<PathBuf>,
+    /// Addresses that the node must reach, whatever becomes of its uplinks.
+    pub anchors: Vec<SocketAddr>,
 }
 
 /// A config did not come into force.
@@ -85,7 +90,12 @@ impl Daemon {
         let in_force = kept.and_then(|target| {
             target.inspect_err(|error| tracing::warn!(%error, "the config kept is not usable")).ok()
         });
-        let node = Node { ovs: Ovs { rundir: options.ovs_rundir.clone() } };
+        let memory = Memory::load(&store, now);
+        let node = Node {
+            ovs: Ovs { rundir: options.ovs_rundir.clone() },
+            anchors: options.anchors.clone(),
+            memory,
+        };
         let schedule = Schedule::new(now);
         Ok(Self {
             options,
@@ -194,7 +204,9 @@ impl Daemon {
 
     fn after(&mut self, config: &NodeConfig, pass: Pass) -> Ticked {
         let status = Status::describe(config, &pass.observed, &pass.plan, &pass.errors);
-        let well = pass.errors.is_empty() && pass.plan.changes.is_empty();
+        // A switch that waits for its entries is soon another one.
+        let waits = pass.plan.problems.contains(&Problem::RestoreWait);
+        let well = pass.errors.is_empty() && pass.plan.changes.is_empty() && !waits;
         let mut ticked = Ticked { status, made: pass.made, well };
         if config.state == Presence::Absent && well && pass.plan.problems.is_empty() {
             self.after_removal(&mut ticked);

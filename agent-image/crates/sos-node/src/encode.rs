@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::change::Change;
 use crate::desired;
-use crate::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow};
+use crate::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow, REDIRECT_COOKIE, REDIRECT_COOKIE_MASK};
 use crate::observed::{Controller, Device, Offloads};
 use crate::ovsdb::{Row, TABLES};
 
@@ -92,6 +92,12 @@ impl Ovs {
         self.ofctl("OpenFlow13", bridge, &command, [if all { &any } else { &base }])
     }
 
+    /// Prints the entries of sessions that lead to an agent's port, one a line.
+    #[must_use]
+    pub fn dump_redirects(&self, bridge: &str, ofport: u16) -> CommandLine {
+        self.ofctl("OpenFlow13", bridge, &["--no-stats", "--no-names", "dump-flows"], [&redirects_to(ofport)])
+    }
+
     /// Prints ports with their OpenFlow configuration, for [`parse_ports`].
     #[must_use]
     pub fn show(&self, bridge: &str) -> CommandLine {
@@ -153,6 +159,17 @@ impl Ovs {
                     ..self.ofctl("OpenFlow13", bridge, &["--bundle", "add-flows"], ["-"])
                 }]
             }
+            Change::ForgetAgent { bridge, ofport } => {
+                vec![self.ofctl("OpenFlow13", bridge, &["del-flows"], [&redirects_to(*ofport)])]
+            }
+            Change::AddAddress { device, address } => {
+                vec![ip(["address", "replace", address, "dev", device])]
+            }
+            Change::AddRoute { device, route } => {
+                let (family, words) = route.split_once(' ').unwrap_or(("-4", route));
+                let words = words.split(' ').chain(["dev", device]);
+                vec![ip([family, "route", "replace"].into_iter().chain(words))]
+            }
             Change::SetOffloads { device, which, on } => vec![set_offloads(device, *which, *on)],
             _ => unreachable!("changes of the database are encoded as a group"),
         }
@@ -169,10 +186,24 @@ pub fn show_links() -> CommandLine {
     ip(["-d", "-j", "addr", "show"])
 }
 
-/// Prints the default routes of each family.
+/// The families of addresses, as options of ip(8).
+pub const FAMILIES: [&str; 2] = ["-4", "-6"];
+
+/// Prints the routes of a family, of all tables: what a policy chooses is needed, too.
 #[must_use]
-pub fn show_default_routes() -> [CommandLine; 2] {
-    ["-4", "-6"].map(|family| ip(["-j", family, "route", "show", "default"]))
+pub fn show_routes(family: &str) -> CommandLine {
+    ip(["-d", "-j", family, "route", "show", "table", "all"])
+}
+
+/// Prints the routes of a family through one device, for [`crate::local::parse_routes`].
+#[must_use]
+pub fn show_routes_of(family: &str, device: &str) -> CommandLine {
+    ip(["-j", family, "route", "show", "table", "main", "dev", device])
+}
+
+/// The match of entries of sessions that lead to a port. Base entries, whose cookie has a hash where others have a kind, lead to none.
+fn redirects_to(ofport: u16) -> String {
+    format!("cookie={REDIRECT_COOKIE:#x}/{REDIRECT_COOKIE_MASK:#x},out_port={ofport}")
 }
 
 /// Prints a device's offloads, for [`crate::link::parse_offloads`].
@@ -225,6 +256,10 @@ fn database_clauses(change: &Change) -> Vec<Vec<String>> {
             rows.map(|(table, row)| set(table, name, row)).collect()
         }
         Change::DeletePort { bridge, name } => vec![clause(["--if-exists", "del-port", bridge, name])],
+        Change::EndRestoreWait => {
+            let remove = |[column, key]: [&str; 2]| clause(["remove", "Open_vSwitch", ".", column, key]);
+            vec![remove(["other_config", "flow-restore-wait"]), remove(["external_ids", "sos-restoring"])]
+        }
         _ => vec![],
     }
 }

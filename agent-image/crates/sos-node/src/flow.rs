@@ -12,6 +12,10 @@ use crate::config::{ConfigError, NodeConfig};
 pub const BASE_COOKIE: u64 = 0x534f_0001_0000_0000;
 /// Which bits of a cookie tell that an entry is a base entry.
 pub const BASE_COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
+/// Cookie of the entries of sessions, of all controllers (spec/node-config.md clause 8): kind 3 ...
+pub const REDIRECT_COOKIE: u64 = 0x534f_0000_0300_0000;
+/// ... whatever controller, epoch and number.
+pub const REDIRECT_COOKIE_MASK: u64 = 0xffff_0000_ff00_0000;
 /// Priority of an entry whose text names none (OpenFlow's default).
 const DEFAULT_PRIORITY: u16 = 32_768;
 

@@ -10,7 +10,10 @@
 //!    in an order in which no moment forwards in a loop. It is the only place that decides anything.
 //! 4. [`encode`] turns changes into command lines, [`node`] runs them and observes again; [`status`] says how it stands.
 //!
-//! Everything but [`command`], [`daemon`], [`node`], [`serve`] and [`store`] is pure.
+//! An uplink is put on the bridge on trial ([`trial`]), and what a restart of Open vSwitch takes from the bridge's local port is given
+//! back ([`local`]).
+//!
+//! Everything but [`command`], [`daemon`], [`memory`], [`node`], [`serve`] and [`store`] is pure.
 
 #![forbid(unsafe_code)]
 
@@ -22,6 +25,8 @@ pub mod desired;
 pub mod encode;
 pub mod flow;
 pub mod link;
+pub mod local;
+pub mod memory;
 pub mod metrics;
 pub mod names;
 pub mod node;
@@ -33,3 +38,4 @@ pub mod schedule;
 pub mod serve;
 pub mod status;
 pub mod store;
+pub mod trial;

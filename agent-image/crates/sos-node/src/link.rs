@@ -1,6 +1,6 @@
-//! What `ip -d -j addr show`, `ip -j route show default` and `ethtool --json -k` print.
+//! What `ip -d -j addr show`, `ip -j route show` and `ethtool --json -k` print.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use serde::Deserialize;
@@ -8,9 +8,15 @@ use serde_json::Value;
 
 use crate::observed::{Link, Offloads, Vxlan};
 
+/// Most routes of one device that are kept: one is enough to refuse it, a few tell what it is for.
+const MAX_ROUTES: usize = 4;
+
 #[derive(Deserialize)]
 struct PrintedLink {
+    #[serde(default)]
+    ifindex: u32,
     ifname: String,
+    link: Option<String>,
     #[serde(default)]
     flags: Vec<String>,
     mtu: u32,
@@ -30,30 +36,65 @@ struct LinkInfo {
 #[derive(Deserialize)]
 struct AddressInfo {
     local: Option<String>,
+    prefixlen: Option<u8>,
     #[serde(default)]
     scope: String,
 }
 
 #[derive(Deserialize)]
 struct PrintedRoute {
+    #[serde(default)]
+    r#type: String,
+    #[serde(default)]
+    dst: String,
+    dev: Option<String>,
+    #[serde(default)]
+    protocol: String,
+    #[serde(default)]
+    nexthops: Vec<PrintedHop>,
+}
+
+/// One way of a route that has several.
+#[derive(Deserialize)]
+struct PrintedHop {
     dev: Option<String>,
 }
 
-/// Reads `ip -d -j addr show` and the default routes of both families. Addresses of link scope, which the kernel gives
-/// every device by itself, are left out.
+impl PrintedRoute {
+    fn devices(&self) -> impl Iterator<Item = &String> {
+        self.dev.iter().chain(self.nexthops.iter().filter_map(|hop| hop.dev.as_ref()))
+    }
+
+    /// Whether the kernel would have it without anybody's wish: for an address, for link scope, for what is local.
+    fn goes_without_saying(&self) -> bool {
+        let local = !matches!(self.r#type.as_str(), "" | "unicast");
+        local || self.protocol == "kernel" || self.dst.starts_with("fe80:") || self.dst.starts_with("ff")
+    }
+}
+
+/// Reads `ip -d -j addr show` and the routes of both families. Addresses of link scope, which the kernel gives every device
+/// by itself, are left out, and so are routes that it makes by itself.
 ///
 /// # Errors
 /// A text is not JSON of that form.
 pub fn parse_links(links: &str, routes: &[&str]) -> Result<BTreeMap<String, Link>, serde_json::Error> {
-    let mut uplinks = BTreeSet::new();
+    let mut found: BTreeMap<String, Link> = parse_list::<PrintedLink>(links)?
+        .iter()
+        .map(|printed| (printed.ifname.clone(), link(printed)))
+        .collect();
     for text in routes {
-        uplinks.extend(parse_list::<PrintedRoute>(text)?.into_iter().filter_map(|route| route.dev));
+        for route in parse_list::<PrintedRoute>(text)?.iter().filter(|route| !route.goes_without_saying()) {
+            for device in route.devices() {
+                let Some(link) = found.get_mut(device) else { continue };
+                if route.dst == "default" {
+                    link.default_route = true;
+                } else if link.routes.len() < MAX_ROUTES {
+                    link.routes.push(route.dst.clone());
+                }
+            }
+        }
     }
-    let link = |printed: PrintedLink| {
-        let default_route = uplinks.contains(&printed.ifname);
-        (printed.ifname.clone(), link(&printed, default_route))
-    };
-    Ok(parse_list::<PrintedLink>(links)?.into_iter().map(link).collect())
+    Ok(found)
 }
 
 /// `ip -j` prints nothing at all, or objects that are empty, where there is nothing to list.
@@ -66,16 +107,24 @@ fn parse_list<T: for<'a> Deserialize<'a>>(text: &str) -> Result<Vec<T>, serde_js
     values.into_iter().filter(|value| !empty(value)).map(serde_json::from_value).collect()
 }
 
-fn link(printed: &PrintedLink, default_route: bool) -> Link {
+fn link(printed: &PrintedLink) -> Link {
     let flag = |name: &str| printed.flags.iter().any(|flag| flag == name);
     let kind = printed.linkinfo.as_ref().and_then(|info| info.info_kind.clone());
     let vxlan = match &printed.linkinfo {
         Some(LinkInfo { info_kind: Some(kind), info_data: Some(data) }) if kind == "vxlan" => vxlan(data),
         _ => None,
     };
-    let addresses =
-        printed.addr_info.iter().filter(|a| a.scope != "link").filter_map(|a| a.local.clone()).collect();
+    let address = |a: &AddressInfo| {
+        let local = a.local.as_ref()?;
+        Some(a.prefixlen.map_or_else(|| local.clone(), |length| format!("{local}/{length}")))
+    };
+    let addresses = printed.addr_info.iter().filter(|a| a.scope != "link").filter_map(address).collect();
+    // The other end of a pair is named in the same field, and neither stands on the other. Tunnels say it elsewhere.
+    let stands = printed.link.clone().filter(|_| kind.as_deref() != Some("veth"));
+    let data = printed.linkinfo.as_ref().and_then(|info| info.info_data.as_ref());
+    let lower = stands.or_else(|| Some(data?.get("link")?.as_str()?.to_owned()));
     Link {
+        index: printed.ifindex,
         up: flag("UP"),
         carrier: flag("LOWER_UP"),
         mtu: printed.mtu,
@@ -83,8 +132,10 @@ fn link(printed: &PrintedLink, default_route: bool) -> Link {
         master: printed.master.clone(),
         kind,
         vxlan,
+        lower,
         addresses,
-        default_route,
+        default_route: false,
+        routes: vec![],
     }
 }
 
@@ -118,19 +169,41 @@ mod tests {
     #[test]
     fn links_with_addresses_tunnels_and_routes() {
         let links = r#"[{},{"ifindex":2,"ifname":"eth0","flags":["BROADCAST","UP","LOWER_UP"],"mtu":1500,"master":"docker0",
-            "addr_info":[{"family":"inet","local":"192.0.2.1","scope":"global"},{"family":"inet6","local":"fe80::1","scope":"link"}]},
+            "addr_info":[{"family":"inet","local":"192.0.2.1","prefixlen":24,"scope":"global"},{"family":"inet6","local":"fe80::1","scope":"link"}]},
             {"ifname":"sosvx3","flags":[],"mtu":1450,"ifalias":"sos-node:1","linkinfo":{"info_kind":"vxlan",
             "info_data":{"id":5459,"remote":"192.0.2.5","port":14789}},"addr_info":[]}]"#;
         let parsed = parse_links(links, &[r#"[{"dst":"default","dev":"eth0"}]"#, "[]", ""]).unwrap();
         let eth0 = &parsed["eth0"];
         assert!(eth0.up && eth0.carrier && eth0.default_route);
-        assert_eq!(eth0.addresses, ["192.0.2.1"]);
+        assert_eq!((eth0.index, &eth0.addresses[..]), (2, &["192.0.2.1/24".to_owned()][..]));
         assert_eq!(eth0.master.as_deref(), Some("docker0"));
         let tunnel = &parsed["sosvx3"];
         let vxlan = Vxlan { vni: 5459, remote: "192.0.2.5".parse().unwrap(), udp_port: 14789 };
         assert_eq!(tunnel.vxlan, Some(vxlan));
         assert_eq!(tunnel.alias.as_deref(), Some("sos-node:1"));
         assert!(!tunnel.up && !tunnel.default_route);
+    }
+
+    #[test]
+    fn routes_of_several_ways_and_what_stands_on_a_device() {
+        let links = r#"[{"ifname":"eth1","mtu":1500},{"ifname":"eth2","mtu":1500},{"ifname":"eth3","mtu":1500},
+            {"ifname":"eth1.7","link":"eth1","mtu":1500,"linkinfo":{"info_kind":"vlan"},"addr_info":[]},
+            {"ifname":"vx7","mtu":1500,"linkinfo":{"info_kind":"vxlan","info_data":{"id":7,"link":"eth2","port":4789}}},
+            {"ifname":"a","link":"b","mtu":1500,"linkinfo":{"info_kind":"veth"}}]"#;
+        let routes = r#"[{"dst":"default","nexthops":[{"gateway":"192.0.2.1","dev":"eth1"},{"dev":"eth2"}]},
+            {"dst":"198.51.100.0/24","dev":"eth2"},{"type":"local","dst":"192.0.2.9","dev":"eth3","table":"local"},
+            {"dst":"192.0.2.0/24","dev":"eth3","protocol":"kernel"}]"#;
+        let parsed =
+            parse_links(links, &[routes, r#"[{"dst":"fe80::/64","dev":"eth3","protocol":"boot"}]"#]).unwrap();
+        assert!(
+            parsed["eth1"].default_route && parsed["eth2"].default_route && !parsed["eth3"].default_route
+        );
+        assert_eq!(
+            (&parsed["eth2"].routes[..], parsed["eth3"].routes.len()),
+            (&["198.51.100.0/24".to_owned()][..], 0)
+        );
+        let lower = ["eth1.7", "vx7", "a"].map(|name| parsed[name].lower.as_deref());
+        assert_eq!(lower, [Some("eth1"), Some("eth2"), None]);
     }
 
     #[test]

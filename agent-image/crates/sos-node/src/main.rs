@@ -14,6 +14,7 @@ use sos_node::metrics::Metrics;
 use sos_node::serve::{self, Shared};
 use sos_node::status::{State, Status};
 use sos_node::store::config_path;
+use sos_node::trial::{MAX_ANCHORS, parse_anchor};
 use tracing_subscriber::EnvFilter;
 
 /// How long `--once` tries.
@@ -44,6 +45,9 @@ struct Arguments {
     /// Folder of Open vSwitch's sockets (db.sock and BRIDGE.mgmt).
     #[arg(long, value_name = "DIR")]
     ovs_rundir: PathBuf,
+    /// An address that the node must reach (an API server's), up to four times: an uplink that cuts it off is taken off again
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = parse_anchor)]
+    anchor: Vec<SocketAddr>,
     /// Apply and end: 0 if everything is as configured, 1 if not.
     #[arg(long)]
     once: bool,
@@ -87,6 +91,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode, String> {
         state: arguments.state.clone(),
         ovs_rundir: arguments.ovs_rundir.clone(),
         status_file: arguments.status_file.clone(),
+        anchors: arguments.anchor.iter().copied().take(MAX_ANCHORS).collect(),
     };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {

@@ -1,7 +1,9 @@
 //! One pass over the node: observe, plan, apply, observe again. The edge; every decision is [`crate::plan`]'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
+use std::time::Instant;
 
 use crate::change::Change;
 use crate::command::{CommandError, run};
@@ -10,9 +12,12 @@ use crate::desired;
 use crate::encode::{self, Ovs};
 use crate::flow::{self, Flow, FlowParseError};
 use crate::link;
+use crate::local;
+use crate::memory::Memory;
 use crate::observed::{Device, Observed, Offloads};
 use crate::ovsdb::{self, DatabaseError};
 use crate::plan::{Plan, plan};
+use crate::trial;
 
 /// Most failures of one pass that are kept for its status.
 const MAX_ERRORS: usize = 4;
@@ -106,10 +111,14 @@ pub struct Fingerprint {
 }
 
 /// The node this runs on.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Node {
     /// Its Open vSwitch.
     pub ovs: Ovs,
+    /// Addresses that it must reach, whatever becomes of its uplinks.
+    pub anchors: Vec<SocketAddr>,
+    /// What it remembers.
+    pub memory: Memory,
 }
 
 impl Node {
@@ -133,7 +142,8 @@ impl Node {
     ///
     /// # Errors
     /// The node cannot be observed. Changes that fail are in [`Pass::errors`]; the rest goes on.
-    pub fn pass(&self, target: &Target) -> Result<Pass, NodeError> {
+    pub fn pass(&mut self, target: &Target) -> Result<Pass, NodeError> {
+        self.memory.finish_trial(&self.anchors);
         let (observed, plan) = self.compare(target)?;
         let mut pass = Pass { observed, plan, made: vec![], errors: vec![] };
         for _ in 0..MAX_ROUNDS {
@@ -141,28 +151,26 @@ impl Node {
                 break;
             }
             pass.made.extend(pass.plan.changes.iter().map(Change::kind));
-            pass.errors = self.carry_out(&pass.plan.changes);
+            pass.errors = self.carry_out(&target.config, &pass.plan.changes);
             (pass.observed, pass.plan) = self.compare(target)?;
         }
         Ok(pass)
     }
 
-    fn carry_out(&self, changes: &[Change]) -> Vec<String> {
-        let mut errors = vec![];
-        for line in self.ovs.encode(changes) {
-            tracing::debug!(program = line.program, args = ?line.args, stdin = line.stdin, "run");
-            if let Err(error) = run(&line) {
-                tracing::warn!(%error, "a change failed");
-                errors.push(error.to_string());
-            }
+    fn carry_out(&mut self, config: &NodeConfig, changes: &[Change]) -> Vec<String> {
+        let uplinks = trial::uplinks_put_on(config, changes);
+        let lines = self.ovs.encode(changes);
+        let errors = self.memory.on_trial(uplinks, &self.anchors, || run_all(&lines));
+        if changes.iter().any(|change| matches!(change, Change::AddAddress { .. } | Change::AddRoute { .. }))
+        {
+            self.memory.gave_back();
         }
-        errors.truncate(MAX_ERRORS);
         errors
     }
 
     /// Observes and plans. The entries of others are only asked for if there is something to install: there may be many,
     /// and they only matter where they are in the place of one of ours.
-    fn compare(&self, target: &Target) -> Result<(Observed, Plan), NodeError> {
+    fn compare(&mut self, target: &Target) -> Result<(Observed, Plan), NodeError> {
         let mut observed = self.observe(&target.config)?;
         let first = plan(&target.config, &target.flows, &observed);
         let bridge = target.config.bridge.name.as_str();
@@ -175,11 +183,15 @@ impl Node {
         Ok((observed, second))
     }
 
-    fn observe(&self, config: &NodeConfig) -> Result<Observed, NodeError> {
+    fn observe(&mut self, config: &NodeConfig) -> Result<Observed, NodeError> {
         let database = ovsdb::parse(&run(&self.ovs.list())?)?;
-        let [ipv4, ipv6] = encode::show_default_routes();
-        // A kernel without IPv6 has no routes of it, which ip calls an error.
-        let (ipv4, ipv6) = (run(&ipv4)?, run(&ipv6).unwrap_or_default());
+        // Only uplinks are judged by routes, of which some nodes have many.
+        let routes = if config.uplinks.is_empty() {
+            Ok(<[String; 2]>::default())
+        } else {
+            per_family(encode::show_routes)
+        };
+        let [ipv4, ipv6] = routes?;
         let links = link::parse_links(&run(&encode::show_links())?, &[&ipv4, &ipv6])?;
         let mut observed = Observed {
             ovs: database.ovs,
@@ -192,14 +204,63 @@ impl Node {
         if observed.owns_bridge(bridge, config.site_id) {
             observed.flows = flow::parse_dump(&run(&self.ovs.dump_flows(bridge, false))?)?;
             observed.no_flood = encode::parse_ports(&run(&self.ovs.show(bridge))?);
+            observed.stranded = self.stranded(config, &observed)?;
+            observed.lost = self.lost(bridge, &observed)?;
         } else if config.bridge.datapath_type == DatapathType::Auto {
             observed.kernel_datapath = run(&Ovs::probe_kernel_datapath()).is_ok();
         }
+        observed.cut_off = self.memory.cut_off(config, Instant::now());
+        observed.restore_overdue = self.memory.restore_overdue(observed.ovs.restore_wait, Instant::now());
         let devices = desired::offload_devices(config, &observed);
         observed.offloads =
             devices.into_iter().filter_map(|device| Some((device.clone(), offloads(&device)?))).collect();
         Ok(observed)
     }
+
+    /// Which agents' ports that are gone entries still lead to.
+    fn stranded(&self, config: &NodeConfig, observed: &Observed) -> Result<BTreeSet<u16>, NodeError> {
+        let gone = config.agent_ports.iter().filter(|port| !observed.links.contains_key(port.name.as_str()));
+        let mut stranded = BTreeSet::new();
+        for port in gone {
+            let printed = run(&self.ovs.dump_redirects(config.bridge.name.as_str(), port.ofport))?;
+            if !flow::parse_dump(&printed)?.is_empty() {
+                stranded.insert(port.ofport);
+            }
+        }
+        Ok(stranded)
+    }
+
+    fn lost(&mut self, bridge: &str, observed: &Observed) -> Result<local::Lost, NodeError> {
+        let Some(link) = observed.links.get(bridge) else { return Ok(local::Lost::default()) };
+        let mut routes = vec![];
+        if self.memory.knows_addresses() || !link.addresses.is_empty() {
+            let printed = per_family(|family| encode::show_routes_of(family, bridge))?;
+            for (family, printed) in encode::FAMILIES.iter().zip(printed) {
+                routes.extend(local::parse_routes(family, &printed)?);
+            }
+        }
+        Ok(self.memory.local_port(link, routes))
+    }
+}
+
+/// What a command per family of addresses prints. A kernel without IPv6 has no routes of it, which ip calls an error.
+fn per_family(command: impl Fn(&str) -> encode::CommandLine) -> Result<[String; 2], CommandError> {
+    let [ipv4, ipv6] = encode::FAMILIES;
+    Ok([run(&command(ipv4))?, run(&command(ipv6)).unwrap_or_default()])
+}
+
+/// Runs all, whatever becomes of each; at most a few complaints.
+fn run_all(lines: &[encode::CommandLine]) -> Vec<String> {
+    let mut errors = vec![];
+    for line in lines {
+        tracing::debug!(program = line.program, args = ?line.args, stdin = line.stdin, "run");
+        if let Err(error) = run(line) {
+            tracing::warn!(%error, "a change failed");
+            errors.push(error.to_string());
+        }
+    }
+    errors.truncate(MAX_ERRORS);
+    errors
 }
 
 /// The offloads of a device, unless it went away while we looked (a pod's namespace goes before its port).

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use crate::flow::Flow;
+use crate::local::Lost;
 use crate::ovsdb::{Row, text};
 
 /// Key under which everything this program makes in Open vSwitch's database carries the site's id.
@@ -26,6 +27,8 @@ pub struct OvsInfo {
     pub version: String,
     /// Whether segmentation offload in user space is switched on.
     pub tso: bool,
+    /// Whether it forwards nothing until somebody says that its entries are restored.
+    pub restore_wait: bool,
 }
 
 /// A bridge.
@@ -81,6 +84,8 @@ pub struct Vxlan {
 /// A network device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Link {
+    /// Its number: a device that was made anew has another one.
+    pub index: u32,
     /// Whether it is switched on.
     pub up: bool,
     /// Whether it has a carrier.
@@ -95,10 +100,14 @@ pub struct Link {
     pub kind: Option<String>,
     /// If it is a VXLAN device to one place, which.
     pub vxlan: Option<Vxlan>,
-    /// Its addresses but those of link scope.
+    /// The device it stands on (a VLAN's, a macvlan's).
+    pub lower: Option<String>,
+    /// Its addresses but those of link scope, with their prefix lengths.
     pub addresses: Vec<String>,
     /// Whether a default route goes through it.
     pub default_route: bool,
+    /// Where other routes through it lead to that do not follow from its addresses; at most a few.
+    pub routes: Vec<String>,
 }
 
 /// Offloads that are on and can be switched off.
@@ -138,6 +147,14 @@ pub struct Observed {
     pub no_flood: BTreeMap<String, bool>,
     /// Offloads of the devices [`crate::desired::offload_devices`] names.
     pub offloads: BTreeMap<Device, Offloads>,
+    /// Whether [`OvsInfo::restore_wait`] has lasted too long.
+    pub restore_overdue: bool,
+    /// Uplinks that cost the node its connections when they were put on the bridge, and which.
+    pub cut_off: BTreeMap<String, String>,
+    /// What the bridge's local port had before it was made anew and has no more.
+    pub lost: Lost,
+    /// Numbers of agents' ports that entries of sessions lead to although the agent is gone.
+    pub stranded: BTreeSet<u16>,
 }
 
 impl Observed {

@@ -13,7 +13,7 @@ pub type Row = BTreeMap<String, String>;
 
 /// The tables in the order in which [`parse`] expects them, and their columns.
 pub const TABLES: [(&str, &str); 5] = [
-    ("Open_vSwitch", "ovs_version,other_config"),
+    ("Open_vSwitch", "ovs_version,other_config,external_ids"),
     (
         "Bridge",
         "name,ports,controller,fail_mode,datapath_type,datapath_id,protocols,other_config,external_ids",
@@ -22,6 +22,9 @@ pub const TABLES: [(&str, &str); 5] = [
     ("Interface", "_uuid,name,ofport,ofport_request,error,external_ids,mtu_request"),
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
 ];
+
+/// What says that a switch waits for its entries: Open vSwitch's own key, and the mark of the start script, which needs longer.
+const RESTORE_WAIT: [&str; 2] = ["other_config:flow-restore-wait", "external_ids:sos-restoring"];
 
 /// An answer that is not what ovs-vsctl prints.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +76,9 @@ pub fn parse(printed: &str) -> Result<Database, DatabaseError> {
     let ports = ports.iter().map(|row| (text(row, "name").to_owned(), port(row, &interfaces))).collect();
     let version = ovs.first().map_or("", |row| text(row, "ovs_version")).to_owned();
     let tso = ovs.first().is_some_and(|row| text(row, "other_config:userspace-tso-enable") == "true");
-    Ok(Database { ovs: OvsInfo { version, tso }, bridges, ports })
+    let waits = |row| RESTORE_WAIT.iter().any(|column| text(row, column) == "true");
+    let restore_wait = ovs.first().is_some_and(waits);
+    Ok(Database { ovs: OvsInfo { version, tso, restore_wait }, bridges, ports })
 }
 
 fn bridge(row: &Row, ports: &BTreeMap<&str, &str>, controllers: &BTreeMap<&str, &Row>) -> Bridge {
@@ -172,7 +177,7 @@ mod tests {
     #[test]
     fn an_answer_becomes_bridges_and_ports() {
         let database = parse(ANSWER).unwrap();
-        assert_eq!(database.ovs, OvsInfo { version: "3.1.0".into(), tso: true });
+        assert_eq!(database.ovs, OvsInfo { version: "3.1.0".into(), tso: true, restore_wait: false });
         let bridge = &database.bridges["br-sos"];
         assert_eq!(bridge.ports, ["veth7", "wan0"].map(String::from).into());
         assert_eq!(text(&bridge.row, "protocols"), "OpenFlow10,OpenFlow13");

@@ -5,7 +5,7 @@
 //! existing ports come before new ports:
 //!
 //! 1. devices; 2. the bridge, its settings, ports taken off; 3. no flood; 4. base entries; 5. ports put on;
-//! 6. no flood of those; 7. offloads; 8. devices that nobody uses any more.
+//! 6. no flood of those; 7. offloads; 8. addresses of the local port; 9. devices that nobody uses any more.
 //!
 //! Open vSwitch forgets all entries of a bridge when its first controller comes or its last one goes
 //! (`connmgr_set_controllers`), so the base entries are installed anew after such a change.
@@ -13,6 +13,7 @@
 //! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
 //! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
 
+mod refusal;
 mod tunnels;
 
 use std::collections::BTreeMap;
@@ -45,6 +46,14 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
         planner.problems.push(Problem::ForeignBridge { bridge: bridge.to_owned() });
         return planner.finish();
     }
+    if observed.ovs.restore_wait && !observed.restore_overdue {
+        // Whoever restores the entries of a switch that has just started shall find it as it was.
+        planner.problems.push(Problem::RestoreWait);
+        return planner.finish();
+    }
+    if observed.ovs.restore_wait {
+        planner.phases.database.push(Change::EndRestoreWait);
+    }
     planner.leftover_ports();
     planner.leftover_bridges();
     if config.state == Presence::Present {
@@ -52,7 +61,9 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
         planner.tunnels();
         planner.ports();
         planner.flows(base_flows);
+        planner.stranded();
         planner.offloads();
+        planner.local_addresses();
     }
     planner.leftover_links();
     planner.finish()
@@ -68,6 +79,7 @@ struct Phases {
     attach: Vec<Change>,
     no_flood_new: Vec<Change>,
     offloads: Vec<Change>,
+    addresses: Vec<Change>,
     unlink: Vec<Change>,
 }
 
@@ -81,9 +93,10 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn finish(self) -> Plan {
         let p = self.phases;
-        let steps =
-            [p.links, p.database, p.no_flood, p.flows, p.attach, p.no_flood_new, p.offloads, p.unlink];
-        Plan { changes: steps.into_iter().flatten().collect(), problems: self.problems }
+        let before = [p.links, p.database, p.no_flood, p.flows];
+        let after = [p.attach, p.no_flood_new, p.offloads, p.addresses, p.unlink];
+        let steps = before.into_iter().chain(after);
+        Plan { changes: steps.flatten().collect(), problems: self.problems }
     }
 
     fn bridge_name(&self) -> &'a str {
@@ -219,30 +232,6 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Why a port must not be on the bridge.
-    fn refusal(&self, port: &DesiredPort, link: Option<&Link>, attached: Option<&str>) -> Option<String> {
-        if let Some(bridge) = attached.filter(|b| *b != self.bridge_name() && !self.owns_port(&port.name)) {
-            return Some(format!("it is on bridge {bridge}"));
-        }
-        let link = link?;
-        if let Some(master) = link.master.as_deref().filter(|master| *master != "ovs-system") {
-            return Some(format!("it belongs to {master}"));
-        }
-        match port.kind {
-            PortKind::Uplink if link.default_route => Some("it carries the node's default route".to_owned()),
-            PortKind::Uplink => {
-                link.addresses.first().map(|address| format!("it carries the address {address}"))
-            }
-            PortKind::Tunnel => {
-                let tunnel = self.config.tunnels.iter().find(|tunnel| tunnel.name.as_str() == port.name)?;
-                let ours = self.observed.owns_link(&port.name, self.config.site_id);
-                (!ours && tunnels::foreign_tunnel(tunnel, link))
-                    .then(|| "a device of that name is not ours".to_owned())
-            }
-            PortKind::Agent => None,
-        }
-    }
-
     fn link_state(&mut self, port: &DesiredPort, link: &Link) {
         let replaced = self
             .phases
@@ -348,6 +337,34 @@ impl<'a> Planner<'a> {
             let bridge = self.bridge_name().to_owned();
             self.phases.flows.push(Change::EditFlows { bridge, add, remove });
         }
+    }
+
+    /// Entries of sessions whose agent is gone go: the agent's end of the connections is gone, too, and a host that opens the same
+    /// connection again is to be forwarded plainly, whether or not a controller is there to see to it.
+    fn stranded(&mut self) {
+        let bridge = self.bridge_name();
+        let changes = self.observed.stranded.iter();
+        let changes =
+            changes.map(|ofport| Change::ForgetAgent { bridge: bridge.to_owned(), ofport: *ofport });
+        self.phases.flows.extend(changes);
+    }
+
+    /// What a local port that was made anew has lost is given back.
+    fn local_addresses(&mut self) {
+        let device = self.bridge_name();
+        let lost = &self.observed.lost;
+        if lost.is_empty() {
+            return;
+        }
+        let changes = &mut self.phases.addresses;
+        if self.observed.links.get(device).is_some_and(|link| !link.up) {
+            changes.push(Change::SetLinkUp { name: device.to_owned() });
+        }
+        let address =
+            |address: &String| Change::AddAddress { device: device.to_owned(), address: address.clone() };
+        changes.extend(lost.addresses.iter().map(address));
+        let route = |route: &String| Change::AddRoute { device: device.to_owned(), route: route.clone() };
+        changes.extend(lost.routes.iter().map(route));
     }
 
     fn offloads(&mut self) {

@@ -71,6 +71,9 @@ pub enum Problem {
         /// Whose entry it is.
         cookie: u64,
     },
+    /// Open vSwitch forwards nothing yet.
+    #[error("Open vSwitch waits for its entries to be restored (flow-restore-wait)")]
+    RestoreWait,
     /// Segmentation offload is expected and off.
     #[error("Open vSwitch runs without userspace-tso-enable: offloads of the ports are switched off")]
     TsoOff,
@@ -80,7 +83,14 @@ impl Problem {
     /// Whether somebody has to do something about it; the others pass or only cost speed.
     #[must_use]
     pub fn is_fault(&self) -> bool {
-        !matches!(self, Self::Waiting { .. } | Self::BridgeInUse { .. } | Self::Mtu { .. } | Self::TsoOff)
+        !matches!(
+            self,
+            Self::Waiting { .. }
+                | Self::BridgeInUse { .. }
+                | Self::Mtu { .. }
+                | Self::RestoreWait
+                | Self::TsoOff
+        )
     }
 
     /// The port it is about.

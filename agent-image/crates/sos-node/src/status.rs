@@ -130,7 +130,8 @@ impl Status {
     pub fn describe(config: &NodeConfig, observed: &Observed, plan: &Plan, errors: &[String]) -> Self {
         let name = config.bridge.name.as_str();
         let there = observed.owns_bridge(name, config.site_id);
-        let settled = plan.changes.is_empty() && errors.is_empty();
+        let waits = plan.problems.iter().any(|problem| matches!(problem, Problem::RestoreWait));
+        let settled = plan.changes.is_empty() && errors.is_empty() && !waits;
         Self {
             node: config.node.clone(),
             site: config.site.clone(),

@@ -8,6 +8,10 @@ use crate::status::Status;
 
 /// Name of the last good config in the state folder.
 const LAST_GOOD: &str = "node-config.json";
+/// What the bridge's local port had (see [`crate::local`]).
+pub const LOCAL_PORT: &str = "local-port.json";
+/// Uplinks on trial (see [`crate::trial`]).
+pub const UPLINKS: &str = "uplinks.json";
 
 /// Where a node's config is: the path itself, or `<node>.json` in it if it is a folder.
 #[must_use]
@@ -75,15 +79,32 @@ impl Store {
         write_atomically(&self.folder.join(LAST_GOOD), document)
     }
 
-    /// Forgets the config kept: nothing of it is left on the node, so no later one can be older than it.
+    /// Loads a value that [`Store::save`] has kept. One that cannot be read is none.
+    #[must_use]
+    pub fn load<T: serde::de::DeserializeOwned>(&self, name: &str) -> Option<T> {
+        serde_json::from_slice(&read_document(&self.folder.join(name)).ok()??).ok()
+    }
+
+    /// Keeps a value.
+    ///
+    /// # Errors
+    /// It cannot be written.
+    pub fn save(&self, name: &str, value: &impl serde::Serialize) -> std::io::Result<()> {
+        write_atomically(&self.folder.join(name), &serde_json::to_vec(value)?)
+    }
+
+    /// Forgets the config kept, and what is kept besides: nothing of it is left on the node, so no later one can be older than it.
     ///
     /// # Errors
     /// It cannot be removed.
     pub fn forget(&self) -> std::io::Result<()> {
-        match std::fs::remove_file(self.folder.join(LAST_GOOD)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
+        for name in [LAST_GOOD, LOCAL_PORT, UPLINKS] {
+            match std::fs::remove_file(self.folder.join(name)) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
         }
+        Ok(())
     }
 }
 

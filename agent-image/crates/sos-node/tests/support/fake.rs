@@ -69,6 +69,15 @@ impl FakeNode {
                 offloads.tx = if which.tx { *on } else { offloads.tx };
                 offloads.gro = if which.gro { *on } else { offloads.gro };
             }
+            Change::ForgetAgent { ofport, .. } => {
+                world.stranded.remove(ofport);
+            }
+            Change::AddAddress { address, .. } => world.lost.addresses.retain(|lost| lost != address),
+            Change::AddRoute { route, .. } => world.lost.routes.retain(|lost| lost != route),
+            Change::EndRestoreWait => {
+                world.ovs.restore_wait = false;
+                world.restore_overdue = false;
+            }
             change => database(world, change),
         }
     }

@@ -112,6 +112,7 @@ impl Drop for Process {
 
 /// The switch.
 pub(crate) struct Lab {
+    script: Option<Process>,
     // Dropped in this order: processes before the namespace and the folder they live in.
     vswitchd: Option<Process>,
     ovsdb: Option<Process>,
@@ -122,7 +123,7 @@ pub(crate) struct Lab {
 impl Lab {
     pub(crate) fn new(tso: bool) -> Self {
         let folder = tempfile::Builder::new().prefix("sosn-").tempdir().unwrap();
-        let mut lab = Self { vswitchd: None, ovsdb: None, ns: Namespace::new("sw"), folder };
+        let mut lab = Self { script: None, vswitchd: None, ovsdb: None, ns: Namespace::new("sw"), folder };
         for part in ["run", "bin", "state"] {
             fs::create_dir(lab.path(part)).unwrap();
         }
@@ -206,6 +207,38 @@ impl Lab {
     pub(crate) fn start_ovs(&mut self) {
         self.start_ovsdb();
         self.start_vswitchd();
+    }
+
+    /// Starts Open vSwitch as its image does, in place of the daemons started before.
+    pub(crate) fn start_script(&mut self) {
+        if self.ovsdb.is_some() {
+            self.kill_ovs();
+        }
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/start.sh");
+        let log = fs::File::create(self.path("start.log")).unwrap();
+        let mut command = self.ns.command("bash", &[script, &self.text("run")]);
+        self.script = Some(Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
+    }
+
+    /// Ends it as a kubelet does.
+    pub(crate) fn stop_script(&mut self) {
+        assert!(self.script.take().unwrap().terminate(), "{}", self.script_log());
+    }
+
+    /// Kills the switch's daemon under it, and waits for it to see that.
+    pub(crate) fn kill_switch_of_script(&mut self) {
+        let pid = fs::read_to_string(self.path("run/ovs-vswitchd.pid")).unwrap();
+        sh("kill", &["-KILL", pid.trim()]);
+        let mut script = self.script.take().unwrap();
+        assert_eq!(script.0.wait().unwrap().code(), Some(1), "{}", self.script_log());
+    }
+
+    fn script_log(&self) -> String {
+        let log = fs::read_to_string(self.path("start.log")).unwrap_or_default();
+        log.lines()
+            .filter(|line| line.contains(".sh") || line.starts_with("ovs-"))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
     pub(crate) fn vsctl(&self, args: &[&str]) -> String {

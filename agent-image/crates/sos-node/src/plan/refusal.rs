@@ -1,0 +1,74 @@
+//! Why a port must not be on the bridge.
+
+use super::{Planner, tunnels};
+use crate::desired::{DesiredPort, PortKind};
+use crate::observed::{Link, Observed};
+
+/// Longest chain of devices that stand on one another.
+const MAX_STACK: usize = 8;
+
+impl Planner<'_> {
+    pub(super) fn refusal(
+        &self,
+        port: &DesiredPort,
+        link: Option<&Link>,
+        attached: Option<&str>,
+    ) -> Option<String> {
+        if let Some(bridge) = attached.filter(|b| *b != self.bridge_name() && !self.owns_port(&port.name)) {
+            return Some(format!("it is on bridge {bridge}"));
+        }
+        let link = link?;
+        if let Some(master) = link.master.as_deref().filter(|master| *master != "ovs-system") {
+            return Some(format!("it belongs to {master}"));
+        }
+        match port.kind {
+            PortKind::Uplink => self.cuts_off(&port.name, link),
+            PortKind::Tunnel => {
+                let tunnel = self.config.tunnels.iter().find(|tunnel| tunnel.name.as_str() == port.name)?;
+                let ours = self.observed.owns_link(&port.name, self.config.site_id);
+                (!ours && tunnels::foreign_tunnel(tunnel, link))
+                    .then(|| "a device of that name is not ours".to_owned())
+            }
+            PortKind::Agent => None,
+        }
+    }
+
+    /// What the node itself needs a device for: on the bridge its packets would be the bridge's.
+    fn cuts_off(&self, name: &str, link: &Link) -> Option<String> {
+        if let Some(lost) = self.observed.cut_off.get(name) {
+            return Some(format!("without it the node reached {lost}, and with it on the bridge no more"));
+        }
+        if let Some(use_) = use_of(link) {
+            return Some(format!("it carries {use_}"));
+        }
+        let above = self.observed.links.iter().filter(|(above, _)| stands_on(self.observed, above, name));
+        above
+            .filter_map(|(above, link)| {
+                Some(format!("{above}, which stands on it, carries {}", use_of(link)?))
+            })
+            .next()
+    }
+}
+
+fn use_of(link: &Link) -> Option<String> {
+    if link.default_route {
+        return Some("the node's default route".to_owned());
+    }
+    if let Some(address) = link.addresses.first() {
+        return Some(format!("the address {address}"));
+    }
+    link.routes.first().map(|route| format!("the node's route to {route}"))
+}
+
+/// Whether a device stands on another, through others perhaps.
+fn stands_on(observed: &Observed, above: &str, below: &str) -> bool {
+    let mut name = above;
+    for _ in 0..MAX_STACK {
+        match observed.links.get(name).and_then(|link| link.lower.as_deref()) {
+            Some(lower) if lower == below => return true,
+            Some(lower) => name = lower,
+            None => return false,
+        }
+    }
+    false
+}

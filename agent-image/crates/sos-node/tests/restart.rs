@@ -1,0 +1,195 @@
+//! What a restart of Open vSwitch takes and what is there again, with the image's own start script. Needs root.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
+mod support;
+
+use std::fs;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+use support::document;
+use support::lab::{Lab, Process, wait_until};
+
+/// One entry of a session, with a group, as a controller installs them.
+const GROUP: &str = "group_id=7,type=indirect,bucket=actions=drop";
+const SESSION: &str = "cookie=0x534f010103000007,table=0,priority=40000,tcp,nw_src=10.0.0.1,nw_dst=10.0.0.2,tp_src=1024,tp_dst=80,\
+                       actions=set_field:02:53:00:00:00:01->eth_dst,output:34001";
+const STANDING: &str =
+    "cookie=0x534f010106000001,table=0,priority=35000,hard_timeout=3600,tcp,nw_dst=10.0.0.9,actions=group:7";
+
+fn site(change: impl FnOnce(&mut Value)) -> Value {
+    document(|d| {
+        d["bridge"]["mtu"] = json!(1500);
+        d["bridge"]["datapathType"] = json!("netdev");
+        d["controllers"] = json!(["tcp:127.0.0.1:6653"]);
+        d["baseFlows"] = json!([
+            {"table": 0, "priority": 0, "match": "", "actions": "goto_table:1"},
+            {"table": 1, "priority": 0, "match": "", "actions": "NORMAL"},
+        ]);
+        change(d);
+    })
+}
+
+/// A controller that notes how many entries the switch has when it calls, and says nothing.
+fn controller(lab: &Lab, notes: &str) -> Process {
+    let program = format!(
+        "import socket, subprocess\n\
+         s = socket.create_server(('127.0.0.1', 6653))\n\
+         held = []\n\
+         while True:\n\
+         \x20   held.append(s.accept())\n\
+         \x20   shown = subprocess.run(['ovs-ofctl', '-O', 'OpenFlow13', 'dump-flows', 'unix:{}/br-sos.mgmt'], capture_output=True, text=True)\n\
+         \x20   open('{notes}', 'a').write(str(shown.stdout.count('cookie=')) + '\\n')\n",
+        lab.path("run").display(),
+    );
+    Process::from(lab.ns.command("python3", &["-c", &program]).stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// A switch run by the start script, configured, with what a controller installs, and all its entries.
+fn ready() -> (Lab, Vec<String>) {
+    let mut lab = Lab::new(true);
+    lab.start_script();
+    wait_until("the switch", || fs::exists(lab.path("run/ovs-vswitchd.pid")).unwrap());
+    lab.must_apply(site(|_| {}));
+    lab.ofctl("add-group", &[GROUP]);
+    lab.ofctl("add-flow", &[SESSION]);
+    lab.ofctl("add-flow", &[STANDING]);
+    let flows = lab.flows();
+    assert_eq!(flows.len(), 4, "{flows:?}");
+    (lab, flows)
+}
+
+fn forwards(lab: &Lab) -> bool {
+    lab.vsctl(&["--if-exists", "get", "Open_vSwitch", ".", "other_config:flow-restore-wait"]).is_empty()
+}
+
+fn group(lab: &Lab) -> String {
+    lab.ofctl("dump-groups", &[]).lines().skip(1).map(str::trim).collect()
+}
+
+#[test]
+fn a_planned_restart_keeps_entries_and_groups_and_controllers_find_them() {
+    let (mut lab, flows) = ready();
+    let groups = group(&lab);
+    assert!(groups.contains("group_id=7"), "{groups}");
+    lab.stop_script();
+    let notes = lab.path("notes").display().to_string();
+    let _controller = controller(&lab, &notes);
+    lab.start_script();
+    wait_until("a controller to be called", || {
+        fs::read_to_string(&notes).is_ok_and(|text| text.contains('\n'))
+    });
+    let seen = fs::read_to_string(&notes).unwrap();
+    assert_eq!(seen.lines().next(), Some("4"), "the first call came before the entries were back");
+    assert!(forwards(&lab));
+    assert_eq!((lab.flows(), group(&lab)), (flows, groups));
+}
+
+#[test]
+fn a_switch_that_was_killed_gets_back_what_was_written_down() {
+    let (mut lab, flows) = ready();
+    let written = lab.path("run/flows/br-sos.flows");
+    wait_until("the entries to be written down", || {
+        fs::read_to_string(&written).is_ok_and(|text| text.contains("0x534f010106000001"))
+    });
+    lab.kill_switch_of_script();
+    lab.start_script();
+    wait_until("the entries", || {
+        lab.path("run/br-sos.mgmt").exists() && lab.flows() == flows && forwards(&lab)
+    });
+}
+
+#[test]
+fn entries_of_long_ago_are_left_aside_and_sos_node_installs_its_own() {
+    let (mut lab, _) = ready();
+    lab.stop_script();
+    let folder = lab.path("run/flows");
+    support::lab::sh("touch", &["-d", "10 minutes ago", folder.to_str().unwrap()]);
+    let _node = lab.start_node();
+    lab.start_script();
+    wait_until("the base entries", || lab.path("run/br-sos.mgmt").exists() && lab.flows().len() == 2);
+    wait_until("forwarding", || forwards(&lab));
+    lab.wait_for_state("Ready");
+}
+
+#[test]
+fn a_switch_that_waits_for_ever_is_told_to_forward() {
+    let lab = Lab::new(true);
+    lab.configure(site(|_| {}));
+    let _node = lab.start_node();
+    lab.wait_for_state("Ready");
+    lab.vsctl(&["--no-wait", "set", "Open_vSwitch", ".", "other_config:flow-restore-wait=true"]);
+    lab.wait_for_state("Progressing");
+    assert!(lab.status()["message"].as_str().unwrap().contains("flow-restore-wait"));
+    // As long as the patience of sos-node, which is as long as the waits of these tests, so once more.
+    for _ in 0..2 {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(25);
+        while !forwards(&lab) && std::time::Instant::now() < end {
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+    wait_until("forwarding", || forwards(&lab));
+    lab.wait_for_state("Ready");
+}
+
+#[test]
+fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
+    let mut lab = Lab::new(true);
+    lab.configure(site(|_| {}));
+    let _node = lab.start_node();
+    lab.wait_for_state("Ready");
+    for words in [
+        "link set br-sos up",
+        "addr add 10.0.0.1/24 dev br-sos",
+        "addr add 10.0.0.5/24 dev br-sos",
+        "route add 10.9.0.0/16 via 10.0.0.2",
+    ] {
+        lab.ns.run("ip", &words.split(' ').collect::<Vec<_>>());
+    }
+    let state = |lab: &Lab| {
+        let shown = |args: &[&str]| lab.ns.command("ip", args).output().unwrap().stdout;
+        let text = [
+            shown(&["-br", "-4", "addr", "show", "dev", "br-sos"]),
+            shown(&["-4", "route", "show", "dev", "br-sos"]),
+        ]
+        .concat();
+        let text = String::from_utf8(text).unwrap();
+        ["10.0.0.1/24", "10.0.0.5/24", "10.9.0.0/16 via 10.0.0.2"].map(|part| text.contains(part))
+    };
+    assert_eq!(state(&lab), [true; 3]);
+    let remembered = lab.path("state/local-port.json");
+    wait_until("the addresses to be remembered", || {
+        fs::read_to_string(&remembered).is_ok_and(|text| text.contains("10.9.0.0"))
+    });
+    lab.kill_vswitchd();
+    // As when the kernel's datapath is loaded anew.
+    lab.ns.run("ip", &["link", "del", "br-sos"]);
+    lab.start_vswitchd();
+    wait_until("addresses and route", || state(&lab) == [true; 3]);
+    lab.wait_for_state("Ready");
+    lab.ns.run("ip", &["addr", "del", "10.0.0.5/24", "dev", "br-sos"]);
+    wait_until("the removal to be remembered", || {
+        fs::read_to_string(&remembered).is_ok_and(|text| !text.contains("10.0.0.5"))
+    });
+    assert_eq!(state(&lab), [true, false, true], "what somebody takes away stays away");
+}
+
+#[test]
+fn entries_to_an_agent_that_is_gone_go_without_a_controller() {
+    let lab = Lab::new(true);
+    lab.ns.run("ip", &["link", "add", "sosag0", "type", "veth", "peer", "name", "inner"]);
+    lab.configure(site(|d| d["agentPorts"] = json!([{"name": "sosag0", "ofport": 34001}])));
+    let _node = lab.start_node();
+    lab.wait_for_state("Ready");
+    lab.ofctl("add-flow", &[SESSION]);
+    lab.ofctl("add-flow", &[&SESSION.replace("34001", "34002").replace("1024", "1025")]);
+    lab.ofctl("add-flow", &["cookie=0x7,table=0,priority=9,ip,actions=output:34001"]);
+    let before = lab.flows();
+    lab.ns.run("ip", &["link", "del", "sosag0"]);
+    wait_until("the session's entry to go", || lab.flows().len() == before.len() - 1);
+    let left = lab.flows();
+    assert!(left.iter().any(|flow| flow.contains("34002")), "another agent's entries stay: {left:?}");
+    assert!(left.iter().any(|flow| flow.contains("cookie=0x7,")), "others' entries stay: {left:?}");
+    lab.wait_for_state("Ready");
+}
