@@ -144,7 +144,8 @@ def test_commands_are_the_agreed_ones(figure8: dict[tuple[str, str], dict[str, A
     assert set(agent) == {"--config", "--node", "--keys", "--state", "--attach", "--log-format"}
     node = arguments(figure8["DaemonSet", "sos-node-west"], "node")
     assert node["--ovs-rundir"] == "/run/sos/openvswitch"
-    assert set(node) == {"--config", "--node", "--state", "--ovs-rundir", "--status-file", "--listen", "--log-format"}
+    assert node["--anchor"] == "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
+    assert set(node) == {"--config", "--node", "--state", "--ovs-rundir", "--status-file", "--listen", "--anchor", "--log-format"}
 
 
 def test_secrets_are_named_as_the_operator_names_them(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:

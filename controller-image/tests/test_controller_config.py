@@ -14,6 +14,8 @@ import pytest
 from controller_lab import document
 from sos_controller.check import check
 from sos_controller.config import ConfigError, ConflictError, document_hash, follows, parse
+from sos_controller.core.keys import BEACON, KeyRing
+from sos_controller.core.model import AgentId
 from sos_controller.identity import new_identity
 from sos_controller.keyfiles import read_keys, read_token
 
@@ -153,7 +155,20 @@ def test_keys_are_read_by_name(tmp_path: Path) -> None:
     (tmp_path / "site-1-2").write_text("11" * 32)
     (tmp_path / "site-20-1").write_text("AB" * 32)
     (tmp_path / "..data").write_text("other")
-    assert read_keys(tmp_path) == {1: {1: bytes(32), 2: b"\x11" * 32}, 20: {1: b"\xab" * 32}}
+    assert read_keys(tmp_path) == ({1: {1: bytes(32), 2: b"\x11" * 32}, 20: {1: b"\xab" * 32}}, None)
+    (tmp_path / "sending").write_text("1\n")
+    assert read_keys(tmp_path).sending == 1
+    (tmp_path / "sending").write_text("new")
+    with pytest.raises(ValueError, match="sending: not a key id"):
+        read_keys(tmp_path)
+
+
+def test_what_is_only_announced_is_not_signed_with() -> None:
+    sites = {1: {1: bytes(32), 2: bytes(32)}, 2: {3: bytes(32)}}
+    assert KeyRing(sites).sending(1) == 2
+    agreed = KeyRing(sites, 1)
+    assert (agreed.sending(1), agreed.sending(2), agreed.sending(9)) == (1, 3, None)
+    assert agreed.derive(BEACON, 1, 2, AgentId(bytes(16))) is not None, "and what is signed with it is taken"
 
 
 @pytest.mark.parametrize(

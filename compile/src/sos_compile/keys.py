@@ -58,6 +58,15 @@ def files_for_site(master: bytes, key_id: int, site_id: int, peer_ids: Iterable[
     return files
 
 
+SENDING_FILE = "sending"
+
+
+def sending_file(key_id: int) -> dict[str, str]:
+    """Return the file of a key folder that names the key to sign with, where that is not the newest (spec/README.md clause 4)."""
+    _check_key_id(key_id)
+    return {SENDING_FILE: str(key_id)}
+
+
 def files_for_controller(master: bytes, key_id: int, site_ids: Iterable[int]) -> dict[str, str]:
     """Return the key folder of a controller: the site key of each of its sites. File name -> 64 hex digits."""
     _check_key_id(key_id)

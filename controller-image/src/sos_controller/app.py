@@ -33,6 +33,7 @@ from sos_controller.core.flowtable import FlowEntry, Match
 from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
 from sos_controller.framework import eventlet
+from sos_controller.keyfiles import Folder
 
 LOG = logging.getLogger("sos_controller.app")
 
@@ -77,7 +78,7 @@ class Controller:
         self._late_number = 0
         self._late_timer: Any = None
         self._open = 0
-        self._keys: dict[int, dict[int, bytes]] | None = None
+        self._keys: Folder | None = None
         self._latest = 0.0
         self._do: dict[type[Command], Callable[[Any], None]] = {
             Notice: self._tell,
@@ -188,12 +189,12 @@ class Controller:
             self.happen(DatapathDown(connection.dpid))
             self.flush()
 
-    def keys(self, sites: dict[int, dict[int, bytes]]) -> None:
+    def keys(self, folder: Folder) -> None:
         """The key folder was read."""
-        if sites != self._keys:
-            self._keys = sites
-            self.happen(KeysChanged(sites))
-            LOG.info("keys of %d sites", len(sites))
+        if folder != self._keys:
+            self._keys = folder
+            self.happen(KeysChanged(folder.sites, folder.sending))
+            LOG.info("keys of %d sites, signing with %s", len(folder.sites), folder.sending or "the newest")
 
     def configure(self, data: bytes) -> tuple[Config, bool]:
         """Take a configuration document. Raises ConfigError or ConflictError; the one in force then stays."""

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 MAX_FILES = 65_536
 _NAME = re.compile(r"site-(\d{1,5})-(\d{1,5})")
+_ID = re.compile(r"\d{1,5}")
+SENDING_FILE = "sending"
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
-def read_keys(folder: Path) -> dict[int, dict[int, bytes]]:
-    """Site keys by site id and key id; files of other names are left alone.
+class Folder(NamedTuple):
+    """What a key folder holds."""
+
+    sites: dict[int, dict[int, bytes]]
+    """Site keys by site id and key id."""
+    sending: int | None
+    """The id to sign with where that is not the highest."""
+
+
+def read_keys(folder: Path) -> Folder:
+    """The keys of a folder; files of other names are left alone.
 
     ValueError naming the file when a key file does not hold 64 hex digits or has an impossible id, OSError when the folder cannot be read.
     """
     found: dict[int, dict[int, bytes]] = {}
+    sending = None
     for path in sorted(folder.iterdir())[:MAX_FILES]:
+        if path.name == SENDING_FILE:
+            sending = _read_id(path)
         name = _NAME.fullmatch(path.name)
         if name is None:
             continue
@@ -27,7 +42,14 @@ def read_keys(folder: Path) -> dict[int, dict[int, bytes]]:
         if _HEX.fullmatch(text) is None:
             raise ValueError(f"{path.name}: not 64 hex digits")
         found.setdefault(site, {})[key_id] = bytes.fromhex(text)
-    return found
+    return Folder(found, sending)
+
+
+def _read_id(path: Path) -> int:
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    if _ID.fullmatch(text) is None or not 1 <= int(text) <= 0xFFFF:
+        raise ValueError(f"{path.name}: not a key id, 1 to 65535")
+    return int(text)
 
 
 def read_token(path: Path) -> bytes:

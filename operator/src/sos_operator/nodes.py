@@ -28,6 +28,11 @@ class Nodes:
         self._answers: dict[str, NodeAnswer] = {}
         self._asked: dict[str, float] = {}
 
+    @property
+    def answers(self) -> Mapping[str, NodeAnswer]:
+        """The last answers by pod uid."""
+        return dict(self._answers)
+
     async def visit(self, pods: Iterable[Object], urgent: frozenset[str]) -> Mapping[str, NodeAnswer]:
         """Ask those whose answer is needed or old; `urgent` are uids of pods to ask in every pass. Answers by pod uid."""
         present = {pod["metadata"]["uid"]: pod for pod in pods if address_of(pod)}

@@ -6,12 +6,12 @@ import logging
 import secrets as random_source
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
 from sos_operator.apply import Applier, Result
 from sos_operator.cluster import Cluster
-from sos_operator.core import desired, keys, secrets
+from sos_operator.core import desired, keys, rollout, rotation, secrets
 from sos_operator.core.backoff import Outcome
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import Issued, encode_issued, issued_now
@@ -64,12 +64,15 @@ class Reconciler:
         if parse_allocations(seen.objects) != output.compiled.allocations:
             # Written down before anything is built from them.
             await self._publish(seen, Situation(seen=seen, compiled=output.compiled, multus=NAD not in self._p.observer.missing))
+        answers = await self._ask_nodes(seen, output)
+        rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
+        output = replace(output, compiled=rollout.withhold(output.compiled, seen, rollouts))
         result = await self._apply(seen, output, secret_objects)
         views = await self._p.controllers.visit(seen, output.compiled, secret_objects)
-        answers = await self._p.nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing))
         situation = Situation(
             seen=seen,
             compiled=output.compiled,
+            rollouts=rollouts,
             views=views,
             answers=answers,
             apply_errors=self._errors,
@@ -78,7 +81,14 @@ class Reconciler:
         pending = await self._publish(seen, situation)
         await self._finalize(seen, output, answers)
         self._p.metrics.problems.set(len(output.compiled.problems))
-        return Outcome(failed=result.retry, pending=pending or bool(output.departing) or bool(result.touched))
+        rotating = rotation.parse_state(secret_objects[secrets.MASTER]).going
+        return Outcome(failed=result.retry, pending=pending or rotating or bool(output.departing) or bool(result.touched))
+
+    async def _ask_nodes(self, seen: Seen, output: Output) -> Mapping[str, NodeAnswer]:
+        """Answers of nodes by pod uid; those that something waits for are asked in every pass."""
+        nodes = self._p.nodes
+        waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
+        return await nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing) | waited_for)
 
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
         """Every Secret the pass needs, by name; those that must exist are made if they do not."""
@@ -95,7 +105,20 @@ class Reconciler:
                 found[secret.name] = await self._p.cluster.create(manifest)
                 self._p.observer.forget([SECRET.plural])
                 log.info(f"made Secret {secret.name}", extra={"object": secret.name})
+        found[secrets.MASTER] = await self._rotate(found[secrets.MASTER])
         return found
+
+    async def _rotate(self, master: Object) -> Object:
+        """The master Secret after the step of a rotation that is due, if one is."""
+        overlap, fresh = timedelta(seconds=self._p.settings.key_overlap_seconds), random_source.token_hex(keys.RANDOM_BYTES)
+        step = rotation.next_step(master, datetime.now(UTC), overlap, fresh)
+        if step is None:
+            return master
+        said, patch = step
+        changed = await self._p.cluster.merge(master, patch)
+        self._p.observer.forget([SECRET.plural])
+        log.info(f"keys: {said}", extra={"object": secrets.MASTER})
+        return {**master, **changed}
 
     async def _compile(self, seen: Seen) -> Output:
         state = seen.child(CONFIG_MAP.kind, desired.STATE_NAME)
@@ -116,9 +139,11 @@ class Reconciler:
 
     async def _apply(self, seen: Seen, output: Output, secret_objects: Mapping[str, Object]) -> Result:
         settings = self._p.settings
-        masters = keys.parse_masters(secrets.secret_files(secret_objects.get(secrets.MASTER)))
-        if not masters:
+        master = secret_objects[secrets.MASTER]
+        found = keys.parse_masters(secrets.secret_files(master))
+        if not found:
             raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
+        masters = keys.Masters(found, rotation.sending(master, found))
         derived = secrets.derived_secrets(output.compiled, masters, settings, seen)
         manifests = (
             desired.state_manifest(settings, encode_issued(output.issued)),

@@ -112,6 +112,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         log_level=level,
         resync_seconds=_number(env, "SOS_RESYNC_SECONDS", 60, 1, 3600),
         site_cleanup_seconds=_number(env, "SOS_SITE_CLEANUP_SECONDS", 60, 0, 600),
+        key_overlap_seconds=_number(env, "SOS_KEY_OVERLAP_SECONDS", 180, 1, 86_400),
         controller_api_override=_pairs(env, "SOS_CONTROLLER_API_OVERRIDE"),
     )
 

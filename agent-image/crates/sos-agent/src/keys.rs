@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, SiteId, WireError};
+use sos_wire::{AgentId, Key, KeyFile, KeyId, Keyring, SENDING_FILE, SiteId, WireError};
 
 /// Most files read from a key folder: a pair key for every peer site, twice while they are rotated.
 pub const MAX_FILES: usize = 4_096;
@@ -34,6 +34,12 @@ pub enum KeysError {
         /// Which.
         path: String,
     },
+    /// The file that names the key to send with holds no key id.
+    #[error("{path}: must hold a key id, 1 to 65535")]
+    Sending {
+        /// Which.
+        path: String,
+    },
     /// More than [`MAX_FILES`] files.
     #[error("{path}: holds more than {MAX_FILES} files")]
     TooMany {
@@ -57,6 +63,7 @@ impl AgentKeys {
         let path = folder.display().to_string();
         let failed = |error| KeysError::Read { path: path.clone(), error };
         let mut keys = Self::default();
+        let mut agreed = None;
         for (count, entry) in std::fs::read_dir(folder).map_err(failed)?.enumerate() {
             if count >= MAX_FILES {
                 return Err(KeysError::TooMany { path });
@@ -64,7 +71,13 @@ impl AgentKeys {
             let entry = entry.map_err(failed)?;
             if let Some(file) = entry.file_name().to_str().and_then(KeyFile::parse) {
                 keys.insert(file, read_key(&entry.path())?);
+            } else if entry.file_name() == SENDING_FILE {
+                agreed = Some(read_id(&entry.path())?);
             }
+        }
+        if let Some(id) = agreed {
+            keys.site.agree(id);
+            keys.pairs.values_mut().for_each(|ring| ring.agree(id));
         }
         if keys.site.is_empty() { Err(KeysError::NoSiteKey { path }) } else { Ok(keys) }
     }
@@ -81,13 +94,13 @@ impl AgentKeys {
     /// The key that beacons are signed with.
     #[must_use]
     pub fn beacon(&self, agent: AgentId) -> Option<(KeyId, Key)> {
-        self.site.newest().map(|(id, key)| (id, key.beacon(agent)))
+        self.site.sending().map(|(id, key)| (id, key.beacon(agent)))
     }
 
     /// The key that orders to controllers are signed with.
     #[must_use]
     pub fn order_to_controller(&self, agent: AgentId) -> Option<(KeyId, Key)> {
-        self.site.newest().map(|(id, key)| (id, key.order_to_controller(agent)))
+        self.site.sending().map(|(id, key)| (id, key.order_to_controller(agent)))
     }
 
     /// The key an order from a controller must be signed with.
@@ -106,12 +119,20 @@ impl AgentKeys {
 }
 
 fn read_key(path: &Path) -> Result<Key, KeysError> {
+    Key::parse_hex(&read_text(path)?).map_err(|_| KeysError::Content { path: path.display().to_string() })
+}
+
+fn read_id(path: &Path) -> Result<KeyId, KeysError> {
+    let id = read_text(path)?.trim().parse().ok().and_then(KeyId::new);
+    id.ok_or_else(|| KeysError::Sending { path: path.display().to_string() })
+}
+
+fn read_text(path: &Path) -> Result<String, KeysError> {
     use std::io::Read as _;
     let mut text = String::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES).read_to_string(&mut text));
-    let path = || path.display().to_string();
-    read.map_err(|error| KeysError::Read { path: path(), error })?;
-    Key::parse_hex(&text).map_err(|_| KeysError::Content { path: path() })
+    read.map_err(|error| KeysError::Read { path: path.display().to_string(), error })?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -133,6 +154,23 @@ mod tests {
         assert!(keys.order_to_agent(agent, KeyId::new(9).unwrap()).is_err());
         assert!(!keys.pair(SiteId(2)).is_empty());
         assert!(keys.pair(SiteId(3)).is_empty());
+    }
+
+    #[test]
+    fn a_key_that_is_only_announced_is_taken_and_not_sent_with() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["site-1", "site-2", "pair-2-1", "pair-2-2"] {
+            std::fs::write(dir.path().join(name), HEX).unwrap();
+        }
+        std::fs::write(dir.path().join("sending"), "1\n").unwrap();
+        let (keys, agent, id) =
+            (AgentKeys::load(dir.path()).unwrap(), AgentId([1; 16]), |n| KeyId::new(n).unwrap());
+        assert_eq!(keys.beacon(agent).unwrap().0, id(1));
+        assert_eq!(keys.order_to_controller(agent).unwrap().0, id(1));
+        assert_eq!(keys.pair(SiteId(2)).sending().unwrap().0, id(1));
+        assert!(keys.order_to_agent(agent, id(2)).is_ok() && keys.pair(SiteId(2)).find(id(2)).is_ok());
+        std::fs::write(dir.path().join("sending"), "0").unwrap();
+        assert!(AgentKeys::load(dir.path()).unwrap_err().to_string().contains("sending: must hold a key id"));
     }
 
     #[test]

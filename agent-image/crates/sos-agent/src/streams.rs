@@ -161,7 +161,7 @@ pub struct PairKeys(pub Arc<Shared>);
 
 impl Keys for PairKeys {
     fn newest(&self, site: SiteId) -> Option<(KeyId, Key)> {
-        self.0.keys().pair(site).newest().map(|(id, key)| (id, key.clone()))
+        self.0.keys().pair(site).sending().map(|(id, key)| (id, key.clone()))
     }
 
     fn find(&self, site: SiteId, id: KeyId) -> Option<Key> {

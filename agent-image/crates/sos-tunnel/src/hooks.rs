@@ -17,7 +17,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The pair keys of this agent's site, by the other site (README.md clause 4 of the spec). Asked anew for every stream, so rotated keys
 /// take effect without a restart; streams that stand keep the key they began with.
 pub trait Keys: Send + Sync + 'static {
-    /// The newest pair key shared with `site`.
+    /// The pair key to send with, out of those shared with `site`.
     fn newest(&self, site: SiteId) -> Option<(KeyId, Key)>;
     /// Exactly the pair key with this id.
     fn find(&self, site: SiteId, id: KeyId) -> Option<Key>;

@@ -121,19 +121,31 @@ impl fmt::Display for KeyFile {
     }
 }
 
-/// Keys of one purpose by id: a sender uses the newest, a receiver exactly the one named.
+/// Name of the file of a key folder that holds the id of the key to sign with, where that is not the highest.
+pub const SENDING_FILE: &str = "sending";
+
+/// Keys of one purpose by id: a sender uses the newest that all are known to have, a receiver exactly the one named.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keyring(BTreeMap<KeyId, Key>);
+pub struct Keyring {
+    keys: BTreeMap<KeyId, Key>,
+    agreed: Option<KeyId>,
+}
 
 impl Keyring {
     /// Adds or replaces a key.
     pub fn insert(&mut self, id: KeyId, key: Key) {
-        self.0.insert(id, key);
+        self.keys.insert(id, key);
     }
 
-    /// The key with the highest id.
-    pub fn newest(&self) -> Option<(KeyId, &Key)> {
-        self.0.last_key_value().map(|(id, key)| (*id, key))
+    /// Keys with a higher id are only announced: they are not sent with.
+    pub fn agree(&mut self, id: KeyId) {
+        self.agreed = Some(id);
+    }
+
+    /// The key to send with: that with the highest id, or the highest that is agreed on.
+    pub fn sending(&self) -> Option<(KeyId, &Key)> {
+        let agreed = self.agreed.and_then(|agreed| self.keys.range(..=agreed).next_back());
+        agreed.or_else(|| self.keys.last_key_value()).map(|(id, key)| (*id, key))
     }
 
     /// The key with this id.
@@ -141,18 +153,18 @@ impl Keyring {
     /// # Errors
     /// [`WireError::UnknownKey`].
     pub fn find(&self, id: KeyId) -> Result<&Key, WireError> {
-        self.0.get(&id).ok_or(WireError::UnknownKey(id.as_u16()))
+        self.keys.get(&id).ok_or(WireError::UnknownKey(id.as_u16()))
     }
 
     /// Whether there is no key at all.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.keys.is_empty()
     }
 }
 
 impl FromIterator<(KeyId, Key)> for Keyring {
     fn from_iter<I: IntoIterator<Item = (KeyId, Key)>>(keys: I) -> Self {
-        Self(keys.into_iter().collect())
+        Self { keys: keys.into_iter().collect(), agreed: None }
     }
 }
 
@@ -187,10 +199,14 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_key_is_used_and_only_the_named_one_tried() {
+    fn the_newest_key_that_is_agreed_on_is_used_and_only_the_named_one_tried() {
         let id = |n| KeyId::new(n).unwrap();
-        let ring: Keyring = [(id(2), Key::new([2; 32])), (id(1), Key::new([1; 32]))].into_iter().collect();
-        assert_eq!(ring.newest(), Some((id(2), &Key::new([2; 32]))));
+        let mut ring: Keyring =
+            [(id(2), Key::new([2; 32])), (id(1), Key::new([1; 32]))].into_iter().collect();
+        assert_eq!(ring.sending(), Some((id(2), &Key::new([2; 32]))));
+        ring.agree(id(1));
+        assert_eq!(ring.sending(), Some((id(1), &Key::new([1; 32]))));
+        assert!(ring.find(id(2)).is_ok());
         assert_eq!(ring.find(id(3)), Err(WireError::UnknownKey(3)));
     }
 

@@ -65,7 +65,7 @@ class Courier:
 
     def _open(self, agent: Agent) -> _Line | None:
         config, said, ring = self._state.config, agent.beacon, self._state.agents.ring
-        key_id = ring.newest(said.site_id)
+        key_id = ring.sending(said.site_id)
         key = None if key_id is None else ring.derive(keys.TO_AGENT, said.site_id, key_id, said.agent_id)
         if config is None or key is None or key_id is None:
             return None

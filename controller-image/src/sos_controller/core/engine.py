@@ -347,7 +347,7 @@ class Engine:
         state.programmer.disconnect(dpid)
 
     def _keys_changed(self, event: KeysChanged) -> None:
-        self.state.agents.ring = KeyRing(event.sites)
+        self.state.agents.ring = KeyRing(event.sites, event.sending)
 
     def _tick(self, event: Tick) -> None:
         state = self.state

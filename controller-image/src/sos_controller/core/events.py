@@ -75,9 +75,10 @@ class ConfigChanged(msgspec.Struct, frozen=True):
 
 
 class KeysChanged(msgspec.Struct, frozen=True):
-    """The site keys held now, by site id and key id."""
+    """The site keys held now, by site id and key id, and the id to sign with where that is not the highest."""
 
     sites: dict[int, dict[int, bytes]]
+    sending: int | None = None
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):

@@ -49,14 +49,16 @@ class KeyRing:
     Bounded by the agents known: entries of an agent are forgotten with it, and all with the next set of keys.
     """
 
-    def __init__(self, sites: dict[int, dict[int, bytes]] | None = None) -> None:
+    def __init__(self, sites: dict[int, dict[int, bytes]] | None = None, sending: int | None = None) -> None:
         self._sites = sites or {}
+        self._sending = sending
         self._derived: dict[tuple[bytes, int, int, bytes], bytes] = {}
 
-    def newest(self, site_id: int) -> int | None:
-        """The highest key id of a site, None when it has no key."""
-        ids = self._sites.get(site_id)
-        return max(ids) if ids else None
+    def sending(self, site_id: int) -> int | None:
+        """The key id to sign with for a site: the highest that is not above the one agreed on, None when it has no key."""
+        ids = self._sites.get(site_id, {})
+        agreed = [key_id for key_id in ids if self._sending is None or key_id <= self._sending]
+        return max(agreed or ids, default=None)
 
     def derive(self, purpose: bytes, site_id: int, key_id: int, agent_id: AgentId) -> bytes | None:
         """Key of an agent for `sos/beacon/`, `sos/order/c2a/` or `sos/order/a2c/`; None when the site key is not held."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from sos_compile import keys
 
@@ -32,13 +33,23 @@ def parse_masters(files: Mapping[str, bytes]) -> dict[int, bytes]:
     return found
 
 
-def controller_files(masters: Mapping[int, bytes], site_ids: Iterable[int]) -> dict[str, str]:
-    """Key folder of a controller, for every master key there is (two while keys are being rotated)."""
-    ids = sorted(set(site_ids))
-    return {name: text for key_id in sorted(masters) for name, text in keys.files_for_controller(masters[key_id], key_id, ids).items()}
+@dataclass(frozen=True, slots=True)
+class Masters:
+    """Master keys by key id (two while keys are being rotated), and the id of the one that everybody signs with."""
 
+    keys: Mapping[int, bytes]
+    sending: int
 
-def site_files(masters: Mapping[int, bytes], own: int, site_ids: Iterable[int]) -> dict[str, str]:
-    """Key folder of the agents of site `own`."""
-    ids = sorted(set(site_ids))
-    return {name: text for key_id in sorted(masters) for name, text in keys.files_for_site(masters[key_id], key_id, own, ids).items()}
+    def _folder(self, files: Iterable[Mapping[str, str]]) -> dict[str, str]:
+        told = keys.sending_file(self.sending) if self.sending != max(self.keys) else {}
+        return {name: text for found in files for name, text in found.items()} | told
+
+    def controller_files(self, site_ids: Iterable[int]) -> dict[str, str]:
+        """Key folder of a controller."""
+        ids = sorted(set(site_ids))
+        return self._folder(keys.files_for_controller(self.keys[key_id], key_id, ids) for key_id in sorted(self.keys))
+
+    def site_files(self, own: int, site_ids: Iterable[int]) -> dict[str, str]:
+        """Key folder of the agents of site `own`."""
+        ids = sorted(set(site_ids))
+        return self._folder(keys.files_for_site(self.keys[key_id], key_id, own, ids) for key_id in sorted(self.keys))

@@ -63,5 +63,7 @@ class Settings:
     """Everything is listed anew at least this often, whatever the watches say."""
     site_cleanup_seconds: float = 60.0
     """How long a deleted SosSite may wait for its nodes to take their bridges down."""
+    key_overlap_seconds: float = 180.0
+    """How long each phase of a rotation of keys lasts: a kubelet may take more than a minute to see a changed Secret."""
     controller_api_override: Mapping[str, str] = field(default_factory=dict)
     """Controller name -> base URL of its API, instead of its Service (for an operator that runs outside the cluster)."""

@@ -29,7 +29,7 @@ _MESSAGE_MAX = 300
 class PodState:
     """State of one node of a site, or of one agent."""
 
-    state: Literal["Pending", "Progressing", "Ready", "Failed"]
+    state: Literal["Pending", "Progressing", "Ready", "Failed", "Aborted"]
     message: str = ""
 
 

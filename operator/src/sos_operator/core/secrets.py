@@ -78,20 +78,20 @@ def secret_files(secret: Object | None) -> dict[str, bytes]:
     return found
 
 
-def derived_secrets(compiled: sos_compile.Compiled, masters: Mapping[int, bytes], settings: Settings, seen: Seen) -> tuple[Object, ...]:
+def derived_secrets(compiled: sos_compile.Compiled, masters: keys.Masters, settings: Settings, seen: Seen) -> tuple[Object, ...]:
     """The key folders that agents and controllers mount, each with its own keys only."""
     # Keys with every site that has hosts, not only with today's peers: a new service then changes no Secret.
     ids = {f.number for key, f in compiled.facts.items() if key.kind == SITE.kind and f.number and f.text.get("prefixes")}
     own = {document["site"]["name"]: document["site"]["id"] for document in compiled.agents.values()}
     found = [
-        build_secret(settings, naming.site_keys(PREFIX, name), "agent", keys.site_files(masters, number, ids))
+        build_secret(settings, naming.site_keys(PREFIX, name), "agent", masters.site_files(number, ids))
         for name, number in sorted(own.items())
     ]
     here = {secret.name for secret in wanted_secrets(seen)}
     for controller, document in sorted(compiled.controllers.items()):
         if naming.controller_token(PREFIX, controller) in here:
             served = [site["id"] for site in document["sites"] if not site["transit"]]
-            files = keys.controller_files(masters, served)
+            files = masters.controller_files(served)
             found.append(build_secret(settings, naming.controller_keys(PREFIX, controller), "controller", files))
     return tuple(found)
 

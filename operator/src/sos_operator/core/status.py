@@ -14,6 +14,7 @@ from sos_operator.core.desired import daemon_set_of
 from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, pod_state, with_answer
+from sos_operator.core.rollout import Rollout
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving
 
@@ -30,6 +31,8 @@ class Situation:
     views: Mapping[str, ControllerView] = field(default_factory=dict)
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
     """What nodes say about themselves, by the uid of their pod."""
+    rollouts: Mapping[str, Rollout] = field(default_factory=dict)
+    """How far the node-configs of each site are handed out, by its name."""
     apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) of one of our objects -> what the API server said against one of its children."""
     multus: bool = True
@@ -40,9 +43,12 @@ class Situation:
         found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and (p.get("spec") or {}).get("nodeName") == node]
         return min(found, key=leaving, default=None)
 
-    def node_state(self, daemon_set: str, node: str) -> PodState:
-        """State of a site's node: its pod's, with what the node itself says about it."""
-        pod = self.pod(daemon_set, node)
+    def node_state(self, site: str, node: str) -> PodState:
+        """State of a site's node: its turn in a roll-out, else its pod's with what the node itself says about it."""
+        rollout = self.rollouts.get(site, Rollout())
+        if node in rollout.waiting:
+            return PodState("Aborted" if rollout.aborted else "Pending", rollout.waiting[node])
+        pod = self.pod(naming.node(PREFIX, site), node)
         state = pod_state(pod)
         answer = self.answers.get(pod["metadata"]["uid"]) if pod else None
         return with_answer(state, answer)
@@ -148,8 +154,7 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
     number = {"siteID": facts.number} if facts.number else {}
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
-    daemon_set = naming.node(PREFIX, name)
-    states = {node: situation.node_state(daemon_set, node) for node in facts.nodes}
+    states = {node: situation.node_state(name, node) for node in facts.nodes}
     views = situation.controllers(facts.controllers)
     bridges = _bridges(obj, states, situation.apply_errors.get((SITE.kind, name)))
     datapaths, connected = _known_to_all(_datapaths(facts.dpids, situation), views)
@@ -188,7 +193,8 @@ def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> 
         return Verdict("BridgesReady", "True", "Ready", f"{len(states)} nodes")
     shown = "; ".join(f"{node}: {s.message}" for node, s in sorted((failed or missing).items())[:NAMED_MAX])
     message = f"{len(states) - len(missing)} of {len(states)} nodes ready; {shown}"
-    return Verdict("BridgesReady", "False", "NodeFailed" if failed else "RollingOut", message)
+    reason = "RolloutAborted" if any(s.state == "Aborted" for s in states.values()) else "NodeFailed" if failed else "RollingOut"
+    return Verdict("BridgesReady", "False", reason, message)
 
 
 def _site_node(node: str, state: PodState, compiled: sos_compile.Compiled) -> dict[str, Any]:

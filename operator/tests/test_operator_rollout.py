@@ -1,0 +1,146 @@
+"""Roll-outs of node-configs: who gets theirs when, and what a failing node stops."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import sos_compile
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_kube import ROOT
+from sos_operator.core.nodes import NodeAnswer
+from sos_operator.core.rollout import Standing, decide, max_unavailable, plan_rollouts, withhold
+from sos_operator.core.status import Situation, report
+from sos_operator.core.world import Seen
+
+
+def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "") -> Standing:
+    """A node with a pod; `said` is the hash it says is in force, by default the one it was given."""
+    return Standing(wanted, given, pod, NodeAnswer(said or given, state, "br-sos", "as configured" if state == "Ready" else "no such luck"))
+
+
+def test_one_after_the_other() -> None:
+    nodes = {name: node("old") for name in ("a", "b", "c")}
+    turns = []
+    while waiting := decide(nodes, 1).waiting:
+        (turn,) = [name for name, standing in nodes.items() if standing.given == "old" and name not in waiting]
+        turns.append(turn)
+        nodes[turn] = node("new", said="old")
+        assert set(decide(nodes, 1).waiting) == set(waiting), "a busy node takes the only place"
+        assert decide(nodes, 2).waiting.keys() == set(sorted(waiting)[1:]), "two places take one more"
+        nodes[turn] = node("new")
+    assert turns == ["a", "b"], "the last one does not wait for anybody"
+
+
+def test_a_node_that_fails_stops_the_roll_out() -> None:
+    rollout = decide({"a": node("new", state="Failed"), "b": node("old"), "c": node("old")}, 2)
+    assert rollout.aborted
+    assert rollout.waiting == dict.fromkeys("bc", "the roll-out has stopped, because a failed with it: no such luck")
+    assert decide({"a": node("new", pod="Failed"), "b": node("old")}, 1).aborted
+
+
+def test_a_node_that_is_cut_off_by_its_document_holds_up_the_others() -> None:
+    rollout = decide({"a": node("new", pod="Progressing"), "b": node("old")}, 1)
+    assert not rollout.aborted
+    assert rollout.waiting == {"b": "its turn comes after a"}
+
+
+def test_a_node_that_is_not_well_comes_last_and_nobody_waits_for_it() -> None:
+    away, failed = node("old", pod="Progressing"), node("old", state="Failed")
+    rollout = decide({"a": away, "b": failed, "c": node("old")}, 1)
+    assert set(rollout.waiting) == {"a", "b"}
+    assert not rollout.aborted, "it did not fail with the new document"
+    assert not decide({"a": away, "b": failed, "c": node("new")}, 1).waiting
+
+
+def test_what_nobody_reads_and_what_is_a_nodes_first_is_handed_out_at_once() -> None:
+    failed = node("new", state="Failed")
+    rollout = decide({"a": failed, "b": Standing("new", "old"), "c": Standing("new", "", "Ready"), "d": node("old")}, 1)
+    assert set(rollout.waiting) == {"d"}
+
+
+def test_the_correction_of_a_failed_document_goes_to_the_others_first() -> None:
+    nodes = {"a": node("new", wanted="third", state="Failed"), "b": node("old", wanted="third")}
+    assert set(decide(nodes, 1).waiting) == {"a"}
+
+
+STANDINGS = st.builds(
+    node,
+    given=st.sampled_from(["old", "new"]),
+    pod=st.sampled_from(["Ready", "Progressing", "Failed"]),
+    state=st.sampled_from(["Ready", "Progressing", "Failed"]),
+    said=st.sampled_from(["", "old"]),
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), STANDINGS, min_size=1), st.integers(1, 4))
+def test_never_more_well_nodes_at_a_time_than_allowed(nodes: dict[str, Standing], limit: int) -> None:
+    rollout = decide(nodes, limit)
+    told = [name for name, standing in nodes.items() if standing.open and name not in rollout.waiting]
+    busy = [name for name, standing in nodes.items() if not standing.open and not standing.settled]
+    assert len([name for name in told if nodes[name].well]) <= max(0, limit - len(busy))
+    assert not (rollout.aborted and told)
+    assert rollout.aborted == (bool(rollout.waiting) and any(nodes[name].failed for name in busy))
+
+
+@pytest.mark.parametrize(("value", "nodes"), [(1, 1), (3, 3), ("25%", 2), ("5%", 1), ("100%", 10)])
+def test_limits(value: Any, nodes: int) -> None:
+    assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, 10) == nodes
+    assert max_unavailable({"spec": {}}, 10) == 1
+
+
+# --- with objects ----------------------------------------------------------------------------------------------------
+
+OBJECTS = tuple(item.obj for item in sos_compile.load([ROOT / "examples" / "02-overlay"]))
+NODES = tuple(sos_compile.Node(f"clemson-{i}", {"sos.network/site": "clemson", "sos.network/wan": "a"}, f"172.18.0.{i}") for i in (1, 2, 3))
+
+
+def compiled(mtu: int) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
+    objects = []
+    for number, obj in enumerate(OBJECTS):
+        admitted = sos_compile.admit(json.loads(json.dumps(obj)))[0]
+        admitted["metadata"] |= {"uid": f"uid-{number}", "generation": 1}
+        if admitted["metadata"]["name"] == "clemson":
+            admitted["spec"]["network"]["mtu"] = mtu
+        objects.append(admitted)
+    world = sos_compile.World(objects=tuple(objects), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
+    return tuple(objects), sos_compile.compile_world(world)
+
+
+def pod(name: str) -> dict[str, Any]:
+    owner = [{"kind": "DaemonSet", "name": "sos-node-clemson"}]
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return {"metadata": {"name": name, "uid": f"pod-{name}", "ownerReferences": owner}, "spec": {"nodeName": name}, "status": ready}
+
+
+def config_map(found: sos_compile.Compiled) -> dict[str, Any]:
+    return next(m for m in found.manifests if (m["kind"], m["metadata"]["name"]) == ("ConfigMap", "sos-node-clemson"))
+
+
+def test_documents_and_states_of_a_roll_out() -> None:
+    objects, old = compiled(1400)
+    _, new = compiled(1300)
+    assert len(new.nodes) == 3
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
+    rollouts = plan_rollouts(seen, new, answers)
+    handed = withhold(new, seen, rollouts)
+    assert [handed.nodes[n.name]["bridge"]["mtu"] for n in NODES] == [1300, 1400, 1400]
+    assert [json.loads(config_map(handed)["data"][f"{n.name}.json"])["bridge"]["mtu"] for n in NODES] == [1300, 1400, 1400]
+
+    seen = replace(seen, children=(config_map(handed),))
+    answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Failed", "br-sos", "port wan0 is refused")
+    rollouts = plan_rollouts(seen, new, answers)
+    assert withhold(new, seen, rollouts).nodes["clemson-2"]["bridge"]["mtu"] == 1400
+    site = next(o for o in objects if (o["kind"], o["metadata"]["name"]) == ("SosSite", "clemson"))
+    found = report(site, Situation(seen=seen, compiled=new, answers=answers, rollouts=rollouts))
+    rows = {row["name"]: (row["state"], row.get("message", "")) for row in found.fields["nodes"]}
+    assert rows["clemson-1"] == ("Failed", "port wan0 is refused")
+    why = "the roll-out has stopped, because clemson-1 failed with it: port wan0 is refused"
+    assert rows["clemson-2"] == rows["clemson-3"] == ("Aborted", why)
+    (bridges,) = [v for v in found.verdicts if v.type == "BridgesReady"]
+    assert (bridges.status, bridges.reason) == ("False", "RolloutAborted")
+    assert "clemson-1: port wan0 is refused" in bridges.message
