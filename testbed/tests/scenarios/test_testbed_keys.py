@@ -1,0 +1,121 @@
+"""Keys are rotated under running sessions: announced, used, and the old one taken away (spec/README.md clause 4).
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |                           |
+         agent1                      agent2
+"""
+
+import secrets
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import armed, eventually, lend, outcome, peer, say, sessions, transfers
+from sos_compile import keys
+from sos_testbed import faults, measure, northbound
+from sos_testbed import lab as labs
+from sos_testbed.lab import Lab
+from sos_testbed.web import SOS_PORT
+
+OLD, NEW = 1, 2
+COVERED_PORT = "5001"
+RATE = 1_500_000
+SIZE = 60_000_000  # forty seconds: longer than everything that happens meanwhile
+# Files are read every second; a slow machine
+READ_S = 10.0
+# Prints the key id of the next beacon that passes: 14 + 20 + 8 bytes of headers, then spec/beacon.md clause 2
+SNIFF = """
+import socket
+link = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.ntohs(3))
+link.settimeout(10)
+while True:
+    frame = link.recv(2048)
+    if frame[12:14] == bytes([8, 0]) and frame[23] == 17 and frame[36:38] == (9875).to_bytes(2, "big"):
+        print(int.from_bytes(frame[48:50], "big"))
+        break
+"""
+
+
+@pytest.fixture(scope="module")
+def built() -> Iterator[Lab]:
+    lab = labs.up(labs.Options(), say)
+    yield lab
+    lab.down()
+
+
+@pytest.fixture
+def lab(built: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    yield from lend(built, request)
+
+
+def folders(lab: Lab, master: bytes, key_id: int) -> dict[Path, dict[str, str]]:
+    """What a key adds to each key folder."""
+    sites = sorted({document["site"]["id"] for document in lab.documents.agents.values()})
+    own = {document["node"]: document["site"]["id"] for document in lab.documents.agents.values()}
+    base = lab.root / "keys"
+    found = {base / node: keys.files_for_site(master, key_id, site, sites) for node, site in own.items()}
+    return found | {base / "controller": keys.files_for_controller(master, key_id, sites)}
+
+
+def signs_with(lab: Lab, agent: str) -> int:
+    argv = lab.exec_argv(agent, ("python3", "-c", SNIFF))
+    return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
+
+
+def registered(lab: Lab) -> set[str]:
+    return {agent["name"] for agent in northbound.get(lab.plan, "/v1/agents")["agents"]}
+
+
+def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> None:
+    server = peer(lab, "server", "serve", COVERED_PORT, str(SIZE), str(RATE))
+    measure.wait_listening(lab, "server", int(COVERED_PORT))
+    client = peer(lab, "client", "fetch", measure.address(lab, "server"), COVERED_PORT)
+    eventually("a session", lambda: sessions(lab) == 1)
+    everybody = registered(lab)
+    assert signs_with(lab, "agent1") == OLD
+
+    added = folders(lab, secrets.token_bytes(keys.KEY_BYTES), NEW)
+    old = {path / name: (path / name).read_text() for path in added for name in (file.name for file in path.iterdir())}
+    # Announced, at one after the other: nobody signs with it, however long the others take.
+    for folder, files in added.items():
+        (folder / keys.SENDING_FILE).write_text(str(OLD))
+        for name, text in files.items():
+            (folder / name).write_text(text)
+    assert {signs_with(lab, name) for name in ("agent1", "agent2")} == {OLD}
+    # In use, one after the other again: those that are still told to use the old one take what the others sign.
+    for folder in added:
+        (folder / keys.SENDING_FILE).unlink()
+        assert registered(lab) == everybody
+    for name in ("agent1", "agent2"):
+        eventually(f"{name} signs with the new key", lambda agent=name: signs_with(lab, agent) == NEW, READ_S)
+    for path in old:
+        path.unlink()
+    assert registered(lab) == everybody
+
+    assert client.poll() is None, "the session lasted through all of it"
+    assert sessions(lab) == 1
+    got, sent = outcome(client, 120), outcome(server, 30)
+    assert (got["bytes"], got["end"]) == (SIZE, "eof")
+    assert sent["client"] == got["own"]
+    # An agent that begins anew opens its streams anew, and nobody has another key.
+    faults.agent(lab, "agent2", up=False)
+    faults.agent(lab, "agent2", up=True)
+    labs.wait_ready(lab, lab.documents)
+    eventually("an armed agent", lambda: armed(lab))
+    transfers(lab, SOS_PORT, 200_000, tmp_path / "copy")
+
+    # Who only has the old key is nobody.
+    edge = lab.root / "keys" / "edge2"
+    for name in added[edge]:
+        (edge / name).unlink()
+    for path, text in old.items():
+        if path.parent == edge:
+            path.write_text(text)
+    eventually("agent2 is not believed", lambda: registered(lab) == everybody - {"agent2"})
+    for path in old:
+        if path.parent == edge:
+            path.unlink()
+    for name, text in added[edge].items():
+        (edge / name).write_text(text)
+    eventually("agent2 is believed again", lambda: registered(lab) == everybody)
