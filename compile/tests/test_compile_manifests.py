@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Images, Settings, World, compile_world
+from sos_compile import Images, Settings, World, compile_world, naming
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from worlds import nodes, obj, service, site, world, worlds
 
@@ -146,6 +146,42 @@ def test_commands_are_the_agreed_ones(figure8: dict[tuple[str, str], dict[str, A
     assert node["--ovs-rundir"] == "/run/sos/openvswitch"
     assert node["--anchor"] == "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"
     assert set(node) == {"--config", "--node", "--state", "--ovs-rundir", "--status-file", "--listen", "--anchor", "--log-format"}
+
+
+def test_agents_attached_by_multus() -> None:
+    given = world(site("a", "10.0.0.0/16"), obj("SosAgent", "pods", {"attach": "Multus"}), nodes=nodes(a=2))
+    found, compiled = by_name(given), compile_world(given)
+    network = json.loads(found["NetworkAttachmentDefinition", "sos.agent-pods-a"]["spec"]["config"])
+    documents = {node: document for (pool, node), document in compiled.agents.items() if pool == "pods"}
+    (port,) = {document["interface"]["hostPort"] for document in documents.values()}
+    assert (network["type"], network["bridge"], network["ofport_request"]) == ("ovs", "br-sos", port)
+    assert "ipam" not in network, "addresses are the operator's: no plugin can give one twice"
+    addresses = [document["interface"]["address"] for document in compiled.agents.values()]
+    assert len(addresses) == len(set(addresses)) == 4
+    daemon_set = found["DaemonSet", "sos-agent-pods-a"]
+    template = daemon_set["spec"]["template"]
+    asked = json.loads(template["metadata"]["annotations"]["k8s.v1.cni.cncf.io/networks"])
+    assert asked == [{"name": "sos.agent-pods-a", "namespace": "sos-system", "interface": "net0"}]
+    assert {document["interface"]["name"] for document in documents.values()} == {"net0"}
+    assert "hostNetwork" not in template["spec"]
+    assert not [p for p in template["spec"]["containers"][0]["ports"] if "hostPort" in p]
+    assert arguments(daemon_set, "agent")["--attach"] == "none"
+    for node in documents:
+        document = compiled.nodes[node]
+        assert [p["ofport"] for p in document["agentPorts"]] == [34001], "sos-node does not wait for ports of a CNI"
+        assert [flow for flow in document["baseFlows"] if f"in_port={port}" in flow["match"]], "and guards them all the same"
+
+
+def test_the_network_of_agents_has_the_name_of_no_sites() -> None:
+    given = world(
+        site("a", "10.0.0.0/16"),
+        site("agent-pods-a", "10.1.0.0/16"),
+        obj("SosAgent", "pods", {"attach": "Multus"}),
+        nodes=nodes(**{"a": 1, "agent-pods-a": 1}),
+    )
+    names = [m["metadata"]["name"] for m in compile_world(given).manifests if m["kind"] == "NetworkAttachmentDefinition"]
+    assert len(names) == len(set(names)) == 4
+    assert {naming.network("sos", name) for name in ("a", "agent-pods-a")} < set(names)
 
 
 def test_secrets_are_named_as_the_operator_names_them(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:

@@ -110,7 +110,6 @@ BAD_OBJECTS = [
     site("zz-numbered", "172.16.0.0/16", siteID=500, metadata={"creationTimestamp": "2027-01-01T00:00:00Z"}),
     site("zz-gateway", "172.16.0.0/16", gateway="172.17.0.1/16", metadata={"creationTimestamp": "2027-01-01T00:00:00Z"}),
     obj("SosAgent", "zz-external", {"external": {"addresses": ["10.0.0.9"]}}),
-    obj("SosAgent", "zz-multus", {"attach": "Multus"}),
     obj("SosLink", "zz-loose", {"a": {"site": "atlantis", "uplink": "wan0"}, "b": {"site": "beryl", "uplink": "wan0"}}),
     obj("SosController", "zz-nowhere", {"type": "External"}),
     obj("SosThing", "zz-unknown"),

@@ -27,8 +27,6 @@ def accept(pools: Iterable[Pool], verdicts: Verdicts) -> list[Pool]:
             verdicts.reject(
                 pool.origin, "spec.external", Reason.UNSUPPORTED, "external agents are not built in this version", "remove spec.external"
             )
-        elif pool.attach == "Multus":
-            verdicts.reject(pool.origin, "spec.attach", Reason.UNSUPPORTED, "attach Multus is not built in this version", "use Host")
         else:
             kept.append(pool)
     return kept

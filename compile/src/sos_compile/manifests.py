@@ -84,6 +84,7 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     held = {(kind, name) for name in daemons for kind in ("ConfigMap", "DaemonSet")}
     held |= {("PodDisruptionBudget", name) for name in agents}
     held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
+    held |= {("NetworkAttachmentDefinition", naming.agent_network(prefix, *pair)) for pair in pairs}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
 
 

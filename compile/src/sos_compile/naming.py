@@ -51,6 +51,11 @@ def agent(prefix: str, pool: str, site: str) -> str:
     return child(prefix, "agent", pool, site)
 
 
+def agent_network(prefix: str, pool: str, site: str) -> str:
+    """Return the name of the network by which a pool's agents join a site's bridge: with a dot, which no name of a site's network has."""
+    return agent(prefix, pool, site).replace("-", ".", 1)
+
+
 def network(prefix: str, site: str) -> str:
     """Return the name of a site's NetworkAttachmentDefinition."""
     return child(prefix, site)

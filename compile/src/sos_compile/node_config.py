@@ -54,7 +54,10 @@ def build_node_config(
             "uplinks": uplinks,
             "tunnels": tunnels,
             "agentPorts": [
-                doc.AgentPort(name=agent.host_name, ofport=agent.host_port) for agent in sorted(own_agents, key=lambda a: a.slot)
+                # Ports that the CNI makes are others' to sos-node: it finds them with the number their network asks for.
+                doc.AgentPort(name=agent.host_name, ofport=agent.host_port)
+                for agent in sorted(own_agents, key=lambda a: a.slot)
+                if network.pools[agent.pool].attach == "Host"
             ],
             "controllers": _controllers(network, site, endpoints),
             "baseFlows": flows,

@@ -18,6 +18,9 @@ from sos_operator.core.rollout import Rollout
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving
 
+NO_MULTUS_FOR_AGENTS = (
+    "the cluster has no NetworkAttachmentDefinitions (Multus), which spec.attach: Multus needs: install Multus and ovs-cni, or use Host"
+)
 NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
 NAMED_MAX = 5  # names listed in one message
 
@@ -221,6 +224,9 @@ def _agent(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Repor
     accepted = _accepted(obj, facts, situation)
     if accepted.status != "True":
         return Report({}, (accepted, summary([accepted], "")))
+    if (obj.get("spec") or {}).get("attach") == "Multus" and not situation.multus:
+        missing = Verdict("ResolvedRefs", "False", "MultusMissing", NO_MULTUS_FOR_AGENTS)
+        return Report({}, (accepted, missing, summary([accepted, missing], "")))
     wanted = {node: doc for (pool, node), doc in situation.compiled.agents.items() if pool == name}
     sets = {naming.agent(PREFIX, name, doc["site"]["name"]) for doc in wanted.values()}
     states = {node: pod_state(situation.pod(naming.agent(PREFIX, name, doc["site"]["name"]), node)) for node, doc in wanted.items()}
