@@ -153,9 +153,10 @@ class Reconciler:
             *release_manifests(settings),
             *self._p.defaults,
         )
-        served = tuple(m for m in manifests if kind_of(m) not in self._p.observer.missing)
+        waiting = desired.unattachable(manifests) if NAD in self._p.observer.missing else frozenset()
+        served = tuple(m for m in manifests if kind_of(m) not in self._p.observer.missing and ref_of(m) not in waiting)
         observed = (*seen.children, *(o for o in seen.objects if owned(o)))
-        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings)
+        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings) | waiting
         changes = plan(served, observed, self._p.applier.memory, keep)
         result = await self._p.applier.carry_out(changes)
         self._p.observer.forget(_plurals(changes, result))

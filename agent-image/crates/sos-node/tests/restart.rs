@@ -187,7 +187,9 @@ fn entries_to_an_agent_that_is_gone_go_without_a_controller() {
     lab.ofctl("add-flow", &["cookie=0x7,table=0,priority=9,ip,actions=output:34001"]);
     let before = lab.flows();
     lab.ns.run("ip", &["link", "del", "sosag0"]);
+    let gone = std::time::Instant::now();
     wait_until("the session's entry to go", || lab.flows().len() == before.len() - 1);
+    println!("the entry went {} ms after the agent's port", gone.elapsed().as_millis());
     let left = lab.flows();
     assert!(left.iter().any(|flow| flow.contains("34002")), "another agent's entries stay: {left:?}");
     assert!(left.iter().any(|flow| flow.contains("cookie=0x7,")), "others' entries stay: {left:?}");

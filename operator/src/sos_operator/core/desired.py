@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sos_compile
 from sos_compile import naming
+from sos_compile.manifest_agent import NETWORKS_ANNOTATION
 
 from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SECRET, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
-from sos_operator.core.plan import Ref, digest
+from sos_operator.core.plan import Ref, digest, ref_of
 from sos_operator.core.pods import pod_state
 from sos_operator.core.secrets import labels
 from sos_operator.core.world import PREFIX, Object, Seen, absent, leaving
@@ -59,6 +60,19 @@ def _with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) 
 def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
     """Children of objects that are wrong at the moment: what is there stays, so that a slip never takes a site's switches away."""
     return frozenset(Ref(kind, settings.namespace, name) for kind, name in compiled.held)
+
+
+def unattachable(manifests: Iterable[Object]) -> frozenset[Ref]:
+    """DaemonSets whose pods need a network that a cluster without Multus does not give them: they would start without it and fail.
+
+    What runs in their place stays, until somebody installs Multus or changes the pool back.
+    """
+
+    def asks(manifest: Object) -> bool:
+        template = ((manifest.get("spec") or {}).get("template") or {}).get("metadata") or {}
+        return manifest["kind"] == DAEMON_SET.kind and NETWORKS_ANNOTATION in (template.get("annotations") or {})
+
+    return frozenset(ref_of(m) for m in manifests if asks(m))
 
 
 def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
