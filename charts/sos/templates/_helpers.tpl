@@ -46,6 +46,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_CONTROLLER_PRIORITY_CLASS, value: {{ .Values.dataPlane.controllerPriorityClassName | quote }}}
 - {name: SOS_NODE_PRIORITY_CLASS, value: {{ .Values.dataPlane.nodePriorityClassName | quote }}}
 - {name: SOS_RESYNC_SECONDS, value: {{ .Values.operator.resyncSeconds | quote }}}
+- {name: SOS_KEY_OVERLAP_SECONDS, value: {{ .Values.operator.keyOverlapSeconds | quote }}}
 - {name: SOS_SITE_CLEANUP_SECONDS, value: {{ .Values.operator.siteCleanupSeconds | quote }}}
 {{- with .Values.networkPolicy }}{{ if .enabled }}
 - {name: SOS_NETWORK_POLICIES, value: {{ dict "openflow" .openflowFrom "api" .apiFrom | toJson | quote }}}
