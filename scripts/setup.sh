@@ -90,8 +90,8 @@ python_environment() {
 build() {
   command -v cargo >/dev/null || PATH="$PATH:$HOME/.cargo/bin"
   command -v cargo >/dev/null || die "no cargo on PATH (Rust is assumed)"
-  say "building sos-agent, sos-node and sos-linkemu (a few minutes the first time)"
-  cargo build --release --locked -q --manifest-path agent-image/Cargo.toml -p sos-agent -p sos-node
+  say "building sos-agent, sos-node, sos-probe and sos-linkemu (a few minutes the first time)"
+  cargo build --release --locked -q --manifest-path agent-image/Cargo.toml -p sos-agent -p sos-node -p sos-probe
   cargo build --release --locked -q --manifest-path testbed/linkemu/Cargo.toml
 }
 

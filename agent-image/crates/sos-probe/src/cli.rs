@@ -1,0 +1,96 @@
+//! The command line.
+
+use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+
+use clap::{Parser, Subcommand};
+
+use crate::wire::{Direction, MOST_SECONDS};
+
+/// Sends real TCP between two places and says in one line of JSON what became of it.
+#[derive(Debug, Parser)]
+#[command(name = "sos-probe", version)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// What it can do.
+#[derive(Debug, Subcommand)]
+pub enum Verb {
+    /// Be the far end, until standard input ends or the time is over
+    Serve {
+        /// Own address to listen at
+        #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0")]
+        address: Ipv4Addr,
+        /// Listen at the first free port of these; repeat for further ranges
+        #[arg(long, value_name = "FIRST[-LAST]", value_parser = ports, action = clap::ArgAction::Append)]
+        through: Vec<RangeInclusive<u16>>,
+        /// And at one of these, which also answers `mtu`
+        #[arg(long, value_name = "FIRST[-LAST]", value_parser = ports, action = clap::ArgAction::Append)]
+        plain: Vec<RangeInclusive<u16>>,
+        /// Seconds to live at most
+        #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u16).range(1..=3600))]
+        seconds: u16,
+    },
+    /// Move bytes one way and check each of them
+    Transfer {
+        /// The server's address
+        address: Ipv4Addr,
+        /// Its port
+        port: u16,
+        /// Which way the bytes go
+        #[arg(long, value_enum, default_value_t = Direction::Down)]
+        direction: Direction,
+        /// For how long
+        #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=i64::from(MOST_SECONDS)))]
+        seconds: u16,
+        /// Keep the connection open afterwards for so long, or until standard input ends
+        #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=60))]
+        hold: u16,
+    },
+    /// Only ask whether somebody listens
+    Connect {
+        /// The server's address
+        address: Ipv4Addr,
+        /// Its port
+        port: u16,
+    },
+    /// Find the largest IP packet that passes unfragmented, there and back
+    Mtu {
+        /// Where `serve` runs
+        address: Ipv4Addr,
+        /// Its plain port
+        port: u16,
+    },
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let number = |part: &str| part.parse::<u16>().ok().filter(|port| *port > 0);
+    match (number(first), number(last)) {
+        (Some(first), Some(last)) if first <= last => Ok(first..=last),
+        _ => Err("FIRST or FIRST-LAST, 1 to 65535".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn ranges_of_ports() {
+        assert_eq!(ports("22"), Ok(22..=22));
+        assert_eq!(ports("5000-5999"), Ok(5000..=5999));
+        for wrong in ["", "0", "70000", "9-8", "a", "1-2-3"] {
+            assert!(ports(wrong).is_err(), "{wrong}");
+        }
+    }
+}

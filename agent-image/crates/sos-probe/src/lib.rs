@@ -1,0 +1,15 @@
+//! Sends real TCP between two places and says what became of it.
+//!
+//! Four verbs, each answering with one line of JSON: `serve` is the far end, `transfer` moves verified bytes one way for
+//! some seconds, `connect` asks whether somebody listens, `mtu` finds the largest packet that passes unfragmented. It
+//! needs no rights, no files and no configuration. A server lives as long as its standard input is open.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod connect;
+pub mod failure;
+pub mod mtu;
+pub mod pattern;
+pub mod serve;
+pub mod transfer;
+pub mod wire;

@@ -1,0 +1,179 @@
+//! `mtu`: the largest IP packet that passes unfragmented, there and back.
+//!
+//! Datagrams that no router may fragment, of several sizes at once and each three times; the far end says what has come
+//! and sends as much back. TCP alone would not tell: it finds its way round a black hole after some seconds, slowly.
+
+use std::net::{SocketAddr, SocketAddrV4, UdpSocket};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::{Ipv4PathMtuDiscovery, ip_mtu, set_ip_mtu_discover};
+use serde::Serialize;
+
+use crate::wire::MAGIC;
+
+/// IPv4 and UDP.
+const HEADERS: u16 = 28;
+/// Every host must take this much (RFC 791): where it starts.
+const SMALLEST: u16 = 576;
+/// Sizes tried at once.
+const AT_ONCE: u16 = 12;
+/// Copies of each: one in a hundred lost is nothing to a path.
+const COPIES: u8 = 3;
+/// How long answers may take.
+const WAIT: Duration = Duration::from_millis(1500);
+/// A header: the magic, what it is, and the size it is about.
+const HEAD: usize = 11;
+const QUESTION: u8 = 0;
+const HEARD: u8 = 1;
+const BACK: u8 = 2;
+
+/// What was found; a size of 0 = nothing passed.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// Of the own interface.
+    pub local: u16,
+    /// Largest packet to the server.
+    pub forward: u16,
+    /// Largest packet back.
+    pub back: u16,
+    /// Why it could not be found out, or "".
+    pub detail: String,
+}
+
+/// A socket that sends what does not fit nowhere, instead of cutting it up.
+///
+/// # Errors
+/// The system's.
+pub fn socket(at: SocketAddrV4) -> std::io::Result<UdpSocket> {
+    let socket = UdpSocket::bind(at)?;
+    set_ip_mtu_discover(&socket, Ipv4PathMtuDiscovery::PROBE)?;
+    Ok(socket)
+}
+
+/// What the server does with a packet: says how large it was, and sends one as large.
+pub fn answer(socket: &UdpSocket, packet: &[u8], from: SocketAddr) {
+    let Some((QUESTION, size)) = read(packet) else { return };
+    if usize::from(size) != packet.len() + usize::from(HEADERS) {
+        return;
+    }
+    let _ = socket.send_to(&head(HEARD, size), from);
+    let _ = socket.send_to(&filled(BACK, size), from);
+}
+
+/// Asks a server.
+#[must_use]
+pub fn find(server: SocketAddrV4) -> Report {
+    let mut report = Report::default();
+    if let Err(error) = search(server, &mut report) {
+        report.detail = error.to_string();
+    }
+    report
+}
+
+fn search(server: SocketAddrV4, report: &mut Report) -> std::io::Result<()> {
+    let socket = socket(SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+    socket.connect(server)?;
+    report.local = u16::try_from(ip_mtu(&socket)?).unwrap_or(u16::MAX);
+    let (mut low, mut high) = (SMALLEST.min(report.local), report.local);
+    let mut tried = vec![low, high];
+    loop {
+        let (forward, back) = round(&socket, &tried)?;
+        (report.forward, report.back) = (report.forward.max(forward), report.back.max(back));
+        let passed = report.forward.min(report.back);
+        if passed < low {
+            return Ok(());
+        }
+        low = passed;
+        high = tried.iter().copied().filter(|size| *size > passed).min().unwrap_or(low).min(high);
+        tried = between(low, high);
+        if tried.is_empty() {
+            return Ok(());
+        }
+        tried.push(high);
+    }
+}
+
+/// Sizes above `low` and below `high`, a bounded number of them, evenly spread.
+fn between(low: u16, high: u16) -> Vec<u16> {
+    let gap = high.saturating_sub(low);
+    let steps = AT_ONCE.min(gap.saturating_sub(1));
+    (1..=steps)
+        .map(|step| low + u16::try_from(u32::from(gap) * u32::from(step) / u32::from(steps + 1)).unwrap_or(0))
+        .filter(|size| (low + 1..high).contains(size))
+        .collect()
+}
+
+/// Sends all sizes; returns the largest that arrived there, and the largest that came back.
+fn round(socket: &UdpSocket, sizes: &[u16]) -> std::io::Result<(u16, u16)> {
+    for _ in 0..COPIES {
+        for size in sizes {
+            match socket.send(&filled(QUESTION, *size)) {
+                Err(error) if error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error()) => {}
+                // an ICMP message about an earlier one; it counts by what does not come back
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
+                other => _ = other?,
+            }
+        }
+    }
+    let (mut forward, mut back, mut packet) = (0, 0, vec![0; 65_536]);
+    let (deadline, most) = (Instant::now() + WAIT, sizes.iter().copied().max().unwrap_or(0));
+    while forward.min(back) < most {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            break;
+        }
+        socket.set_read_timeout(Some(left))?;
+        let Ok(length) = socket.recv(&mut packet) else { continue };
+        match read(&packet[..length]) {
+            Some((HEARD, size)) => forward = forward.max(size),
+            Some((BACK, size)) if usize::from(size) == length + usize::from(HEADERS) => back = back.max(size),
+            _ => {}
+        }
+    }
+    Ok((forward, back))
+}
+
+fn head(kind: u8, size: u16) -> Vec<u8> {
+    [MAGIC.as_slice(), &[kind], &size.to_be_bytes()].concat()
+}
+
+/// A packet of `size` bytes, headers included.
+fn filled(kind: u8, size: u16) -> Vec<u8> {
+    let mut packet = head(kind, size);
+    packet.resize(usize::from(size.saturating_sub(HEADERS)).max(HEAD), 0x5a);
+    packet
+}
+
+fn read(packet: &[u8]) -> Option<(u8, u16)> {
+    let (start, rest) = packet.split_at_checked(MAGIC.len())?;
+    let [kind, high, low, ..] = rest else { return None };
+    (start == MAGIC).then(|| (*kind, u16::from_be_bytes([*high, *low])))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_search_narrows_and_ends(low in 576..9000_u16, gap in 0..9000_u16) {
+            let (high, sizes) = (low + gap, between(low, low + gap));
+            prop_assert!(sizes.len() <= AT_ONCE.into() && sizes.iter().all(|size| low < *size && *size < high));
+            prop_assert_eq!(sizes.is_empty(), gap < 2);
+        }
+
+        #[test]
+        fn packets_have_their_size_and_are_read(size in 576..9000_u16) {
+            let packet = filled(QUESTION, size);
+            prop_assert_eq!(packet.len(), usize::from(size - HEADERS));
+            prop_assert_eq!(read(&packet), Some((QUESTION, size)));
+        }
+
+        #[test]
+        fn strangers_are_not_answered(packet: Vec<u8>) {
+            prop_assert!(read(&packet).is_none());
+        }
+    }
+}

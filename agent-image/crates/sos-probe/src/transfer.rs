@@ -1,0 +1,114 @@
+//! `transfer`: bytes one way, every one of them checked.
+
+use std::io::{Read as _, stdin};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::pattern::Pattern;
+use crate::wire::{self, Direction, Heard};
+
+/// A SYN is repeated after one and three seconds: two may be lost.
+pub const CONNECT_WITHIN: Duration = Duration::from_secs(6);
+/// Nothing moves for so long: it stalls. Four retransmissions on a path of half a second.
+pub const STALL: Duration = Duration::from_secs(5);
+
+/// What became of it.
+#[derive(Debug, Default, Serialize)]
+pub struct Report {
+    /// All bytes arrived, and were those that were sent.
+    pub ok: bool,
+    /// One word for why not.
+    pub failure: Option<&'static str>,
+    /// The same in more words.
+    pub detail: String,
+    /// The own address and port.
+    pub own: String,
+    /// What the server took it for.
+    pub seen: String,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// From the first SYN to the last byte.
+    pub seconds: f64,
+    /// From the SYN to its answer.
+    pub connect_seconds: f64,
+}
+
+/// Opens a connection and moves bytes.
+#[must_use]
+pub fn transfer(server: SocketAddrV4, direction: Direction, seconds: u16, hold: u16) -> Report {
+    let (began, mut report) = (Instant::now(), Report::default());
+    let ended = run(server, direction, seconds, &mut report);
+    report.seconds = began.elapsed().as_secs_f64();
+    match ended {
+        Ok(stream) => {
+            report.ok = true;
+            keep(&stream, Duration::from_secs(hold.into()));
+        }
+        Err(failure) => {
+            report.failure = Some(failure.word);
+            report.detail = failure.detail;
+        }
+    }
+    report
+}
+
+fn run(
+    server: SocketAddrV4,
+    direction: Direction,
+    seconds: u16,
+    report: &mut Report,
+) -> Result<TcpStream, Failure> {
+    let began = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::V4(server), CONNECT_WITHIN)
+        .map_err(|error| Failure::opening(&error))?;
+    report.connect_seconds = began.elapsed().as_secs_f64();
+    report.own = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    let limits = [stream.set_read_timeout(Some(STALL)), stream.set_write_timeout(Some(STALL))];
+    limits.into_iter().collect::<Result<(), _>>().map_err(|error| Failure::moving(&error))?;
+    exchange(&mut stream, direction, seconds, report).map_err(|error| Failure::moving(&error))?;
+    Ok(stream)
+}
+
+fn exchange(
+    stream: &mut TcpStream,
+    direction: Direction,
+    seconds: u16,
+    report: &mut Report,
+) -> std::io::Result<()> {
+    let (pattern, time) = (Pattern::default(), Duration::from_secs(seconds.into()));
+    wire::ask(stream, direction, seconds)?;
+    report.seen = wire::told_address(stream)?;
+    let mut other = stream.try_clone()?;
+    if direction == Direction::Down {
+        return wire::receive(stream, &mut other, &pattern, time + wire::LONGEST_END, &mut report.bytes);
+    }
+    let heard = Heard::listen(other);
+    let sent = wire::send(stream, &pattern, Instant::now() + time, &heard, STALL);
+    report.bytes = heard.confirmed();
+    sent.map(|_| ())
+}
+
+/// Leaves a connection open for a while, so that others can look at it.
+fn keep(_stream: &TcpStream, time: Duration) {
+    if time.is_zero() {
+        return;
+    }
+    let (tell, told) = mpsc::channel::<()>();
+    thread::spawn(move || {
+        let mut nothing = [0];
+        while matches!(stdin().read(&mut nothing), Ok(1..)) {}
+        drop(tell);
+    });
+    let _ = told.recv_timeout(time);
+}
+
+/// The address of a server.
+#[must_use]
+pub fn server(address: Ipv4Addr, port: u16) -> SocketAddrV4 {
+    SocketAddrV4::new(address, port)
+}
