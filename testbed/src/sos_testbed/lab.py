@@ -18,7 +18,7 @@ from typing import Any
 from sos_compile import Allocations
 from sos_compile.world import Loaded
 
-from sos_testbed import controllers, declare, northbound, process, realise
+from sos_testbed import controllers, declare, northbound, process, reach, realise
 from sos_testbed.declare import Documents
 from sos_testbed.model import LabError, Topology
 from sos_testbed.realise import LabPlan, Programs
@@ -80,6 +80,7 @@ def find_programs(environment: dict[str, str]) -> Programs:
         "controller": _REPOSITORY / ".venv" / "bin" / "sos-controller",
         "node": agent_target / "release" / "sos-node",
         "agent": agent_target / "release" / "sos-agent",
+        "probe": agent_target / "release" / "sos-probe",
         "linkemu": linkemu_target / "release" / "sos-linkemu",
     }
     found = {name: Path(environment.get(f"SOS_BIN_{name.upper()}", path)) for name, path in paths.items()}
@@ -247,6 +248,7 @@ class Lab:
             controllers=list(documents.controllers),
             rewriting=sorted(documents.rewriting()),
         )
+        self.save(reach=reach.describe(self.topology, self.plan, documents))
 
     def down(self) -> None:
         """Take everything back; LabError with what could not be."""

@@ -40,6 +40,8 @@ class Programs:
     node: str
     agent: str
     linkemu: str
+    probe: str = ""
+    """What `kubectl sos diagnose` sends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
