@@ -20,6 +20,7 @@ PREFIX = "sos"
 API_PORT = 8080
 KINDS = "soscontrollers,sossites,sosagents,sosservices,soslinks"
 OPERATORS_CHILDREN = "app.kubernetes.io/managed-by=sos-operator"
+PART_OF = "app.kubernetes.io/part-of=sos"
 TIMEOUT_S = 10.0
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 
@@ -36,13 +37,13 @@ class Kubectl:
 
     def objects(self) -> list[Json]:
         """All SOS objects of the cluster."""
-        found: list[Json] = self._json("get", KINDS, "--all-namespaces", "-o", "json")["items"]
+        found: list[Json] = self.json("get", KINDS, "--all-namespaces", "-o", "json")["items"]
         return found
 
     def controller_path(self, name: str) -> str:
         """The path on the API server that leads to a controller's own API."""
         wanted = naming.controller(PREFIX, name)
-        services = self._json("get", "services", "--all-namespaces", "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
+        services = self.json("get", "services", "--all-namespaces", "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
         namespaces = sorted(s["metadata"]["namespace"] for s in services if s["metadata"]["name"] == wanted)
         if not namespaces:
             raise SourceError(f"no Service {wanted}: is there a soscontroller/{name}? One of type External has a URL of its own: use --url")
@@ -50,38 +51,43 @@ class Kubectl:
             raise SourceError(f"Services {wanted} in {', '.join(namespaces)}: which is the operator's namespace? use --namespace")
         return self.controller_in(namespaces[0], name)
 
+    def namespaces(self) -> tuple[str, ...]:
+        """Where operators are."""
+        found = self.json("get", "deployments", "--all-namespaces", "-l", f"{PART_OF},app.kubernetes.io/component=operator", "-o", "json")
+        return tuple(sorted({item["metadata"]["namespace"] for item in found["items"]}))
+
     @staticmethod
     def controller_in(namespace: str, name: str) -> str:
         """The same, in a namespace that is known to be the operator's."""
         return f"/api/v1/namespaces/{namespace}/services/http:{naming.controller(PREFIX, name)}:{API_PORT}/proxy"
 
-    def raw(self, path: str) -> Json:
-        """A JSON document of the API server."""
-        return self._json("get", "--raw", path)
+    def raw(self, path: str) -> str:
+        """What the API server says to a GET."""
+        return self.run("get", "--raw", path)
 
     def stream(self, path: str) -> Iterator[str]:
         """Lines as they come, for as long as somebody wants them. Raises SourceError when they end by themselves."""
-        with subprocess.Popen(self._argv(("get", "--raw", path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None and process.stderr is not None  # noqa: S101 - PIPE
-            try:
-                yield from process.stdout
-                raise SourceError(process.stderr.read().strip() or "the controller ended the stream")
-            finally:
-                process.terminate()
+        return _stream(self.argv("get", "--raw", path))
 
-    def _argv(self, command: Sequence[str]) -> list[str]:
-        return ["kubectl", *self.options, *command]
+    def argv(self, *command: str) -> tuple[str, ...]:
+        """The command line."""
+        return ("kubectl", *self.options, *command)
 
-    def _json(self, *command: str) -> Json:
+    def json(self, *command: str) -> Json:
+        """What a command says, which is an object."""
+        return _parsed(self.run(*command), "kubectl")
+
+    def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> str:
+        """What a command says; SourceError in kubectl's words if it fails."""
         try:
-            done = subprocess.run(self._argv(command), capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+            done = subprocess.run(self.argv(*command), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
         except FileNotFoundError:
             raise SourceError("there is no kubectl here; with --url URL a controller is asked directly") from None
         except subprocess.TimeoutExpired:
-            raise SourceError(f"kubectl {' '.join(command[:2])}: no answer within {TIMEOUT_S:.0f} s") from None
+            raise SourceError(f"kubectl {' '.join(command[:2])}: no answer within {timeout_s:.0f} s") from None
         if done.returncode:
             raise SourceError(_kubectls_words(done.stderr))
-        return _parsed(done.stdout, "kubectl")
+        return done.stdout
 
 
 def _kubectls_words(stderr: str) -> str:
@@ -98,18 +104,41 @@ class Controller:
     url: str = ""
     kubectl: Kubectl | None = None
     path: str = ""
+    inside: tuple[str, ...] = ()
+    """What runs a command where the URL is reached: a lab's controller is in a network namespace."""
 
     def get(self, what: str) -> Json:
         """GET a document, `/v1/status` say."""
+        return _parsed(self.text(what), self.url or "the controller")
+
+    def text(self, what: str) -> str:
+        """GET a text, `/metrics` say."""
         if self.kubectl is not None:
             return self.kubectl.raw(self.path + what)
+        if self.inside:
+            return self._curl(what)
         with self._open(what, TIMEOUT_S) as answer:
-            return _parsed(answer.read(ANSWER_MAX_BYTES).decode(errors="replace"), self.url)
+            return str(answer.read(ANSWER_MAX_BYTES).decode(errors="replace"))
 
     def events(self) -> Iterator[Json]:
         """Changes as they happen, one object each; empty lines say that the connection lives."""
-        lines = self.kubectl.stream(self.path + "/v1/events") if self.kubectl is not None else self._lines("/v1/events")
+        if self.kubectl is not None:
+            lines = self.kubectl.stream(self.path + "/v1/events")
+        elif self.inside:
+            lines = _stream((*self.inside, "curl", "-sSfN", f"{self.url}/v1/events"))
+        else:
+            lines = self._lines("/v1/events")
         return (_parsed(line, "the controller") for line in lines if line.strip())
+
+    def _curl(self, what: str) -> str:
+        argv = (*self.inside, "curl", "-sSf", "-m", f"{TIMEOUT_S:.0f}", f"{self.url}{what}")
+        try:
+            done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SourceError(f"{self.url}: {error}") from None
+        if done.returncode:
+            raise SourceError(f"{self.url}{what}: {done.stderr.strip() or f'curl ended with {done.returncode}'}")
+        return done.stdout
 
     def _lines(self, what: str) -> Iterator[str]:
         with self._open(what, None) as answer:
@@ -129,6 +158,16 @@ class Controller:
             raise SourceError(f"{self.url}{what}: {error.code} {error.reason}") from None
         except (OSError, ValueError, http.client.HTTPException) as error:
             raise SourceError(f"{self.url}: {getattr(error, 'reason', None) or error or type(error).__name__}") from None
+
+
+def _stream(argv: Sequence[str]) -> Iterator[str]:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None  # noqa: S101 - PIPE
+        try:
+            yield from process.stdout
+            raise SourceError(process.stderr.read().strip() or "the controller ended the stream")
+        finally:
+            process.terminate()
 
 
 def _parsed(text: str, who: str) -> Json:

@@ -85,7 +85,7 @@ def _service(question: Question, config: Json, status: Json, found: Trace) -> Js
             return dict(service)
     if _balance(question, config, status, found):
         return None
-    ports = sorted({_ports(s["ports"]) for s in covering})
+    ports = sorted({ports_in_words(s["ports"]) for s in covering})
     if covering:
         found.step(False, f"no service covers port {question.port} between them; covered: {', '.join(ports)}")
     else:
@@ -164,5 +164,6 @@ def _on(port: int, ranges: list[Json]) -> bool:
     return any(r["first"] <= port <= r["last"] for r in ranges)
 
 
-def _ports(ranges: list[Json]) -> str:
+def ports_in_words(ranges: list[Json]) -> str:
+    """Ranges as people write them."""
     return ", ".join(str(r["first"]) if r["first"] == r["last"] else f"{r['first']}-{r['last']}" for r in ranges)

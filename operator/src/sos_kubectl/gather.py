@@ -1,0 +1,181 @@
+"""Fills the facts for `kubectl sos diagnose`: real transfers first, then what everybody says, so that what they say is about now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sos_kubectl import diagnosis, ports, traffic
+from sos_kubectl.facts import AgentView, Asked, End, Facts, Pair, Server
+from sos_kubectl.source import Controller, SourceError
+from sos_kubectl.traffic import Way
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([0-9.eE+-]+)", re.MULTILINE)
+_REASON = re.compile(r'reason="([^"]*)"')
+
+
+class Place(Protocol):
+    """A lab or a cluster."""
+
+    def objects(self) -> list[Json]:
+        """The custom resources."""
+
+    def config(self) -> Json:
+        """The controller-config that was handed over last, as far as can be told without the controller; else {}."""
+
+    def ends(self, asked: tuple[Json, Json]) -> AbstractContextManager[tuple[End | None, End | None, str]]:
+        """Where connections between two sites are opened from and to, while the block lasts."""
+
+    def agents(self) -> list[tuple[str, str, str]]:
+        """Id, name and site of every agent that should run."""
+
+    def agent_metrics(self, agent_id: str) -> str:
+        """Its /metrics; SourceError in words when it does not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is looked at, and how thoroughly."""
+
+    place: Place
+    controller: Controller
+    seconds: int
+    say: Say
+
+
+def gather(look: Look, asked: Asked) -> Facts:
+    """Everything about two sites. SourceError only for what was asked wrongly."""
+    facts = Facts(asked=asked, objects=look.place.objects())
+    before = _refused(look)
+    _config(look, facts)
+    if facts.config:
+        sites = {site["name"]: site for site in facts.config["sites"]}
+        for wanted in (asked.from_site, asked.to_site):
+            if wanted not in sites:
+                raise SourceError(f"no site {wanted}; there are {', '.join(sorted(sites)) or 'none'}")
+        with look.place.ends((sites[asked.from_site], sites[asked.to_site])) as (facts.client, facts.server, facts.ends_error):
+            _traffic(look, facts)
+    _control(look, facts)
+    after = _refused(look)
+    facts.refused = {reason: count - before.get(reason, 0) for reason, count in after.items() if count > before.get(reason, 0)}
+    return facts
+
+
+def pairs(config: Json) -> Iterator[tuple[str, str]]:
+    """The pairs of sites between which something is declared, each once."""
+    yield from dict.fromkeys((service["from"]["site"], service["to"]["site"]) for service in config.get("services", ()))
+
+
+def _config(look: Look, facts: Facts) -> None:
+    try:
+        facts.config = look.controller.get("/v1/config")
+    except SourceError as error:
+        facts.config, facts.controller_error = look.place.config(), str(error)
+
+
+def _control(look: Look, facts: Facts) -> None:
+    """What the controller and the agents say."""
+    try:
+        facts.status, facts.agents, facts.topology = (look.controller.get(what) for what in ("/v1/status", "/v1/agents", "/v1/topology"))
+        facts.controller_error = ""
+    except SourceError as error:
+        facts.controller_error = str(error)
+    for agent_id, name, site in look.place.agents():
+        if site in (facts.asked.from_site, facts.asked.to_site):
+            facts.views[agent_id] = _view(look, agent_id, name, site)
+
+
+def _view(look: Look, agent_id: str, name: str, site: str) -> AgentView:
+    try:
+        told = samples(look.place.agent_metrics(agent_id))
+    except SourceError as error:
+        return AgentView(name, site, error=str(error))
+    number = {what: int(told.get(f"sos_agent_{what}", 0)) for what in ("armed_regions", "streams", "draining", "orders_total")}
+    return AgentView(name, site, "", number["armed_regions"], number["streams"], bool(number["draining"]), number["orders_total"])
+
+
+def samples(text: str) -> dict[str, float]:
+    """Prometheus text without labels' values: the sum over all of them."""
+    found: dict[str, float] = {}
+    for name, _labels, value in _SAMPLE.findall(text):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def _refused(look: Look) -> dict[str, int]:
+    """Beacons dropped so far, by reason; nothing where nobody answers: that is said elsewhere."""
+    try:
+        text = look.controller.text("/metrics")
+    except SourceError:
+        return {}
+    found = (
+        (_REASON.search(labels), value) for name, labels, value in _SAMPLE.findall(text) if name == "sos_controller_beacons_dropped_total"
+    )
+    return {reason[1]: int(float(value)) for reason, value in found if reason is not None}
+
+
+def _traffic(look: Look, facts: Facts) -> None:
+    service, client, server = diagnosis.chosen(facts), facts.client, facts.server
+    if client is None or server is None:
+        return
+    covered = service is not None and ports.covers(service, client.address, server.address)
+    through = ports.of_service(service, facts.config, client.address, server.address) if service is not None and covered else []
+    plain = ports.beside(facts.config, client.address, server.address)
+    with ExitStack() as stack:
+        through_port, plain_port = stack.enter_context(traffic.server(server, through, plain)) if through or plain else (None, None)
+        if plain_port is not None:
+            look.say(f"packets between {client.address} and {server.address}")
+            facts.mtu = traffic.mtu(client, server.address, plain_port)
+        _plain(look, facts, (client, server), plain_port)
+        if service is not None and through_port is not None:
+            look.say(f"through service {service['id']}: port {through_port}")
+            facts.through = _through(look, facts, (client, server), through_port)
+    if facts.asked.server is not None:
+        look.say(f"server {facts.asked.server[0]}:{facts.asked.server[1]}")
+        near, far = (traffic.connect(end, *facts.asked.server) for end in (server, client))
+        facts.own_server = Server(*facts.asked.server, far=far, near=near)
+
+
+def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) -> None:
+    """Beside every service. Where services have all ports, the server opens the connection: what it opens is not theirs."""
+    client, server = ends
+    if port is not None:
+        look.say(f"beside SOS: port {port}")
+        way = Way(client, server.address, port, look.seconds)
+        facts.plain = Pair(port, up=traffic.transfer(way, "up"), down=traffic.transfer(way, "down"))
+        return
+    back = ports.beside(facts.config, server.address, client.address)
+    if not back:
+        return
+    with traffic.server(client, [], back) as (_, found):
+        if found is None:
+            return
+        look.say(f"beside SOS, opened by {server.address}: port {found}")
+        way = Way(server, client.address, found, look.seconds)
+        facts.plain = Pair(found, up=traffic.transfer(way, "down"), down=traffic.transfer(way, "up"))
+        facts.plain_reversed = True
+
+
+def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair:
+    """Through a service, while somebody looks for its session."""
+    client, server = ends
+
+    def seen() -> bool:
+        try:
+            sessions = look.controller.get("/v1/sessions")["sessions"]
+        except SourceError:
+            return False
+        place = f"{server.address}:{port}"
+        return any(s["server"] == place and s["client"].startswith(f"{client.address}:") for s in sessions)
+
+    way = Way(client, server.address, port, look.seconds)
+    up, accelerated = traffic.watched(way, "up", seen)
+    down, again = (traffic.transfer(way, "down"), False) if accelerated else traffic.watched(way, "down", seen)
+    facts.accelerated = accelerated or again
+    return Pair(port, up, down)

@@ -1,0 +1,62 @@
+"""Which ports belong to which service between two hosts: for a connection that must be accelerated, and one beside it that must not."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv4Network
+from typing import Any
+
+Json = dict[str, Any]
+Range = tuple[int, int]
+
+BESIDE: tuple[Range, ...] = ((20_000, 60_999), (1_024, 19_999))
+"""Where a plain port is looked for: clear of well-known servers first."""
+UNPRIVILEGED = 1_024
+
+
+def subtract(ranges: list[Range], others: list[Range]) -> list[Range]:
+    """What of some ranges is in none of the others, in their order."""
+    left = list(ranges)
+    for first, last in others:
+        left = [part for whole in left for part in _without(whole, first, last)]
+    return left
+
+
+def _without(whole: Range, first: int, last: int) -> list[Range]:
+    low, high = whole
+    if last < low or high < first:
+        return [whole]
+    return [part for part in ((low, first - 1), (last + 1, high)) if part[0] <= part[1]]
+
+
+def covers(service: Json, client: str, server: str) -> bool:
+    """Whether connections between two hosts are a service's, on some port."""
+    return inside(client, service["from"]["prefixes"]) and inside(server, service["to"]["prefixes"])
+
+
+def inside(address: str, prefixes: list[str]) -> bool:
+    """Whether an address is in one of some prefixes."""
+    return any(IPv4Address(address) in IPv4Network(prefix, strict=False) for prefix in prefixes)
+
+
+def of_service(service: Json, config: Json, client: str, server: str) -> list[Range]:
+    """The ports for which a service is the first that covers a connection; those that take no rights to listen at come first."""
+    mine = [(r["first"], r["last"]) for r in service["ports"]]
+    for earlier in config["services"]:
+        if earlier["id"] == service["id"]:
+            break
+        if covers(earlier, client, server):
+            mine = subtract(mine, [(r["first"], r["last"]) for r in earlier["ports"]])
+    return sorted(mine, key=lambda found: found[0] < UNPRIVILEGED)
+
+
+def beside(config: Json, client: str, server: str) -> list[Range]:
+    """Ports on which a connection is nobody's: no service's, no balance's."""
+    taken = [(r["first"], r["last"]) for s in config["services"] if covers(s, client, server) for r in s["ports"]]
+    balances = [b for b in config["balances"] if b["client"] == client and inside(server, b["to"])]
+    taken += [(r["first"], r["last"]) for b in balances for r in b["ports"]]
+    return subtract(list(BESIDE), taken)
+
+
+def written(found: Range) -> str:
+    """As sos-probe reads it."""
+    return f"{found[0]}-{found[1]}"

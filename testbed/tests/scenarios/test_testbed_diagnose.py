@@ -1,0 +1,251 @@
+"""`kubectl sos diagnose` in a lab with one thing broken at a time: it names that thing, and never says ok when a real transfer fails.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |  ======== core2 --------  |
+         agent1                      agent2
+"""
+
+import json
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import armed, eventually, lend, peer, sessions, with_service
+from sos_testbed import faults, measure, process
+from sos_testbed import lab as labs
+from sos_testbed.lab import Lab, Options
+from sos_testbed.realise import emulator_ends
+from sos_testbed.topology import PathOptions
+
+KUBECTL_SOS = Path(sys.executable).with_name("kubectl-sos")
+TIMEOUT_S = 180
+SMALL_MTU = 1300
+PORT = 5009
+PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Lab]:
+    built = labs.up(Options(path1=PATH, path2=PATH, name="diagnose"))
+    yield built
+    built.down()
+
+
+@pytest.fixture
+def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    yield from lend(shared, request)
+
+
+def diagnose(net: Lab, *arguments: str) -> dict[str, Any]:
+    """What it says of west to east, as JSON; its exit code says whether that is ok."""
+    argv = (str(KUBECTL_SOS), "diagnose", "west", "east", "--lab", net.name, "--seconds", "1", "-o", "json", *arguments)
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.stdout, done.stderr
+    (said,) = json.loads(done.stdout)["pairs"]
+    print(json.dumps(said, indent=1))
+    assert (done.returncode == 0) == (said["verdict"] == "ok")
+    sent = [said[pair][way]["ok"] for pair in ("through", "plain") if said[pair] for way in ("up", "down")]
+    assert said["verdict"] != "ok" or (len(sent) == 4 and all(sent) and said["accelerated"] and not said["findings"])
+    assert all(sent) or said["verdict"] == "broken"
+    found: dict[str, Any] = said
+    return found
+
+
+# -- faults: each breaks one thing while the block lasts
+
+
+@contextmanager
+def controller_dead(net: Lab) -> Iterator[None]:
+    faults.controller(net, "controller", up=False)
+    yield
+
+
+@contextmanager
+def agent_dead(net: Lab) -> Iterator[None]:
+    faults.agent(net, "agent2", up=False)
+    yield
+
+
+@contextmanager
+def management_cut(net: Lab) -> Iterator[None]:
+    """The switch forwards, and does not hear its controller."""
+    with set_link(net, "edge2", "mgmt0"):
+        # Open vSwitch asks after five seconds of silence whether the controller lives, the controller likewise
+        yield
+
+
+@contextmanager
+def link_down(net: Lab) -> Iterator[None]:
+    """The far end of the cable is unplugged; a port that is only set down, sos-node sets up again."""
+    with set_link(net, "wan", emulator_ends(net.topology.wires.index(net.topology.wire("edge1-core2")))[0]):
+        yield
+
+
+@contextmanager
+def link_black(net: Lab) -> Iterator[None]:
+    faults.link(net, "edge1-core1", up=False, silent=True)
+    yield
+
+
+@contextmanager
+def host_cut(net: Lab) -> Iterator[None]:
+    with set_link(net, "server", "eth0"):
+        yield
+    route = ("route", "replace", "10.0.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src", "10.0.0.139", "congctl", "cubic")
+    subprocess.run(("ip", "-n", net.plan.netns("server"), *route), check=True)
+
+
+@contextmanager
+def mtu_small(net: Lab) -> Iterator[None]:
+    """Between the switches; no router is there to say so."""
+    with set_mtu(net, "core1", "wan1"):
+        yield
+
+
+@contextmanager
+def key_wrong(net: Lab) -> Iterator[None]:
+    """West's agent has another key than the controller has for its site."""
+    (key,) = (net.root / "keys" / "edge1").glob("site-*")
+    kept = key.read_text(encoding="ascii")
+    key.write_text(secrets.token_hex(len(kept.strip()) // 2) + "\n", encoding="ascii")
+    restart(net, "agent1")
+    yield
+    key.write_text(kept, encoding="ascii")
+    restart(net, "agent1")
+
+
+@contextmanager
+def streams_blocked(net: Lab) -> Iterator[None]:
+    """A firewall between the agents that lets everything else pass."""
+    rules = "table ip fault { chain in { type filter hook prerouting priority -400; tcp dport 10000-10007 drop; }; }"
+    nft = net.exec_argv("agent2", ("nft", "-f", "-"))
+    subprocess.run(nft, input=rules, text=True, check=True)
+    restart(net, "agent1")  # what stood is gone, as after any reboot
+    yield
+    subprocess.run(net.exec_argv("agent2", ("nft", "delete", "table", "ip", "fault")), check=True)
+
+
+@contextmanager
+def agent_draining(net: Lab) -> Iterator[None]:
+    """An agent that was told to stop and waits for a session."""
+    server = peer(net, "server", "serve", "5002", "60000000", "500000")
+    measure.wait_listening(net, "server", 5002)
+    client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
+    eventually("a session", lambda: sessions(net) == 1)
+    process.ask(net.runner.pid_file("agent1"))
+    yield
+    for program in (client, server):
+        program.kill()
+        program.wait()
+    eventually("the agent is gone", lambda: process.find(net.runner.pid_file("agent1")) is None)
+
+
+@contextmanager
+def wrong_port(net: Lab) -> Iterator[None]:
+    with declared(net, ports=[{"port": 6000}]):
+        yield
+
+
+@contextmanager
+def wrong_prefix(net: Lab) -> Iterator[None]:
+    with declared(net, **{"from": {"site": "west", "prefixes": ["10.0.0.64/26"]}}):
+        yield
+
+
+@contextmanager
+def observed(net: Lab) -> Iterator[None]:
+    with declared(net, mode="Observe"):
+        yield
+
+
+@contextmanager
+def set_link(net: Lab, part: str, interface: str) -> Iterator[None]:
+    namespace = net.plan.netns(part)
+    subprocess.run(("ip", "-n", namespace, "link", "set", interface, "down"), check=True)
+    yield
+    subprocess.run(("ip", "-n", namespace, "link", "set", interface, "up"), check=True)
+
+
+@contextmanager
+def set_mtu(net: Lab, part: str, interface: str) -> Iterator[None]:
+    namespace = net.plan.netns(part)
+    subprocess.run(("ip", "-n", namespace, "link", "set", interface, "mtu", str(SMALL_MTU)), check=True)
+    yield
+    subprocess.run(("ip", "-n", namespace, "link", "set", interface, "mtu", "1500"), check=True)
+
+
+@contextmanager
+def declared(net: Lab, **spec: Any) -> Iterator[None]:
+    before = net.objects
+    labs.wait_ready(net, net.declare(with_service(before, **spec)))
+    yield
+    net.declare(before)
+
+
+def restart(net: Lab, agent: str) -> None:
+    faults.agent(net, agent, up=False)
+    faults.agent(net, agent, up=True)
+
+
+SERVER = ("--server", f"10.0.0.139:{PORT}")
+FAULTS: list[tuple[Callable[[Lab], Any], tuple[str, ...], str, str, set[str]]] = [
+    (controller_dead, (), "ControllerUnreachable", "controller", {"plain"}),
+    (agent_dead, (), "AgentDown", "edge2 (east)", {"plain"}),
+    (management_cut, (), "DatapathDisconnected", "edge2", {"plain", "degraded", "broken"}),
+    (link_down, (), "LinkDown", "edge1 wan1", {"degraded"}),
+    (link_black, (), "LinkSilent", "core1 wan0", {"broken"}),
+    (host_cut, (), "HostUnreachable", "10.0.0.11 - 10.0.0.139", {"broken"}),
+    (mtu_small, (), "MtuTooSmall", "west - east", {"broken", "plain", "degraded"}),
+    (key_wrong, (), "AgentRefused", "edge1 (west)", {"plain"}),
+    (streams_blocked, (), "StreamsBlocked", "edge1 to east", {"plain"}),
+    (agent_draining, (), "AgentUnwilling", "edge1 (west)", {"plain"}),
+    (wrong_port, SERVER, "NotCovered", "service default/bulk", {"plain", "unknown", "broken"}),
+    (wrong_prefix, (), "NotCovered", "service default/bulk", {"unknown"}),
+    (observed, (), "NotRedirected", "service default/bulk", {"plain"}),
+]
+
+
+@pytest.mark.parametrize(("fault", "arguments", "code", "where", "verdicts"), FAULTS, ids=[row[0].__name__ for row in FAULTS])
+def test_the_broken_thing_is_named(
+    net: Lab, fault: Callable[[Lab], Any], arguments: tuple[str, ...], code: str, where: str, verdicts: set[str]
+) -> None:
+    with fault(net):
+        said = diagnose(net, *arguments)
+        assert (said["findings"][0]["code"], said["findings"][0]["where"]) == (code, where)
+        assert said["verdict"] in verdicts
+
+
+def test_a_healthy_lab_is_ok_with_both_rates(net: Lab) -> None:
+    said = diagnose(net)
+    assert (said["verdict"], said["service"], said["mtu"]) == ("ok", "default/bulk", {"local": 1500, "forward": 1500, "back": 1500})
+    for pair in ("through", "plain"):
+        for way in ("up", "down"):
+            # of 100 Mbit/s; one second with its slow start, on a busy machine
+            assert 5 < said[pair][way]["mbps"] < 100
+    eventually("nothing is left of it", lambda: sessions(net) == 0)
+    left = subprocess.run(("ip", "netns", "pids", net.plan.netns("server")), capture_output=True, text=True, check=True).stdout.split()
+    names = [Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip() for pid in left]
+    assert "sos-probe" not in names
+
+
+def test_a_server_that_does_not_listen_and_one_that_does(net: Lab) -> None:
+    said = diagnose(net, *SERVER)
+    assert [(f["code"], f["where"]) for f in said["findings"]] == [("ServerRefuses", f"10.0.0.139:{PORT}")]
+    assert said["verdict"] == "broken"
+    eventually("the port is armed again", lambda: armed(net))
+    said = diagnose(net, "--server", "10.0.0.139:80")
+    assert (said["verdict"], said["findings"]) == ("ok", [])
+
+
+def test_people_read_it_in_a_hundred_columns(net: Lab) -> None:
+    argv = (str(KUBECTL_SOS), "diagnose", "east", "west", "--lab", net.name, "--seconds", "1")
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert done.returncode == 1 and "first broken: NoService" in done.stdout and "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    wrong = subprocess.run((*argv[:2], "west", "nowhere", *argv[4:]), capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    assert wrong.returncode == 2 and "nowhere" in wrong.stderr and "core1, core2, east, west" in wrong.stderr
