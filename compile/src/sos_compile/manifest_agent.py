@@ -97,7 +97,7 @@ def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Setting
         **priority(settings.node_priority),
         "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
         "tolerations": [{"operator": "Exists"}],
-        "affinity": build_node_affinity(placed),
+        "affinity": build_node_affinity(placed, naming.drain_label(pool.name)),
         "containers": [_container(pool, METRICS_PORT + slot, settings)],
         "volumes": [
             {"name": "config", "configMap": {"name": name}},

@@ -72,9 +72,12 @@ def config_map_bytes(config_map: Json) -> int:
     return sum(len(name) + len(text.encode()) for name, text in config_map["data"].items())
 
 
-def build_node_affinity(placed: PlacedSite) -> Json:
-    """Return the affinity that puts pods on the site's nodes: by its selector, so that a node joining does not replace the others' pods."""
-    requirements = _requirements(placed.site)
+def build_node_affinity(placed: PlacedSite, *unwanted: str) -> Json:
+    """Return the affinity that puts pods on the site's nodes: by its selector, so that a node joining does not replace the others' pods.
+
+    Nodes with one of the labels `unwanted` are left out.
+    """
+    requirements = [*_requirements(placed.site), *({"key": label, "operator": "DoesNotExist"} for label in unwanted)]
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in placed.left_out[:MAX_NOT_IN]]
     term = {"matchExpressions": requirements, **({"matchFields": fields} if fields else {})}
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}

@@ -64,3 +64,8 @@ def network(prefix: str, site: str) -> str:
 def controller_openflow(prefix: str, name: str) -> str:
     """Return the name of the Service by which switches outside the pod network reach a controller."""
     return child(prefix, "openflow", name)
+
+
+def drain_label(pool: str) -> str:
+    """Return the label that keeps a pool's agents off a node: who puts it there drains them."""
+    return f"drain.sos.network/{child(pool)}"

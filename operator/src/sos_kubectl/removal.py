@@ -1,0 +1,80 @@
+"""What `kubectl sos uninstall` makes and deletes, as values. Pure.
+
+The order of a removal is known to one place, `sos_operator uninstall`: this makes the same Job of it that `helm uninstall` runs, from
+the operator's own Deployment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+OPERATOR = "operator"
+JOB_LABEL = "uninstall"
+GRACE_S = 60
+"""Beyond the time the removal may take: for the pod to start."""
+KEPT_S = 600
+"""A Job that nobody cleaned up goes by itself."""
+PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
+"""Users' objects in the order in which they lean on each other."""
+
+
+class RemovalError(ValueError):
+    """The Deployment is not the operator's."""
+
+
+def job(deployment: Json, timeout: int, suffix: str) -> Json:
+    """A Job that removes what the operator of this Deployment made: its image, settings and rights."""
+    meta, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
+    found = [container for container in pod["containers"] if container["name"] == OPERATOR]
+    if not found:
+        raise RemovalError(f"deployment {meta['name']} has no container {OPERATOR!r}: it is not the operator's")
+    (operator,) = found
+    volumes = [volume for volume in pod.get("volumes", ()) if "emptyDir" in volume]
+    names = {volume["name"] for volume in volumes}
+    container = {
+        **{key: operator[key] for key in ("image", "imagePullPolicy", "env", "securityContext", "resources") if key in operator},
+        "name": JOB_LABEL,
+        "args": ["uninstall", "--timeout", str(timeout)],
+        "volumeMounts": [mount for mount in operator.get("volumeMounts", ()) if mount["name"] in names],
+    }
+    kept = ("serviceAccountName", "securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName")
+    labels = {**meta.get("labels", {}), "app.kubernetes.io/component": JOB_LABEL, "app.kubernetes.io/managed-by": "kubectl-sos"}
+    labels = {key: value for key, value in labels.items() if not key.startswith("helm.sh/")}
+    spec = {**{key: pod[key] for key in kept if key in pod}, "restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{meta['name'][:40]}-{JOB_LABEL}-{suffix}", "namespace": meta["namespace"], "labels": labels},
+        "spec": {
+            "backoffLimit": 1,  # a second try picks up where the first ended
+            "activeDeadlineSeconds": 2 * timeout + GRACE_S,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def ended(found: Json) -> str:
+    """Whether a Job is over: "", `Complete` or `Failed` with its words."""
+    for condition in (found.get("status") or {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            return (
+                "Complete"
+                if condition["type"] == "Complete"
+                else f"Failed: {condition.get('reason', '')} {condition.get('message', '')}".strip()
+            )
+    return ""
+
+
+def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list[str]:
+    """Lines that say what will be gone, for whoever is asked."""
+    counts: dict[str, int] = {}
+    for child in children:
+        counts[child["kind"]] = counts.get(child["kind"], 0) + 1
+    lines = [f"made by the operator: {', '.join(f'{count} {kind}' for kind, count in sorted(counts.items())) or 'nothing'}"]
+    names = [f"{obj['kind']} {'/'.join(p for p in (obj['metadata'].get('namespace'), obj['metadata']['name']) if p)}" for obj in objects]
+    if purge:
+        lines.append(f"and for good, with the CRDs: {', '.join(sorted(names)) or 'no objects'}")
+    return lines

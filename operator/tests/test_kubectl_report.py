@@ -1,0 +1,136 @@
+"""What goes into a bundle of `kubectl sos report`, and above all what does not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from conftest import children, play_kubelet
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_kube import Kube
+from operator_run import NAMESPACE, Operator, eventually
+from sos_kubectl import scrub
+from sos_kubectl.bundle import MEMBER_MAX_BYTES, Bundle
+from test_kubectl import sos
+
+keys = st.binary(min_size=32, max_size=32)
+around = st.sampled_from(["", " ", '"', "\n", "key=", "key: ", "'", "<", ","])
+
+
+def forms(key: bytes) -> list[str]:
+    """How the 32 bytes of a key may be written, in a file, a log or a Secret."""
+    line = key.hex().encode()
+    return [key.hex(), key.hex().upper(), *(base64.b64encode(form).decode() for form in (key, line, line + b"\n"))]
+
+
+@given(keys, around, around, st.text(max_size=40))
+def test_no_form_of_a_key_gets_through(key: bytes, before: str, after: str, rest: str) -> None:
+    for form in forms(key):
+        assert form not in scrub.text(f"x {before}{form}{after} {rest}")
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), max_size=60))
+def test_scrubbing_twice_is_scrubbing_once(found: str) -> None:
+    assert scrub.text(scrub.text(found)) == scrub.text(found)
+
+
+def test_what_helps_stays_and_what_tells_goes() -> None:
+    hashed, agent = f"sha256:{'ab' * 32}", "5f0c" * 8
+    kept = f"image sos@{hashed} agent {agent} 10.0.0.126:9465 2026-01-01T00:00:00Z"
+    assert scrub.text(kept) == kept
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJlLXNpZ25hdHVyZQ"
+    pem = "-----BEGIN EC PRIVATE KEY-----\nMHcCAQEEIIGl\n-----END EC PRIVATE KEY-----"
+    for told in (f"Authorization: Bearer {'s3cr3t' * 3}", token, pem, "https://joe:hunter2@example.test/x"):
+        found = scrub.text(f"a {told} b")
+        assert scrub.HIDDEN in found and found.startswith("a ") and found.endswith(" b")
+        assert not any(word in found for word in ("s3cr3ts3cr3t", "eyJpc3Mi", "MHcCAQEEIIGl", "hunter2"))
+
+
+def test_objects_lose_secrets_noise_and_telling_variables() -> None:
+    pod = {
+        "kind": "Pod",
+        "metadata": {
+            "name": "a",
+            "managedFields": [1],
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}", "b": "c"},
+        },
+        "spec": {"containers": [{"env": [{"name": "API_TOKEN", "value": "short"}, {"name": "RUST_LOG", "value": "info"}]}]},
+    }
+    (cleaned,) = scrub.objects([pod, {"kind": "Secret", "metadata": {"name": "x"}, "data": {"k": "djE="}}])
+    assert cleaned["metadata"] == {"name": "a", "annotations": {"b": "c"}}
+    values = {env["name"]: env["value"] for env in cleaned["spec"]["containers"][0]["env"]}
+    assert values == {"API_TOKEN": scrub.HIDDEN, "RUST_LOG": "info"}
+
+
+def read(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as tar:
+        found = {member.name.partition("/")[2]: tar.extractfile(member) for member in tar.getmembers()}
+        return {name: file.read().decode() for name, file in found.items() if file is not None}
+
+
+def test_of_a_long_text_the_end_is_kept(tmp_path: Path) -> None:
+    bundle = Bundle(tmp_path / "b.tar.gz")
+    bundle.add_text("log/a.log", "first\n" + "x" * MEMBER_MAX_BYTES + "\nlast\n")
+    bundle.close()
+    members = read(tmp_path / "b.tar.gz")
+    assert len(members["log/a.log"]) == MEMBER_MAX_BYTES and members["log/a.log"].endswith("last\n")
+    assert members["missing.txt"] == "nothing\n"
+
+
+def spoilt(kube: Kube, key: str) -> None:
+    """A key where none belongs: in an annotation, a variable, an event."""
+    kube.kubectl("annotate", "sossite", "west", f"test/note=the key is {key}", "--overwrite")
+    container = {"name": "c", "image": "x", "env": [{"name": "PASSWORD", "value": "hunter2"}, {"name": "NOTE", "value": key}]}
+    labels = {"app.kubernetes.io/part-of": "sos"}
+    kube.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "spoilt", "namespace": NAMESPACE, "labels": labels},
+            "spec": {"containers": [container]},
+        },
+        {
+            **{"apiVersion": "v1", "kind": "Event", "metadata": {"name": "spoilt", "namespace": NAMESPACE}, "type": "Warning"},
+            **{"involvedObject": {"kind": "Pod", "name": "spoilt", "namespace": NAMESPACE}, "reason": "Test", "message": f"with {key}"},
+        },
+    )
+
+
+def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_path: Path) -> None:
+    kube, path, key = example.kube, tmp_path / "all.tar.gz", secrets.token_hex(32)
+    eventually("the Secrets", lambda: len(children(kube, "secrets")) >= 5)
+    play_kubelet(kube)
+    spoilt(kube, key)
+    done = sos(kube, "report", "-f", str(path), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    members = read(path)
+    assert said["members"] == len(members) and {"about.json", "objects.json", f"{NAMESPACE}/pods.json", "missing.txt"} <= set(members)
+    objects = json.loads(members["objects.json"])
+    (west,) = [o for o in objects if o["kind"] == "SosSite" and o["metadata"]["name"] == "west"]
+    assert west["status"]["conditions"] and "managedFields" not in west["metadata"]
+    assert f"{NAMESPACE}/daemonsets.json" in members and "with [removed]" in members[f"{NAMESPACE}/events.json"]
+    # nobody runs pods here and no controller answers: that is said, not passed over
+    assert "logs" in members["missing.txt"] and "/v1/status" in members["missing.txt"]
+    everything = "\n".join(members.values())
+    assert "hunter2" not in everything and key not in everything
+    secret = kube.items("secrets", "-A")
+    values = [value for obj in secret for value in (obj.get("data") or {}).values() if len(value) > 20]
+    assert len(values) >= 5
+    for value in values:
+        plain = base64.b64decode(value).decode(errors="replace").strip()
+        assert value not in everything and plain not in everything and plain[:40] not in everything
+    kube.kubectl("delete", "pod/spoilt", "event/spoilt", "-n", NAMESPACE, "--force", "--grace-period=0")
+
+
+def test_wrong_files_are_named(kube: Kube, tmp_path: Path) -> None:
+    done = sos(kube, "report", "-f", str(tmp_path / "x.zip"))
+    assert done.returncode == 2 and "x.zip" in done.stderr
+    (tmp_path / "x.tar.gz").touch()
+    done = sos(kube, "report", "-f", str(tmp_path / "x.tar.gz"))
+    assert done.returncode == 2 and "x.tar.gz: File exists" in done.stderr and "Traceback" not in done.stderr

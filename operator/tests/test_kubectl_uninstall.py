@@ -1,0 +1,140 @@
+"""`kubectl sos uninstall`: the operator's own removal in a Job made from its Deployment, and `--purge` behind it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import OWN, populated
+from operator_kube import ROOT, Kube
+from operator_nodes import Nodes, garbage_collector, start_pods
+from operator_run import NAMESPACE, environment, eventually, operator_running, render
+from sos_kubectl import removal
+from test_kubectl import sos
+
+OURS = "app.kubernetes.io/managed-by=sos-operator"
+PART_OF = "app.kubernetes.io/part-of=sos"
+
+
+def rendered(kind: str, name: str) -> dict[str, Any]:
+    (found,) = [obj for obj in render() if obj["kind"] == kind and obj["metadata"]["name"] == name]
+    return found
+
+
+def test_the_job_is_the_charts_hook() -> None:
+    """What both run is one command of the operator, in the same container with the same rights."""
+    made = removal.job(rendered("Deployment", "sos-operator"), 120, "abc123")
+    hook = rendered("Job", "sos-uninstall")
+    assert made["metadata"]["namespace"] == NAMESPACE and made["metadata"]["name"] == "sos-operator-uninstall-abc123"
+    mine, theirs = (job["spec"]["template"]["spec"] for job in (made, hook))
+    assert made["spec"]["activeDeadlineSeconds"] == hook["spec"]["activeDeadlineSeconds"]
+    assert {key: mine[key] for key in theirs if key != "containers"} == {key: theirs[key] for key in theirs if key != "containers"}
+    (one,), (other,) = mine["containers"], theirs["containers"]
+    own = {"SOS_DEFAULTS_DIR", "SOS_HTTP_PORT"}  # of the operator's loop; nothing of a removal reads them
+    assert [env for env in one["env"] if env["name"] not in own] == other["env"]
+    assert {key: one[key] for key in other if key != "env"} == {key: other[key] for key in other if key != "env"}
+
+
+def test_another_deployment_is_refused() -> None:
+    with pytest.raises(removal.RemovalError, match="no container 'operator'"):
+        removal.job(
+            {"metadata": {"name": "web", "namespace": "x"}, "spec": {"template": {"spec": {"containers": [{"name": "web"}]}}}}, 1, "a"
+        )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [
+        ([], ""),
+        ([{"type": "SuccessCriteriaMet", "status": "True"}], ""),
+        ([{"type": "Complete", "status": "True"}], "Complete"),
+        ([{"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "message": "too long"}], "Failed: DeadlineExceeded too long"),
+    ],
+)
+def test_how_a_job_ends(conditions: list[dict[str, Any]], said: str) -> None:
+    assert removal.ended({"status": {"conditions": conditions}}) == said
+
+
+@contextmanager
+def jobs_run(kube: Kube, *, fail: bool = False) -> Iterator[None]:
+    """What a cluster does with the Job: its container's command in a process, and the Job's status by its exit code."""
+    stop = threading.Event()
+
+    def run() -> None:
+        while not stop.wait(0.2):
+            for job in kube.items("jobs", "-n", NAMESPACE):
+                if not (job.get("status") or {}).get("conditions"):
+                    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+                    command = [sys.executable, "-m", "sos_operator", *arguments]
+                    code = 1 if fail else subprocess.run(command, env=environment(kube, 0, {}), check=False, timeout=120).returncode
+                    settle(kube, job["metadata"]["name"], good=code == 0)
+
+    runner = threading.Thread(target=run)
+    runner.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        runner.join(130)
+
+
+def settle(kube: Kube, name: str, *, good: bool) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    first, last = ("SuccessCriteriaMet", "Complete") if good else ("FailureTarget", "Failed")
+    row = {"status": "True", "lastTransitionTime": now, "lastProbeTime": now, "reason": "Test", "message": "so"}
+    status = {"startTime": now, "uncountedTerminatedPods": {}, **({"completionTime": now, "succeeded": 1} if good else {"failed": 1})}
+    kube.patch_status("job", name, NAMESPACE, {**status, "conditions": [{**row, "type": first}, {**row, "type": last}]})
+
+
+@contextmanager
+def running(kube: Kube, tmp_path: Path) -> Iterator[None]:
+    """Sites, a service, pods of the operator's making; the operator has ended when the block begins, as if its Deployment had gone."""
+    with Nodes(kube).serving() as nodes:
+        with operator_running(kube, tmp_path):
+            kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
+            eventually("the DaemonSets", lambda: len(kube.items("daemonsets", "-n", NAMESPACE, "-l", OURS)) == 6)
+            eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
+            start_pods(kube, nodes)
+        with garbage_collector(kube):
+            yield
+
+
+def test_nobody_is_asked_where_nobody_answers_and_a_failure_is_told(installed: Kube) -> None:
+    with populated(installed) as kube:
+        done = sos(kube, "uninstall")
+        assert done.returncode == 2 and "--yes" in done.stderr and not kube.items("jobs", "-n", NAMESPACE)
+        with jobs_run(kube, fail=True):
+            done = sos(kube, "uninstall", "--yes", "--purge")
+        assert done.returncode == 1 and "not removed: Failed: Test so" in done.stdout
+        assert kube.items("crds", "-l", PART_OF), "what failed is not purged on top"
+        eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
+        assert sos(kube, "uninstall", "--yes", "-n", "default").returncode == 2
+
+
+def test_users_objects_stay_and_purge_takes_them_and_the_crds(installed: Kube, tmp_path: Path) -> None:
+    with populated(installed) as kube:
+        with running(kube, tmp_path), jobs_run(kube):
+            done = sos(kube, "uninstall", "--yes", "--timeout", "60")
+            assert done.returncode == 0, done.stderr
+            assert "objects and CRDs stay" in done.stdout and f"helm uninstall sos -n {NAMESPACE}" in done.stdout
+            assert "6 DaemonSet" in done.stderr
+            assert kube.items("daemonsets,deployments,services,configmaps,secrets", "-n", NAMESPACE, "-l", OURS) == []
+            assert len(kube.items("sossites")) == 4
+            done = sos(kube, "uninstall", "--yes", "--purge", "--timeout", "60")
+            assert done.returncode == 0, done.stderr
+            assert "SosSite west" in done.stderr
+        try:
+            assert kube.items("crds", "-l", PART_OF) == []
+            eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
+        finally:
+            kube.apply(*(obj for obj in render() if obj["kind"] == "CustomResourceDefinition"))  # for the tests that come after
+            kube.kubectl("wait", "--for=condition=Established", "crd", "-l", PART_OF, "--timeout=30s")
+            kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
+        eventually("the kinds are served again, empty", lambda: all(kube.items(kind, "-A") == [] for kind in OWN))
