@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,23 @@ WIDTH = text.WIDTH
 
 def sos(kube: Kube, *args: str) -> subprocess.CompletedProcess[str]:
     """By way of kubectl, which finds its plugins in PATH."""
+    return subprocess.run([tool("kubectl"), "sos", *args], env=_environment(kube), capture_output=True, text=True, timeout=240, check=False)
+
+
+@contextmanager
+def sos_process(kube: Kube, *args: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The same while it runs. kubectl becomes its plugin, so signals arrive."""
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen([tool("kubectl"), "sos", *args], env=_environment(kube), **quiet) as process:  # type: ignore[call-overload]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _environment(kube: Kube) -> dict[str, str]:
     path = os.pathsep.join((str(Path(sys.executable).parent), str(Path(tool("kubectl")).parent), os.environ["PATH"]))
-    env = {**os.environ, "KUBECONFIG": str(kube.admin), "HOME": str(kube.folder), "PATH": path}
-    return subprocess.run([tool("kubectl"), "sos", *args], env=env, capture_output=True, text=True, timeout=120, check=False)
+    return {**os.environ, "KUBECONFIG": str(kube.admin), "HOME": str(kube.folder), "PATH": path}
 
 
 def test_status_says_what_is_not_ready_and_why(example: Operator) -> None:

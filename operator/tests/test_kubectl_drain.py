@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from operator_run import NAMESPACE, Operator
-from sos_kubectl.drain import known, progress, targets
+from sos_kubectl.drain import known, not_yet, progress, targets
 
 CONFIG = {
     "sites": [
@@ -39,6 +39,11 @@ def row(agent: str, sessions: int, *, willing: bool = False, draining: bool = Tr
 def test_drained_is_who_takes_nothing_and_has_nothing(rows: list[dict[str, Any]], done: bool, line: str) -> None:
     now = progress({"agents": rows}, targets(CONFIG, "edge1"))
     assert (now.done, now.line) == (done, line)
+
+
+def test_who_drains_already_is_not_told_again() -> None:
+    rows = {"agents": [row("aa", 2), row("ab", 0, willing=True, draining=False)]}
+    assert [target.id for target in not_yet(rows, targets(CONFIG, "edge1"))] == ["ab"]
 
 
 def test_the_label_keeps_the_pools_agents_off_the_node(example: Operator) -> None:

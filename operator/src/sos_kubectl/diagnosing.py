@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from ipaddress import AddressValueError, IPv4Address
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from sos_kubectl import diagnosis, gather, shown
+from sos_kubectl.clusters import Cluster
 from sos_kubectl.facts import Asked, Facts
 from sos_kubectl.findings import Finding
 from sos_kubectl.gather import Look
@@ -21,11 +27,27 @@ from sos_kubectl.options import (
     NamespaceOption,
     UrlOption,
     colour,
+    kubectl,
     say,
     show,
     the_lab,
 )
 from sos_kubectl.source import Controller, SourceError
+
+AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: the address of the pod there, 10.0.0.120/24.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a command line says about where to look."""
+
+    name: str
+    namespace: str
+    url: str
+    context: str
+    seconds: int
+    addresses: tuple[str, str]
+    pod_timeout: float
 
 
 def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
@@ -34,6 +56,9 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     service: Annotated[str, typer.Option("--service", help="This service: namespace/name.")] = "",
     server: Annotated[str, typer.Option("--server", metavar="ADDRESS:PORT", help="And ask whether this server of TO listens.")] = "",
     seconds: Annotated[int, typer.Option(min=1, max=30, help="How long each of the four transfers lasts.")] = 3,
+    from_address: AddressOption = "",
+    to_address: AddressOption = "",
+    pod_timeout: Annotated[float, typer.Option(min=1, max=300, help="In a cluster: seconds that the two pods have to get ready.")] = 60.0,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
     url: UrlOption = "",
@@ -47,16 +72,19 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     """
     if bool(from_site) != bool(to_site):
         raise typer.BadParameter("name both sites, or none")
+    for address in filter(None, (from_address, to_address)):
+        _interface(address)
     own = _server(server)
     if own is not None and not from_site:
         raise typer.BadParameter("--server needs the two sites, too")
-    look = _look(lab, (name, namespace, url, context), seconds)
+    look = _look(lab, Options(name, namespace, url, context, seconds, (from_address, to_address), pod_timeout))
     wanted = [(from_site, to_site)] if from_site else list(gather.pairs(_config(look)))
     if not wanted:
         raise SourceError("no service is declared, so there is nothing to send through; name two sites: kubectl sos diagnose FROM TO")
     results: list[tuple[Facts, list[Finding]]] = []
     for one, other in wanted:
-        facts = gather.gather(look, Asked(one, other, service, own))
+        with _cleaned_up():
+            facts = gather.gather(look, Asked(one, other, service, own))
         results.append((facts, diagnosis.findings(facts)))
     show(
         output,
@@ -67,12 +95,39 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
         raise typer.Exit(NO)
 
 
-def _look(lab: str, options: tuple[str, str, str, str], seconds: int) -> Look:
-    name, _namespace, url, _context = options
+def _look(lab: str, options_: Options) -> Look:
     if lab:
         found = the_lab(lab)
-        return Look(found, Controller(url=url) if url else found.controller(name), seconds, say)
-    raise SourceError("only labs so far: --lab NAME")
+        return Look(found, Controller(url=options_.url) if options_.url else found.controller(options_.name), options_.seconds, say)
+    cluster = kubectl(options_.context)
+    namespace = options_.namespace or _only(cluster.namespaces())
+    asked = (
+        Controller(url=options_.url) if options_.url else Controller(kubectl=cluster, path=cluster.controller_in(namespace, options_.name))
+    )
+    return Look(Cluster(cluster, namespace, asked, options_.name, options_.addresses, options_.pod_timeout), asked, options_.seconds, say)
+
+
+def _only(namespaces: tuple[str, ...]) -> str:
+    if len(namespaces) == 1:
+        return namespaces[0]
+    raise SourceError(
+        f"operators in {', '.join(namespaces)}: which? use --namespace" if namespaces else "SOS is not installed in this cluster"
+    )
+
+
+@contextmanager
+def _cleaned_up() -> Iterator[None]:
+    """SIGTERM and SIGHUP end this as Ctrl-C does: what was made for it goes."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    kept = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
 
 
 def _config(look: Look) -> dict[str, object]:
@@ -80,6 +135,15 @@ def _config(look: Look) -> dict[str, object]:
         return look.controller.get("/v1/config")
     except SourceError:
         return look.place.config()
+
+
+def _interface(text: str) -> None:
+    try:
+        IPv4Interface(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text}: ADDRESS/LENGTH, say 10.0.0.120/24") from None
+    if "/" not in text:
+        raise typer.BadParameter(f"{text}: with the length of the site's subnet, say {text}/24")
 
 
 def _server(text: str) -> tuple[str, int] | None:

@@ -198,7 +198,7 @@ def _streams(facts: Facts) -> Iterable[Finding]:
         return
     for agent in both[0]:
         view = facts.views.get(agent["id"])
-        if view is not None and not view.error and view.armed == 0 and view.streams == 0:
+        if view is not None and not view.error and view.told and view.armed == 0 and view.streams == 0:
             what = (
                 f"The agent {view.name} of {agent['site']} has no stream to any agent of {facts.asked.to_site}, so it takes nothing over."
             )

@@ -68,6 +68,12 @@ class Progress:
         return f"{self.sessions} sessions left at {', '.join(self.left)}" if self.sessions else "no sessions left"
 
 
+def not_yet(agents: Json, wanted: list[Target]) -> list[Target]:
+    """Those that are not draining already. To be told a second time ends an agent at once, with all that it has."""
+    busy = {agent["id"] for agent in agents["agents"] if agent["draining"]}
+    return [target for target in wanted if target.id not in busy]
+
+
 def progress(agents: Json, wanted: list[Target]) -> Progress:
     """From the controller's list of agents; one that is not there has nothing under way."""
     rows = {agent["id"]: agent for agent in agents["agents"]}

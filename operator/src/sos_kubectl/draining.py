@@ -38,7 +38,7 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     if not wanted:
         raise SourceError(f"no node or agent {target}; there are {', '.join(draining.known(config)) or 'none'}")
     if lab:
-        _stop(options.the_lab(lab), wanted, undo=undo)
+        _stop(options.the_lab(lab), draining.not_yet(asked.get("/v1/agents"), wanted), undo=undo)
     else:
         _label(options.kubectl(context), wanted, undo=undo)
     names = [agent.name for agent in wanted]

@@ -85,7 +85,8 @@ class AgentView:
     armed: int = 0
     streams: int = 0
     draining: bool = False
-    orders: int = 0
+    told: bool = True
+    """Whether it has said anything: one may run without our being allowed to ask it."""
 
 
 @dataclass(frozen=True, slots=True)

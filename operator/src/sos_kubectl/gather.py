@@ -29,14 +29,16 @@ class Place(Protocol):
     def config(self) -> Json:
         """The controller-config that was handed over last, as far as can be told without the controller; else {}."""
 
-    def ends(self, asked: tuple[Json, Json]) -> AbstractContextManager[tuple[End | None, End | None, str]]:
-        """Where connections between two sites are opened from and to, while the block lasts."""
+    def ends(
+        self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]
+    ) -> AbstractContextManager[tuple[End | None, End | None, str]]:
+        """Where connections between two sites are opened from and to while the block lasts, preferably within some prefixes; or why not."""
 
-    def agents(self) -> list[tuple[str, str, str]]:
+    def agents(self, config: Json) -> list[tuple[str, str, str]]:
         """Id, name and site of every agent that should run."""
 
-    def agent_metrics(self, agent_id: str) -> str:
-        """Its /metrics; SourceError in words when it does not answer."""
+    def agent_metrics(self, name: str) -> str:
+        """Its /metrics; "" where it may not be asked; SourceError in words when it does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +61,15 @@ def gather(look: Look, asked: Asked) -> Facts:
         for wanted in (asked.from_site, asked.to_site):
             if wanted not in sites:
                 raise SourceError(f"no site {wanted}; there are {', '.join(sorted(sites)) or 'none'}")
-        with look.place.ends((sites[asked.from_site], sites[asked.to_site])) as (facts.client, facts.server, facts.ends_error):
-            _traffic(look, facts)
+        pair, service = (sites[asked.from_site], sites[asked.to_site]), diagnosis.chosen(facts)
+        within = (service["from"]["prefixes"], service["to"]["prefixes"]) if service else (pair[0]["prefixes"], pair[1]["prefixes"])
+        look.say(f"looking for a host at {asked.from_site} and one at {asked.to_site}")
+        with look.place.ends(pair, within) as (client, server, why):
+            facts.client, facts.server, facts.ends_error = client, server, why
+            try:
+                _traffic(look, facts)
+            except SourceError as error:
+                facts.ends_error = str(error)
     _control(look, facts)
     after = _refused(look)
     facts.refused = {reason: count - before.get(reason, 0) for reason, count in after.items() if count > before.get(reason, 0)}
@@ -86,18 +95,18 @@ def _control(look: Look, facts: Facts) -> None:
         facts.controller_error = ""
     except SourceError as error:
         facts.controller_error = str(error)
-    for agent_id, name, site in look.place.agents():
+    for agent_id, name, site in look.place.agents(facts.config):
         if site in (facts.asked.from_site, facts.asked.to_site):
-            facts.views[agent_id] = _view(look, agent_id, name, site)
+            facts.views[agent_id] = _view(look, name, site)
 
 
-def _view(look: Look, agent_id: str, name: str, site: str) -> AgentView:
+def _view(look: Look, name: str, site: str) -> AgentView:
     try:
-        told = samples(look.place.agent_metrics(agent_id))
+        found = samples(look.place.agent_metrics(name))
     except SourceError as error:
         return AgentView(name, site, error=str(error))
-    number = {what: int(told.get(f"sos_agent_{what}", 0)) for what in ("armed_regions", "streams", "draining", "orders_total")}
-    return AgentView(name, site, "", number["armed_regions"], number["streams"], bool(number["draining"]), number["orders_total"])
+    number = {what: int(found.get(f"sos_agent_{what}", 0)) for what in ("armed_regions", "streams", "draining")}
+    return AgentView(name, site, "", number["armed_regions"], number["streams"], draining=bool(number["draining"]), told=bool(found))
 
 
 def samples(text: str) -> dict[str, float]:

@@ -55,26 +55,26 @@ class Lab:
         return found
 
     @contextmanager
-    def ends(self, asked: tuple[Json, Json]) -> Iterator[tuple[End | None, End | None, str]]:
-        """A host of each of two sites (entries of a controller-config), and why there is none."""
-        found = [self._end(site) for site in asked]
-        missing = [site["name"] for site, end in zip(asked, found, strict=True) if end is None]
+    def ends(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]) -> Iterator[tuple[End | None, End | None, str]]:
+        """A host of each of two sites (entries of a controller-config), if possible within some prefixes, and why there is none."""
+        found = [self._end(within) or self._end(site["prefixes"]) for site, within in zip(sites, prefixes, strict=True)]
+        missing = [site["name"] for site, end in zip(sites, found, strict=True) if end is None]
         yield found[0], found[1], f"lab {self.facts['name']} has no host at {' and '.join(missing)}" if missing else ""
 
-    def _end(self, site: Json) -> End | None:
+    def _end(self, prefixes: list[str]) -> End | None:
         probe = self.facts["reach"]["probe"]
         for host in self.facts["reach"]["hosts"]:
-            if inside(host["address"], site["prefixes"]):
+            if inside(host["address"], prefixes):
                 return End(host["name"], host["address"], (*_in(host["netns"]), probe))
         return None
 
-    def agents(self) -> list[tuple[str, str, str]]:
+    def agents(self, _config: Json) -> list[tuple[str, str, str]]:
         """Every agent's id, name and site."""
         return [(agent["id"], agent["name"], agent["site"]) for agent in self.facts["reach"]["agents"]]
 
-    def agent_metrics(self, agent_id: str) -> str:
+    def agent_metrics(self, name: str) -> str:
         """An agent's own numbers; SourceError when it does not answer."""
-        agent = next(agent for agent in self.facts["reach"]["agents"] if agent["id"] == agent_id)
+        agent = next(agent for agent in self.facts["reach"]["agents"] if agent["name"] == name)
         argv = (*_in(agent["netns"]), "curl", "-sSf", "-m", str(TIMEOUT_S), agent["metrics"])
         done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_S)
         if done.returncode:

@@ -126,6 +126,7 @@ def _namespace(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
     _try(bundle, "events of objects", about_ours)
     for pod in kubectl.json("get", "pods", "-n", namespace, "-l", PART_OF, "-o", "json")["items"]:
         _logs(bundle, kubectl, namespace, pod)
+        _metrics(bundle, kubectl, namespace, pod)
 
 
 def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
@@ -139,6 +140,16 @@ def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
             _try(bundle, place, lambda: bundle.add_text(place, kubectl.run(*command, timeout_s=SLOW_S)))  # noqa: B023 - called at once
 
 
+def _metrics(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
+    """Of agents and switches: their own numbers."""
+    name, labels = pod["metadata"]["name"], pod["metadata"].get("labels") or {}
+    if labels.get("app.kubernetes.io/component") not in ("agent", "node"):
+        return
+    for port in (port["containerPort"] for container in pod["spec"]["containers"] for port in container.get("ports", ())):
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics"
+        _try(bundle, f"metrics of {name}", lambda: bundle.add_text(f"{namespace}/metrics/{name}.txt", kubectl.raw(path)))  # noqa: B023 - called at once
+
+
 def _objects(bundle: Bundle, name: str, found: list[Json]) -> None:
     bundle.add_json(name, scrub.objects(found))
 
@@ -150,5 +161,5 @@ def _lab(bundle: Bundle, lab: Lab) -> None:
         for path in sorted(lab.root.glob(pattern)):
             place = str(path.relative_to(lab.root))
             _try(bundle, place, lambda: bundle.add_text(place, path.read_text(encoding="utf-8", errors="replace")))  # noqa: B023 - called at once
-    for agent_id, name, _site in lab.agents():
-        _try(bundle, f"metrics of {name}", lambda: bundle.add_text(f"agents/{name}.metrics.txt", lab.agent_metrics(agent_id)))  # noqa: B023
+    for _id, name, _site in lab.agents({}):
+        _try(bundle, f"metrics of {name}", lambda: bundle.add_text(f"agents/{name}.metrics.txt", lab.agent_metrics(name)))  # noqa: B023

@@ -9,13 +9,14 @@ import json
 import secrets
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import armed, eventually, lend, peer, sessions, with_service
+from conftest import armed, eventually, lend, outcome, peer, sessions, with_service
 from sos_testbed import faults, measure, process
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab, Options
@@ -249,3 +250,54 @@ def test_people_read_it_in_a_hundred_columns(net: Lab) -> None:
     assert max(map(len, done.stdout.splitlines())) <= 100
     wrong = subprocess.run((*argv[:2], "west", "nowhere", *argv[4:]), capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert wrong.returncode == 2 and "nowhere" in wrong.stderr and "core1, core2, east, west" in wrong.stderr
+
+
+def run_sos(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run((str(KUBECTL_SOS), *arguments), capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+
+
+def test_a_draining_agent_finishes_what_it_has(net: Lab) -> None:
+    server = peer(net, "server", "serve", "5002", "10000000", "2000000")
+    measure.wait_listening(net, "server", 5002)
+    client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
+    eventually("a session", lambda: sessions(net) == 1)
+    hurried = run_sos("drain", "edge1", "--lab", net.name, "--timeout", "1")
+    assert hurried.returncode == 1 and "1 sessions left at edge1" in hurried.stdout
+    patient = run_sos("drain", "edge1", "--lab", net.name, "--timeout", "60", "-o", "json")
+    said = json.loads(patient.stdout)
+    assert (patient.returncode, said["agents"], said["done"], said["sessions"]) == (0, ["edge1"], True, 0)
+    got = outcome(client, 30)
+    assert (got["bytes"], got["end"]) == (10_000_000, "eof")
+    outcome(server, 30)
+    eventually("it has left", lambda: process.find(net.runner.pid_file("agent1")) is None)
+    nobody = run_sos("drain", "nobody", "--lab", net.name)
+    assert nobody.returncode == 2 and "edge1, edge2" in nobody.stderr
+
+
+def test_a_labs_bundle_helps_and_gives_no_key_away(net: Lab, tmp_path: Path) -> None:
+    path = tmp_path / "lab.tar.gz"
+    done = run_sos("report", "--lab", net.name, "-f", str(path))
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(path) as tar:
+        files = {member.name.partition("/")[2]: tar.extractfile(member) for member in tar.getmembers()}
+        members = {name: file.read().decode() for name, file in files.items() if file is not None}
+    wanted = {"lab.json", "log/controller.log", "controller/v1/status.json", "agents/edge1.metrics.txt", "node-config/edge1.json"}
+    assert wanted <= set(members) and members["missing.txt"] == "nothing\n"
+    assert json.loads(members["controller/v1/status.json"])["services"][0]["id"] == "default/bulk"
+    keys = [file for file in (net.root / "keys").rglob("*") if file.is_file()]
+    assert len(keys) >= 6
+    everything = "\n".join(members.values())
+    for file in (*keys, net.root / "token"):
+        assert file.read_text(encoding="ascii").strip() not in everything
+
+
+def test_views_of_a_lab(net: Lab) -> None:
+    for command, word in (
+        (("topology",), "edge2"),
+        (("flows",), "no sessions"),
+        (("trace", "10.0.0.11", "10.0.0.139", "80"), "accelerated"),
+    ):
+        done = run_sos(*command, "--lab", net.name)
+        assert done.returncode == 0 and word in done.stdout, done.stderr
+    missing = run_sos("topology", "--lab", "nobody")
+    assert missing.returncode == 2 and "no lab nobody" in missing.stderr

@@ -1,0 +1,110 @@
+"""The pods that `kubectl sos diagnose` makes in a cluster, and the addresses they take. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network
+from itertools import chain, islice
+from typing import Any
+
+Json = dict[str, Any]
+
+COMPONENT = "diagnose"
+CONTAINER = "probe"
+LIFE_S = 600
+"""A pod that nobody could remove ends by itself."""
+NETWORKS = "k8s.v1.cni.cncf.io/networks"
+NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
+INTERFACE = "net1"
+LOOKED_AT = 4_096
+"""Addresses tried for a free one, from the top: those above the hosts that people number from below."""
+
+
+def assigns(network: Json) -> bool:
+    """Whether a NetworkAttachmentDefinition assigns addresses by itself; with the default IPAM each pod says its own."""
+    try:
+        kind = json.loads(network["spec"]["config"]).get("ipam", {}).get("type", "static")
+    except (KeyError, ValueError, AttributeError):
+        return False
+    return bool(kind != "static")
+
+
+def free_address(prefixes: list[str], subnet: str, taken: Iterable[str]) -> str | None:
+    """The highest address of some prefixes, as address/length, that nobody is known to have."""
+    whole = IPv4Network(subnet)
+    refused = {IPv4Address(one) for one in taken} | {whole.network_address, whole.broadcast_address}
+    for address in islice(chain.from_iterable(_downwards(prefix) for prefix in prefixes), LOOKED_AT):
+        if address in whole and address not in refused:
+            return f"{address}/{whole.prefixlen}"
+    return None
+
+
+def _downwards(prefix: str) -> Iterable[IPv4Address]:
+    network = IPv4Network(prefix, strict=False)
+    return (network[index] for index in range(network.num_addresses - 1, -1, -1))
+
+
+def taken(config: Json, topology: Json) -> set[str]:
+    """Every address that is known to be somebody's."""
+    agents = {agent["address"] for site in config["sites"] for agent in site["agents"]}
+    gateways = {site["gateway"].partition("/")[0] for site in config["sites"] if site.get("gateway")}
+    return agents | gateways | {host["address"] for host in topology.get("hosts", ()) if host["address"]}
+
+
+def build(name: str, network: Json, agents: Json, switch: Json, address: str | None) -> Json:
+    """A pod on a node of a site, on the site's network, that waits to be told what to run.
+
+    Image and pull settings are those of the site's agents (`agents`, their DaemonSet), the nodes those of its switches (`switch`).
+    """
+    told, where = agents["spec"]["template"]["spec"], switch["spec"]["template"]["spec"]
+    meta = network["metadata"]
+    asked: Json = {"name": meta["name"], "namespace": meta["namespace"], "interface": INTERFACE, **({"ips": [address]} if address else {})}
+    (image,) = [container for container in told["containers"] if container["name"] == "agent"]
+    container = {
+        "name": CONTAINER,
+        "image": image["image"],
+        "imagePullPolicy": image.get("imagePullPolicy", "IfNotPresent"),
+        "command": ["sleep", str(LIFE_S)],
+        "securityContext": {
+            **{"runAsNonRoot": True, "runAsUser": 65534, "runAsGroup": 65534, "allowPrivilegeEscalation": False},
+            **{"readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+        },
+        "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
+    }
+    labels = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/component": COMPONENT, "app.kubernetes.io/managed-by": "kubectl-sos"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            **{"name": name, "namespace": meta["namespace"], "labels": labels},
+            "annotations": {NETWORKS: json.dumps([asked])},
+        },
+        "spec": {
+            **{"restartPolicy": "Never", "activeDeadlineSeconds": LIFE_S, "terminationGracePeriodSeconds": 0},
+            **{"automountServiceAccountToken": False, "enableServiceLinks": False},
+            **{key: told[key] for key in ("imagePullSecrets",) if key in told},
+            **{key: where[key] for key in ("affinity", "tolerations") if key in where},
+            "containers": [container],
+        },
+    }
+
+
+def address_of(pod: Json) -> str | None:
+    """The address that a pod has got on the site's network, as Multus writes it down."""
+    text = (pod["metadata"].get("annotations") or {}).get(NETWORK_STATUS, "")
+    try:
+        rows = json.loads(text)
+    except ValueError:
+        return None
+    found = [row for row in rows if isinstance(row, dict) and row.get("interface") == INTERFACE]
+    return str(found[0]["ips"][0]).partition("/")[0] if found and found[0].get("ips") else None
+
+
+def why_not_ready(pod: Json) -> str:
+    """What keeps a pod, in a cluster's words."""
+    status = pod.get("status") or {}
+    waiting = [(one.get("state") or {}).get("waiting") or {} for one in status.get("containerStatuses") or ()]
+    said = [f"{state.get('reason', '')} {state.get('message', '')}".strip() for state in waiting if state.get("reason")]
+    said += [condition.get("message", "") for condition in status.get("conditions") or () if condition.get("status") == "False"]
+    return next((words for words in said if words), f"it is {status.get('phase', 'Pending')}")

@@ -1,0 +1,226 @@
+"""What `kubectl sos diagnose` makes of facts: the first broken thing first, and `ok` only for bytes that arrived."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_kube import ROOT
+from sos_kubectl import diagnosis, ports, shown, text
+from sos_kubectl.facts import AgentView, Asked, End, Facts, Mtu, Pair, Server, Transfer
+from sos_kubectl.findings import ORDER, REMEDIES, Finding, in_order
+
+CONFIG: dict[str, Any] = {
+    "sites": [
+        {"name": name, "prefixes": [prefix], "transit": False, "agents": [{"id": agent, "node": node, "pool": "default"}]}
+        for name, prefix, agent, node in (("west", "10.0.0.0/25", "aa", "edge1"), ("east", "10.0.0.128/25", "bb", "edge2"))
+    ],
+    "services": [
+        {
+            **{"id": "default/bulk", "mode": "Accelerate", "percent": 100, "ports": [{"first": 5000, "last": 5999}]},
+            **{"from": {"site": "west", "prefixes": ["10.0.0.0/25"]}, "to": {"site": "east", "prefixes": ["10.0.0.128/25"]}},
+        }
+    ],
+    "balances": [],
+}
+GOOD = Transfer(ok=True, bytes=12_500_000, seconds=1.0, own="10.0.0.11:4000", seen="10.0.0.11:4000")
+STALLED = Transfer(ok=False, bytes=9, seconds=6.0, failure="stalled")
+
+
+def agent(id_: str, site: str, **changes: Any) -> dict[str, Any]:
+    row = {"id": id_, "site": site, "willing": True, "draining": False, "sessions": 0, "sessionLimit": 10}
+    return {**row, **changes}
+
+
+def healthy(**changes: Any) -> Facts:
+    """Everything as it should be, but for the changes."""
+    facts = Facts(
+        asked=Asked("west", "east"),
+        config=CONFIG,
+        status={
+            "datapaths": [{"dpid": "01", "name": "edge1", "site": "west", "connected": True}],
+            "services": [{"id": "default/bulk", "state": "Programmed", "reason": "", "message": "", "needed": [], "acknowledged": []}],
+        },
+        agents={"agents": [agent("aa", "west"), agent("bb", "east")]},
+        topology={"datapaths": [], "links": []},
+        views={"aa": AgentView("edge1", "west", armed=1, streams=8), "bb": AgentView("edge2", "east", streams=8)},
+        client=End("client", "10.0.0.11"),
+        server=End("server", "10.0.0.139"),
+        plain=Pair(20000, GOOD, GOOD),
+        through=Pair(5000, GOOD, GOOD),
+        accelerated=True,
+        mtu=Mtu(1500, 1500, 1500),
+    )
+    for name, value in changes.items():
+        setattr(facts, name, value)
+    return facts
+
+
+def codes(facts: Facts) -> list[str]:
+    return [finding.code for finding in diagnosis.findings(facts)]
+
+
+def test_health_is_ok_and_shows_both_rates() -> None:
+    facts = healthy()
+    assert codes(facts) == [] and diagnosis.verdict(facts, []) == "ok"
+    printed = shown.lines(facts, [], colour=False)
+    assert sum("100 Mbit/s" in line for line in printed) == 2 and printed[-1].startswith("ok")
+    assert shown.as_json(facts, [])["through"]["up"]["mbps"] == 100.0
+
+
+@given(st.lists(st.booleans(), min_size=4, max_size=4), st.booleans(), st.booleans(), st.booleans())
+def test_never_ok_when_a_transfer_fails(oks: list[bool], accelerated: bool, through: bool, plain: bool) -> None:
+    made = [GOOD if ok else STALLED for ok in oks]
+    facts = healthy(
+        through=Pair(5000, made[0], made[1]) if through else None,
+        plain=Pair(20000, made[2], made[3]) if plain else None,
+        accelerated=accelerated,
+    )
+    found = diagnosis.findings(facts)
+    outcome = diagnosis.verdict(facts, found)
+    arrived = all(oks[:2] if through else [True]) and all(oks[2:] if plain else [True])
+    assert outcome != "ok" or (arrived and through and accelerated and not found)
+    assert arrived or outcome == "broken"
+    assert arrived or found, "and it says what"
+
+
+WIRES = {
+    "datapaths": [{"dpid": "01", "name": "edge1", "site": "west", "connected": True, "ports": [{"name": "wan0", "port": 1, "up": True}]}],
+    "links": [],
+}
+SITE = {"kind": "SosSite", "metadata": {"name": "west"}, "spec": {"wan": {"type": "Uplinks", "uplinks": [{"name": "wan0"}]}}}
+ROUTER = {**SITE, "spec": {"wan": {"uplinks": [{"name": "wan0", "gateway": "192.0.2.1"}]}}}
+
+
+def service(**changes: Any) -> dict[str, Any]:
+    return {**CONFIG, "services": [{**CONFIG["services"][0], **changes}]}
+
+
+def status(**changes: Any) -> dict[str, Any]:
+    return {**healthy().status, **changes}
+
+
+REFUSED = {
+    "metadata": {"name": "west"},
+    "kind": "SosSite",
+    "status": {"conditions": [{"type": "Accepted", "status": "False", "message": "no"}]},
+}
+PENDING = {"id": "default/bulk", "state": "Pending", "reason": "NoPath", "message": "", "needed": ["01"], "acknowledged": []}
+ONE = {"agents": [agent("bb", "east")]}
+NATTED = replace(GOOD, seen="192.0.2.1:9")
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "where"),
+    [
+        ({"controller_error": "refused", "agents": {}, "status": {}, "topology": {}}, "ControllerUnreachable", "controller"),
+        ({"config": {}}, "NoConfiguration", "controller"),
+        ({"objects": [REFUSED]}, "NotAccepted", "SosSite west"),
+        ({"asked": Asked("east", "west")}, "NoService", "east to west"),
+        ({"asked": Asked("west", "east", service="default/other")}, "NoService", "west to east"),
+        ({"client": End("c", "10.0.1.1")}, "NotCovered", "service default/bulk"),
+        ({"asked": Asked("west", "east", server=("10.0.0.139", 80))}, "NotCovered", "service default/bulk"),
+        ({"config": service(mode="Observe")}, "NotRedirected", "service default/bulk"),
+        ({"config": service(percent=0)}, "NotRedirected", "service default/bulk"),
+        ({"ends_error": "no pod"}, "NoEnds", "west, east"),
+        (
+            {"status": status(datapaths=[{"dpid": "01", "name": "edge1", "site": "west", "connected": False}])},
+            "DatapathDisconnected",
+            "edge1",
+        ),
+        ({"topology": {**WIRES, "datapaths": [{**WIRES["datapaths"][0], "ports": []}]}, "objects": [SITE]}, "LinkDown", "edge1 wan0"),
+        ({"topology": WIRES, "objects": [SITE]}, "LinkSilent", "edge1 wan0"),
+        ({"topology": WIRES}, "LinkSilent", "west - east"),
+        ({"mtu": Mtu(1500, 1500, 1400)}, "MtuTooSmall", "west - east"),
+        ({"plain": Pair(2, GOOD, STALLED)}, "HostUnreachable", "10.0.0.11 - 10.0.0.139"),
+        ({"agents": ONE, "views": {}}, "AgentDown", "edge1 (west)"),
+        ({"agents": ONE, "views": {"aa": AgentView("edge1", "west", error="gone")}}, "AgentDown", "edge1 (west)"),
+        ({"agents": ONE, "refused": {"tag": 3}}, "AgentRefused", "edge1 (west)"),
+        ({"agents": ONE, "refused": {"length": 3}}, "AgentSilent", "edge1 (west)"),
+        ({"agents": {"agents": [agent("aa", "west", draining=True), agent("bb", "east")]}}, "AgentUnwilling", "edge1 (west)"),
+        ({"agents": ONE, "views": {"aa": AgentView("edge1", "west", draining=True)}}, "AgentUnwilling", "edge1 (west)"),
+        ({"views": {"aa": AgentView("edge1", "west")}}, "StreamsBlocked", "edge1 to east"),
+        ({"status": status(services=[PENDING])}, "ServicePending", "service default/bulk"),
+        ({"own_server": Server("10.0.0.139", 80, far="reset", near="refused")}, "ServerRefuses", "10.0.0.139:80"),
+        ({"own_server": Server("10.0.0.139", 80, far="", near="unanswered")}, "ServerUnreachable", "10.0.0.139:80"),
+        ({"own_server": Server("10.0.0.139", 80, far="reset")}, "ThroughFails", "10.0.0.139:80"),
+        ({"through": Pair(5000, GOOD, STALLED)}, "ThroughFails", "service default/bulk"),
+        ({"through": Pair(5000, NATTED, GOOD)}, "AddressChanged", "service default/bulk"),
+        ({"accelerated": False}, "NotAccelerated", "service default/bulk"),
+    ],
+)
+def test_each_broken_thing_has_a_name(changes: dict[str, Any], code: str, where: str) -> None:
+    facts = healthy(**changes)
+    first = diagnosis.findings(facts)[0]
+    assert (first.code, first.where) == (code, where)
+    assert diagnosis.verdict(facts, [first]) != "ok"
+    printed = shown.lines(facts, [first], colour=False)
+    assert f"first broken: {code} {where}" in printed and max(map(len, printed)) <= text.WIDTH
+
+
+def test_every_finding_can_be_found() -> None:
+    """The table above is whole: a code that no facts lead to would be a promise."""
+    (mark,) = [m for m in test_each_broken_thing_has_a_name.pytestmark if m.name == "parametrize"]
+    assert {row[1] for row in mark.args[1]} == set(ORDER)
+
+
+def test_a_router_behind_an_uplink_is_no_silent_link() -> None:
+    assert codes(healthy(topology=WIRES, objects=[ROUTER])) in ([], ["LinkSilent"])
+    assert not any("wan0" in finding.where for finding in diagnosis.findings(healthy(topology=WIRES, objects=[ROUTER])))
+
+
+def test_what_explains_more_comes_first_whatever_the_order() -> None:
+    found = [Finding(code, "x", "y") for code in reversed(ORDER)]
+    assert [finding.code for finding in in_order([*found, *found])] == list(ORDER)
+
+
+def test_every_finding_has_an_entry_in_the_docs_and_every_entry_a_finding() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text()
+    entries = re.findall(r"^### (\w+)$", page, flags=re.MULTILINE)
+    assert entries == list(ORDER) == list(REMEDIES), "the page follows the order, too"
+    bodies = re.split(r"^### \w+$", page, flags=re.MULTILINE)[1:]
+    assert all("Look: " in body and "Remedy: " in body for body in bodies)
+    assert set(re.findall(r"\]\(#(\w+)\)", page)) <= {entry.lower() for entry in entries}
+
+
+# -- ports
+
+
+ranges = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)).map(lambda ends: (min(ends), max(ends))), max_size=5)
+
+
+@given(ranges, ranges)
+def test_ports_that_are_left_are_those_and_no_others(some: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
+    def ports_in(found: list[tuple[int, int]]) -> set[int]:
+        return {port for first, last in found for port in range(first, last + 1)}
+
+    assert ports_in(ports.subtract(some, others)) == ports_in(some) - ports_in(others)
+
+
+def test_a_plain_port_is_nobodys_and_a_through_port_the_services_own() -> None:
+    earlier = {**CONFIG["services"][0], "id": "default/first", "ports": [{"first": 5500, "last": 65535}]}
+    config = {
+        **CONFIG,
+        "services": [earlier, {**CONFIG["services"][0], "ports": [{"first": 22, "last": 22}, {"first": 5000, "last": 5999}]}],
+    }
+    ends = ("10.0.0.11", "10.0.0.139")
+    assert ports.of_service(config["services"][1], config, *ends) == [(5000, 5499), (22, 22)]
+    taken = {port for first, last in ports.beside(config, *ends) for port in (first, last)}
+    assert all(not ((5000 <= port <= 65535) or port == 22) for port in taken)
+    back = ports.beside(config, *reversed(ends))
+    assert back == list(ports.BESIDE), "what the server opens is not the service's"
+    everything = {**CONFIG, "services": [{**CONFIG["services"][0], "ports": [{"first": 1, "last": 65535}]}]}
+    assert ports.beside(everything, *ends) == []
+
+
+@pytest.mark.parametrize(("up", "down"), list(product((GOOD, STALLED), repeat=2)))
+def test_a_failure_says_which_way(up: Transfer, down: Transfer) -> None:
+    found = [f for f in diagnosis.findings(healthy(plain=Pair(2, up, down))) if f.code == "HostUnreachable"]
+    assert bool(found) == (not (up.ok and down.ok))
+    for finding in found:
+        assert ("upwards" in finding.what, "downwards" in finding.what) == (not up.ok, not down.ok)
