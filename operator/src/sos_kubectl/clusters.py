@@ -10,11 +10,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sos_compile import naming
-
-from sos_kubectl import probe_pod
+from sos_kubectl import names, probe_pod
 from sos_kubectl.facts import End
-from sos_kubectl.source import PART_OF, PREFIX, Controller, Kubectl, SourceError
+from sos_kubectl.source import PART_OF, Controller, Kubectl, SourceError
 
 Json = dict[str, Any]
 
@@ -43,7 +41,7 @@ class Cluster:
     def config(self) -> Json:
         """What the operator gave the controller to start with."""
         try:
-            found = self.kubectl.json("get", "configmap", naming.controller(PREFIX, self.name), "-n", self.namespace, "-o", "json")
+            found = self.kubectl.json("get", "configmap", names.controller(self.name), "-n", self.namespace, "-o", "json")
             document: Json = json.loads(found["data"]["config.json"])
         except (SourceError, KeyError, ValueError):
             return {}
@@ -78,7 +76,7 @@ class Cluster:
 
     @contextmanager
     def _pod(self, site: Json, address: str | None) -> Iterator[str]:
-        network = self.kubectl.json("get", "net-attach-def", naming.network(PREFIX, site["name"]), "-n", self.namespace, "-o", "json")
+        network = self.kubectl.json("get", "net-attach-def", names.network(site["name"]), "-n", self.namespace, "-o", "json")
         if probe_pod.assigns(network):
             address = None
         elif address is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sos_compile import naming
+from sos_kubectl import names
 
 Json = dict[str, Any]
 
@@ -23,7 +23,7 @@ class Target:
     @property
     def label(self) -> str:
         """The label of its node that keeps it away."""
-        return naming.drain_label(self.pool)
+        return names.drain_label(self.pool)
 
 
 def targets(config: Json, name: str) -> list[Target]:

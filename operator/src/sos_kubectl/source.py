@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from sos_compile import naming
+from sos_kubectl import names
 
 Json = dict[str, Any]
 
-PREFIX = "sos"
 API_PORT = 8080
 KINDS = "soscontrollers,sossites,sosagents,sosservices,soslinks"
 OPERATORS_CHILDREN = "app.kubernetes.io/managed-by=sos-operator"
@@ -42,7 +41,7 @@ class Kubectl:
 
     def controller_path(self, name: str) -> str:
         """The path on the API server that leads to a controller's own API."""
-        wanted = naming.controller(PREFIX, name)
+        wanted = names.controller(name)
         services = self.json("get", "services", "--all-namespaces", "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
         namespaces = sorted(s["metadata"]["namespace"] for s in services if s["metadata"]["name"] == wanted)
         if not namespaces:
@@ -59,7 +58,7 @@ class Kubectl:
     @staticmethod
     def controller_in(namespace: str, name: str) -> str:
         """The same, in a namespace that is known to be the operator's."""
-        return f"/api/v1/namespaces/{namespace}/services/http:{naming.controller(PREFIX, name)}:{API_PORT}/proxy"
+        return f"/api/v1/namespaces/{namespace}/services/http:{names.controller(name)}:{API_PORT}/proxy"
 
     def raw(self, path: str) -> str:
         """What the API server says to a GET."""
