@@ -106,6 +106,25 @@ def test_the_plugin_says_the_same(lab: Lab, pods: tuple[Lab, str]) -> None:
     assert json.loads(lab.kube.plugin("trace", *ends, "8080", "-o", "json", check=False))["outcome"] == "plain"
 
 
+def test_diagnose_sends_real_bytes_between_pods_of_its_own(lab: Lab, pods: tuple[Lab, str]) -> None:
+    (said,) = json.loads(lab.kube.plugin("diagnose", "west", "east", "-o", "json"))["pairs"]
+    assert (said["verdict"], said["findings"], said["accelerated"]) == ("ok", [], True)
+    assert all(said[pair][way]["bytes"] > 0 for pair in ("through", "plain") for way in ("up", "down"))
+    mine = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/managed-by=kubectl-sos")
+    wait_for("its pods gone", lambda: lab.kube.items("pods", *mine) == [], 30)
+
+
+def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> None:
+    node = lab.nodes["west"]
+    assert json.loads(lab.kube.plugin("drain", node, "--timeout", "90", "-o", "json"))["done"]
+    left = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent", "--field-selector", f"spec.nodeName={node}")
+    wait_for("the agent's pod gone", lambda: lab.kube.items("pods", *left) == [], 90)
+    (said,) = json.loads(lab.kube.plugin("diagnose", "west", "east", "--seconds", "1", "-o", "json", check=False))["pairs"]
+    assert (said["verdict"], said["findings"][0]["code"]) == ("plain", "AgentDown")
+    lab.kube.plugin("drain", node, "--undo")
+    lab.kube.wait_condition("sossite/west", "Ready", timeout=120)
+
+
 def test_the_service_can_be_taken_away_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:
     url = f"http://{workload.SERVER}:80/file"
     script = f"curl -s -o /tmp/under --limit-rate 8M -w '%{{http_code}} %{{size_download}}' {url}; echo; sha256sum /tmp/under"
