@@ -11,7 +11,7 @@ import json
 import pytest
 from conftest import Lab
 from sos_e2e import workload
-from sos_e2e.run import run, say, wait_for
+from sos_e2e.run import CommandError, run, say, wait_for
 from sos_e2e.settings import ROOT
 
 SERVICE = ROOT / "examples" / "01-two-sites" / "sosservice.yaml"
@@ -123,6 +123,24 @@ def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> 
     assert (said["verdict"], said["findings"][0]["code"]) == ("plain", "AgentDown")
     lab.kube.plugin("drain", node, "--undo")
     lab.kube.wait_condition("sossite/west", "Ready", timeout=120)
+
+
+def test_helm_test_moves_bytes_and_compares(lab: Lab, pods: tuple[Lab, str]) -> None:
+    """With addresses that no other pod has, by port 5000 of the example's service; then by one that it does not cover, which must fail."""
+    ends = {"client": ("west", "10.0.0.12/24"), "server": ("east", "10.0.0.140/24")}
+    values = [f"test.{end}.{key}={value}" for end, (site, address) in ends.items() for key, value in (("site", site), ("address", address))]
+    values += [f"test.{end}.nodeSelector.sos\\.network/site={site}" for end, (site, _) in ends.items()]
+    upgrade = ("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--reuse-values", "--wait")
+    for port, good in ((5000, True), (6000, False)):
+        lab.kube.helm(*upgrade, *(arg for value in [*values, f"test.port={port}"] for arg in ("--set", value)))
+        try:
+            lab.kube.helm("test", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--timeout", "180s")
+        except CommandError:
+            assert not good, lab.kube.ctl("-n", workload.RELEASE_NAMESPACE, "logs", "job/sos-test", check=False)
+        said = lab.kube.ctl("-n", workload.RELEASE_NAMESPACE, "logs", "job/sos-test")
+        say(said)
+        assert said.splitlines()[-1] == ("passed" if good else "FAILED")
+        assert ("was not accelerated" in said) != good
 
 
 def test_the_service_can_be_taken_away_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:

@@ -51,8 +51,8 @@ def test_told_it_joins_the_networks_that_the_operator_makes() -> None:
 def test_both_ends_understand_their_commands() -> None:
     server, job = (next(o for o in hooks(*TESTED) if o["kind"] == kind) for kind in ("Deployment", "Job"))
     serving, comparing = (probe.build_parser().parse_args(command_of(each)) for each in (server, job))
-    assert serving.ports == [5001, 443]
-    assert (comparing.server, comparing.plain_port, comparing.port) == ("10.0.0.140", 5001, 443)
+    assert serving.ports == [18001, 443]
+    assert (comparing.server, comparing.plain_port, comparing.port) == ("10.0.0.140", 18001, 443)
     assert comparing.controller == f"http://{naming.controller('sos', 'default')}.{NAMESPACE}.svc:8080"
     assert {comparing.plain_port, comparing.port} == set(serving.ports)
     most = comparing.wait + 2 * (comparing.seconds + probe.STALL_S)

@@ -1,7 +1,7 @@
 """Moves bytes between two hosts of sites and compares plain TCP with a port that a SosService covers: what `helm test` runs.
 
     python -m sos_operator.probe serve PORT [PORT ...]
-    python -m sos_operator.probe compare SERVER --plain-port 5001 [--port 5000] [--controller http://...:8080]
+    python -m sos_operator.probe compare SERVER --plain-port 18001 [--port 443] [--controller http://...:8080]
 
 The client asks for so many bytes or seconds, whichever ends first; the server says whom it sees, then sends blocks (four bytes of
 length, then as many), a length of zero, and the SHA-256 of it all. Nothing but the standard library, so that any Python runs it.
