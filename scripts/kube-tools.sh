@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds kube-apiserver, etcd, kubectl, helm and kind from the Go module proxy, so that tests have a real API server
-# (and e2e its tools) on machines that reach package registries but no container registry or download site.
+# Builds kube-apiserver, kube-controller-manager, etcd, kubectl, helm and kind from the Go module proxy, so that tests have
+# a real API server and garbage collector (and e2e its tools) on machines that reach package registries but no container
+# registry or download site.
 #
 #   scripts/kube-tools.sh                 build whatever is missing
 #   scripts/kube-tools.sh helm kubectl    only these
@@ -17,7 +18,7 @@ readonly KUBERNETES_VERSION=v1.34.4
 readonly ETCD_VERSION=v3.6.8
 readonly HELM_VERSION=v3.20.2
 readonly KIND_VERSION=v0.33.0
-readonly ALL_TOOLS=(etcd kubectl kube-apiserver helm kind)
+readonly ALL_TOOLS=(etcd kubectl kube-apiserver kube-controller-manager helm kind)
 
 cache="${SOS_CACHE:-$HOME/.cache/sos}"
 bin="$cache/bin"
@@ -78,7 +79,7 @@ make_tool() {
   helm_flags+=" -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=34"
   helm_flags+=" -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor=1 -X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=34"
   case $1 in
-    kube-apiserver | kubectl)
+    kube-apiserver | kube-controller-manager | kubectl)
       build "$1" k8s.io/kubernetes "$KUBERNETES_VERSION" "k8s.io/kubernetes/cmd/$1" "$(kubernetes_ldflags)" ;;
     etcd) build etcd go.etcd.io/etcd/server/v3 "$ETCD_VERSION" go.etcd.io/etcd/server/v3 "" ;;
     helm) build helm helm.sh/helm/v3 "$HELM_VERSION" helm.sh/helm/v3/cmd/helm " $helm_flags" ;;

@@ -120,7 +120,7 @@ main() {
   fi
   if [ "$what" = test ]; then
     # says itself what it builds, and nothing when it is there
-    scripts/kube-tools.sh etcd kube-apiserver kubectl helm
+    scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm
   fi
 }
 
