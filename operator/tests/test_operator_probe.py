@@ -42,6 +42,7 @@ def test_both_good_passes_and_says_by_how_much() -> None:
         (PLAIN, transfer(seen="10.0.0.126:9", listed=True), "the server saw 10.0.0.126:9, the client is 10.0.0.11:4"),
         (transfer(listed=True), COVERED, "name a port that no SosService covers"),
         (PLAIN, transfer(bytes=4_000_000, listed=False), "was not accelerated"),
+        (PLAIN, transfer(bytes=4_000_000, listed=None), "the controller did not answer"),
         (PLAIN, transfer(bytes=100_000, listed=True), "less than 0.5 times"),
     ],
 )
@@ -54,7 +55,9 @@ def test_whatever_is_wrong_fails(plain: Transfer, covered: Transfer, words: str)
 
 def test_what_was_not_tried_is_said() -> None:
     assert any("nothing compared" in line for line in compare(PLAIN, None, 0.5).lines)
-    assert any("no controller could be asked" in line for line in compare(PLAIN, transfer(listed=None), 0.5).lines)
+    unasked = compare(PLAIN, transfer(listed=None), 0.5, asked=False)
+    assert unasked.good
+    assert any("no controller was asked" in line for line in unasked.lines)
     assert not compare(transfer(bytes=0), None, 0.5).good
 
 

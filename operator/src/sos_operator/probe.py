@@ -162,7 +162,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     except OSError as error:
         print(f"wrong: a transfer broke: {error}\nFAILED")  # noqa: T201
         return 1
-    verdict = compare(plain, covered, arguments.least_gain)
+    verdict = compare(plain, covered, arguments.least_gain, asked=bool(arguments.controller))
     print("\n".join(verdict.lines), flush=True)  # noqa: T201
     return 0 if verdict.good else 1
 
