@@ -1,0 +1,84 @@
+"""What the chart gives and says to people: rights by the cluster's own roles, and words after the installation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from operator_kube import ROOT, Kube
+from operator_run import NAMESPACE, helm, render
+
+CHART = str(ROOT / "charts" / "sos")
+ROLES = ("view", "edit", "admin")
+
+
+@pytest.fixture(scope="module")
+def bound(installed: Kube) -> Iterator[Kube]:
+    """A service account for each of the cluster's roles in `default`, with the rules that the role aggregates.
+
+    The controller that adds them up is not part of an API server, so the test does: labels say which rules belong to which role.
+    """
+    for role in ROLES:
+        chosen = [o for o in render() if o["kind"] == "ClusterRole" and _adds_to(o["metadata"]["labels"], role)]
+        rules = [rule for each in chosen for rule in each["rules"]]
+        meta = {"name": f"as-{role}", "namespace": "default"}
+        subjects = [{"kind": "ServiceAccount", **meta}]
+        installed.apply(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": meta},
+            {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": meta["name"]}, "rules": rules},
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "RoleBinding",
+                "metadata": meta,
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": meta["name"]},
+                "subjects": subjects,
+            },
+        )
+    yield installed
+    for role in ROLES:
+        installed.kubectl("delete", "clusterrole", f"as-{role}")
+        installed.kubectl("delete", "rolebinding,serviceaccount", f"as-{role}", "-n", "default")
+
+
+def _adds_to(labels: dict[str, str], role: str) -> bool:
+    """Kubernetes adds view to edit and edit to admin by itself."""
+    below = ROLES[: ROLES.index(role) + 1]
+    return any(labels.get(f"rbac.authorization.k8s.io/aggregate-to-{each}") == "true" for each in below)
+
+
+@pytest.mark.parametrize(
+    ("role", "verb", "what", "may"),
+    [
+        ("view", "list", "sosservices", "yes"),
+        ("view", "create", "sosservices", "no"),
+        ("edit", "create", "sosservices", "yes"),
+        ("edit", "delete", "sosservices", "yes"),
+        ("admin", "patch", "sosservices", "yes"),
+        ("admin", "create", "sossites", "no"),
+        ("admin", "patch", "sosservices/status", "no"),
+        ("edit", "get", "secrets", "no"),
+    ],
+)
+def test_rights_of_users(bound: Kube, role: str, verb: str, what: str, may: str) -> None:
+    kind, _, part = what.partition("/")
+    asked = ("auth", "can-i", verb, kind, f"--subresource={part}", "-n", "default", "--as", f"system:serviceaccount:default:as-{role}")
+    assert bound.kubectl(*asked, check=False).stdout.strip() == may
+
+
+def test_the_operator_does_not_get_them_and_they_can_be_left_out() -> None:
+    (binding,) = [o for o in render() if o["kind"] == "ClusterRoleBinding"]
+    assert binding["roleRef"]["name"] == "sos-operator"
+    assert [o["metadata"]["name"] for o in render("--set", "rbac.aggregate=false") if o["kind"] == "ClusterRole"] == ["sos-operator"]
+
+
+@pytest.mark.parametrize(("level", "warned"), [("restricted", True), ("baseline", True), ("privileged", False)])
+def test_a_namespace_that_refuses_agents_is_named_at_once(installed: Kube, level: str, warned: bool) -> None:
+    """And the words still end with the next command."""
+    installed.kubectl("label", "--overwrite", "namespace", NAMESPACE, f"pod-security.kubernetes.io/enforce={level}")
+    try:
+        said = helm(installed, "upgrade", "sos", CHART, "-n", NAMESPACE)
+    finally:
+        installed.kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce-")
+    assert (f'enforces the Pod Security Standard "{level}"' in said) == warned
+    assert (f"namespace {NAMESPACE} pod-security.kubernetes.io/enforce=privileged" in said) == warned
+    assert said.strip().splitlines()[-1].strip() == "kubectl apply -f examples/01-two-sites/ && kubectl get sos -A"
