@@ -1,0 +1,67 @@
+"""What `helm test` runs between pods of two sites, run between two hosts of a lab: it passes where a service works, and only there.
+
+client -- edge1 ==(40 ms)== core1 -- edge2 -- server
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from conftest import PEERS, eventually
+from sos_testbed import controllers
+from sos_testbed.lab import Lab
+
+PROBE = (sys.executable, "-m", "sos_operator.probe")
+PLAIN, COVERED, ALSO_PLAIN = 18001, 5004, 18002
+SERVER = "10.0.0.139"
+
+
+@pytest.fixture
+def controller(net: Lab) -> Iterator[str]:
+    """The controller's API, which the lab's hosts do not reach otherwise: a pod has the cluster's network for that."""
+    address = controllers.addresses(net.plan.controllers)[controllers.DEFAULT]
+
+    def inside(part: str, *command: str) -> None:
+        subprocess.run(net.exec_argv(part, ("ip", *command)), check=True, capture_output=True)
+
+    inside("client", "link", "add", "api0", "type", "veth", "peer", "name", "api1", "netns", net.plan.netns("ctl"))
+    try:
+        for part, device, own, other in (("client", "api0", "192.0.2.1", f"{address}/32"), ("ctl", "api1", "192.0.2.2", "192.0.2.1/32")):
+            inside(part, "address", "add", f"{own}/30", "dev", device)
+            inside(part, "link", "set", device, "up")
+            if part == "client":
+                inside(part, "route", "add", other, "via", "192.0.2.2")
+        yield f"http://{address}:{controllers.API_PORT}"
+    finally:
+        inside("client", "link", "del", "api0")
+
+
+def compare(net: Lab, *arguments: str) -> tuple[int, str]:
+    argv = net.exec_argv("client", (*PROBE, "compare", SERVER, "--seconds", "4", "--wait", "10", *arguments))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_it_passes_where_a_service_covers_the_port_and_fails_elsewhere(net: Lab, controller: str) -> None:
+    argv = net.exec_argv("server", (*PROBE, "serve", str(PLAIN), str(COVERED), str(ALSO_PLAIN)))
+    PEERS.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    listening = net.exec_argv("server", ("ss", "-Hltn", f"sport = :{COVERED}"))
+    eventually("the server", lambda: subprocess.run(listening, capture_output=True, text=True, check=True).stdout)
+    asked = ("--controller", controller)
+
+    code, said = compare(net, "--plain-port", str(PLAIN), "--port", str(COVERED), *asked)
+    assert (code, said.splitlines()[-1]) == (0, "passed"), said
+
+    code, said = compare(net, "--plain-port", str(PLAIN), "--port", str(ALSO_PLAIN), *asked)
+    assert (code, said.splitlines()[-1]) == (1, "FAILED"), said
+    assert f"port {ALSO_PLAIN} was not accelerated" in said
+
+    code, said = compare(net, "--plain-port", str(COVERED), "--port", str(COVERED), *asked)
+    assert code == 1
+    assert f"port {COVERED} is accelerated: name a port that no SosService covers" in said
+
+    net.kill("agent1")
+    code, said = compare(net, "--plain-port", str(PLAIN), "--port", str(COVERED), *asked)
+    assert code == 1, "the near agent is dead: bytes arrive, but nothing is accelerated"
+    assert "was not accelerated" in said
