@@ -19,6 +19,7 @@ def commands() -> list[tuple[str, ...]]:
     found: list[tuple[str, ...]] = [
         ("test", "!", "-e", "operator/__init__.py"),
         (sys.executable, "scripts/generate.py", "--check"),
+        (sys.executable, "scripts/links.py"),
         (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
         (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
         *((str(BIN / "mypy"), str(source)) for source in sorted(TOP.glob("*/src"))),

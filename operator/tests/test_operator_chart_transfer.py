@@ -7,8 +7,9 @@ import subprocess
 import sys
 from typing import Any
 
-from operator_kube import ROOT
-from operator_run import NAMESPACE, render
+import pytest
+from operator_kube import ROOT, Kube, tool
+from operator_run import NAMESPACE, eventually, helm, render
 from sos_compile import naming
 from sos_operator import probe
 
@@ -69,3 +70,31 @@ def test_it_has_no_rights_and_leaves_nothing() -> None:
     assert job["spec"]["backoffLimit"] == 0, "a second try would hide a failure"
     (server,) = [o for o in hooks(*TESTED) if o["kind"] == "Deployment"]
     assert {"hook-succeeded", "hook-failed"} <= set(server["metadata"]["annotations"]["helm.sh/hook-delete-policy"].split(","))
+
+
+STAMP = "2026-01-01T00:00:00Z"
+ENDS = {"Complete": ("SuccessCriteriaMet", "succeeded"), "Failed": ("FailureTarget", "failed")}
+
+
+@pytest.mark.parametrize("end", sorted(ENDS))
+def test_helm_starts_both_ends_waits_for_the_near_one_and_takes_the_far_one_away(installed: Kube, end: str) -> None:
+    """Helm itself on a real API server; the test plays the kubelet that the Job would need."""
+    chart = str(ROOT / "charts" / "sos")
+    helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE, *TESTED)
+    command = [tool("helm"), "--kubeconfig", str(installed.admin), "test", "sos", "-n", NAMESPACE, "--timeout", "60s"]
+    try:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+            eventually("the Job", lambda: installed.kubectl("get", "job", "sos-test", "-n", NAMESPACE, check=False).returncode == 0)
+            assert installed.get("deployment", "sos-test-server", "-n", NAMESPACE)["spec"]["replicas"] == 1
+            assert running.poll() is None, "it did not wait"
+            before, counter = ENDS[end]
+            rows = [{"type": each, "status": "True", "lastTransitionTime": STAMP, "lastProbeTime": STAMP} for each in (before, end)]
+            times = {"startTime": STAMP} | ({"completionTime": STAMP} if end == "Complete" else {})
+            installed.patch_status("job", "sos-test", NAMESPACE, {counter: 1, "conditions": rows, **times})
+            said, _ = running.communicate(timeout=60)
+        assert (running.returncode == 0) == (end == "Complete"), said
+        assert installed.kubectl("get", "deployment", "sos-test-server", "-n", NAMESPACE, check=False).returncode != 0
+        assert installed.get("job", "sos-test", "-n", NAMESPACE), "its log must be there to read"
+    finally:
+        installed.kubectl("delete", "job,deployment", "-l", "app.kubernetes.io/component in (test,test-server)", "-n", NAMESPACE)
+        helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE)
