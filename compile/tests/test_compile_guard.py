@@ -53,6 +53,20 @@ def test_named_peers_narrow_each_port_by_itself_and_the_operator_is_always_among
     assert narrowed(api=(MONITORING,)) == {6653: None, 8080: [*own, MONITORING]}
 
 
+def test_agents_that_are_pods_of_the_cluster_answer_at_their_metrics_port_alone() -> None:
+    pool = obj("SosAgent", "pods", {"attach": "Multus"}, uid="u-pods")
+    policies = of_kind(world(site("a", "10.0.0.0/16"), pool, nodes=nodes(a=2)), "NetworkPolicy")
+    assert set(policies) == {"sos-controller-default", "sos-agent-pods-a"}, "those of the host's network have none"
+    policy = policies["sos-agent-pods-a"]
+    (daemon_set,) = [m for n, m in of_kind(world(site("a", "10.0.0.0/16"), pool, nodes=nodes(a=2)), "DaemonSet").items() if "pods" in n]
+    (container,) = daemon_set["spec"]["template"]["spec"]["containers"]
+    assert ports_of(policy) == {port["containerPort"]: None for port in container["ports"]}
+    assert policy["spec"]["egress"] == []
+    assert [owner["uid"] for owner in policy["metadata"]["ownerReferences"]] == ["u-pods"]
+    without = world(site("a", "10.0.0.0/16"), pool, nodes=nodes(a=2), settings=Settings(network_policies=None))
+    assert of_kind(without, "NetworkPolicy") == {}
+
+
 def test_policies_can_be_left_out_and_external_controllers_have_none() -> None:
     assert of_kind(world(settings=Settings(network_policies=None)), "NetworkPolicy") == {}
     external = obj("SosController", "default", {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"]}})

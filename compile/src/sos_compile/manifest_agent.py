@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from sos_compile import naming
 from sos_compile.agent_config import METRICS_PORT
-from sos_compile.manifest_guard import build_disruption_budget
+from sos_compile.manifest_guard import build_agent_policy, build_disruption_budget
 from sos_compile.manifest_parts import (
     POOL_LABEL,
     SITE_LABEL,
@@ -52,7 +52,9 @@ def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str
     daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
     config_map = build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()})
     found = [config_map, daemon_set, *build_disruption_budget(metadata, selector, len(configs))]
-    return [*found, _network(pool, placed, slot, settings)] if pool.attach == "Multus" else found
+    if pool.attach == "Multus":
+        found += [_network(pool, placed, slot, settings), *build_agent_policy(metadata, selector, METRICS_PORT + slot, settings)]
+    return found
 
 
 def _template(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:

@@ -1,6 +1,6 @@
-"""What guards pods from others: NetworkPolicies of controllers, PodDisruptionBudgets of agents.
+"""What guards pods from others: NetworkPolicies of controllers and of agents in pods of their own, PodDisruptionBudgets of agents.
 
-Pods on the host's network (agents, nodes) have no NetworkPolicy: Kubernetes applies none to them.
+Pods on the host's network (nodes, other agents) have no NetworkPolicy: Kubernetes applies none to them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,21 @@ def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int
     policies = settings.network_policies
     if policies is None:
         return []
-    spec = {
-        "podSelector": {"matchLabels": selector},
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [_rule(openflow, list(policies.openflow)), _rule(api, _api_peers(policies, settings))],
-        "egress": [],
-    }
-    return [{"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}]
+    return [_answers_only(metadata, selector, [_rule(openflow, list(policies.openflow)), _rule(api, _api_peers(policies, settings))])]
+
+
+def build_agent_policy(metadata: Json, selector: dict[str, str], metrics: int, settings: Settings) -> list[Json]:
+    """Return the NetworkPolicy of agents that are pods of the cluster (attach Multus), or nothing if none is wanted.
+
+    Their first interface is for probes and metrics. What they relay passes the second, on the site's bridge, to which network plugins apply
+    no policies.
+    """
+    return [_answers_only(metadata, selector, [_rule(metrics, [])])] if settings.network_policies else []
+
+
+def _answers_only(metadata: Json, selector: dict[str, str], rules: list[Json]) -> Json:
+    spec = {"podSelector": {"matchLabels": selector}, "policyTypes": ["Ingress", "Egress"], "ingress": rules, "egress": []}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
 def _api_peers(policies: NetworkPolicies, settings: Settings) -> list[Json]:

@@ -82,7 +82,7 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     daemons = {naming.node(prefix, site) for site in wrong_sites} | agents
     networks = wrong_sites | {name for name, placed in network.sites.items() if host_local_is_wrong(placed)}
     held = {(kind, name) for name in daemons for kind in ("ConfigMap", "DaemonSet")}
-    held |= {("PodDisruptionBudget", name) for name in agents}
+    held |= {(kind, name) for name in agents for kind in ("NetworkPolicy", "PodDisruptionBudget")}
     held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
     held |= {("NetworkAttachmentDefinition", naming.agent_network(prefix, *pair)) for pair in pairs}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
