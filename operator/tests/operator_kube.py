@@ -22,6 +22,13 @@ from operator_reader import Reader, reader
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
+# What service accounts ask for, not what tests ask for as administrator.
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [{"level": "Metadata", "userGroups": ["system:serviceaccounts"]}, {"level": "None"}],
+}
 
 
 @cache
@@ -70,6 +77,10 @@ class Kube:
 
     def patch_status(self, kind: str, name: str, namespace: str, status: Mapping[str, Any]) -> None:
         self.kubectl("patch", kind, name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+    def audit(self) -> list[dict[str, Any]]:
+        """Every request of a service account so far, as the API server wrote it down (watches twice: begun and ended)."""
+        return [json.loads(line) for line in (self.folder / "audit.log").read_text().splitlines()]
 
     def config_for(self, name: str, token: str) -> Path:
         """Write a kubeconfig that uses a bearer token."""
@@ -120,8 +131,11 @@ def _etcd_command(folder: Path, client: int, peer: int) -> list[str]:
 
 def _apiserver_command(folder: Path, etcd: int, port: int) -> list[str]:
     key = folder / "service-accounts.key"
+    (folder / "audit.yaml").write_text(yaml.safe_dump(AUDIT_POLICY))
     return [
         tool("kube-apiserver"),
+        f"--audit-policy-file={folder / 'audit.yaml'}",
+        f"--audit-log-path={folder / 'audit.log'}",
         f"--etcd-servers=http://127.0.0.1:{etcd}",
         f"--secure-port={port}",
         "--bind-address=127.0.0.1",
@@ -155,6 +169,24 @@ def kube_apiserver() -> Iterator[Kube]:
         kube = Kube(folder, url, admin)
         _await_ready(kube, server)
         yield kube
+
+
+@contextmanager
+def garbage_collector(kube: Kube) -> Iterator[None]:
+    """The cluster's own garbage collector, and nothing else of kube-controller-manager."""
+    command = [
+        tool("kube-controller-manager"),
+        f"--kubeconfig={kube.admin}",
+        "--controllers=garbage-collector-controller",
+        "--leader-elect=false",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={free_port()}",
+        f"--cert-dir={kube.folder / 'manager'}",
+    ]
+    with _process(command, kube.folder / "manager.log") as manager:
+        time.sleep(0.5)
+        assert manager.poll() is None, "kube-controller-manager ended:\n" + (kube.folder / "manager.log").read_text()[-3000:]
+        yield
 
 
 def _await_ready(kube: Kube, server: subprocess.Popen[bytes]) -> None:

@@ -72,18 +72,17 @@ def start_pods(kube: Kube, nodes: Nodes) -> None:
 
 
 @contextmanager
-def garbage_collector(kube: Kube) -> Iterator[None]:
-    """Deletes pods whose DaemonSet is gone, as the cluster's own collector would."""
+def kubelets(kube: Kube) -> Iterator[None]:
+    """Pods that are told to stop are gone a moment later: what a node's kubelet would report."""
     stop = threading.Event()
 
-    def collect() -> None:
-        while not stop.wait(1.0):
-            alive = {c["metadata"]["name"] for c in children(kube, "daemonsets")}
+    def confirm() -> None:
+        while not stop.wait(0.5):
             for pod in children(kube, "pods"):
-                if pod["metadata"]["ownerReferences"][0]["name"] not in alive:
+                if pod["metadata"].get("deletionTimestamp"):
                     kube.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
 
-    thread = threading.Thread(target=collect)
+    thread = threading.Thread(target=confirm)
     thread.start()
     try:
         yield

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from conftest import FIGURE8, OWN, children, populated
-from operator_kube import ROOT, Kube
-from operator_nodes import Nodes, garbage_collector, start_pods
+from operator_kube import ROOT, Kube, garbage_collector
+from operator_nodes import Nodes, kubelets, start_pods
 from operator_run import NAMESPACE, environment, eventually, operator_running, render
 
 OURS = "app.kubernetes.io/managed-by=sos-operator"
@@ -30,7 +30,7 @@ def test_uninstall_leaves_nothing_but_users_objects(installed: Kube, tmp_path: P
             eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)
             eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
             start_pods(kube, nodes)
-        with garbage_collector(kube):
+        with garbage_collector(kube), kubelets(kube):
             command = [sys.executable, "-m", "sos_operator", "uninstall", "--timeout", "60"]
             done = subprocess.run(command, env=environment(kube, 0, {}), capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
