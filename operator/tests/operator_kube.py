@@ -71,6 +71,9 @@ class Kube:
     def items(self, *args: str) -> list[dict[str, Any]]:
         return list(self.get(*args)["items"])
 
+    def get_raw(self, path: str) -> dict[str, Any]:
+        return self._reader().raw(path)
+
     def _reader(self) -> Reader:
         users = yaml.safe_load(self.admin.read_text())["users"]
         return reader(self.url, users[0]["user"]["token"])

@@ -57,6 +57,10 @@ class Reader:
             items += [{**named, **item} for item in self._read(self._place(resource, namespace) + query)["items"]]
         return {"items": items}
 
+    def raw(self, path: str) -> dict[str, Any]:
+        """What the server has at a path."""
+        return self._read(path)
+
     def _place(self, resource: Resource, namespace: str | None) -> str:
         inside = f"/namespaces/{namespace}" if resource.namespaced and namespace else ""
         return f"{resource.prefix}{inside}/{resource.plural}"

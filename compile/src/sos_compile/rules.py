@@ -13,7 +13,7 @@ from typing import Any
 
 import cel
 
-from sos_compile.text import is_cidr, parse_cidr
+from sos_compile.text import is_cidr, is_ip, parse_cidr
 
 USES_OLD_SELF = re.compile(r"\boldSelf\b")
 
@@ -52,13 +52,14 @@ def _masked(text: str) -> str:
     return str(parse_cidr(text).network)
 
 
-def _ip_of(text: str) -> str:
-    return str(parse_cidr(text).ip)
+def _ip(text: str) -> str:
+    """`ip('192.0.2.1')` of an address, `cidr('192.0.2.1/24').ip()` of a prefix."""
+    return str(parse_cidr(text).ip if "/" in text else ipaddress.ip_address(text))
 
 
 def _family(text: str) -> int:
     return ipaddress.ip_address(text).version
 
 
-FUNCTIONS = {"isCIDR": is_cidr, "cidr": _cidr, "masked": _masked, "ip": _ip_of, "family": _family}
+FUNCTIONS = {"isCIDR": is_cidr, "cidr": _cidr, "masked": _masked, "isIP": is_ip, "ip": _ip, "family": _family}
 """Functions of the CIDR and IP libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""

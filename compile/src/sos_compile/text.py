@@ -10,7 +10,7 @@ CIDR = re.compile(r"^[0-9A-Fa-f:.]+/[0-9]{1,3}\Z")
 
 
 def is_cidr(text: str) -> bool:
-    """Return whether the text is an address with a prefix length (host bits may be set), as format `cidr` and isCIDR() judge."""
+    """Return whether the text is an address with a prefix length (host bits may be set), as isCIDR() judges."""
     try:
         parse_cidr(text)
     except ValueError:
@@ -23,6 +23,15 @@ def parse_cidr(text: str) -> ipaddress.IPv4Interface | ipaddress.IPv6Interface:
     if not CIDR.match(text):
         raise ValueError(f"{text!r} is not an address with a prefix length")
     return ipaddress.ip_interface(text)
+
+
+def is_ip(text: str) -> bool:
+    """Return whether the text is an IPv4 or IPv6 address, as isIP() judges: without a zone."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return "%" not in text
 
 
 def is_ipv4(text: str) -> bool:
