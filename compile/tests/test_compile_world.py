@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import zlib
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Compiled, Node, ObjectKey, Observed, World, compile_world
+from sos_compile import Compiled, Memo, Node, ObjectKey, Observed, World, compile_world, draft
 from sos_compile.documents import AgentConfig, ControllerConfig, Document, NodeConfig, content_hash
 from worlds import BAD_OBJECTS, ENDPOINT, nodes, obj, service, site, world, worlds
 
@@ -162,3 +163,34 @@ def test_an_agent_that_comes_later_does_not_become_its_sites_first() -> None:
         assert other["agents"][0] == one["agents"][0]
     here, there = before.agents["default", "west-0"], after.agents["default", "west-0"]
     assert there["peers"][0]["agents"][0] == here["peers"][0]["agents"][0]
+
+
+def in_cluster(given_world: World) -> World:
+    """The same world as an API server has it: an uid and a generation say what the spec is."""
+    objects = []
+    for each in given_world.objects:
+        assert isinstance(each, dict)
+        generation = zlib.crc32(json.dumps(each["spec"], sort_keys=True).encode()) + 1
+        objects.append({**each, "metadata": {**each["metadata"], "uid": f"uid-{each['metadata']['name']}", "generation": generation}})
+    return replace(given_world, objects=tuple(objects))
+
+
+@given(worlds(), worlds(), st.data())
+def test_what_is_remembered_changes_no_result(first: World, second: World, data: st.DataObject) -> None:
+    """Whatever comes after whatever: other worlds with the same names, and parts of them."""
+    memo = Memo()
+    for each in (in_cluster(first), in_cluster(second), in_cluster(first)):
+        some = tuple(o for o in each.objects if data.draw(st.booleans()) or (isinstance(o, dict) and o["metadata"]["name"] == "default"))
+        machines = tuple(node for node in each.nodes if data.draw(st.booleans()))
+        for now in (each, replace(each, objects=some), replace(each, nodes=machines), each):
+            assert compile_world(now, memo) == compile_world(now)
+
+
+def test_only_changed_documents_get_another_generation() -> None:
+    before = draft(world(site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16"), nodes=nodes(amber=1, beryl=1)))
+    compiled = before.issued({("node", "amber-0"): 4})
+    assert (compiled.nodes["amber-0"]["generation"], compiled.nodes["beryl-0"]["generation"]) == (4, 1)
+    (text,) = [
+        m["data"]["amber-0.json"] for m in compiled.manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"] == "sos-node-amber"
+    ]
+    assert json.loads(text) == compiled.nodes["amber-0"]

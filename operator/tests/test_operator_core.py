@@ -180,6 +180,20 @@ def test_generations_grow_with_content_and_past_strangers(last: int, had: str, h
     assert not [g for g, hash_ in in_force if hash_ != "x" and g >= issued.generation], "the controller would refuse it"
 
 
+def test_a_document_keeps_its_generation_until_it_changes() -> None:
+    ours = {("node", "n1"): "sha256:" + "a" * 64, ("node", "n2"): "sha256:" + "b" * 64}
+    text = json.dumps({"agents": [], "generation": 3, "hash": "sha256:" + "a" * 64, "node": "n1"}, indent=2)
+    before = generation.issued_before([{"data": {"n1.json": text, "odd": "{}"}}, {}], 7)
+    assert generation.generations(ours, 7, before, {}) == {("node", "n1"): 3, ("node", "n2"): 7}
+    assert generation.issued_before([{"data": {"n1.json": text}}], 2) == {}, "nobody of ours has issued a third yet"
+
+
+@pytest.mark.parametrize(("in_force", "wanted"), [((9, "h"), 3), ((3, "other"), 8), ((2, "other"), 3), ((7, "other"), 8)])
+def test_a_controller_with_another_document_gets_a_newer_one(in_force: tuple[int, str], wanted: int) -> None:
+    """It refuses whatever is not newer, also what was issued before it got the other one."""
+    assert generation.generations({("controller", "c"): "h"}, 8, {"h": 3}, {"c": in_force}) == {("controller", "c"): wanted}
+
+
 def test_a_generation_in_force_with_our_hash_is_no_stranger() -> None:
     assert generation.next_issued(Issued(5, "d"), "d", [(5, "x")], ["x"]) == Issued(5, "d")
     assert generation.next_issued(Issued(5, "d"), "d", [(9, "x")], ["x"]) == Issued(5, "d")
@@ -259,7 +273,7 @@ def test_waits_are_bounded(failed: bool, pending: bool, failures: int, jitter: f
 
 def test_back_off_grows() -> None:
     waits = [backoff.next_delay(backoff.Outcome(True, True), n, 0.0) for n in range(1, 9)]
-    assert waits == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert waits == [1, 2, 4, 8, 10, 10, 10, 10]
 
 
 def test_an_answer_is_believed_for_a_while() -> None:

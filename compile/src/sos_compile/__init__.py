@@ -10,8 +10,9 @@ The one place that knows what a custom resource means. The operator, the testbed
 `admit(obj, file)` judges a single object as the API server would. Only `load` reads files.
 """
 
-from sos_compile.compiler import compile_world
+from sos_compile.compiler import DocumentName, Draft, compile_world, draft
 from sos_compile.load import LoadError, load
+from sos_compile.memo import Memo
 from sos_compile.problem import Problem, Reason
 from sos_compile.schema import admit
 from sos_compile.world import (
@@ -34,10 +35,13 @@ __all__ = [
     "AgentAllocation",
     "Allocations",
     "Compiled",
+    "DocumentName",
+    "Draft",
     "Facts",
     "Images",
     "LoadError",
     "Loaded",
+    "Memo",
     "Namespace",
     "NetworkPolicies",
     "Node",
@@ -49,5 +53,6 @@ __all__ = [
     "World",
     "admit",
     "compile_world",
+    "draft",
     "load",
 ]

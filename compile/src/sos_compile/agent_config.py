@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from sos_compile import documents as doc
 from sos_compile.controller_config import build_ports, build_transport
+from sos_compile.memo import Same
 from sos_compile.network import AgentPlace, Network, PlacedService, PlacedSite
 from sos_compile.world import Json
 
@@ -15,7 +18,7 @@ MAX_PEER_AGENTS = 1024
 def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, generation: int) -> Json:
     """Return the document of one agent."""
     pool = network.pools[agent.pool]
-    services = [each for each in network.services if each.service.mode == "Accelerate" and placed.site.name in (each.source, each.target)]
+    services = _services(network, placed)
     peers = sorted({_peer_of(placed, each) for each in services})
     config = doc.AgentConfig.model_validate(
         {
@@ -38,6 +41,21 @@ def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, 
         }
     )
     return doc.encode(config)
+
+
+def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hashable:
+    """Return what an agent's document follows from, its generation apart."""
+    services = _services(network, placed)
+    peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
+    return (
+        (Same(network.pools[agent.pool]), agent, Same(placed.site), placed.id),
+        tuple((Same(each.service), each.source, each.target) for each in services),
+        tuple((Same(peer.site), peer.id, peer.agents) for peer in peers),
+    )
+
+
+def _services(network: Network, placed: PlacedSite) -> list[PlacedService]:
+    return [each for each in network.services_of[placed.site.name] if each.service.mode == "Accelerate"]
 
 
 def _peer_of(placed: PlacedSite, service: PlacedService) -> str:

@@ -2,57 +2,94 @@
 
 from __future__ import annotations
 
-from sos_compile.agent_config import build_agent_config
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from sos_compile import agent_config, node_config
 from sos_compile.controller_config import build_controller_config
 from sos_compile.facts import build_facts
 from sos_compile.manifests import build_manifests, complain, held_children
+from sos_compile.memo import Memo, Source
 from sos_compile.network import Network
-from sos_compile.node_config import build_node_config
-from sos_compile.objects import collect
+from sos_compile.objects import Objects, collect
 from sos_compile.resolve import resolve
 from sos_compile.verdicts import Verdicts
 from sos_compile.world import Compiled, Json, World
 
+DocumentName = tuple[str, ...]
+"""("controller", NAME), ("node", NODE) or ("agent", POOL, NODE)."""
 
-def compile_world(world: World) -> Compiled:
+
+def compile_world(world: World, memo: Memo | None = None) -> Compiled:
     """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, the others' output is as if it did not exist.
 
-    The result depends on the set of objects, nodes and namespaces, not on their order.
+    The result depends on the set of objects, nodes and namespaces, not on their order, and not on what the memo holds.
     """
+    return draft(world, memo).issued({})
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A compilation whose documents wait for their generations."""
+
+    world: World
+    objects: Objects
+    network: Network
+    verdicts: Verdicts
+    documents: Mapping[DocumentName, Json]
+    memo: Memo = field(repr=False)
+
+    def hashes(self) -> dict[DocumentName, str]:
+        """Return the hash of every document."""
+        return {name: document["hash"] for name, document in self.documents.items()}
+
+    def issued(self, generations: Mapping[DocumentName, int]) -> Compiled:
+        """Return the compilation with these generations in its documents; World.settings' where there is none given."""
+        generation = self.world.settings.generation
+        documents = {name: {**document, "generation": generations.get(name, generation)} for name, document in self.documents.items()}
+        controllers, nodes = ({name[1]: doc for name, doc in documents.items() if name[0] == part} for part in ("controller", "node"))
+        agents = {(name[1], name[2]): doc for name, doc in documents.items() if name[0] == "agent"}
+        verdicts = self.verdicts.copy()
+        manifests = build_manifests(
+            self.network,
+            {name: Source(doc, self.memo) for name, doc in controllers.items()},
+            {name: Source(doc, self.memo) for name, doc in nodes.items()},
+            {key: Source(doc, self.memo) for key, doc in agents.items()},
+            self.world.settings,
+        )
+        complain(self.network, manifests, verdicts)
+        return Compiled(
+            controllers=controllers,
+            nodes=nodes,
+            agents=agents,
+            manifests=tuple(manifest for _, manifest in manifests),
+            allocations=self.network.allocations,
+            problems=verdicts.sorted(),
+            facts=build_facts(self.objects, self.network, verdicts),
+            held=held_children(self.objects.keys, self.network, self.world.settings.prefix),
+        )
+
+
+def draft(world: World, memo: Memo | None = None) -> Draft:
+    """Compile everything but the generations: whether a document gets a new one depends on its hash."""
+    memo = memo or Memo()
+    memo.begin()
     verdicts = Verdicts()
-    objects = collect(world, verdicts)
+    objects = collect(world, verdicts, memo)
     network = resolve(world, objects, verdicts)
-    generation = world.settings.generation
-    controllers = {
-        name: build_controller_config(network, name, generation)
-        for name in sorted(network.allocations.controllers)
-        if name in network.controllers
-    }
-    agents = {
-        (agent.pool, agent.node): build_agent_config(network, placed, agent, generation)
-        for placed in network.sites.values()
-        for agent in placed.agents
-    }
-    nodes = _node_configs(network, world)
-    manifests = build_manifests(network, controllers, nodes, agents, world.settings)
-    complain(network, manifests, verdicts)
-    return Compiled(
-        controllers=controllers,
-        nodes=nodes,
-        agents=dict(sorted(agents.items())),
-        manifests=tuple(manifest for _, manifest in manifests),
-        allocations=network.allocations,
-        problems=verdicts.sorted(),
-        facts=build_facts(objects, network, verdicts),
-        held=held_children(objects.keys, network, world.settings.prefix),
-    )
+    return Draft(world, objects, network, verdicts, dict(_documents(network, world, memo)), memo)
 
 
-def _node_configs(network: Network, world: World) -> dict[str, Json]:
-    endpoints = world.observed.endpoints
-    built = {
-        node.node.name: build_node_config(network, placed, node, endpoints, world.settings)
-        for placed in network.sites.values()
-        for node in placed.nodes
-    }
-    return dict(sorted(built.items()))
+def _documents(network: Network, world: World, memo: Memo) -> Iterator[tuple[DocumentName, Json]]:
+    for name in sorted(network.allocations.controllers):
+        if name in network.controllers:
+            yield ("controller", name), build_controller_config(network, name, world.settings.generation, memo)
+    nodes = [(node.node.name, placed, node) for placed in network.sites.values() for node in placed.nodes]
+    for name, placed, node in sorted(nodes, key=lambda each: each[0]):
+        given = (network, placed, node, world.observed.endpoints, world.settings)
+        yield ("node", name), memo.documents.get(node_config.depends_on(*given), partial(node_config.build_node_config, *given))
+    agents = [((agent.pool, agent.node), placed, agent) for placed in network.sites.values() for agent in placed.agents]
+    for key, placed, agent in sorted(agents, key=lambda each: each[0]):
+        make = partial(agent_config.build_agent_config, network, placed, agent, world.settings.generation)
+        yield ("agent", *key), memo.documents.get(agent_config.depends_on(network, placed, agent), make)

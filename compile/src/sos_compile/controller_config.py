@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from sos_compile import documents as doc
+from sos_compile.memo import Memo, Same
 from sos_compile.model import Link, Transport, address_text
 from sos_compile.network import Network, PlacedBalance, PlacedService, PlacedSite
 from sos_compile.world import Json
 
 
-def build_controller_config(network: Network, name: str, generation: int) -> Json:
+def build_controller_config(network: Network, name: str, generation: int, memo: Memo) -> Json:
     """Return the document of one controller: its sites, the services between them and the links among them."""
     sites = network.sites_of(name)
     names = {placed.site.name for placed in sites}
@@ -16,7 +17,7 @@ def build_controller_config(network: Network, name: str, generation: int) -> Jso
         generation=generation,
         controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
         sites=[_site(placed) for placed in sites],
-        services=[_service(placed) for placed in network.services if placed.controller == name],
+        services=[_remembered(placed, network, memo) for placed in network.services if placed.controller == name],
         balances=[_balance(placed) for placed in network.balances if placed.controller == name],
         links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
     )
@@ -39,6 +40,11 @@ def _site(placed: PlacedSite) -> doc.SiteEntry:
         datapaths=sorted([*nodes, *switches], key=lambda entry: entry.dpid),
         agents=[doc.AgentEntry(id=a.id, pool=a.pool, node=a.node, address=str(a.address)) for a in placed.agents],
     )
+
+
+def _remembered(placed: PlacedService, network: Network, memo: Memo) -> doc.ServiceEntry:
+    ends = (Same(network.sites[name].site) for name in (placed.source, placed.target))
+    return memo.entries.get((Same(placed.service), *ends), lambda: _service(placed))
 
 
 def _service(placed: PlacedService) -> doc.ServiceEntry:

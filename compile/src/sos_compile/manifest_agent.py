@@ -24,6 +24,7 @@ from sos_compile.manifest_parts import (
     priority,
     security_context,
 )
+from sos_compile.memo import Source
 from sos_compile.model import Pool
 from sos_compile.network import AGENT_OFPORT, PlacedSite
 from sos_compile.node_config import BRIDGE
@@ -37,7 +38,7 @@ INTERFACE = "net0"  # as agent-configs call it
 CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
 
 
-def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
+def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Source], settings: Settings) -> list[Json]:
     """Return what a pool's agents at one site consist of; `configs` maps nodes to agent-configs."""
     name = naming.agent(settings.prefix, pool.name, placed.site.name)
     extra = {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name}

@@ -15,6 +15,7 @@ from sos_compile.manifest_parts import (
     mount,
     priority,
 )
+from sos_compile.memo import Source
 from sos_compile.model import Controller
 from sos_compile.world import Json, Settings
 
@@ -25,7 +26,7 @@ USER = 65532  # "nonroot" of the usual minimal images
 CONFIG, KEYS, TOKEN, STATE = "/etc/sos/config", "/etc/sos/keys", "/etc/sos/token", "/var/lib/sos"
 
 
-def build_controller(controller: Controller, config: Json, settings: Settings) -> list[Json]:
+def build_controller(controller: Controller, config: Source, settings: Settings) -> list[Json]:
     """Return what one Managed controller consists of. The two Secrets it mounts are the operator's (naming.controller_keys and _token)."""
     name = naming.controller(settings.prefix, controller.name)
     extra = {CONTROLLER_LABEL: controller.name}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
+from sos_compile.memo import Source
 from sos_compile.model import Origin, Site
 from sos_compile.network import PlacedSite
 from sos_compile.schema import API_VERSION
@@ -15,7 +15,7 @@ SITE_LABEL = "sos.network/site"
 POOL_LABEL = "sos.network/pool"
 CONTROLLER_LABEL = "sos.network/controller"
 MAX_CONFIG_MAP_BYTES = 1_000_000  # a ConfigMap holds 1 MiB, names and metadata included
-INDENTED_DOCUMENTS = 8  # a ConfigMap with more documents has them without white space, for room
+LAID_OUT_DOCUMENTS = 8  # a ConfigMap with more documents has them without white space, for room
 MAX_NOT_IN = 64
 
 
@@ -50,19 +50,15 @@ def build_metadata(settings: Settings, name: str, owner: Origin, labels: Mapping
     return metadata
 
 
-def build_config_map(metadata: Json, documents: Mapping[str, Json]) -> Json:
+def build_config_map(metadata: Json, documents: Mapping[str, Source]) -> Json:
     """Return a ConfigMap with one file per document, annotated with the hash of their hashes.
 
     The hash stays off the pods' template on purpose: every part notices new files by itself, and a restart would end sessions (agents) or
     forwarding (Open vSwitch in user space).
     """
-    indent = 2 if len(documents) <= INDENTED_DOCUMENTS else None
-    separators = None if indent else (",", ":")
-    data = {
-        name: json.dumps(document, indent=indent, separators=separators, sort_keys=True, ensure_ascii=False) + "\n"
-        for name, document in sorted(documents.items())
-    }
-    hashes = ",".join(str(document["hash"])[7:23] for _, document in sorted(documents.items()))
+    laid_out = len(documents) <= LAID_OUT_DOCUMENTS
+    data = {name: document.text(laid_out=laid_out) for name, document in sorted(documents.items())}
+    hashes = ",".join(document.hash[7:23] for _, document in sorted(documents.items()))
     annotations = {HASH_ANNOTATION: hashes if len(documents) == 1 else f"{len(documents)} documents"}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**metadata, "annotations": annotations}, "data": data}
 

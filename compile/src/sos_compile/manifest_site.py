@@ -21,6 +21,7 @@ from sos_compile.manifest_parts import (
     priority,
     security_context,
 )
+from sos_compile.memo import Source
 from sos_compile.model import Site
 from sos_compile.network import PlacedSite
 from sos_compile.node_config import BRIDGE, rewrites
@@ -33,7 +34,7 @@ OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
 NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
 
 
-def build_site(placed: PlacedSite, configs: Mapping[str, Json], settings: Settings) -> list[Json]:
+def build_site(placed: PlacedSite, configs: Mapping[str, Source], settings: Settings) -> list[Json]:
     """Return the DaemonSet and ConfigMap of a site with nodes; `configs` maps its nodes to their node-configs."""
     name = naming.node(settings.prefix, placed.site.name)
     extra = {SITE_LABEL: placed.site.name}

@@ -10,17 +10,18 @@ from sos_compile.manifest_agent import build_agents
 from sos_compile.manifest_controller import build_controller
 from sos_compile.manifest_parts import MAX_CONFIG_MAP_BYTES, config_map_bytes
 from sos_compile.manifest_site import build_network, build_site
+from sos_compile.memo import Source
 from sos_compile.model import Origin, Pool
 from sos_compile.network import Network, PlacedSite
 from sos_compile.problem import Reason
 from sos_compile.verdicts import Verdicts
 from sos_compile.world import Json, ObjectKey, Settings
 
-AgentConfigs = Mapping[tuple[str, str], Json]
+AgentConfigs = Mapping[tuple[str, str], Source]
 
 
 def build_manifests(
-    network: Network, controllers: Mapping[str, Json], nodes: Mapping[str, Json], agents: AgentConfigs, settings: Settings
+    network: Network, controllers: Mapping[str, Source], nodes: Mapping[str, Source], agents: AgentConfigs, settings: Settings
 ) -> list[tuple[Origin, Json]]:
     """Return every object with its owner, sorted by kind and name."""
     found: list[tuple[Origin, Json]] = []
@@ -34,7 +35,7 @@ def build_manifests(
     return sorted(found, key=lambda item: (item[1]["kind"], item[1]["metadata"]["name"]))
 
 
-def _site(placed: PlacedSite, nodes: Mapping[str, Json], settings: Settings) -> list[Json]:
+def _site(placed: PlacedSite, nodes: Mapping[str, Source], settings: Settings) -> list[Json]:
     if placed.site.selector is None:
         return []
     found = build_site(placed, {node.node.name: nodes[node.node.name] for node in placed.nodes}, settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
 from sos_compile.model import Controller, Link, Pool, Service, Site, Uplink
@@ -103,6 +104,15 @@ class Network:
     links: tuple[Link, ...]
     allocations: Allocations
     balances: tuple[PlacedBalance, ...] = ()
+
+    @cached_property
+    def services_of(self) -> Mapping[str, tuple[PlacedService, ...]]:
+        """Services by the name of either of their sites, in the order in which they are tried."""
+        found: dict[str, list[PlacedService]] = {name: [] for name in self.sites}
+        for service in self.services:
+            found[service.source].append(service)
+            found[service.target].append(service)
+        return {name: tuple(services) for name, services in found.items()}
 
     def sites_of(self, controller: str) -> list[PlacedSite]:
         """Return the sites that connect to a controller, by name."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 
 from sos_compile import documents as doc
 from sos_compile.base_table import build_base_flows
+from sos_compile.memo import Same
 from sos_compile.model import DEFAULT_MTU, Site
 from sos_compile.network import AGENT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
 from sos_compile.world import Json, Settings
@@ -66,6 +67,18 @@ def build_node_config(
     return doc.encode(config)
 
 
+def depends_on(
+    network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
+) -> Hashable:
+    """Return what a node's document follows from, its generation apart."""
+    mesh = tuple((other.number, other.node.address) for other in network.mesh_of(placed))
+    own = (node.node.name, node.number, node.dpid, node.node.address)
+    agents = tuple(_agents_in_view(network, placed))
+    attached = tuple(network.pools[agent.pool].attach for agent in placed.agents)
+    controllers = tuple(_controllers(network, placed.site, endpoints))
+    return (Same(placed.site), placed.id, own, mesh, agents, attached, controllers, settings.vxlan_udp_port)
+
+
 def rewrites(site: Site) -> bool:
     """Return whether the site's switches rewrite IP addresses or ports."""
     return site.rewrite != "Transparent" or site.translates
@@ -103,6 +116,5 @@ def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str
 def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:
     """Agents whose traffic must never be redirected here: the site's own, and those of sites it has services with."""
     name = placed.site.name
-    pairs = [{service.source, service.target} for service in network.services]
-    near = {name}.union(*(pair for pair in pairs if name in pair))
+    near = {name}.union(*((service.source, service.target) for service in network.services_of[name]))
     return [agent for each in sorted(near) for agent in network.sites[each].agents]

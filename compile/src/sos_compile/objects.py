@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sos_compile.memo import Judged, Memo, identity
 from sos_compile.model import Controller, Link, Parsed, Pool, Service, Site, parse
 from sos_compile.problem import Problem, Reason
 from sos_compile.schema import admit
@@ -25,7 +26,7 @@ class Objects:
     keys: frozenset[ObjectKey]
 
 
-def collect(world: World, verdicts: Verdicts) -> Objects:
+def collect(world: World, verdicts: Verdicts, memo: Memo) -> Objects:
     """Admit and parse every object. Of several with one key the oldest counts; Namespaces among them join the world's own."""
     parsed: dict[ObjectKey, Parsed] = {}
     keys: set[ObjectKey] = set()
@@ -33,15 +34,15 @@ def collect(world: World, verdicts: Verdicts) -> Objects:
     for item in given:
         if _is_namespace(item.obj):
             continue
-        full, problems = admit(item.obj, item.file or None)
-        key = _key(full)
-        duplicate = key in keys and bool(key.name)
+        judged = _judged(item, memo)
+        key = judged.key
+        if key in keys and key.name:
+            verdicts.admission(key, [_duplicate(key, item.file or None)])
+            continue
         keys.add(key)
-        if duplicate:
-            problems = [_duplicate(key, item.file or None)]
-        verdicts.admission(key, problems)
-        if not problems:
-            parsed[key] = parse(full, item.file or None)
+        verdicts.admission(key, list(judged.problems))
+        if judged.parsed is not None:
+            parsed[key] = judged.parsed
     ordered = sorted(parsed.values(), key=lambda each: each.origin.age)
     namespaces = {namespace.name: namespace for namespace in (*_namespaces(given), *world.namespaces)}
     return Objects(
@@ -53,6 +54,16 @@ def collect(world: World, verdicts: Verdicts) -> Objects:
         namespaces=tuple(namespaces[name] for name in sorted(namespaces)),
         keys=frozenset(keys),
     )
+
+
+def _judged(item: Loaded, memo: Memo) -> Judged:
+    known = identity(item.obj)
+    return _judge(item) if known is None else memo.judged.get((item.file, known), lambda: _judge(item))
+
+
+def _judge(item: Loaded) -> Judged:
+    full, problems = admit(item.obj, item.file or None)
+    return Judged(_key(full), None if problems else parse(full, item.file or None), tuple(problems))
 
 
 def _given(world: World) -> Iterator[Loaded]:

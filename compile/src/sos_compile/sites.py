@@ -99,7 +99,8 @@ def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdi
         if name not in controllers:
             message = f"there is no SosController {name}"
             verdicts.reject(site.origin, f"spec.controllers[{i}].name", Reason.CONTROLLER_NOT_FOUND, message, "create it, or name another")
-    return replace(site, controllers=tuple(name for name in site.controllers if name in controllers))
+    known = tuple(name for name in site.controllers if name in controllers)
+    return site if known == site.controllers else replace(site, controllers=known)
 
 
 def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts) -> tuple[list[Site], dict[str, int]]:

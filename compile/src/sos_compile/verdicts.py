@@ -39,6 +39,10 @@ class Verdicts:
         if problems:
             self.by_key.setdefault(key, problems[0])
 
+    def copy(self) -> Verdicts:
+        """Return the same verdicts, to be added to."""
+        return Verdicts(list(self.problems), dict(self.by_key))
+
     def sorted(self) -> tuple[Problem, ...]:
         """Return the problems in a stable order, at most 4,096."""
         ordered = sorted(self.problems, key=lambda p: (p.file or "", p.kind, p.namespace, p.name, p.path, p.message))

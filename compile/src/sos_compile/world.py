@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -107,6 +107,11 @@ class Allocations:
     controllers: Mapping[str, int] = field(default_factory=dict)
     nodes: Mapping[str, int] = field(default_factory=dict)
     agents: tuple[AgentAllocation, ...] = ()
+
+    def key(self) -> Hashable:
+        """Return the same as a value that can be compared and kept."""
+        numbers = (tuple(sorted(each.items())) for each in (self.sites, self.controllers, self.nodes))
+        return (*numbers, self.agents)
 
 
 @dataclass(frozen=True)

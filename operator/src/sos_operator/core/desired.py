@@ -34,6 +34,12 @@ class Departing:
     """Node name -> the node-config that says Absent."""
     manifests: tuple[Object, ...]
 
+    def issued(self, newest: int, before: Mapping[str, int]) -> Departing:
+        """The same with a generation in each document: the one it was issued under, or the newest."""
+        nodes = {name: {**doc, "generation": before.get(doc["hash"], newest)} for name, doc in self.nodes.items()}
+        manifests = tuple(_with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m for m in self.manifests)
+        return Departing(self.site, nodes, manifests)
+
 
 def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departing, ...]:
     """Departing sites in a compilation that still contains them."""

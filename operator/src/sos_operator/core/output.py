@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import sos_compile
-from sos_compile import compile_world
 
 from sos_operator.core.desired import Departing, departing_sites
-from sos_operator.core.generation import Issued, documents_digest, next_issued
-from sos_operator.core.kinds import SITE
+from sos_operator.core.generation import Issued, documents_digest, generations, issued_before, next_issued
+from sos_operator.core.kinds import CONFIG_MAP, SITE
 from sos_operator.core.options import Settings
 from sos_operator.core.plan import Ref, ref_of
-from sos_operator.core.world import Object, Seen, build_world, document_hashes, leaving, with_departing
+from sos_operator.core.world import Object, Seen, build_world, leaving, with_departing
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +24,34 @@ class Output:
     issued: Issued
 
 
-def build_output(seen: Seen, settings: Settings, last: Issued, in_force: Iterable[tuple[int, str]]) -> Output:
-    """Compile, and raise the generation if any document differs from what was issued last (or a controller is ahead of us)."""
-    first = _compile(seen, settings, last.generation or 1)
-    compiled, departing = first
-    hashes = document_hashes(compiled) | {f"departing/{d.site}/{n}": doc["hash"] for d in departing for n, doc in d.nodes.items()}
-    ours = [doc["hash"] for doc in compiled.controllers.values()]
-    issued = next_issued(last, documents_digest(hashes), in_force, ours)
-    if issued.generation != (last.generation or 1):
-        compiled, departing = _compile(seen, settings, issued.generation)
-    return Output(compiled, departing, issued)
+@dataclass(frozen=True, slots=True)
+class Memos:
+    """What one compilation hands to the next, to be quick."""
+
+    present: sos_compile.Memo = field(default_factory=sos_compile.Memo)
+    departing: sos_compile.Memo = field(default_factory=sos_compile.Memo)
 
 
-def _compile(seen: Seen, settings: Settings, generation: int) -> tuple[sos_compile.Compiled, tuple[Departing, ...]]:
-    world = build_world(seen, settings, generation)
-    compiled = compile_world(world)
-    if not any(leaving(site) for site in seen.of(SITE.kind)):
-        return compiled, ()
-    return compiled, departing_sites(compile_world(with_departing(world, seen)), seen)
+def build_output(
+    seen: Seen, settings: Settings, last: Issued, in_force: Mapping[str, tuple[int, str]], memos: Memos | None = None
+) -> Output:
+    """Compile, and raise the generation if any document differs from what was issued last (or a controller is ahead of us).
+
+    A document that is as it was keeps the generation it has: a change of one service must not rewrite the files of every node.
+    """
+    memos = memos or Memos()
+    world = build_world(seen, settings, last.generation or 1)
+    draft = sos_compile.draft(world, memos.present)
+    departing: tuple[Departing, ...] = ()
+    if any(leaving(site) for site in seen.of(SITE.kind)):
+        departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
+    hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}
+    hashes |= {f"departing/{gone.site}/{node}": doc["hash"] for gone in departing for node, doc in gone.nodes.items()}
+    ours = [hash_ for name, hash_ in draft.hashes().items() if name[0] == "controller"]
+    issued = next_issued(last, documents_digest(hashes), in_force.values(), ours)
+    before = issued_before((o for o in seen.children if o["kind"] == CONFIG_MAP.kind), issued.generation)
+    compiled = draft.issued(generations(draft.hashes(), issued.generation, before, in_force))
+    return Output(compiled, tuple(gone.issued(issued.generation, before) for gone in departing), issued)
 
 
 def owners_of(manifests: Iterable[Object], failures: dict[Ref, str]) -> dict[tuple[str, str], str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 # A poll every 2 s while anything is pending, a request that takes 2 s, one retry: this leaves the "within 10 s" of the promise.
 UNREACHABLE_AFTER_S = 4.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for the index below
 class ControllerView:
     """One controller as its API describes it."""
 
@@ -25,6 +26,8 @@ class ControllerView:
     """What the controller said against the configuration."""
     wanted_hash: str = ""
     """Hash of the configuration it should have."""
+    awaited: bool = False
+    """True while it has a request of ours to answer and was well a moment ago: nothing is said about it before it has."""
 
     @property
     def reachable(self) -> bool:
@@ -60,7 +63,12 @@ class ControllerView:
 
     def service(self, id_: str) -> Mapping[str, Any] | None:
         """What it says about a service."""
-        return next((s for s in self.listed("services") if s.get("id") == id_), None)
+        return self._services.get(id_)
+
+    @cached_property
+    def _services(self) -> Mapping[str, Mapping[str, Any]]:
+        # A thousand services ask for one each, in every pass.
+        return {str(s.get("id")): s for s in reversed(self.listed("services"))}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,6 +126,22 @@ def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str
     return f"http://[{address}]:{API_PORT}" if ":" in address else f"http://{address}:{API_PORT}" if address else ""
 
 
+def compiled_from(seen: Seen) -> Hashable:
+    """What a compilation depends on, to tell whether it has to be made anew: a status written or a node's heartbeat changes none of it."""
+    return (
+        tuple(_version(o) for o in seen.objects),
+        tuple((n.name, tuple(sorted(n.labels.items())), n.address) for n in (_node(o) for o in seen.nodes if not leaving(o))),
+        tuple(_version(o) for o in seen.namespaces),
+        tuple(sorted(controller_endpoints(seen).items())),
+        parse_allocations(seen.objects).key(),
+    )
+
+
+def _version(obj: Object) -> Hashable:
+    meta = obj["metadata"]
+    return (meta.get("uid"), meta.get("generation"), tuple(sorted((meta.get("labels") or {}).items())), leaving(obj))
+
+
 def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     """The numbers and addresses given out before, read back from the objects' status.
 
@@ -151,14 +167,6 @@ def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
                 if agent.get("address") and agent.get("slot") is not None:
                     agents.add(sos_compile.AgentAllocation(agent["pool"], node["name"], agent["address"], agent["slot"]))
     return sos_compile.Allocations(sites=sites, controllers=controllers, nodes=nodes, agents=tuple(sorted(agents)))
-
-
-def document_hashes(compiled: sos_compile.Compiled) -> dict[str, str]:
-    """Hash of every document by a name of its own."""
-    named: dict[str, Mapping[str, Any]] = {f"controller/{name}": doc for name, doc in compiled.controllers.items()}
-    named |= {f"node/{name}": doc for name, doc in compiled.nodes.items()}
-    named |= {f"agent/{pool}/{node}": doc for (pool, node), doc in compiled.agents.items()}
-    return {name: doc["hash"] for name, doc in named.items()}
 
 
 def absent(document: Mapping[str, Any]) -> dict[str, Any]:
