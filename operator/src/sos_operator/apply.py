@@ -22,6 +22,10 @@ class Result:
     retry: bool = False
     touched: set[str] = field(default_factory=set)
     """Kinds (by name) that were written to."""
+    applied: list[Manifest] = field(default_factory=list)
+    """What the API server gave back."""
+    stale: set[str] = field(default_factory=set)
+    """Kinds (by name) of which something was deleted or failed: what there is has to be asked for."""
 
 
 class Applier:
@@ -45,10 +49,15 @@ class Applier:
         ref, outcome = ref_of(obj), "done"
         result.touched.add(ref.kind)
         try:
-            await (self._apply(obj, ref) if verb == "apply" else self._delete(obj, ref))
+            if verb == "apply":
+                result.applied.append(await self._apply(obj, ref))
+            else:
+                result.stale.add(ref.kind)
+                await self._delete(obj, ref)
             log.info(f"{verb} {ref}", extra={"verb": verb, "object": str(ref)})
         except OperatorError as error:
             outcome = "failed"
+            result.stale.add(ref.kind)
             if isinstance(error, KindMissing) and kind_of(obj) in OPTIONAL_KINDS:
                 # Nothing to retry until the kind appears, which the next listing shows. Of networks a site's condition tells.
                 outcome = "unserved"
@@ -61,9 +70,10 @@ class Applier:
                 )
         self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
 
-    async def _apply(self, manifest: Manifest, ref: Ref) -> None:
+    async def _apply(self, manifest: Manifest, ref: Ref) -> Manifest:
         answer = await self._cluster.apply(manifest)
         self.memory[ref] = Applied(digest(manifest), fingerprint(answer))
+        return answer
 
     async def _delete(self, obj: Manifest, ref: Ref) -> None:
         await self._cluster.delete(obj)

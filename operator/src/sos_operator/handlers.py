@@ -8,6 +8,7 @@ Low-level event handlers leave no finalizer and no annotation on anybody's objec
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -23,10 +24,16 @@ IDENTITY: Any = FIELD_MANAGER
 WATCHED_CHILDREN = tuple(kind for kind in (*CHILD_KINDS, POD) if kind is not SECRET)
 
 
-def watch_tasks(queue: WakeQueue, settings: Settings, stop: asyncio.Event, missing: frozenset[Kind]) -> list[asyncio.Task[None]]:
+Knows = Callable[[str, str, str], bool]
+"""Whether a version (plural, uid, resource version) is known already, such as one that we wrote ourselves."""
+
+
+def watch_tasks(
+    queue: WakeQueue, settings: Settings, stop: asyncio.Event, missing: frozenset[Kind], knows: Knows
+) -> list[asyncio.Task[None]]:
     """Start both operators; `missing` are optional kinds the cluster does not serve. They end when `stop` is set."""
-    wide = _registry(queue, (*OWN_KINDS, NODE, NAMESPACE), settings.kubeconfig is not None)
-    near = _registry(queue, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
+    wide = _registry(queue, knows, (*OWN_KINDS, NODE, NAMESPACE), settings.kubeconfig is not None)
+    near = _registry(queue, knows, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
     return [
         asyncio.create_task(
             kopf.operator(
@@ -48,7 +55,7 @@ def watch_tasks(queue: WakeQueue, settings: Settings, stop: asyncio.Event, missi
     ]
 
 
-def _registry(queue: WakeQueue, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
+def _registry(queue: WakeQueue, knows: Knows, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -56,14 +63,16 @@ def _registry(queue: WakeQueue, kinds: tuple[Kind, ...], kubeconfig: bool) -> ko
         return kopf.login_with_kubeconfig(**kwargs) if kubeconfig else kopf.login_with_service_account(**kwargs)
 
     for kind in kinds:
-        _register(registry, queue, kind)
+        _register(registry, queue, knows, kind)
     return registry
 
 
-def _register(registry: kopf.OperatorRegistry, queue: WakeQueue, kind: Kind) -> None:
+def _register(registry: kopf.OperatorRegistry, queue: WakeQueue, knows: Knows, kind: Kind) -> None:
+    # A coroutine, as kopf runs plain functions in threads, where neither queue nor lists may be touched.
     @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
-    def wake(**_: Any) -> None:
-        queue.wake(kind.plural)
+    async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
+        if type == "DELETED" or not knows(kind.plural, str(meta.get("uid")), str(meta.get("resourceVersion"))):
+            queue.wake(kind.plural)
 
 
 def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
@@ -71,6 +80,8 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.posting.enabled = False  # events are written on transitions of conditions, not per log line
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
+    # A watch that has used them up begins anew; by default it would come back up to 21 s after the API server does.
+    settings.networking.error_backoffs = (0.5, 1, 2, 2, 2)
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310
     settings.watching.connect_timeout = 10

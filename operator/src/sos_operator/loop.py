@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 from sos_operator.apply import Applier
 from sos_operator.cluster import Cluster, connect
@@ -30,6 +31,7 @@ from sos_operator.wake import WakeQueue
 log = logging.getLogger(__name__)
 
 KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
+LATE_ANSWER = "late-answer"  # a key of the queue that is no kind's plural
 PASS_PAUSE_S = 0.2  # between two passes, so that a flapping object cannot keep a core busy
 
 
@@ -37,7 +39,7 @@ PASS_PAUSE_S = 0.2  # between two passes, so that a flapping object cannot keep 
 async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts]:
     """Everything a reconciler works with, connected."""
     async with connect(settings.kubeconfig) as cluster, open_session() as session:
-        yield Parts(
+        parts = Parts(
             cluster=cluster,
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),
             applier=Applier(cluster, metrics),
@@ -47,6 +49,11 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             settings=settings,
             defaults=load_defaults(settings.defaults_dir, settings),
         )
+        try:
+            yield parts
+        finally:
+            await parts.controllers.close()
+            await parts.nodes.close()
 
 
 async def run(settings: Settings) -> None:
@@ -57,8 +64,10 @@ async def run(settings: Settings) -> None:
         await _await_kinds(parts.cluster)
         queue = WakeQueue()
         missing = frozenset([kind for kind in OPTIONAL_KINDS if not await parts.cluster.serves(kind)])
-        loop_task = asyncio.create_task(_loop(Reconciler(parts), queue, health, metrics, stop), name="reconcile")
-        watches = watch_tasks(queue, settings, stop, missing)
+        loop_task = asyncio.create_task(
+            _loop(Reconciler(parts, partial(queue.wake, LATE_ANSWER)), queue, health, metrics, stop), name="reconcile"
+        )
+        watches = watch_tasks(queue, settings, stop, missing, parts.observer.knows)
         await asyncio.sleep(0.5)  # kopf installs its signal handlers when it starts; ours stop all of it in order
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

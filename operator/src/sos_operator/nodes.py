@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import aiohttp
 
 from sos_operator.core.nodes import STATUS_PATH, NodeAnswer, address_of, parse_answer, whom_to_ask
 from sos_operator.core.world import Object
+from sos_operator.inflight import InFlight
 
 REQUEST_TIMEOUT_S = 2.0
 CONCURRENT = 16
@@ -27,25 +29,30 @@ class Nodes:
         self._session = session
         self._answers: dict[str, NodeAnswer] = {}
         self._asked: dict[str, float] = {}
+        self._in_flight = InFlight()
+        self._slots = asyncio.Semaphore(CONCURRENT)
 
     @property
     def answers(self) -> Mapping[str, NodeAnswer]:
         """The last answers by pod uid."""
         return dict(self._answers)
 
-    async def visit(self, pods: Iterable[Object], urgent: frozenset[str]) -> Mapping[str, NodeAnswer]:
-        """Ask those whose answer is needed or old; `urgent` are uids of pods to ask in every pass. Answers by pod uid."""
+    async def visit(self, pods: Iterable[Object], urgent: frozenset[str], late: Callable[[], None]) -> Mapping[str, NodeAnswer]:
+        """Ask those whose answer is needed or old; `urgent` are uids of pods to ask in every pass. The answers there are, by pod uid."""
         present = {pod["metadata"]["uid"]: pod for pod in pods if address_of(pod)}
         self._answers = {uid: answer for uid, answer in self._answers.items() if uid in present}
         self._asked = {uid: at for uid, at in self._asked.items() if uid in present}
-        slots = asyncio.Semaphore(CONCURRENT)
         chosen = whom_to_ask(present, self._asked, urgent, time.monotonic())
-        await asyncio.gather(*(self._ask(uid, present[uid], slots) for uid in chosen))
+        await self._in_flight.run({uid: partial(self._ask, uid, present[uid]) for uid in chosen}, late)
         return dict(self._answers)
 
-    async def _ask(self, uid: str, pod: Object, slots: asyncio.Semaphore) -> None:
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._in_flight.close()
+
+    async def _ask(self, uid: str, pod: Object) -> None:
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-        async with slots:
+        async with self._slots:
             self._asked[uid] = time.monotonic()
             try:
                 async with self._session.get(f"http://{address_of(pod)}{STATUS_PATH}", timeout=timeout) as reply:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing
-from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OPTIONAL_KINDS, OWN_KINDS, OWNER_SELECTOR, POD, Kind
+from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OPTIONAL_KINDS, OWN_KINDS, OWNER_SELECTOR, POD, Kind, kind_of
 from sos_operator.core.world import Object, Seen
 
 
@@ -22,12 +22,32 @@ class Observer:
         self._resync_seconds = resync_seconds
         self._lists: dict[Kind, tuple[float, tuple[Object, ...]]] = {}
         self._missing: set[Kind] = set()
+        self._versions: dict[str, dict[str, str]] = {}
         self._seen: Seen | None = None
 
     @property
     def missing(self) -> frozenset[Kind]:
         """Optional kinds that the cluster did not serve when they were last listed."""
         return frozenset(self._missing)
+
+    def learn(self, obj: Object) -> None:
+        """Take over an object as the API server just gave it back, so that its list need not be asked for again."""
+        kind = kind_of(obj)
+        if kind not in self._lists:
+            return
+        at, objects = self._lists[kind]
+        place = _place(obj)
+        self._lists[kind] = (at, (*(o for o in objects if _place(o) != place), {**obj, "apiVersion": kind.api_version, "kind": kind.kind}))
+        self._versions.setdefault(kind.plural, {})[obj["metadata"]["uid"]] = obj["metadata"]["resourceVersion"]
+        self._seen = None
+
+    def note(self, obj: Object) -> None:
+        """The version of an object of a list was changed in place."""
+        self._versions.setdefault(kind_of(obj).plural, {})[obj["metadata"]["uid"]] = obj["metadata"]["resourceVersion"]
+
+    def knows(self, plural: str, uid: str, version: str) -> bool:
+        """True if the lists hold exactly this version of an object: hearing of it is no news."""
+        return self._versions.get(plural, {}).get(uid) == version
 
     def forget(self, plurals: Iterable[str]) -> None:
         """Mark lists stale, by the plural of their kind."""
@@ -40,7 +60,9 @@ class Observer:
         kinds = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
         stale = [kind for kind in kinds if now - self._lists.get(kind, (float("-inf"), ()))[0] >= self._resync_seconds]
         for kind in stale:
-            self._lists[kind] = (now, await self._list(kind))
+            found = await self._list(kind)
+            self._lists[kind] = (now, found)
+            self._versions[kind.plural] = {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in found}
         if self._seen is None or stale:
             self._seen = Seen(
                 objects=self._all(OWN_KINDS),
@@ -65,3 +87,7 @@ class Observer:
             return ()
         self._missing.discard(kind)
         return tuple(found)
+
+
+def _place(obj: Object) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import sos_compile
@@ -17,10 +19,19 @@ from sos_operator.core.options import Settings
 from sos_operator.core.secrets import token_of
 from sos_operator.core.views import ControllerView, Heard, fresh_status
 from sos_operator.core.world import Object, Seen, api_base, leaving
+from sos_operator.inflight import InFlight
 from sos_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 CONCURRENT = 16  # controllers talked to at once
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """How the last conversation with a controller ended."""
+
+    error: str = ""
+    push_error: str = ""
 
 
 class Controllers:
@@ -31,41 +42,56 @@ class Controllers:
         self._settings = settings
         self._metrics = metrics
         self._heard: dict[str, Heard] = {}
+        self._said: dict[str, _Said] = {}
+        self._in_flight = InFlight()
         self._slots = asyncio.Semaphore(CONCURRENT)
 
-    def in_force(self) -> list[tuple[int, str]]:
-        """(generation, hash) of the configurations that controllers last said to have."""
-        configs = [(heard.status or {}).get("config") or {} for heard in self._heard.values()]
-        return [(c["generation"], str(c.get("hash"))) for c in configs if isinstance(c.get("generation"), int)]
+    def in_force(self) -> dict[str, tuple[int, str]]:
+        """(generation, hash) of the configuration that each controller last said to have."""
+        configs = {name: (heard.status or {}).get("config") or {} for name, heard in self._heard.items()}
+        return {name: (c["generation"], str(c.get("hash"))) for name, c in configs.items() if isinstance(c.get("generation"), int)}
 
-    async def visit(self, seen: Seen, compiled: sos_compile.Compiled, secrets: Mapping[str, Object]) -> dict[str, ControllerView]:
-        """Ask and, where needed, push; never raises for a controller that misbehaves."""
-        present = [o for o in seen.of(CONTROLLER.kind) if not leaving(o)]
-        names = {o["metadata"]["name"] for o in present}
-        self._heard = {name: heard for name, heard in self._heard.items() if name in names}
-        views = await asyncio.gather(*(self._visit(o, seen, compiled, token_of(secrets, o)) for o in present))
-        return {view.name: view for view in views}
+    async def visit(
+        self, seen: Seen, compiled: sos_compile.Compiled, secrets: Mapping[str, Object], late: Callable[[], None]
+    ) -> dict[str, ControllerView]:
+        """Ask and, where needed, push; never raises for a controller that misbehaves, and does not wait long for one that is slow."""
+        present = {o["metadata"]["name"]: o for o in seen.of(CONTROLLER.kind) if not leaving(o)}
+        self._heard = {name: heard for name, heard in self._heard.items() if name in present}
+        self._said = {name: said for name, said in self._said.items() if name in present}
+        bases = {name: api_base(o, seen, self._settings.controller_api_override) for name, o in present.items()}
+        calls = {
+            name: partial(self._visit, name, base, compiled.controllers.get(name), token_of(secrets, present[name]))
+            for name, base in bases.items()
+            if base
+        }
+        await self._in_flight.run(calls, late)
+        return {name: self._view(name, base, compiled.controllers.get(name)) for name, base in bases.items()}
 
-    async def _visit(self, controller: Object, seen: Seen, compiled: sos_compile.Compiled, token: str | None) -> ControllerView:
-        name, base = controller["metadata"]["name"], api_base(controller, seen, self._settings.controller_api_override)
-        document = compiled.controllers.get(name)
+    async def close(self) -> None:
+        """End what is under way."""
+        await self._in_flight.close()
+
+    def _view(self, name: str, base: str | None, document: Mapping[str, Any] | None) -> ControllerView:
         wanted = document["hash"] if document else ""
-        if base is None:
-            return ControllerView(name=name, asked=False, wanted_hash=wanted)
         if not base:
-            return ControllerView(name=name, error="its Service has no address yet", wanted_hash=wanted)
+            return ControllerView(name=name, asked=base is not None, error="its Service has no address yet", wanted_hash=wanted)
+        fresh = fresh_status(self._heard.get(name, Heard()), time.monotonic())
+        said = self._said.get(name, _Said("no answer yet"))
+        awaited = name in self._in_flight.names and fresh is not None
+        return ControllerView(name=name, status=fresh, error=said.error, push_error=said.push_error, wanted_hash=wanted, awaited=awaited)
+
+    async def _visit(self, name: str, base: str, document: Mapping[str, Any] | None, token: str | None) -> None:
         error, push_error = "", ""
         async with self._slots:
             try:
                 status = await self._ask(name, base)
-                if document and (status.get("config") or {}).get("hash") != wanted:
+                if document and (status.get("config") or {}).get("hash") != document["hash"]:
                     push_error = await self._push(name, base, document, token)
                     await self._ask(name, base)
             except OperatorError as problem:
                 error = str(problem)
                 log.debug("controller does not answer", extra={"controller": name, "error": error})
-        fresh = fresh_status(self._heard.get(name, Heard()), time.monotonic())
-        return ControllerView(name=name, status=fresh, error=error, push_error=push_error, wanted_hash=wanted)
+        self._said[name] = _Said(error, push_error)
 
     async def _ask(self, name: str, base: str) -> dict[str, Any]:
         status = await self._api.status(base)

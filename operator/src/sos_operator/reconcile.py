@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets as random_source
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,12 +19,13 @@ from sos_operator.core.generation import Issued, encode_issued, issued_now
 from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
-from sos_operator.core.output import Output, build_output, owners_of
+from sos_operator.core.output import Memos, Output, build_output, owners_of
 from sos_operator.core.plan import Changes, Ref, owned, plan, ref_of
 from sos_operator.core.publish import Write, build_event, plan_write, still_pending
 from sos_operator.core.release import release_manifests
 from sos_operator.core.status import Situation, report
-from sos_operator.core.world import Object, Seen, leaving, parse_allocations
+from sos_operator.core.views import ControllerView
+from sos_operator.core.world import Object, Seen, compiled_from, leaving, parse_allocations
 from sos_operator.metrics import Metrics
 from sos_operator.nodes import Nodes
 from sos_operator.observe import Observer
@@ -49,11 +51,14 @@ class Parts:
 class Reconciler:
     """Holds what one pass hands to the next: nothing that could not be lost."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, late: Callable[[], None] = lambda: None) -> None:
         self._p = parts
-        self._compiled: tuple[Seen, Issued, Output] | None = None
+        self._late = late
+        self._compiled: tuple[Hashable, Output] | None = None
         self._written: dict[str, float] = {}
         self._errors: dict[tuple[str, str], str] = {}
+        self._memos = Memos()
+        self._views: dict[str, ControllerView] = {}
 
     async def reconcile(self, woken: frozenset[str]) -> Outcome:
         """One pass. Raises OperatorError when the cluster cannot be looked at; anything less is reported where it belongs."""
@@ -63,17 +68,21 @@ class Reconciler:
         output = await self._compile(seen)
         if parse_allocations(seen.objects) != output.compiled.allocations:
             # Written down before anything is built from them.
-            await self._publish(seen, Situation(seen=seen, compiled=output.compiled, multus=NAD not in self._p.observer.missing))
-        answers = await self._ask_nodes(seen, output)
-        rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
-        output = replace(output, compiled=rollout.withhold(output.compiled, seen, rollouts))
-        result = await self._apply(seen, output, secret_objects)
-        views = await self._p.controllers.visit(seen, output.compiled, secret_objects)
+            multus = NAD not in self._p.observer.missing
+            await self._publish(seen, Situation(seen=seen, compiled=output.compiled, views=self._views, multus=multus))
+        controllers = asyncio.ensure_future(self._p.controllers.visit(seen, output.compiled, secret_objects, self._late))
+        try:
+            answers = await self._ask_nodes(seen, output)
+            rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
+            output = replace(output, compiled=rollout.withhold(output.compiled, seen, rollouts))
+            result = await self._apply(seen, output, secret_objects)
+        finally:
+            self._views = await controllers
         situation = Situation(
             seen=seen,
             compiled=output.compiled,
             rollouts=rollouts,
-            views=views,
+            views=self._views,
             answers=answers,
             apply_errors=self._errors,
             multus=NAD not in self._p.observer.missing,
@@ -88,7 +97,7 @@ class Reconciler:
         """Answers of nodes by pod uid; those that something waits for are asked in every pass."""
         nodes = self._p.nodes
         waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
-        return await nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing) | waited_for)
+        return await nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing) | waited_for, self._late)
 
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
         """Every Secret the pass needs, by name; those that must exist are made if they do not."""
@@ -121,19 +130,19 @@ class Reconciler:
         return {**master, **changed}
 
     async def _compile(self, seen: Seen) -> Output:
-        state = seen.child(CONFIG_MAP.kind, desired.STATE_NAME)
-        last = max(issued_now(state), self._compiled[1] if self._compiled else Issued(0, ""), key=lambda issued: issued.generation)
+        state, depends_on = seen.child(CONFIG_MAP.kind, desired.STATE_NAME), compiled_from(seen)
+        known, before = self._compiled or (None, None)
+        last = max(issued_now(state), before.issued if before else Issued(0, ""), key=lambda issued: issued.generation)
         in_force = self._p.controllers.in_force()
-        if self._compiled and self._compiled[0] is seen and last == self._compiled[2].issued:
-            newest = max((generation for generation, _ in in_force), default=0)
-            if newest <= last.generation:
-                return self._compiled[2]
-        output = build_output(seen, self._p.settings, last, in_force)
+        newest = max((generation for generation, _ in in_force.values()), default=0)
+        # Nodes of a departing site are told to clean up for as long as something of it is there: that is looked at anew each time.
+        if before and not before.departing and known == depends_on and last == before.issued and newest <= last.generation:
+            return before
+        output = build_output(seen, self._p.settings, last, in_force, self._memos)
         if output.issued != issued_now(state):
             # The generation is on record before any document carries it.
-            await self._p.cluster.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued)))
-            self._p.observer.forget([CONFIG_MAP.plural])
-        self._compiled = (seen, output.issued, output)
+            self._p.observer.learn(await self._p.cluster.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued))))
+        self._compiled = (depends_on, output)
         self._p.metrics.generation.set(output.issued.generation)
         return output
 
@@ -159,6 +168,8 @@ class Reconciler:
         keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings) | waiting
         changes = plan(served, observed, self._p.applier.memory, keep)
         result = await self._p.applier.carry_out(changes)
+        for answer in result.applied:
+            self._p.observer.learn(answer)
         self._p.observer.forget(_plurals(changes, result))
         self._errors = owners_of(manifests, result.failures)
         await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
@@ -178,6 +189,9 @@ class Reconciler:
         pending = False
         now, stamp = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for obj in seen.objects:
+            if situation.undecided(obj):
+                pending = True
+                continue
             written = report(obj, situation)
             pending = pending or still_pending(written)
             uid = obj["metadata"]["uid"]
@@ -197,6 +211,7 @@ class Reconciler:
         # The pass goes on with what the server has now, so that a second publication compares with it.
         write.obj["status"] = answer.get("status") or {}
         write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
+        self._p.observer.note(write.obj)
         self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
         for transition in write.transitions:
             name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"
@@ -234,4 +249,4 @@ class Reconciler:
 
 
 def _plurals(changes: Changes, result: Result) -> set[str]:
-    return {kind_of(obj).plural for obj in (*changes.apply, *changes.delete) if obj["kind"] in result.touched}
+    return {kind_of(obj).plural for obj in (*changes.apply, *changes.delete) if obj["kind"] in result.stale}

@@ -103,7 +103,7 @@ def _all_leaving(seen: Seen) -> Seen:
 async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
     """Agents go first (so that their sessions end), then every node is told to take its bridge down."""
     last = issued_now(seen.child(CONFIG_MAP.kind, desired.STATE_NAME))
-    output = build_output(_all_leaving(seen), parts.settings, last, [])
+    output = build_output(_all_leaving(seen), parts.settings, last, {})
     stay = {m["metadata"]["name"] for d in output.departing for m in d.manifests}
     agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and o["metadata"]["name"] not in stay]
     await parts.applier.carry_out(Changes((), tuple(agents)))
@@ -120,7 +120,7 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
                 await parts.cluster.merge(pod, patch)
             except OperatorError as error:
                 log.warning(f"pod {pod['metadata']['name']} not annotated: {error}")
-        answers = await parts.nodes.visit(now.pods, desired.urgent_pods(now, output.departing))
+        answers = await parts.nodes.visit(now.pods, desired.urgent_pods(now, output.departing), lambda: None)
         return all(desired.cleaned(departing, now, answers) for departing in output.departing)
 
     while clock.left(NODE_SHARE) > 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 BACKOFF_FIRST_S = 1.0
-BACKOFF_LAST_S = 60.0  # a cluster that has been broken for minutes is asked once a minute
+BACKOFF_LAST_S = 10.0  # whatever comes back after an outage is noticed within the 10 s that conditions may be behind
 POLL_PENDING_S = 2.0  # somebody is waiting for a condition to turn
 POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
 

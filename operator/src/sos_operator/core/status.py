@@ -60,6 +60,16 @@ class Situation:
         """The views of controllers by name; one that is not known at all counts as unreachable."""
         return [self.views.get(name) or ControllerView(name=name, error="it does not exist (yet)") for name in sorted(names)]
 
+    def undecided(self, obj: Object) -> bool:
+        """True while a controller that the object's status depends on has a request to answer, and was well a moment ago."""
+        awaited = {view.name for view in self.views.values() if view.awaited}
+        meta = obj["metadata"]
+        facts = self.compiled.facts.get(ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"]))
+        if not awaited or facts is None or leaving(obj):
+            return False
+        of_sites = {name for site in facts.sites for name in _site_controllers(site, self)}
+        return not awaited.isdisjoint({*facts.controllers, *of_sites})
+
 
 @dataclass(frozen=True, slots=True)
 class Report:

@@ -1,0 +1,45 @@
+"""Requests to others that a pass waits for, but not long: they go on by themselves, and the next pass finds what they brought."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+# Half of what a repair may take (2 s): whoever does not answer must not hold up what has nothing to do with it.
+PATIENCE_S = 1.0
+
+
+class InFlight:
+    """At most one request per name. Used from one event loop only."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Whom an answer is still awaited from."""
+        return frozenset(name for name, task in self._tasks.items() if not task.done())
+
+    async def run(self, calls: Mapping[str, Callable[[], Awaitable[None]]], late: Callable[[], None]) -> None:
+        """Start what is not under way already, and wait a moment; `late` is called when something ends after that."""
+        for name in [name for name, task in self._tasks.items() if task.done()]:
+            self._tasks.pop(name).result()  # a bug in a call must show
+        for name, call in calls.items():
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.ensure_future(_awaited(call))
+        waited = [self._tasks[name] for name in calls]
+        if not waited:
+            return
+        _, slow = await asyncio.wait(waited, timeout=PATIENCE_S)
+        for task in slow:
+            task.add_done_callback(lambda _: late())
+
+    async def close(self) -> None:
+        """End what is under way."""
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
+    await call()
