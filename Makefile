@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long e2e check lint fmt fuzz bench bench-controller lab clean setup setup-test
+.PHONY: help demo test test-long e2e check lint fmt fuzz bench bench-controller bench-operator lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -29,13 +29,13 @@ demo: setup ## measure plain TCP and SOS on long paths, one and two at once: tab
 test: setup-test ## every test suite but test-long's; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
-test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
-	@$(python) scripts/test.py testbed-measures
+test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator; and an operator killed fifty times (root)
+	@$(python) scripts/test.py testbed-measures operator-long
 
 e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
 	@$(python) -m pytest e2e
 
-bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; spreading; sampling; into out/bench (root)
+bench: setup bench-controller bench-operator ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
 	@$(python) -m sos_testbed bench-balance --out out/bench
 	@$(python) bench/measure/sampling.py --out out/bench
@@ -43,6 +43,9 @@ bench: setup bench-controller ## more paths than the demo, both directions, 1 Gb
 bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
 	@$(python) bench/controller/run.py --out out/bench $(if $(PEER),--peer '$(PEER)')
+
+bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change takes, what a resync writes, memory
+	@$(python) bench/operator/scale.py --out out/bench
 
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up

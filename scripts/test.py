@@ -235,12 +235,15 @@ def main() -> int:
         pytest_suite("testbed", "-m", "not measures", files_at_once=3),  # what waits most begins, and what computes runs niced beside it
         pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
-        pytest_suite("operator", files_at_once=2, nice=NICE),
+        pytest_suite("operator", "-m", "not long", files_at_once=2, nice=NICE),
         pytest_suite("compile", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
         cargo_suite("ofbench", "bench/controller"),
     ]
-    alone = [pytest_suite("testbed", "-m", "measures", name="testbed-measures")]
+    alone = [
+        pytest_suite("testbed", "-m", "measures", name="testbed-measures"),
+        pytest_suite("operator", "-m", "long", name="operator-long"),
+    ]
     names = [suite.name for suite in together + alone]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(names))

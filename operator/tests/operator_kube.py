@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class Kube:
     folder: Path
     url: str
     admin: Path
+    server: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    """The API server's process, while there is one."""
 
     def kubectl(
         self, *args: str, stdin: str | None = None, check: bool = True, config: Path | None = None
@@ -71,6 +73,9 @@ class Kube:
     def items(self, *args: str) -> list[dict[str, Any]]:
         return list(self.get(*args)["items"])
 
+    def everything(self) -> set[str]:
+        return self._reader().everything()
+
     def get_raw(self, path: str) -> dict[str, Any]:
         return self._reader().raw(path)
 
@@ -80,6 +85,17 @@ class Kube:
 
     def patch_status(self, kind: str, name: str, namespace: str, status: Mapping[str, Any]) -> None:
         self.kubectl("patch", kind, name, "-n", namespace, "--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """No API server inside the block; the same one, with what it stored, after it."""
+        (server,) = self.server
+        server.kill()
+        server.wait()
+        yield
+        with (self.folder / "apiserver.log").open("ab") as log:
+            self.server[:] = [subprocess.Popen(server.args, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)]
+        _await_ready(self)
 
     def audit(self) -> list[dict[str, Any]]:
         """Every request of a service account so far, as the API server wrote it down (watches twice: begun and ended)."""
@@ -111,12 +127,16 @@ def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         try:
             yield process
         finally:
-            process.terminate()
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            _end(process)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _etcd_command(folder: Path, client: int, peer: int) -> list[str]:
@@ -166,11 +186,12 @@ def kube_apiserver() -> Iterator[Kube]:
         etcd_port, peer_port, port = free_port(), free_port(), free_port()
         stack.enter_context(_process(_etcd_command(folder, etcd_port, peer_port), folder / "etcd.log"))
         server = stack.enter_context(_process(_apiserver_command(folder, etcd_port, port), folder / "apiserver.log"))
+        stack.callback(lambda: [_end(process) for process in kube.server])
         url = f"https://127.0.0.1:{port}"
         admin = folder / "admin.kubeconfig"
         admin.write_text(yaml.safe_dump(_kubeconfig(url, admin_token)))
-        kube = Kube(folder, url, admin)
-        _await_ready(kube, server)
+        kube = Kube(folder, url, admin, [server])
+        _await_ready(kube)
         yield kube
 
 
@@ -192,7 +213,8 @@ def garbage_collector(kube: Kube) -> Iterator[None]:
         yield
 
 
-def _await_ready(kube: Kube, server: subprocess.Popen[bytes]) -> None:
+def _await_ready(kube: Kube) -> None:
+    (server,) = kube.server
     deadline = time.monotonic() + START_TIMEOUT_S
     while time.monotonic() < deadline:
         assert server.poll() is None, "kube-apiserver ended:\n" + (kube.folder / "apiserver.log").read_text()[-3000:]

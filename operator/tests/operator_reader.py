@@ -31,6 +31,7 @@ class Resource:
     kind: str
     version: str
     namespaced: bool
+    listable: bool
 
 
 @dataclass
@@ -61,6 +62,16 @@ class Reader:
         """What the server has at a path."""
         return self._read(path)
 
+    def everything(self) -> set[str]:
+        """Names of all objects of all kinds that can be listed, events apart."""
+        self.resources = {**self._discover("/apis"), **self._discover("/api")}
+        found = set()
+        for resource in {*self.resources.values()}:
+            if resource.listable and resource.plural != "events":
+                items = self._read(f"{resource.prefix}/{resource.plural}")["items"]
+                found |= {f"{resource.plural}/{i['metadata'].get('namespace', '')}/{i['metadata']['name']}" for i in items}
+        return found
+
     def _place(self, resource: Resource, namespace: str | None) -> str:
         inside = f"/namespaces/{namespace}" if resource.namespaced and namespace else ""
         return f"{resource.prefix}{inside}/{resource.plural}"
@@ -79,7 +90,9 @@ class Reader:
             version = f"{name}/{preferred['version']}" if name else preferred["version"]
             for raw in preferred["resources"]:
                 kind = raw.get("responseKind", {}).get("kind", "")
-                resource = Resource(f"{path}/{version}", raw["resource"], kind, version, raw["scope"] == "Namespaced")
+                resource = Resource(
+                    f"{path}/{version}", raw["resource"], kind, version, raw["scope"] == "Namespaced", "list" in raw["verbs"]
+                )
                 names = (raw["resource"], raw["singularResource"], kind.lower(), *raw.get("shortNames", ()))
                 found |= {each: resource for each in names if each not in found}
         return found

@@ -27,6 +27,11 @@ def build_parser() -> argparse.ArgumentParser:
     uninstall = commands.add_parser(
         "uninstall", help="remove everything the operator made, from nodes and cluster; users' objects and CRDs stay"
     )
+    uninstall.add_argument(
+        "--purge",
+        action="store_true",
+        help="users' objects and the CRDs, too; takes an administrator's KUBECONFIG, as the operator has no right to it",
+    )
     uninstall.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="how long it may take in all (default 120)")
     return parser
 
@@ -44,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.command == "uninstall":
             from sos_operator.uninstall import uninstall
 
-            return asyncio.run(uninstall(settings, arguments.timeout))
+            return asyncio.run(uninstall(settings, arguments.timeout, purge=arguments.purge))
         from sos_operator.loop import run
 
         gc.set_threshold(*GC_THRESHOLD)

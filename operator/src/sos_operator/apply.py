@@ -50,7 +50,7 @@ class Applier:
         result.touched.add(ref.kind)
         try:
             if verb == "apply":
-                result.applied.append(await self._apply(obj, ref))
+                result.applied.append(await self.apply(obj))
             else:
                 result.stale.add(ref.kind)
                 await self._delete(obj, ref)
@@ -70,9 +70,10 @@ class Applier:
                 )
         self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
 
-    async def _apply(self, manifest: Manifest, ref: Ref) -> Manifest:
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Apply one object and remember what it left. Raises OperatorError."""
         answer = await self._cluster.apply(manifest)
-        self.memory[ref] = Applied(digest(manifest), fingerprint(answer))
+        self.memory[ref_of(manifest)] = Applied(digest(manifest), fingerprint(answer))
         return answer
 
     async def _delete(self, obj: Manifest, ref: Ref) -> None:

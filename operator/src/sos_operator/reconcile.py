@@ -141,7 +141,7 @@ class Reconciler:
         output = build_output(seen, self._p.settings, last, in_force, self._memos)
         if output.issued != issued_now(state):
             # The generation is on record before any document carries it.
-            self._p.observer.learn(await self._p.cluster.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued))))
+            self._p.observer.learn(await self._p.applier.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued))))
         self._compiled = (depends_on, output)
         self._p.metrics.generation.set(output.issued.generation)
         return output

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from sos_operator.cluster import Cluster
 from sos_operator.core import desired
 from sos_operator.core.conditions import READY, Verdict
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import issued_now
-from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, DEPLOYMENT, NODE, OWN_KINDS, POD, SITE
+from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, NODE, OWN_KINDS, POD, SITE, Kind
 from sos_operator.core.options import Settings
 from sos_operator.core.output import build_output
 from sos_operator.core.plan import Changes, owned
@@ -46,8 +47,11 @@ class Clock:
         return self.start + self.timeout * share - time.monotonic()
 
 
-async def uninstall(settings: Settings, timeout: float) -> int:
-    """Remove everything; 0 when nothing of ours is left, 1 (with a list in the log) otherwise."""
+async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) -> int:
+    """Remove everything, with `purge` users' objects and the CRDs, too.
+
+    Returns 0 when nothing of ours is left, 1 (with a list in the log) otherwise.
+    """
     clock = Clock(time.monotonic(), timeout)
     async with assembled(settings, Metrics()) as parts:
         await _retried(clock, lambda: _stop_operator(parts, clock))
@@ -55,6 +59,7 @@ async def uninstall(settings: Settings, timeout: float) -> int:
         await _retried(clock, lambda: _clear_nodes(parts, seen, clock))
         left = await _remove(parts, clock)
         await _retried(clock, lambda: _sign_off(parts))
+        left += await _purge(parts.cluster, clock) if purge and not left else []
     for obj in left:
         log.error(f"left behind: {obj['kind']} {obj['metadata']['name']}")
     log.info("uninstalled" if not left else "not everything could be removed", extra={"seconds": round(time.monotonic() - clock.start, 1)})
@@ -176,3 +181,31 @@ async def _sign_off(parts: Parts) -> None:
                 await parts.cluster.apply_status(obj, write.status)
             except KindMissing:
                 continue
+
+
+async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
+    """Delete users' objects, then their kinds; returns what is still there at the end (somebody else's finalizer holds it)."""
+    left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
+    if left:
+        return left  # deleting a kind would delete them, too, and hang with them
+    log.info("users' objects are gone")
+    return await _deleted(clock, lambda: _definitions(cluster), cluster)
+
+
+async def _deleted(clock: Clock, look: Callable[[], Awaitable[list[Object]]], cluster: Cluster) -> list[Object]:
+    while True:
+        left = await look()
+        if not left or clock.left() < POLL_S:
+            return left
+        for obj in left:
+            if not leaving(obj):
+                await cluster.delete(obj)
+        await asyncio.sleep(POLL_S)
+
+
+async def _all(cluster: Cluster, kinds: Iterable[Kind]) -> list[Object]:
+    return [obj for kind in kinds for obj in await cluster.list(kind)]
+
+
+async def _definitions(cluster: Cluster) -> list[Object]:
+    return [crd for crd in await cluster.list(CRD) if crd["spec"]["group"] == GROUP]

@@ -49,6 +49,9 @@ NAMESPACE = Kind(api_version="v1", kind="Namespace", plural="namespaces", namesp
 POD = Kind(api_version="v1", kind="Pod", plural="pods", namespaced=True)
 EVENT = Kind(api_version="v1", kind="Event", plural="events", namespaced=True)
 
+CRD = Kind(api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False)
+"""Touched by `uninstall --purge` only, with the rights of whoever runs it."""
+
 CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 SECRET = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True)
 K8S_SERVICE = Kind(api_version="v1", kind="Service", plural="services", namespaced=True)
@@ -65,7 +68,7 @@ CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPT
 # Not every cluster serves these: they are left out while it does not.
 OPTIONAL_KINDS = (NAD, POD_MONITOR)
 
-_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, *CHILD_KINDS)}
+_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, *CHILD_KINDS)}
 
 
 def kind_of(manifest: dict[str, object]) -> Kind:

@@ -1,0 +1,184 @@
+"""`make bench-operator`: 50 sites, 50 pools and 1,000 services in a real API server, a real operator and a real controller.
+
+    bench/operator/scale.py [--sites N] [--services N] [--changes N] [--out out/bench]
+
+Measured: from the API server's answer to a change of one service until the controller has taken the configuration with it; what the
+operator writes while it lists everything anew (nothing, or the run fails); its memory and CPU. No switch is connected: a controller
+takes a configuration whatever is. Prints a table and writes OUT/operator.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+TOP = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "operator" / "tests"))  # how to start an API server, an operator and a controller
+
+import operator_scale as scale  # noqa: E402
+from operator_controller import Controller  # noqa: E402
+from operator_kube import Kube, kube_apiserver  # noqa: E402
+from operator_run import NAMESPACE, Operator, eventually, install, operator_running  # noqa: E402
+from operator_table import build, path_of, send  # noqa: E402
+
+RESYNC_S = 20
+COLD_S = 300.0
+
+
+def process_figures(pid: int) -> dict[str, float]:
+    """Memory now and at most (MiB), and CPU seconds, of a process."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
+    stat = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    ticks = os.sysconf("SC_CLK_TCK")
+    return {
+        "rssMiB": round(int(fields["VmRSS"].split()[0]) / 1024, 1),
+        "peakRssMiB": round(int(fields["VmHWM"].split()[0]) / 1024, 1),
+        "cpuSeconds": round((int(stat[11]) + int(stat[12])) / ticks, 2),
+    }
+
+
+def resource_versions(kube: Kube) -> dict[str, str]:
+    kinds = "configmaps,secrets,services,deployments,daemonsets"
+    found = kube.items(kinds, "-n", NAMESPACE) + kube.items("sossites,sosagents,sosservices,soscontrollers,soslinks", "-A")
+    return {f"{o['kind']}/{o['metadata']['name']}": o["metadata"]["resourceVersion"] for o in found}
+
+
+def quiet(kube: Kube, operator: Operator) -> None:
+    """Wait until the operator has made passes without writing."""
+
+    def still() -> bool:
+        before, passes = len(scale.writes(kube)), operator.passes()
+        eventually("passes", lambda: operator.passes() >= passes + 2, 60)
+        return len(scale.writes(kube)) == before
+
+    eventually("nothing left to write", still, COLD_S)
+
+
+def resync(kube: Kube, operator: Operator) -> dict[str, Any]:
+    """Two full listings of everything, and what was written meanwhile."""
+    quiet(kube, operator)
+    before, versions, figures, started = (
+        len(scale.writes(kube)),
+        resource_versions(kube),
+        process_figures(operator.process.pid),
+        time.monotonic(),
+    )
+    time.sleep(2 * RESYNC_S + 2)
+    after = process_figures(operator.process.pid)
+    seconds = time.monotonic() - started
+    changed = [name for name, version in resource_versions(kube).items() if versions.get(name) != version]
+    return {
+        "seconds": round(seconds, 1),
+        "writes": len(scale.writes(kube)) - before,
+        "changedObjects": len(changed),
+        "objects": len(versions),
+        "cpuPercent": round(100 * (after["cpuSeconds"] - figures["cpuSeconds"]) / seconds, 1),
+    }
+
+
+def one_change(kube: Kube, recorder: scale.Recorder, service: str, priority: int) -> float:
+    """Seconds from the API server's answer to a change until the controller had taken it."""
+    path = path_of(build(service, {"kind": "SosService", "spec": {}}), with_name=True)
+    answer = send(kube, "PATCH", path, {"spec": {"priority": priority}}, dry=False)
+    applied = time.monotonic()
+    assert answer["kind"] == "SosService", answer
+    return recorder.await_priority(f"{NAMESPACE}/{service}", priority, 60) - applied
+
+
+def quantiles(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        return round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 0)
+
+    return {"p50Ms": at(0.5), "p90Ms": at(0.9), "p99Ms": at(0.99), "maxMs": round(1000 * ordered[-1], 0)}
+
+
+def run(size: scale.Size, changes: int, seed: int) -> dict[str, Any]:
+    """The whole measurement."""
+    chance = random.Random(seed)
+    with ExitStack() as stack:
+        kube = stack.enter_context(kube_apiserver())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sos-scale-")))
+        install(kube)
+        controller = Controller(kube, folder)
+        recorder = scale.Recorder(controller.url)
+        url = stack.enter_context(recorder.serving())
+        options = {"SOS_CONTROLLER_API_OVERRIDE": f"default={url}", "SOS_RESYNC_SECONDS": str(RESYNC_S), "SOS_LOG_LEVEL": "WARNING"}
+        operator = stack.enter_context(operator_running(kube, folder, **options))
+        started = time.monotonic()
+        scale.populate(kube, size)
+        made = time.monotonic() - started
+        eventually(
+            "every site's key", lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == size.sites, COLD_S
+        )
+        stack.callback(controller.kill)
+        controller.start()
+        eventually("every service", lambda: len(controller.get("/v1/status")["services"]) == size.services, COLD_S)
+        cold = time.monotonic() - started
+        idle = resync(kube, operator)
+        assert idle["writes"] == 0 == idle["changedObjects"], f"a resync wrote: {scale.writes(kube)[-10:]}"
+        seconds = []
+        for number in range(changes):
+            seconds.append(one_change(kube, recorder, f"service{chance.randrange(size.services):04}", 101 + number % 60_000))
+            time.sleep(chance.uniform(0, 1.5))  # at any moment of a pass
+        assert operator.process.pid
+        figures = process_figures(operator.process.pid)
+        return {
+            "sites": size.sites,
+            "pools": size.sites,
+            "services": size.services,
+            "createSeconds": round(made, 1),
+            "coldSeconds": round(cold, 1),
+            "changes": changes,
+            "applyToAcknowledged": quantiles(seconds),
+            "resync": idle,
+            "operator": figures,
+            "load": [round(each, 1) for each in os.getloadavg()],
+        }
+
+
+def table(result: dict[str, Any]) -> str:
+    took, idle, own = result["applyToAcknowledged"], result["resync"], result["operator"]
+    rows = [
+        ("world", f"{result['sites']} sites, {result['pools']} pools, {result['services']} services, {idle['objects']} objects"),
+        ("all of it from nothing", f"{result['coldSeconds']} s, of which {result['createSeconds']} s are their creation"),
+        (
+            "a change until the controller has it",
+            f"p50 {took['p50Ms']:.0f}, p90 {took['p90Ms']:.0f}, p99 {took['p99Ms']:.0f}, max {took['maxMs']:.0f} ms",
+        ),
+        ("two full resyncs", f"{idle['writes']} writes, {idle['changedObjects']} objects changed"),
+        ("operator, idle", f"{idle['cpuPercent']} % of a core"),
+        ("operator, memory", f"{own['rssMiB']} MiB, at most {own['peakRssMiB']}"),
+        ("load of the machine", ", ".join(map(str, result["load"]))),
+    ]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join(f"{name:{width}}  {text}" for name, text in rows)
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sites", type=int, default=50, help="sites, each with a node and a pool (default 50)")
+    parser.add_argument("--services", type=int, default=1000, help="services between them (default 1000)")
+    parser.add_argument("--changes", type=int, default=200, help="changes to time (default 200)")
+    parser.add_argument("--seed", type=int, default=1, help="which services change, and when (default 1)")
+    parser.add_argument("--out", type=Path, default=TOP / "out" / "bench", metavar="FOLDER", help="where operator.json goes")
+    options = parser.parse_args()
+    result = run(scale.Size(options.sites, options.services), options.changes, options.seed)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "operator.json").write_text(json.dumps(result, indent=2) + "\n")
+    print(table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

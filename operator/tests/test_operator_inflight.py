@@ -1,0 +1,62 @@
+"""What a pass asks others for: waited for a moment, never twice at once, never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from sos_operator import inflight
+from sos_operator.inflight import InFlight
+
+
+def test_who_is_slow_holds_up_nobody_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflight, "PATIENCE_S", 0.05)
+
+    async def body() -> None:
+        calls, heard, late = InFlight(), list[str](), list[float]()
+        gate = asyncio.Event()
+
+        async def slow() -> None:
+            heard.append("asked")
+            await gate.wait()
+            heard.append("answered")
+
+        async def quick() -> None:
+            heard.append("quick")
+
+        started = time.monotonic()
+        for _ in range(2):
+            await calls.run({"slow": slow, "quick": quick}, lambda: late.append(time.monotonic()))
+        assert time.monotonic() - started < 1
+        assert heard == ["asked", "quick", "quick"], "one request at a time to whoever does not answer"
+        assert calls.names == {"slow"}
+        gate.set()
+        await asyncio.sleep(0.01)
+        assert heard[-1] == "answered"
+        assert late, "the loop is woken"
+        assert calls.names == frozenset()
+
+    asyncio.run(body())
+
+
+def test_nothing_is_left_behind_and_bugs_show() -> None:
+    async def body() -> None:
+        calls = InFlight()
+
+        async def never() -> None:
+            await asyncio.Event().wait()
+
+        async def broken() -> None:
+            raise LookupError("a bug")
+
+        await calls.run({"broken": broken}, lambda: None)
+        with pytest.raises(LookupError):
+            await calls.run({}, lambda: None)
+        waiting = asyncio.create_task(calls.run({"never": never}, lambda: None))
+        await asyncio.sleep(0)
+        await calls.close()
+        await waiting
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(body())
