@@ -13,15 +13,14 @@ from typing import Any
 
 import kopf
 
-from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, SECRET, Kind
+from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
 from sos_operator.core.options import Settings
 from sos_operator.wake import WakeQueue
 
 # Given, because kopf would otherwise ask who runs the process, and a container's user has no name.
 IDENTITY: Any = FIELD_MANAGER
 
-# A changed Secret is noticed at the next resync: watching Secrets would hold all of them in memory for nothing.
-WATCHED_CHILDREN = tuple(kind for kind in (*CHILD_KINDS, POD) if kind is not SECRET)
+WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
 
 Knows = Callable[[str, str, str], bool]
