@@ -77,7 +77,7 @@ def condition(kube: Kube, kind: str, name: str, type_: str, namespace: str | Non
     return dict(found[0]) if found else {}
 
 
-def becomes(kube: Kube, what: str, type_: str, status: str, reason: str) -> dict[str, Any]:
+def becomes(kube: Kube, what: str, type_: str, status: str, reason: str, within: float = 40.0) -> dict[str, Any]:
     """Wait for a condition of `kind/name` or `kind/namespace/name`."""
     kind, *namespace, name = what.split("/")
 
@@ -86,7 +86,7 @@ def becomes(kube: Kube, what: str, type_: str, status: str, reason: str) -> dict
         assert (row.get("status"), row.get("reason")) == (status, reason), row
         return row
 
-    return dict(eventually(f"{what} {type_}={status}/{reason}", look) or {})
+    return dict(eventually(f"{what} {type_}={status}/{reason}", look, within) or {})
 
 
 def play_kubelet(kube: Kube, port_of: Mapping[str, int] | None = None) -> None:

@@ -16,6 +16,7 @@ from conftest import becomes, children, condition, populated
 from operator_controller import Controller
 from operator_kube import ROOT, Kube
 from operator_run import NAMESPACE, Operator, eventually, operator_running
+from operator_switch import connected
 from test_kubectl import sos
 
 
@@ -37,6 +38,10 @@ def controller_and_operator(kube: Kube, folder: Path) -> Iterator[tuple[Operator
 def pair(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Operator, Controller]]:
     with controller_and_operator(installed, tmp_path_factory.mktemp("pair")) as running:
         yield running
+
+
+PROMISED_S = 10.0
+"""How old a status may be."""
 
 
 def in_force(controller: Controller) -> tuple[int, str]:
@@ -118,6 +123,52 @@ def test_a_lost_controller_is_noticed_and_so_is_its_return(pair: tuple[Operator,
     events = [e["message"] for e in kube.items("events", "-n", "default") if e["involvedObject"]["name"] == "default"]
     assert any("is now Unknown" in message for message in events)
     assert any("is now True" in message for message in events)
+
+
+def test_a_datapath_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    kube = operator.kube
+    becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+    dpids = {s["metadata"]["name"]: s["status"]["nodes"][0]["datapathId"] for s in kube.items("sossites")}
+    with connected(list(dpids.values()), controller.openflow) as switches:
+        for site in dpids:
+            becomes(kube, f"sossite/{site}", "DatapathsConnected", "True", "Connected", PROMISED_S)
+        assert kube.get("soscontroller", "default")["status"]["datapaths"] == "4/4"
+        becomes(kube, "sossite/core1", "AgentsRegistered", "True", "NoneExpected")
+        switches[dpids["core1"]].close()
+        row = becomes(kube, "sossite/core1", "DatapathsConnected", "False", "NotConnected", PROMISED_S)
+        assert dpids["core1"] in row["message"]
+        assert condition(kube, "sossite", "core2", "DatapathsConnected")["status"] == "True"
+        with connected([dpids["core1"]], controller.openflow):
+            becomes(kube, "sossite/core1", "DatapathsConnected", "True", "Connected", PROMISED_S)
+        # Agents are what the services wait for: none of it is said to be programmed.
+        assert condition(kube, "sosservice", "bulk", "Programmed", "default")["status"] == "False"
+
+
+def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -> None:
+    """Right after an edit, too: a condition says which generation it is about, and kubectl does not take an older one."""
+    operator, _ = pair
+    kube = operator.kube
+    link = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan0"}}
+    kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "waited"}, "spec": link})
+    edits = {
+        "sossite/west": {"network": {"mtu": 1400}},
+        "sosagent/default": {"drainSeconds": 33},
+        "soscontroller/default": {"service": {"type": "NodePort"}},
+        "soslink/waited": {"cost": 77},
+        "sosservice/bulk": {"priority": 77},
+    }
+    try:
+        for what, spec in edits.items():
+            kube.kubectl("wait", "--for=condition=Accepted", what, "--timeout=20s")
+            kube.kubectl("patch", what, "--type=merge", "-p", json.dumps({"spec": spec}))
+            kube.kubectl("wait", "--for=condition=Accepted", what, "--timeout=20s")
+            obj = kube.get(*what.split("/"))
+            assert obj["status"]["observedGeneration"] == obj["metadata"]["generation"]
+        kube.kubectl("wait", "--for=condition=Ready", "soscontroller/default", "soslink/waited", "--timeout=20s")
+        kube.kubectl("wait", "--for=condition=Ready=false", "sosservice/bulk", "sossite/west", "sosagent/default", "--timeout=20s")
+    finally:
+        kube.kubectl("delete", "soslink", "waited")
 
 
 def test_a_wrong_token_is_told(pair: tuple[Operator, Controller]) -> None:
