@@ -12,6 +12,8 @@ from operator_kube import ROOT, Kube
 from operator_nodes import Nodes, start_pods
 from operator_run import NAMESPACE, Operator, eventually, operator_running
 
+PROMISED_S = 10.0
+"""How old a status may be."""
 OURS = "app.kubernetes.io/managed-by=sos-operator"
 
 
@@ -67,16 +69,24 @@ def test_a_node_that_never_answers_does_not_hold_a_site_for_ever(running: tuple[
     assert time.monotonic() - started > 6
 
 
-def test_a_node_says_why_its_bridge_is_not_up(running: tuple[Operator, Nodes]) -> None:
+def test_a_node_without_a_bridge_and_an_agent_that_is_gone_are_told_and_so_is_their_return(running: tuple[Operator, Nodes]) -> None:
+    """The node's pod stays ready: what is wrong is its own word."""
     operator, nodes = running
     kube = operator.kube
     becomes(kube, "sossite/east", "BridgesReady", "True", "Ready")
-    nodes.words["edge2"] = ("Failed", "uplink wan0 carries the default route")
-    kube.kubectl("delete", "pods", "-n", NAMESPACE, "-l", "sos.network/site=east", "--force", "--grace-period=0")
-    start_pods(kube, nodes)
-    row = becomes(kube, "sossite/east", "BridgesReady", "False", "NodeFailed")
-    assert "edge2: uplink wan0 carries the default route" in row["message"]
+    nodes.words["edge2"] = ("Failed", "ovs-vswitchd does not answer")
+    row = becomes(kube, "sossite/east", "BridgesReady", "False", "NodeFailed", PROMISED_S)
+    assert "edge2: ovs-vswitchd does not answer" in row["message"]
+    becomes(kube, "sossite/east", "Ready", "False", "NodeFailed", PROMISED_S)
     assert kube.get("sossite", "east")["status"]["nodes"][0]["state"] == "Failed"
+    nodes.words.clear()
+    becomes(kube, "sossite/east", "BridgesReady", "True", "Ready", PROMISED_S)
+    becomes(kube, "sosagent/default", "Deployed", "True", "Deployed")
+    kube.kubectl("delete", "pod", "sos-agent-default-east-pod", "-n", NAMESPACE, "--force", "--grace-period=0")
+    row = becomes(kube, "sosagent/default", "Deployed", "False", "RollingOut", PROMISED_S)
+    assert "edge2: no pod on the node yet" in row["message"]
+    start_pods(kube, nodes)
+    becomes(kube, "sosagent/default", "Deployed", "True", "Deployed", PROMISED_S)
 
 
 def state_of(kube: Kube, site: str, node: str) -> str:

@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 STATUS_PATH = "/status"
 CONTAINER = "node"
-ASK_AGAIN_S = 30.0  # nodes that are well are asked for news this often
+ASK_AGAIN_S = 5.0  # nodes that are well are asked for news this often, as no status may be older than 10 s
 ASKED_PER_PASS = 64  # so that a thousand silent nodes do not hold up a pass for minutes
 MESSAGE_MAX = 300
 
