@@ -181,7 +181,9 @@ def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair
         except SourceError:
             return False
         place = f"{server.address}:{port}"
-        return any(s["server"] == place and s["client"].startswith(f"{client.address}:") for s in sessions)
+        # one that is being set up may still be refused, and its connection plain
+        mine = [s for s in sessions if s["server"] == place and s["client"].startswith(f"{client.address}:")]
+        return any(s["state"] == "Active" for s in mine)
 
     way = Way(client, server.address, port, look.seconds)
     up, accelerated = traffic.watched(way, "up", seen)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import armed, eventually, lend, outcome, peer, sessions, with_service
+from conftest import active, armed, eventually, lend, outcome, peer, sessions, with_service
 from sos_testbed import faults, measure, process
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab, Options
@@ -95,8 +95,15 @@ def link_black(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def host_cut(net: Lab) -> Iterator[None]:
-    with set_link(net, "server", "eth0"):
-        yield
+    try:
+        with set_link(net, "server", "eth0"):
+            yield
+    finally:
+        give_route(net)
+
+
+def give_route(net: Lab) -> None:
+    """What a host's interface loses when it goes down."""
     route = ("route", "replace", "10.0.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src", "10.0.0.139", "congctl", "cubic")
     subprocess.run(("ip", "-n", net.plan.netns("server"), *route), check=True)
 
@@ -115,9 +122,11 @@ def key_wrong(net: Lab) -> Iterator[None]:
     kept = key.read_text(encoding="ascii")
     key.write_text(secrets.token_hex(len(kept.strip()) // 2) + "\n", encoding="ascii")
     restart(net, "agent1")
-    yield
-    key.write_text(kept, encoding="ascii")
-    restart(net, "agent1")
+    try:
+        yield
+    finally:
+        key.write_text(kept, encoding="ascii")
+        restart(net, "agent1")
 
 
 @contextmanager
@@ -127,8 +136,10 @@ def streams_blocked(net: Lab) -> Iterator[None]:
     nft = net.exec_argv("agent2", ("nft", "-f", "-"))
     subprocess.run(nft, input=rules, text=True, check=True)
     restart(net, "agent1")  # what stood is gone, as after any reboot
-    yield
-    subprocess.run(net.exec_argv("agent2", ("nft", "delete", "table", "ip", "fault")), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(net.exec_argv("agent2", ("nft", "delete", "table", "ip", "fault")), check=True)
 
 
 @contextmanager
@@ -137,13 +148,15 @@ def agent_draining(net: Lab) -> Iterator[None]:
     server = peer(net, "server", "serve", "5002", "60000000", "500000")
     measure.wait_listening(net, "server", 5002)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
-    eventually("a session", lambda: sessions(net) == 1)
+    eventually("a session", lambda: active(net))
     process.ask(net.runner.pid_file("agent1"))
-    yield
-    for program in (client, server):
-        program.kill()
-        program.wait()
-    eventually("the agent is gone", lambda: process.find(net.runner.pid_file("agent1")) is None)
+    try:
+        yield
+    finally:
+        for program in (client, server):
+            program.kill()
+            program.wait()
+        eventually("the agent is gone", lambda: process.find(net.runner.pid_file("agent1")) is None)
 
 
 @contextmanager
@@ -168,24 +181,30 @@ def observed(net: Lab) -> Iterator[None]:
 def set_link(net: Lab, part: str, interface: str) -> Iterator[None]:
     namespace = net.plan.netns(part)
     subprocess.run(("ip", "-n", namespace, "link", "set", interface, "down"), check=True)
-    yield
-    subprocess.run(("ip", "-n", namespace, "link", "set", interface, "up"), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(("ip", "-n", namespace, "link", "set", interface, "up"), check=True)
 
 
 @contextmanager
 def set_mtu(net: Lab, part: str, interface: str) -> Iterator[None]:
     namespace = net.plan.netns(part)
     subprocess.run(("ip", "-n", namespace, "link", "set", interface, "mtu", str(SMALL_MTU)), check=True)
-    yield
-    subprocess.run(("ip", "-n", namespace, "link", "set", interface, "mtu", "1500"), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(("ip", "-n", namespace, "link", "set", interface, "mtu", "1500"), check=True)
 
 
 @contextmanager
 def declared(net: Lab, **spec: Any) -> Iterator[None]:
     before = net.objects
     labs.wait_ready(net, net.declare(with_service(before, **spec)))
-    yield
-    net.declare(before)
+    try:
+        yield
+    finally:
+        net.declare(before)
 
 
 def restart(net: Lab, agent: str) -> None:
@@ -257,17 +276,18 @@ def run_sos(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_draining_agent_finishes_what_it_has(net: Lab) -> None:
-    server = peer(net, "server", "serve", "5002", "10000000", "2000000")
+    size = 30_000_000  # twenty seconds: both commands start while it lasts, and it ends within drainSeconds
+    server = peer(net, "server", "serve", "5002", str(size), "1500000")
     measure.wait_listening(net, "server", 5002)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
-    eventually("a session", lambda: sessions(net) == 1)
+    eventually("a session", lambda: active(net))
     hurried = run_sos("drain", "edge1", "--lab", net.name, "--timeout", "1")
     assert hurried.returncode == 1 and "1 sessions left at edge1" in hurried.stdout
     patient = run_sos("drain", "edge1", "--lab", net.name, "--timeout", "60", "-o", "json")
     said = json.loads(patient.stdout)
     assert (patient.returncode, said["agents"], said["done"], said["sessions"]) == (0, ["edge1"], True, 0)
     got = outcome(client, 30)
-    assert (got["bytes"], got["end"]) == (10_000_000, "eof")
+    assert (got["bytes"], got["end"]) == (size, "eof")
     outcome(server, 30)
     eventually("it has left", lambda: process.find(net.runner.pid_file("agent1")) is None)
     nobody = run_sos("drain", "nobody", "--lab", net.name)
