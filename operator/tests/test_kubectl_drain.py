@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from operator_run import NAMESPACE, Operator
+from operator_kube import Kube, _process, free_port, tool
+from operator_run import NAMESPACE, Operator, eventually
 from sos_kubectl.drain import known, not_yet, progress, targets
+from test_kubectl import sos
 
 CONFIG = {
     "sites": [
@@ -46,14 +51,98 @@ def test_who_drains_already_is_not_told_again() -> None:
     assert [target.id for target in not_yet(rows, targets(CONFIG, "edge1"))] == ["ab"]
 
 
-def test_the_label_keeps_the_pools_agents_off_the_node(example: Operator) -> None:
-    """DaemonSets honour affinity also for pods that run: the label ends the agent's pod, which drains it."""
+@pytest.fixture
+def managed(example: Operator) -> Iterator[Kube]:
+    """The example with Kubernetes' own DaemonSet controller, which makes and ends pods."""
     kube = example.kube
+    command = [tool("kube-controller-manager"), f"--kubeconfig={kube.admin}", "--controllers=daemonset-controller", "--leader-elect=false"]
+    command += ["--bind-address=127.0.0.1", f"--secure-port={free_port()}", f"--cert-dir={kube.folder / 'manager'}"]
+    with _process(command, kube.folder / "daemonsets.log"):
+        yield kube
+
+
+def agents_at(kube: Kube, pool: str = "default", component: str = "agent") -> list[str]:
+    """The sites of the pods that are there and not on their way out."""
+    selector = f"app.kubernetes.io/component={component}" + (f",sos.network/pool={pool}" if component == "agent" else "")
+    pods = [pod for pod in kube.items("pods", "-n", NAMESPACE, "-l", selector) if not pod["metadata"].get("deletionTimestamp")]
+    return sorted(pod["metadata"]["labels"]["sos.network/site"] for pod in pods)
+
+
+def act(kube: Kube) -> None:
+    """What scheduler and kubelets do: a pod gets the node it is made for; one that is told to go goes."""
+    for pod in kube.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component in (agent,node)"):
+        name = pod["metadata"]["name"]
+        if pod["metadata"].get("deletionTimestamp"):
+            kube.kubectl("delete", "pod", name, "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
+        elif not pod["spec"].get("nodeName"):
+            affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            (field,) = affinity["nodeSelectorTerms"][0]["matchFields"]
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name},
+                "target": {"kind": "Node", "name": field["values"][0]},
+            }
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding"
+            kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding), check=False)
+
+
+def only(kube: Kube, sites: list[str]) -> bool:
+    act(kube)
+    found = agents_at(kube)
+    assert found == sites, found
+    return True
+
+
+def test_the_label_ends_the_pools_agent_on_the_node_and_lets_it_back(managed: Kube) -> None:
+    """DaemonSets honour affinity also for pods that run: the label ends the agent's pod, which drains it."""
+    kube = managed
     (target, *_) = targets(CONFIG, "edge1")
-    daemon_set = kube.get("daemonset", "sos-agent-default-west", "-n", NAMESPACE)
-    affinity = daemon_set["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    (term,) = affinity["nodeSelectorTerms"]
-    assert {"key": target.label, "operator": "DoesNotExist"} in term["matchExpressions"]
     assert target.label == "drain.sos.network/default"
-    switch = kube.get("daemonset", "sos-node-west", "-n", NAMESPACE)
-    assert target.label not in json.dumps(switch), "the switch stays: its node forwards"
+    eventually("agents at both sites", lambda: only(kube, ["east", "west"]), 60)
+    kube.kubectl("label", "node", "edge1", f"{target.label}=true")
+    eventually("none at west", lambda: only(kube, ["east"]), 60)
+    assert "west" in agents_at(kube, component="node"), "the switch stays: its node forwards"
+    kube.kubectl("label", "node", "edge1", f"{target.label}-")
+    eventually("it is back", lambda: only(kube, ["east", "west"]), 60)
+
+
+class Agents(BaseHTTPRequestHandler):
+    """As a controller shows an agent that is told to stop: it drains, its sessions end one by one, it leaves."""
+
+    sessions = 0
+    label = ""
+    kube: Kube
+
+    def do_GET(self) -> None:
+        drains = self.label in self.kube.get("node", "edge1")["metadata"]["labels"]
+        type(self).sessions -= drains and self.sessions > 0
+        rows = [row("aa", self.sessions, willing=not drains, draining=drains)] if self.sessions or not drains else []
+        document = {"/v1/config": CONFIG, "/v1/agents": {"agents": rows}}[self.path]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+def test_the_command_labels_waits_and_says_what_is_left(example: Operator) -> None:
+    kube = example.kube
+    handler = type("Handler", (Agents,), {"kube": kube, "label": "drain.sos.network/default", "sessions": 1000})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = ("--url", f"http://127.0.0.1:{server.server_address[1]}")
+        done = sos(kube, "drain", "edge1-second", *url, "--timeout", "20")
+        assert done.returncode == 0, "an agent that is not there has nothing under way"
+        assert kube.get("node", "edge1")["metadata"]["labels"]["drain.sos.network/second"] == "true"
+        done = sos(kube, "drain", "edge1", *url, "--timeout", "2")
+        assert done.returncode == 1 and "sessions left at edge1" in done.stdout
+        handler.sessions = 3
+        done = sos(kube, "drain", "edge1", *url, "--timeout", "60", "-o", "json")
+        assert (done.returncode, json.loads(done.stdout)["done"]) == (0, True)
+        done = sos(kube, "drain", "edge1", *url, "--undo")
+        assert done.returncode == 0 and not any("drain" in key for key in kube.get("node", "edge1")["metadata"]["labels"])
+        wrong = sos(kube, "drain", "nobody", *url)
+        assert wrong.returncode == 2 and "edge1, edge1-second, edge2" in wrong.stderr
+        server.shutdown()

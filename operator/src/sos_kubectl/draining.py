@@ -11,7 +11,7 @@ from sos_kubectl import drain as draining
 from sos_kubectl import options
 from sos_kubectl.drain import Progress, Target
 from sos_kubectl.labs import Lab
-from sos_kubectl.options import NO, ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, say, show
+from sos_kubectl.options import NO, ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
 from sos_kubectl.source import Controller, Kubectl, SourceError
 
 Json = dict[str, Any]
@@ -24,6 +24,7 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for sessions under way.")] = 120.0,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
+    url: UrlOption = "",
     lab: LabOption = "",
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
@@ -32,7 +33,7 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo takes it off.
     """
-    asked = options.controller(name, namespace, "", context, lab)
+    asked = options.controller(name, namespace, url, context, lab)
     config = asked.get("/v1/config")
     wanted = draining.targets(config, target)
     if not wanted:
