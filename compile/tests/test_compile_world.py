@@ -166,12 +166,13 @@ def test_an_agent_that_comes_later_does_not_become_its_sites_first() -> None:
 
 
 def in_cluster(given_world: World) -> World:
-    """The same world as an API server has it: an uid and a generation say what the spec is."""
+    """The same world as an API server has it: an uid and a generation say what the spec is, and an uid was created once."""
     objects = []
     for each in given_world.objects:
         assert isinstance(each, dict)
         generation = zlib.crc32(json.dumps(each["spec"], sort_keys=True).encode()) + 1
-        objects.append({**each, "metadata": {**each["metadata"], "uid": f"uid-{each['metadata']['name']}", "generation": generation}})
+        uid = f"{each['metadata']['name']}-{each['metadata'].get('creationTimestamp')}"
+        objects.append({**each, "metadata": {**each["metadata"], "uid": uid, "generation": generation}})
     return replace(given_world, objects=tuple(objects))
 
 
