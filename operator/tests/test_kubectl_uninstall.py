@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from conftest import OWN, populated
-from operator_kube import ROOT, Kube
-from operator_nodes import Nodes, garbage_collector, start_pods
+from operator_kube import ROOT, Kube, garbage_collector
+from operator_nodes import Nodes, kubelets, start_pods
 from operator_run import NAMESPACE, environment, eventually, operator_running, render
 from sos_kubectl import removal
 from test_kubectl import sos
@@ -102,7 +102,7 @@ def running(kube: Kube, tmp_path: Path) -> Iterator[None]:
             eventually("the DaemonSets", lambda: len(kube.items("daemonsets", "-n", NAMESPACE, "-l", OURS)) == 6)
             eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
             start_pods(kube, nodes)
-        with garbage_collector(kube):
+        with garbage_collector(kube), kubelets(kube):
             yield
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from conftest import children, populated
 from operator_kube import ROOT, Kube, garbage_collector, kube_apiserver
+from operator_monitoring import served
 from operator_nodes import Nodes, kubelets, start_pods
 from operator_rights import granted, used
 from operator_run import NAMESPACE, environment, eventually, install, operator_running, render
@@ -54,13 +55,14 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(multus: Kube, tmp_pat
     rendered = render()
     for name, text in next(o for o in rendered if o["kind"] == "ConfigMap")["data"].items():
         (defaults / name).write_text(text)
-    with populated(multus) as kube, Nodes(kube).serving() as nodes:
-        with operator_running(kube, tmp_path, SOS_DEFAULTS_DIR=str(defaults)):
+    with served(multus, "PodMonitor"), populated(multus) as kube, Nodes(kube).serving() as nodes:
+        with operator_running(kube, tmp_path, SOS_DEFAULTS_DIR=str(defaults), SOS_POD_MONITORS="{}", SOS_NETWORK_POLICIES="{}"):
             kube.apply(own("SosController", "second", {}), own("SosLink", "pair", {end: {"site": end, "uplink": "wan0"} for end in "ab"}))
             for name in ("sites.yaml", "sosservice.yaml"):
                 kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites" / name))
             eventually("the DaemonSets", lambda: len(children(kube, "daemonsets")) == 6)
             eventually("the networks", lambda: len(children(kube, "network-attachment-definitions")) == 2)
+            eventually("the PodMonitors", lambda: children(kube, "podmonitors"))
             eventually("both Deployments", lambda: len(children(kube, "deployments")) == 2)
             eventually("the finalizers", lambda: all(s["metadata"].get("finalizers") for s in kube.items("sossites")))
             start_pods(kube, nodes)
