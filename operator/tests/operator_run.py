@@ -94,6 +94,7 @@ def environment(kube: Kube, port: int, extra: Mapping[str, str]) -> dict[str, st
     token = kube.kubectl("create", "token", "sos-operator", "-n", NAMESPACE, "--duration=2h").stdout.strip()
     own = {
         "SOS_NAMESPACE": NAMESPACE,
+        "SOS_NETWORK_POLICIES": "{}",  # as the chart's defaults have it
         "SOS_HTTP_HOST": "127.0.0.1",
         "SOS_HTTP_PORT": str(port),
         "KUBECONFIG": str(kube.config_for("operator", token)),

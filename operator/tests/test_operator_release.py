@@ -118,6 +118,6 @@ def test_guards_are_applied_and_pod_monitors_follow_their_kind(installed: Kube, 
                 running.process.terminate()
                 running.process.wait(timeout=20)
                 (tmp_path / "off").mkdir()
-                with operator_running(kube, tmp_path / "off", SOS_RESYNC_SECONDS="1"):
+                with operator_running(kube, tmp_path / "off", SOS_RESYNC_SECONDS="1", SOS_NETWORK_POLICIES=""):
                     eventually("no PodMonitors", lambda: names_of(kube, "podmonitors") == set())
                     eventually("no policies", lambda: names_of(kube, "networkpolicies") == set())
