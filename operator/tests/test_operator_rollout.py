@@ -98,7 +98,7 @@ OBJECTS = tuple(item.obj for item in sos_compile.load([ROOT / "examples" / "02-o
 NODES = tuple(sos_compile.Node(f"clemson-{i}", {"sos.network/site": "clemson", "sos.network/wan": "a"}, f"172.18.0.{i}") for i in (1, 2, 3))
 
 
-def compiled(mtu: int) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
+def compiled(mtu: int, nodes: int = 3) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
     objects = []
     for number, obj in enumerate(OBJECTS):
         admitted = sos_compile.admit(json.loads(json.dumps(obj)))[0]
@@ -106,7 +106,7 @@ def compiled(mtu: int) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled
         if admitted["metadata"]["name"] == "clemson":
             admitted["spec"]["network"]["mtu"] = mtu
         objects.append(admitted)
-    world = sos_compile.World(objects=tuple(objects), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
+    world = sos_compile.World(objects=tuple(objects), nodes=NODES[:nodes], namespaces=(sos_compile.Namespace("default"),))
     return tuple(objects), sos_compile.compile_world(world)
 
 
@@ -144,3 +144,12 @@ def test_documents_and_states_of_a_roll_out() -> None:
     (bridges,) = [v for v in found.verdicts if v.type == "BridgesReady"]
     assert (bridges.status, bridges.reason) == ("False", "RolloutAborted")
     assert "clemson-1: port wan0 is refused" in bridges.message
+
+
+def test_a_node_that_joins_waits_for_nobody() -> None:
+    objects, old = compiled(1400, nodes=2)
+    _, new = compiled(1400, nodes=3)
+    assert all(old.nodes[name]["hash"] != new.nodes[name]["hash"] for name in old.nodes), "each gets a tunnel more"
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+    answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
+    assert not plan_rollouts(seen, new, answers)["clemson"].waiting

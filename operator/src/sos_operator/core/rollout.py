@@ -2,11 +2,15 @@
 
 A node-config that is wrong for one node is mostly wrong for all. So it goes to `update.maxUnavailable` nodes that are well at a time, the
 next ones wait until these say that it is in force, and a node that fails with it stops the roll-out: the others keep what they have.
+
+What only follows from other nodes and agents that come and go (tunnels, agents' ports, the base entries that name them) is handed out at
+once: a node that joins must not wait for hundreds, and nothing that a node has is changed.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +25,7 @@ from sos_operator.core.pods import pod_state
 from sos_operator.core.world import PREFIX, Object, Seen, leaving
 
 DEFAULT_MAX_UNAVAILABLE = 1
+_NAMES_OTHERS = re.compile(r"(in_port|nw_src|nw_dst|arp_[st]pa)=")  # a port or an address in the match of a base entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +38,13 @@ class Standing:
     pod: str = ""
     """State of its pod, empty if there is none."""
     answer: NodeAnswer | None = None
+    alike: bool = False
+    """True if the two differ only in what follows from other nodes and agents."""
 
     @property
     def open(self) -> bool:
         """True if its document is still to be handed out. What nobody reads, and what is a node's first, is handed out at once."""
-        return self.given not in ("", self.wanted) and bool(self.pod)
+        return self.given not in ("", self.wanted) and bool(self.pod) and not self.alike
 
     @property
     def well(self) -> bool:
@@ -103,7 +110,7 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
         child = naming.node(PREFIX, name)
         given = _given(seen, child)
         nodes = {
-            node: _standing(document["hash"], given.get(node, ""), pods.get((child, node)), answers)
+            node: _standing(document, given.get(node, ""), pods.get((child, node)), answers)
             for node, document in compiled.nodes.items()
             if document["site"] == name
         }
@@ -112,11 +119,18 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
     return found
 
 
-def _standing(wanted: str, text: str, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
-    given = str(_parse(text).get("hash") or "")
+def _standing(document: Mapping[str, Any], text: str, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
+    before, wanted = _parse(text), str(document["hash"])
+    given = str(before.get("hash") or "")
     if pod is None:
         return Standing(wanted, given)
-    return Standing(wanted, given, pod_state(pod).state, answers.get(pod["metadata"]["uid"]))
+    return Standing(wanted, given, pod_state(pod).state, answers.get(pod["metadata"]["uid"]), _own(before) == _own(document))
+
+
+def _own(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A node-config without what follows from other nodes and agents."""
+    flows = [flow for flow in document.get("baseFlows") or [] if not _NAMES_OTHERS.search(str(flow.get("match")))]
+    return {key: document.get(key) for key in ("version", "state", "siteID", "bridge", "uplinks", "controllers")} | {"baseFlows": flows}
 
 
 def _given(seen: Seen, child: str) -> dict[str, str]:
