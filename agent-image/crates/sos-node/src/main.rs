@@ -85,13 +85,16 @@ fn start_log(format: LogFormat) {
 }
 
 fn run(arguments: &Arguments) -> Result<ExitCode, String> {
+    if arguments.anchor.len() > MAX_ANCHORS {
+        return Err(format!("--anchor: {} given, {MAX_ANCHORS} at most", arguments.anchor.len()));
+    }
     let options = Options {
         config: arguments.config.clone(),
         node: arguments.node.clone(),
         state: arguments.state.clone(),
         ovs_rundir: arguments.ovs_rundir.clone(),
         status_file: arguments.status_file.clone(),
-        anchors: arguments.anchor.iter().copied().take(MAX_ANCHORS).collect(),
+        anchors: arguments.anchor.clone(),
     };
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
