@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -17,14 +17,15 @@ from operator_run import NAMESPACE
 class Nodes:
     """All nodes' `sos-node` HTTP servers: each answers as one that has carried out the node-config in the cluster, unless told else."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, sites: Mapping[str, str] = FIGURE8) -> None:
         self.kube = kube
+        self.sites = sites
         self.slow: set[str] = set()
         self.words: dict[str, tuple[str, str]] = {}
         self.ports: dict[str, int] = {}
 
     def status(self, node: str) -> dict[str, Any]:
-        site = FIGURE8[node]
+        site = self.sites[node]
         document = json.loads(self.kube.get("configmap", f"sos-node-{site}", "-n", NAMESPACE)["data"][f"{node}.json"])
         absent = document["state"] == "Absent"
         state, message = self.words.get(node, ("Ready", "removed" if absent else "as configured"))
@@ -35,7 +36,7 @@ class Nodes:
     @contextmanager
     def serving(self) -> Iterator[Nodes]:
         servers = []
-        for node in FIGURE8:
+        for node in self.sites:
             server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(node))
             threading.Thread(target=server.serve_forever, daemon=True).start()
             self.ports[node] = int(server.server_address[1])
