@@ -194,7 +194,7 @@ class Controller:
         if folder != self._keys:
             self._keys = folder
             self.happen(KeysChanged(folder.sites, folder.sending))
-            LOG.info("keys of %d sites, signing with %s", len(folder.sites), folder.sending or "the newest")
+            LOG.info("keys of %d sites%s", len(folder.sites), f", signing with {folder.sending}" if folder.sending else "")
 
     def configure(self, data: bytes) -> tuple[Config, bool]:
         """Take a configuration document. Raises ConfigError or ConflictError; the one in force then stays."""
