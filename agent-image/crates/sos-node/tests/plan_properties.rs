@@ -266,6 +266,39 @@ proptest! {
     }
 
     #[test]
+    fn a_switch_whose_entries_are_being_restored_is_left_alone_but_not_for_ever(mut node in arb_node(), former in arb_config(), wanted in arb_config()) {
+        reconcile(&former, &mut node);
+        node.world.ovs.restore_wait = true;
+        prop_assert!(planned(&wanted, &node).changes.is_empty());
+        node.world.restore_overdue = true;
+        reconcile(&wanted, &mut node);
+        prop_assert!(!node.world.ovs.restore_wait);
+        prop_assert!(planned(&wanted, &node).changes.is_empty());
+    }
+
+    #[test]
+    fn what_a_restart_took_is_given_back_and_entries_to_the_dead_go(mut node in arb_node(), wanted in arb_config(), ports in prop::collection::btree_set(34_001_u16..34_004, 0..3)) {
+        reconcile(&wanted, &mut node);
+        node.world.stranded = ports;
+        node.world.lost.addresses = vec!["10.0.0.1/24".into()];
+        node.world.lost.routes = vec!["-4 10.9.0.0/16 via 10.0.0.2".into()];
+        reconcile(&wanted, &mut node);
+        prop_assert!(node.world.stranded.is_empty() && node.world.lost.is_empty());
+        prop_assert!(planned(&wanted, &node).changes.is_empty());
+    }
+
+    #[test]
+    fn an_uplink_that_cut_the_node_off_is_on_no_bridge_of_ours(mut node in arb_node(), wanted in arb_config()) {
+        reconcile(&wanted, &mut node);
+        node.world.cut_off = wanted.uplinks.iter().map(|uplink| (uplink.name.to_string(), "10.96.0.1:443".to_owned())).collect();
+        reconcile(&wanted, &mut node);
+        for uplink in &wanted.uplinks {
+            prop_assert!(node.world.bridge_of(uplink.name.as_str()) != Some("br-sos"));
+        }
+        prop_assert!(planned(&wanted, &node).changes.is_empty());
+    }
+
+    #[test]
     fn hands_on_the_switch_are_undone(mut node in arb_node(), wanted in arb_config(), pick in any::<prop::sample::Index>()) {
         reconcile(&wanted, &mut node);
         let before = node.clone();
