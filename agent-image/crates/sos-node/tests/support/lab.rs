@@ -344,6 +344,15 @@ impl Lab {
     }
 }
 
+impl Drop for Lab {
+    /// The start script ends its daemons only if it is asked to.
+    fn drop(&mut self) {
+        if let Some(script) = self.script.take() {
+            script.terminate();
+        }
+    }
+}
+
 /// Whether a folder has nothing but the files named.
 pub(crate) fn holds_only(folder: &Path, names: &[&str]) -> bool {
     let found = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
