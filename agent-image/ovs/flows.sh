@@ -39,13 +39,15 @@ ofctl() {
 }
 
 save() {
-    local folder=$1 bridge
+    local folder=$1 bridge bridges
     # One at a time: a planned stop does not wait for the next regular turn.
     exec 9>"$folder.lock"
     flock --wait $ANSWER_S 9
     rm -rf "$folder.new" "$folder.old"
     mkdir -p "$folder.new"
-    for bridge in $(vsctl list-br); do
+    # By way of a variable: an error inside of a `for` would pass for a switch without bridges.
+    bridges=$(vsctl list-br)
+    for bridge in $bridges; do
         # The first line of an answer is its header; what follows is what add-groups and add-flows read.
         ofctl dump-groups "$bridge" | sed '/^OFPST_/d' >"$folder.new/$bridge.groups"
         ofctl dump-flows "$bridge" --no-names --no-stats | sed '/^OFPST_/d' >"$folder.new/$bridge.flows"
@@ -56,21 +58,32 @@ save() {
 }
 
 hold() {
-    local folder=$1 age row number=0 command
-    [[ -d $folder ]] || return 0
+    local folder=$1 age row rows number=0 command
+    if [[ ! -d $folder ]]; then
+        decline
+        return 0
+    fi
     age=$(($(date +%s) - $(stat -c %Y "$folder")))
-    if ((age > MAX_AGE_S)); then
+    # A folder of a time to come was written by a clock that was ahead.
+    if ((age < 0 || age > MAX_AGE_S)); then
         echo "flows.sh: $folder is $age s old and is left aside; the limit is $MAX_AGE_S s" >&2
+        decline
         return 0
     fi
     command=(set Open_vSwitch . other_config:flow-restore-wait=true "external_ids:$MARK=true")
-    for row in $(vsctl --no-wait --bare --columns=_uuid list Controller); do
+    rows=$(vsctl --no-wait --bare --columns=_uuid list Controller)
+    for row in $rows; do
         if [[ -z $(vsctl --no-wait --if-exists get Controller "$row" $SAVED_TARGET) ]]; then
             command+=(-- set Controller "$row" "$SAVED_TARGET=$(vsctl --no-wait get Controller "$row" target)")
         fi
         command+=(-- set Controller "$row" "target=\"unix:$rundir/nobody-$((number += 1))\"")
     done
     vsctl --no-wait "${command[@]}"
+}
+
+# Nothing will be restored. A run that died before its `release` has left marks, by which a later one would install what is too old.
+decline() {
+    if held; then release; fi
 }
 
 held() { [[ -n $(vsctl --no-wait --if-exists get Open_vSwitch . "external_ids:$MARK") ]]; }
@@ -85,7 +98,7 @@ answers() {
 }
 
 restore() {
-    local folder=$1 file bridge status=0 bridges=()
+    local folder=$1 file bridge whole status=0 bridges=()
     held || return 0
     for file in "$folder"/*.flows; do
         bridge=$(basename "$file" .flows)
@@ -95,8 +108,11 @@ restore() {
     # Returns when ovs-vswitchd has done it, and with it forgotten what entries there were.
     vsctl remove Open_vSwitch . other_config flow-restore-wait
     for bridge in "${bridges[@]}"; do
-        # Groups first, because entries name them.
-        if ! ofctl add-groups "$bridge" "$folder/$bridge.groups" || ! ofctl add-flows "$bridge" "$folder/$bridge.flows"; then
+        # Groups first, because entries name them; and entries whatever became of the groups.
+        whole=true
+        ofctl add-groups "$bridge" "$folder/$bridge.groups" || whole=false
+        ofctl add-flows "$bridge" "$folder/$bridge.flows" || whole=false
+        if ! $whole; then
             echo "flows.sh: the entries of $bridge are not complete; controllers and sos-node install theirs when they come" >&2
             status=1
         fi
@@ -105,9 +121,10 @@ restore() {
 }
 
 release() {
-    local row target command
+    local row rows target command
     command=(remove Open_vSwitch . other_config flow-restore-wait -- remove Open_vSwitch . external_ids "$MARK")
-    for row in $(vsctl --no-wait --bare --columns=_uuid list Controller); do
+    rows=$(vsctl --no-wait --bare --columns=_uuid list Controller)
+    for row in $rows; do
         target=$(vsctl --no-wait --if-exists get Controller "$row" $SAVED_TARGET)
         [[ -z $target ]] || command+=(-- set Controller "$row" "target=$target" -- remove Controller "$row" external_ids sos-target)
     done

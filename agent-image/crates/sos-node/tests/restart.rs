@@ -195,3 +195,66 @@ fn entries_to_an_agent_that_is_gone_go_without_a_controller() {
     assert!(left.iter().any(|flow| flow.contains("cookie=0x7,")), "others' entries stay: {left:?}");
     lab.wait_for_state("Ready");
 }
+
+/// Runs one step of the image's script for the lab's switch; whether it succeeded.
+fn step(lab: &Lab, words: &[&str]) -> bool {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/flows.sh");
+    lab.ns.command(script, words).env("OVS_RUNDIR", lab.path("run")).status().unwrap().success()
+}
+
+fn restoring(lab: &Lab) -> bool {
+    !lab.vsctl(&["--if-exists", "get", "Open_vSwitch", ".", "external_ids:sos-restoring"]).is_empty()
+}
+
+#[test]
+fn a_database_that_does_not_answer_costs_nothing_that_was_written_down() {
+    let lab = Lab::new(true);
+    lab.must_apply(site(|_| {}));
+    let folder = lab.path("run/flows");
+    assert!(step(&lab, &["save", folder.to_str().unwrap()]));
+    let written = fs::read_to_string(folder.join("br-sos.flows")).unwrap();
+    assert!(written.contains("cookie="), "{written}");
+    fs::rename(lab.path("run/db.sock"), lab.path("run/away.sock")).unwrap();
+    assert!(!step(&lab, &["save", folder.to_str().unwrap()]), "it says so");
+    fs::rename(lab.path("run/away.sock"), lab.path("run/db.sock")).unwrap();
+    assert_eq!(fs::read_to_string(folder.join("br-sos.flows")).unwrap(), written);
+}
+
+#[test]
+fn what_is_left_aside_is_not_restored_by_a_mark_of_an_earlier_run() {
+    let lab = Lab::new(true);
+    let folder = lab.path("run/flows");
+    let mark = || {
+        let words = ["other_config:flow-restore-wait=true", "external_ids:sos-restoring=true"];
+        lab.vsctl(&[&["--no-wait", "set", "Open_vSwitch", "."][..], &words].concat());
+        assert!(restoring(&lab) && !forwards(&lab));
+    };
+    mark();
+    assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
+    assert!(!restoring(&lab) && forwards(&lab), "there is no folder");
+    fs::create_dir(&folder).unwrap();
+    for time in ["10 minutes ago", "1 hour"] {
+        support::lab::sh("touch", &["-d", time, folder.to_str().unwrap()]);
+        mark();
+        assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
+        assert!(!restoring(&lab) && forwards(&lab), "a folder of {time}");
+    }
+    support::lab::sh("touch", &[folder.to_str().unwrap()]);
+    assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
+    assert!(restoring(&lab) && !forwards(&lab), "a folder of now");
+}
+
+#[test]
+fn a_group_that_is_refused_does_not_cost_the_entries() {
+    let lab = Lab::new(true);
+    lab.must_apply(site(|_| {}));
+    let folder = lab.path("run/flows");
+    fs::create_dir(&folder).unwrap();
+    fs::write(folder.join("br-sos.groups"), "group_id=7,type=nonsense\n").unwrap();
+    fs::write(folder.join("br-sos.flows"), format!("{SESSION}\n")).unwrap();
+    assert!(step(&lab, &["hold", folder.to_str().unwrap()]));
+    assert!(!step(&lab, &["restore", folder.to_str().unwrap()]), "it says so");
+    assert!(lab.flows().iter().any(|flow| flow.contains("tp_src=1024")), "{:?}", lab.flows());
+    assert!(step(&lab, &["release"]));
+    assert!(forwards(&lab));
+}
