@@ -86,9 +86,12 @@ def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> t
     held |= {(kind, name) for name in agents for kind in ("NetworkPolicy", "PodDisruptionBudget")}
     held |= {("NetworkAttachmentDefinition", naming.network(prefix, site)) for site in networks}
     held |= {("NetworkAttachmentDefinition", naming.agent_network(prefix, *pair)) for pair in pairs}
+    # Made by the operator, mounted by what is held.
+    held |= {("Secret", naming.site_keys(prefix, site)) for _, site in pairs}
     return tuple(sorted(held.union(*(_of_controller(prefix, name) for name in controllers - set(network.controllers)))))
 
 
 def _of_controller(prefix: str, name: str) -> Iterator[tuple[str, str]]:
     yield from ((kind, naming.controller(prefix, name)) for kind in ("ConfigMap", "Deployment", "NetworkPolicy", "Service"))
     yield "Service", naming.controller_openflow(prefix, name)
+    yield "Secret", naming.controller_keys(prefix, name)

@@ -90,7 +90,7 @@ class Reconciler:
         pending = await self._publish(seen, situation)
         await self._finalize(seen, output, answers)
         self._p.metrics.problems.set(len(output.compiled.problems))
-        rotating = rotation.parse_state(secret_objects[secrets.MASTER]).going
+        rotating = rotation.is_asked_for(secret_objects[secrets.MASTER])
         return Outcome(failed=result.retry, pending=pending or rotating or bool(output.departing) or bool(result.touched))
 
     async def _ask_nodes(self, seen: Seen, output: Output) -> Mapping[str, NodeAnswer]:
@@ -114,20 +114,24 @@ class Reconciler:
                 found[secret.name] = await self._p.cluster.create(manifest)
                 self._p.observer.forget([SECRET.plural])
                 log.info(f"made Secret {secret.name}", extra={"object": secret.name})
-        found[secrets.MASTER] = await self._rotate(found[secrets.MASTER])
         return found
 
-    async def _rotate(self, master: Object) -> Object:
-        """The master Secret after the step of a rotation that is due, if one is."""
+    async def _rotate(self, master: Object, everywhere: bool) -> bool:
+        """Make the step of a rotation that is due, if one is. True if it could not be written."""
         overlap, fresh = timedelta(seconds=self._p.settings.key_overlap_seconds), random_source.token_hex(keys.RANDOM_BYTES)
-        step = rotation.next_step(master, datetime.now(UTC), overlap, fresh)
+        step = rotation.next_step(master, datetime.now(UTC), overlap, fresh, everywhere=everywhere)
         if step is None:
-            return master
+            return False
         said, patch = step
-        changed = await self._p.cluster.merge(master, patch)
         self._p.observer.forget([SECRET.plural])
+        try:
+            await self._p.cluster.merge(master, patch)
+        except OperatorError as error:
+            # A rotation that stands still does no harm, and everything else goes on.
+            log.warning(f"keys: the next step cannot be written: {error}", extra={"object": secrets.MASTER})
+            return True
         log.info(f"keys: {said}", extra={"object": secrets.MASTER})
-        return {**master, **changed}
+        return False
 
     async def _compile(self, seen: Seen) -> Output:
         state, depends_on = seen.child(CONFIG_MAP.kind, desired.STATE_NAME), compiled_from(seen)
@@ -173,6 +177,7 @@ class Reconciler:
         self._p.observer.forget(_plurals(changes, result))
         self._errors = owners_of(manifests, result.failures)
         await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
+        result.retry |= await self._rotate(master, rotation.handed_out(derived, seen.children, output.compiled.held))
         return result
 
     async def _poke(self, seen: Seen, output: Output, derived: tuple[Object, ...], unapplied: frozenset[Ref]) -> None:

@@ -41,8 +41,8 @@ class Masters:
     sending: int
 
     def _folder(self, files: Iterable[Mapping[str, str]]) -> dict[str, str]:
-        told = keys.sending_file(self.sending) if self.sending != max(self.keys) else {}
-        return {name: text for found in files for name, text in found.items()} | told
+        # There at all times: a kubelet swaps the content of all files at once, but makes the names of new ones one after the other.
+        return {name: text for found in files for name, text in found.items()} | keys.sending_file(self.sending)
 
     def controller_files(self, site_ids: Iterable[int]) -> dict[str, str]:
         """Key folder of a controller."""

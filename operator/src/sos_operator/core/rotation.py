@@ -2,19 +2,23 @@
 
 Somebody sets the annotation `sos.network/rotate-keys` of the master Secret to a text it did not have before. How far the operator is
 stands in an annotation beside it, so that another operator goes on where this one ended.
+
+A step begins to last when the cluster shows its keys in every derived Secret, and not before: an operator that was away, or a Secret
+that could not be written, makes a step longer and locks nobody out.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from sos_compile.keys import MAX_KEY_ID
 
 from sos_operator.core.keys import master_file, parse_masters
+from sos_operator.core.kinds import SECRET
 from sos_operator.core.secrets import secret_files
 from sos_operator.core.world import Object
 
@@ -30,16 +34,14 @@ IN_USE = "InUse"
 DONE = "Done"
 
 
-_NEVER = datetime.min.replace(tzinfo=UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class State:
     """How far the rotation is that was asked for last."""
 
     request: str = ""
     phase: str = DONE
-    since: datetime = _NEVER
+    since: datetime | None = None
+    """When its keys had been handed out; None if they are not yet."""
 
     @property
     def going(self) -> bool:
@@ -51,7 +53,7 @@ def parse_state(master: Object) -> State:
     """What the master Secret says; an annotation that was tampered with counts as none."""
     try:
         found = json.loads((master["metadata"].get("annotations") or {}).get(STATE_ANNOTATION) or "{}")
-        since = datetime.strptime(found["since"], _STAMP).replace(tzinfo=UTC)
+        since = datetime.strptime(found["since"], _STAMP).replace(tzinfo=UTC) if found["since"] is not None else None
         phase = found["phase"]
     except (ValueError, KeyError, TypeError):
         return State()
@@ -64,38 +66,63 @@ def sending(master: Object, ids: Collection[int]) -> int:
     return ordered[-2] if len(ordered) > 1 and parse_state(master).phase == ANNOUNCED else ordered[-1]
 
 
-def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str) -> tuple[str, Object] | None:
+def is_asked_for(master: Object) -> bool:
+    """True while there is a rotation to go on with, or one to begin."""
+    state = parse_state(master)
+    return state.going or _request(master) not in ("", state.request)
+
+
+def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:
+    """True if the cluster shows every derived Secret with everything that shall be in it.
+
+    A Secret that is `held`, because its site or controller is wrong at the moment, does not get new keys: everybody waits for it.
+    """
+    shown = {o["metadata"]["name"]: o.get("data") or {} for o in children if o["kind"] == SECRET.kind}
+    wanted = {secret["metadata"]["name"]: secret["data"] for secret in derived}
+    waiting = {name for kind, name in held if kind == SECRET.kind and name in shown} - set(wanted)
+    return not waiting and all(data.items() <= shown.get(name, {}).items() for name, data in wanted.items())
+
+
+def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, everywhere: bool) -> tuple[str, Object] | None:
     """What to do now: a sentence for the log, and the merge patch of the master Secret. None if nothing is due.
 
     `fresh`: 64 random hex digits for a new key. `overlap`: how long every phase lasts, which must be longer than the slowest
-    machine takes to see a changed Secret.
+    machine takes to see a changed Secret. `everywhere`: what `handed_out` says of the phase it is in.
     """
     ids = sorted(parse_masters(secret_files(master)))
     state = parse_state(master)
-    if not ids:
+    if not ids or (state.going and not everywhere):
         return None
     if not state.going:
         return _begin(master, state, ids[-1], now, fresh)
+    if state.since is None or state.since > now:
+        # A time to come was written by a clock that was ahead.
+        return f"{state.phase}: handed out to everybody", _patch(master, replace(state, since=now), {})
     if now - state.since < overlap:
         return None
     if state.phase == ANNOUNCED:
-        return f"key {ids[-1]} is in use", _patch(master, State(state.request, IN_USE, now), {})
+        return f"key {ids[-1]} is in use", _patch(master, State(state.request, IN_USE), {})
     gone = {master_file(key_id): None for key_id in ids[:-1]}
     return f"keys before {ids[-1]} are gone", _patch(master, State(state.request, DONE, now), gone)
 
 
+def _request(master: Object) -> str:
+    return str((master["metadata"].get("annotations") or {}).get(REQUEST_ANNOTATION) or "")[:REQUEST_MAX]
+
+
 def _begin(master: Object, state: State, newest: int, now: datetime, fresh: str) -> tuple[str, Object] | None:
-    request = str((master["metadata"].get("annotations") or {}).get(REQUEST_ANNOTATION) or "")[:REQUEST_MAX]
-    if not request or request == state.request:
+    request = _request(master)
+    if request in ("", state.request):
         return None
     if newest >= MAX_KEY_ID:
         return "key ids are used up: no rotation", _patch(master, State(request, DONE, now), {})
     added = {master_file(newest + 1): base64.b64encode(fresh.encode()).decode()}
-    return f"key {newest + 1} is announced", _patch(master, State(request, ANNOUNCED, now), added)
+    return f"key {newest + 1} is announced", _patch(master, State(request, ANNOUNCED), added)
 
 
 def _patch(master: Object, state: State, data: Object) -> Object:
-    text = json.dumps({"request": state.request, "phase": state.phase, "since": state.since.strftime(_STAMP)})
+    since = state.since.strftime(_STAMP) if state.since else None
+    text = json.dumps({"request": state.request, "phase": state.phase, "since": since})
     # The resource version: of two operators only one may make a key.
     meta = {"resourceVersion": master["metadata"]["resourceVersion"], "annotations": {STATE_ANNOTATION: text}}
     return {"metadata": meta, **({"data": data} if data else {})}
