@@ -160,7 +160,7 @@ impl Sockets for StreamSockets {
 pub struct PairKeys(pub Arc<Shared>);
 
 impl Keys for PairKeys {
-    fn newest(&self, site: SiteId) -> Option<(KeyId, Key)> {
+    fn sending(&self, site: SiteId) -> Option<(KeyId, Key)> {
         self.0.keys().pair(site).sending().map(|(id, key)| (id, key.clone()))
     }
 

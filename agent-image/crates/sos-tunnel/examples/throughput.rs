@@ -39,7 +39,7 @@ const FAR: AgentId = AgentId([2; 16]);
 struct OneKey;
 
 impl Keys for OneKey {
-    fn newest(&self, _: SiteId) -> Option<(KeyId, Key)> {
+    fn sending(&self, _: SiteId) -> Option<(KeyId, Key)> {
         KeyId::new(1).map(|id| (id, Key::new([7; 32])))
     }
 

@@ -47,7 +47,7 @@ pub(crate) async fn dial(
     label: u8,
     stream_no: u32,
 ) -> Result<Established, ExchangeError> {
-    let (key_id, key) = config.keys.newest(peer.site).ok_or(ExchangeError::NoKey)?;
+    let (key_id, key) = config.keys.sending(peer.site).ok_or(ExchangeError::NoKey)?;
     let hello = Hello {
         key_id,
         site: config.site,

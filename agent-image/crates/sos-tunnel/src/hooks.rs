@@ -18,7 +18,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// take effect without a restart; streams that stand keep the key they began with.
 pub trait Keys: Send + Sync + 'static {
     /// The pair key to send with, out of those shared with `site`.
-    fn newest(&self, site: SiteId) -> Option<(KeyId, Key)>;
+    fn sending(&self, site: SiteId) -> Option<(KeyId, Key)>;
     /// Exactly the pair key with this id.
     fn find(&self, site: SiteId, id: KeyId) -> Option<Key>;
 }

@@ -24,7 +24,7 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
 pub(crate) struct TestKeys(pub(crate) [u8; 32]);
 
 impl Keys for TestKeys {
-    fn newest(&self, _: SiteId) -> Option<(KeyId, Key)> {
+    fn sending(&self, _: SiteId) -> Option<(KeyId, Key)> {
         Some((KeyId::new(1).unwrap(), Key::new(self.0)))
     }
 
