@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
 from sos_operator.core.nodes import NodeAnswer
-from sos_operator.core.rollout import Standing, decide, max_unavailable, plan_rollouts, withhold
+from sos_operator.core.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.status import Situation, report
 from sos_operator.core.world import Seen
 
 
-def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "") -> Standing:
-    """A node with a pod; `said` is the hash it says is in force, by default the one it was given."""
-    return Standing(wanted, given, pod, NodeAnswer(said or given, state, "br-sos", "as configured" if state == "Ready" else "no such luck"))
+def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "", turn: bool = False) -> Standing:
+    """A node with a pod; `said` is the hash it says is in force, by default the one it was given; `turn`: it was given it in turn."""
+    answer = NodeAnswer(said or given, state, "br-sos", "as configured" if state == "Ready" else "no such luck")
+    return Standing(wanted, given, pod, answer, turn=turn)
 
 
 def test_one_after_the_other() -> None:
@@ -28,7 +29,7 @@ def test_one_after_the_other() -> None:
     while waiting := decide(nodes, 1).waiting:
         (turn,) = [name for name, standing in nodes.items() if standing.given == "old" and name not in waiting]
         turns.append(turn)
-        nodes[turn] = node("new", said="old")
+        nodes[turn] = node("new", said="old", turn=True)
         assert set(decide(nodes, 1).waiting) == set(waiting), "a busy node takes the only place"
         assert decide(nodes, 2).waiting.keys() == set(sorted(waiting)[1:]), "two places take one more"
         nodes[turn] = node("new")
@@ -36,14 +37,14 @@ def test_one_after_the_other() -> None:
 
 
 def test_a_node_that_fails_stops_the_roll_out() -> None:
-    rollout = decide({"a": node("new", state="Failed"), "b": node("old"), "c": node("old")}, 2)
+    rollout = decide({"a": node("new", state="Failed", turn=True), "b": node("old"), "c": node("old")}, 2)
     assert rollout.aborted
     assert rollout.waiting == dict.fromkeys("bc", "the roll-out has stopped, because a failed with it: no such luck")
-    assert decide({"a": node("new", pod="Failed"), "b": node("old")}, 1).aborted
+    assert decide({"a": node("new", pod="Failed", turn=True), "b": node("old")}, 1).aborted
 
 
 def test_a_node_that_is_cut_off_by_its_document_holds_up_the_others() -> None:
-    rollout = decide({"a": node("new", pod="Progressing"), "b": node("old")}, 1)
+    rollout = decide({"a": node("new", pod="Progressing", turn=True), "b": node("old")}, 1)
     assert not rollout.aborted
     assert rollout.waiting == {"b": "its turn comes after a"}
 
@@ -56,8 +57,19 @@ def test_a_node_that_is_not_well_comes_last_and_nobody_waits_for_it() -> None:
     assert not decide({"a": away, "b": failed, "c": node("new")}, 1).waiting
 
 
+def test_a_node_that_is_not_well_for_a_moment_gets_nothing_that_is_not_tried() -> None:
+    rollout = decide({"a": node("new", pod="Progressing", turn=True), "b": node("old", pod="Progressing")}, 1)
+    assert rollout.waiting == {"b": "its turn comes after a"}
+
+
+@pytest.mark.parametrize("later", [{"pod": "Progressing"}, {"pod": "Failed"}, {"state": "Failed"}, {"state": "Progressing"}])
+def test_a_node_that_has_confirmed_or_joined_holds_up_nobody(later: dict[str, str]) -> None:
+    rollout = decide({"a": node("new", **later), "b": node("old"), "c": node("old")}, 1)
+    assert (set(rollout.waiting), rollout.aborted) == ({"c"}, False)
+
+
 def test_what_nobody_reads_and_what_is_a_nodes_first_is_handed_out_at_once() -> None:
-    failed = node("new", state="Failed")
+    failed = node("new", state="Failed", turn=True)
     rollout = decide({"a": failed, "b": Standing("new", "old"), "c": Standing("new", "", "Ready"), "d": node("old")}, 1)
     assert set(rollout.waiting) == {"d"}
 
@@ -73,6 +85,7 @@ STANDINGS = st.builds(
     pod=st.sampled_from(["Ready", "Progressing", "Failed"]),
     state=st.sampled_from(["Ready", "Progressing", "Failed"]),
     said=st.sampled_from(["", "old"]),
+    turn=st.booleans(),
 )
 
 
@@ -80,9 +93,10 @@ STANDINGS = st.builds(
 def test_never_more_well_nodes_at_a_time_than_allowed(nodes: dict[str, Standing], limit: int) -> None:
     rollout = decide(nodes, limit)
     told = [name for name, standing in nodes.items() if standing.open and name not in rollout.waiting]
-    busy = [name for name, standing in nodes.items() if not standing.open and not standing.settled]
+    busy = [name for name, standing in nodes.items() if standing.turn and not standing.open and not standing.settled]
     assert len([name for name in told if nodes[name].well]) <= max(0, limit - len(busy))
     assert not (rollout.aborted and told)
+    assert not (busy and any(not nodes[name].well for name in told)), "who is not well comes when all others are through"
     assert rollout.aborted == (bool(rollout.waiting) and any(nodes[name].failed for name in busy))
 
 
@@ -131,6 +145,8 @@ def test_documents_and_states_of_a_roll_out() -> None:
     assert [handed.nodes[n.name]["bridge"]["mtu"] for n in NODES] == [1300, 1400, 1400]
     assert [json.loads(config_map(handed)["data"][f"{n.name}.json"])["bridge"]["mtu"] for n in NODES] == [1300, 1400, 1400]
 
+    assert json.loads(config_map(handed)["metadata"]["annotations"][TURNS_ANNOTATION]) == {"clemson-1": new.nodes["clemson-1"]["hash"]}
+
     seen = replace(seen, children=(config_map(handed),))
     answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Failed", "br-sos", "port wan0 is refused")
     rollouts = plan_rollouts(seen, new, answers)
@@ -153,3 +169,71 @@ def test_a_node_that_joins_waits_for_nobody() -> None:
     seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
     answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
     assert not plan_rollouts(seen, new, answers)["clemson"].waiting
+
+
+def test_a_node_that_confirms_and_dies_during_the_roll_out_holds_up_nobody() -> None:
+    objects, old = compiled(1400)
+    _, new = compiled(1300)
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
+
+    def pass_() -> list[int]:
+        nonlocal seen
+        handed = withhold(new, seen, plan_rollouts(seen, new, answers))
+        seen = replace(seen, children=(config_map(handed),))
+        return [handed.nodes[n.name]["bridge"]["mtu"] for n in NODES]
+
+    assert pass_() == pass_() == [1300, 1400, 1400]
+    answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Ready", "br-sos", "as configured")
+    assert pass_() == [1300, 1300, 1400]
+    answers["pod-clemson-1"] = NodeAnswer(new.nodes["clemson-1"]["hash"], "Failed", "br-sos", "port wan0 is refused")
+    assert pass_() == [1300, 1300, 1400], "the second one is at it"
+    answers["pod-clemson-2"] = NodeAnswer(new.nodes["clemson-2"]["hash"], "Ready", "br-sos", "as configured")
+    assert pass_() == [1300, 1300, 1300]
+
+
+def test_a_tunnel_that_comes_meanwhile_does_not_end_a_turn() -> None:
+    objects, old = compiled(1400, nodes=2)
+    _, new = compiled(1300, nodes=2)
+    _, more = compiled(1300, nodes=3)
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+    answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
+    for found in (new, more, more):
+        handed = withhold(found, seen, plan_rollouts(seen, found, answers))
+        assert [handed.nodes[n.name]["bridge"]["mtu"] for n in NODES[:2]] == [1300, 1400]
+        seen = replace(seen, children=(config_map(handed),))
+
+
+@pytest.mark.parametrize("change", ["action", "port"])
+def test_what_is_done_with_others_is_a_change_like_any_other(change: str) -> None:
+    objects, old = compiled(1400)
+    nodes = json.loads(json.dumps(dict(old.nodes)))
+    for document in nodes.values():
+        document["hash"] = "sha256:" + "1" * 64
+        if change == "action":
+            guard = next(flow for flow in document["baseFlows"] if flow["match"].startswith("ip,nw_src="))
+            guard["actions"] = "drop"
+        else:
+            document["tunnels"][0]["udpPort"] += 1
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
+    rollout = plan_rollouts(seen, replace(old, nodes=nodes), answers)["clemson"]
+    assert set(rollout.waiting) == {"clemson-2", "clemson-3"}
+
+
+def test_of_many_waiting_nodes_only_the_next_are_asked_in_every_pass() -> None:
+    nodes = {f"n{i:03}": node("old") for i in range(300)} | {"a": node("new", said="old", turn=True)}
+    pods = tuple({**pod(name), "metadata": {**pod(name)["metadata"], "uid": name}} for name in nodes)
+    asked = urgent_pods(Seen(objects=(), pods=pods), {"clemson": decide(nodes, 1)})
+    assert asked == {"a", "n000", "n001", "n002", "n003"}
+
+
+def test_a_node_that_waits_says_its_own_failure_first() -> None:
+    objects, old = compiled(1400)
+    _, new = compiled(1300)
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
+    answers = {f"pod-{n.name}": NodeAnswer(old.nodes[n.name]["hash"], "Ready", "br-sos", "as configured") for n in NODES}
+    answers["pod-clemson-3"] = NodeAnswer(old.nodes["clemson-3"]["hash"], "Failed", "br-sos", "wan0 is refused")
+    situation = Situation(seen=seen, compiled=new, answers=answers, rollouts=plan_rollouts(seen, new, answers))
+    state = situation.node_state("clemson", "clemson-3")
+    assert (state.state, state.message) == ("Failed", "wan0 is refused; its turn comes after clemson-1")

@@ -2,6 +2,8 @@
 
 A node-config that is wrong for one node is mostly wrong for all. So it goes to `update.maxUnavailable` nodes that are well at a time, the
 next ones wait until these say that it is in force, and a node that fails with it stops the roll-out: the others keep what they have.
+Who was handed a document in turn and has not said so stands in an annotation of the ConfigMap beside the documents. What becomes of a
+node later, or of one that joined, holds up nobody.
 
 What only follows from other nodes and agents that come and go (tunnels, agents' ports, the base entries that name them) is handed out at
 once: a node that joins must not wait for hundreds, and nothing that a node has is changed.
@@ -25,7 +27,12 @@ from sos_operator.core.pods import pod_state
 from sos_operator.core.world import PREFIX, Object, Seen, leaving
 
 DEFAULT_MAX_UNAVAILABLE = 1
-_NAMES_OTHERS = re.compile(r"(in_port|nw_src|nw_dst|arp_[st]pa)=")  # a port or an address in the match of a base entry
+TURNS_ANNOTATION = "sos.network/rollout"
+"""Node -> hash of the document it was handed in its turn, as JSON."""
+ASKED_AHEAD = 4  # nodes whose turn is next are asked in every pass, as many times as may be busy
+
+# A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
+_NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +47,8 @@ class Standing:
     answer: NodeAnswer | None = None
     alike: bool = False
     """True if the two differ only in what follows from other nodes and agents."""
+    turn: bool = False
+    """True if it was handed the one it was given in its turn, and had not said that it is in force."""
 
     @property
     def open(self) -> bool:
@@ -57,6 +66,11 @@ class Standing:
         return self.pod == "Failed" or (self.answer is not None and self.answer.state == "Failed")
 
     @property
+    def busy(self) -> bool:
+        """True if others wait for it."""
+        return self.turn and not self.open and not self.settled
+
+    @property
     def settled(self) -> bool:
         """True if what it was given is in force, or nobody is there whom one could wait for."""
         said = self.answer is not None and self.answer.state == "Ready" and self.answer.hash == self.given
@@ -72,13 +86,15 @@ class Rollout:
     aborted: bool = False
     """True if they do so until somebody acts."""
     busy: frozenset[str] = frozenset()
-    """Nodes that have the new document and have not said that it is in force."""
+    """Nodes that are handed theirs, or were in their turn and have not said that it is in force."""
+    next: tuple[str, ...] = ()
+    """Waiting nodes in the order of their turns."""
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
     """Who waits. `limit`: how many nodes may be busy with a new document at a time."""
     waiting = sorted(name for name, node in nodes.items() if node.open)
-    busy = frozenset(name for name, node in nodes.items() if not node.open and not node.settled)
+    busy = frozenset(name for name, node in nodes.items() if node.busy)
     failed = sorted(name for name in busy if nodes[name].failed)
     if not waiting:
         return Rollout(busy=busy)
@@ -86,12 +102,15 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
         answer = nodes[failed[0]].answer
         why = f"the roll-out has stopped, because {failed[0]} failed with it" + (f": {answer.message}" if answer and answer.message else "")
         return Rollout(dict.fromkeys(waiting, why), True, busy)
-    # Nodes that are not well come last and all at once: nobody waits for them, who may be away for long.
+    # Nodes that are not well come last and all at once: nobody waits for them, who may be away for long. But they wait for the others:
+    # one that is not well for a moment gets nothing that nobody has tried.
     well = [name for name in waiting if nodes[name].well]
-    next_ = well[: max(0, limit - len(busy))] if well else waiting
-    told = frozenset([*busy, *next_])
+    turns = well[: max(0, limit - len(busy))]
+    handed = turns if well or busy else waiting
+    told = frozenset([*busy, *turns])
     why = f"its turn comes after {', '.join(sorted(told)[:3])}" + (f" and {len(told) - 3} more" if len(told) > 3 else "")
-    return Rollout({name: why for name in waiting if name not in next_}, False, told)
+    left = tuple(name for name in (*well, *(n for n in waiting if n not in well)) if name not in handed)
+    return Rollout(dict.fromkeys(left, why), False, told, left)
 
 
 def max_unavailable(site: Object, total: int) -> int:
@@ -108,9 +127,9 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
     for site in seen.of(SITE.kind):
         name = site["metadata"]["name"]
         child = naming.node(PREFIX, name)
-        given = _given(seen, child)
+        given, turns = _given(seen, child), _turns(seen, child)
         nodes = {
-            node: _standing(document, given.get(node, ""), pods.get((child, node)), answers)
+            node: _standing(document, given.get(node, ""), turns.get(node), pods.get((child, node)), answers)
             for node, document in compiled.nodes.items()
             if document["site"] == name
         }
@@ -119,18 +138,43 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
     return found
 
 
-def _standing(document: Mapping[str, Any], text: str, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
+def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
     before, wanted = _parse(text), str(document["hash"])
     given = str(before.get("hash") or "")
     if pod is None:
         return Standing(wanted, given)
-    return Standing(wanted, given, pod_state(pod).state, answers.get(pod["metadata"]["uid"]), _own(before) == _own(document))
+    alike = _own(before) == _own(document) and _fit(_named(before), _named(document))
+    answer = answers.get(pod["metadata"]["uid"])
+    return Standing(wanted, given, pod_state(pod).state, answer, alike, bool(given) and turn == given)
 
 
 def _own(document: Mapping[str, Any]) -> dict[str, Any]:
     """A node-config without what follows from other nodes and agents."""
     flows = [flow for flow in document.get("baseFlows") or [] if not _NAMES_OTHERS.search(str(flow.get("match")))]
     return {key: document.get(key) for key in ("version", "state", "siteID", "bridge", "uplinks", "controllers")} | {"baseFlows": flows}
+
+
+def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """What is done with other nodes and agents: each entry and tunnel with what it is like, whichever node or agent it names."""
+    found = {}
+    for flow in document.get("baseFlows") or []:
+        match, rest = str(flow.get("match")), [flow.get(key) for key in ("table", "priority", "actions")]
+        found[json.dumps([match, *rest[:2]])] = (_NAMES_OTHERS.sub("", match), *rest)
+    for tunnel in document.get("tunnels") or []:
+        found[str(tunnel.get("name"))] = ("tunnel", tunnel.get("udpPort"), tunnel.get("base"))
+    return found
+
+
+def _fit(some: Mapping[str, tuple[Any, ...]], others: Mapping[str, tuple[Any, ...]]) -> bool:
+    """True if what is in both is alike, and the ones only have more kinds of it than the others: the first agent, the last tunnel."""
+    kinds = set(some.values()), set(others.values())
+    return all(others[key] == like for key, like in some.items() if key in others) and (kinds[0] <= kinds[1] or kinds[1] <= kinds[0])
+
+
+def _turns(seen: Seen, child: str) -> Mapping[str, Any]:
+    return _parse(
+        ((seen.child(CONFIG_MAP.kind, child) or {"metadata": {}})["metadata"].get("annotations") or {}).get(TURNS_ANNOTATION) or ""
+    )
 
 
 def _given(seen: Seen, child: str) -> dict[str, str]:
@@ -147,25 +191,32 @@ def _parse(text: str) -> Mapping[str, Any]:
 
 
 def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, Rollout]) -> sos_compile.Compiled:
-    """The compilation with the documents that nodes have in place of those they wait for."""
-    nodes, kept = dict(compiled.nodes), {}
+    """The compilation with the documents that nodes have in place of those they wait for, and with whose turn it is."""
+    nodes, kept, turns = dict(compiled.nodes), {}, {}
     for site, rollout in rollouts.items():
         child = naming.node(PREFIX, site)
         given = _given(seen, child)
         kept[child] = {f"{node}.json": given[node] for node in rollout.waiting}
         nodes |= {node: dict(_parse(given[node])) for node in rollout.waiting}
-    manifests = tuple(_with_kept(m, kept.get(m["metadata"]["name"], {})) for m in compiled.manifests)
+        turns[child] = {node: nodes[node]["hash"] for node in sorted(rollout.busy)}
+    manifests = tuple(_handed(m, kept, turns) for m in compiled.manifests)
     return replace(compiled, nodes=nodes, manifests=manifests)
 
 
-def _with_kept(manifest: Object, kept: Mapping[str, str]) -> Object:
-    if not kept or manifest["kind"] != CONFIG_MAP.kind:
+def _handed(manifest: Object, kept: Mapping[str, Mapping[str, str]], turns: Mapping[str, Mapping[str, str]]) -> Object:
+    meta = manifest["metadata"]
+    name = meta["name"]
+    if manifest["kind"] != CONFIG_MAP.kind or not (kept.get(name) or turns.get(name)):
         return manifest
-    return {**manifest, "data": {**manifest["data"], **kept}}
+    if turns.get(name):
+        meta = meta | {"annotations": {**(meta.get("annotations") or {}), TURNS_ANNOTATION: json.dumps(turns[name])}}
+    return {**manifest, "metadata": meta, "data": {**manifest["data"], **kept.get(name, {})}}
 
 
 def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:
-    """Uids of pods whose word a roll-out waits for."""
-    going = {naming.node(PREFIX, site): rollout for site, rollout in rollouts.items() if rollout.waiting}
-    wanted = {(child, node) for child, rollout in going.items() for node in (*rollout.busy, *rollout.waiting)}
+    """Uids of pods whose word a roll-out waits for: those that are busy, and as many whose turn is next."""
+    wanted = set()
+    for site, rollout in rollouts.items():
+        soon = rollout.next[: max(ASKED_AHEAD, ASKED_AHEAD * len(rollout.busy))]
+        wanted |= {(naming.node(PREFIX, site), node) for node in (*rollout.busy, *soon)}
     return frozenset(p["metadata"]["uid"] for p in seen.pods if (daemon_set_of(p), str((p.get("spec") or {}).get("nodeName"))) in wanted)

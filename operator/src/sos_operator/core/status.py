@@ -49,12 +49,14 @@ class Situation:
     def node_state(self, site: str, node: str) -> PodState:
         """State of a site's node: its turn in a roll-out, else its pod's with what the node itself says about it."""
         rollout = self.rollouts.get(site, Rollout())
-        if node in rollout.waiting:
-            return PodState("Aborted" if rollout.aborted else "Pending", rollout.waiting[node])
         pod = self.pod(naming.node(PREFIX, site), node)
-        state = pod_state(pod)
         answer = self.answers.get(pod["metadata"]["uid"]) if pod else None
-        return with_answer(state, answer)
+        state = with_answer(pod_state(pod), answer)
+        why = rollout.waiting.get(node)
+        if why is None or state.state == "Failed":
+            # Its own failure matters more than whose turn it is.
+            return state if why is None else PodState(state.state, f"{state.message}; {why}")
+        return PodState("Aborted" if rollout.aborted else "Pending", why)
 
     def controllers(self, names: Iterable[str]) -> list[ControllerView]:
         """The views of controllers by name; one that is not known at all counts as unreachable."""
