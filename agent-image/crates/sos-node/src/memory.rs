@@ -1,13 +1,13 @@
 //! What a pass must know from the ones before it, kept on disk where it must outlive this program.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::config::NodeConfig;
 use crate::local::{LocalPort, Lost};
 use crate::store::{LOCAL_PORT, Store, UPLINKS};
-use crate::trial::{self, Trials};
+use crate::trial::{self, Reached, Trials, Watched};
 
 /// How long Open vSwitch may wait for its entries before it is told to forward: whoever restores them has given up long before.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
@@ -80,44 +80,65 @@ impl Memory {
     }
 
     /// Uplinks that must stay off the bridge.
-    pub fn cut_off(&mut self, config: &NodeConfig, now: Instant) -> BTreeMap<String, String> {
-        self.trials.cut_off(config, now).clone()
+    pub fn cut_off(
+        &mut self,
+        config: &NodeConfig,
+        anchors: &[SocketAddr],
+        now: Instant,
+    ) -> BTreeMap<String, String> {
+        if self.trials.configured(config, now) {
+            self.keep(UPLINKS, self.trials.record());
+        }
+        if self.trials.retry_due(now) {
+            // Who has no anchors any more does not want trials.
+            self.trials.retry(anchors.is_empty() || anchors.iter().any(answers), now);
+        }
+        self.trials.cut_off()
     }
 
-    /// Makes a change on trial, if there is an anchor that can be reached now.
+    /// Makes a change, on trial if it puts an uplink on the bridge and there is an anchor that can be reached now.
+    ///
+    /// # Errors
+    /// It is not made: the uplink has cut the node off before, and without an anchor it would not show if it did again.
     pub fn on_trial<T>(
         &mut self,
-        uplinks: BTreeSet<String>,
+        uplink: Option<String>,
         anchors: &[SocketAddr],
         change: impl FnOnce() -> T,
-    ) -> T {
-        let reached: Vec<SocketAddr> =
-            if uplinks.is_empty() { vec![] } else { anchors.iter().copied().filter(answers).collect() };
-        if reached.is_empty() {
-            return change();
+    ) -> Result<T, String> {
+        let Some(uplink) = uplink.filter(|_| !anchors.is_empty()) else { return Ok(change()) };
+        let reached = reach(anchors);
+        if !reached.is_empty() {
+            self.trials.begin(uplink, reached);
+            self.keep(UPLINKS, self.trials.record());
+            let made = change();
+            self.conclude();
+            return Ok(made);
         }
-        self.trials.begin(uplinks);
-        self.keep(UPLINKS, self.trials.record());
-        let made = change();
-        self.conclude(&reached);
-        made
+        if self.trials.hold_back(&uplink, Instant::now()) {
+            return Err(format!(
+                "{uplink} has cut the node off before and is not tried again before an anchor answers"
+            ));
+        }
+        tracing::warn!(uplink, "no anchor answers: the uplink goes on the bridge without a trial");
+        Ok(change())
     }
 
     /// Ends a trial that an earlier life of this program has begun.
-    pub fn finish_trial(&mut self, anchors: &[SocketAddr]) {
+    pub fn finish_trial(&mut self) {
         if !self.trials.record().trying.is_empty() {
-            self.conclude(anchors);
+            self.conclude();
         }
     }
 
-    fn conclude(&mut self, anchors: &[SocketAddr]) {
-        let lost = watch(anchors);
+    fn conclude(&mut self) {
+        let lost = watch(&self.trials.record().reached);
         let uplinks = &self.trials.record().trying;
         match &lost {
             Some(lost) => {
-                tracing::error!(lost, ?uplinks, "the node is cut off: the uplinks are taken off again");
+                tracing::error!(lost, ?uplinks, "the node is cut off: the uplink is taken off again");
             }
-            None => tracing::info!(?uplinks, "the uplinks leave the node connected"),
+            None => tracing::info!(?uplinks, "the uplink leaves the node connected"),
         }
         self.trials.end(lost.as_deref(), Instant::now());
         self.keep(UPLINKS, self.trials.record());
@@ -130,13 +151,32 @@ impl Memory {
     }
 }
 
+/// The anchors that can be reached before a change, each asked several times: one packet may be lost, one way of many dead.
+fn reach(anchors: &[SocketAddr]) -> Vec<Reached> {
+    let mut counts = vec![0; anchors.len()];
+    for round in 0..trial::ASKED {
+        if round > 0 {
+            std::thread::sleep(TRY_EVERY);
+        }
+        for (count, anchor) in counts.iter_mut().zip(anchors) {
+            *count += usize::from(answers(anchor));
+        }
+    }
+    let counted = anchors.iter().zip(counts).filter(|(_, count)| *count > 0);
+    counted.map(|(anchor, count)| Reached { anchor: *anchor, steady: count == trial::ASKED }).collect()
+}
+
 /// Watches anchors after a change, for a bounded time. What could not be reached at its end, if anything.
-fn watch(anchors: &[SocketAddr]) -> Option<String> {
+fn watch(reached: &[Reached]) -> Option<String> {
     let start = Instant::now();
+    let mut watched: Vec<Watched> = reached.iter().cloned().map(Watched::new).collect();
     loop {
-        let lost: Vec<String> =
-            anchors.iter().filter(|anchor| !answers(anchor)).map(ToString::to_string).collect();
-        if !trial::goes_on(lost.is_empty(), start.elapsed()) {
+        for anchor in &mut watched {
+            let answers = answers(&anchor.reached.anchor);
+            anchor.asked(answers, start.elapsed());
+        }
+        if let Some(lost) = trial::verdict(&watched, start.elapsed()) {
+            let lost: Vec<String> = lost.iter().map(ToString::to_string).collect();
             return (!lost.is_empty()).then(|| lost.join(", "));
         }
         std::thread::sleep(TRY_EVERY);
@@ -148,5 +188,50 @@ fn answers(anchor: &SocketAddr) -> bool {
     match TcpStream::connect_timeout(anchor, trial::ANSWER) {
         Ok(_) => true,
         Err(error) => error.kind() == std::io::ErrorKind::ConnectionRefused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trial::{ASK_AGAIN, RETRY_AFTER};
+
+    #[test]
+    fn an_uplink_that_cut_the_node_off_is_not_put_back_while_no_anchor_answers() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Store::open(folder.path()).unwrap();
+        let document = include_bytes!("../../../../spec/vectors/config/node/01-two-sites-edge1.json");
+        let config = NodeConfig::parse(document).unwrap();
+        let uplink = config.uplinks[0].name.as_str().to_owned();
+        let record = trial::Record {
+            hash: config.hash.clone(),
+            cut_off: [(uplink.clone(), "10.96.0.1:443".to_owned())].into(),
+            ..trial::Record::default()
+        };
+        store.save(UPLINKS, &record).unwrap();
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let anchor = [server.local_addr().unwrap()];
+        // Without an interface nobody can be reached there.
+        let silent = ["[fe80::1]:443".parse().unwrap()];
+
+        let mut now = Instant::now();
+        let mut memory = Memory::load(&store, now);
+        for _ in 0..2 {
+            now += RETRY_AFTER;
+            assert!(memory.cut_off(&config, &silent, now).contains_key(&uplink));
+        }
+        now += ASK_AGAIN;
+        assert!(memory.cut_off(&config, &anchor, now).is_empty(), "one answers");
+        let refused = memory.on_trial(Some(uplink.clone()), &silent, || panic!("it must not be put on"));
+        assert!(refused.unwrap_err().contains("has cut the node off before"));
+        assert!(memory.cut_off(&config, &anchor, Instant::now()).contains_key(&uplink));
+        assert_eq!(memory.on_trial(Some("new".to_owned()), &silent, || 7), Ok(7), "one without a history");
+        assert!(memory.cut_off(&config, &anchor, now + RETRY_AFTER).is_empty());
+        assert_eq!(memory.on_trial(Some(uplink), &anchor, || 7), Ok(7));
+        assert_eq!(
+            store.load::<trial::Record>(UPLINKS).unwrap().cut_off,
+            BTreeMap::new(),
+            "it is known to be harmless"
+        );
     }
 }

@@ -143,7 +143,7 @@ impl Node {
     /// # Errors
     /// The node cannot be observed. Changes that fail are in [`Pass::errors`]; the rest goes on.
     pub fn pass(&mut self, target: &Target) -> Result<Pass, NodeError> {
-        self.memory.finish_trial(&self.anchors);
+        self.memory.finish_trial();
         let (observed, plan) = self.compare(target)?;
         let mut pass = Pass { observed, plan, made: vec![], errors: vec![] };
         for _ in 0..MAX_ROUNDS {
@@ -158,9 +158,14 @@ impl Node {
     }
 
     fn carry_out(&mut self, config: &NodeConfig, changes: &[Change]) -> Vec<String> {
-        let uplinks = trial::uplinks_put_on(config, changes);
-        let lines = self.ovs.encode(changes);
-        let errors = self.memory.on_trial(uplinks, &self.anchors, || run_all(&lines));
+        let (uplink, changes) = if self.anchors.is_empty() {
+            (None, changes.to_vec())
+        } else {
+            trial::one_at_a_time(config, changes)
+        };
+        let lines = self.ovs.encode(&changes);
+        let errors = self.memory.on_trial(uplink, &self.anchors, || run_all(&lines));
+        let errors = errors.unwrap_or_else(|error| vec![error]);
         if changes.iter().any(|change| matches!(change, Change::AddAddress { .. } | Change::AddRoute { .. }))
         {
             self.memory.gave_back();
@@ -209,7 +214,7 @@ impl Node {
         } else if config.bridge.datapath_type == DatapathType::Auto {
             observed.kernel_datapath = run(&Ovs::probe_kernel_datapath()).is_ok();
         }
-        observed.cut_off = self.memory.cut_off(config, Instant::now());
+        observed.cut_off = self.memory.cut_off(config, &self.anchors, Instant::now());
         observed.restore_overdue = self.memory.restore_overdue(observed.ovs.restore_wait, Instant::now());
         let devices = desired::offload_devices(config, &observed);
         observed.offloads =

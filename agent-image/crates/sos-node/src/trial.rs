@@ -1,8 +1,9 @@
 //! Uplinks on trial: putting a device on the bridge must not cost the node its connections.
 //!
 //! What can be seen beforehand is refused by the plan. For the rest the addresses that the node must reach (`--anchor`) are tried before
-//! and after: an uplink after which one of them is lost is taken off again and stays off for [`RETRY_AFTER`] or until the next
-//! config. That an uplink is on trial is written down before the change, so that a program which was killed in between finishes the trial.
+//! and after, with one uplink at a time: one after which an anchor is lost is taken off again. It stays off for [`RETRY_AFTER`] or until
+//! the next config, and then for as long as no anchor answers, because it could not be told whether it cuts the node off again. That an
+//! uplink is on trial is written down before the change, so that a program which was killed in between finishes the trial.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,15 +14,19 @@ use serde::{Deserialize, Serialize};
 use crate::change::Change;
 use crate::config::NodeConfig;
 
-/// How long the anchors are watched after a change: what is cut off shows at once, what an address resolution still hides for some
+/// How long the anchors must answer after a change: what is cut off shows at once, what an address resolution still hides for some
 /// seconds shows as soon as it is asked again.
 pub const WATCH: Duration = Duration::from_secs(3);
 /// How long an anchor may be away after a change before the change is taken back. A port that comes up may cost a moment.
 pub const PATIENCE: Duration = Duration::from_secs(10);
+/// How often an anchor is asked before a change.
+pub const ASKED: usize = 4;
 /// Longest wait for one answer of an anchor.
 pub const ANSWER: Duration = Duration::from_secs(1);
 /// An uplink is tried again after this time: the anchor may have been away by itself.
 pub const RETRY_AFTER: Duration = Duration::from_secs(600);
+/// If no anchor answers when that time has come, they are asked again after this time.
+pub const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// Most anchors.
 pub const MAX_ANCHORS: usize = 4;
 
@@ -37,6 +42,15 @@ pub fn parse_anchor(text: &str) -> Result<SocketAddr, String> {
     parts.ok_or_else(|| format!("`{text}` is not ADDRESS:PORT with a numeric address"))
 }
 
+/// An anchor that was reached before a change.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reached {
+    /// The anchor.
+    pub anchor: SocketAddr,
+    /// It answered every time. One that did not, such as a service with a dead end behind it, cannot be asked for more afterwards.
+    pub steady: bool,
+}
+
 /// What is kept on disk.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -44,22 +58,28 @@ pub struct Record {
     pub hash: String,
     /// Uplinks that were about to be put on the bridge and are not known to be harmless yet.
     pub trying: BTreeSet<String>,
+    /// What was reached before.
+    #[serde(default)]
+    pub reached: Vec<Reached>,
     /// Uplinks that cut the node off, and what was lost.
     pub cut_off: BTreeMap<String, String>,
 }
 
-/// The record and the time that matters for it.
+/// The record and the times that matter for it.
 #[derive(Debug)]
 pub struct Trials {
     record: Record,
-    since: Instant,
+    /// When uplinks that cut the node off may be tried again.
+    due: Instant,
+    /// Those of them that may now.
+    released: BTreeSet<String>,
 }
 
 impl Trials {
     /// Takes up a record.
     #[must_use]
     pub fn new(record: Record, now: Instant) -> Self {
-        Self { record, since: now }
+        Self { record, due: now + RETRY_AFTER, released: BTreeSet::new() }
     }
 
     /// What is to be kept on disk.
@@ -68,47 +88,140 @@ impl Trials {
         &self.record
     }
 
-    /// Uplinks that must stay off, for a config at a moment.
-    pub fn cut_off(&mut self, config: &NodeConfig, now: Instant) -> &BTreeMap<String, String> {
-        let over = now.duration_since(self.since) >= RETRY_AFTER;
-        if self.record.hash != config.hash || (over && !self.record.cut_off.is_empty()) {
-            let hash = config.hash.clone();
-            let trying = std::mem::take(&mut self.record.trying);
-            self.record = Record { hash, trying, cut_off: BTreeMap::new() };
+    /// Uplinks that must stay off.
+    #[must_use]
+    pub fn cut_off(&self) -> BTreeMap<String, String> {
+        let off = self.record.cut_off.iter().filter(|(name, _)| !self.released.contains(*name));
+        off.map(|(name, lost)| (name.clone(), lost.clone())).collect()
+    }
+
+    /// Takes note of the config in force. True if that changed the record.
+    pub fn configured(&mut self, config: &NodeConfig, now: Instant) -> bool {
+        if self.record.hash == config.hash {
+            return false;
         }
-        &self.record.cut_off
+        self.record.hash.clone_from(&config.hash);
+        self.record.cut_off.retain(|name, _| is_uplink(config, name));
+        self.due = now;
+        true
+    }
+
+    /// Whether it is time to ask the anchors if uplinks that cut the node off may be tried again.
+    #[must_use]
+    pub fn retry_due(&self, now: Instant) -> bool {
+        now >= self.due && self.record.cut_off.keys().any(|name| !self.released.contains(name))
+    }
+
+    /// They were asked. Only where one answers can it be told what an uplink does.
+    pub fn retry(&mut self, answered: bool, now: Instant) {
+        if answered {
+            self.released = self.record.cut_off.keys().cloned().collect();
+        } else {
+            self.due = now + ASK_AGAIN;
+        }
+    }
+
+    /// No anchor answers any more, just before a trial. True if the uplink has to stay off for that.
+    pub fn hold_back(&mut self, uplink: &str, now: Instant) -> bool {
+        self.released.remove(uplink);
+        self.due = now + ASK_AGAIN;
+        self.record.cut_off.contains_key(uplink)
     }
 
     /// A trial begins.
-    pub fn begin(&mut self, uplinks: BTreeSet<String>) {
-        self.record.trying.extend(uplinks);
+    pub fn begin(&mut self, uplink: String, reached: Vec<Reached>) {
+        self.record.trying.insert(uplink);
+        self.record.reached = reached;
     }
 
     /// It ends. `lost` is what could not be reached any more.
     pub fn end(&mut self, lost: Option<&str>, now: Instant) {
-        let tried = std::mem::take(&mut self.record.trying);
-        if let Some(lost) = lost {
-            self.record.cut_off.extend(tried.into_iter().map(|name| (name, lost.to_owned())));
-            self.since = now;
+        self.record.reached.clear();
+        for name in std::mem::take(&mut self.record.trying) {
+            self.released.remove(&name);
+            match lost {
+                Some(lost) => drop(self.record.cut_off.insert(name, lost.to_owned())),
+                None => drop(self.record.cut_off.remove(&name)),
+            }
+        }
+        if lost.is_some() {
+            self.due = now + RETRY_AFTER;
         }
     }
 }
 
-/// Uplinks that changes put on the bridge.
-#[must_use]
-pub fn uplinks_put_on(config: &NodeConfig, changes: &[Change]) -> BTreeSet<String> {
-    let put_on = |change: &Change| match change {
-        Change::AddPort { name, .. } => Some(name.clone()),
-        _ => None,
-    };
-    let uplink = |name: &String| config.uplinks.iter().any(|uplink| uplink.name.as_str() == name);
-    changes.iter().filter_map(put_on).filter(uplink).collect()
+fn is_uplink(config: &NodeConfig, name: &str) -> bool {
+    config.uplinks.iter().any(|uplink| uplink.name.as_str() == name)
 }
 
-/// Whether a trial goes on, `waited` after the change.
+/// What can be done at once if at most one uplink may be put on the bridge, and which one that is. The others wait for the next round,
+/// and all of them do while one is taken off: as long as that one cuts the node off, no anchor answers.
 #[must_use]
-pub fn goes_on(all_reached: bool, waited: Duration) -> bool {
-    waited < if all_reached { WATCH } else { PATIENCE }
+pub fn one_at_a_time(config: &NodeConfig, changes: &[Change]) -> (Option<String>, Vec<Change>) {
+    let uplink = |change: &Change| match change {
+        Change::AddPort { name, .. } if is_uplink(config, name) => Some(name.clone()),
+        _ => None,
+    };
+    let taken_off =
+        |change: &Change| matches!(change, Change::DeletePort { name, .. } if is_uplink(config, name));
+    let mut waiting: Vec<String> = changes.iter().filter_map(uplink).collect();
+    let first =
+        if waiting.is_empty() || changes.iter().any(taken_off) { None } else { Some(waiting.remove(0)) };
+    let now = changes.iter().filter(|change| {
+        let about = match change {
+            Change::AddPort { name, .. } => name,
+            Change::SetNoFlood { port, .. } => port,
+            Change::SetOffloads { device, .. } if device.netns.is_none() => &device.name,
+            _ => return true,
+        };
+        !waiting.contains(about)
+    });
+    (first, now.cloned().collect())
+}
+
+/// An anchor after a change: when it was heard of last, and when not.
+#[derive(Debug, Clone)]
+pub struct Watched {
+    /// The anchor.
+    pub reached: Reached,
+    answered: Option<Duration>,
+    silent: Option<Duration>,
+}
+
+impl Watched {
+    /// Nothing is known yet.
+    #[must_use]
+    pub fn new(reached: Reached) -> Self {
+        Self { reached, answered: None, silent: None }
+    }
+
+    /// It was asked, `waited` after the change.
+    pub fn asked(&mut self, answers: bool, waited: Duration) {
+        *(if answers { &mut self.answered } else { &mut self.silent }) = Some(waited);
+    }
+
+    /// Whether it is reached as it was before: a steady one all the time for as long as [`WATCH`], another one at all in that time.
+    fn well(&self, waited: Duration) -> bool {
+        waited >= WATCH
+            && if self.reached.steady {
+                self.silent.is_none_or(|at| waited.saturating_sub(at) >= WATCH)
+            } else {
+                self.answered.is_some_and(|at| waited.saturating_sub(at) <= WATCH)
+            }
+    }
+
+    /// Whether it may become well yet.
+    fn hopeful(&self, waited: Duration) -> bool {
+        waited < PATIENCE || (self.answered > self.silent && waited < PATIENCE + WATCH)
+    }
+}
+
+/// The anchors that are lost, `waited` after the change: none if all are well, `None` if it is too early to tell.
+#[must_use]
+pub fn verdict(watched: &[Watched], waited: Duration) -> Option<Vec<SocketAddr>> {
+    let not_well: Vec<&Watched> = watched.iter().filter(|anchor| !anchor.well(waited)).collect();
+    let early = !not_well.is_empty() && not_well.iter().all(|anchor| anchor.hopeful(waited));
+    (!early).then(|| not_well.iter().map(|anchor| anchor.reached.anchor).collect())
 }
 
 #[cfg(test)]
@@ -126,32 +239,109 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_trial_ends_early_when_all_is_well_and_in_time_when_not() {
-        assert!(goes_on(true, WATCH - Duration::from_millis(1)) && !goes_on(true, WATCH));
-        assert!(goes_on(false, PATIENCE - Duration::from_millis(1)) && !goes_on(false, PATIENCE));
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn reached(steady: bool) -> Reached {
+        Reached { anchor: "10.96.0.1:443".parse().unwrap(), steady }
+    }
+
+    /// When a trial ends and whether well, if the anchor is asked once a second and answers as told.
+    fn trial(steady: bool, answers: impl Fn(u32) -> bool) -> (u32, bool) {
+        let mut watched = [Watched::new(reached(steady))];
+        for second in 0.. {
+            watched[0].asked(answers(second), SECOND * second);
+            if let Some(lost) = verdict(&watched, SECOND * second) {
+                return (second, lost.is_empty());
+            }
+        }
+        unreachable!("a trial ends")
     }
 
     #[test]
-    fn what_cut_the_node_off_stays_off_until_the_next_config_or_for_a_while() {
+    fn a_trial_ends_early_when_all_is_well_and_in_time_when_not() {
+        assert_eq!(trial(true, |_| true), (3, true));
+        assert_eq!(trial(true, |_| false), (10, false));
+        assert_eq!(trial(true, |second| second >= 4), (6, true), "well for as long as it is watched");
+        assert_eq!(trial(true, |second| second >= 9), (11, true));
+        assert_eq!(trial(true, |second| second % 3 == 0), (10, false), "two of three ways are cut off");
+        assert_eq!(trial(false, |second| second % 3 == 0), (3, true), "as they were before");
+        assert_eq!(trial(false, |_| false), (10, false));
+    }
+
+    fn config(uplinks: &[&str]) -> NodeConfig {
+        let document = include_bytes!("../../../../spec/vectors/config/node/01-two-sites-edge1.json");
+        let mut document: serde_json::Value = serde_json::from_slice(document).unwrap();
+        let uplink = |(i, name)| serde_json::json!({"name": name, "ofport": 33001 + i, "base": false});
+        document["uplinks"] = uplinks.iter().enumerate().map(uplink).collect();
+        let mut config: NodeConfig = serde_json::from_value(document).unwrap();
+        config.hash = format!("sha256:{uplinks:?}");
+        config
+    }
+
+    /// Trials of which wan0 has ended badly.
+    fn cut_off(config: &NodeConfig, now: Instant) -> Trials {
+        let mut trials = Trials::new(Record::default(), now);
+        assert!(trials.configured(config, now));
+        trials.begin("wan0".to_owned(), vec![reached(true)]);
+        assert!(trials.record().trying.contains("wan0") && trials.record().reached == [reached(true)]);
+        trials.end(Some("10.96.0.1:443"), now);
+        assert!(trials.record().trying.is_empty() && trials.record().reached.is_empty());
+        assert_eq!(trials.cut_off()["wan0"], "10.96.0.1:443");
+        trials
+    }
+
+    #[test]
+    fn what_cut_the_node_off_stays_off_until_an_anchor_answers_at_the_next_try() {
         let start = Instant::now();
-        let mut config =
-            NodeConfig::parse(include_bytes!("../../../../spec/vectors/config/node/01-two-sites-edge1.json"))
-                .unwrap();
-        let mut trials = Trials::new(Record::default(), start);
-        assert!(trials.cut_off(&config, start).is_empty());
-        trials.begin(["wan0".to_owned()].into());
-        assert!(trials.record().trying.contains("wan0"));
-        trials.end(Some("10.96.0.1:443"), start);
-        assert!(trials.record().trying.is_empty());
-        assert_eq!(trials.cut_off(&config, start)["wan0"], "10.96.0.1:443");
-        let kept = trials.record().clone();
-        assert!(trials.cut_off(&config, start + RETRY_AFTER).is_empty());
-        let mut again = Trials::new(kept, start);
-        config.hash = "sha256:other".into();
-        assert!(again.cut_off(&config, start).is_empty());
-        again.begin(["wan0".to_owned()].into());
-        again.end(None, start);
-        assert!(again.cut_off(&config, start).is_empty());
+        let mut trials = cut_off(&config(&["wan0"]), start);
+        assert!(!trials.retry_due(start + RETRY_AFTER - SECOND));
+        let mut now = start + RETRY_AFTER;
+        for _ in 0..100 {
+            assert!(trials.retry_due(now), "{:?}", now - start);
+            trials.retry(false, now);
+            assert!(trials.cut_off().contains_key("wan0") && !trials.retry_due(now));
+            now += ASK_AGAIN;
+        }
+        trials.retry(true, now);
+        assert!(trials.cut_off().is_empty() && !trials.retry_due(now));
+        assert!(trials.hold_back("wan0", now), "the anchor went away again");
+        assert!(trials.cut_off().contains_key("wan0"));
+        trials.retry(true, now + ASK_AGAIN);
+        trials.begin("wan0".to_owned(), vec![reached(true)]);
+        trials.end(None, now);
+        assert!(trials.cut_off().is_empty() && trials.record().cut_off.is_empty());
+        assert!(!trials.hold_back("wan0", now), "one without a history goes on");
+    }
+
+    #[test]
+    fn another_config_is_another_trial_if_an_anchor_answers() {
+        let start = Instant::now();
+        let mut trials = cut_off(&config(&["wan0"]), start);
+        assert!(!trials.configured(&config(&["wan0"]), start));
+        assert!(trials.configured(&config(&["wan0", "wan1"]), start));
+        assert!(trials.retry_due(start) && trials.cut_off().contains_key("wan0"));
+        trials.retry(true, start);
+        assert!(trials.cut_off().is_empty());
+        assert!(trials.configured(&config(&["wan1"]), start));
+        assert!(trials.record().cut_off.is_empty(), "what is no uplink any more is forgotten");
+    }
+
+    #[test]
+    fn one_uplink_at_a_time_and_none_while_one_is_taken_off() {
+        let config = config(&["wan0", "wan1"]);
+        let add = |name: &str| {
+            let row = crate::ovsdb::Row::default;
+            Change::AddPort { bridge: "b".into(), name: name.into(), port: row(), interface: row() }
+        };
+        let quiet = |port: &str| Change::SetNoFlood { bridge: "b".into(), port: port.into(), no_flood: true };
+        let off = Change::DeletePort { bridge: "b".into(), name: "wan2".into() };
+        let changes =
+            [off, add("sosag0"), add("wan0"), add("wan1"), quiet("sosag0"), quiet("wan0"), quiet("wan1")];
+        let (tried, now) = one_at_a_time(&config, &changes);
+        assert_eq!(tried.as_deref(), Some("wan0"));
+        assert_eq!(now, [&changes[..3], &changes[4..6]].concat());
+        let bad = Change::DeletePort { bridge: "b".into(), name: "wan0".into() };
+        let (tried, now) = one_at_a_time(&config, &[bad.clone(), add("wan1"), quiet("wan1"), add("sosag0")]);
+        assert_eq!((tried, now), (None, vec![bad, add("sosag0")]));
     }
 }

@@ -141,6 +141,7 @@ fn an_uplink_that_cuts_the_node_off_is_taken_off_again() {
         lab.ns.command("ping", &["-c1", "-W1", "192.0.2.1"]).output().unwrap().status.success()
     });
     drop(daemon);
+    std::fs::remove_file(lab.path("status.json")).unwrap();
     let _daemon = start(&lab);
     wait_until("another life of the program", || lab.status()["state"] == "Failed");
     assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "", "another life does not try again");
@@ -157,9 +158,11 @@ fn a_program_killed_during_a_trial_finishes_it_when_it_is_back() {
     let (lab, far) = (Lab::new(true), Namespace::new("far"));
     lab.ns.wire("wan0", &far, "far0");
     let (router, _server) = network(&lab);
-    lab.configure(node(1, &["wan0"]));
-    let security = PortSecurity::start(&lab, &router, "wan0");
+    lab.configure(node(1, &[]));
     let daemon = start(&lab);
+    lab.wait_for_state("Ready");
+    let security = PortSecurity::start(&lab, &router, "wan0");
+    lab.configure(node(2, &["wan0"]));
     let record = lab.path("state/uplinks.json");
     wait_until("the trial", || {
         std::fs::read_to_string(&record).is_ok_and(|text| text.contains("\"trying\":[\"wan0\"]"))
@@ -169,5 +172,23 @@ fn a_program_killed_during_a_trial_finishes_it_when_it_is_back() {
     let _daemon = start(&lab);
     wait_until("the roll-back", || refused(&lab, "wan0"));
     assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "");
+    drop(security);
+}
+
+#[test]
+fn of_two_uplinks_the_one_that_cuts_the_node_off_goes_and_the_other_stays() {
+    let (lab, far) = (Lab::new(true), Namespace::new("far"));
+    for name in ["wan0", "wan1", "wan2"] {
+        lab.ns.wire(name, &far, &format!("f-{name}"));
+    }
+    let (router, _server) = network(&lab);
+    lab.configure(node(1, &[]));
+    let _daemon = start(&lab);
+    lab.wait_for_state("Ready");
+    let security = PortSecurity::start(&lab, &router, "wan1");
+    lab.configure(node(2, &["wan0", "wan1", "wan2"]));
+    wait_until("the verdict", || refused(&lab, "wan1") && lab.status()["state"] == "Failed");
+    wait_until("the others", || lab.vsctl(&["list-ports", "br-sos"]) == "wan0\nwan2");
+    assert!(!refused(&lab, "wan0") && !refused(&lab, "wan2"));
     drop(security);
 }
