@@ -215,13 +215,13 @@ def test_derivation_agrees_with_the_vectors() -> None:
     vectors = {v["name"]: v for v in json.loads((ROOT / "spec" / "vectors" / "keys" / "v1.json").read_text())}
     master = bytes.fromhex(vectors["site 1"]["fields"]["key"])
     files = keys.Masters({1: master}, 1).site_files(1, [1, 2])
-    assert files == {"site-1": vectors["site 1"]["hex"], "pair-2-1": vectors["pair 1,2"]["hex"]}
+    assert files == {"site-1": vectors["site 1"]["hex"], "pair-2-1": vectors["pair 1,2"]["hex"], "sending": "1"}
     assert keys.Masters({1: master}, 1).controller_files([1])["site-1-1"] == vectors["site 1"]["hex"]
 
 
 def test_during_a_rotation_both_keys_are_there() -> None:
     files = keys.Masters({1: b"a" * 32, 2: b"b" * 32}, 2).site_files(1, [2])
-    assert set(files) == {"site-1", "site-2", "pair-2-1", "pair-2-2"}
+    assert set(files) == {"site-1", "site-2", "pair-2-1", "pair-2-2", "sending"}
 
 
 @pytest.mark.parametrize(
