@@ -63,9 +63,15 @@ def arguments(kube: Kube) -> list[str]:
     return list(daemon_set(kube)["spec"]["template"]["spec"]["containers"][0]["args"])
 
 
+def agent_ports(kube: Kube) -> list[str]:
+    data = kube.get("configmap", "sos-node-west", "-n", NAMESPACE)["data"]
+    return [port["name"] for text in data.values() for port in json.loads(text)["agentPorts"]]
+
+
 def test_with_and_without_multus(example: Operator) -> None:
     kube = example.kube
-    before = daemon_set(kube)["metadata"]["uid"]
+    before, ports = daemon_set(kube)["metadata"]["uid"], agent_ports(kube)
+    assert ports
     assert "host" in arguments(kube)
     attach(kube, "Multus")
     said = becomes(kube, "sosagent/default", "ResolvedRefs", "False", "MultusMissing")
@@ -73,10 +79,12 @@ def test_with_and_without_multus(example: Operator) -> None:
     example.settle(2)
     assert daemon_set(kube)["metadata"]["uid"] == before
     assert "host" in arguments(kube), "agents that run are left as they are"
+    assert agent_ports(kube) == ports, "and the nodes go on attaching them"
 
     kube.apply(CRD)
     kube.kubectl("wait", "--for=condition=Established", "crd", CRD_NAME, "--timeout=30s")
     eventually("agents without the host's network", lambda: "none" in arguments(kube))
+    eventually("nodes that leave them to Multus", lambda: not agent_ports(kube))
     network = kube.get(NETWORKS, "sos.agent-default-west", "-n", NAMESPACE)
     config = json.loads(network["spec"]["config"])
     assert (config["type"], config["ofport_request"]) == ("ovs", 34001)

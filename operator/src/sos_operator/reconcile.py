@@ -74,6 +74,8 @@ class Reconciler:
         try:
             answers = await self._ask_nodes(seen, output)
             rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
+            if NAD in self._p.observer.missing:
+                rollouts = rollout.without_networks(rollouts, seen, output.compiled)
             output = replace(output, compiled=rollout.withhold(output.compiled, seen, rollouts))
             result = await self._apply(seen, output, secret_objects)
         finally:

@@ -74,11 +74,20 @@ def unattachable(manifests: Iterable[Object]) -> frozenset[Ref]:
     What runs in their place stays, until somebody installs Multus or changes the pool back.
     """
 
-    def asks(manifest: Object) -> bool:
-        template = ((manifest.get("spec") or {}).get("template") or {}).get("metadata") or {}
-        return manifest["kind"] == DAEMON_SET.kind and NETWORKS_ANNOTATION in (template.get("annotations") or {})
+    return frozenset(ref_of(m) for m in manifests if m["kind"] == DAEMON_SET.kind and _has_networks(m))
 
-    return frozenset(ref_of(m) for m in manifests if asks(m))
+
+def _has_networks(daemon_set: Object) -> bool:
+    template = ((daemon_set.get("spec") or {}).get("template") or {}).get("metadata") or {}
+    return NETWORKS_ANNOTATION in (template.get("annotations") or {})
+
+
+def attached_by_nodes(compiled: sos_compile.Compiled, seen: Seen) -> frozenset[str]:
+    """Sites with agents that are attached by the nodes themselves still, in place of ones that need such a network."""
+    waiting = {ref.name for ref in unattachable(compiled.manifests)}
+    pools = {(naming.agent(PREFIX, pool, doc["site"]["name"]), doc["site"]["name"]) for (pool, _), doc in compiled.agents.items()}
+    here = {name: seen.child(DAEMON_SET.kind, name) for name, _ in pools if name in waiting}
+    return frozenset(site for name, site in pools if (found := here.get(name)) and not _has_networks(found))
 
 
 def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:

@@ -20,7 +20,7 @@ from typing import Any
 import sos_compile
 from sos_compile import naming
 
-from sos_operator.core.desired import daemon_set_of
+from sos_operator.core.desired import attached_by_nodes, daemon_set_of
 from sos_operator.core.kinds import CONFIG_MAP, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import pod_state
@@ -29,6 +29,7 @@ from sos_operator.core.world import PREFIX, Object, Seen, leaving
 DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
 """Node -> hash of the document it was handed in its turn, as JSON."""
+KEPT_FOR_NETWORKS = "it keeps what attaches its agents until the cluster has NetworkAttachmentDefinitions (Multus), or the pool says Host"
 ASKED_AHEAD = 4  # nodes whose turn is next are asked in every pass, as many times as may be busy
 
 # A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
@@ -188,6 +189,17 @@ def _parse(text: str) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_compile.Compiled) -> dict[str, Rollout]:
+    """The roll-outs in a cluster without Multus: where agents wait for it, their nodes keep the documents that attach them."""
+    found = dict(rollouts)
+    for site in attached_by_nodes(compiled, seen) & set(rollouts):
+        given = {node: _parse(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
+        nodes = {node: doc["hash"] for node, doc in compiled.nodes.items() if doc["site"] == site}
+        held = [node for node, hash_ in nodes.items() if given.get(node) not in (None, hash_)]
+        found[site] = Rollout(dict.fromkeys(held, KEPT_FOR_NETWORKS))
+    return found
 
 
 def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, Rollout]) -> sos_compile.Compiled:
