@@ -222,10 +222,14 @@ impl Daemon {
                 ticked.status.state = State::Progressing;
                 ticked.status.message =
                     format!("site {} is removed, another one follows", ticked.status.site);
+                self.node.memory.forget(Instant::now());
                 self.enforce(target, &document).map_err(|error| error.to_string())
             }
             None if self.removed => Ok(()),
-            None => self.store.forget().map_err(|error| error.to_string()),
+            None => {
+                self.node.memory.forget(Instant::now());
+                self.store.forget().map_err(|error| error.to_string())
+            }
         };
         match outcome {
             Ok(()) => {

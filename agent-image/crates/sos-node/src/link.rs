@@ -39,6 +39,8 @@ struct AddressInfo {
     prefixlen: Option<u8>,
     #[serde(default)]
     scope: String,
+    #[serde(default)]
+    dynamic: bool,
 }
 
 #[derive(Deserialize)]
@@ -118,7 +120,9 @@ fn link(printed: &PrintedLink) -> Link {
         let local = a.local.as_ref()?;
         Some(a.prefixlen.map_or_else(|| local.clone(), |length| format!("{local}/{length}")))
     };
-    let addresses = printed.addr_info.iter().filter(|a| a.scope != "link").filter_map(address).collect();
+    let global = || printed.addr_info.iter().filter(|a| a.scope != "link");
+    let addresses = global().filter_map(address).collect();
+    let lent = global().filter(|a| a.dynamic).filter_map(address).collect();
     // The other end of a pair is named in the same field, and neither stands on the other. Tunnels say it elsewhere.
     let stands = printed.link.clone().filter(|_| kind.as_deref() != Some("veth"));
     let data = printed.linkinfo.as_ref().and_then(|info| info.info_data.as_ref());
@@ -134,6 +138,7 @@ fn link(printed: &PrintedLink) -> Link {
         vxlan,
         lower,
         addresses,
+        lent,
         default_route: false,
         routes: vec![],
     }

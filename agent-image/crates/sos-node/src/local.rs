@@ -14,6 +14,12 @@ const MAX_REMEMBERED: usize = 256;
 /// Fields of a printed route, and the words of ip(8) for them.
 const WORDS: [(&str, &str); 4] =
     [("gateway", "via"), ("prefsrc", "src"), ("metric", "metric"), ("protocol", "proto")];
+/// Fields that say nothing which the words do not, or that follow from them.
+const IMPLIED: [&str; 3] = ["dst", "dev", "scope"];
+/// Flags that tell how a route is, not how it was made.
+const STATES: [&str; 6] = ["linkdown", "dead", "offload", "trap", "rt_offload", "rt_trap"];
+/// Measures of a route that ip(8) takes as it prints them.
+const METRICS: [&str; 2] = ["mtu", "advmss"];
 
 /// The local port at a moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,9 +28,7 @@ pub struct LocalPort {
     pub boot: String,
     /// The device's number.
     pub index: u32,
-    /// Whether it is switched on.
-    pub up: bool,
-    /// Its addresses with their prefix lengths.
+    /// Its addresses with their prefix lengths, but those that run out: who gave them gives them again.
     pub addresses: Vec<String>,
     /// Routes through it that do not follow from an address, as arguments of ip(8) without the device, the family first.
     pub routes: Vec<String>,
@@ -51,10 +55,11 @@ impl LocalPort {
     /// The port as it is observed. `routes` are [`parse_routes`]'s.
     #[must_use]
     pub fn observe(boot: &str, link: &Link, mut routes: Vec<String>) -> Self {
-        let mut addresses = link.addresses.clone();
+        let lasting = link.addresses.iter().filter(|address| !link.lent.contains(*address));
+        let mut addresses: Vec<String> = lasting.cloned().collect();
         addresses.truncate(MAX_REMEMBERED);
         routes.truncate(MAX_REMEMBERED);
-        Self { boot: boot.to_owned(), index: link.index, up: link.up, addresses, routes }
+        Self { boot: boot.to_owned(), index: link.index, addresses, routes }
     }
 
     /// What the port has lost since it was remembered: nothing as long as it is the same device, because then somebody took it away
@@ -70,26 +75,74 @@ impl LocalPort {
     }
 }
 
-/// Reads `ip -j FAMILY route show dev DEVICE`: routes that somebody made, in the words that make them again.
+/// Routes that somebody made.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Routes {
+    /// In the words that make them again.
+    pub made: Vec<String>,
+    /// As they are printed, where we have no such words.
+    pub unknown: Vec<String>,
+}
+
+/// Reads `ip -j FAMILY route show dev DEVICE`, and adds it to `routes`.
 ///
 /// # Errors
 /// The text is not JSON.
-pub fn parse_routes(family: &str, printed: &str) -> Result<Vec<String>, serde_json::Error> {
-    let routes: Vec<Value> = if printed.trim().is_empty() { vec![] } else { serde_json::from_str(printed)? };
-    let made = |route: &&Value| {
-        // The kernel's own follow from an address, a router's from what it advertises.
-        !matches!(route["protocol"].as_str(), Some("kernel" | "ra" | "redirect"))
-    };
-    Ok(routes.iter().filter(made).filter_map(|route| words(family, route)).collect())
+pub fn parse_routes(routes: &mut Routes, family: &str, printed: &str) -> Result<(), serde_json::Error> {
+    let list: Vec<Value> = if printed.trim().is_empty() { vec![] } else { serde_json::from_str(printed)? };
+    for route in list {
+        // The kernel's own follow from an address, a router's from what it advertises; one that runs out is given again.
+        if matches!(route["protocol"].as_str(), Some("kernel" | "ra" | "redirect"))
+            || route.get("expires").is_some()
+        {
+            continue;
+        }
+        match words(family, &route) {
+            Some(words) => routes.made.push(words),
+            None => routes.unknown.push(route.to_string()),
+        }
+    }
+    Ok(())
 }
 
+/// The words that make a route again; none if it has something that we do not know, since it would become another one.
 fn words(family: &str, route: &Value) -> Option<String> {
     let mut text = format!("{family} {}", route["dst"].as_str()?);
+    let mut add = |word: &str, value: &Value| match value {
+        Value::String(value) => text.push_str(&format!(" {word} {value}")),
+        value => text.push_str(&format!(" {word} {value}")),
+    };
+    for (field, value) in route.as_object()? {
+        let known = match field.as_str() {
+            // Read below, in the order of ip(8).
+            field if IMPLIED.contains(&field) || WORDS.iter().any(|(name, _)| *name == field) => true,
+            "pref" => value == "medium",
+            "type" => value == "unicast",
+            "flags" | "via" | "metrics" => true,
+            _ => false,
+        };
+        if !known {
+            return None;
+        }
+    }
+    if let Some(via) = route.get("via") {
+        add(&format!("via {}", via["family"].as_str()?), via.get("host")?);
+    }
     for (field, word) in WORDS {
-        match &route[field] {
-            Value::String(value) => text.push_str(&format!(" {word} {value}")),
-            Value::Number(value) => text.push_str(&format!(" {word} {value}")),
-            _ => {}
+        if let Some(value) = route.get(field) {
+            add(word, value);
+        }
+    }
+    for (name, value) in
+        route["metrics"].as_array().into_iter().flatten().filter_map(Value::as_object).flatten()
+    {
+        add(METRICS.iter().find(|known| *known == name)?, value);
+    }
+    for flag in route["flags"].as_array().into_iter().flatten() {
+        match flag.as_str()? {
+            "onlink" => text.push_str(" onlink"),
+            state if STATES.contains(&state) => {}
+            _ => return None,
         }
     }
     Some(text)
@@ -101,7 +154,7 @@ mod tests {
 
     fn port(boot: &str, index: u32, addresses: &[&str], routes: &[&str]) -> LocalPort {
         let texts = |list: &[&str]| list.iter().map(|text| (*text).to_owned()).collect();
-        LocalPort { boot: boot.into(), index, up: true, addresses: texts(addresses), routes: texts(routes) }
+        LocalPort { boot: boot.into(), index, addresses: texts(addresses), routes: texts(routes) }
     }
 
     #[test]
@@ -122,11 +175,52 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_runs_out_is_not_remembered() {
+        let link = Link {
+            addresses: vec!["10.0.0.1/24".into(), "10.0.0.7/24".into()],
+            lent: vec!["10.0.0.7/24".into()],
+            ..Link::default()
+        };
+        assert_eq!(LocalPort::observe("b", &link, vec![]).addresses, ["10.0.0.1/24"]);
+    }
+
+    fn parsed(family: &str, printed: &str) -> Routes {
+        let mut routes = Routes::default();
+        parse_routes(&mut routes, family, printed).unwrap();
+        routes
+    }
+
+    #[test]
     fn routes_as_they_were_made() {
         let printed = r#"[{"dst":"10.0.0.0/24","protocol":"kernel","scope":"link","prefsrc":"10.0.0.1","flags":[]},
-            {"dst":"10.9.0.0/16","gateway":"10.0.0.2","protocol":"static","metric":5,"flags":[]},{"dst":"default","protocol":"boot"}]"#;
-        let expected = ["-4 10.9.0.0/16 via 10.0.0.2 metric 5 proto static", "-4 default proto boot"];
-        assert_eq!(parse_routes("-4", printed).unwrap(), expected);
-        assert!(parse_routes("-6", "").unwrap().is_empty());
+            {"dst":"10.9.0.0/16","gateway":"10.0.0.2","protocol":"static","metric":5,"flags":["linkdown"]},
+            {"dst":"default","protocol":"boot","scope":"link"},
+            {"dst":"10.8.0.0/16","gateway":"172.16.0.1","flags":["onlink"],"metrics":[{"mtu":1400}]},
+            {"dst":"10.7.0.0/16","via":{"family":"inet6","host":"fe80::1"},"flags":[]},
+            {"dst":"10.6.0.0/16","expires":90,"flags":[]}]"#;
+        let expected = [
+            "-4 10.9.0.0/16 via 10.0.0.2 metric 5 proto static",
+            "-4 default proto boot",
+            "-4 10.8.0.0/16 via 172.16.0.1 mtu 1400 onlink",
+            "-4 10.7.0.0/16 via inet6 fe80::1",
+        ];
+        assert_eq!(
+            parsed("-4", printed),
+            Routes { made: expected.map(str::to_owned).into(), unknown: vec![] }
+        );
+        assert_eq!(parsed("-6", ""), Routes::default());
+    }
+
+    #[test]
+    fn a_route_that_cannot_be_made_again_as_it_was_is_none() {
+        for part in [
+            r#""encap":"mpls""#,
+            r#""flags":["pervasive"]"#,
+            r#""metrics":[{"hoplimit":3}]"#,
+            r#""type":"blackhole""#,
+        ] {
+            let found = parsed("-4", &format!(r#"[{{"dst":"10.9.0.0/16",{part}}}]"#));
+            assert!(found.made.is_empty() && found.unknown.len() == 1, "{found:?}");
+        }
     }
 }

@@ -5,12 +5,14 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use crate::config::NodeConfig;
-use crate::local::{LocalPort, Lost};
+use crate::local::{LocalPort, Lost, Routes};
 use crate::store::{LOCAL_PORT, Store, UPLINKS};
 use crate::trial::{self, Reached, Trials, Watched};
 
 /// How long Open vSwitch may wait for its entries before it is told to forward: whoever restores them has given up long before.
 const RESTORE_PATIENCE: Duration = Duration::from_secs(30);
+/// How often it is tried to give the local port back what it lost, over half a minute. Then what is there is what counts.
+const GIVE_BACK_TRIES: u32 = 10;
 /// Time between two tries of the anchors of a trial.
 const TRY_EVERY: Duration = Duration::from_millis(250);
 
@@ -20,8 +22,8 @@ pub struct Memory {
     store: Store,
     boot: String,
     local: Option<LocalPort>,
-    /// What was lost was given back as far as that went; what is there now is what counts.
-    restored: bool,
+    /// How often it was tried to give back what it lost.
+    tries: u32,
     trials: Trials,
     waiting_since: Option<Instant>,
 }
@@ -38,7 +40,7 @@ impl Memory {
                 .trim()
                 .to_owned(),
             local: store.load(LOCAL_PORT),
-            restored: false,
+            tries: 0,
             trials: Trials::new(store.load(UPLINKS).unwrap_or_default(), now),
             waiting_since: None,
         }
@@ -51,23 +53,36 @@ impl Memory {
     }
 
     /// What the local port has lost; what it has is remembered once nothing is lost.
-    pub fn local_port(&mut self, link: &crate::observed::Link, routes: Vec<String>) -> Lost {
-        let seen = LocalPort::observe(&self.boot, link, routes);
+    pub fn local_port(&mut self, link: &crate::observed::Link, routes: Routes) -> Lost {
+        let seen = LocalPort::observe(&self.boot, link, routes.made);
         let lost = seen.lost(self.local.as_ref());
-        if !lost.is_empty() && !self.restored {
+        if !lost.is_empty() && self.tries < GIVE_BACK_TRIES {
             return lost;
         }
-        self.restored = false;
+        if !lost.is_empty() {
+            tracing::error!(?lost, "cannot be given back to the bridge's local port and is forgotten");
+        }
+        self.tries = 0;
         if self.local.as_ref() != Some(&seen) {
+            if !routes.unknown.is_empty() {
+                tracing::warn!(routes = ?routes.unknown, "of the bridge's local port would not be given back");
+            }
             self.keep(LOCAL_PORT, &seen);
             self.local = Some(seen);
         }
         Lost::default()
     }
 
-    /// What was lost was tried to be given back.
+    /// It was tried to give back what was lost.
     pub fn gave_back(&mut self) {
-        self.restored = true;
+        self.tries += 1;
+    }
+
+    /// Everything of ours is removed from the node, and from the state folder: a bridge that is made later is another one.
+    pub fn forget(&mut self, now: Instant) {
+        self.local = None;
+        self.tries = 0;
+        self.trials = Trials::new(trial::Record::default(), now);
     }
 
     /// Whether Open vSwitch waits for its entries for too long.
@@ -195,6 +210,28 @@ fn answers(anchor: &SocketAddr) -> bool {
 mod tests {
     use super::*;
     use crate::trial::{ASK_AGAIN, RETRY_AFTER};
+
+    fn link(index: u32, addresses: &[&str]) -> crate::observed::Link {
+        let addresses = addresses.iter().map(|address| (*address).to_owned()).collect();
+        crate::observed::Link { index, addresses, ..Default::default() }
+    }
+
+    #[test]
+    fn what_is_lost_is_given_back_more_than_once_but_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut memory = Memory::load(&Store::open(folder.path()).unwrap(), Instant::now());
+        let see = |memory: &mut Memory, link| memory.local_port(&link, Routes::default());
+        assert!(see(&mut memory, link(7, &["10.0.0.1/24"])).is_empty());
+        for _ in 0..GIVE_BACK_TRIES {
+            assert_eq!(see(&mut memory, link(9, &[])).addresses, ["10.0.0.1/24"]);
+            memory.gave_back();
+        }
+        assert!(see(&mut memory, link(9, &[])).is_empty(), "it is accepted");
+        assert!(see(&mut memory, link(9, &["10.0.0.2/24"])).is_empty());
+        assert!(!see(&mut memory, link(11, &[])).is_empty());
+        memory.forget(Instant::now());
+        assert!(see(&mut memory, link(12, &[])).is_empty(), "a bridge that is made later is another one");
+    }
 
     #[test]
     fn an_uplink_that_cut_the_node_off_is_not_put_back_while_no_anchor_answers() {

@@ -237,11 +237,11 @@ impl Node {
 
     fn lost(&mut self, bridge: &str, observed: &Observed) -> Result<local::Lost, NodeError> {
         let Some(link) = observed.links.get(bridge) else { return Ok(local::Lost::default()) };
-        let mut routes = vec![];
+        let mut routes = local::Routes::default();
         if self.memory.knows_addresses() || !link.addresses.is_empty() {
             let printed = per_family(|family| encode::show_routes_of(family, bridge))?;
             for (family, printed) in encode::FAMILIES.iter().zip(printed) {
-                routes.extend(local::parse_routes(family, &printed)?);
+                local::parse_routes(&mut routes, family, &printed)?;
             }
         }
         Ok(self.memory.local_port(link, routes))

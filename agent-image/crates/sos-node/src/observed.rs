@@ -104,6 +104,8 @@ pub struct Link {
     pub lower: Option<String>,
     /// Its addresses but those of link scope, with their prefix lengths.
     pub addresses: Vec<String>,
+    /// Those of them that run out unless somebody renews them.
+    pub lent: Vec<String>,
     /// Whether a default route goes through it.
     pub default_route: bool,
     /// Where other routes through it lead to that do not follow from its addresses; at most a few.
