@@ -7,6 +7,7 @@ client -- edge1 ======= core1 ------- edge2 -- server
 
 import secrets
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +22,13 @@ from sos_testbed.web import SOS_PORT
 OLD, NEW = 1, 2
 COVERED_PORT = "5001"
 RATE = 1_500_000
-SIZE = 60_000_000  # forty seconds: longer than everything that happens meanwhile
+SIZE = 105_000_000  # seventy seconds: longer than everything that happens meanwhile
 # Files are read every second; a slow machine
 READ_S = 10.0
+# Everybody has read what was written, twice over
+LOADED_S = 2.5
+# Longer than a registration lasts that nobody renews
+EXPIRY_S = 6.0
 # Prints the key id of the next beacon that passes: 14 + 20 + 8 bytes of headers, then spec/beacon.md clause 2
 SNIFF = """
 import socket
@@ -82,16 +87,20 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
         (folder / keys.SENDING_FILE).write_text(str(OLD))
         for name, text in files.items():
             (folder / name).write_text(text)
+    time.sleep(LOADED_S)
     assert {signs_with(lab, name) for name in ("agent1", "agent2")} == {OLD}
+    assert registered(lab) == everybody
     # In use, one after the other again: those that are still told to use the old one take what the others sign.
     for folder in added:
-        (folder / keys.SENDING_FILE).unlink()
-        assert registered(lab) == everybody
+        (folder / keys.SENDING_FILE).write_text(str(NEW))
+        time.sleep(EXPIRY_S)
+        assert registered(lab) == everybody, f"{folder.name} signs with the new key"
     for name in ("agent1", "agent2"):
         eventually(f"{name} signs with the new key", lambda agent=name: signs_with(lab, agent) == NEW, READ_S)
     for path in old:
         path.unlink()
-    assert registered(lab) == everybody
+    time.sleep(EXPIRY_S)
+    assert registered(lab) == everybody, "nobody needs the old key"
 
     assert client.poll() is None, "the session lasted through all of it"
     assert sessions(lab) == 1
