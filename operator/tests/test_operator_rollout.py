@@ -11,6 +11,7 @@ import sos_compile
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
+from sos_compile.documents import content_hash
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.status import Situation, report
@@ -112,7 +113,7 @@ OBJECTS = tuple(item.obj for item in sos_compile.load([ROOT / "examples" / "02-o
 NODES = tuple(sos_compile.Node(f"clemson-{i}", {"sos.network/site": "clemson", "sos.network/wan": "a"}, f"172.18.0.{i}") for i in (1, 2, 3))
 
 
-def compiled(mtu: int, nodes: int = 3) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
+def compiled(mtu: int, nodes: int = 3, generation: int = 1) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
     objects = []
     for number, obj in enumerate(OBJECTS):
         admitted = sos_compile.admit(json.loads(json.dumps(obj)))[0]
@@ -121,6 +122,7 @@ def compiled(mtu: int, nodes: int = 3) -> tuple[tuple[dict[str, Any], ...], sos_
             admitted["spec"]["network"]["mtu"] = mtu
         objects.append(admitted)
     world = sos_compile.World(objects=tuple(objects), nodes=NODES[:nodes], namespaces=(sos_compile.Namespace("default"),))
+    world = replace(world, settings=replace(world.settings, generation=generation))
     return tuple(objects), sos_compile.compile_world(world)
 
 
@@ -237,3 +239,33 @@ def test_a_node_that_waits_says_its_own_failure_first() -> None:
     situation = Situation(seen=seen, compiled=new, answers=answers, rollouts=plan_rollouts(seen, new, answers))
     state = situation.node_state("clemson", "clemson-3")
     assert (state.state, state.message) == ("Failed", "wan0 is refused; its turn comes after clemson-1")
+
+
+def test_a_node_that_waits_gets_the_tunnels_that_come_meanwhile() -> None:
+    objects, old = compiled(1400, nodes=2)
+    seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES[:2]))
+    answers = {f"pod-{name}": NodeAnswer(document["hash"], "Ready", "br-sos", "as configured") for name, document in old.nodes.items()}
+
+    def handed(found: sos_compile.Compiled) -> tuple[int, int, int]:
+        """Generation, MTU and number of tunnels of the node that waits, whose document is whole."""
+        nonlocal seen
+        result = withhold(found, seen, plan_rollouts(seen, found, answers))
+        seen = replace(seen, children=(config_map(result),))
+        document = result.nodes["clemson-2"]
+        assert document == json.loads(config_map(result)["data"]["clemson-2.json"])
+        assert document["hash"] == content_hash(document)
+        sos_compile.documents.NodeConfig.model_validate(document)
+        return document["generation"], document["bridge"]["mtu"], len(document["tunnels"])
+
+    before = len(old.nodes["clemson-2"]["tunnels"])
+    assert handed(compiled(1300, nodes=2, generation=2)[1]) == (1, 1400, before)
+    more = compiled(1300, nodes=3, generation=3)[1]
+    assert handed(more) == (2, 1400, before + 1)
+    assert handed(more) == (2, 1400, before + 1), "what is in force under a generation stays as it is"
+    assert handed(compiled(1300, nodes=2, generation=4)[1]) == (3, 1400, before)
+    answers["pod-clemson-1"] = NodeAnswer(seen_hash(seen, "clemson-1"), "Ready", "br-sos", "as configured")
+    assert handed(compiled(1300, nodes=2, generation=4)[1]) == (4, 1300, before)
+
+
+def seen_hash(seen: Seen, name: str) -> str:
+    return str(json.loads(seen.children[0]["data"][f"{name}.json"])["hash"])

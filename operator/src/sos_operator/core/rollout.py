@@ -19,6 +19,7 @@ from typing import Any
 
 import sos_compile
 from sos_compile import naming
+from sos_compile.documents import content_hash
 
 from sos_operator.core.desired import attached_by_nodes, daemon_set_of
 from sos_operator.core.kinds import CONFIG_MAP, SITE
@@ -90,6 +91,8 @@ class Rollout:
     """Nodes that are handed theirs, or were in their turn and have not said that it is in force."""
     next: tuple[str, ...] = ()
     """Waiting nodes in the order of their turns."""
+    whole: bool = False
+    """True if waiting nodes keep theirs to the letter, and not only what is their own in it."""
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
@@ -149,10 +152,34 @@ def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Object 
     return Standing(wanted, given, pod_state(pod).state, answer, alike, bool(given) and turn == given)
 
 
+OWN = ("version", "state", "siteID", "bridge", "uplinks", "controllers")
+
+
+def _own_flows(document: Mapping[str, Any]) -> list[Any]:
+    return [flow for flow in document.get("baseFlows") or [] if not _NAMES_OTHERS.search(str(flow.get("match")))]
+
+
 def _own(document: Mapping[str, Any]) -> dict[str, Any]:
     """A node-config without what follows from other nodes and agents."""
-    flows = [flow for flow in document.get("baseFlows") or [] if not _NAMES_OTHERS.search(str(flow.get("match")))]
-    return {key: document.get(key) for key in ("version", "state", "siteID", "bridge", "uplinks", "controllers")} | {"baseFlows": flows}
+    return {key: document.get(key) for key in OWN} | {"baseFlows": _own_flows(document)}
+
+
+def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
+    """What a node gets that waits for `wanted` and has `text`: its own as it is, with the other nodes and agents there are now.
+
+    Unchanged if there is nothing new or the two cannot be brought together, and where no generation is left between them: what is in
+    force under one generation never changes, so the node will have the last one for what it waits for.
+    """
+    given = _parse(text)
+    generation = int(wanted["generation"]) - 1
+    if not _fit(_named(given), _named(wanted)) or int(given.get("generation") or 0) >= generation:
+        return text
+    others = [flow for flow in wanted["baseFlows"] if _NAMES_OTHERS.search(str(flow["match"]))]
+    blend = {**wanted, **{key: given[key] for key in OWN if key in given}, "baseFlows": [*_own_flows(given), *others]}
+    found = content_hash(blend)
+    if found == given.get("hash"):
+        return text
+    return json.dumps({**blend, "generation": generation, "hash": found}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
@@ -198,18 +225,19 @@ def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_
         given = {node: _parse(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
         nodes = {node: doc["hash"] for node, doc in compiled.nodes.items() if doc["site"] == site}
         held = [node for node, hash_ in nodes.items() if given.get(node) not in (None, hash_)]
-        found[site] = Rollout(dict.fromkeys(held, KEPT_FOR_NETWORKS))
+        found[site] = Rollout(dict.fromkeys(held, KEPT_FOR_NETWORKS), whole=True)
     return found
 
 
 def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, Rollout]) -> sos_compile.Compiled:
-    """The compilation with the documents that nodes have in place of those they wait for, and with whose turn it is."""
+    """The compilation with what nodes keep in place of what they wait for, and with whose turn it is."""
     nodes, kept, turns = dict(compiled.nodes), {}, {}
     for site, rollout in rollouts.items():
         child = naming.node(PREFIX, site)
         given = _given(seen, child)
-        kept[child] = {f"{node}.json": given[node] for node in rollout.waiting}
-        nodes |= {node: dict(_parse(given[node])) for node in rollout.waiting}
+        texts = {node: given[node] if rollout.whole else _meanwhile(given[node], compiled.nodes[node]) for node in rollout.waiting}
+        kept[child] = {f"{node}.json": text for node, text in texts.items()}
+        nodes |= {node: dict(_parse(text)) for node, text in texts.items()}
         turns[child] = {node: nodes[node]["hash"] for node in sorted(rollout.busy)}
     manifests = tuple(_handed(m, kept, turns) for m in compiled.manifests)
     return replace(compiled, nodes=nodes, manifests=manifests)
