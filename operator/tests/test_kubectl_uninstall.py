@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from operator_kube import ROOT, Kube, garbage_collector
 from operator_nodes import Nodes, kubelets, start_pods
 from operator_run import NAMESPACE, environment, eventually, operator_running, render
 from sos_kubectl import removal
-from test_kubectl import sos
+from test_kubectl import INTERRUPTED, said, sos, sos_process, unreliable
 
 OURS = "app.kubernetes.io/managed-by=sos-operator"
 PART_OF = "app.kubernetes.io/part-of=sos"
@@ -63,8 +64,8 @@ def test_how_a_job_ends(conditions: list[dict[str, Any]], said: str) -> None:
 
 
 @contextmanager
-def jobs_run(kube: Kube, *, fail: bool = False) -> Iterator[None]:
-    """What a cluster does with the Job: its container's command in a process, and the Job's status by its exit code."""
+def jobs_run(kube: Kube, code: int | None = None) -> Iterator[None]:
+    """What a cluster does with the Job: its container's command in a process (unless its end is given), and the status by its exit code."""
     stop = threading.Event()
 
     def run() -> None:
@@ -72,9 +73,7 @@ def jobs_run(kube: Kube, *, fail: bool = False) -> Iterator[None]:
             for job in kube.items("jobs", "-n", NAMESPACE):
                 if not (job.get("status") or {}).get("conditions"):
                     arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
-                    command = [sys.executable, "-m", "sos_operator", *arguments]
-                    code = 1 if fail else subprocess.run(command, env=environment(kube, 0, {}), check=False, timeout=120).returncode
-                    settle(kube, job["metadata"]["name"], good=code == 0)
+                    settle(kube, job["metadata"]["name"], good=(ended(kube, arguments) if code is None else code) == 0)
 
     runner = threading.Thread(target=run)
     runner.start()
@@ -83,6 +82,11 @@ def jobs_run(kube: Kube, *, fail: bool = False) -> Iterator[None]:
     finally:
         stop.set()
         runner.join(130)
+
+
+def ended(kube: Kube, arguments: list[str]) -> int:
+    command = [sys.executable, "-m", "sos_operator", *arguments]
+    return subprocess.run(command, env=environment(kube, 0, {}), check=False, timeout=120).returncode
 
 
 def settle(kube: Kube, name: str, *, good: bool) -> None:
@@ -110,12 +114,34 @@ def test_nobody_is_asked_where_nobody_answers_and_a_failure_is_told(installed: K
     with populated(installed) as kube:
         done = sos(kube, "uninstall")
         assert done.returncode == 2 and "--yes" in done.stderr and not kube.items("jobs", "-n", NAMESPACE)
-        with jobs_run(kube, fail=True):
+        with jobs_run(kube, code=1):
             done = sos(kube, "uninstall", "--yes", "--purge")
         assert done.returncode == 1 and "not removed: Failed: Test so" in done.stdout
         assert kube.items("crds", "-l", PART_OF), "what failed is not purged on top"
         eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
         assert sos(kube, "uninstall", "--yes", "-n", "default").returncode == 2
+
+
+@pytest.mark.parametrize(("command", "times", "told"), [("get job", 3, "asking again: "), ("delete job", 99, "is there still: ")])
+def test_an_api_server_that_is_away_for_a_moment_does_not_end_a_removal(
+    installed: Kube, tmp_path: Path, command: str, times: int, told: str
+) -> None:
+    with populated(installed) as kube, jobs_run(kube, code=0):
+        done = sos(kube, "uninstall", "--yes", kubectl=unreliable(tmp_path, command, times=times))
+        assert done.returncode == 0 and done.stdout.startswith("removed; "), done.stderr
+        assert done.stderr.count(f"{told}Unable to connect") == 1, "said once, not each time"
+        kube.kubectl("delete", "jobs", "--all", "-n", NAMESPACE)
+
+
+def test_an_interrupted_removal_says_what_is_left_and_leaves_no_job(installed: Kube) -> None:
+    with populated(installed) as kube:
+        with sos_process(kube, "uninstall", "--yes") as process:
+            eventually("the Job", lambda: kube.items("jobs", "-n", NAMESPACE))
+            for _ in range(3):  # impatient people press it again
+                process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=40) == INTERRUPTED
+            assert "scale deployment sos-operator --replicas=1" in said(process)
+        eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
 
 
 def test_users_objects_stay_and_purge_takes_them_and_the_crds(installed: Kube, tmp_path: Path) -> None:

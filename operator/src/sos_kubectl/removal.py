@@ -68,6 +68,22 @@ def ended(found: Json) -> str:
     return ""
 
 
+def interrupted(operator: Json) -> str:
+    """What is left of a removal that somebody stopped, and both ways on."""
+    meta = operator["metadata"]
+    return (
+        f"interrupted: part of it may be gone, and the operator may be scaled to nothing. Run this again to go on, or take it back:\n"
+        f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=1"
+    )
+
+
+def lost(made: Json, seconds: int) -> str:
+    """A Job whose end was not seen."""
+    meta = made["metadata"]
+    look = f"kubectl -n {meta['namespace']} logs job/{meta['name']}"
+    return f"the end of Job {meta['name']} was not to be seen within {seconds} s; it is left to end by itself: {look}"
+
+
 def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list[str]:
     """Lines that say what will be gone, for whoever is asked."""
     counts: dict[str, int] = {}

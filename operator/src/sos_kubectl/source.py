@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sos_kubectl import names
+from sos_kubectl.signals import undisturbed
 
 Json = dict[str, Any]
 
@@ -76,10 +77,12 @@ class Kubectl:
         """What a command says, which is an object."""
         return _parsed(self.run(*command), "kubectl")
 
-    def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S) -> str:
-        """What a command says; SourceError in kubectl's words if it fails."""
+    def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S, alone: bool = False) -> str:
+        """What a command says; SourceError in kubectl's words if it fails. `alone`: a Ctrl-C at the terminal does not reach it."""
         try:
-            done = subprocess.run(self.argv(*command), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+            done = subprocess.run(
+                self.argv(*command), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=alone
+            )
         except FileNotFoundError:
             raise SourceError("there is no kubectl here; with --url URL a controller is asked directly") from None
         except subprocess.TimeoutExpired:
@@ -87,6 +90,15 @@ class Kubectl:
         if done.returncode:
             raise SourceError(_kubectls_words(done.stderr))
         return done.stdout
+
+    def tidy(self, *command: str, timeout_s: float = TIMEOUT_S) -> str:
+        """Remove something made here, whatever signals come meanwhile; "" or why it is still there."""
+        with undisturbed():
+            try:
+                self.run(*command, timeout_s=timeout_s, alone=True)
+            except SourceError as error:
+                return str(error)
+        return ""
 
 
 def _kubectls_words(stderr: str) -> str:

@@ -13,6 +13,7 @@ import typer
 from sos_kubectl import options, removal
 from sos_kubectl.options import NO, ContextOption, Form, FormOption, NamespaceOption, say, show
 from sos_kubectl.removal import RemovalError
+from sos_kubectl.signals import ended_once
 from sos_kubectl.source import OPERATORS_CHILDREN, PART_OF, Kubectl, SourceError
 
 Json = dict[str, Any]
@@ -47,7 +48,8 @@ def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
         job = removal.job(operator, timeout, secrets.token_hex(3))
     except RemovalError as error:
         raise SourceError(str(error)) from None
-    failed = _run(kubectl, job, timeout)
+    with ended_once():
+        failed = _run(kubectl, operator, job, timeout)
     purged = _purge(kubectl) if purge and not failed else []
     release = (operator["metadata"].get("labels") or {}).get("app.kubernetes.io/instance", "sos")
     last = f"helm uninstall {release} -n {where}"
@@ -76,22 +78,52 @@ def _ask(namespace: str) -> None:
     typer.confirm(f"remove SOS of namespace {namespace}?", abort=True, err=True)
 
 
-def _run(kubectl: Kubectl, job: Json, timeout: int) -> str:
-    """Run the Job to its end, with its words as they come; "" or why it failed. It is deleted in any case."""
+def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
+    """Run the Job to its end, with its words as they come; "" or why it failed.
+
+    One that is over, that never began or that somebody interrupts is deleted. One that this has only lost sight of goes on: half a
+    removal is worse than one that nobody watches.
+    """
     name, where = job["metadata"]["name"], job["metadata"]["namespace"]
-    kubectl.run("create", "-f", "-", stdin=json.dumps(job))
     try:
-        end, told = time.monotonic() + 2 * timeout + removal.GRACE_S, 0
-        while True:
+        kubectl.run("create", "-f", "-", stdin=json.dumps(job))
+        over = _followed(kubectl, name, where, 2 * timeout + removal.GRACE_S)
+    except KeyboardInterrupt:
+        _deleted(kubectl, name, where)
+        say(removal.interrupted(operator))
+        raise
+    except SourceError:  # not made, or made and not told
+        _deleted(kubectl, name, where)
+        raise
+    if not over:
+        return removal.lost(job, 2 * timeout + removal.GRACE_S)
+    _deleted(kubectl, name, where)
+    return "" if over == "Complete" else over
+
+
+def _followed(kubectl: Kubectl, name: str, where: str, within_s: float) -> str:
+    """How the Job ended; "" if that was not to be seen in time. An API server that is away for a moment is asked again."""
+    end, told, complaint = time.monotonic() + within_s, 0, ""
+    while True:
+        try:
             over = removal.ended(kubectl.json("get", "job", name, "-n", where, "-o", "json"))
-            told = _progress(kubectl, name, where, told)
-            if over:
-                return "" if over == "Complete" else over
-            if time.monotonic() >= end:
-                return f"the Job {name} is not over after {2 * timeout + removal.GRACE_S} s"
-            time.sleep(POLL_S)
-    finally:
-        kubectl.run("delete", "job", name, "-n", where, "--ignore-not-found", "--cascade=background", "--wait=false", timeout_s=DELETE_S)
+            complaint = ""
+        except SourceError as error:
+            over = ""
+            if str(error) != complaint:
+                say(f"asking again: {error}")
+            complaint = str(error)
+        told = told if complaint else _progress(kubectl, name, where, told)
+        if over or time.monotonic() >= end:
+            return over
+        time.sleep(POLL_S)
+
+
+def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
+    """It goes by itself some time after its end: that this could not take it away does not change how the removal ended."""
+    command = ("delete", "job", name, "-n", where, "--ignore-not-found", "--cascade=background", "--wait=false")
+    if why := kubectl.tidy(*command, timeout_s=DELETE_S):
+        say(f"the Job {name} is there still: {why}")
 
 
 def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:

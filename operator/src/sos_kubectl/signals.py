@@ -1,0 +1,45 @@
+"""What Ctrl-C and its kin do to commands that make something in a cluster: they end once, and what was made is taken away undisturbed."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def ended_once() -> Iterator[None]:
+    """The first of these signals raises KeyboardInterrupt; those after it do nothing until the block has been left."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    kept = {number: signal.signal(number, stop) for number in ENDING}
+    try:
+        yield
+    finally:
+        _restore(kept)
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """None of these signals does anything. Handlers are the main thread's matter; no other thread is interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.signal(number, signal.SIG_IGN) for number in ENDING}
+    try:
+        yield
+    finally:
+        _restore(kept)
+
+
+def _restore(kept: dict[signal.Signals, signal._HANDLER]) -> None:
+    for number, handler in kept.items():
+        signal.signal(number, handler)
