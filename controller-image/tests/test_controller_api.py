@@ -11,6 +11,7 @@ from controller_world import World
 from sos_controller.api import MAX_READERS, Api
 from sos_controller.app import Controller
 from sos_controller.core.commands import Notice
+from sos_controller.core.model import parse_address
 from sos_controller.core.snapshot import listing
 
 
@@ -72,6 +73,30 @@ def test_every_page_is_there(api: Api) -> None:
     assert ask(api, "/v1/config")[1] == document()
 
 
+def test_a_session_is_found_among_more_than_are_listed(api: Api, world: World) -> None:
+    for port in range(40001, 40004):
+        world.syn(port)
+    for query, ports in (
+        ("client=10.0.0.11:40002", [40002]),
+        ("client=10.0.0.11&limit=4", [40000, 40001, 40002, 40003]),
+        ("client=10.0.0.1", []),
+        ("client=10.0.0.11:4000", []),
+        ("server=10.0.0.11", []),
+        ("server=10.0.0.139:9", []),
+        ("client=10.0.0.11:40003&server=10.0.0.139&limit=1", [40003]),
+    ):
+        said = ask(api, "/v1/sessions", query=query)[1]
+        assert sorted(int(s["client"].rpartition(":")[2]) for s in said["sessions"]) == ports, query
+        assert (said["total"], "truncated" in said) == (len(ports), False)
+
+
+def test_every_address_of_a_host_is_told(api: Api, world: World) -> None:
+    (host,) = [h for h in world.engine.state.hosts.all() if h.addresses[:1] == (parse_address("10.0.0.11"),)]
+    world.engine.state.hosts.learn(host.mac, parse_address("10.0.0.77"), host.location, world.engine.state.now)
+    (shown,) = [h for h in ask(api, "/v1/topology")[1]["hosts"] if "10.0.0.11" in h["addresses"]]
+    assert shown["addresses"] == ["10.0.0.77", "10.0.0.11"] and shown["address"] == "10.0.0.77"
+
+
 def test_metrics_are_prometheus_text(api: Api) -> None:
     status, text = ask(api, "/metrics")
     assert status == 200
@@ -93,6 +118,9 @@ def test_metrics_are_prometheus_text(api: Api) -> None:
         ("/v1/entries", "GET", "", 400),
         ("/v1/entries", "GET", "dpid=zz", 400),
         ("/v1/sessions", "GET", "limit=-1", 400),
+        ("/v1/sessions", "GET", "client=a", 400),
+        ("/v1/sessions", "GET", "client=10.0.0.1:", 400),
+        ("/v1/sessions", "GET", "server=10.0.0.1:65536", 400),
     ],
 )
 def test_errors_have_their_status(api: Api, path: str, method: str, query: str, status: int) -> None:

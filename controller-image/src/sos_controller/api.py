@@ -124,7 +124,8 @@ class Api:
         text = _query(environ, "limit")
         if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
             raise _RefusalError(400, "limit is not a number", "limit")
-        return snapshot.sessions(self._controller.engine, snapshot.MAX_SESSIONS_SHOWN if text is None else int(text))
+        limit = snapshot.MAX_SESSIONS_SHOWN if text is None else int(text)
+        return snapshot.sessions(self._controller.engine, limit, _place(environ, "client"), _place(environ, "server"))
 
     def _entries(self, environ: Environ) -> object:
         text = _query(environ, "dpid")
@@ -185,6 +186,14 @@ class _Stream:
 def _query(environ: Environ, name: str) -> str | None:
     values = parse_qs(environ.get("QUERY_STRING", "")[:4096], max_num_fields=32).get(name)
     return values[-1] if values else None
+
+
+def _place(environ: Environ, name: str) -> bytes:
+    text = _query(environ, name)
+    try:
+        return snapshot.place(text) if text else b""
+    except ValueError as error:
+        raise _RefusalError(400, f"{name} is neither ADDRESS nor ADDRESS:PORT", name) from error
 
 
 def _respond(start_response: StartResponse, status: int, document: object) -> Iterable[bytes]:

@@ -123,7 +123,7 @@ class _Watch:
     def _run(self) -> None:
         while not self._listed and not self._stop.wait(POLL_S):
             try:
-                with urllib.request.urlopen(f"{self._url.rstrip('/')}/v1/sessions", timeout=2) as answer:  # noqa: S310 - an argument
+                with urllib.request.urlopen(f"{self._url.rstrip('/')}/v1/sessions?client={self._client}", timeout=2) as answer:  # noqa: S310 - an argument
                     sessions = json.loads(answer.read(ANSWER_MAX_BYTES))["sessions"]
             except (OSError, ValueError, KeyError, http.client.HTTPException):
                 continue

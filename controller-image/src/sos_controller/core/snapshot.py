@@ -25,7 +25,7 @@ from sos_controller.core.flowtable import (
     ToGroup,
 )
 from sos_controller.core.measured import ServiceMeasure
-from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac
+from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac, parse_address
 from sos_controller.core.path_report import service_mark
 from sos_controller.core.plan import ServiceStatus
 from sos_controller.core.session import Session
@@ -93,6 +93,7 @@ def topology(engine: Engine) -> Json:
         {
             "mac": format_mac(h.mac),
             "address": format_address(h.addresses[0]) if h.addresses else None,
+            "addresses": [format_address(address) for address in h.addresses],
             "dpid": format_dpid(h.location.dpid),
             "port": h.location.port_no,
         }
@@ -130,12 +131,22 @@ def agents(engine: Engine) -> Json:
     )
 
 
-def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN) -> Json:
-    """`GET /v1/sessions`."""
-    found: list[Session | Flow] = sorted([*engine.state.sessions, *engine.state.accepted], key=lambda s: s.uuid)
+def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN, client: bytes = b"", server: bytes = b"") -> Json:
+    """`GET /v1/sessions`. `client` and `server` (see `place`) leave out the others, before the limit."""
+    every: list[Session | Flow] = [*engine.state.sessions, *engine.state.accepted]
+    found = [s for s in every if (s.key[:4] + s.key[8:10]).startswith(client) and (s.key[4:8] + s.key[10:]).startswith(server)]
+    found.sort(key=lambda s: s.uuid)
     limit = max(0, min(limit, MAX_SESSIONS_SHOWN))
     shown = [_flow(engine, s) if isinstance(s, Flow) else _session(engine, s) for s in found[:limit]]
     return {"sessions": shown, "total": len(found), **({"truncated": True} if len(found) > limit else {})}
+
+
+def place(text: str) -> bytes:
+    """`ADDRESS` or `ADDRESS:PORT` as the first bytes of either. Raises ValueError."""
+    address, colon, port = text.partition(":")
+    if colon and not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 0xFFFF):
+        raise ValueError(text)
+    return parse_address(address).to_bytes(4, "big") + (int(port).to_bytes(2, "big") if colon else b"")
 
 
 def measurements(engine: Engine) -> Json:
