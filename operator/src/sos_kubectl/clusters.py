@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 POLL_S = 0.5
 DELETE_S = 30.0
+NAME_ONE = "name one that nobody has with --from-address or --to-address"
 SITE, POOL = "sos.network/site", "sos.network/pool"
 
 
@@ -52,35 +53,53 @@ class Cluster:
         """A pod at each of two sites, gone when the block ends, however it ends."""
         with ExitStack() as stack:
             try:
-                known = self._taken()
-                made = []
-                for site, within, wanted in zip(sites, prefixes, self.addresses, strict=True):
-                    if not within:
-                        raise SourceError(f"site {site['name']} has no prefixes, so nobody is there")
-                    address = wanted or probe_pod.free_address(within, site["subnet"] or within[0], known)
-                    known |= {address.partition("/")[0]} if address else set()
-                    made.append(stack.enter_context(self._pod(site, address)))
+                self._leftovers()
+                networks = [self._network(site) for site in sites]
+                given = [wanted or None for wanted in self.addresses]
+                finding = [address is None and not probe_pod.assigns(network) for address, network in zip(given, networks, strict=True)]
+                addresses = self._free(sites, prefixes, finding) if any(finding) else (None, None)
+                made = [
+                    stack.enter_context(self._pod(site, network, None if probe_pod.assigns(network) else asked or found))
+                    for site, network, asked, found in zip(sites, networks, given, addresses, strict=True)
+                ]
                 ends = [self._settled(name) for name in made]
             except SourceError as error:
                 yield None, None, str(error)
                 return
             yield ends[0], ends[1], ""
 
+    def _network(self, site: Json) -> Json:
+        return self.kubectl.json("get", "net-attach-def", names.network(site["name"]), "-n", self.namespace, "-o", "json")
+
+    def _free(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]], finding: list[bool]) -> tuple[str | None, str | None]:
+        """Addresses for pods where the network gives none. SourceError where nobody can say which are free: a live host's is not taken."""
+        known, found = self._taken(), list[str | None]()
+        for site, within, wanted in zip(sites, prefixes, finding, strict=True):
+            if not wanted:
+                found.append(None)
+                continue
+            if not within:
+                raise SourceError(f"site {site['name']} has no prefixes, so nobody is there")
+            address = probe_pod.free_address(within, site["subnet"] or within[0], known)
+            if address is None:
+                raise SourceError(f"no address in {', '.join(within)} of site {site['name']} is known to be free: {NAME_ONE}")
+            known.add(address.partition("/")[0])
+            found.append(address)
+        return found[0], found[1]
+
     def _taken(self) -> set[str]:
-        """With the controller away, at least what was declared."""
+        """Hosts as the controller has learnt them, what is declared, and pods of other diagnoses."""
         try:
-            return probe_pod.taken(self.controller.get("/v1/config"), self.controller.get("/v1/topology"))
-        except SourceError:
-            config = self.config()
-            return probe_pod.taken(config, {}) if config else set()
+            config, topology = self.controller.get("/v1/config"), self.controller.get("/v1/topology")
+        except SourceError as error:
+            raise SourceError(f"without the controller nobody knows which addresses hosts have ({error}): {NAME_ONE}") from None
+        if topology.get("truncated"):
+            raise SourceError(f"there are more hosts than the controller lists: {NAME_ONE}")
+        pods = self.kubectl.json("get", "pods", "-n", self.namespace, "-l", probe_pod.SELECTOR, "-o", "json")["items"]
+        return probe_pod.taken(config, topology) | probe_pod.addresses_asked(pods)
 
     @contextmanager
-    def _pod(self, site: Json, address: str | None) -> Iterator[str]:
-        network = self.kubectl.json("get", "net-attach-def", names.network(site["name"]), "-n", self.namespace, "-o", "json")
-        if probe_pod.assigns(network):
-            address = None
-        elif address is None:
-            raise SourceError(f"no address of site {site['name']} is free: name one with --from-address or --to-address")
+    def _pod(self, site: Json, network: Json, address: str | None) -> Iterator[str]:
         agents, switch = self._daemon_set("agent", site["name"]), self._daemon_set("node", site["name"])
         name = f"sos-{probe_pod.COMPONENT}-{site['name'][:30]}-{secrets.token_hex(3)}"
         manifest = probe_pod.build(name, network, agents, switch, address)
@@ -88,9 +107,15 @@ class Cluster:
             self.kubectl.run("create", "-f", "-", stdin=json.dumps(manifest))
             yield name
         finally:
-            with suppress(SourceError):  # it ends by itself; what is being found out matters more
-                command = ("delete", "pod", name, "-n", self.namespace, "--ignore-not-found", "--wait=false")
-                self.kubectl.run(*command, timeout_s=DELETE_S)
+            # if that fails it ends by itself, and the next diagnosis takes it away; what is being found out matters more
+            self.kubectl.tidy("delete", "pod", name, "-n", self.namespace, "--ignore-not-found", "--wait=false", timeout_s=DELETE_S)
+
+    def _leftovers(self) -> None:
+        """Pods of diagnoses that nobody could remove: they have ended by their deadline, their objects have not."""
+        for phase in ("Succeeded", "Failed"):
+            command = ("delete", "pods", "-n", self.namespace, "-l", probe_pod.SELECTOR, "--field-selector", f"status.phase={phase}")
+            with suppress(SourceError):
+                self.kubectl.run(*command, "--ignore-not-found", "--wait=false", timeout_s=DELETE_S)
 
     def _daemon_set(self, component: str, site: str) -> Json:
         selector = f"{PART_OF},app.kubernetes.io/component={component},{SITE}={site}"

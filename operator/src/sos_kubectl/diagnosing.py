@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address, IPv4Interface
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -32,6 +28,7 @@ from sos_kubectl.options import (
     show,
     the_lab,
 )
+from sos_kubectl.signals import ended_once
 from sos_kubectl.source import Controller, SourceError
 
 AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: the address of the pod there, 10.0.0.120/24.")]
@@ -83,7 +80,7 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
         raise SourceError("no service is declared, so there is nothing to send through; name two sites: kubectl sos diagnose FROM TO")
     results: list[tuple[Facts, list[Finding]]] = []
     for one, other in wanted:
-        with _cleaned_up():
+        with ended_once():
             facts = gather.gather(look, Asked(one, other, service, own))
         results.append((facts, diagnosis.findings(facts)))
     show(
@@ -113,21 +110,6 @@ def _only(namespaces: tuple[str, ...]) -> str:
     raise SourceError(
         f"operators in {', '.join(namespaces)}: which? use --namespace" if namespaces else "SOS is not installed in this cluster"
     )
-
-
-@contextmanager
-def _cleaned_up() -> Iterator[None]:
-    """SIGTERM and SIGHUP end this as Ctrl-C does: what was made for it goes."""
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    kept = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in kept.items():
-            signal.signal(number, handler)
 
 
 def _config(look: Look) -> dict[str, object]:

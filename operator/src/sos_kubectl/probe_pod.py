@@ -17,6 +17,8 @@ LIFE_S = 600
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 INTERFACE = "net1"
+LABELS = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/component": COMPONENT, "app.kubernetes.io/managed-by": "kubectl-sos"}
+SELECTOR = ",".join(f"{key}={value}" for key, value in LABELS.items() if key != "app.kubernetes.io/name")
 LOOKED_AT = 4_096
 """Addresses tried for a free one, from the top: those above the hosts that people number from below."""
 
@@ -46,10 +48,29 @@ def _downwards(prefix: str) -> Iterable[IPv4Address]:
 
 
 def taken(config: Json, topology: Json) -> set[str]:
-    """Every address that is known to be somebody's."""
+    """Every address that is known to be somebody's. A service or balance for one address names a host, whether it has been heard or not."""
     agents = {agent["address"] for site in config["sites"] for agent in site["agents"]}
     gateways = {site["gateway"].partition("/")[0] for site in config["sites"] if site.get("gateway")}
-    return agents | gateways | {host["address"] for host in topology.get("hosts", ()) if host["address"]}
+    heard = {address for host in topology["hosts"] for address in host.get("addresses") or filter(None, [host["address"]])}
+    prefixes = [prefix for service in config.get("services", ()) for end in ("from", "to") for prefix in service[end]["prefixes"]]
+    balances = config.get("balances", ())
+    prefixes += [prefix for balance in balances for prefix in balance["to"]] + [balance["client"] for balance in balances]
+    single = {
+        str(network.network_address) for network in (IPv4Network(prefix, strict=False) for prefix in prefixes) if network.num_addresses == 1
+    }
+    return agents | gateways | heard | single
+
+
+def addresses_asked(pods: list[Json]) -> set[str]:
+    """Those that pods like these have, or will have as soon as they run."""
+    found: set[str] = set()
+    for pod in pods:
+        try:
+            rows = json.loads((pod["metadata"].get("annotations") or {}).get(NETWORKS, "[]"))
+            found |= {ip.partition("/")[0] for row in rows for ip in row.get("ips") or ()}
+        except (ValueError, AttributeError, TypeError):
+            continue  # not made here
+    return found
 
 
 def build(name: str, network: Json, agents: Json, switch: Json, address: str | None) -> Json:
@@ -72,12 +93,11 @@ def build(name: str, network: Json, agents: Json, switch: Json, address: str | N
         },
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
     }
-    labels = {"app.kubernetes.io/name": "sos", "app.kubernetes.io/component": COMPONENT, "app.kubernetes.io/managed-by": "kubectl-sos"}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            **{"name": name, "namespace": meta["namespace"], "labels": labels},
+            **{"name": name, "namespace": meta["namespace"], "labels": LABELS},
             "annotations": {NETWORKS: json.dumps([asked])},
         },
         "spec": {
@@ -85,6 +105,8 @@ def build(name: str, network: Json, agents: Json, switch: Json, address: str | N
             **{"automountServiceAccountToken": False, "enableServiceLinks": False},
             **{key: told[key] for key in ("imagePullSecrets",) if key in told},
             **{key: where[key] for key in ("affinity", "tolerations") if key in where},
+            # services may be about ports that otherwise only root may listen on
+            "securityContext": {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}]},
             "containers": [container],
         },
     }

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+IMPATIENCE_S = 1.0
 
 
 @contextmanager
 def ended_once() -> Iterator[None]:
-    """The first of these signals raises KeyboardInterrupt; those after it do nothing until the block has been left."""
+    """These signals raise KeyboardInterrupt; those that follow within a second do nothing: tidying up has begun by then."""
+    first = [float("-inf")]
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        for number in ENDING:
-            signal.signal(number, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        now = time.monotonic()
+        if now - first[0] >= IMPATIENCE_S:
+            first[0] = now
+            raise KeyboardInterrupt
 
     kept = {number: signal.signal(number, stop) for number in ENDING}
     try:
