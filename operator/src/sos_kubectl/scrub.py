@@ -13,25 +13,37 @@ Json = dict[str, Any]
 HIDDEN = "[removed]"
 
 _NOISE = ("kubectl.kubernetes.io/last-applied-configuration",)
-_TELLING = re.compile(r"token|secret|passw|credential|api[-_]?key|private|auth", re.IGNORECASE)
+_WORDS = r"(?:token|secret|passw(?:or)?d|passphrase|credential|api[-_]?key|private[-_]?key|authorization)"
+_ABOUT = r"(?![\w-]*(?:Name|Ref|Path|Seconds)\b)"
+"""`secretName` names one and is none."""
+_TELLING = re.compile(rf"(?:{_WORDS}|auth){_ABOUT}", re.IGNORECASE)
+_B64 = r"[A-Za-z0-9+/_-]"
+_B64_STARTS = rf"(?:(?<!{_B64})|(?<=\\[nrt])|(?<=/))"
 _PATTERNS = (
     # site keys, pair keys and tokens are 32 bytes in hex; hashes say that they are one
-    re.compile(r"(?<![0-9a-fA-F])(?<!sha256:)(?<!sha256-)[0-9a-fA-F]{64}(?![0-9a-fA-F])"),
-    # the same in base64, as in a Secret's data: 32 bytes, or 64 digits with or without a line's end
-    re.compile(r"(?<![A-Za-z0-9+/])(?:[A-Za-z0-9+/]{43}=|[A-Za-z0-9+/]{86}==|[A-Za-z0-9+/]{87}=)"),
+    re.compile(r"(?<![0-9a-fA-F])(?<!sha256:)(?<!sha256-)[0-9a-fA-F]{64,}(?![0-9a-fA-F])"),
+    re.compile(r"(?<![0-9a-fA-F:])[0-9a-fA-F]{2}(?:[: ][0-9a-fA-F]{2}){31,}(?![0-9a-fA-F:])"),
+    # the same in base64 of either alphabet, as in a Secret's data: 32 bytes, or 64 digits with or without a line's end
+    re.compile(rf"{_B64_STARTS}(?:{_B64}{{43}}=|{_B64}{{86}}==|{_B64}{{87}}=)"),
+    # and without padding; names of objects may be as long, but have no capitals
+    re.compile(rf"{_B64_STARTS}(?={_B64}*[A-Z])(?:{_B64}{{86,87}}|{_B64}{{43}})(?!{_B64}|=)"),
     re.compile(r"eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"),  # service accounts' tokens
     re.compile(r"(?<=Bearer )[^\s\"',\\]+", re.IGNORECASE),
     re.compile(r"(?<=Basic )[A-Za-z0-9+/=]{8,}"),
-    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(r"(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"),  # user and password of a URL
+    re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL),
+    re.compile(r"(?<=://)[^/\s@\"']+(?=@)"),  # who asks and with what password, of a URL
 )
+# What a name gives away, before the value: NAME=VALUE, "NAME": "VALUE" (escaped or not), --NAME VALUE
+_NAMED = rf"{_WORDS}{_ABOUT}[\w-]*(?:\\*[\"'])?\s*[=:]\s*|--[\w-]*{_WORDS}{_ABOUT}[\w-]*\s+"
+_QUOTED = re.compile(rf"({_NAMED})(\\*[\"'])(?!\2)(.+?)\2", re.IGNORECASE)
+_BARE = re.compile(rf"({_NAMED})(?!(?:true|false|null|\d+)\b)[^\s\"'\\,;&{{}}\[\]()]+", re.IGNORECASE)
 
 
 def text(found: str) -> str:
     """A text without anything that looks like a secret."""
     for pattern in _PATTERNS:
         found = pattern.sub(HIDDEN, found)
-    return found
+    return _BARE.sub(rf"\1{HIDDEN}", _QUOTED.sub(rf"\1\2{HIDDEN}\2", found))
 
 
 def objects(found: list[Json]) -> list[Json]:
@@ -42,7 +54,7 @@ def objects(found: list[Json]) -> list[Json]:
 def _clean(obj: Json) -> Json:
     meta = {key: value for key, value in (obj.get("metadata") or {}).items() if key != "managedFields"}
     annotations = {key: value for key, value in (meta.get("annotations") or {}).items() if key not in _NOISE}
-    cleaned: Json = _value({**obj, "metadata": meta | ({"annotations": annotations} if annotations else {})})
+    cleaned: Json = _value({**obj, "metadata": {**meta, "annotations": annotations}})
     return cleaned
 
 
@@ -53,4 +65,4 @@ def _value(found: Any) -> Any:
         return text(found) if isinstance(found, str) else found
     if isinstance(found.get("name"), str) and isinstance(found.get("value"), str) and _TELLING.search(found["name"]):
         return {**found, "value": HIDDEN}  # a variable of a container
-    return {key: _value(value) for key, value in found.items()}
+    return {key: HIDDEN if isinstance(value, str) and _TELLING.search(key) else _value(value) for key, value in found.items()}
