@@ -22,6 +22,12 @@ ANSWERS = {
 """What ovs-ofctl, ovs-vsctl, ip and ethtool print, shortened."""
 
 
+XORSHIFT = 0x9E3779B97F4A7C15
+for _shift in (13, -7, 17):
+    XORSHIFT = (XORSHIFT ^ (XORSHIFT << _shift if _shift > 0 else XORSHIFT >> -_shift)) & (2**64 - 1)
+"""The first bytes of a probe's pattern, as crates/sos-probe/src/pattern.rs makes them."""
+
+
 def vectors(kind: str) -> dict[str, bytes]:
     """Golden bytes by name."""
     rows = json.loads((VECTORS / kind / "v1.json").read_text())
@@ -89,6 +95,13 @@ def main() -> None:
         write("node_config", path.stem, path.read_bytes())
     for name, text in ANSWERS.items():
         write("answers", name, text.encode())
+    write("probe", "request", b"\x00SOSPROB1\x01\x00\x03")
+    write("probe", "greeting", b"\x01\x0f10.0.0.11:40000")
+    write("probe", "nothing-sent", b"\x02" + bytes(12))
+    pattern = XORSHIFT.to_bytes(8, "little")[:5]
+    write("probe", "transfer", b"\x02\x00\x00\x00\x05" + pattern + bytes(4) + (5).to_bytes(8, "big"))
+    write("probe", "confirmed", b"\x03" + b"".join(count.to_bytes(8, "big") for count in (65_536, 200_000, 65_536, 2**64 - 2, 2**64 - 1)))
+    write("probe", "packet", b"\x04SOSPROB1\x01\x05\xdc")
     write("config", "one-service", config(1))
     write("config", "nothing", config(2, peers=[], services=[]))
     write("config", "not-json", b'{"version": ')

@@ -1,9 +1,11 @@
 //! What fuzzing feeds with arbitrary bytes. Each function panics when a promise is broken, and does nothing else.
 #![forbid(unsafe_code)]
 
+mod probe;
 mod session;
 
 use bytes::BytesMut;
+pub use probe::{probe, received};
 use serde_json::Value;
 pub use session::session;
 use sha2::{Digest, Sha256};

@@ -76,3 +76,12 @@ fn node_config() {
 fn answers() {
     run("answers", sos_fuzz::answers);
 }
+
+#[test]
+fn probe() {
+    run("probe", sos_fuzz::probe);
+    let arrives = |bytes: &[u8]| {
+        bytes.first() == Some(&2) && sos_fuzz::received(&bytes[1..]).0.is_ok_and(|count| count > 0)
+    };
+    assert!(corpus("probe").iter().any(|(_, bytes)| arrives(bytes)), "some of the corpus is a transfer");
+}

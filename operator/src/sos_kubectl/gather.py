@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from sos_kubectl import diagnosis, ports, traffic
@@ -166,24 +166,25 @@ def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) ->
         if found is None:
             return
         look.say(f"beside SOS, opened by {server.address}: port {found}")
+        there_and_back = traffic.mtu(server, client.address, found)
+        facts.mtu = replace(there_and_back, forward=there_and_back.back, back=there_and_back.forward)
         way = Way(server, client.address, found, look.seconds)
         facts.plain = Pair(found, up=traffic.transfer(way, "down"), down=traffic.transfer(way, "up"))
         facts.plain_reversed = True
 
 
 def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair:
-    """Through a service, while somebody looks for its session."""
+    """Through a service, while somebody looks for the session of each connection."""
     client, server = ends
 
-    def seen() -> bool:
+    def seen(own: str) -> bool:
+        """Of this very connection: others of the same hosts, a moment ago or now, say nothing about it."""
         try:
-            sessions = look.controller.get("/v1/sessions")["sessions"]
+            sessions = look.controller.get(f"/v1/sessions?client={own}&server={server.address}:{port}")["sessions"]
         except SourceError:
             return False
-        place = f"{server.address}:{port}"
         # one that is being set up may still be refused, and its connection plain
-        mine = [s for s in sessions if s["server"] == place and s["client"].startswith(f"{client.address}:")]
-        return any(s["state"] == "Active" for s in mine)
+        return any(s["client"] == own and s["server"] == f"{server.address}:{port}" and s["state"] == "Active" for s in sessions)
 
     way = Way(client, server.address, port, look.seconds)
     up, accelerated = traffic.watched(way, "up", seen)

@@ -6,6 +6,7 @@ import contextlib
 import json
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,11 +21,12 @@ Json = dict[str, Any]
 
 START_S = 20.0
 """A probe answers at once; a kubectl exec on a busy machine takes its time."""
-MARGIN_S = 45.0
-"""Beyond the time a transfer is to last: connecting, what is in buffers, a stall."""
+MARGIN_S = 100.0
+"""Beyond the time a transfer is to last. More than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
+of silence): what it has found out about a slow path must not be lost."""
 HOLD_S = 10
 """A connection is kept open for so long afterwards, until somebody has seen its session: agents report every 5 s."""
-SERVER_S = 300
+SERVER_S = 600
 
 
 def _start(end: End, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
@@ -89,48 +91,58 @@ class Way:
 
 def transfer(way: Way, direction: str) -> Transfer:
     """Bytes one way: `up` to the server, or `down`."""
-    return _transfer(way, direction, 0, None)
+    return _transfer(way, direction, 0, lambda _process, _own: None)
 
 
-def watched(way: Way, direction: str, seen: Callable[[], bool]) -> tuple[Transfer, bool]:
-    """The same, and whether `seen` has become true while the connection was open."""
-    done, noticed = threading.Event(), []
+def watched(way: Way, direction: str, seen: Callable[[str], bool]) -> tuple[Transfer, bool]:
+    """The same, and whether `seen`, which is told the client's address and port, has become true while the connection was open."""
+    done, noticed = threading.Event(), list[bool]()
 
-    def look() -> None:
+    def watch(process: subprocess.Popen[str], own: str) -> None:
         while not done.is_set():
-            if seen():
+            if seen(own):
                 noticed.append(True)
-                return
+                break
             done.wait(0.3)
+        _let_go(process)
 
-    watcher = threading.Thread(target=look, daemon=True)
-    watcher.start()
+    watchers: list[threading.Thread] = []
+
+    def opened(process: subprocess.Popen[str], own: str) -> None:
+        watchers.append(threading.Thread(target=watch, args=(process, own), daemon=True))
+        watchers[-1].start()
+
     try:
-        return _transfer(way, direction, HOLD_S, watcher), bool(noticed)
+        return _transfer(way, direction, HOLD_S, opened), bool(noticed)
     finally:
         done.set()
-        watcher.join(START_S)
+        for watcher in watchers:
+            watcher.join(START_S)
 
 
-def _transfer(way: Way, direction: str, hold: int, watcher: threading.Thread | None) -> Transfer:
+def _let_go(process: subprocess.Popen[str]) -> None:
+    """What the connection is kept open for has come: the probe's standard input ends, and so does its wait."""
+    with contextlib.suppress(OSError, ValueError):
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.Popen[str], str], None]) -> Transfer:
+    """`opened` is told the process and its connection's own end once there is one. A probe that says nothing has failed, in its words."""
     options = ("--direction", direction, "--seconds", str(way.seconds), "--hold", str(hold))
     process = _start(way.end, ("transfer", way.address, str(way.port), *options))
-
-    def let_go() -> None:
-        """What the connection is kept open for has come: its standard input ends, and so does the wait."""
-        if watcher is not None:
-            watcher.join(way.seconds + MARGIN_S)
-        with contextlib.suppress(OSError, ValueError):
-            if process.stdin is not None:
-                process.stdin.close()
-
-    threading.Thread(target=let_go, daemon=True).start()
+    began = time.monotonic()
     try:
-        said = _line(process, way.end, way.seconds + hold + MARGIN_S)
+        said = _line(process, way.end, START_S)
+        if "ok" not in said:
+            opened(process, said["own"])
+            said = _line(process, way.end, way.seconds + hold + MARGIN_S)
+        words = {key: said[key] or "" for key in ("failure", "detail", "own", "seen")}
+        return Transfer(ok=said["ok"], bytes=said["bytes"], seconds=said["seconds"], **words)
+    except SourceError as error:
+        return Transfer(ok=False, seconds=time.monotonic() - began, failure="error", detail=str(error))
     finally:
         _end(process)
-    words = {key: said[key] or "" for key in ("failure", "detail", "own", "seen")}
-    return Transfer(ok=said["ok"], bytes=said["bytes"], seconds=said["seconds"], **words)
 
 
 def connect(end: End, address: str, port: int) -> str:

@@ -1,13 +1,14 @@
 //! Sends real TCP between two places and says what became of it.
 //!
-//! Four verbs, each answering with one line of JSON: `serve` is the far end, `transfer` moves verified bytes one way for
-//! some seconds, `connect` asks whether somebody listens, `mtu` finds the largest packet that passes unfragmented. It
+//! Four verbs, each answering with a line of JSON: `serve` is the far end, `transfer` moves verified bytes one way for some
+//! seconds (after a first line that tells its own address and port), `connect` asks whether somebody listens, `mtu` finds the largest packet that passes unfragmented. It
 //! needs no rights, no files and no configuration. A server lives as long as its standard input is open.
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod connect;
 pub mod failure;
+pub mod heard;
 pub mod mtu;
 pub mod pattern;
 pub mod serve;

@@ -19,7 +19,9 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Verb::Transfer { address, port, direction, seconds, hold } => {
-            print(&transfer::transfer(server(address, port), direction, seconds, hold))
+            print(&transfer::transfer(server(address, port), direction, seconds, hold, |opened| {
+                print(opened);
+            }))
         }
         Verb::Connect { address, port } => print(&connect::connect(server(address, port))),
         Verb::Mtu { address, port } => print(&mtu::find(server(address, port))),

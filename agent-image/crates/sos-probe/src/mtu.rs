@@ -23,7 +23,7 @@ const COPIES: u8 = 3;
 /// How long answers may take.
 const WAIT: Duration = Duration::from_millis(1500);
 /// A header: the magic, what it is, and the size it is about.
-const HEAD: usize = 11;
+pub const HEAD: usize = 11;
 const QUESTION: u8 = 0;
 const HEARD: u8 = 1;
 const BACK: u8 = 2;
@@ -145,7 +145,9 @@ fn filled(kind: u8, size: u16) -> Vec<u8> {
     packet
 }
 
-fn read(packet: &[u8]) -> Option<(u8, u16)> {
+/// What a packet is, and the size it is about; `None` for a stranger's.
+#[must_use]
+pub fn read(packet: &[u8]) -> Option<(u8, u16)> {
     let (start, rest) = packet.split_at_checked(MAGIC.len())?;
     let [kind, high, low, ..] = rest else { return None };
     (start == MAGIC).then(|| (*kind, u16::from_be_bytes([*high, *low])))
@@ -172,7 +174,10 @@ mod tests {
         }
 
         #[test]
-        fn strangers_are_not_answered(packet: Vec<u8>) {
+        fn strangers_are_not_answered(size in 576..9000_u16, at in 0..MAGIC.len(), bit in 0..8_u8, cut in 0..HEAD) {
+            let mut packet = filled(QUESTION, size);
+            prop_assert!(read(&packet[..cut]).is_none());
+            packet[at] ^= 1_u8 << bit;
             prop_assert!(read(&packet).is_none());
         }
     }

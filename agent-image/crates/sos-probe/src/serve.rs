@@ -1,7 +1,7 @@
 //! `serve`: the far end of transfers and of `mtu`.
 
 use std::io::{Error, ErrorKind, Read as _, Write as _, stdin, stdout};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,13 +11,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::heard::Heard;
 use crate::mtu;
 use crate::pattern::Pattern;
 use crate::transfer::STALL;
-use crate::wire::{self, Direction, Heard};
+use crate::wire::{self, Direction};
 
 /// Transfers at once; more are closed at once.
 const MOST_TRANSFERS: usize = 16;
+
+/// How long accepting rests after it has failed.
+const AFTER_AN_ERROR: Duration = Duration::from_millis(100);
 
 /// Where it listens: the one line it prints.
 #[derive(Debug, Serialize)]
@@ -84,7 +88,11 @@ fn wait(time: Duration) {
 fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>) {
     let (pattern, open) = (Arc::clone(pattern), Arc::clone(open));
     thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
+        loop {
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(AFTER_AN_ERROR); // no descriptor is free, say: that passes, and is not to be asked at full speed
+                continue;
+            };
             if open.fetch_add(1, Ordering::Relaxed) >= MOST_TRANSFERS {
                 open.fetch_sub(1, Ordering::Relaxed);
                 continue;
@@ -92,14 +100,16 @@ fn accept(listener: TcpListener, pattern: &Arc<Pattern>, open: &Arc<AtomicUsize>
             let (pattern, open) = (Arc::clone(&pattern), Arc::clone(&open));
             thread::spawn(move || {
                 // what went wrong is the client's to tell: it knows which transfer it was
-                let _ = answer(stream, &pattern);
+                let _ = answer(&stream, &pattern);
+                // whoever listens to a copy of it ends, too
+                let _ = stream.shutdown(Shutdown::Both);
                 open.fetch_sub(1, Ordering::Relaxed);
             });
         }
     });
 }
 
-fn answer(mut stream: TcpStream, pattern: &Pattern) -> std::io::Result<()> {
+fn answer(mut stream: &TcpStream, pattern: &Pattern) -> std::io::Result<()> {
     stream.set_read_timeout(Some(STALL))?;
     stream.set_write_timeout(Some(STALL))?;
     let (direction, seconds) = wire::asked(&mut stream)?;
@@ -108,9 +118,9 @@ fn answer(mut stream: TcpStream, pattern: &Pattern) -> std::io::Result<()> {
     let time = Duration::from_secs(seconds.into());
     if direction == Direction::Down {
         let heard = Heard::listen(stream.try_clone()?);
-        wire::send(&mut stream, pattern, Instant::now() + time, &heard, STALL)?;
+        wire::send(&mut stream, pattern, Instant::now() + time, &heard, STALL, &mut 0)?;
     } else {
-        let mut other = stream.try_clone()?;
+        let mut other = stream;
         wire::receive(&mut stream, &mut other, pattern, time + wire::LONGEST_END, &mut 0)?;
     }
     // a client may keep the connection for a while

@@ -9,13 +9,21 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::heard::Heard;
 use crate::pattern::Pattern;
-use crate::wire::{self, Direction, Heard};
+use crate::wire::{self, Direction};
 
 /// A SYN is repeated after one and three seconds: two may be lost.
 pub const CONNECT_WITHIN: Duration = Duration::from_secs(6);
 /// Nothing moves for so long: it stalls. Four retransmissions on a path of half a second.
 pub const STALL: Duration = Duration::from_secs(5);
+
+/// The first line, as soon as the connection is there: by it others find what a controller says of it.
+#[derive(Debug, Serialize)]
+pub struct Opened<'a> {
+    /// The own address and port.
+    pub own: &'a str,
+}
 
 /// What became of it.
 #[derive(Debug, Default, Serialize)]
@@ -38,11 +46,17 @@ pub struct Report {
     pub connect_seconds: f64,
 }
 
-/// Opens a connection and moves bytes.
+/// Opens a connection, says so, and moves bytes.
 #[must_use]
-pub fn transfer(server: SocketAddrV4, direction: Direction, seconds: u16, hold: u16) -> Report {
+pub fn transfer(
+    server: SocketAddrV4,
+    direction: Direction,
+    seconds: u16,
+    hold: u16,
+    opened: impl Fn(&Opened<'_>),
+) -> Report {
     let (began, mut report) = (Instant::now(), Report::default());
-    let ended = run(server, direction, seconds, &mut report);
+    let ended = run(server, direction, seconds, &opened, &mut report);
     report.seconds = began.elapsed().as_secs_f64();
     match ended {
         Ok(stream) => {
@@ -61,6 +75,7 @@ fn run(
     server: SocketAddrV4,
     direction: Direction,
     seconds: u16,
+    opened: &impl Fn(&Opened<'_>),
     report: &mut Report,
 ) -> Result<TcpStream, Failure> {
     let began = Instant::now();
@@ -68,6 +83,7 @@ fn run(
         .map_err(|error| Failure::opening(&error))?;
     report.connect_seconds = began.elapsed().as_secs_f64();
     report.own = stream.local_addr().map(|address| address.to_string()).unwrap_or_default();
+    opened(&Opened { own: &report.own });
     let limits = [stream.set_read_timeout(Some(STALL)), stream.set_write_timeout(Some(STALL))];
     limits.into_iter().collect::<Result<(), _>>().map_err(|error| Failure::moving(&error))?;
     exchange(&mut stream, direction, seconds, report).map_err(|error| Failure::moving(&error))?;
@@ -88,9 +104,7 @@ fn exchange(
         return wire::receive(stream, &mut other, &pattern, time + wire::LONGEST_END, &mut report.bytes);
     }
     let heard = Heard::listen(other);
-    let sent = wire::send(stream, &pattern, Instant::now() + time, &heard, STALL);
-    report.bytes = heard.confirmed();
-    sent.map(|_| ())
+    wire::send(stream, &pattern, Instant::now() + time, &heard, STALL, &mut report.bytes)
 }
 
 /// Leaves a connection open for a while, so that others can look at it.

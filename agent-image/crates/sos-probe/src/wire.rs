@@ -1,12 +1,11 @@
 //! What is on a probe's connection: a greeting each way, then chunks of the pattern and an end that says how many bytes it
 //! was; the receiver says now and then, and at the end, how many it has. A clean end of file before is a truncation.
 
-use std::collections::VecDeque;
 use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use crate::heard::{FIRST_UNDER_WAY, Heard, WRONG};
 use crate::pattern::Pattern;
 
 /// First bytes of a request, so that a probe never takes a stranger for one.
@@ -15,14 +14,15 @@ pub const MAGIC: [u8; 8] = *b"SOSPROB1";
 const CHUNK: usize = 65_536;
 /// Longest transfer that is asked for.
 pub const MOST_SECONDS: u16 = 60;
-/// What may be under way at least: a round trip of 164 ms at 400 Mbit/s.
-const LEAST_UNDER_WAY: u64 = 8 << 20;
-/// How often a receiver says how much it has.
-const TELL: Duration = Duration::from_millis(200);
+/// A receiver says how much it has after so long, or so much: less than a sender may have under way, or both would wait.
+const TELL: Duration = Duration::from_millis(50);
+const TELL_BYTES: u64 = FIRST_UNDER_WAY / 2;
 /// How long what is under way may take at the end, as long as it moves: that much at a megabit.
 const DRAIN: Duration = Duration::from_secs(60);
 /// When a receiver gives up, after the time of a transfer.
 pub const LONGEST_END: Duration = Duration::from_secs(70);
+/// How long a receiver that has got wrong bytes goes on reading.
+const LISTEN_ON: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(5);
 /// Longest address a server tells: `255.255.255.255:65535`.
 const LONGEST_ADDRESS: u8 = 21;
@@ -87,43 +87,63 @@ pub fn told_address(from: &mut impl Read) -> Result<String> {
     String::from_utf8(text).map_err(|_| Error::new(ErrorKind::InvalidData, "not a probe's greeting"))
 }
 
-/// Sends the pattern until a time, then its end, and waits until the receiver has it all. What is under way is bounded by
-/// what the receiver took in the last second: an agent would take far more than its path carries, and the end would come
-/// late. Returns how many bytes the receiver has confirmed.
+/// Sends the pattern until a time, then its end, and waits until the receiver has it all: `arrived` is how much. What is
+/// under way is bounded: an agent would take far more than its path carries, and the end would come late.
 ///
 /// # Errors
-/// The connection's; `TimedOut` when the receiver confirms nothing new for `stall`.
+/// The connection's; `InvalidData` when other bytes arrived; `TimedOut` when the receiver confirms nothing new for `stall`, or
+/// not everything in the time that is left for it.
 pub fn send(
     to: &mut impl Write,
     pattern: &Pattern,
     until: Instant,
     heard: &Heard,
     stall: Duration,
-) -> Result<u64> {
+    arrived: &mut u64,
+) -> Result<()> {
     let (mut sent, length) = (0_u64, u32::try_from(CHUNK).expect("fits").to_be_bytes());
     while Instant::now() < until {
-        if sent.saturating_sub(heard.check(stall)?) > heard.window() {
+        *arrived = heard.check(sent, stall)?;
+        if sent - *arrived > heard.window() {
             sleep(POLL);
             continue;
         }
-        to.write_all(&length)?;
-        to.write_all(pattern.at(sent, CHUNK))?;
+        let chunk = [&length, pattern.at(sent, CHUNK)].concat();
+        said(to.write_all(&chunk), heard, sent + CHUNK as u64)?;
         sent += CHUNK as u64;
     }
-    to.write_all(&0_u32.to_be_bytes())?;
-    to.write_all(&sent.to_be_bytes())?;
-    to.flush()?;
+    let end = [[0; 4].as_slice(), &sent.to_be_bytes()].concat();
+    said(to.write_all(&end).and_then(|()| to.flush()), heard, sent)?;
     let deadline = Instant::now() + DRAIN;
-    while heard.check(stall)? < sent && Instant::now() < deadline {
+    loop {
+        *arrived = heard.check(sent, stall)?;
+        if *arrived == sent {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            let what = format!(
+                "{arrived} of {sent} bytes have arrived {} s after the last was sent",
+                DRAIN.as_secs()
+            );
+            return Err(Error::new(ErrorKind::TimedOut, what));
+        }
         sleep(POLL);
     }
-    Ok(heard.check(stall)?.min(sent))
 }
 
-/// Takes the pattern to its end, checking every byte, and tells `back` now and then how many there are. Returns that.
+/// A connection that breaks under a sender may have been closed for a reason that the receiver has told.
+fn said(written: Result<()>, heard: &Heard, sent: u64) -> Result<()> {
+    written.map_err(|error| match heard.check(sent, Duration::MAX) {
+        Err(told) if told.kind() == ErrorKind::InvalidData => told,
+        _ => error,
+    })
+}
+
+/// Takes the pattern to its end, checking every byte, and tells `back` now and then how many there are: `taken`.
 ///
 /// # Errors
-/// The connection's; `InvalidData` for a wrong byte or a wrong sum; `TimedOut` when it has not ended `within` that long.
+/// The connection's; `InvalidData` for a wrong byte or a wrong sum (the sender is told); `TimedOut` when it has not ended `within`
+/// that long.
 pub fn receive(
     from: &mut impl Read,
     back: &mut impl Write,
@@ -131,8 +151,25 @@ pub fn receive(
     within: Duration,
     taken: &mut u64,
 ) -> Result<()> {
+    let ended = take(from, back, pattern, within, taken);
+    if ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::InvalidData) {
+        let _ = back.write_all(&WRONG.to_be_bytes()).and_then(|()| back.flush());
+        // closing with bytes unread would be a reset, and could overtake the word
+        let (until, mut rest) = (Instant::now() + LISTEN_ON, vec![0; CHUNK]);
+        while Instant::now() < until && matches!(from.read(&mut rest), Ok(1..)) {}
+    }
+    ended
+}
+
+fn take(
+    from: &mut impl Read,
+    back: &mut impl Write,
+    pattern: &Pattern,
+    within: Duration,
+    taken: &mut u64,
+) -> Result<()> {
     let mut chunk = vec![0; CHUNK];
-    let (deadline, mut told) = (Instant::now() + within, Instant::now());
+    let (deadline, mut told, mut confirmed) = (Instant::now() + within, Instant::now(), 0);
     loop {
         let mut length = [0; 4];
         from.read_exact(&mut length)?;
@@ -140,8 +177,11 @@ pub fn receive(
         if length == 0 {
             let mut sum = [0; 8];
             from.read_exact(&mut sum)?;
+            if u64::from_be_bytes(sum) != *taken {
+                return Err(wrong(*taken));
+            }
             back.write_all(&taken.to_be_bytes())?;
-            return if u64::from_be_bytes(sum) == *taken { Ok(()) } else { Err(wrong(*taken)) };
+            return back.flush();
         }
         let part = chunk.get_mut(..length).ok_or_else(|| wrong(*taken))?;
         from.read_exact(part)?;
@@ -150,86 +190,13 @@ pub fn receive(
         }
         *taken += length as u64;
         let now = Instant::now();
-        if now.duration_since(told) > TELL {
-            told = now;
+        if now.duration_since(told) > TELL || *taken - confirmed >= TELL_BYTES {
+            (told, confirmed) = (now, *taken);
             back.write_all(&taken.to_be_bytes())?;
         }
         if now > deadline {
             return Err(Error::new(ErrorKind::TimedOut, format!("no end within {} s", within.as_secs())));
         }
-    }
-}
-
-/// What a receiver has confirmed so far.
-#[derive(Debug)]
-pub struct Heard(Mutex<Progress>);
-
-#[derive(Debug)]
-struct Progress {
-    /// When the receiver had how much, for a second back; the last is now.
-    marks: VecDeque<(Instant, u64)>,
-    failed: Option<ErrorKind>,
-}
-
-impl Heard {
-    /// Listens to the other direction of a connection until it ends.
-    pub fn listen(mut from: impl Read + Send + 'static) -> Arc<Self> {
-        let heard = Arc::new(Self::new(0));
-        let mine = Arc::clone(&heard);
-        thread::spawn(move || {
-            let mut word = [0; 8];
-            loop {
-                match from.read_exact(&mut word) {
-                    Ok(()) => mine.note(Instant::now(), u64::from_be_bytes(word)),
-                    Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
-                    Err(error) => return mine.lock().failed = Some(error.kind()),
-                }
-            }
-        });
-        heard
-    }
-
-    fn new(confirmed: u64) -> Self {
-        let marks = VecDeque::from([(Instant::now(), confirmed)]);
-        Self(Mutex::new(Progress { marks, failed: None }))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Progress> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn note(&self, now: Instant, confirmed: u64) {
-        let mut progress = self.lock();
-        if progress.marks.back().is_some_and(|last| last.1 >= confirmed) {
-            return;
-        }
-        progress.marks.push_back((now, confirmed));
-        while progress.marks.len() > 2 && now.duration_since(progress.marks[0].0) > Duration::from_secs(1) {
-            progress.marks.pop_front();
-        }
-    }
-
-    /// How much; an error when the connection broke, or nothing new has come for too long.
-    fn check(&self, stall: Duration) -> Result<u64> {
-        let progress = self.lock();
-        if let Some(kind) = progress.failed {
-            return Err(Error::from(kind));
-        }
-        let (at, confirmed) = *progress.marks.back().expect("never empty");
-        if at.elapsed() > stall { Err(Error::from(ErrorKind::TimedOut)) } else { Ok(confirmed) }
-    }
-
-    /// How much.
-    #[must_use]
-    pub fn confirmed(&self) -> u64 {
-        self.lock().marks.back().expect("never empty").1
-    }
-
-    /// How much may be under way.
-    fn window(&self) -> u64 {
-        let progress = self.lock();
-        let (first, last) = (progress.marks[0].1, progress.marks.back().expect("never empty").1);
-        LEAST_UNDER_WAY.max(2 * (last - first))
     }
 }
 
@@ -243,10 +210,44 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    /// A whole connection in memory: what is written is taken at once, and the answers are heard.
+    struct Loop<'a> {
+        heard: &'a Heard,
+        wire: Vec<u8>,
+        mute: bool,
+    }
+
+    impl Write for Loop<'_> {
+        fn write(&mut self, bytes: &[u8]) -> Result<usize> {
+            self.wire.extend_from_slice(bytes);
+            if !self.mute {
+                let (mut from, mut back, mut count) = (self.wire.as_slice(), Vec::new(), 0);
+                let _ = receive(&mut from, &mut back, &Pattern::default(), LONG, &mut count);
+                let word = back.last_chunk().map_or(count, |word| u64::from_be_bytes(*word));
+                self.heard.hear(Instant::now(), &word.to_be_bytes());
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    fn run(mute: bool, change: impl Fn(&mut Vec<u8>), stall: Duration) -> (Result<()>, u64, Vec<u8>) {
+        let (heard, mut arrived) = (Heard::default(), 0);
+        let mut to = Loop { heard: &heard, wire: Vec::new(), mute };
+        change(&mut to.wire);
+        let pattern = Pattern::default();
+        let until = Instant::now() + if mute { LONG } else { Duration::from_millis(50) };
+        let ended = send(&mut to, &pattern, until, &heard, stall, &mut arrived);
+        (ended, arrived, to.wire)
+    }
+
     fn sent() -> Vec<u8> {
-        let (mut wire, heard, pattern) = (Vec::new(), Heard::new(u64::MAX), Pattern::default());
-        let until = Instant::now() + Duration::from_millis(2);
-        assert!(send(&mut wire, &pattern, until, &heard, LONG).unwrap() > 0);
+        let (ended, arrived, wire) = run(false, |_| (), LONG);
+        ended.unwrap();
+        assert!(arrived > 0);
         wire
     }
 
@@ -278,14 +279,28 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_under_way_than_the_receiver_took_in_a_second_and_silence_is_a_stall() {
-        let (mut wire, heard) = (Vec::new(), Heard::new(0));
-        let (until, stall) = (Instant::now() + LONG, Duration::from_millis(300));
-        let error = send(&mut wire, &Pattern::default(), until, &heard, stall).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::TimedOut);
-        assert!((LEAST_UNDER_WAY..LEAST_UNDER_WAY + 200_000).contains(&(wire.len() as u64)));
-        heard.note(Instant::now(), 40 << 20);
-        assert_eq!(heard.window(), 80 << 20);
+    fn much_that_arrives_at_once_is_confirmed_before_the_end() {
+        let (pattern, mut wire) = (Pattern::default(), Vec::new());
+        for number in 0..4 {
+            wire.extend(u32::try_from(CHUNK).unwrap().to_be_bytes());
+            wire.extend(pattern.at(number * CHUNK as u64, CHUNK));
+        }
+        let begun = taken(&wire);
+        assert_eq!(begun.0, Err(ErrorKind::UnexpectedEof));
+        assert!(begun.1.len() >= 16, "twice, or its sender would wait for ever");
+    }
+
+    #[test]
+    fn a_sender_learns_that_other_bytes_arrived() {
+        let (ended, ..) = run(false, |wire| wire.extend([0, 0, 0, 1, 0xff]), LONG);
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn silence_is_a_stall_and_little_is_under_way_until_something_is_confirmed() {
+        let (ended, arrived, wire) = run(true, |_| (), Duration::from_millis(300));
+        assert_eq!((ended.unwrap_err().kind(), arrived), (ErrorKind::TimedOut, 0));
+        assert!((FIRST_UNDER_WAY..FIRST_UNDER_WAY + 200_000).contains(&(wire.len() as u64)));
     }
 
     #[test]

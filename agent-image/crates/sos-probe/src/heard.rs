@@ -1,0 +1,190 @@
+//! What a receiver has confirmed, as its sender hears it. The other end may say anything: what it says is bounded and checked.
+
+use std::collections::VecDeque;
+use std::io::{Error, ErrorKind, Read, Result};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Said instead of a number: other bytes have come than were sent.
+pub const WRONG: u64 = u64::MAX;
+/// What may be under way before anything is confirmed: twenty seconds' worth at 100 kbit/s.
+pub const FIRST_UNDER_WAY: u64 = 256 << 10;
+/// What may be under way at least once so much has been confirmed: a round trip of 164 ms at 400 Mbit/s.
+const USUAL_UNDER_WAY: u64 = 8 << 20;
+/// How far back the rate is looked at, and in what steps: that bounds how much is kept.
+const BACK: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(50);
+
+/// What a receiver has confirmed so far.
+#[derive(Debug)]
+pub struct Heard(Mutex<Progress>);
+
+#[derive(Debug)]
+struct Progress {
+    /// The last that was confirmed, and when it grew.
+    latest: (Instant, u64),
+    /// When the receiver had how much, a second back.
+    marks: VecDeque<(Instant, u64)>,
+    /// The beginning of a word whose rest has not come.
+    word: [u8; 8],
+    filled: usize,
+    failed: Option<ErrorKind>,
+}
+
+impl Default for Heard {
+    fn default() -> Self {
+        let start = (Instant::now(), 0);
+        let marks = VecDeque::from([start]);
+        Self(Mutex::new(Progress { latest: start, marks, word: [0; 8], filled: 0, failed: None }))
+    }
+}
+
+impl Heard {
+    /// Listens to the other direction of a connection until that ends, or nobody wants to know any more.
+    pub fn listen(mut from: impl Read + Send + 'static) -> Arc<Self> {
+        let heard = Arc::new(Self::default());
+        let mine = Arc::clone(&heard);
+        thread::spawn(move || {
+            let mut bytes = [0; 512];
+            while Arc::strong_count(&mine) > 1 {
+                match from.read(&mut bytes) {
+                    Ok(0) => return mine.fail(ErrorKind::UnexpectedEof),
+                    Ok(length) => mine.hear(Instant::now(), &bytes[..length]),
+                    Err(error) => match error.kind() {
+                        ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => {}
+                        kind => return mine.fail(kind),
+                    },
+                }
+            }
+        });
+        heard
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fail(&self, kind: ErrorKind) {
+        self.lock().failed.get_or_insert(kind);
+    }
+
+    /// Takes what has come, however it was cut.
+    pub fn hear(&self, now: Instant, bytes: &[u8]) {
+        let mut progress = self.lock();
+        for byte in bytes {
+            let at = progress.filled;
+            progress.word[at] = *byte;
+            progress.filled = (at + 1) % 8;
+            if progress.filled == 0 {
+                let word = u64::from_be_bytes(progress.word);
+                progress.note(now, word);
+            }
+        }
+    }
+
+    /// How much of `sent` bytes is confirmed.
+    ///
+    /// # Errors
+    /// `InvalidData` when the receiver has got other bytes, or has confirmed what was not sent; the connection's, unless
+    /// everything is confirmed; `TimedOut` when nothing new has come for `stall`.
+    pub fn check(&self, sent: u64, stall: Duration) -> Result<u64> {
+        let progress = self.lock();
+        let (at, confirmed) = progress.latest;
+        match (confirmed, progress.failed) {
+            (WRONG, _) => Err(Error::new(ErrorKind::InvalidData, "other bytes arrived than were sent")),
+            (more, _) if more > sent => {
+                Err(Error::new(ErrorKind::InvalidData, format!("{more} bytes confirmed, {sent} sent")))
+            }
+            (all, _) if all == sent => Ok(all),
+            (_, Some(kind)) => Err(Error::from(kind)),
+            _ if at.elapsed() > stall => Err(Error::from(ErrorKind::TimedOut)),
+            (some, None) => Ok(some),
+        }
+    }
+
+    /// How much may be under way: what the receiver took in the last second, twice, so that it can become faster. Before that
+    /// is known it grows with what is confirmed: what is under way at the end has to arrive in time, on a slow path, too.
+    #[must_use]
+    pub fn window(&self) -> u64 {
+        let progress = self.lock();
+        let confirmed = progress.latest.1;
+        let lately = confirmed.saturating_sub(progress.marks.front().map_or(0, |mark| mark.1));
+        let growing = FIRST_UNDER_WAY.saturating_add(confirmed.saturating_mul(2)).min(USUAL_UNDER_WAY);
+        growing.max(lately.saturating_mul(2))
+    }
+}
+
+impl Progress {
+    fn note(&mut self, now: Instant, confirmed: u64) {
+        if confirmed <= self.latest.1 {
+            return;
+        }
+        self.latest = (now, confirmed);
+        if self.marks.back().is_none_or(|last| now.saturating_duration_since(last.0) >= STEP) {
+            self.marks.push_back((now, confirmed));
+        }
+        while self.marks.len() > 2 && now.saturating_duration_since(self.marks[0].0) > BACK {
+            self.marks.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn says(heard: &Heard, after: Duration, word: u64) {
+        heard.hear(Instant::now() + after, &word.to_be_bytes());
+    }
+
+    #[test]
+    fn what_was_not_sent_is_not_confirmed_and_wrong_bytes_are_no_reset() {
+        let heard = Heard::default();
+        says(&heard, Duration::ZERO, 10);
+        assert_eq!(heard.check(10, LONG).unwrap(), 10);
+        assert_eq!(heard.check(9, LONG).unwrap_err().kind(), ErrorKind::InvalidData);
+        heard.fail(ErrorKind::ConnectionReset);
+        assert_eq!(heard.check(10, LONG).unwrap(), 10, "all of it had come");
+        assert_eq!(heard.check(11, LONG).unwrap_err().kind(), ErrorKind::ConnectionReset);
+        says(&heard, Duration::ZERO, WRONG);
+        assert_eq!(
+            heard.check(11, LONG).unwrap_err().kind(),
+            ErrorKind::InvalidData,
+            "it was not reset: it was changed"
+        );
+    }
+
+    #[test]
+    fn a_word_may_come_in_pieces() {
+        let heard = Heard::default();
+        let words = [1_u64.to_be_bytes(), 0x0102_0304_0506_u64.to_be_bytes()].concat();
+        for piece in words.chunks(3) {
+            heard.hear(Instant::now(), piece);
+        }
+        assert_eq!(heard.check(u64::MAX - 1, LONG).unwrap(), 0x0102_0304_0506);
+    }
+
+    #[test]
+    fn little_is_under_way_first_and_more_as_it_arrives() {
+        let heard = Heard::default();
+        assert_eq!(heard.window(), FIRST_UNDER_WAY);
+        says(&heard, STEP, FIRST_UNDER_WAY);
+        assert_eq!(heard.window(), 3 * FIRST_UNDER_WAY);
+        says(&heard, STEP * 2, 40 << 20);
+        assert_eq!(heard.window(), 80 << 20);
+    }
+
+    #[test]
+    fn whatever_a_receiver_says_little_of_it_is_kept() {
+        let heard = Heard::default();
+        for word in 1..100_000 {
+            says(&heard, Duration::from_micros(word * 30), word);
+        }
+        assert!(heard.lock().marks.len() <= 22, "{}", heard.lock().marks.len());
+        says(&heard, LONG, WRONG - 1);
+        assert_eq!(heard.window(), u64::MAX, "no arithmetic overflows");
+    }
+}
