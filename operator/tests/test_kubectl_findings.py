@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from itertools import product
@@ -11,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from sos_kubectl import diagnosis, ports, shown, text
+from sos_kubectl import diagnosis, ports, shown, text, traffic
 from sos_kubectl.facts import AgentView, Asked, End, Facts, Mtu, Pair, Server, Transfer
 from sos_kubectl.findings import ORDER, REMEDIES, Finding, in_order
+from sos_kubectl.traffic import Way
 
 CONFIG: dict[str, Any] = {
     "sites": [
@@ -84,7 +86,7 @@ def test_never_ok_when_a_transfer_fails(oks: list[bool], accelerated: bool, thro
     found = diagnosis.findings(facts)
     outcome = diagnosis.verdict(facts, found)
     arrived = all(oks[:2] if through else [True]) and all(oks[2:] if plain else [True])
-    assert outcome != "ok" or (arrived and through and accelerated and not found)
+    assert outcome != "ok" or (arrived and through and plain and accelerated and not found)
     assert arrived or outcome == "broken"
     assert arrived or found, "and it says what"
 
@@ -151,6 +153,8 @@ NATTED = replace(GOOD, seen="192.0.2.1:9")
         ({"own_server": Server("10.0.0.139", 80, far="reset")}, "ThroughFails", "10.0.0.139:80"),
         ({"through": Pair(5000, GOOD, STALLED)}, "ThroughFails", "service default/bulk"),
         ({"through": Pair(5000, NATTED, GOOD)}, "AddressChanged", "service default/bulk"),
+        ({"through": None}, "NoPort", "service default/bulk"),
+        ({"plain": None}, "NoPort", "10.0.0.11 - 10.0.0.139"),
         ({"accelerated": False}, "NotAccelerated", "service default/bulk"),
     ],
 )
@@ -224,3 +228,30 @@ def test_a_failure_says_which_way(up: Transfer, down: Transfer) -> None:
     assert bool(found) == (not (up.ok and down.ok))
     for finding in found:
         assert ("upwards" in finding.what, "downwards" in finding.what) == (not up.ok, not down.ok)
+
+
+# -- what becomes of a probe
+
+
+def way(script: str) -> Way:
+    return Way(End("host", "10.0.0.11", ("sh", "-c", script)), "10.0.0.139", 5000, 1)
+
+
+def test_a_probe_that_fails_is_a_failed_transfer_and_not_a_missing_host() -> None:
+    ended = traffic.transfer(way("echo broken >&2; exit 1"), "up")
+    assert (ended.ok, ended.failure) == (False, "error") and "broken" in ended.detail
+    facts = healthy(through=Pair(5000, ended, GOOD))
+    assert codes(facts) == ["ThroughFails"] and diagnosis.verdict(facts, []) == "broken"
+
+
+def test_whoever_looks_for_a_session_is_told_whose() -> None:
+    report = {**dict.fromkeys(("failure", "detail")), "own": "10.0.0.11:9", "seen": "10.0.0.11:9", "ok": True, "bytes": 1, "seconds": 1}
+    asked = list[str]()
+
+    def seen(own: str) -> bool:
+        asked.append(own)
+        return len(asked) > 1
+
+    said = f"""echo '{{"own": "10.0.0.11:9"}}'; cat >/dev/null; echo '{json.dumps(report)}'"""
+    ended, accelerated = traffic.watched(way(said), "up", seen)
+    assert ended.ok and accelerated and asked == ["10.0.0.11:9"] * 2, "and the probe is let go as soon as it has been seen"

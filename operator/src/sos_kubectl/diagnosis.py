@@ -34,7 +34,7 @@ def verdict(facts: Facts, found: list[Finding]) -> str:
         return UNKNOWN
     if not facts.accelerated:
         return PLAIN
-    return DEGRADED if found else OK
+    return DEGRADED if found or facts.plain is None else OK
 
 
 def chosen(facts: Facts) -> Json | None:
@@ -235,6 +235,18 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
         )
 
 
+def _not_tried(facts: Facts) -> Iterable[Finding]:
+    """What nothing was sent over is not known to work."""
+    if facts.client is None or facts.server is None or facts.ends_error:
+        return
+    hosts, service = f"{facts.client.address} - {facts.server.address}", chosen(facts)
+    if facts.plain is None:
+        yield Finding("NoPort", hosts, "Every port between them is a service's or taken, so nothing was sent beside SOS.")
+    if facts.through is None and service is not None and ports.covers(service, facts.client.address, facts.server.address):
+        what = "None of its ports is free at the server and its own (an earlier service may have it), so nothing was sent through it."
+        yield Finding("NoPort", f"service {service['id']}", what)
+
+
 def _failed(pair: Pair) -> str:
     return " and ".join(f"{way} {_how(part)}" for way, part in (("upwards", pair.up), ("downwards", pair.down)) if not part.ok)
 
@@ -291,5 +303,5 @@ def _concerned(facts: Facts, site: str) -> bool:
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    *(_controller, _objects, _service, _ends, _datapaths, _links, _agents, _streams, _pending, _mtu, _transfers, _own_server),
+    *(_controller, _objects, _service, _ends, _datapaths, _links, _agents, _streams, _pending, _mtu, _transfers, _not_tried, _own_server),
 )

@@ -28,6 +28,7 @@ REMEDIES: dict[str, str] = {
     "ServicePending": "kubectl sos status and kubectl sos topology say what the service waits for.",
     "ServerRefuses": "Nothing listens there: start the server, or correct the address and port. SOS has no part in it.",
     "ServerUnreachable": "It does not answer even from beside it: look at the server's host and its firewall. SOS has no part in it.",
+    "NoPort": "Free a port, or let a service leave one out: without it nobody knows whether that way works.",
     "ThroughFails": "Switch the service off (spec.mode: Observe) and send the bundle of kubectl sos report.",
     "AddressChanged": "The server does not see the client's own address: look for NAT between the agents and the server.",
     "NotAccelerated": "It passed as plain TCP: kubectl sos trace, the agents' logs.",

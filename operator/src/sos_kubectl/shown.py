@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 WORDS = {
     diagnosis.OK: "ok: bytes arrive both ways, and they are accelerated",
-    diagnosis.DEGRADED: "degraded: bytes arrive and are accelerated, but something is broken",
+    diagnosis.DEGRADED: "degraded: bytes arrive and are accelerated, but not all is well",
     diagnosis.PLAIN: "plain: bytes arrive, but not accelerated",
     diagnosis.BROKEN: "broken: real transfers fail",
     diagnosis.UNKNOWN: "unknown: nothing could be sent through",
