@@ -22,6 +22,8 @@ NAMESPACE = "sos-system"
 IMAGES = {f"SOS_IMAGE_{part}": f"test/sos-{part.lower()}:1" for part in ("CONTROLLER", "AGENT", "NODE", "OVS")}
 T = TypeVar("T")
 
+OWN_KINDS = ("soscontrollers", "sossites", "sosagents", "sosservices", "soslinks")
+
 
 def render(*values: str, release: str = "sos") -> list[dict[str, Any]]:
     """The chart's objects, as `helm install` would send them (hooks included)."""
@@ -41,6 +43,8 @@ def install(kube: Kube) -> None:
     """`helm install`: CRDs, namespace, service account and RBAC. The Deployment stays without pods: nobody schedules any here."""
     helm(kube, "install", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--create-namespace")
     kube.kubectl("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=sos", "--timeout=30s")
+    # established is not yet served: for a moment the server answers that storage is (re)initializing
+    eventually("the kinds are served", lambda: all(kube.items(kind, "-A") is not None for kind in OWN_KINDS))
 
 
 def eventually(what: str, look: Callable[[], T], timeout: float = 40.0) -> T:

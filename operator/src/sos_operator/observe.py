@@ -23,6 +23,7 @@ class Observer:
         self._lists: dict[Kind, tuple[float, tuple[Object, ...]]] = {}
         self._missing: set[Kind] = set()
         self._versions: dict[str, dict[str, str]] = {}
+        self._optional = frozenset(OPTIONAL_KINDS)
         self._seen: Seen | None = None
 
     @property
@@ -48,6 +49,10 @@ class Observer:
     def knows(self, plural: str, uid: str, version: str) -> bool:
         """True if the lists hold exactly this version of an object: hearing of it is no news."""
         return self._versions.get(plural, {}).get(uid) == version
+
+    def spare(self, kinds: Iterable[Kind]) -> None:
+        """From now on, that one of these kinds is not served means that there are no objects of it."""
+        self._optional |= frozenset(kinds)
 
     def forget(self, plurals: Iterable[str]) -> None:
         """Mark lists stale, by the plural of their kind."""
@@ -81,7 +86,7 @@ class Observer:
         try:
             found = await self._cluster.list(kind, self._namespace if mine else None, OWNER_SELECTOR if mine else None)
         except KindMissing:
-            if kind not in OPTIONAL_KINDS:
+            if kind not in self._optional:
                 raise
             self._missing.add(kind)
             return ()

@@ -54,6 +54,7 @@ async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) 
     """
     clock = Clock(time.monotonic(), timeout)
     async with assembled(settings, Metrics()) as parts:
+        parts.observer.spare(OWN_KINDS)  # users' objects and CRDs may be gone already: helm's hook comes after a purge
         await _retried(clock, lambda: _stop_operator(parts, clock))
         seen = await _see(parts)
         await _retried(clock, lambda: _clear_nodes(parts, seen, clock))
@@ -204,7 +205,13 @@ async def _deleted(clock: Clock, look: Callable[[], Awaitable[list[Object]]], cl
 
 
 async def _all(cluster: Cluster, kinds: Iterable[Kind]) -> list[Object]:
-    return [obj for kind in kinds for obj in await cluster.list(kind)]
+    found: list[Object] = []
+    for kind in kinds:
+        try:
+            found += await cluster.list(kind)
+        except KindMissing:  # an earlier purge got so far
+            continue
+    return found
 
 
 async def _definitions(cluster: Cluster) -> list[Object]:
