@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -110,6 +111,62 @@ def running(kube: Kube, tmp_path: Path) -> Iterator[None]:
             yield
 
 
+FOREIGN = "things.example.test"
+
+
+def foreign() -> dict[str, Any]:
+    """Somebody else's kind, with the chart's label."""
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {"type": "object"}}}
+    return {
+        **{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"},
+        "metadata": {"name": FOREIGN, "labels": {"app.kubernetes.io/part-of": "sos"}},
+        "spec": {
+            **{"group": "example.test", "scope": "Cluster", "versions": [version]},
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing"},
+        },
+    }
+
+
+def restore(kube: Kube) -> None:
+    """For the tests that come after."""
+    kube.kubectl("delete", "crd", FOREIGN)
+    kube.apply(*(obj for obj in render() if obj["kind"] == "CustomResourceDefinition"))
+    kube.kubectl("wait", "--for=condition=Established", "crd", "-l", PART_OF, "--timeout=30s")
+    kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
+
+
+def test_the_kinds_that_are_purged_are_the_charts() -> None:
+    assert sorted(removal.CRDS) == sorted(obj["metadata"]["name"] for obj in render() if obj["kind"] == "CustomResourceDefinition")
+
+
+def test_whoever_is_asked_is_told_what_goes_for_good() -> None:
+    objects = [{"kind": "SosService", "metadata": {"namespace": "shop", "name": "bulk"}}]
+    assert "shop/bulk" in removal.what_goes([], objects, purge=True)[-1]
+    assert "all 1 SOS objects of this cluster for good" in removal.question("a", objects, purge=True)
+    assert "for good" not in removal.question("a", objects, purge=False)
+
+
+def test_objects_and_crds_that_another_operator_needs_stay(installed: Kube) -> None:
+    with populated(installed) as kube:
+        other = rendered("Deployment", "sos-operator")
+        kube.apply({**other, "metadata": {**other["metadata"], "namespace": "default"}})
+        try:
+            done = sos(kube, "uninstall", "--yes", "--purge", "-n", NAMESPACE)
+        finally:
+            kube.kubectl("delete", "deployment", "sos-operator", "-n", "default")
+        assert done.returncode == 2 and "operators in default" in done.stderr
+        assert len(kube.items("crds", "-l", PART_OF)) == len(removal.CRDS) and not kube.items("jobs", "-n", NAMESPACE)
+
+
+def test_what_could_not_be_purged_is_told(installed: Kube, tmp_path: Path) -> None:
+    with populated(installed) as kube, jobs_run(kube, code=0):
+        refusing = unreliable(tmp_path, "delete sosagents", times=99)
+        done = sos(kube, "uninstall", "--yes", "--purge", "-o", "json", kubectl=refusing)
+        told = json.loads(done.stdout)
+        assert (done.returncode, told["removed"]) == (1, True) and "sosagents.sos.network: Unable to connect" in told["why"]
+        assert len(kube.items("crds", "-l", PART_OF)) == len(removal.CRDS), "what comes after that stays"
+
+
 def test_nobody_is_asked_where_nobody_answers_and_a_failure_is_told(installed: Kube) -> None:
     with populated(installed) as kube:
         done = sos(kube, "uninstall")
@@ -139,13 +196,14 @@ def test_an_interrupted_removal_says_what_is_left_and_leaves_no_job(installed: K
             eventually("the Job", lambda: kube.items("jobs", "-n", NAMESPACE))
             for _ in range(3):  # impatient people press it again
                 process.send_signal(signal.SIGINT)
-            assert process.wait(timeout=40) == INTERRUPTED
+            assert process.wait(timeout=120) == INTERRUPTED
             assert "scale deployment sos-operator --replicas=1" in said(process)
         eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
 
 
 def test_users_objects_stay_and_purge_takes_them_and_the_crds(installed: Kube, tmp_path: Path) -> None:
     with populated(installed) as kube:
+        kube.apply(foreign())
         with running(kube, tmp_path), jobs_run(kube):
             done = sos(kube, "uninstall", "--yes", "--timeout", "60")
             assert done.returncode == 0, done.stderr
@@ -156,11 +214,13 @@ def test_users_objects_stay_and_purge_takes_them_and_the_crds(installed: Kube, t
             done = sos(kube, "uninstall", "--yes", "--purge", "--timeout", "60")
             assert done.returncode == 0, done.stderr
             assert "SosSite west" in done.stderr
-        try:
-            assert kube.items("crds", "-l", PART_OF) == []
-            eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
-        finally:
-            kube.apply(*(obj for obj in render() if obj["kind"] == "CustomResourceDefinition"))  # for the tests that come after
-            kube.kubectl("wait", "--for=condition=Established", "crd", "-l", PART_OF, "--timeout=30s")
-            kube.kubectl("scale", "deployment", "sos-operator", "-n", NAMESPACE, "--replicas=1")
+            try:
+                assert [crd["metadata"]["name"] for crd in kube.items("crds")] == [FOREIGN]
+                hook = rendered("Job", "sos-uninstall")["spec"]["template"]["spec"]["containers"][0]["args"]
+                assert ended(kube, hook) == 0, "what is printed as the next step works: helm uninstall runs this first"
+                done = sos(kube, "uninstall", "--yes", "--purge", "--timeout", "60")
+                assert done.returncode == 0, f"and a second time there is nothing to do: {done.stderr}"
+            finally:
+                restore(kube)
+        eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
         eventually("the kinds are served again, empty", lambda: all(kube.items(kind, "-A") == [] for kind in OWN))

@@ -18,6 +18,9 @@ KEPT_S = 600
 """A Job that nobody cleaned up goes by itself."""
 PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
 """Users' objects in the order in which they lean on each other."""
+GROUP = "sos.network"
+CRDS = tuple(f"{kind}.{GROUP}" for kind in PURGED)
+"""By name: others may use the chart's labels, too."""
 
 
 class RemovalError(ValueError):
@@ -92,5 +95,29 @@ def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list
     lines = [f"made by the operator: {', '.join(f'{count} {kind}' for kind, count in sorted(counts.items())) or 'nothing'}"]
     names = [f"{obj['kind']} {'/'.join(p for p in (obj['metadata'].get('namespace'), obj['metadata']['name']) if p)}" for obj in objects]
     if purge:
-        lines.append(f"and for good, with the CRDs: {', '.join(sorted(names)) or 'no objects'}")
+        lines.append(f"and for good, with the CRDs, in all namespaces: {', '.join(sorted(names)) or 'no objects'}")
     return lines
+
+
+def question(namespace: str, objects: list[Json], *, purge: bool) -> str:
+    """What somebody says yes to."""
+    if not purge:
+        return f"remove what the operator of namespace {namespace} made?"
+    return f"remove what the operator of namespace {namespace} made, and delete all {len(objects)} SOS objects of this cluster for good?"
+
+
+def purge_refused(operators: list[Json], namespace: str) -> str:
+    """Why objects and CRDs, which are the whole cluster's, may not go with the operator of one namespace; "" if they may."""
+    others = sorted({item["metadata"]["namespace"] for item in operators} - {namespace})
+    if not others:
+        return ""
+    return f"--purge: there are operators in {', '.join(others)}, too, which need the objects and CRDs: uninstall those first, without it"
+
+
+def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
+    """How it went, and what is to be done next."""
+    if failed:
+        return [f"not removed: {failed}"]
+    if kept:
+        return [f"removed, but not all objects and CRDs: {kept}", "run the same again when that is mended"]
+    return [f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}", f"the rest: {last}"]

@@ -38,32 +38,38 @@ def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
     kubectl = options.kubectl(context)
     operator = _operator(kubectl, namespace)
     where = operator["metadata"]["namespace"]
+    if purge and (why := removal.purge_refused(_operators(kubectl, ("--all-namespaces",)), where)):
+        raise SourceError(why)
     children = kubectl.json("get", CHILDREN, "-n", where, "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
-    objects = kubectl.objects()
+    kinds = _served(kubectl)
+    objects = kubectl.json("get", ",".join(kinds), "--all-namespaces", "-o", "json")["items"] if kinds else []
     for line in removal.what_goes(children, objects, purge=purge):
         say(line)
     if not yes:
-        _ask(where)
+        _ask(removal.question(where, objects, purge=purge))
     try:
         job = removal.job(operator, timeout, secrets.token_hex(3))
     except RemovalError as error:
         raise SourceError(str(error)) from None
     with ended_once():
         failed = _run(kubectl, operator, job, timeout)
-    purged = _purge(kubectl) if purge and not failed else []
+        purged, kept = _purge(kubectl, kinds) if purge and not failed else ([], "")
     release = (operator["metadata"].get("labels") or {}).get("app.kubernetes.io/instance", "sos")
     last = f"helm uninstall {release} -n {where}"
-    document = {"removed": not failed, "why": failed or None, "purged": purged, "left": f"what helm installed: {last}"}
-    lines = [f"not removed: {failed}"] if failed else ["removed" + (", with objects and CRDs" if purge else "; objects and CRDs stay")]
-    show(output, lambda: document, lambda: [*lines, *([] if failed else [f"the rest: {last}"])])
-    if failed:
+    document = {"removed": not failed, "why": failed or kept or None, "purged": purged, "left": f"what helm installed: {last}"}
+    show(output, lambda: document, lambda: removal.outcome(failed, kept, last, purge=purge))
+    if failed or kept:
         raise typer.Exit(NO)
 
 
-def _operator(kubectl: Kubectl, namespace: str) -> Json:
-    where = ("-n", namespace) if namespace else ("--all-namespaces",)
+def _operators(kubectl: Kubectl, where: tuple[str, ...]) -> list[Json]:
     selector = f"{PART_OF},app.kubernetes.io/component={removal.OPERATOR}"
     found: list[Json] = kubectl.json("get", "deployments", *where, "-l", selector, "-o", "json")["items"]
+    return found
+
+
+def _operator(kubectl: Kubectl, namespace: str) -> Json:
+    found = _operators(kubectl, ("-n", namespace) if namespace else ("--all-namespaces",))
     if len(found) == 1:
         return found[0]
     places = ", ".join(sorted(item["metadata"]["namespace"] for item in found))
@@ -72,10 +78,17 @@ def _operator(kubectl: Kubectl, namespace: str) -> Json:
     )
 
 
-def _ask(namespace: str) -> None:
+def _served(kubectl: Kubectl) -> list[str]:
+    """Our kinds that are still there, in the order of removal.CRDS: a purge that was interrupted has taken some."""
+    words = kubectl.run("get", "crds", *removal.CRDS, "--ignore-not-found", "-o", "name").split()
+    there = {word.partition("/")[2] for word in words}
+    return [kind for kind in removal.CRDS if kind in there]
+
+
+def _ask(question: str) -> None:
     if not sys.stdin.isatty():
         raise SourceError("nobody is there to be asked: use --yes")
-    typer.confirm(f"remove SOS of namespace {namespace}?", abort=True, err=True)
+    typer.confirm(question, abort=True, err=True)
 
 
 def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
@@ -137,11 +150,15 @@ def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
     return max(told, len(lines))
 
 
-def _purge(kubectl: Kubectl) -> list[str]:
-    """Users' objects, then the CRDs; with the user's rights, since the operator has none to do so."""
-    for kind in removal.PURGED:
-        say(f"deleting {kind}")
-        kubectl.run("delete", kind, "--all", "--all-namespaces", f"--timeout={DELETE_S}s", timeout_s=2 * DELETE_S)
-    say("deleting CRDs")
-    words = kubectl.run("delete", "crds", "-l", PART_OF, f"--timeout={DELETE_S}s", "-o", "name", timeout_s=2 * DELETE_S)
-    return words.split()
+def _purge(kubectl: Kubectl, kinds: list[str]) -> tuple[list[str], str]:
+    """Users' objects, then the CRDs; with the user's rights, since the operator has none to do so. What went, and why not all of it did."""
+    purged: list[str] = []
+    within = (f"--timeout={DELETE_S}s", "-o", "name")
+    steps = [*((kind, "--all", "--all-namespaces") for kind in kinds), *((("crds", *kinds),) if kinds else ())]
+    for step in steps:
+        say(f"deleting {step[0]}")
+        try:
+            purged += kubectl.run("delete", *step, "--ignore-not-found", *within, timeout_s=2 * DELETE_S).split()
+        except SourceError as error:
+            return purged, f"{step[0]}: {error}"
+    return purged, ""
