@@ -230,6 +230,15 @@ def test_a_failure_says_which_way(up: Transfer, down: Transfer) -> None:
         assert ("upwards" in finding.what, "downwards" in finding.what) == (not up.ok, not down.ok)
 
 
+def test_a_third_sites_uplinks_do_not_concern_a_pair() -> None:
+    south = {"dpid": "03", "name": "edge3", "site": "south", "connected": True, "ports": []}
+    site = {"kind": "SosSite", "metadata": {"name": "south"}, "spec": {"wan": {"uplinks": [{"name": "wan0"}]}}}
+    assert codes(healthy(topology={"datapaths": [south], "links": []}, objects=[site])) == []
+    assert codes(healthy(topology={"datapaths": [{**south, "site": "west"}], "links": []}, objects=[SITE])) == ["LinkDown"]
+    away = {**south, "connected": False}
+    assert codes(healthy(topology={**WIRES, "datapaths": [*WIRES["datapaths"], away]}, objects=[SITE])) == ["LinkSilent"]
+
+
 # -- what becomes of a probe
 
 

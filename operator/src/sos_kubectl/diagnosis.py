@@ -124,7 +124,7 @@ def _datapaths(facts: Facts) -> Iterable[Finding]:
 
 def _links(facts: Facts) -> Iterable[Finding]:
     """Uplinks that are declared, and are down or carry nothing. A switch that is away takes its links along: that is said already."""
-    datapaths = facts.topology.get("datapaths", ())
+    datapaths = [datapath for datapath in facts.topology.get("datapaths", ()) if _concerned(facts, datapath["site"])]
     away = any(not datapath["connected"] for datapath in datapaths)
     heard = {(end["dpid"], end["name"]) for link in facts.topology.get("links", ()) for end in (link["a"], link["b"])}
     for datapath in datapaths:
