@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import Kube
 from operator_run import NAMESPACE, Operator, eventually
-from sos_kubectl import scrub
+from sos_kubectl import reporting, scrub
 from sos_kubectl.bundle import MEMBER_MAX_BYTES, Bundle
+from sos_kubectl.source import Controller, Kubectl
 from test_kubectl import sos
 
 keys = st.binary(min_size=32, max_size=32)
@@ -176,3 +177,16 @@ def test_wrong_files_are_named(kube: Kube, tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").touch()
     done = sos(kube, "report", "-f", str(tmp_path / "x.tar.gz"))
     assert done.returncode == 2 and "x.tar.gz: File exists" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_byte_that_is_no_text_and_an_id_that_is_a_path_do_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kubectl").write_text("#!/bin/sh\nprintf 'a\\377b'\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert Kubectl().run("logs") == "a\N{REPLACEMENT CHARACTER}b"
+    (tmp_path / "kubectl").write_text('#!/bin/sh\necho \'{"datapaths": [{"dpid": "../../x"}]}\'\n')
+    bundle = Bundle(tmp_path / "b.tar.gz")
+    reporting._controller(bundle, lambda: Controller(kubectl=Kubectl(), path="/p"))
+    bundle.close()
+    members = read(tmp_path / "b.tar.gz")
+    assert not any(".." in name for name in members) and "is no datapath id" in members["missing.txt"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import time
 from collections.abc import Callable
 from importlib.metadata import version
@@ -89,6 +90,8 @@ def _controller(bundle: Bundle, find: Callable[[], Controller]) -> None:
     def entries() -> None:
         for datapath in controller.get("/v1/status")["datapaths"]:
             dpid = datapath["dpid"]
+            if not re.fullmatch(r"[0-9a-f]{16}", dpid):
+                raise SourceError(f"{dpid[:40]!r} is no datapath id")  # it would name a file
             bundle.add_json(f"controller/entries/{dpid}.json", controller.get(f"/v1/entries?dpid={dpid}"))
 
     _try(bundle, "/v1/entries", entries)
@@ -120,7 +123,7 @@ def _namespace(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
     def about_ours() -> None:
         items = kubectl.json(*ours)["items"]
-        kept = [e for e in items if str((e.get("involvedObject") or {}).get("kind", "")).lower() + "s" in KINDS]
+        kept = [e for e in items if str((e.get("involvedObject") or {}).get("kind", "")).lower() + "s" in KINDS.split(",")]
         _objects(bundle, "events.json", kept)
 
     _try(bundle, "events of objects", about_ours)

@@ -81,7 +81,14 @@ class Kubectl:
         """What a command says; SourceError in kubectl's words if it fails. `alone`: a Ctrl-C at the terminal does not reach it."""
         try:
             done = subprocess.run(
-                self.argv(*command), input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False, start_new_session=alone
+                self.argv(*command),
+                input=stdin,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=timeout_s,
+                check=False,
+                start_new_session=alone,
             )
         except FileNotFoundError:
             raise SourceError("there is no kubectl here; with --url URL a controller is asked directly") from None
@@ -144,7 +151,7 @@ class Controller:
     def _curl(self, what: str) -> str:
         argv = (*self.inside, "curl", "-sSf", "-m", f"{TIMEOUT_S:.0f}", f"{self.url}{what}")
         try:
-            done = subprocess.run(argv, capture_output=True, text=True, timeout=2 * TIMEOUT_S, check=False)
+            done = subprocess.run(argv, capture_output=True, text=True, errors="replace", timeout=2 * TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise SourceError(f"{self.url}: {error}") from None
         if done.returncode:
@@ -172,7 +179,7 @@ class Controller:
 
 
 def _stream(argv: Sequence[str]) -> Iterator[str]:
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None and process.stderr is not None  # noqa: S101 - PIPE
         try:
             yield from process.stdout
