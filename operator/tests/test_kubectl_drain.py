@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from operator_kube import Kube, _process, free_port, tool
 from operator_run import NAMESPACE, Operator, eventually
-from sos_kubectl.drain import known, not_yet, progress, targets
+from sos_kubectl.drain import AmbiguousError, known, not_yet, progress, targets
 from test_kubectl import sos
 
 CONFIG = {
@@ -26,6 +26,12 @@ CONFIG = {
 def test_a_node_means_all_of_its_agents(name: str, ids: list[str]) -> None:
     assert [target.id for target in targets(CONFIG, name)] == ids
     assert known(CONFIG) == ["edge1", "edge1-second", "edge2"]
+
+
+def test_a_name_that_means_two_things_is_refused() -> None:
+    agents = [{"id": "aa", "node": "worker", "pool": "2"}, {"id": "bb", "node": "worker-2", "pool": "default"}]
+    with pytest.raises(AmbiguousError, match="pool 2 on node worker"):
+        targets({"sites": [{"name": "west", "agents": agents}]}, "worker-2")
 
 
 def row(agent: str, sessions: int, *, willing: bool = False, draining: bool = True) -> dict[str, Any]:

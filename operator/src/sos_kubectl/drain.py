@@ -26,6 +26,10 @@ class Target:
         return names.drain_label(self.pool)
 
 
+class AmbiguousError(ValueError):
+    """A name that means two things."""
+
+
 def targets(config: Json, name: str) -> list[Target]:
     """The agents of a node, or the one agent of that name; [] for neither."""
     found = [
@@ -33,7 +37,11 @@ def targets(config: Json, name: str) -> list[Target]:
         for site in config["sites"]
         for agent in site["agents"]
     ]
-    return [target for target in found if target.name == name and target.name != target.node] or [t for t in found if t.node == name]
+    one = [target for target in found if target.name == name and target.name != target.node]
+    node = [target for target in found if target.node == name]
+    if one and node:
+        raise AmbiguousError(f"{name} is a node, and also the agent of pool {one[0].pool} on node {one[0].node}")
+    return one or node
 
 
 def known(config: Json) -> list[str]:

@@ -9,7 +9,7 @@ import typer
 
 from sos_kubectl import drain as draining
 from sos_kubectl import options
-from sos_kubectl.drain import Progress, Target
+from sos_kubectl.drain import AmbiguousError, Progress, Target
 from sos_kubectl.labs import Lab
 from sos_kubectl.options import NO, ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
 from sos_kubectl.source import Controller, Kubectl, SourceError
@@ -35,7 +35,12 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     """
     asked = options.controller(name, namespace, url, context, lab)
     config = asked.get("/v1/config")
-    wanted = draining.targets(config, target)
+    try:
+        wanted = draining.targets(config, target)
+    except AmbiguousError as error:
+        raise SourceError(
+            f"{error}: which one is meant? Label its node by hand: kubectl label node NODE drain.sos.network/POOL=true"
+        ) from None
     if not wanted:
         raise SourceError(f"no node or agent {target}; there are {', '.join(draining.known(config)) or 'none'}")
     if lab:
