@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long e2e check lint fmt fuzz bench bench-controller bench-operator lab clean setup setup-test
+.PHONY: help demo test test-long test-soak e2e check lint fmt fuzz bench bench-controller bench-operator lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -26,11 +26,14 @@ setup-test:
 demo: setup ## measure plain TCP and SOS on long paths, one and two at once: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
-test: setup-test ## every test suite but test-long's; the last line is `N passed, N failed` (root)
+test: setup-test ## every test suite but those of test-long and test-soak; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
-test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator; and an operator killed fifty times (root)
-	@$(python) scripts/test.py testbed-measures operator-long
+test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
+	@$(python) scripts/test.py testbed-measures
+
+test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
+	@$(python) scripts/test.py operator-long
 
 e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
 	@$(python) -m pytest e2e
@@ -50,7 +53,7 @@ bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 servi
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
 
-check: lint test test-long ## what has to pass before a change lands
+check: lint test test-long test-soak ## what has to pass before a change lands
 
 fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
 	@$(python) scripts/fuzz.py

@@ -1,9 +1,9 @@
 """Runs the test suites, or those named, and ends with one line: `N passed, N failed`.
 
 Suites run side by side, and of those that mostly wait several files at a time. The tests that measure want the machine to themselves:
-they run when they are named (`make test-long`), one by one. A suite that cannot be run, runs no test or ends badly without a failed
-test counts as one failure: nothing is lost in a sum. Each suite's output is kept in out/test/<suite>.log. Ctrl-C ends what runs, labs
-and API servers included.
+they run when they are named (`make test-long`), one by one, as do those that take their time (`make test-soak`). A suite that cannot
+be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
+out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
 """
 
 from __future__ import annotations
