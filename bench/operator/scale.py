@@ -118,7 +118,9 @@ def run(size: scale.Size, changes: int, seed: int) -> dict[str, Any]:
         scale.populate(kube, size)
         made = time.monotonic() - started
         eventually(
-            "every site's key", lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == size.sites, COLD_S
+            "every site's key",
+            lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == size.sites + 1,
+            COLD_S,
         )
         stack.callback(controller.kill)
         controller.start()

@@ -138,3 +138,9 @@ def _ready(operator: Operator) -> bool:
         return operator.http("/readyz")[0] == 200
     except OSError:
         return False
+
+
+def controller_keys(kube: Kube) -> dict[str, str]:
+    """The default controller's key folder: a file for each site, and `sending`, which says which key to send with."""
+    data: dict[str, str] = kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]
+    return data

@@ -15,7 +15,7 @@ import pytest
 from conftest import becomes, children, condition, populated
 from operator_controller import Controller
 from operator_kube import ROOT, Kube
-from operator_run import NAMESPACE, Operator, eventually, operator_running
+from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
 from operator_switch import connected
 from test_kubectl import sos
 
@@ -26,7 +26,7 @@ def controller_and_operator(kube: Kube, folder: Path) -> Iterator[tuple[Operator
     with populated(kube) as cluster, operator_running(cluster, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
         kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
         eventually("the controller's keys", lambda: [s for s in children(kube, "secrets") if "controllerkeys" in s["metadata"]["name"]])
-        eventually("both sites' keys", lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == 2)
+        eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
         try:
             controller.start()
             yield operator, controller

@@ -16,7 +16,7 @@ import pytest
 from conftest import OWN, becomes, children, populated
 from operator_controller import Controller
 from operator_kube import ROOT, Kube, free_port, kube_apiserver
-from operator_run import NAMESPACE, environment, eventually, install, operator_running
+from operator_run import NAMESPACE, controller_keys, environment, eventually, install, operator_running
 from operator_table import build, create, path_of, send
 
 KINDS = ("configmaps", "daemonsets", "deployments", "services", "secrets")
@@ -189,7 +189,7 @@ def outage(folder: Path, seconds: float) -> None:
         controller = Controller(kube, folder)
         with populated(kube), operator_running(kube, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
             kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
-            eventually("both sites' keys", lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == 2)
+            eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
             controller.start()
             try:
                 becomes(kube, "soscontroller/default", "Ready", "True", "Available")

@@ -131,7 +131,7 @@ def test_secrets_are_made_once_and_kept(example: Operator) -> None:
     west = kube.get("secret", "sos-sitekeys-west", "-n", NAMESPACE)["data"]
     east = kube.get("secret", "sos-sitekeys-east", "-n", NAMESPACE)["data"]
     ids = {s["metadata"]["name"]: s["status"]["siteID"] for s in kube.items("sossites")}
-    assert set(west) == {"site-1", f"pair-{ids['east']}-1"}
+    assert set(west) == {"site-1", f"pair-{ids['east']}-1", "sending"}
     assert west[f"pair-{ids['east']}-1"] == east[f"pair-{ids['west']}-1"]
     assert west["site-1"] != east["site-1"]
     controller = kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]

@@ -11,7 +11,7 @@ import pytest
 from conftest import children, populated, versions
 from operator_controller import Controller
 from operator_kube import Kube
-from operator_run import NAMESPACE, Operator, eventually, operator_running
+from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
 from operator_scale import Size, populate, writes
 from operator_table import build, path_of, send
 
@@ -27,7 +27,7 @@ def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with populated(installed) as kube, operator_running(kube, folder, **options) as operator:
         kube.kubectl("delete", "nodes", "--all")
         populate(kube, SIZE)
-        eventually("every site's key", lambda: len(kube.get("secret", "sos-controllerkeys-default", "-n", NAMESPACE)["data"]) == SIZE.sites)
+        eventually("every site's key", lambda: len(controller_keys(kube)) == SIZE.sites + 1)
         controller.start()
         try:
             eventually("every service", lambda: len(controller.get("/v1/status")["services"]) == SIZE.services)
