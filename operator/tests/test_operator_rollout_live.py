@@ -32,14 +32,14 @@ def stage(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         labels = {"sos.network/site": "roll"}
         kube.apply(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}} for name in SITES))
         kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosController", "metadata": {"name": "default"}, "spec": {}}, SITE)
-        eventually("the DaemonSet", lambda: children(kube, "daemonsets"))
+        eventually("the DaemonSet", lambda: "sos-node-roll" in [d["metadata"]["name"] for d in children(kube, "daemonsets")])
         start(kube, nodes)
         becomes(kube, "sossite/roll", "BridgesReady", "True", "Ready")
         yield operator, nodes
 
 
 def start(kube: Kube, nodes: Nodes) -> None:
-    (meta,) = [d["metadata"] for d in children(kube, "daemonsets") if d["metadata"]["name"] == "sos-node-roll"]
+    meta = kube.get("daemonset", "sos-node-roll", "-n", NAMESPACE)["metadata"]
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
     for node in SITES:
         container = {"name": "node", "image": "none", "ports": [{"containerPort": nodes.ports[node]}]}

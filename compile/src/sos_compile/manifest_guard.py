@@ -34,7 +34,11 @@ def build_agent_policy(metadata: Json, selector: dict[str, str], metrics: int, s
 
 
 def _answers_only(metadata: Json, selector: dict[str, str], rules: list[Json]) -> Json:
-    spec = {"podSelector": {"matchLabels": selector}, "policyTypes": ["Ingress", "Egress"], "ingress": rules, "egress": []}
+    """Return a policy with these ways in and none out: the type Egress without a rule.
+
+    An empty list of rules would say the same, but no API server stores one: applied a second time it would be a change.
+    """
+    spec = {"podSelector": {"matchLabels": selector}, "policyTypes": ["Ingress", "Egress"], "ingress": rules}
     return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
