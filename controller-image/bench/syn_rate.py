@@ -22,6 +22,9 @@ from sos_controller.core import order
 from sos_controller.core.commands import Install, PacketOut, Withdraw
 from sos_controller.core.events import BarrierReplies, DatapathUp, PacketIn, Tick
 
+STEP_S = 0.0002  # between two SYNs, on the world's clock
+BEACONS_EVERY = 2500  # SYNs: half a second; agents that say nothing are gone
+
 
 class Meter:
     """Runs events as the receive loop does, and times that only."""
@@ -99,10 +102,13 @@ def main(count: int, far: int = 1) -> None:
     meter.spent = meter.setup = 0.0
     began = time.process_time()
     for index in range(500, 500 + count):
-        meter.now += 0.0002
+        meter.now += STEP_S
         one(meter, index)
         if index % 125 == 0:
-            meter.event(Tick(world.wall(meter.now)))
+            world.now = meter.now
+            world.follow(meter.event(Tick(world.wall(meter.now))))
+        if index % BEACONS_EVERY == 0:
+            world.beacons()
     meter.now += 2
     meter.event(Tick(world.wall(meter.now)))
     assert len(world.engine.state.sessions) == 0, len(world.engine.state.sessions)

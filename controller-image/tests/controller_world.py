@@ -135,14 +135,17 @@ class World:
 
     def do(self, event: Event) -> list[Command]:
         """Handle an event and everything that follows from it at once."""
-        first: list[Command] = []
-        self.queue.append(event)
+        commands = self.engine.handle(event, self.now)
+        self.follow(commands)
+        return commands
+
+    def follow(self, commands: list[Command]) -> None:
+        """Carry out what the engine said, and let it handle everything that follows from it at once."""
+        for command in commands:
+            self._obey(command)
         while self.queue:
-            commands = self.engine.handle(self.queue.pop(0), self.now)
-            first = first or commands
-            for command in commands:
+            for command in self.engine.handle(self.queue.pop(0), self.now):
                 self._obey(command)
-        return first
 
     def _obey(self, command: Command) -> None:
         if isinstance(command, Notice):
