@@ -1,7 +1,7 @@
 //! What a node-config means in Open vSwitch's terms.
 
 use crate::config::{DatapathType, NodeConfig, Presence};
-use crate::observed::{Controller, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
+use crate::observed::{Controller, DEVICE_KEY, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
 use crate::ovsdb::{Row, text};
 
 /// Longest wait between two attempts to reach a controller, in milliseconds: one that comes back shall not be waited for
@@ -53,14 +53,15 @@ impl DesiredPort {
         !self.base
     }
 
-    /// Columns of its row. `offloads` are those to remember, for uplinks.
+    /// Columns of its row. To be remembered: `device`, its number, and `offloads`, for uplinks.
     #[must_use]
-    pub fn port_row(&self, site_id: u16, offloads: Option<String>) -> Row {
+    pub fn port_row(&self, site_id: u16, device: Option<u32>, offloads: Option<String>) -> Row {
         let protected = self.kind == PortKind::Tunnel && self.base;
         let mut row = Row::from([
             (OWNER_KEY.to_owned(), site_id.to_string()),
             ("protected".to_owned(), protected.to_string()),
         ]);
+        row.extend(device.map(|index| (DEVICE_KEY.to_owned(), index.to_string())));
         row.extend(offloads.map(|names| (OFFLOADS_KEY.to_owned(), names)));
         row
     }

@@ -11,6 +11,9 @@ use crate::ovsdb::{Row, text};
 pub const OWNER_KEY: &str = "external_ids:sos-owner";
 /// Key under which an uplink's port remembers which offloads were on before they were switched off.
 pub const OFFLOADS_KEY: &str = "external_ids:sos-offloads";
+/// Key under which a port remembers the number of the device it was put on for: Open vSwitch's datapath in user space goes on reading
+/// from that one when another comes under the same name.
+pub const DEVICE_KEY: &str = "external_ids:sos-device";
 /// What stands before the site's id in the alias of a device this program made.
 const ALIAS_PREFIX: &str = "sos-node:";
 

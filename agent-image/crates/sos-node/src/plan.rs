@@ -10,6 +10,9 @@
 //! Open vSwitch forgets all entries of a bridge when its first controller comes or its last one goes
 //! (`connmgr_set_controllers`), so the base entries are installed anew after such a change.
 //!
+//! Where the device of a port is another one than the port was put on for, or gone, the port is taken off. It is put on again by the
+//! next plan: within one transaction Open vSwitch would see no difference.
+//!
 //! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
 //! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
 
@@ -22,7 +25,7 @@ use crate::change::Change;
 use crate::config::{NodeConfig, Presence};
 use crate::desired::{self, DesiredPort, PortKind};
 use crate::flow::{Flow, FlowKey};
-use crate::observed::{Controller, Device, Link, OFFLOADS_KEY, Observed, Port};
+use crate::observed::{Controller, DEVICE_KEY, Device, Link, OFFLOADS_KEY, Observed, Port};
 use crate::ovsdb::{Row, text};
 use crate::problem::Problem;
 
@@ -225,11 +228,37 @@ impl<'a> Planner<'a> {
                 self.link_state(&port, link);
             }
             match attached {
-                Some(bridge) if bridge == self.bridge_name() => self.mend_port(&port, link),
-                _ if link.is_some() || port.kind == PortKind::Tunnel => self.attach(&port),
+                Some(bridge) if bridge == self.bridge_name() => {
+                    if self.outlived_its_device(&port, link) {
+                        let (bridge, name) = (bridge.to_owned(), port.name.clone());
+                        self.phases.database.push(Change::DeletePort { bridge, name });
+                    } else {
+                        self.mend_port(&port, link);
+                    }
+                }
+                _ if link.is_some() || port.kind == PortKind::Tunnel => self.attach(&port, link),
                 _ => {}
             }
         }
+    }
+
+    /// Whether a port of ours was put on for a device that is no more. Of a port that remembers none it cannot be told.
+    /// Tunnels are our own devices: they become others when we make them anew.
+    fn outlived_its_device(&self, port: &DesiredPort, link: Option<&Link>) -> bool {
+        let Some(there) = self.observed.ports.get(&port.name).filter(|_| self.owns_port(&port.name)) else {
+            return false;
+        };
+        match (port.kind, text(&there.row, DEVICE_KEY), link) {
+            (PortKind::Tunnel, _, _) => self.replaced(&port.name),
+            (_, _, None) => true,
+            (_, "", Some(_)) => false,
+            (_, known, Some(link)) => known != link.index.to_string(),
+        }
+    }
+
+    /// The number of its device that a port's row shall remember.
+    fn device_of(port: &DesiredPort, link: Option<&Link>) -> Option<u32> {
+        link.filter(|_| port.kind != PortKind::Tunnel).map(|link| link.index)
     }
 
     fn link_state(&mut self, port: &DesiredPort, link: &Link) {
@@ -266,12 +295,12 @@ impl<'a> Planner<'a> {
         known.cloned().or_else(|| self.observed.offloads.get(&device).copied().map(desired::encode_offloads))
     }
 
-    fn attach(&mut self, port: &DesiredPort) {
+    fn attach(&mut self, port: &DesiredPort, link: Option<&Link>) {
         let bridge = self.bridge_name().to_owned();
         self.phases.attach.push(Change::AddPort {
             bridge: bridge.clone(),
             name: port.name.clone(),
-            port: port.port_row(self.config.site_id, self.remembered(port)),
+            port: port.port_row(self.config.site_id, Self::device_of(port, link), self.remembered(port)),
             interface: port.interface_row(),
         });
         if port.no_flood() {
@@ -285,7 +314,9 @@ impl<'a> Planner<'a> {
         let name = wanted.name.clone();
         let observed = &self.observed.ports[&name];
         if self.owns_port(&name) {
-            let port = missing(wanted.port_row(self.config.site_id, self.remembered(wanted)), &observed.row);
+            let device = Self::device_of(wanted, link);
+            let row = wanted.port_row(self.config.site_id, device, self.remembered(wanted));
+            let port = missing(row, &observed.row);
             let interface = missing(wanted.interface_row(), &observed.interface);
             if !port.is_empty() || !interface.is_empty() {
                 self.phases.database.push(Change::SetPort { name: name.clone(), port, interface });

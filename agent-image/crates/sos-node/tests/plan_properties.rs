@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use sos_node::change::Change;
 use sos_node::config::NodeConfig;
 use sos_node::flow::{Flow, FlowKey};
 use sos_node::observed::{Bridge, Device, Link, Offloads, Port};
@@ -21,12 +22,27 @@ fn planned(config: &NodeConfig, node: &FakeNode) -> Plan {
     plan(config, &base_flows(config), &node.observe(config))
 }
 
+/// Makes the changes of one plan; of two where a port has to be taken off to be put on anew.
 fn reconcile(config: &NodeConfig, node: &mut FakeNode) -> Plan {
     let plan = planned(config, node);
+    make(&plan, node);
+    if takes_off(&plan, config) {
+        make(&planned(config, node), node);
+    }
+    plan
+}
+
+fn make(plan: &Plan, node: &mut FakeNode) {
     for change in &plan.changes {
         node.apply(change);
     }
-    plan
+}
+
+/// Whether a plan takes off a port that shall be there.
+fn takes_off(plan: &Plan, config: &NodeConfig) -> bool {
+    let wanted = sos_node::desired::ports(config);
+    let off = |change: &Change| matches!(change, Change::DeletePort { name, .. } if wanted.iter().any(|port| port.name == *name));
+    plan.changes.iter().any(off)
 }
 
 /// Ports of a random config: `(index of the device, base)`.
@@ -206,6 +222,32 @@ proptest! {
         reconcile(&wanted, &mut node);
         let again = planned(&wanted, &node);
         prop_assert!(again.changes.is_empty(), "{:?}", again.changes);
+    }
+
+    #[test]
+    fn a_port_whose_device_is_another_one_is_taken_off_and_then_put_on(mut node in arb_node(), wanted in arb_config()) {
+        reconcile(&wanted, &mut node);
+        let kept = node.clone();
+        let devices = wanted.uplinks.iter().map(|port| &port.name).chain(wanted.agent_ports.iter().map(|port| &port.name));
+        let on = |name: &&str| kept.world.bridge_of(name) == Some("br-sos") && kept.world.owns_port(name, 1);
+        let devices: Vec<&str> = devices.map(sos_node::names::DeviceName::as_str).filter(on).collect();
+        for name in &devices {
+            node.world.links.get_mut(*name).unwrap().index += 1;
+        }
+        let first = planned(&wanted, &node);
+        let taken = |c: &Change| matches!(c, Change::DeletePort { .. });
+        prop_assert_eq!(first.changes.len(), devices.len());
+        prop_assert!(first.changes.iter().all(taken), "in one transaction with its return it would be no change: {:?}", first.changes);
+        make(&first, &mut node);
+        make(&planned(&wanted, &node), &mut node);
+        prop_assert!(planned(&wanted, &node).changes.is_empty());
+        prop_assert!(devices.iter().all(|name| node.world.bridge_of(name) == Some("br-sos")));
+        prop_assert_eq!(&node.world.flows, &kept.world.flows);
+        for name in &devices {
+            node.world.links.remove(*name);
+        }
+        reconcile(&wanted, &mut node);
+        prop_assert!(devices.iter().all(|name| node.world.bridge_of(name).is_none()), "a port without a device");
     }
 
     #[test]

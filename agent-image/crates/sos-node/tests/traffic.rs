@@ -160,3 +160,36 @@ fn hosts_reach_each_other_through_a_tunnel() {
     assert!(received > 90 << 20, "{received} bytes came through with segmentation offload on");
     println!("through the tunnel: {}", result["end"]["sum_received"]["bits_per_second"]);
 }
+
+/// A new agent on its node, with an address.
+fn agent(lab: &Lab) -> Namespace {
+    let agent = Namespace::new("ag");
+    lab.ns.wire("sosag0", &agent, "net0");
+    agent.run("ip", &["address", "add", "10.0.0.126/24", "dev", "net0"]);
+    agent.run("ethtool", &["-K", "net0", "tx", "off"]);
+    agent
+}
+
+/// Open vSwitch's datapath in user space goes on reading from the device that was, and says nothing.
+#[test]
+fn an_agent_that_is_replaced_is_reached_again() {
+    let lab = Lab::new(true);
+    let mut agents = vec![agent(&lab)];
+    lab.must_apply(switch("0001000000000001", &[(34001, true)], |d| {
+        d["agentPorts"] = json!([{"name": "sosag0", "ofport": 34001}]);
+    }));
+    let a = lab.host("host1", "10.0.0.11/24");
+    wait_until("the agent", || ping(&a, "10.0.0.126"));
+    let running = lab.start_node();
+    lab.wait_for_state("Ready");
+    for pause in [Duration::from_millis(2500), Duration::ZERO] {
+        // As when the agent's end goes with its namespace.
+        lab.ns.run("ip", &["link", "delete", "sosag0"]);
+        std::thread::sleep(pause);
+        agents.push(agent(&lab));
+        a.run("ip", &["neigh", "flush", "all"]);
+        wait_until("the next agent", || ping(&a, "10.0.0.126"));
+        assert_eq!(lab.vsctl(&["get", "Interface", "sosag0", "ofport"]), "34001");
+    }
+    assert!(running.terminate());
+}
