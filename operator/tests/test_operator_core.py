@@ -15,6 +15,7 @@ from sos_operator.core import backoff, conditions, desired, generation, keys, no
 from sos_operator.core.conditions import Verdict
 from sos_operator.core.errors import KindMissing
 from sos_operator.core.generation import Issued
+from sos_operator.core.news import NAMED_MAX, Changed, News
 from sos_operator.core.plan import Applied, Ref
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=4)
@@ -42,7 +43,7 @@ def as_stored(manifest: dict[str, Any], uid: str = "u") -> dict[str, Any]:
 
 
 def memory_of(*manifests: dict[str, Any]) -> dict[Ref, Applied]:
-    return {plan.ref_of(m): Applied(plan.digest(m), plan.fingerprint(as_stored(m))) for m in manifests}
+    return {plan.ref_of(m): plan.applied(m, as_stored(m)) for m in manifests}
 
 
 CHILDREN = st.lists(
@@ -91,6 +92,7 @@ def test_nothing_foreign_going_or_kept_is_deleted() -> None:
 def test_what_somebody_changed_is_applied_again(edit: str) -> None:
     manifest = child("m", a="1")
     there = as_stored(manifest)
+    there["metadata"]["resourceVersion"] = "8"
     if edit == "data":
         there["data"] = {"a": "2"}
     elif edit == "labels":
@@ -107,9 +109,39 @@ def test_status_and_versions_are_no_change() -> None:
     assert plan.plan([manifest], [there], memory_of(manifest)).empty
 
 
+def test_another_manifest_is_applied_whatever_is_there() -> None:
+    before, now = child("m", a="1"), child("m", a="2")
+    assert plan.plan([now], [as_stored(before)], memory_of(before)).apply == (now,)
+    assert plan.plan([now], [as_stored(now)], memory_of(before)).apply == (now,), "somebody was faster: ours all the same, with our manager"
+
+
 def test_an_unknown_kind_is_found_before_the_first_call() -> None:
     with pytest.raises(KindMissing, match="Gadget"):
         plan.plan([child("a", "Gadget")], [], {})
+
+
+# --- news ------------------------------------------------------------------------------------------------------------
+
+
+def test_news_are_named_until_there_are_many() -> None:
+    news = News()
+    one, other = Changed("sosservices", "n", "a"), Changed("sossites", "", "w")
+    for change in (one, other, one):
+        news.add(change)
+    assert news.take() == {one, other}
+    assert news.take() == frozenset()
+    for number in range(NAMED_MAX + 1):
+        news.add(Changed("sosservices", "n", f"s{number}"))
+    news.add(other)
+    news.add(one)
+    assert news.take() == {Changed("sosservices"), other}, "of many only the kind is kept, whatever comes after"
+
+
+def test_that_all_of_a_kind_changed_covers_each_of_it() -> None:
+    news = News()
+    for change in (Changed("pods", "n", "a"), Changed("pods"), Changed("pods", "n", "b")):
+        news.add(change)
+    assert news.take() == {Changed("pods")}
 
 
 # --- conditions ------------------------------------------------------------------------------------------------------
@@ -274,6 +306,13 @@ def test_waits_are_bounded(failed: bool, pending: bool, failures: int, jitter: f
 def test_back_off_grows() -> None:
     waits = [backoff.next_delay(backoff.Outcome(True, True), n, 0.0) for n in range(1, 9)]
     assert waits == [1, 2, 4, 8, 10, 10, 10, 10]
+
+
+def test_a_flapping_object_does_not_keep_a_core_busy() -> None:
+    rests = [backoff.rest(n) for n in range(100)]
+    assert rests == sorted(rests)
+    assert rests[0] <= 0.1, "a change that comes during a pass waits for that pass, not longer"
+    assert rests[-1] >= 0.5
 
 
 def test_an_answer_is_believed_for_a_while() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.kinds import OPTIONAL_KINDS, kind_of
-from sos_operator.core.plan import Applied, Changes, Manifest, Ref, digest, fingerprint, ref_of
+from sos_operator.core.plan import Applied, Changes, Manifest, Ref, applied, ref_of
 from sos_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Applier:
     async def apply(self, manifest: Manifest) -> Manifest:
         """Apply one object and remember what it left. Raises OperatorError."""
         answer = await self._cluster.apply(manifest)
-        self.memory[ref_of(manifest)] = Applied(digest(manifest), fingerprint(answer))
+        self.memory[ref_of(manifest)] = applied(manifest, answer)
         return answer
 
     async def _delete(self, obj: Manifest, ref: Ref) -> None:

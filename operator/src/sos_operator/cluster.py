@@ -37,8 +37,10 @@ class Cluster:
     def __init__(self, api: ApiClient) -> None:
         self._client = DynamicClient(api)  # type: ignore[no-untyped-call]
 
-    async def list(self, kind: Kind, namespace: str | None = None, label_selector: str | None = None) -> list[Object]:
-        """Every object of a kind, in one namespace or all. Raises NotReady, Refused, KindMissing."""
+    async def list(
+        self, kind: Kind, namespace: str | None = None, label_selector: str | None = None, name: str | None = None
+    ) -> list[Object]:
+        """Every object of a kind (of this name), in one namespace or all. Raises NotReady, Refused, KindMissing."""
         found: list[Object] = []
         token: str | None = None
         while True:
@@ -49,6 +51,7 @@ class Cluster:
                 limit=LIST_PAGE,
                 _continue=token,
                 label_selector=label_selector,
+                field_selector=f"metadata.name={name}" if name else None,
             )
             found.extend({**item, "apiVersion": kind.api_version, "kind": kind.kind} for item in page.get("items") or [])
             token = (page.get("metadata") or {}).get("continue")

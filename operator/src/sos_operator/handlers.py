@@ -14,6 +14,7 @@ from typing import Any
 import kopf
 
 from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
+from sos_operator.core.news import Changed
 from sos_operator.core.options import Settings
 from sos_operator.wake import WakeQueue
 
@@ -71,7 +72,7 @@ def _register(registry: kopf.OperatorRegistry, queue: WakeQueue, knows: Knows, k
     @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
     async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
         if type == "DELETED" or not knows(kind.plural, str(meta.get("uid")), str(meta.get("resourceVersion"))):
-            queue.wake(kind.plural)
+            queue.wake(Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or ""))
 
 
 def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
@@ -88,6 +89,9 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.peering.standalone = True
     settings.execution.max_workers = 8
     settings.queueing.worker_limit = 16
+    # A worker is an object's, and holds its place until it has been idle for so long: with kopf's 5 s, news of the seventeenth object
+    # of a burst would come 5 s late, and of the hundredth half a minute.
+    settings.queueing.idle_timeout = 0.02
     for kind in select:
         settings.watching.label_selectors[_selector(kind)] = OWNER_SELECTOR
     return settings

@@ -14,9 +14,10 @@ from functools import partial
 from sos_operator.apply import Applier
 from sos_operator.cluster import Cluster, connect
 from sos_operator.controller_api import ControllerApi, open_session
-from sos_operator.core.backoff import Outcome, next_delay
+from sos_operator.core.backoff import Outcome, next_delay, rest
 from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import OPTIONAL_KINDS, OWN_KINDS
+from sos_operator.core.news import Changed
 from sos_operator.core.options import Settings
 from sos_operator.defaults import load_defaults
 from sos_operator.handlers import watch_tasks
@@ -31,8 +32,7 @@ from sos_operator.wake import WakeQueue
 log = logging.getLogger(__name__)
 
 KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
-LATE_ANSWER = "late-answer"  # a key of the queue that is no kind's plural
-PASS_PAUSE_S = 0.2  # between two passes, so that a flapping object cannot keep a core busy
+LATE_ANSWER = Changed("late answer")  # of no kind: there is nothing to ask the API server for
 
 
 @asynccontextmanager
@@ -103,8 +103,8 @@ async def _await_kinds(cluster: Cluster) -> None:
 
 
 async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:
-    failures = 0
-    woken: frozenset[str] = frozenset()
+    failures = in_a_row = 0
+    woken: frozenset[Changed] = frozenset()
     while not stop.is_set():
         started = time.monotonic()
         outcome = await _pass(reconciler, woken)
@@ -115,13 +115,14 @@ async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metric
         metrics.reconciles.labels(result="failed" if outcome.failed else "ok").inc()
         if not outcome.failed:
             metrics.last_success.set(time.time())
-        await asyncio.sleep(PASS_PAUSE_S)
+        in_a_row = in_a_row + 1 if queue.waits else 0
+        await asyncio.sleep(rest(in_a_row))
         woken = await _wait(queue, stop, next_delay(outcome, failures, random.random()))  # noqa: S311 - jitter
         if woken:
             metrics.queue_wakes.inc()
 
 
-async def _pass(reconciler: Reconciler, woken: frozenset[str]) -> Outcome:
+async def _pass(reconciler: Reconciler, woken: frozenset[Changed]) -> Outcome:
     try:
         return await reconciler.reconcile(woken)
     except OperatorError as error:
@@ -129,8 +130,8 @@ async def _pass(reconciler: Reconciler, woken: frozenset[str]) -> Outcome:
         return Outcome(failed=True, pending=True)
 
 
-async def _wait(queue: WakeQueue, stop: asyncio.Event, seconds: float) -> frozenset[str]:
-    """The keys that woke the loop; empty at the due time or when stopped."""
+async def _wait(queue: WakeQueue, stop: asyncio.Event, seconds: float) -> frozenset[Changed]:
+    """What woke the loop; empty at the due time or when stopped."""
     take = asyncio.create_task(queue.take(seconds))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([take, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -1,16 +1,22 @@
 """Lists what changed since the last pass, and keeps the rest.
 
-A list is complete by nature, so a pass never prunes by half a cache; watches only say which lists are stale.
+A list is complete by nature, so a pass never prunes by half a cache. Watches only say what is stale: of a complete list, one object or
+a few are asked for by name, instead of a thousand that are as they were.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing
 from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OPTIONAL_KINDS, OWN_KINDS, OWNER_SELECTOR, POD, Kind, kind_of
+from sos_operator.core.news import Changed
 from sos_operator.core.world import Object, Seen
+
+_KINDS = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
+_BY_PLURAL = {kind.plural: kind for kind in _KINDS}
 
 
 class Observer:
@@ -21,6 +27,7 @@ class Observer:
         self._namespace = namespace
         self._resync_seconds = resync_seconds
         self._lists: dict[Kind, tuple[float, tuple[Object, ...]]] = {}
+        self._stale: set[Changed] = set()
         self._missing: set[Kind] = set()
         self._versions: dict[str, dict[str, str]] = {}
         self._optional = frozenset(OPTIONAL_KINDS)
@@ -54,21 +61,20 @@ class Observer:
         """From now on, that one of these kinds is not served means that there are no objects of it."""
         self._optional |= frozenset(kinds)
 
-    def forget(self, plurals: Iterable[str]) -> None:
-        """Mark lists stale, by the plural of their kind."""
-        names = frozenset(plurals)
-        for kind in [kind for kind in self._lists if kind.plural in names]:
-            del self._lists[kind]
+    def forget(self, changes: Iterable[Changed]) -> None:
+        """Mark objects, or all of a kind, as stale."""
+        self._stale |= frozenset(changes)
 
     async def see(self, now: float) -> Seen:
-        """Everything, with stale lists renewed. The same object as before if nothing had to be listed."""
-        kinds = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
-        stale = [kind for kind in kinds if now - self._lists.get(kind, (float("-inf"), ()))[0] >= self._resync_seconds]
-        for kind in stale:
-            found = await self._list(kind)
-            self._lists[kind] = (now, found)
-            self._versions[kind.plural] = {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in found}
-        if self._seen is None or stale:
+        """Everything, with what is stale asked for again. The same object as before if there was nothing to ask."""
+        listed = {kind for kind in _KINDS if self._is_due(kind, now)}
+        for kind in sorted(listed, key=_KINDS.index):
+            self._keep(kind, now, await self._list(kind))
+        named = [(_BY_PLURAL[change.plural], change) for change in self._stale if change.plural in _BY_PLURAL]
+        by_name = [(kind, change) for kind, change in named if kind not in listed]
+        await asyncio.gather(*(self._renew(kind, change) for kind, change in by_name))
+        self._stale.clear()
+        if self._seen is None or listed or by_name:
             self._seen = Seen(
                 objects=self._all(OWN_KINDS),
                 nodes=self._all([NODE]),
@@ -78,13 +84,29 @@ class Observer:
             )
         return self._seen
 
+    def _is_due(self, kind: Kind, now: float) -> bool:
+        return Changed(kind.plural) in self._stale or now - self._lists.get(kind, (float("-inf"), ()))[0] >= self._resync_seconds
+
+    def _keep(self, kind: Kind, at: float, objects: tuple[Object, ...]) -> None:
+        self._lists[kind] = (at, objects)
+        self._versions[kind.plural] = {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in objects}
+
+    async def _renew(self, kind: Kind, change: Changed) -> None:
+        """Ask for one object, which may be gone. Its list stays as old as it is."""
+        found = await self._list(kind, change)
+        at, objects = self._lists[kind]
+        others = (o for o in objects if _place(o) != (change.namespace, change.name))
+        self._keep(kind, at, (*others, *found))
+
     def _all(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
         return tuple(obj for kind in kinds for obj in self._lists[kind][1])
 
-    async def _list(self, kind: Kind) -> tuple[Object, ...]:
+    async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Object, ...]:
+        """All objects of a kind that are ours to see, or `one` of them."""
         mine = kind in CHILD_KINDS or kind is POD
+        namespace = self._namespace if mine else (one.namespace or None) if one else None
         try:
-            found = await self._cluster.list(kind, self._namespace if mine else None, OWNER_SELECTOR if mine else None)
+            found = await self._cluster.list(kind, namespace, OWNER_SELECTOR if mine else None, one.name if one else None)
         except KindMissing:
             if kind not in self._optional:
                 raise

@@ -17,10 +17,11 @@ from sos_operator.core.backoff import Outcome
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import Issued, encode_issued, issued_now
 from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
+from sos_operator.core.news import Changed, of_kinds
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
 from sos_operator.core.output import Memos, Output, build_output, owners_of
-from sos_operator.core.plan import Changes, Ref, owned, plan, ref_of
+from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_of
 from sos_operator.core.publish import Write, build_event, plan_write, still_pending
 from sos_operator.core.release import release_manifests
 from sos_operator.core.status import Situation, report
@@ -60,7 +61,7 @@ class Reconciler:
         self._memos = Memos()
         self._views: dict[str, ControllerView] = {}
 
-    async def reconcile(self, woken: frozenset[str]) -> Outcome:
+    async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
         """One pass. Raises OperatorError when the cluster cannot be looked at; anything less is reported where it belongs."""
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
@@ -114,7 +115,7 @@ class Reconciler:
                 files = {secret.file: random_source.token_hex(keys.RANDOM_BYTES)}
                 manifest = secrets.build_secret(self._p.settings, secret.name, "operator", files)
                 found[secret.name] = await self._p.cluster.create(manifest)
-                self._p.observer.forget([SECRET.plural])
+                self._p.observer.forget(of_kinds([SECRET.plural]))
                 log.info(f"made Secret {secret.name}", extra={"object": secret.name})
         return found
 
@@ -125,7 +126,7 @@ class Reconciler:
         if step is None:
             return False
         said, patch = step
-        self._p.observer.forget([SECRET.plural])
+        self._p.observer.forget(of_kinds([SECRET.plural]))
         try:
             await self._p.cluster.merge(master, patch)
         except OperatorError as error:
@@ -176,7 +177,7 @@ class Reconciler:
         result = await self._p.applier.carry_out(changes)
         for answer in result.applied:
             self._p.observer.learn(answer)
-        self._p.observer.forget(_plurals(changes, result))
+        self._p.observer.forget(of_kinds(_plurals(changes, result)))
         self._errors = owners_of(manifests, result.failures)
         await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
         result.retry |= await self._rotate(master, rotation.handed_out(derived, seen.children, output.compiled.held))
@@ -217,8 +218,9 @@ class Reconciler:
             return  # deleted meanwhile
         # The pass goes on with what the server has now, so that a second publication compares with it.
         write.obj["status"] = answer.get("status") or {}
-        write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
-        self._p.observer.note(write.obj)
+        if fingerprint(answer) == fingerprint(write.obj):
+            write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
+            self._p.observer.note(write.obj)  # else somebody changed it meanwhile, and to hear of that is news
         self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
         for transition in write.transitions:
             name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"
@@ -248,7 +250,7 @@ class Reconciler:
             return
         except NotReady as error:
             log.info(f"finalizer of site {site['metadata']['name']} not written yet: {error}")
-        self._p.observer.forget([SITE.plural])
+        self._p.observer.forget(of_kinds([SITE.plural]))
 
     def _overdue(self, site: Object) -> bool:
         since = datetime.fromisoformat(site["metadata"]["deletionTimestamp"].replace("Z", "+00:00"))

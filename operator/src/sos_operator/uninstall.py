@@ -19,6 +19,7 @@ from sos_operator.core.conditions import READY, Verdict
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import issued_now
 from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, NODE, OWN_KINDS, POD, SITE, Kind
+from sos_operator.core.news import of_kinds
 from sos_operator.core.options import Settings
 from sos_operator.core.output import build_output
 from sos_operator.core.plan import Changes, owned
@@ -79,7 +80,7 @@ async def _retried(clock: Clock, step: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _see(parts: Parts) -> Seen:
-    parts.observer.forget(kind.plural for kind in (*OWN_KINDS, *CHILD_KINDS, POD, NODE))
+    parts.observer.forget(of_kinds(kind.plural for kind in (*OWN_KINDS, *CHILD_KINDS, POD, NODE)))
     return await parts.observer.see(time.monotonic())
 
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 BACKOFF_FIRST_S = 1.0
 BACKOFF_LAST_S = 10.0  # whatever comes back after an outage is noticed within the 10 s that conditions may be behind
 POLL_PENDING_S = 2.0  # somebody is waiting for a condition to turn
+REST_S = 0.05  # between two passes
+REST_LONG_S = 0.5  # once passes follow each other without end, so that a flapping object cannot keep a core busy
+RESTLESS_PASSES = 20
 POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
 
 
@@ -28,3 +31,8 @@ def next_delay(outcome: Outcome, failures: int, jitter: float) -> float:
         wait = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** min(max(failures - 1, 0), 10))
         return wait * (1 - jitter / 2)
     return POLL_PENDING_S if outcome.pending else POLL_STEADY_S
+
+
+def rest(woken_in_a_row: int) -> float:
+    """Seconds to let pass before the next look for news; `woken_in_a_row` counts passes that had news waiting when the one before ended."""
+    return REST_S if woken_in_a_row <= RESTLESS_PASSES else REST_LONG_S
