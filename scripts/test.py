@@ -232,10 +232,11 @@ def interrupt(_number: int, _frame: object) -> None:
 def main() -> int:
     """All suites, or those named on the command line."""
     together = [
-        pytest_suite("testbed", "-m", "not measures", files_at_once=3),  # what waits most begins, and what computes runs niced beside it
+        # The longest begins; what computes runs niced beside what waits.
+        pytest_suite("operator", "-m", "not long", files_at_once=2, nice=NICE),
+        pytest_suite("testbed", "-m", "not measures", files_at_once=3),
         pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
-        pytest_suite("operator", "-m", "not long", files_at_once=2, nice=NICE),
         pytest_suite("compile", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
         cargo_suite("ofbench", "bench/controller"),

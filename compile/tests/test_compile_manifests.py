@@ -125,6 +125,8 @@ def test_privileges_are_listed_and_the_controller_has_none(figure8: dict[tuple[s
                 assert not context.get("privileged", False)
                 assert context["capabilities"]["drop"] == ["ALL"]
                 assert context["readOnlyRootFilesystem"]
+                profile = context.get("seccompProfile") or pod_of(manifest)["securityContext"]["seccompProfile"]
+                assert profile == {"type": "RuntimeDefault"}, container["name"]
     controller = pod_of(figure8["Deployment", "sos-controller-default"])
     assert controller["securityContext"]["runAsNonRoot"]
     assert controller["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}

@@ -32,14 +32,10 @@ def populated(kube: Kube) -> Iterator[Kube]:
     labels = {name: {"sos.network/site": site} for name, site in FIGURE8.items()}
     kube.apply(*({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels[name]}} for name in FIGURE8))
     yield kube
-    kinds = ",".join(OWN)
-    for obj in kube.items(kinds, "-A"):
-        if obj["metadata"].get("finalizers"):
-            kube.kubectl("patch", obj["kind"], obj["metadata"]["name"], "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
-    kube.kubectl("delete", kinds, "--all", "-A", "--wait=false")
+    kube.clear(",".join(OWN), "-A")
     kinds = "daemonsets,deployments,services,configmaps,secrets,networkpolicies,poddisruptionbudgets,pods"
-    kube.kubectl("delete", kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator", "--force", "--grace-period=0")
-    kube.kubectl("delete", "nodes", "--all")
+    kube.clear(kinds, "-n", NAMESPACE, "-l", "app.kubernetes.io/managed-by=sos-operator")
+    kube.clear("nodes")
 
 
 @pytest.fixture

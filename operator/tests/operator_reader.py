@@ -1,4 +1,4 @@
-"""`kubectl get` without its start-up: resources by any of their names, in one namespace or all, by label."""
+"""`kubectl get` and `kubectl delete` without their start-up: resources by any of their names, in one namespace or all, by label."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -58,6 +59,15 @@ class Reader:
             items += [{**named, **item} for item in self._read(self._place(resource, namespace) + query)["items"]]
         return {"items": items}
 
+    def clear(self, *args: str) -> None:
+        """Delete what `get` would list, without waiting, and what stays for the sake of its finalizers without those."""
+        for obj in self.get(*args)["items"]:
+            meta, resource = obj["metadata"], self._of(obj["kind"].lower())
+            path = f"{self._place(resource, meta.get('namespace'))}/{meta['name']}"
+            if meta.get("finalizers"):
+                self._send("PATCH", path, {"metadata": {"finalizers": None}})
+            self._send("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+
     def raw(self, path: str) -> dict[str, Any]:
         """What the server has at a path."""
         return self._read(path)
@@ -96,6 +106,16 @@ class Reader:
                 names = (raw["resource"], raw["singularResource"], kind.lower(), *raw.get("shortNames", ()))
                 found |= {each: resource for each in names if each not in found}
         return found
+
+    def _send(self, method: str, path: str, body: Mapping[str, Any]) -> None:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/merge-patch+json"}
+        if method == "DELETE":
+            headers["Content-Type"] = "application/json"
+        request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers, method=method)
+        try:
+            urllib.request.urlopen(request, timeout=TIMEOUT_S, context=unverified()).close()
+        except urllib.error.HTTPError as error:
+            assert error.code == 404, f"{method} {path}: {error.code} {error.read().decode()[:300]}"  # gone meanwhile is fine
 
     def _read(self, path: str, accept: str = "application/json") -> dict[str, Any]:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}", "Accept": accept})

@@ -39,9 +39,9 @@ def helm(kube: Kube, *args: str) -> str:
     return done.stdout
 
 
-def install(kube: Kube) -> None:
+def install(kube: Kube, *values: str) -> None:
     """`helm install`: CRDs, namespace, service account and RBAC. The Deployment stays without pods: nobody schedules any here."""
-    helm(kube, "install", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--create-namespace")
+    helm(kube, "install", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--create-namespace", *values)
     kube.kubectl("wait", "--for=condition=Established", "crd", "-l", "app.kubernetes.io/part-of=sos", "--timeout=30s")
     # established is not yet served: for a moment the server answers that storage is (re)initializing
     eventually("the kinds are served", lambda: all(kube.items(kind, "-A") is not None for kind in OWN_KINDS))

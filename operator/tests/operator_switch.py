@@ -11,6 +11,7 @@ from contextlib import contextmanager
 VERSION = 4
 HELLO, ECHO, FEATURES, CONFIG, MULTIPART, BARRIER, ROLE, ASYNC = 0, 2, 5, 7, 18, 20, 24, 26  # the requests; each answer is the next number
 DESCRIPTION = 0
+PACKET_IN = 10
 
 
 class Switch(threading.Thread):
@@ -21,6 +22,7 @@ class Switch(threading.Thread):
         self._dpid = int(dpid, 16)
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._socket.settimeout(None)
+        self._sending = threading.Lock()
 
     def run(self) -> None:
         self._send(HELLO, 1, b"")
@@ -30,6 +32,11 @@ class Switch(threading.Thread):
                 self._answer(kind, xid, self._read(length - 8))
         except OSError:
             return
+
+    def packet_in(self, port: int, frame: bytes) -> None:
+        """Hand a frame that came in on a port to the controller, as the table's last entry does."""
+        match = struct.pack("!HHIIxxxx", 1, 12, 0x80000004, port)
+        self._send(PACKET_IN, 0, struct.pack("!IHBBQ", 0xFFFFFFFF, len(frame), 1, 0, 0) + match + bytes(2) + frame)
 
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
@@ -48,7 +55,8 @@ class Switch(threading.Thread):
             self._send(kind + 1, xid, body)
 
     def _send(self, kind: int, xid: int, body: bytes) -> None:
-        self._socket.sendall(struct.pack("!BBHI", VERSION, kind, 8 + len(body), xid) + body)
+        with self._sending:
+            self._socket.sendall(struct.pack("!BBHI", VERSION, kind, 8 + len(body), xid) + body)
 
     def _read(self, count: int) -> bytes:
         data = b""

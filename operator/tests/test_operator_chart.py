@@ -106,6 +106,26 @@ def test_default_objects_are_valid(tmp_path: Path, values: Path) -> None:
             assert loaded.obj["metadata"] == {"name": "default"}
 
 
+def test_several_operators_stand_by_one_another_and_one_needs_none_of_it() -> None:
+    alone, several = render(), render("--set", "operator.replicas=3", "--set", "operator.leaseSeconds=20")
+    assert {(o["kind"], o["metadata"]["name"]) for o in several} - {(o["kind"], o["metadata"]["name"]) for o in alone} == {
+        ("PodDisruptionBudget", "sos-operator")
+    }
+    spec = find(several, "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (3, {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}})
+    settings = parse_settings(environment_of(find(several, "Deployment")))
+    assert (settings.lease, settings.lease_seconds) == ("sos-operator", 20)
+    for selector in (
+        find(several, "PodDisruptionBudget")["spec"]["selector"],
+        spec["template"]["spec"]["topologySpreadConstraints"][0]["labelSelector"],
+    ):
+        assert selector == spec["selector"]
+    spec = find(alone, "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert parse_settings(environment_of(find(alone, "Deployment"))).lease == ""
+    assert "topologySpreadConstraints" not in spec["template"]["spec"]
+
+
 def test_images() -> None:
     plain = parse_settings(environment_of(find(render(), "Deployment"))).images
     assert (plain.controller, plain.ovs) == ("sos-controller:0.1.0", "sos-ovs:0.1.0")
@@ -126,6 +146,9 @@ def test_images() -> None:
         ("uninstall.timeoutSeconds=5", "timeoutSeconds"),
         ("images.agent.digest=latest", "digest"),
         ("replicas=3", "replicas"),
+        ("operator.replicas=0", "replicas"),
+        ("operator.replicas=4", "replicas"),
+        ("operator.leaseSeconds=1", "leaseSeconds"),
         ("networkPolicy.openFlowFrom=x", "openFlowFrom"),
         ("networkPolicy.apiFrom[0].podselector.x=1", "podselector"),
         ("monitoring.podMonitors.interval=often", "interval"),

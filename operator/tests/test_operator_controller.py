@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import becomes, children, condition, populated
+from conftest import FIGURE8, becomes, children, condition, populated
+from operator_agent import Agent
 from operator_controller import Controller
 from operator_kube import ROOT, Kube
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
@@ -143,6 +144,38 @@ def test_a_datapath_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operat
             becomes(kube, "sossite/core1", "DatapathsConnected", "True", "Connected", PROMISED_S)
         # Agents are what the services wait for: none of it is said to be programmed.
         assert condition(kube, "sosservice", "bulk", "Programmed", "default")["status"] == "False"
+
+
+def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator, Controller]) -> None:
+    """Agents register themselves, over their switch: pods have nothing to do with it here."""
+    operator, controller = pair
+    kube = operator.kube
+    becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+    status = {s["metadata"]["name"]: s["status"] for s in kube.items("sossites")}
+    edges = {site: status[site]["nodes"][0]["datapathId"] for site in ("west", "east")}
+    agents = {site: Agent(kube, "default", site, node) for node, site in FIGURE8.items() if site in edges}
+
+    def counts() -> tuple[str, str]:
+        site, controller_status = kube.get("sossite", "west")["status"], kube.get("soscontroller", "default")["status"]
+        return site["agentsRegistered"], str(controller_status["registeredAgents"])
+
+    with connected(list(edges.values()), controller.openflow) as switches, agents["east"].running(switches[edges["east"]]):
+        with agents["west"].running(switches[edges["west"]]):
+            becomes(kube, "sossite/west", "AgentsRegistered", "True", "Registered", PROMISED_S)
+            becomes(kube, "sosagent/default", "Registered", "True", "Registered", PROMISED_S)
+            assert counts() == ("1/1", "2")
+            listed = {agent["id"] for agent in controller.get("/v1/agents")["agents"]}
+            assert listed == {agent.id.hex() for agent in agents.values()}
+        row = becomes(kube, "sossite/west", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
+        assert "edge1" in row["message"]
+        row = becomes(kube, "sosagent/default", "Registered", "False", "NotRegistered", PROMISED_S)
+        assert "edge1" in row["message"] and "edge2" not in row["message"]
+        assert counts() == ("0/1", "1")
+        assert condition(kube, "sossite", "east", "AgentsRegistered")["status"] == "True"
+        with Agent(kube, "default", "west", "edge1").running(switches[edges["west"]]):
+            becomes(kube, "sossite/west", "AgentsRegistered", "True", "Registered", PROMISED_S)
+            becomes(kube, "sosagent/default", "Registered", "True", "Registered", PROMISED_S)
+    becomes(kube, "sossite/east", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
 
 
 def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -> None:

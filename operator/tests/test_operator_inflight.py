@@ -25,10 +25,8 @@ def test_who_is_slow_holds_up_nobody_and_is_heard_later(monkeypatch: pytest.Monk
         async def quick() -> None:
             heard.append("quick")
 
-        started = time.monotonic()
-        for _ in range(2):
+        for _ in range(2):  # the gate is closed: had it waited for the slow one, it would wait still
             await calls.run({"slow": slow, "quick": quick}, lambda: late.append(time.monotonic()))
-        assert time.monotonic() - started < 1
         assert heard == ["asked", "quick", "quick"], "one request at a time to whoever does not answer"
         assert calls.names == {"slow"}
         gate.set()

@@ -19,6 +19,7 @@ from sos_operator.cluster import connect
 from sos_operator.core.errors import Refused
 
 ACCOUNT = "sos-operator"
+SEVERAL = ("--set", "operator.replicas=2")  # which needs the most rights
 
 
 def nad_definition() -> dict[str, object]:
@@ -42,7 +43,7 @@ def own(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
 def multus() -> Iterator[Kube]:
     """An API server of its own, as others must not find NetworkAttachmentDefinitions in theirs."""
     with kube_apiserver() as kube:
-        install(kube)
+        install(kube, *SEVERAL)
         kube.apply(nad_definition())
         kube.kubectl("wait", "--for=condition=Established", "crd", str(nad_definition()["metadata"]["name"]), "--timeout=30s")  # type: ignore[index]
         yield kube
@@ -52,11 +53,12 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(multus: Kube, tmp_pat
     """A whole life: default objects, sites with pods, another controller, drift, departure, uninstall."""
     defaults = tmp_path / "defaults"
     defaults.mkdir()
-    rendered = render()
+    rendered = render(*SEVERAL)
     for name, text in next(o for o in rendered if o["kind"] == "ConfigMap")["data"].items():
         (defaults / name).write_text(text)
     with served(multus, "PodMonitor"), populated(multus) as kube, Nodes(kube).serving() as nodes:
-        with operator_running(kube, tmp_path, SOS_DEFAULTS_DIR=str(defaults), SOS_POD_MONITORS="{}", SOS_NETWORK_POLICIES="{}"):
+        extra = {"SOS_DEFAULTS_DIR": str(defaults), "SOS_POD_MONITORS": "{}", "SOS_LEASE": "sos-operator"}
+        with operator_running(kube, tmp_path, **extra):
             kube.apply(own("SosController", "second", {}), own("SosLink", "pair", {end: {"site": end, "uplink": "wan0"} for end in "ab"}))
             for name in ("sites.yaml", "sosservice.yaml"):
                 kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites" / name))
@@ -79,6 +81,14 @@ def test_every_right_is_used_and_nothing_else_is_asked_for(multus: Kube, tmp_pat
     exercised, uncovered = used(multus.audit(), ACCOUNT, rights)
     assert uncovered == frozenset(), "asked for without the right to it"
     assert rights - exercised == frozenset(), "granted and never used"
+
+
+def test_one_operator_alone_has_no_right_to_leases() -> None:
+    several, alone = granted(render(*SEVERAL), ACCOUNT), granted(render(), ACCOUNT)
+    assert alone < several
+    leases = {(right.verb, right.name) for right in several - alone if right.resource == "leases" and right.namespace == NAMESPACE}
+    assert leases == {("create", ""), ("get", ACCOUNT), ("patch", ACCOUNT)}
+    assert len(several - alone) == len(leases)
 
 
 def test_of_a_site_the_operator_can_write_its_own_finalizer_only(multus: Kube) -> None:

@@ -23,6 +23,21 @@ class Health:
     """When a pass last ended, well or not."""
     succeeded: bool = False
     """Whether any pass has ended well yet."""
+    standing_by: bool = False
+    """Whether another operator is at work, and this one has seen that it is not its turn."""
+
+    def wait(self, now: float, others: bool) -> None:
+        """A look at whose turn it is, which is all there is to do meanwhile; `others`: seen to be another operator's."""
+        self.last_end, self.standing_by = now, self.standing_by or others
+
+    def take_over(self, now: float) -> None:
+        """From now on passes are what counts."""
+        self.last_end, self.standing_by = now, False
+
+    @property
+    def ready(self) -> bool:
+        """It does what it is there for."""
+        return self.succeeded or self.standing_by
 
     def alive(self, now: float) -> bool:
         """The loop turns. Whether the cluster or a controller answers is not asked: a restart would not help them."""
@@ -38,7 +53,9 @@ async def serve(health: Health, metrics: Metrics, host: str, port: int) -> Async
         return web.Response(text="ok\n" if good else "the reconcile loop is stuck\n", status=200 if good else 503)
 
     async def readyz(_: web.Request) -> web.Response:
-        return web.Response(text="ok\n" if health.succeeded else "no pass has ended well yet\n", status=200 if health.succeeded else 503)
+        if not health.ready:
+            return web.Response(text="no pass has ended well yet\n", status=503)
+        return web.Response(text="standing by\n" if health.standing_by else "ok\n")
 
     async def numbers(_: web.Request) -> web.Response:
         return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})

@@ -22,6 +22,7 @@ from sos_operator.core.options import Settings
 from sos_operator.defaults import load_defaults
 from sos_operator.handlers import watch_tasks
 from sos_operator.health import Health, serve
+from sos_operator.lease import Candidate, held
 from sos_operator.metrics import Metrics
 from sos_operator.nodes import Nodes
 from sos_operator.observe import Observer
@@ -59,9 +60,40 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
 async def run(settings: Settings) -> None:
     """Run the operator until SIGTERM or SIGINT. Raises OperatorError if the cluster does not know our kinds."""
     metrics, health, stop = Metrics(), Health(), asyncio.Event()
-    async with assembled(settings, metrics) as parts, serve(health, metrics, settings.http_host, settings.http_port) as port:
+    async with serve(health, metrics, settings.http_host, settings.http_port) as port:
         log.info("operator started", extra={"namespace": settings.namespace, "http_port": port})
-        await _await_kinds(parts.cluster)
+        _stop_on_signals(stop)
+        async with _turn(settings, health, stop) as mine:
+            if mine:
+                health.take_over(time.monotonic())
+                metrics.leader.set(1)
+                await _work(settings, metrics, health, stop)
+
+
+@asynccontextmanager
+async def _turn(settings: Settings, health: Health, stop: asyncio.Event) -> AsyncIterator[bool]:
+    """This process is the one that works inside the block; False if it was told to stop before that."""
+    if not settings.lease:
+        yield True
+        return
+    # A connection of its own: a pass that keeps the others busy must not keep a renewal waiting.
+    async with connect(settings.kubeconfig) as cluster:
+        candidate = Candidate(cluster, settings, lambda others: health.wait(time.monotonic(), others))
+        async with held(candidate, stop) as mine:
+            yield mine
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyncio.Event) -> None:
+    """Watch and reconcile until told to stop; nothing is under way when it returns."""
+    async with assembled(settings, metrics) as parts:
+        await _await_kinds(parts.cluster, stop)
+        if stop.is_set():
+            return
         queue = WakeQueue()
         missing = frozenset([kind for kind in OPTIONAL_KINDS if not await parts.cluster.serves(kind)])
         loop_task = asyncio.create_task(
@@ -69,8 +101,7 @@ async def run(settings: Settings) -> None:
         )
         watches = watch_tasks(queue, settings, stop, missing, parts.observer.knows)
         await asyncio.sleep(0.5)  # kopf installs its signal handlers when it starts; ours stop all of it in order
-        for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        _stop_on_signals(stop)
         await _until_stopped([loop_task, *watches], stop)
 
 
@@ -88,9 +119,9 @@ async def _until_stopped(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -
             task.result()
 
 
-async def _await_kinds(cluster: Cluster) -> None:
+async def _await_kinds(cluster: Cluster, stop: asyncio.Event) -> None:
     deadline = time.monotonic() + KINDS_TIMEOUT_S
-    while True:
+    while not stop.is_set():
         try:
             missing = [kind.kind for kind in OWN_KINDS if not await cluster.serves(kind)]
         except NotReady as error:

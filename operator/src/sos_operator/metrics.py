@@ -23,6 +23,7 @@ class Metrics:
         self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)
         self.queue_wakes = Counter("sos_operator_wakes", "Times the loop was woken by a watch", registry=registry)
+        self.leader = Gauge("sos_operator_leader", "1 while this operator is the one at work, 0 while it stands by", registry=registry)
         self.build = Gauge("sos_operator_build_info", "Always 1; the version is in the label", ["version"], registry=registry)
         self.build.labels(version=__version__).set(1)
 

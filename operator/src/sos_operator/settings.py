@@ -105,6 +105,8 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",
+        lease=env.get("SOS_LEASE", ""),
+        lease_seconds=int(_number(env, "SOS_LEASE_SECONDS", 15, 3, 60)),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
         defaults_dir=Path(defaults) if defaults else None,
         http_port=int(_number(env, "SOS_HTTP_PORT", 8080, 0, 65535)),

@@ -62,13 +62,16 @@ NETWORK_POLICY = Kind(api_version="networking.k8s.io/v1", kind="NetworkPolicy", 
 POD_DISRUPTION_BUDGET = Kind(api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets", namespaced=True)
 POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", plural="podmonitors", namespaced=True)
 
+LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True)
+"""Of several operators the one that holds it works (core/lease.py). One object, and no child: it says nothing about the network."""
+
 # In the order of application: what is mounted comes before what mounts it, so that a pod never starts without; its guards, too.
 CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)
 
 # Not every cluster serves these: they are left out while it does not.
 OPTIONAL_KINDS = (NAD, POD_MONITOR)
 
-_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, *CHILD_KINDS)}
+_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, LEASE, *CHILD_KINDS)}
 
 
 def kind_of(manifest: dict[str, object]) -> Kind:

@@ -51,6 +51,10 @@ class Settings:
     """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
     deployment: str = "sos-operator"
     """Name of the operator's own Deployment, which `uninstall` stops before it removes anything."""
+    lease: str = ""
+    """Name of the Lease that decides which of several operators works; empty: this is the only one."""
+    lease_seconds: int = 15
+    """How long after its last renewal a holder's Lease may be taken."""
     kubeconfig: Path | None = None
     """How to reach the API server; none = as the pod's service account."""
     defaults_dir: Path | None = None

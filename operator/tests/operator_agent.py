@@ -1,0 +1,65 @@
+"""An agent that only makes itself known: signed beacons once a second (spec/beacon.md), out of a port of a datapath that only talks."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from operator_kube import Kube
+from operator_run import NAMESPACE
+from operator_switch import Switch
+from sos_controller.core import beacon, keys
+from sos_controller.core.model import AgentId, parse_address, parse_mac
+from sos_controller.core.packets import UdpTemplate
+
+PORT = 4
+MAC = "02:00:00:00:00:04"
+KEY_ID = 1
+
+
+class Agent:
+    """What a node's agent is told by its ConfigMap and its site's Secret, and how it says so."""
+
+    def __init__(self, kube: Kube, pool: str, site: str, node: str) -> None:
+        config = json.loads(kube.get("configmap", f"sos-agent-{pool}-{site}", "-n", NAMESPACE)["data"][f"{node}.json"])
+        secret = kube.get("secret", f"sos-sitekeys-{site}", "-n", NAMESPACE)["data"][f"site-{KEY_ID}"]
+        self.id, self.node = AgentId(bytes.fromhex(config["agentId"])), node
+        self._site = int(kube.get("sossite", site)["status"]["siteID"])
+        self._address = parse_address(kube.get("sossite", site)["status"]["nodes"][0]["agentAddress"])
+        self._key = keys.expand(bytes.fromhex(base64.b64decode(secret).decode()), keys.BEACON + self.id)
+        nobody, discovery = parse_mac("02:53:4f:53:00:01"), parse_address("198.18.255.254")
+        self._up = UdpTemplate((parse_mac(MAC), nobody), (self._address, discovery), (9876, 9875))
+        self._boot = time.time_ns()
+
+    def beacon(self, sequence: int) -> bytes:
+        said = beacon.Beacon(
+            key_id=KEY_ID, site_id=self._site, flags=beacon.FLAG_WILLING, agent_id=self.id, boot_id=self._boot, sequence=sequence,
+            time_ms=time.time_ns() // 10**6, sessions=0, session_limit=100, bytes_per_second=0, cpu_permille=0, streams=8,
+            order_port=9876, first_stream_port=10000, stream_ports=8, address=self._address, mac=parse_mac(MAC), capacity_bps=0,
+            name=self.node, service_types=("tcp-parallel",),
+        )  # fmt: skip
+        return self._up.render(beacon.encode(said, self._key))
+
+    @contextmanager
+    def running(self, switch: Switch) -> Iterator[None]:
+        """Heard every second inside the block."""
+        stop = threading.Event()
+
+        def speak() -> None:
+            sequence = 0
+            while not stop.is_set():
+                sequence += 1
+                switch.packet_in(PORT, self.beacon(sequence))
+                stop.wait(1.0)
+
+        thread = threading.Thread(target=speak)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()

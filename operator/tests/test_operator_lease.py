@@ -1,0 +1,303 @@
+"""Whose turn it is: the decisions, a candidate before a Lease that misbehaves, and the fence that nothing gets past."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_operator import fence
+from sos_operator.core.errors import NotReady
+from sos_operator.core.kinds import DEPLOYMENT, Kind
+from sos_operator.core.lease import Record, Sight, Terms, claim, free_in, look, read, release
+from sos_operator.core.options import Images, Settings
+from sos_operator.lease import Candidate
+
+TERMS = Terms(15)
+SETTINGS = Settings(namespace="sos-system", images=Images(controller="c", agent="a", node="n", ovs="o"), lease="turn", lease_seconds=2)
+
+
+def record(holder: str = "other", renewed: str = "t1", **other: Any) -> Record:
+    return Record(**{"holder": holder, "renewed": renewed, "duration": 15, "transitions": 3, "version": "7", **other})
+
+
+@pytest.mark.parametrize("duration", [3, 5, 15, 60])
+def test_a_holder_has_ended_before_anybody_else_may_take_its_lease(duration: int) -> None:
+    terms = Terms(duration)
+    # Two renewals may fail, each with all its patience, before it gives up; the kernel has the last word, and that is early enough.
+    assert 2 * (terms.pace + terms.patience) <= terms.give_up < terms.fence < terms.duration
+
+
+@given(sent=st.floats(0, 1e6), travel=st.floats(0, 5), seen=st.floats(0, 60), paused=st.floats(0, 1e4))
+def test_whatever_messages_take_the_candidates_wait_ends_after_the_holders_time(
+    sent: float, travel: float, seen: float, paused: float
+) -> None:
+    """The holder counts from when it sends, the candidate from when it sees what has arrived."""
+    sight = look(None, record(), sent + travel + seen)
+    claimed_at = sight.since + paused
+    if free_in(sight, "me", claimed_at) == 0:
+        assert claimed_at >= sent + TERMS.fence
+
+
+def test_who_may_take_it() -> None:
+    assert free_in(None, "me", 100.0) == 0, "nobody has made it yet"
+    assert free_in(Sight(record(holder=""), 100.0), "me", 100.0) == 0, "given up"
+    assert free_in(Sight(record(holder="me"), 100.0), "me", 100.0) == 0
+    assert free_in(Sight(record(), 100.0), "me", 104.0) == 11
+    assert free_in(Sight(record(), 100.0), "me", 115.0) == 0
+    assert free_in(Sight(record(duration=60), 100.0), "me", 115.0) == 45, "the holder's own word for how long it lasts"
+
+
+def test_only_a_renewal_or_another_holder_is_news() -> None:
+    first = look(None, record(), 100.0)
+    assert look(first, record(version="8"), 110.0) == Sight(record(version="8"), 100.0), "a label that somebody put on it"
+    assert look(first, record(renewed="t2"), 110.0).since == 110.0
+    assert look(first, record(holder="third"), 110.0).since == 110.0
+
+
+def test_a_claim_is_about_what_was_seen() -> None:
+    assert claim(None, "me", "now", TERMS)["spec"]["acquireTime"] == "now"
+    taken = claim(record(), "me", "now", TERMS)
+    assert taken["metadata"] == {"resourceVersion": "7"}
+    assert taken["spec"] == {
+        "holderIdentity": "me",
+        "leaseDurationSeconds": 15,
+        "renewTime": "now",
+        "acquireTime": "now",
+        "leaseTransitions": 4,
+    }
+    renewed = claim(record(holder="me"), "me", "now", TERMS)["spec"]
+    assert set(renewed) == {"holderIdentity", "leaseDurationSeconds", "renewTime"}
+    assert release(record(holder="me")) == {"metadata": {"resourceVersion": "7"}, "spec": {"holderIdentity": None}}
+
+
+def test_a_lease_that_somebody_else_wrote_is_read_as_far_as_it_makes_sense() -> None:
+    bare = read({"metadata": {"resourceVersion": "1"}}, TERMS)
+    assert (bare.holder, bare.renewed, bare.duration, bare.transitions) == ("", "", 15, 0)
+    odd = {"holderIdentity": "x", "leaseDurationSeconds": -4, "leaseTransitions": "many", "renewTime": "2026-01-01T00:00:00.000000Z"}
+    found = read({"metadata": {"resourceVersion": "1"}, "spec": odd}, TERMS)
+    assert (found.holder, found.duration, found.transitions) == ("x", 15, 0)
+
+
+class Ended(BaseException):
+    """Instead of the end of the process."""
+
+
+@dataclass
+class Shelf:
+    """One Lease, as an API server keeps it, and what goes wrong with it."""
+
+    lease: dict[str, Any] | None = None
+    away: bool = False
+    hangs: bool = False
+    writes: int = 0
+    made: list[dict[str, Any]] = field(default_factory=list)
+
+    async def get(self, kind: Kind, name: str, namespace: str) -> dict[str, Any] | None:
+        await self._answer()
+        if kind is DEPLOYMENT:
+            return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "uid": "u1"}}
+        return self.lease and {**self.lease, "metadata": dict(self.lease["metadata"]), "spec": dict(self.lease["spec"])}
+
+    async def create(self, obj: dict[str, Any]) -> dict[str, Any]:
+        await self._answer()
+        if self.lease is not None:
+            raise NotReady("exists")
+        self.made.append(obj)
+        return self._store(obj["spec"])
+
+    async def merge(self, obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+        await self._answer()
+        if self.lease is None or patch["metadata"]["resourceVersion"] != self.lease["metadata"]["resourceVersion"]:
+            raise NotReady("409")
+        return self._store({**self.lease["spec"], **patch["spec"]})
+
+    def _store(self, spec: dict[str, Any]) -> dict[str, Any]:
+        self.writes += 1
+        self.lease = {"metadata": {"resourceVersion": str(self.writes)}, "spec": spec}
+        return self.lease
+
+    async def _answer(self) -> None:
+        if self.hangs:
+            await asyncio.sleep(3600)
+        if self.away:
+            raise NotReady("cannot be reached")
+
+
+@pytest.fixture
+def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Why a candidate ended its process; here nobody's process ends."""
+    reasons: list[str] = []
+
+    def end(_: Candidate, why: str) -> None:
+        reasons.append(why)
+        raise Ended
+
+    monkeypatch.setattr(Candidate, "_end", end)
+    monkeypatch.setattr(fence, "arm", lambda seconds: None)
+    monkeypatch.setattr(fence, "disarm", lambda: None)
+    return reasons
+
+
+def candidate(shelf: Shelf, turns: list[bool] | None = None) -> Candidate:
+    return Candidate(shelf, SETTINGS, (turns if turns is not None else []).append)  # type: ignore[arg-type]
+
+
+def test_the_first_makes_it_the_second_waits_and_is_next(ended: list[str]) -> None:
+    async def body() -> None:
+        shelf, turns, stop = Shelf(), list[bool](), asyncio.Event()
+        first, second = candidate(shelf), candidate(shelf, turns)
+        assert await first.acquire(stop)
+        assert shelf.made[0]["metadata"]["ownerReferences"] == [
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "sos-operator", "uid": "u1"}
+        ]
+        keeping, waiting = asyncio.create_task(first.keep()), asyncio.create_task(second.acquire(stop))
+        await asyncio.sleep(2.5)  # longer than the lease lasts, but it is renewed
+        assert not waiting.done()
+        assert turns and all(turns), "another's turn, each time it looked"
+        keeping.cancel()
+        await first.release()
+        assert await asyncio.wait_for(waiting, 1.9), "sooner than the lease would have run out"
+        assert shelf.lease and shelf.lease["spec"]["holderIdentity"] == second.me
+        assert shelf.lease["spec"]["leaseTransitions"] == 1
+        await first.release()
+        assert shelf.lease["spec"]["holderIdentity"] == second.me, "what is another's is not given up"
+
+    asyncio.run(body())
+    assert ended == []
+
+
+@pytest.mark.parametrize("trouble", ["away", "hangs"])
+def test_who_cannot_renew_ends(ended: list[str], trouble: str) -> None:
+    async def body() -> None:
+        shelf = Shelf()
+        holder = candidate(shelf)
+        assert await holder.acquire(asyncio.Event())
+        setattr(shelf, trouble, True)
+        with pytest.raises(Ended):
+            await holder.keep()
+
+    asyncio.run(body())
+    assert ended == ["no renewal in time"]
+
+
+def test_who_finds_another_holder_ends_at_once_and_a_label_ends_nobody(ended: list[str]) -> None:
+    async def body() -> None:
+        shelf = Shelf()
+        holder = candidate(shelf)
+        assert await holder.acquire(asyncio.Event())
+        keeping = asyncio.create_task(holder.keep())
+        assert shelf.lease
+        shelf._store(dict(shelf.lease["spec"]))  # a new version with the same content
+        seen = shelf.writes
+        await asyncio.sleep(1.0)
+        assert not keeping.done()
+        assert shelf.writes > seen, "renewed all the same"
+        shelf._store({**shelf.lease["spec"], "holderIdentity": "somebody else"})
+        with pytest.raises(Ended):
+            await keeping
+
+    asyncio.run(body())
+    assert ended == ["it is somebody else's"]
+
+
+def test_who_is_told_to_stop_while_it_waits_stops(ended: list[str]) -> None:
+    async def body() -> None:
+        shelf, stop = Shelf(), asyncio.Event()
+        assert await candidate(shelf).acquire(stop)
+        waiting = asyncio.create_task(candidate(shelf).acquire(stop))
+        await asyncio.sleep(0.1)
+        stop.set()
+        assert await waiting is False
+        shelf.away, stop = True, asyncio.Event()
+        waiting = asyncio.create_task(candidate(shelf).acquire(stop))
+        await asyncio.sleep(0.1)
+        stop.set()
+        assert await waiting is False
+
+    asyncio.run(body())
+
+
+def test_the_fence_is_up_before_a_claim_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim may arrive although its answer does not."""
+    order: list[str] = []
+    monkeypatch.setattr(fence, "arm", lambda seconds: order.append("up"))
+    monkeypatch.setattr(fence, "disarm", lambda: order.append("down"))
+
+    async def body() -> None:
+        shelf = Shelf()
+
+        async def lost(obj: dict[str, Any]) -> dict[str, Any]:
+            order.append("sent")
+            shelf._store(obj["spec"])
+            await asyncio.sleep(3600)
+            return {}
+
+        monkeypatch.setattr(shelf, "create", lost)
+        one = candidate(shelf)
+        assert await one.acquire(asyncio.Event()), "it finds out that its claim has arrived"
+
+    asyncio.run(body())
+    assert order == ["up", "sent", "down", "up"]
+
+
+FENCED = """
+import sys, time
+from sos_operator import fence
+fence.arm(0.5)
+print("armed", flush=True)
+while True:
+    sum(range(1_000_000))  # no system call, no wait
+    if "renewed" in sys.argv:
+        fence.arm(0.5)
+    if "disarmed" in sys.argv:
+        fence.disarm()
+        time.sleep(1)
+        break
+"""
+
+
+def fenced(*words: str, first: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    environment = {name: os.environ[name] for name in ("PATH",)}
+    return subprocess.Popen([*first, sys.executable, "-c", FENCED, *words], stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def test_the_fence_ends_a_process_that_computes_also_the_first_of_a_container() -> None:
+    with fenced() as process:
+        assert process.wait(60) == fence.EXIT_STATUS
+    with fenced(first=("unshare", "--pid", "--fork")) as process:
+        assert process.wait(60) == fence.EXIT_STATUS
+    with fenced("disarmed") as process:
+        assert process.wait(60) == 0
+
+
+def test_the_fence_ends_a_process_that_was_stopped_before_it_does_anything() -> None:
+    with fenced("renewed") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGCONT)
+        # Had it gone on, it would have armed the fence again, for ever.
+        assert process.wait(60) == fence.EXIT_STATUS
+
+
+def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: list[str]) -> None:
+    async def body() -> None:
+        shelf, stop = Shelf(hangs=True), asyncio.Event()
+        waiting = asyncio.create_task(candidate(shelf).acquire(stop))
+        await asyncio.sleep(0.5)
+        stop.set()
+        assert await waiting is False
+
+    asyncio.run(body())
+    assert any("no answer in time" in line.getMessage() for line in caplog.records)
