@@ -20,7 +20,7 @@ RUN uv sync --frozen --no-cache --no-dev --package sos-operator --no-editable
 
 FROM python:3.11-slim-bookworm
 LABEL org.opencontainers.image.title="sos-operator" \
-      org.opencontainers.image.description="Makes a cluster match its SOS objects; also its uninstall and the probe of helm test" \
+      org.opencontainers.image.description="Makes a cluster match its SOS objects, and takes away what it made" \
       org.opencontainers.image.version="0.1.0" \
       org.opencontainers.image.base.name="docker.io/library/python:3.11-slim-bookworm" \
       org.opencontainers.image.licenses="Apache-2.0"

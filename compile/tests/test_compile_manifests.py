@@ -290,3 +290,13 @@ def test_too_much_for_a_config_map_is_a_problem() -> None:
     made = world(*far, service("s", "s0", "s1", 80), nodes=nodes(s0=200, s1=1))
     problems = compile_world(made).problems
     assert [(problem.name, str(problem.reason)) for problem in problems] == [("s0", "LimitExceeded")]
+    assert "of its 200 nodes" in problems[0].message and "fewer nodes" in problems[0].remedy
+
+
+def test_a_controller_with_too_many_services_is_told_of_services() -> None:
+    """Splitting a site would not help it, and its sites are not to blame."""
+    many = [service(f"s{number}", "west", "east", 1000 + number) for number in range(3000)]
+    made = world(site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), *many, nodes=nodes(west=1, east=1))
+    (problem,) = compile_world(made).problems
+    assert (problem.kind, problem.name, str(problem.reason)) == ("SosController", "default", "LimitExceeded")
+    assert "with 3000 services" in problem.message and "services" in problem.remedy and "site" not in problem.remedy

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from operator_kube import Kube, _process, free_port, tool
 from operator_run import NAMESPACE, Operator, eventually
-from sos_kubectl.drain import AmbiguousError, known, not_yet, progress, targets
+from sos_kubectl.drain import AmbiguousError, kept_away, known, nodes_named, not_yet, progress, targets
+from sos_kubectl.names import drain_label
 from test_kubectl import sos
 
 CONFIG = {
@@ -32,6 +33,42 @@ def test_a_name_that_means_two_things_is_refused() -> None:
     agents = [{"id": "aa", "node": "worker", "pool": "2"}, {"id": "bb", "node": "worker-2", "pool": "default"}]
     with pytest.raises(AmbiguousError, match="pool 2 on node worker"):
         targets({"sites": [{"name": "west", "agents": agents}]}, "worker-2")
+
+
+def node(name: str, *labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **dict.fromkeys(labels, "true")}}}
+
+
+NODES = [
+    node("edge1", "drain.sos.network/default", drain_label("second")),
+    node("edge", drain_label("a.pool.with.dots")),
+    node("edge2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "back"),
+    [
+        ("edge1", [("edge1", "drain.sos.network/default"), ("edge1", "drain.sos.network/second")]),
+        ("edge1-second", [("edge1", "drain.sos.network/second")]),
+        ("edge-a.pool.with.dots", [("edge", drain_label("a.pool.with.dots"))]),
+        ("edge1-third", []),
+        ("edge2", []),
+        ("nobody", []),
+    ],
+)
+def test_labels_alone_say_who_is_let_back(name: str, back: list[tuple[str, str]]) -> None:
+    assert [(kept.node, kept.label) for kept in kept_away(NODES, name)] == back
+    asked = [found for found in NODES if found["metadata"]["name"] in nodes_named(name)]
+    assert kept_away(asked, name) == kept_away(NODES, name), "the nodes that are asked for are enough"
+
+
+def test_a_name_that_lets_two_back_is_refused_and_one_that_lets_one_back_is_not() -> None:
+    agent, whole = node("worker", drain_label("2")), node("worker-2", drain_label("default"))
+    with pytest.raises(AmbiguousError, match="a node and an agent of node worker"):
+        kept_away([agent, whole], "worker-2")
+    assert [kept.node for kept in kept_away([agent, node("worker-2")], "worker-2")] == ["worker"]
+    assert [kept.node for kept in kept_away([node("worker"), whole], "worker-2")] == ["worker-2"]
 
 
 def row(agent: str, sessions: int, *, willing: bool = False, draining: bool = True) -> dict[str, Any]:
@@ -147,8 +184,20 @@ def test_the_command_labels_waits_and_says_what_is_left(example: Operator) -> No
         handler.sessions = 3
         done = sos(kube, "drain", "edge1", *url, "--timeout", "60", "-o", "json")
         assert (done.returncode, json.loads(done.stdout)["done"]) == (0, True)
-        done = sos(kube, "drain", "edge1", *url, "--undo")
-        assert done.returncode == 0 and not any("drain" in key for key in kube.get("node", "edge1")["metadata"]["labels"])
         wrong = sos(kube, "drain", "nobody", *url)
         assert wrong.returncode == 2 and "edge1, edge1-second, edge2" in wrong.stderr
         server.shutdown()
+    gone = ("--url", f"http://127.0.0.1:{free_port()}")
+    done = sos(kube, "drain", "edge1-second", *gone, "--undo")
+    assert (done.returncode, done.stdout) == (0, "edge1-second may come back\n"), "no controller answers"
+    assert drains(kube) == ["drain.sos.network/default"]
+    done = sos(kube, "drain", "edge1", *gone, "--undo", "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"agents": ["edge1"], "draining": False}) and drains(kube) == []
+    done = sos(kube, "drain", "edge1", "--undo")
+    assert (done.returncode, done.stdout) == (0, "edge1: no agent is kept away\n")
+    wrong = sos(kube, "drain", "nobody", "--undo")
+    assert wrong.returncode == 2 and "no such node" in wrong.stderr
+
+
+def drains(kube: Kube) -> list[str]:
+    return sorted(key for key in kube.get("node", "edge1")["metadata"]["labels"] if "drain" in key)

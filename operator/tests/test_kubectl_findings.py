@@ -12,15 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from sos_kubectl import diagnosis, ports, shown, text, traffic
+from sos_kubectl import diagnosis, gather, ports, shown, text, traffic, wires
 from sos_kubectl.facts import AgentView, Asked, End, Facts, Mtu, Pair, Server, Transfer
 from sos_kubectl.findings import ORDER, REMEDIES, Finding, in_order
+from sos_kubectl.source import SourceError
 from sos_kubectl.traffic import Way
 
 CONFIG: dict[str, Any] = {
     "sites": [
-        {"name": name, "prefixes": [prefix], "transit": False, "agents": [{"id": agent, "node": node, "pool": "default"}]}
-        for name, prefix, agent, node in (("west", "10.0.0.0/25", "aa", "edge1"), ("east", "10.0.0.128/25", "bb", "edge2"))
+        {
+            **{"name": name, "prefixes": [prefix], "transit": False, "agents": [{"id": agent, "node": node, "pool": "default"}]},
+            "datapaths": [{"dpid": dpid, "name": node, "forwarding": "Node"}],
+        }
+        for name, prefix, agent, node, dpid in (
+            ("west", "10.0.0.0/25", "aa", "edge1", "01"),
+            ("east", "10.0.0.128/25", "bb", "edge2", "02"),
+        )
     ],
     "services": [
         {
@@ -96,6 +103,21 @@ WIRES = {
     "links": [],
 }
 SITE = {"kind": "SosSite", "metadata": {"name": "west"}, "spec": {"wan": {"type": "Uplinks", "uplinks": [{"name": "wan0"}]}}}
+MESH = [
+    {"kind": "SosSite", "metadata": {"name": name}, "spec": {"prefixes": [prefix], "wan": {"type": "Overlay"}}}
+    for name, prefix in (("west", "10.0.0.0/25"), ("east", "10.0.0.128/25"))
+]
+
+
+def tunnels(*links: tuple[str, str], **sites: str) -> dict[str, Any]:
+    """Switches that are connected, `dpid=site`, and the links that are heard between them."""
+    datapaths = [
+        {"dpid": dpid[1:], "name": f"edge{int(dpid[1:])}", "site": site, "connected": True, "ports": []} for dpid, site in sites.items()
+    ]
+    heard = [{"a": {"dpid": a, "name": "sosvx1"}, "b": {"dpid": b, "name": "sosvx2"}} for a, b in links]
+    return {"datapaths": datapaths, "links": heard}
+
+
 ROUTER = {**SITE, "spec": {"wan": {"uplinks": [{"name": "wan0", "gateway": "192.0.2.1"}]}}}
 
 
@@ -126,7 +148,7 @@ NATTED = replace(GOOD, seen="192.0.2.1:9")
         ({"asked": Asked("east", "west")}, "NoService", "east to west"),
         ({"asked": Asked("west", "east", service="default/other")}, "NoService", "west to east"),
         ({"client": End("c", "10.0.1.1")}, "NotCovered", "service default/bulk"),
-        ({"asked": Asked("west", "east", server=("10.0.0.139", 80))}, "NotCovered", "service default/bulk"),
+        ({"asked": Asked("west", "east", server=("10.0.0.139", 80))}, "NotCovered", "10.0.0.139:80"),
         ({"config": service(mode="Observe")}, "NotRedirected", "service default/bulk"),
         ({"config": service(percent=0)}, "NotRedirected", "service default/bulk"),
         ({"ends_error": "no pod"}, "NoEnds", "west, east"),
@@ -137,7 +159,7 @@ NATTED = replace(GOOD, seen="192.0.2.1:9")
         ),
         ({"topology": {**WIRES, "datapaths": [{**WIRES["datapaths"][0], "ports": []}]}, "objects": [SITE]}, "LinkDown", "edge1 wan0"),
         ({"topology": WIRES, "objects": [SITE]}, "LinkSilent", "edge1 wan0"),
-        ({"topology": WIRES}, "LinkSilent", "west - east"),
+        ({"topology": tunnels(d01="west", d02="east"), "objects": MESH}, "LinkSilent", "edge1 - edge2"),
         ({"mtu": Mtu(1500, 1500, 1400)}, "MtuTooSmall", "west - east"),
         ({"plain": Pair(2, GOOD, STALLED)}, "HostUnreachable", "10.0.0.11 - 10.0.0.139"),
         ({"agents": ONE, "views": {}}, "AgentDown", "edge1 (west)"),
@@ -174,8 +196,172 @@ def test_every_finding_can_be_found() -> None:
 
 
 def test_a_router_behind_an_uplink_is_no_silent_link() -> None:
-    assert codes(healthy(topology=WIRES, objects=[ROUTER])) in ([], ["LinkSilent"])
-    assert not any("wan0" in finding.where for finding in diagnosis.findings(healthy(topology=WIRES, objects=[ROUTER])))
+    assert codes(healthy(topology=WIRES, objects=[ROUTER])) == []
+
+
+def told(facts: Facts) -> list[tuple[str, str]]:
+    return [(finding.code, finding.where) for finding in diagnosis.findings(facts)]
+
+
+TRANSIT = {
+    "name": "middle",
+    "prefixes": [],
+    "transit": True,
+    "agents": [],
+    "datapaths": [{"dpid": "03", "name": "edge3", "forwarding": "Node"}],
+}
+THREE = {**CONFIG, "sites": [*CONFIG["sites"], TRANSIT]}
+MIDDLE = {"kind": "SosSite", "metadata": {"name": "middle"}, "spec": {}}
+ALL_OF_THREE = (("01", "02"), ("03", "01"), ("02", "03"))
+
+
+@pytest.mark.parametrize(
+    ("heard", "named"),
+    [
+        (ALL_OF_THREE, []),
+        (ALL_OF_THREE[1:], ["edge1 - edge2"]),
+        (ALL_OF_THREE[:2], ["edge2 - edge3"]),
+        (ALL_OF_THREE[2:], ["edge1"]),
+        ((), ["edge1", "edge2", "edge3"]),
+    ],
+)
+def test_a_silent_tunnel_is_named_whatever_others_carry(heard: tuple[tuple[str, str], ...], named: list[str]) -> None:
+    """Links are judged by pairs of switches; one that hears nobody is one finding."""
+    seen = tunnels(*heard, d01="west", d02="east", d03="middle")
+    assert told(healthy(config=THREE, topology=seen, objects=[*MESH, MIDDLE])) == [("LinkSilent", where) for where in named]
+
+
+def test_only_switches_that_have_a_tunnel_miss_one() -> None:
+    seen = tunnels(d01="west", d02="east")
+    assert codes(healthy(topology=seen, objects=MESH)) == ["LinkSilent"]
+    assert codes(healthy(topology={**seen, "truncated": True}, objects=MESH)) == [], "it may be there and not listed"
+    away = {**seen, "datapaths": [{**seen["datapaths"][0], "connected": False}, seen["datapaths"][1]]}
+    assert codes(healthy(topology=away, objects=MESH)) == [], "a switch that is away is said elsewhere"
+    remote = [MESH[0], {**MESH[1], "spec": {**MESH[1]["spec"], "remote": True}}]
+    assert codes(healthy(topology=seen, objects=remote)) == []
+    hardware = {
+        **CONFIG,
+        "sites": [CONFIG["sites"][0], {**CONFIG["sites"][1], "datapaths": [{"dpid": "02", "name": "s", "forwarding": "Controller"}]}],
+    }
+    assert codes(healthy(config=hardware, topology=seen, objects=MESH)) == []
+
+
+def test_of_many_silent_tunnels_some_are_named_and_the_rest_counted() -> None:
+    nodes = {f"d{number:02}": "west" if number < 10 else "east" for number in range(1, 21)}
+    west, east = ([dpid[1:] for dpid, site in nodes.items() if site == name] for name in ("west", "east"))
+    sites = [
+        {**site, "datapaths": [{"dpid": d, "name": d, "forwarding": "Node"} for d in own]}
+        for site, own in zip(CONFIG["sites"], (west, east), strict=True)
+    ]
+    heard = [two for own in (west, east) for two in product(own, repeat=2)]
+    found = diagnosis.findings(healthy(config={**CONFIG, "sites": sites}, topology=tunnels(*heard, **nodes), objects=MESH))
+    assert {finding.code for finding in found} == {"LinkSilent"} and len(found) == wires.NAMED_MAX
+    assert sum(f"{len(west) * len(east) - wires.NAMED_MAX} more" in finding.what for finding in found) == 1
+
+
+# -- whose objects
+
+
+def refused(kind: str, name: str, spec: dict[str, Any], namespace: str = "") -> dict[str, Any]:
+    return {**REFUSED, "kind": kind, "metadata": {"name": name, **({"namespace": namespace} if namespace else {})}, "spec": spec}
+
+
+TWO_SITES = {"from": {"site": "west"}, "to": {"site": "east"}}
+BY_PREFIX = {"from": {"prefixes": ["10.0.0.8/29"]}, "to": {"prefixes": ["10.0.0.128/25"]}}
+ELSEWHERE = {"from": {"site": "west"}, "to": {"site": "south"}}
+NONE = {**CONFIG, "services": []}
+
+
+@pytest.mark.parametrize(
+    ("obj", "changes", "named"),
+    [
+        (refused("SosSite", "east", {}), {}, True),
+        (refused("SosSite", "middle", {}), {}, True),
+        (refused("SosSite", "south", {"prefixes": ["10.3.0.0/16"]}), {}, False),
+        (refused("SosController", "default", {}), {}, True),
+        (refused("SosController", "second", {}), {}, False),
+        (refused("SosAgent", "default", {"siteSelector": {}}), {}, True),
+        (refused("SosAgent", "theirs", {"siteSelector": {"matchLabels": {"team": "b"}}}), {}, False),
+        (refused("SosLink", "l", {"a": {"site": "west"}, "b": {"site": "east"}}), {}, True),
+        (refused("SosLink", "l", {"a": {"site": "west"}, "b": {"site": "south"}}), {}, False),
+        (refused("SosService", "theirs", TWO_SITES, "b"), {}, False),
+        (refused("SosService", "mine", TWO_SITES, "a"), {"config": NONE}, True),
+        (refused("SosService", "mine", BY_PREFIX, "a"), {"config": NONE}, True),
+        (refused("SosService", "theirs", ELSEWHERE, "b"), {"config": NONE}, False),
+        (refused("SosService", "mine", TWO_SITES, "a"), {"config": NONE, "asked": Asked("west", "east", "a/mine")}, True),
+        (refused("SosService", "theirs", TWO_SITES, "b"), {"config": NONE, "asked": Asked("west", "east", "a/mine")}, False),
+        (refused("SosService", "mine", TWO_SITES, "a"), {"asked": Asked("west", "east", server=("10.0.0.139", 80))}, True),
+    ],
+)
+def test_a_refused_object_is_named_where_the_connection_leans_on_it(obj: dict[str, Any], changes: dict[str, Any], named: bool) -> None:
+    found = told(healthy(objects=[*MESH, obj], topology={}, **changes))
+    assert any(code == "NotAccepted" for code, _ in found) == named
+
+
+def test_a_dead_link_stands_before_what_was_refused_on_the_way_and_anothers_service_is_not_told() -> None:
+    theirs = refused("SosService", "theirs", TWO_SITES, "b")
+    link = refused("SosLink", "cost", {"a": {"site": "west"}, "b": {"site": "middle"}})
+    facts = healthy(
+        config=THREE, topology=tunnels(*ALL_OF_THREE[1:], d01="west", d02="east", d03="middle"), objects=[*MESH, MIDDLE, theirs, link]
+    )
+    assert told(facts) == [("LinkSilent", "edge1 - edge2"), ("NotAccepted", "SosLink cost")]
+    own = healthy(topology=tunnels(d01="west", d02="east"), objects=[*MESH, REFUSED])
+    assert told(own)[0] == ("NotAccepted", "SosSite west"), "what the connection itself leans on explains the rest"
+
+
+def test_of_two_alike_the_one_at_the_sites_asked_about_comes_first() -> None:
+    found = in_order([Finding("LinkSilent", "core1 wan0", "x", near=False), Finding("LinkSilent", "edge1 wan0", "x")])
+    assert [finding.where for finding in found] == ["edge1 wan0", "core1 wan0"]
+
+
+# -- which service
+
+
+def two_services(**second: Any) -> dict[str, Any]:
+    """Another one for the upper half of east's addresses, on other ports."""
+    to = {"site": "east", "prefixes": ["10.0.0.192/26"]}
+    other = {**CONFIG["services"][0], "id": "default/upper", "to": to, "ports": [{"first": 443, "last": 443}], **second}
+    first = {**CONFIG["services"][0], "to": {"site": "east", "prefixes": ["10.0.0.128/26"]}}
+    return {**CONFIG, "services": [first, other]}
+
+
+@pytest.mark.parametrize(
+    ("server", "service"),
+    [
+        (("10.0.0.139", 5001), "default/bulk"),
+        (("10.0.0.200", 443), "default/upper"),
+        (("10.0.0.200", 22), "default/upper"),
+        (None, "default/bulk"),
+    ],
+)
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_service_is_the_one_that_covers_the_address_asked_about(server: tuple[str, int] | None, service: str, ends: bool) -> None:
+    """Before there are hosts, too: it says among which addresses they are looked for."""
+    facts = healthy(config=two_services(), asked=Asked("west", "east", server=server), **({} if ends else {"client": None, "server": None}))
+    chosen = diagnosis.chosen(facts)
+    assert chosen is not None and chosen["id"] == service
+
+
+def test_a_port_that_no_service_covers_is_said_and_is_never_ok() -> None:
+    listens = Server("10.0.0.200", 22)
+    facts = healthy(config=two_services(), asked=Asked("west", "east", server=("10.0.0.200", 22)), own_server=listens)
+    (finding,) = diagnosis.findings(facts)
+    assert finding.what == "No service covers port 22 of 10.0.0.200 for west: connections to it are plain (default/upper has 443)."
+    assert diagnosis.verdict(facts, [finding]) == "plain"
+    facts.asked = Asked("west", "east", "default/bulk", ("10.0.0.139", 22))
+    (finding,) = diagnosis.findings(facts)
+    assert finding.what.startswith("Service default/bulk does not cover port 22 of 10.0.0.139")
+
+
+def test_a_services_name_tells_its_sites() -> None:
+    back = {**CONFIG["services"][0], "id": "default/back", "from": {"site": "east", "prefixes": []}, "to": {"site": "west", "prefixes": []}}
+    config = {**CONFIG, "services": [*CONFIG["services"], back], "balances": [{"id": "default/turns"}]}
+    assert gather.pairs(config) == [("west", "east"), ("east", "west")]
+    assert gather.pairs(config, "default/back") == [("east", "west")]
+    with pytest.raises(SourceError, match=r"default/other is in force; there are default/bulk, default/back"):
+        gather.pairs(config, "default/other")
+    with pytest.raises(SourceError, match="without agents"):
+        gather.pairs(config, "default/turns")
 
 
 def test_what_explains_more_comes_first_whatever_the_order() -> None:

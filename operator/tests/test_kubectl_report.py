@@ -17,7 +17,7 @@ from operator_kube import Kube
 from operator_run import NAMESPACE, Operator, eventually
 from sos_kubectl import reporting, scrub
 from sos_kubectl.bundle import MEMBER_MAX_BYTES, Bundle
-from sos_kubectl.source import Controller, Kubectl
+from sos_kubectl.source import API_VERSION, Controller, Kubectl
 from test_kubectl import sos
 
 keys = st.binary(min_size=32, max_size=32)
@@ -144,11 +144,22 @@ def spoilt(kube: Kube, key: str) -> None:
     )
 
 
+def service_elsewhere(kube: Kube) -> None:
+    """A team's own, refused, in its own namespace, which is where the events about it are."""
+    spec = {"from": {"site": "west"}, "to": {"site": "nowhere"}, "ports": [{"port": 7000}]}
+    kube.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "science"}},
+        {"apiVersion": API_VERSION, "kind": "SosService", "metadata": {"name": "theirs", "namespace": "science"}, "spec": spec},
+    )
+    eventually("an event about it", lambda: kube.items("events", "-n", "science"))
+
+
 def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_path: Path) -> None:
     kube, path, key = example.kube, tmp_path / "all.tar.gz", secrets.token_hex(32)
     eventually("the Secrets", lambda: len(children(kube, "secrets")) >= 5)
     play_kubelet(kube)
     spoilt(kube, key)
+    service_elsewhere(kube)
     done = sos(kube, "report", "-f", str(path), "-o", "json")
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
@@ -158,6 +169,8 @@ def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_pat
     (west,) = [o for o in objects if o["kind"] == "SosSite" and o["metadata"]["name"] == "west"]
     assert west["status"]["conditions"] and "managedFields" not in west["metadata"]
     assert f"{NAMESPACE}/daemonsets.json" in members and "with [removed]" in members[f"{NAMESPACE}/events.json"]
+    about = {(event["involvedObject"]["kind"], event["metadata"]["namespace"]) for event in json.loads(members["events.json"])}
+    assert {("SosSite", "default"), ("SosService", "science")} <= about, "each in the namespace of what it is about"
     # nobody runs pods here and no controller answers: that is said, not passed over
     assert "logs" in members["missing.txt"] and "/v1/status" in members["missing.txt"]
     everything = "\n".join(members.values())
@@ -169,6 +182,35 @@ def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_pat
         plain = base64.b64decode(value).decode(errors="replace").strip()
         assert value not in everything and plain not in everything and plain[:40] not in everything
     kube.kubectl("delete", "pod/spoilt", "event/spoilt", "-n", NAMESPACE, "--force", "--grace-period=0")
+    kube.kubectl("delete", "sosservice/theirs", "-n", "science")
+
+
+EVERYWHERE = r"""#!/bin/sh
+case "$*" in
+*"--all-namespaces"*) [ -n "$SOS_TEST_REFUSED" ] && { echo "events is forbidden" >&2; exit 1; }; echo '{"items": [{"n": "all"}]}';;
+*"-n science"*) echo '{"items": [{"n": "science"}]}';;
+*"-n default"*) echo "not here either" >&2; exit 1;;
+esac
+"""
+
+
+@pytest.mark.parametrize(("refused", "names"), [("", ["all"]), ("1", ["science"])])
+def test_events_are_asked_for_where_the_objects_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str, names: list[str]
+) -> None:
+    """Everywhere at once, or, for whoever may not, namespace by namespace; what is refused then is said."""
+    (tmp_path / "kubectl").write_text(EVERYWHERE)
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("SOS_TEST_REFUSED", refused)
+    objects = [{"metadata": {"name": "west"}}, {"metadata": {"name": "bulk", "namespace": "science"}}]
+    assert reporting.event_namespaces(objects) == ["default", "science"]
+    bundle = Bundle(tmp_path / "b.tar.gz")
+    reporting._events(bundle, Kubectl(), objects)
+    bundle.close()
+    members = read(tmp_path / "b.tar.gz")
+    assert [event["n"] for event in json.loads(members["events.json"])] == names
+    assert ("events of objects in default: not here either" in members["missing.txt"]) == bool(refused)
 
 
 def test_wrong_files_are_named(kube: Kube, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from copy import deepcopy
 from ipaddress import IPv4Address
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_kubectl import network, overview, text
+from sos_kubectl import network, overview, removal, shown, text
+from sos_kubectl.drain import Kept, Target, let_back, progress
+from sos_kubectl.facts import Asked, Facts
+from sos_kubectl.findings import Finding
 from sos_kubectl.trace import Question, Trace, as_json, lines, trace
 
 cells = st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=60)
@@ -29,6 +33,54 @@ def test_a_wrapped_sentence_fits_and_loses_no_word(words: list[str]) -> None:
     made = text.wrapped(" ".join(words))
     assert all(len(line) <= text.WIDTH for line in made)
     assert " ".join(line.strip() for line in made).split() == words
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=300), max_size=8))
+def test_a_word_longer_than_a_line_goes_on_in_the_next(words: list[str]) -> None:
+    made = text.wrapped(" ".join(words))
+    assert all(len(line) <= text.WIDTH for line in made)
+    assert "".join(line.strip() for line in made).replace(" ", "") == "".join(words)
+
+
+@given(st.lists(st.text(st.characters(codec="ascii", categories=("L",)), min_size=1, max_size=63), min_size=1, max_size=8))
+def test_a_long_command_is_the_same_when_it_is_pasted(words: list[str]) -> None:
+    made = text.command(" ".join(words))
+    assert all(len(line) <= text.WIDTH for line in made)
+    assert shlex.split("\n".join(made).replace("\\\n", "")) == words
+
+
+# -- whatever things are called
+
+names = st.text(st.sampled_from("abc-"), min_size=1, max_size=253)
+few = st.lists(names, min_size=1, max_size=12)
+
+
+@given(few, names, names)
+def test_no_line_is_wider_than_a_terminal(several: list[str], one: str, other: str) -> None:
+    objects = [{"kind": "SosService", "metadata": {"name": name, "namespace": one}, "spec": {}} for name in several]
+    operator = {"metadata": {"name": one[:63], "namespace": other[:63]}}
+    agents = {"agents": [{"id": name, "willing": one > other, "draining": False, "sessions": 3} for name in several]}
+    wanted = [Target(name, name, one, other, "west") for name in several]
+    facts = Facts(Asked(one, other, one))
+    printed = [
+        *overview.lines(overview.rows([{**obj, "status": {"conditions": [refused(one)]}} for obj in objects]), colour=False),
+        *shown.lines(facts, [Finding("NotCovered", f"{name} - {one}", other) for name in several], colour=False),
+        *removal.what_goes([{"kind": "Deployment"}], objects, purge=True),
+        *removal.question(one, objects, purge=True).splitlines(),
+        *removal.interrupted(operator),
+        *removal.outcome("", "", f"helm uninstall {one[:53]} -n {other[:63]}", purge=False),
+        *removal.outcome(one, "", "", purge=False),
+        *removal.outcome("", other, "", purge=True),
+        *progress(agents, wanted).outcome(wanted, 120.0),
+        *let_back([Kept(one, "l", name) for name in several], one),
+        *let_back([], one),
+        *lines(Trace(steps=[(True, f"{one} {other}"), (False, other)], service=one, outcome="accelerated"), colour=False),
+    ]
+    assert max(map(len, printed)) <= text.WIDTH
+
+
+def refused(words: str) -> dict[str, Any]:
+    return {"type": "Ready", "status": "False", "reason": words, "message": f"{words} {words}"}
 
 
 def site(ready: str = "True", generation: int = 2, observed: int = 2) -> dict[str, Any]:
@@ -117,8 +169,8 @@ def asked(
 def test_a_covered_connection_with_agents_and_entries_is_accelerated() -> None:
     found = asked()
     assert (found.outcome, found.service, found.why) == ("accelerated", "default/bulk", "")
-    shown = lines(found, colour=False)
-    assert shown[-1] == "accelerated by service default/bulk" and "ok  10.0.0.11 is behind edge1" in shown
+    printed = lines(found, colour=False)
+    assert printed[-1] == "accelerated by service default/bulk" and "ok  10.0.0.11 is behind edge1" in printed
     assert all(step["ok"] for step in as_json(found)["steps"])
 
 
@@ -170,17 +222,17 @@ def test_a_topology_names_what_is_wrong() -> None:
         **SEEN,
         "links": [{"a": {"dpid": "0001", "name": "wan0", "port": 1}, "b": {"dpid": "0003", "name": "", "port": 2}, "state": "Up"}],
     }
-    shown = network.topology(status, seen, AGENTS, colour=False)
-    assert any("DISCONNECTED" in line and "10.0.0.126" in line for line in shown)
-    assert any(line.split() == ["edge1", "wan0", "0003", "2", "Up"] for line in shown) and any("00ff" in line for line in shown)
-    assert max(map(len, shown)) <= text.WIDTH
+    printed = network.topology(status, seen, AGENTS, colour=False)
+    assert any("DISCONNECTED" in line and "10.0.0.126" in line for line in printed)
+    assert any(line.split() == ["edge1", "wan0", "0003", "2", "Up"] for line in printed) and any("00ff" in line for line in printed)
+    assert max(map(len, printed)) <= text.WIDTH
 
 
 def test_flows_name_agents_and_say_when_some_are_left_out() -> None:
     session = {"service": "default/bulk", "client": "10.0.0.11:40000", "server": "10.0.0.139:5001", "state": "Active"}
     session |= {"ingress": "aa", "egress": "cc", "labels": [0, 1], "ageSeconds": 300.5}
-    shown = network.flows({"sessions": [session], "total": 3}, AGENTS)
-    assert "edge1 to ?" in shown[1] and "0,1" in shown[1] and shown[1].endswith("5m") and shown[2] == "and 2 more"
+    printed = network.flows({"sessions": [session], "total": 3}, AGENTS)
+    assert "edge1 to ?" in printed[1] and "0,1" in printed[1] and printed[1].endswith("5m") and printed[2] == "and 2 more"
     assert network.flows({"sessions": [], "total": 0}, AGENTS) == ["no sessions"]
 
 

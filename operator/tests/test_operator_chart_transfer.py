@@ -3,41 +3,49 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import struct
 import subprocess
-import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
-from operator_kube import ROOT, Kube, tool
+from operator_kube import ROOT, Kube, free_port, tool
 from operator_run import NAMESPACE, eventually, helm, render
 from sos_compile import naming
-from sos_operator import probe
 
 TESTED = ("-f", str(ROOT / "charts" / "sos" / "ci" / "tested-values.yaml"))
+AGENTS = ROOT / "agent-image"
+PROBE = AGENTS / "target" / "release" / "sos-probe"
 
 
 def hooks(*values: str) -> list[dict[str, Any]]:
     return [o for o in render(*values) if (o["metadata"].get("annotations") or {}).get("helm.sh/hook") == "test"]
 
 
-def command_of(workload: dict[str, Any]) -> list[str]:
+def container_of(workload: dict[str, Any]) -> dict[str, Any]:
     (container,) = workload["spec"]["template"]["spec"]["containers"]
-    command: list[str] = container["command"]
-    assert command[:3] == ["python", "-m", "sos_operator.probe"]
-    return command[3:]
+    return dict(container)
+
+
+def by_kind(*values: str) -> dict[str, dict[str, Any]]:
+    return {hook["kind"]: hook for hook in hooks(*values)}
 
 
 def test_untold_it_says_what_is_missing_and_passes() -> None:
     (job,) = hooks()
     assert job["kind"] == "Job"
     assert "annotations" not in job["spec"]["template"]["metadata"], "no bridge is joined"
-    done = subprocess.run(
-        [sys.executable, "-m", "sos_operator.probe", *command_of(job)], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = subprocess.run(container_of(job)["command"], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0
     assert "No bytes were moved" in done.stdout
-    assert f"helm upgrade sos charts/sos -n {NAMESPACE} --reuse-values" in done.stdout
-    assert f"kubectl logs job/{job['metadata']['name']} -n {NAMESPACE}" in done.stdout
+    assert f"helm upgrade sos charts/sos -n {NAMESPACE} --reuse-values \\\n" in done.stdout
+    assert done.stdout.endswith(f"kubectl logs job/{job['metadata']['name']} -n {NAMESPACE}\n")
 
 
 def test_told_it_joins_the_networks_that_the_operator_makes() -> None:
@@ -49,15 +57,117 @@ def test_told_it_joins_the_networks_that_the_operator_makes() -> None:
         assert workload["spec"]["template"]["spec"]["nodeSelector"] == {"sos.network/site": site}
 
 
-def test_both_ends_understand_their_commands() -> None:
-    server, job = (next(o for o in hooks(*TESTED) if o["kind"] == kind) for kind in ("Deployment", "Job"))
-    serving, comparing = (probe.build_parser().parse_args(command_of(each)) for each in (server, job))
-    assert serving.ports == [18001, 443]
-    assert (comparing.server, comparing.plain_port, comparing.port) == ("10.0.0.140", 18001, 443)
-    assert comparing.controller == f"http://{naming.controller('sos', 'default')}.{NAMESPACE}.svc:8080"
-    assert {comparing.plain_port, comparing.port} == set(serving.ports)
-    most = comparing.wait + 2 * (comparing.seconds + probe.STALL_S)
-    assert most < job["spec"]["activeDeadlineSeconds"], "it must say itself why it failed"
+class Sessions(BaseHTTPRequestHandler):
+    """A controller with a session for whoever is connected to its `accelerated` port."""
+
+    accelerated = 0
+
+    def do_GET(self) -> None:
+        table = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        rows = [row for row in table if int(row[2].split(":")[1], 16) == self.accelerated and row[3] == "01"]
+        ends = [tuple(f"{socket.inet_ntoa(struct.pack('<I', int(a[:8], 16)))}:{int(a[9:], 16)}" for a in row[1:3]) for row in rows]
+        body = json.dumps({"sessions": [{"client": one, "server": other, "state": "Active"} for one, other in ends], "total": len(ends)})
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def controller(accelerated: int) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Own", (Sessions,), {"accelerated": accelerated}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+
+
+@contextmanager
+def far_end(command: list[str]) -> Iterator[dict[str, int]]:
+    """The server's own command, with a standard input that stays open, as `stdin: true` gives it."""
+    with subprocess.Popen([str(PROBE), *command[1:]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as serving:
+        assert serving.stdout is not None
+        assert serving.stdin is not None
+        yield json.loads(serving.stdout.readline())
+        serving.stdin.close()
+        assert serving.wait(timeout=10) == 0
+
+
+def near_end(command: list[str], controller: str) -> tuple[int, str]:
+    """The Job's own command, with this machine in the place of the two that it names."""
+    assert command[0] == "sos-probe"
+    local = [
+        re.sub(r"^--controller=.*", f"--controller={controller}", re.sub(r"^10\.0\.0\.140$", "127.0.0.1", word)) for word in command[1:]
+    ]
+    done = subprocess.run([str(PROBE), *local], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stderr == ""
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_the_two_commands_understand_each_other_and_fail_where_nothing_is_accelerated(accelerated: bool) -> None:
+    plain, covered = free_port(), free_port()
+    values = (f"test.plainPort={plain}", f"test.port={covered}", "test.seconds=1", "test.leastGain=0.1")
+    found = by_kind(*TESTED, *(word for value in values for word in ("--set-json", value)))
+    server, job = container_of(found["Deployment"]), container_of(found["Job"])
+    assert server["stdin"] is True, "without it the probe ends at once"
+    assert f"--controller=http://{naming.controller('sos', 'default')}.{NAMESPACE}.svc:8080" in job["command"]
+    assert server["readinessProbe"]["tcpSocket"]["port"] == plain
+    with far_end(server["command"]) as ports, controller(covered if accelerated else plain) as url:
+        assert ports == {"plain": plain, "through": covered}
+        code, said = near_end(job["command"], url)
+    assert (code, said.splitlines()[-1]) == ((0, "passed") if accelerated else (1, "FAILED")), said
+    assert (f"port {covered} was not accelerated" in said) != accelerated
+    assert (f"port {plain} is accelerated: name a port" in said) != accelerated
+    assert f"plain   port {plain}" in said
+    assert f"service port {covered}" in said
+
+
+def test_without_a_port_or_a_controller_it_moves_bytes_and_says_what_it_did_not_do() -> None:
+    values = (f"test.plainPort={free_port()}", "test.port=0", "test.controller=", "test.seconds=1")
+    found = by_kind(*TESTED, *(word for value in values for word in ("--set", value)))
+    with far_end(container_of(found["Deployment"])["command"]) as ports:
+        assert ports["through"] is None
+        code, said = near_end(container_of(found["Job"])["command"], "")
+    assert (code, said.splitlines()[-1]) == (0, "passed")
+    assert "nothing compared" in said
+
+
+def test_a_server_that_is_not_there_fails_in_time_and_says_so() -> None:
+    done = subprocess.run(
+        [str(PROBE), "compare", "127.0.0.1", f"--plain-port={free_port()}", "--wait=1"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "does not answer within 1 s" in done.stdout
+    assert done.stdout.splitlines()[-1] == "FAILED"
+
+
+def seconds(file: str, name: str) -> int:
+    """A constant of the probe's."""
+    source = (AGENTS / "crates" / "sos-probe" / "src" / file).read_text()
+    (found,) = re.findall(rf"^(?:pub )?const {name}: Duration = Duration::from_secs\((\d+)\);$", source, re.MULTILINE)
+    return int(found)
+
+
+def test_it_says_itself_why_it_failed_before_the_cluster_ends_it() -> None:
+    connect, stall = seconds("transfer.rs", "CONNECT_WITHIN"), seconds("transfer.rs", "STALL")
+    usage = subprocess.run([str(PROBE), "compare", "--help"], capture_output=True, text=True, check=True).stdout
+    (wait,) = re.findall(r"How long to wait for the server, in seconds \[default: (\d+)\]", usage)
+    waiting = int(wait) + connect + seconds("connect.rs", "SETTLE")
+    for asked in (1, 60):
+        each = connect + stall + asked + seconds("wire.rs", "LONGEST_END") + seconds("compare.rs", "HOLD")
+        job = by_kind(*TESTED, "--set", f"test.seconds={asked}")["Job"]
+        assert waiting + 2 * each < job["spec"]["activeDeadlineSeconds"]
+        assert f"--seconds={asked}" in container_of(job)["command"]
+    (most,) = re.findall(r"MOST_SECONDS: u16 = (\d+);", (AGENTS / "crates" / "sos-probe" / "src" / "wire.rs").read_text())
+    schema = json.loads((ROOT / "charts" / "sos" / "values.schema.json").read_text())
+    assert schema["properties"]["test"]["properties"]["seconds"]["maximum"] == int(most), "what helm takes, the probe takes"
 
 
 def test_it_has_no_rights_and_leaves_nothing() -> None:

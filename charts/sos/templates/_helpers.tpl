@@ -82,6 +82,19 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{/* What the test says where it was not told between which sites. Call with (dict "root" . "job" name of the Job). */}}
+{{- define "sos.testUntold" -}}
+{{- $release := .root.Release.Name -}}
+{{- $namespace := .root.Release.Namespace -}}
+No bytes were moved, nothing was compared: the release has not been told between which sites.
+Two SosSites with nodes and a free address at each are needed; `kubectl get sossite` lists the sites there are. Then
+
+    helm upgrade {{ $release }} charts/sos -n {{ $namespace }} --reuse-values \
+      --set test.client.site=SITE --set test.client.address=ADDRESS/LENGTH \
+      --set test.server.site=SITE --set test.server.address=ADDRESS/LENGTH --set test.port=PORT
+    helm test {{ $release }} -n {{ $namespace }} && kubectl logs job/{{ .job }} -n {{ $namespace }}
+{{- end -}}
+
 {{/* Annotation that attaches a pod of the test to a site. Call with (dict "root" . "end" .Values.test.client). */}}
 {{- define "sos.testNetwork" -}}
 {{- $network := .end.network | default (printf "sos-%s" .end.site) -}}

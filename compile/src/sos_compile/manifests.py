@@ -67,8 +67,18 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
             )
     for owner, manifest in manifests:
         if manifest["kind"] == "ConfigMap" and config_map_bytes(manifest) > MAX_CONFIG_MAP_BYTES:
-            message = f"the configuration of its nodes has {config_map_bytes(manifest)} bytes, more than a ConfigMap holds"
-            verdicts.reject(owner, "", Reason.LIMIT_EXCEEDED, message, "split the site into several with fewer nodes each")
+            what, remedy = _what_is_large(network, owner, manifest)
+            message = f"{what} has {config_map_bytes(manifest)} bytes, more than the {MAX_CONFIG_MAP_BYTES} of a ConfigMap"
+            verdicts.reject(owner, "", Reason.LIMIT_EXCEEDED, message, remedy)
+
+
+def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str, str]:
+    """Whose configuration it is, and what makes it smaller: a controller's grows with services, those of nodes and agents with nodes."""
+    if owner.key.kind == "SosController":
+        controllers = [service.controller for service in network.services] + [balance.controller for balance in network.balances]
+        remedy = "remove services, join some (prefixes and ports may be ranges), or give some to another SosController (spec.controller)"
+        return f"its configuration, with {controllers.count(owner.name)} services,", remedy
+    return f"the configuration of its {len(manifest['data'])} nodes", "split the site into several with fewer nodes each"
 
 
 def held_children(keys: Iterable[ObjectKey], network: Network, prefix: str) -> tuple[tuple[str, str], ...]:

@@ -50,7 +50,7 @@ class Options:
 def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     from_site: Annotated[str, typer.Argument(metavar="[FROM", help="Site that opens connections.")] = "",
     to_site: Annotated[str, typer.Argument(metavar="TO]", help="Site they go to. Without both: every pair of sites with a service.")] = "",
-    service: Annotated[str, typer.Option("--service", help="This service: namespace/name.")] = "",
+    service: Annotated[str, typer.Option("--service", help="This service: namespace/name; its sites need not be named.")] = "",
     server: Annotated[str, typer.Option("--server", metavar="ADDRESS:PORT", help="And ask whether this server of TO listens.")] = "",
     seconds: Annotated[int, typer.Option(min=1, max=30, help="How long each of the four transfers lasts.")] = 3,
     from_address: AddressOption = "",
@@ -72,10 +72,10 @@ def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
     for address in filter(None, (from_address, to_address)):
         _interface(address)
     own = _server(server)
-    if own is not None and not from_site:
-        raise typer.BadParameter("--server needs the two sites, too")
+    if own is not None and not from_site and not service:
+        raise typer.BadParameter("--server needs the two sites or --service, too")
     look = _look(lab, Options(name, namespace, url, context, seconds, (from_address, to_address), pod_timeout))
-    wanted = [(from_site, to_site)] if from_site else list(gather.pairs(_config(look)))
+    wanted = [(from_site, to_site)] if from_site else gather.pairs(_config(look), service)
     if not wanted:
         raise SourceError("no service is declared, so there is nothing to send through; name two sites: kubectl sos diagnose FROM TO")
     results: list[tuple[Facts, list[Finding]]] = []

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from sos_kubectl import ports, trace
+from sos_kubectl import concern, ports, trace, wires
+from sos_kubectl.concern import Concern
 from sos_kubectl.facts import AgentView, Facts, Pair, Transfer
 from sos_kubectl.findings import Finding, in_order
 
@@ -32,16 +33,14 @@ def verdict(facts: Facts, found: list[Finding]) -> str:
         return BROKEN
     if facts.through is None or not sent:
         return UNKNOWN
-    if not facts.accelerated:
-        return PLAIN
+    if not facts.accelerated or any(finding.code == "NotCovered" for finding in found):
+        return PLAIN  # that some other connection is accelerated was not the question
     return DEGRADED if found or facts.plain is None else OK
 
 
 def chosen(facts: Facts) -> Json | None:
-    """The service that is looked at: the one asked for, or the first from the one site to the other that covers both ends."""
-    between = services(facts)
-    covering = [s for s in between if _covers(facts, s)]
-    return next(iter(covering or between), None)
+    """The service that is looked at: of those asked for the first that covers the connection, or else comes nearest to it."""
+    return min(services(facts), key=lambda service: _misses(facts, service), default=None)
 
 
 def services(facts: Facts) -> list[Json]:
@@ -52,11 +51,22 @@ def services(facts: Facts) -> list[Json]:
 
 
 def _covers(facts: Facts, service: Json) -> bool:
-    if facts.client is None or facts.server is None:
-        return True
-    server, port = facts.asked.server or (facts.server.address, 0)
-    wanted = not port or any(r["first"] <= port <= r["last"] for r in service["ports"])
-    return wanted and ports.covers(service, facts.client.address, server)
+    return not any(_misses(facts, service))
+
+
+def _misses(facts: Facts, service: Json) -> tuple[bool, bool, bool]:
+    """Whether server, port and client are outside a service. What is not known yet is not outside."""
+    client, (server, port) = facts.client, _target(facts)
+    return (
+        bool(server) and not ports.inside(server, service["to"]["prefixes"]),
+        bool(port) and not ports.holds(service, port),
+        client is not None and not ports.inside(client.address, service["from"]["prefixes"]),
+    )
+
+
+def _target(facts: Facts) -> tuple[str, int]:
+    """The server's address and port: those asked about, or else the host's, of which any port will do (0)."""
+    return facts.asked.server or (facts.server.address if facts.server is not None else "", 0)
 
 
 # -- checks, one layer each
@@ -70,13 +80,17 @@ def _controller(facts: Facts) -> Iterable[Finding]:
 
 
 def _objects(facts: Facts) -> Iterable[Finding]:
-    """Objects whose spec is refused. That they are not ready has reasons that other checks name."""
+    """Objects whose spec is refused. That they are not ready has reasons that other checks name; those of others are others' concern."""
+    service = chosen(facts)
+    served = service is not None and _covers(facts, service)
     for obj in facts.objects:
+        how = concern.of_object(obj, facts, served=served)
         conditions = (obj.get("status") or {}).get("conditions") or ()
-        for condition in conditions:
+        for condition in conditions if how is not Concern.NONE else ():
             if condition.get("type") in ("Accepted", "ResolvedRefs") and condition.get("status") == "False":
                 name = "/".join(part for part in (obj["metadata"].get("namespace"), obj["metadata"]["name"]) if part)
-                yield Finding("NotAccepted", f"{obj['kind']} {name}", f"{condition.get('reason', '')}: {condition.get('message', '')}")
+                what = f"{condition.get('reason', '')}: {condition.get('message', '')}"
+                yield Finding("NotAccepted", f"{obj['kind']} {name}", what, near=how is Concern.OWN)
 
 
 def _service(facts: Facts) -> Iterable[Finding]:
@@ -91,23 +105,24 @@ def _service(facts: Facts) -> Iterable[Finding]:
         where = f"{asked.from_site} to {asked.to_site}"
         yield Finding("NoService", where, f"There is {wanted} for connections opened by {asked.from_site} to {asked.to_site}{hint}.")
     elif not _covers(facts, service):
-        yield Finding("NotCovered", f"service {service['id']}", _not_covered(facts, service))
+        yield _not_covered(facts, service)
     elif service["mode"] != "Accelerate" or service["percent"] <= 0:
         what = f"Its mode is {service['mode']}" if service["mode"] != "Accelerate" else "Its percent is 0"
         yield Finding("NotRedirected", f"service {service['id']}", f"{what}: all of its connections stay plain.")
 
 
-def _not_covered(facts: Facts, service: Json) -> str:
-    client, server = facts.client, facts.server
-    if client is None or server is None:
-        return ""
-    address, port = facts.asked.server or (server.address, 0)
-    told = (("from", client.address), ("to", address))
-    for end, host in told:
-        if not ports.inside(host, service[end]["prefixes"]):
-            return f"It covers connections {end} {', '.join(service[end]['prefixes'])}; {host} is not in there."
-    ranges = trace.ports_in_words(service["ports"])
-    return f"It covers port {ranges}, and not {port} of {address}."
+def _not_covered(facts: Facts, service: Json) -> Finding:
+    wrong_server, _, wrong_client = _misses(facts, service)
+    client, (server, port) = facts.client, _target(facts)
+    if wrong_server or wrong_client:
+        end, host = ("from", client.address) if wrong_client and client is not None else ("to", server)
+        what = f"It covers connections {end} {', '.join(service[end]['prefixes'])}; {host} is not in there."
+        return Finding("NotCovered", f"service {service['id']}", what)
+    there = [s for s in services(facts) if ports.inside(server, s["to"]["prefixes"])]
+    have = "; ".join(f"{s['id']} has {trace.ports_in_words(s['ports'])}" for s in there)
+    who = f"Service {facts.asked.service} does not cover" if facts.asked.service else "No service covers"
+    what = f"{who} port {port} of {server} for {facts.asked.from_site}: connections to it are plain ({have})."
+    return Finding("NotCovered", f"{server}:{port}", what)
 
 
 def _ends(facts: Facts) -> Iterable[Finding]:
@@ -117,47 +132,9 @@ def _ends(facts: Facts) -> Iterable[Finding]:
 
 def _datapaths(facts: Facts) -> Iterable[Finding]:
     for datapath in facts.status.get("datapaths", ()):
-        if not datapath["connected"] and _concerned(facts, datapath["site"]):
+        if not datapath["connected"] and wires.concerned(facts, datapath["site"]):
             what = f"The switch {datapath['name']} of site {datapath['site']} is not connected to the controller."
-            yield Finding("DatapathDisconnected", datapath["name"], what)
-
-
-def _links(facts: Facts) -> Iterable[Finding]:
-    """Uplinks that are declared, and are down or carry nothing. A switch that is away takes its links along: that is said already."""
-    datapaths = [datapath for datapath in facts.topology.get("datapaths", ()) if _concerned(facts, datapath["site"])]
-    away = any(not datapath["connected"] for datapath in datapaths)
-    heard = {(end["dpid"], end["name"]) for link in facts.topology.get("links", ()) for end in (link["a"], link["b"])}
-    for datapath in datapaths:
-        known = {port["name"]: port["up"] for port in datapath["ports"]}
-        for uplink in _uplinks(facts, datapath["site"]) if datapath["connected"] else ():
-            where = f"{datapath['name']} {uplink}"
-            if not known.get(uplink, False):
-                state = "has no carrier" if uplink in known else "is not on the switch"
-                yield Finding("LinkDown", where, f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) {state}.")
-            elif not away and (datapath["dpid"], uplink) not in heard:
-                what = f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) is up, but nothing is heard through it."
-                yield Finding("LinkSilent", where, what)
-    yield from _no_link(facts, away=away)
-
-
-def _uplinks(facts: Facts, site: str) -> list[str]:
-    """The uplinks of a site that lead to other switches (one with a gateway leads to a router)."""
-    for obj in facts.objects:
-        if obj["kind"] == "SosSite" and obj["metadata"]["name"] == site:
-            wan = (obj.get("spec") or {}).get("wan") or {}
-            return [uplink["name"] for uplink in wan.get("uplinks") or () if not uplink.get("gateway")]
-    return []
-
-
-def _no_link(facts: Facts, *, away: bool) -> Iterable[Finding]:
-    """Sites without declared uplinks are joined by an overlay: none of its links has been heard."""
-    ends = (facts.asked.from_site, facts.asked.to_site)
-    here = {d["dpid"] for d in facts.topology.get("datapaths", ()) if d["site"] == ends[0]}
-    joined = any({link["a"]["dpid"], link["b"]["dpid"]} & here for link in facts.topology.get("links", ()))
-    if here and not joined and not away and not any(_uplinks(facts, site) for site in ends):
-        yield Finding(
-            "LinkSilent", " - ".join(ends), f"Nothing is heard between the switches of {ends[0]} and any other: the tunnels are silent."
-        )
+            yield Finding("DatapathDisconnected", datapath["name"], what, near=wires.near(facts, datapath["site"]))
 
 
 def _agents(facts: Facts) -> Iterable[Finding]:
@@ -296,12 +273,20 @@ def _pair(facts: Facts) -> tuple[str, str]:
     return facts.asked.from_site, facts.asked.to_site
 
 
-def _concerned(facts: Facts, site: str) -> bool:
-    """The two sites and those between them."""
-    transit = {s["name"] for s in facts.config.get("sites", ()) if s["transit"]}
-    return site in transit or site in _pair(facts)
-
-
 CHECKS: tuple[Callable[[Facts], Iterable[Finding]], ...] = (
-    *(_controller, _objects, _service, _ends, _datapaths, _links, _agents, _streams, _pending, _mtu, _transfers, _not_tried, _own_server),
+    *(
+        _controller,
+        _objects,
+        _service,
+        _ends,
+        _datapaths,
+        wires.findings,
+        _agents,
+        _streams,
+        _pending,
+        _mtu,
+        _transfers,
+        _not_tried,
+        _own_server,
+    ),
 )

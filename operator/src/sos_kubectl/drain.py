@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sos_kubectl import names
+from sos_kubectl import names, text
 
 Json = dict[str, Any]
 
@@ -44,6 +44,42 @@ def targets(config: Json, name: str) -> list[Target]:
     return one or node
 
 
+def nodes_named(name: str) -> list[str]:
+    """The nodes that a name may be about: itself, and what stands before the pool in NODE-POOL."""
+    parts = name.split("-")
+    return [name, *("-".join(parts[:count]) for count in range(1, len(parts)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An agent that a label keeps off a node."""
+
+    node: str
+    label: str
+    name: str
+
+
+def kept_away(nodes: list[Json], name: str) -> list[Kept]:
+    """What a name means among agents that labels of nodes keep away; [] for nothing. The labels are all there is to know: no controller
+    is asked, and the agent of a site that is gone is let back, too."""
+    drained = {node["metadata"]["name"]: _drain_labels(node) for node in nodes}
+    whole = [Kept(name, label, _shown(name, label)) for label in drained.get(name, ())]
+    split = [(node, names.drain_label(name.removeprefix(f"{node}-"))) for node in drained if name.startswith(f"{node}-")]
+    one = [Kept(node, label, name) for node, label in split if label in drained[node]]
+    if len(one) + bool(whole) > 1:
+        means = " and ".join([*(["a node"] if whole else []), *(f"an agent of node {kept.node}" for kept in one)])
+        raise AmbiguousError(f"{name} is {means}")
+    return one or whole
+
+
+def _drain_labels(node: Json) -> list[str]:
+    return sorted(key for key in node["metadata"].get("labels") or () if key.startswith(names.drain_label("")))
+
+
+def _shown(node: str, label: str) -> str:
+    return node if label == names.drain_label("default") else f"{node}-{label.partition('/')[2]}"
+
+
 def known(config: Json) -> list[str]:
     """The names one may give."""
     agents = [agent for site in config["sites"] for agent in site["agents"]]
@@ -75,11 +111,23 @@ class Progress:
             return f"{', '.join(self.taking)}: still taking sessions"
         return f"{self.sessions} sessions left at {', '.join(self.left)}" if self.sessions else "no sessions left"
 
+    def outcome(self, wanted: list[Target], timeout: float) -> list[str]:
+        """How it has ended."""
+        how = "drained" if self.done else f"not within {timeout:g} s: {self.line}"
+        return text.wrapped(f"{', '.join(target.name for target in wanted)}: {how}", indent="")
+
 
 def not_yet(agents: Json, wanted: list[Target]) -> list[Target]:
     """Those that are not draining already. To be told a second time ends an agent at once, with all that it has."""
     busy = {agent["id"] for agent in agents["agents"] if agent["draining"]}
     return [target for target in wanted if target.id not in busy]
+
+
+def let_back(kept: list[Kept], target: str) -> list[str]:
+    """What is printed when labels have been taken off."""
+    if not kept:
+        return text.wrapped(f"{target}: no agent is kept away", indent="")
+    return text.wrapped(f"{', '.join(one.name for one in kept)} may come back", indent="")
 
 
 def progress(agents: Json, wanted: list[Target]) -> Progress:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from sos_kubectl import drain as draining
-from sos_kubectl import options
-from sos_kubectl.drain import AmbiguousError, Progress, Target
+from sos_kubectl import options, text
+from sos_kubectl.drain import AmbiguousError, Kept, Progress, Target
 from sos_kubectl.labs import Lab
 from sos_kubectl.options import NO, ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
-from sos_kubectl.source import Controller, Kubectl, SourceError
+from sos_kubectl.source import Controller, SourceError
 
 Json = dict[str, Any]
 POLL_S = 0.5
@@ -20,7 +20,7 @@ POLL_S = 0.5
 
 def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
     target: Annotated[str, typer.Argument(metavar="NODE|AGENT", help="A node (all of its agents), or one agent: NODE-POOL.")],
-    undo: Annotated[bool, typer.Option("--undo", help="Let the agents back.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Let the agents back. Asks the API server only.")] = False,
     timeout: Annotated[float, typer.Option(min=0, max=3600, help="Seconds to wait for sessions under way.")] = 120.0,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
@@ -33,42 +33,55 @@ def drain(  # noqa: PLR0913, PLR0917 - one parameter per option
 
     The node gets the label drain.sos.network/POOL, which keeps the pool's agent away until --undo takes it off.
     """
+    if undo:
+        kept = _undone(lab, context, target)
+        document = {"agents": [one.name for one in kept], "draining": False}
+        show(output, lambda: document, lambda: draining.let_back(kept, target))
+        return
     asked = options.controller(name, namespace, url, context, lab)
     config = asked.get("/v1/config")
     try:
         wanted = draining.targets(config, target)
     except AmbiguousError as error:
-        raise SourceError(
-            f"{error}: which one is meant? Label its node by hand: kubectl label node NODE drain.sos.network/POOL=true"
-        ) from None
+        raise _unclear(error, "=true") from None
     if not wanted:
         raise SourceError(f"no node or agent {target}; there are {', '.join(draining.known(config)) or 'none'}")
     if lab:
-        _stop(options.the_lab(lab), draining.not_yet(asked.get("/v1/agents"), wanted), undo=undo)
+        _stop(options.the_lab(lab), draining.not_yet(asked.get("/v1/agents"), wanted))
     else:
-        _label(options.kubectl(context), wanted, undo=undo)
+        kubectl = options.kubectl(context)
+        for agent in wanted:
+            kubectl.run("label", "node", agent.node, f"{agent.label}=true", "--overwrite")
     names = [agent.name for agent in wanted]
-    if undo:
-        show(output, lambda: {"agents": names, "draining": False}, lambda: [f"{', '.join(names)} may come back"])
-        return
     ended = _wait(asked, wanted, timeout)
-    document = {"agents": names, "draining": True, "sessions": ended.sessions, "taking": list(ended.taking), "done": ended.done}
-    show(
-        output, lambda: document, lambda: [f"{', '.join(names)}: {'drained' if ended.done else f'not within {timeout:g} s: {ended.line}'}"]
-    )
+    done = {"agents": names, "draining": True, "sessions": ended.sessions, "taking": list(ended.taking), "done": ended.done}
+    show(output, lambda: done, lambda: ended.outcome(wanted, timeout))
     if not ended.done:
         raise typer.Exit(NO)
 
 
-def _label(kubectl: Kubectl, wanted: list[Target], *, undo: bool) -> None:
-    for agent in wanted:
-        change = f"{agent.label}-" if undo else f"{agent.label}=true"
-        kubectl.run("label", "node", agent.node, change, *(() if undo else ("--overwrite",)))
+def _unclear(error: AmbiguousError, change: str) -> SourceError:
+    return SourceError(f"{error}: which one is meant? Label its node by hand: kubectl label node NODE drain.sos.network/POOL{change}")
 
 
-def _stop(lab: Lab, wanted: list[Target], *, undo: bool) -> None:
-    if undo:
+def _undone(lab: str, context: str, target: str) -> list[Kept]:
+    """Takes the labels off. It asks nobody but the API server: agents must come back also where the controller does not answer."""
+    if lab:
         raise SourceError("a lab's agent is started again with ./lab fault agent NAME --up")
+    kubectl = options.kubectl(context)
+    nodes = kubectl.named("nodes", draining.nodes_named(target))
+    if not nodes:
+        raise SourceError(f"no node or agent {target}: there is no such node")
+    try:
+        kept = draining.kept_away(nodes, target)
+    except AmbiguousError as error:
+        raise _unclear(error, "-") from None
+    for one in kept:
+        kubectl.run("label", "node", one.node, f"{one.label}-")
+    return kept
+
+
+def _stop(lab: Lab, wanted: list[Target]) -> None:
     for agent in wanted:
         if not lab.stop_agent(agent.id):
             say(f"{agent.name} does not run")
@@ -88,5 +101,5 @@ def _wait(asked: Controller, wanted: list[Target], timeout: float) -> Progress:
         if now.done or time.monotonic() >= end:
             return now
         if now.line != told:
-            say(told := now.line)
+            say("\n".join(text.wrapped(told := now.line, indent="")))
         time.sleep(POLL_S)

@@ -38,11 +38,12 @@ ORDER = tuple(REMEDIES)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One broken thing. `where` names it; `what` says in a sentence what is wrong."""
+    """One broken thing. `where` names it; `what` says in a sentence what is wrong; `near` = at the two sites, not between them."""
 
     code: str
     where: str
     what: str
+    near: bool = True
 
     @property
     def remedy(self) -> str:
@@ -51,5 +52,7 @@ class Finding:
 
 
 def in_order(found: list[Finding]) -> list[Finding]:
-    """What explains most first, each once."""
-    return sorted(dict.fromkeys(found), key=lambda finding: (ORDER.index(finding.code), finding.where))
+    """What explains most first, each once; of two alike the one at the sites asked about. A refused object that lies on the way may be
+    one of several ways: it stands behind all that was seen to be broken."""
+    last = {finding: finding.code == "NotAccepted" and not finding.near for finding in found}
+    return sorted(last, key=lambda finding: (last[finding], ORDER.index(finding.code), not finding.near, finding.where))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -76,9 +76,15 @@ def gather(look: Look, asked: Asked) -> Facts:
     return facts
 
 
-def pairs(config: Json) -> Iterator[tuple[str, str]]:
-    """The pairs of sites between which something is declared, each once."""
-    yield from dict.fromkeys((service["from"]["site"], service["to"]["site"]) for service in config.get("services", ()))
+def pairs(config: Json, service: str = "") -> list[tuple[str, str]]:
+    """The pairs of sites between which something is declared, each once; of one service those that are its own, else SourceError."""
+    declared = config.get("services", ())
+    found = [each for each in declared if service in ("", each["id"])]
+    if service and not found:
+        spread = " (it is spread over uplinks without agents)" if any(b["id"] == service for b in config.get("balances", ())) else ""
+        names = ", ".join(each["id"] for each in declared) or "none"
+        raise SourceError(f"no accelerated service {service} is in force{spread}; there are {names}: kubectl sos status says why")
+    return list(dict.fromkeys((each["from"]["site"], each["to"]["site"]) for each in found))
 
 
 def _config(look: Look, facts: Facts) -> None:

@@ -33,6 +33,11 @@ def covers(service: Json, client: str, server: str) -> bool:
     return inside(client, service["from"]["prefixes"]) and inside(server, service["to"]["prefixes"])
 
 
+def holds(service: Json, port: int) -> bool:
+    """Whether a port is one of a service's."""
+    return any(found["first"] <= port <= found["last"] for found in service["ports"])
+
+
 def inside(address: str, prefixes: list[str]) -> bool:
     """Whether an address is in one of some prefixes."""
     return any(IPv4Address(address) in IPv4Network(prefix, strict=False) for prefix in prefixes)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sos_kubectl import text
+
 Json = dict[str, Any]
 
 OPERATOR = "operator"
@@ -71,13 +73,12 @@ def ended(found: Json) -> str:
     return ""
 
 
-def interrupted(operator: Json) -> str:
+def interrupted(operator: Json) -> list[str]:
     """What is left of a removal that somebody stopped, and both ways on."""
     meta = operator["metadata"]
-    return (
-        f"interrupted: part of it may be gone, and the operator may be scaled to nothing. Run this again to go on, or take it back:\n"
-        f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=1"
-    )
+    said = "interrupted: part of it may be gone, and the operator may be scaled to nothing. Run this again to go on, or take it back:"
+    back = f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=1"
+    return [*text.wrapped(said, indent=""), *text.command(back)]
 
 
 def lost(made: Json, seconds: int) -> str:
@@ -92,18 +93,18 @@ def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list
     counts: dict[str, int] = {}
     for child in children:
         counts[child["kind"]] = counts.get(child["kind"], 0) + 1
-    lines = [f"made by the operator: {', '.join(f'{count} {kind}' for kind, count in sorted(counts.items())) or 'nothing'}"]
+    made = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    lines = text.wrapped(f"made by the operator: {made or 'nothing'}", indent="")
     names = [f"{obj['kind']} {'/'.join(p for p in (obj['metadata'].get('namespace'), obj['metadata']['name']) if p)}" for obj in objects]
     if purge:
-        lines.append(f"and for good, with the CRDs, in all namespaces: {', '.join(sorted(names)) or 'no objects'}")
+        lines += text.wrapped(f"and for good, with the CRDs, in all namespaces: {', '.join(sorted(names)) or 'no objects'}", indent="")
     return lines
 
 
 def question(namespace: str, objects: list[Json], *, purge: bool) -> str:
     """What somebody says yes to."""
-    if not purge:
-        return f"remove what the operator of namespace {namespace} made?"
-    return f"remove what the operator of namespace {namespace} made, and delete all {len(objects)} SOS objects of this cluster for good?"
+    purged = f", and delete all {len(objects)} SOS objects of this cluster for good" if purge else ""
+    return "\n".join(text.wrapped(f"remove what the operator of namespace {namespace} made{purged}?", indent=""))
 
 
 def purge_refused(operators: list[Json], namespace: str) -> str:
@@ -117,7 +118,7 @@ def purge_refused(operators: list[Json], namespace: str) -> str:
 def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
     """How it went, and what is to be done next."""
     if failed:
-        return [f"not removed: {failed}"]
+        return text.wrapped(f"not removed: {failed}", indent="")
     if kept:
-        return [f"removed, but not all objects and CRDs: {kept}", "run the same again when that is mended"]
-    return [f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}", f"the rest: {last}"]
+        return [*text.wrapped(f"removed, but not all objects and CRDs: {kept}", indent=""), "run the same again when that is mended"]
+    return [f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}; the rest:", *text.command(last)]

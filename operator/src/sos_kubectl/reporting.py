@@ -16,7 +16,7 @@ from sos_kubectl import options, scrub
 from sos_kubectl.bundle import Bundle
 from sos_kubectl.labs import Lab
 from sos_kubectl.options import ContextOption, Form, FormOption, LabOption, NameOption, NamespaceOption, UrlOption, say, show
-from sos_kubectl.source import KINDS, PART_OF, Controller, Kubectl, SourceError
+from sos_kubectl.source import API_VERSION, PART_OF, Controller, Kubectl, SourceError
 
 Json = dict[str, Any]
 
@@ -25,6 +25,9 @@ CHILDREN = "deployments,daemonsets,statefulsets,jobs,pods,services,configmaps,ne
 """Never Secrets."""
 LOG_LINES = 5_000
 SLOW_S = 60.0
+NO_NAMESPACE = "default"
+NAMESPACES_MAX = 100
+"""Asked one by one, where events may not be read everywhere."""
 
 
 def report(  # noqa: PLR0913, PLR0917 - one parameter per option
@@ -101,7 +104,14 @@ def _cluster(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
     listed = ("-o", "json")
     _try(bundle, "version", lambda: bundle.add_text("kubectl-version.json", kubectl.run("version", *listed)))
     _try(bundle, "nodes", lambda: _objects(bundle, "nodes.json", kubectl.json("get", "nodes", *listed)["items"]))
-    _try(bundle, "objects", lambda: _objects(bundle, "objects.json", kubectl.objects()))
+    found: list[Json] = []
+
+    def objects() -> None:
+        found.extend(kubectl.objects())
+        _objects(bundle, "objects.json", found)
+
+    _try(bundle, "objects", objects)
+    _events(bundle, kubectl, found)
     crds = ("get", "crds", "-l", PART_OF, *listed)
     _try(bundle, "CRDs", lambda: _objects(bundle, "crds.json", kubectl.json(*crds)["items"]))
     try:
@@ -113,20 +123,30 @@ def _cluster(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
         _try(bundle, f"children in {each}", lambda each=each: _namespace(bundle, kubectl, each))  # type: ignore[misc]
 
 
+def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
+    """Those about our objects, which are in the objects' own namespaces. Who may not read them everywhere may in some."""
+    ours = ("--field-selector", f"involvedObject.apiVersion={API_VERSION}", "-o", "json")
+    try:
+        found = kubectl.json("get", "events", "--all-namespaces", *ours, timeout_s=SLOW_S)["items"]
+    except SourceError:
+        found = []
+        for namespace in event_namespaces(objects):
+            command = ("get", "events", "-n", namespace, *ours)
+            _try(bundle, f"events of objects in {namespace}", lambda: found.extend(kubectl.json(*command)["items"]))  # noqa: B023 - called at once
+    _objects(bundle, "events.json", found)
+
+
+def event_namespaces(objects: list[Json]) -> list[str]:
+    """Where events about these are: objects without a namespace have theirs in `default` (API convention). Of many the first ones."""
+    return sorted({obj["metadata"].get("namespace") or NO_NAMESPACE for obj in objects} | {NO_NAMESPACE})[:NAMESPACES_MAX]
+
+
 def _namespace(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
     for kind in CHILDREN.split(","):
         command = ("get", kind, "-n", namespace, "-l", PART_OF, "-o", "json")
         _try(bundle, f"{kind} in {namespace}", lambda: _objects(bundle, f"{namespace}/{kind}.json", kubectl.json(*command)["items"]))  # noqa: B023 - called at once
     events = ("get", "events", "-n", namespace, "-o", "json")
     _try(bundle, f"events in {namespace}", lambda: _objects(bundle, f"{namespace}/events.json", kubectl.json(*events)["items"]))
-    ours = ("get", "events", "-n", "default", "-o", "json")
-
-    def about_ours() -> None:
-        items = kubectl.json(*ours)["items"]
-        kept = [e for e in items if str((e.get("involvedObject") or {}).get("kind", "")).lower() + "s" in KINDS.split(",")]
-        _objects(bundle, "events.json", kept)
-
-    _try(bundle, "events of objects", about_ours)
     for pod in kubectl.json("get", "pods", "-n", namespace, "-l", PART_OF, "-o", "json")["items"]:
         _logs(bundle, kubectl, namespace, pod)
         _metrics(bundle, kubectl, namespace, pod)

@@ -33,8 +33,9 @@ def lines(facts: Facts, found: list[Finding], colour: bool) -> list[str]:
     if facts.mtu is not None and facts.mtu.local:
         shown += [_packets(facts)]
     for number, finding in enumerate(found):
-        head = text.coloured(f"{'first broken' if number == 0 else 'and'}: {finding.code} {finding.where}", text.BAD, colour)
-        shown += ["", head, *text.wrapped(finding.what), *text.wrapped(finding.remedy)]
+        head = text.wrapped(f"{'first broken' if number == 0 else 'and'}: {finding.code} {finding.where}", indent="")
+        shown += ["", *(text.coloured(line, text.BAD, colour) for line in head)]
+        shown += [*text.wrapped(finding.what), *text.wrapped(finding.remedy)]
     return [*shown, "", text.coloured(WORDS[outcome], COLOURS.get(outcome, text.WAITING), colour)]
 
 

@@ -19,6 +19,7 @@ Json = dict[str, Any]
 
 API_PORT = 8080
 KINDS = "soscontrollers,sossites,sosagents,sosservices,soslinks"
+API_VERSION = "sos.network/v1alpha1"
 OPERATORS_CHILDREN = "app.kubernetes.io/managed-by=sos-operator"
 PART_OF = "app.kubernetes.io/part-of=sos"
 TIMEOUT_S = 10.0
@@ -73,9 +74,15 @@ class Kubectl:
         """The command line."""
         return ("kubectl", *self.options, *command)
 
-    def json(self, *command: str) -> Json:
+    def json(self, *command: str, timeout_s: float = TIMEOUT_S) -> Json:
         """What a command says, which is an object."""
-        return _parsed(self.run(*command), "kubectl")
+        return _parsed(self.run(*command, timeout_s=timeout_s), "kubectl")
+
+    def named(self, kind: str, wanted: list[str]) -> list[Json]:
+        """Those objects of these names that there are. kubectl says nothing for none, one object for one name, and a list for several."""
+        said = self.run("get", kind, *wanted, "--ignore-not-found", "-o", "json")
+        found = _parsed(said, "kubectl") if said.strip() else {"items": []}
+        return list(found.get("items", [found]))
 
     def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S, alone: bool = False) -> str:
         """What a command says; SourceError in kubectl's words if it fails. `alone`: a Ctrl-C at the terminal does not reach it."""

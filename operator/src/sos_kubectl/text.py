@@ -9,6 +9,9 @@ GAP = "  "
 SHORTEST = 6
 """What a cell keeps at least when its table is too wide."""
 
+MORE = " \\"
+"""What tells a shell that a command goes on."""
+
 GOOD, BAD, WAITING = "32", "31", "33"
 
 
@@ -27,14 +30,26 @@ def _cell(text: str, size: int) -> str:
 
 
 def wrapped(text: str, indent: str = "    ", width: int = WIDTH) -> list[str]:
-    """A sentence in lines, indented. A word that is longer than a line is left whole."""
+    """A sentence in lines, indented. A word that is longer than a line goes on in the next."""
+    room = width - len(indent)
     lines, line = list[str](), indent
-    for word in text.split():
+    for word in (part for whole in text.split() for part in _pieces(whole, room)):
         if len(line) > len(indent) and len(line) + len(word) >= width:
             lines.append(line)
             line = indent
         line += word if line == indent else f" {word}"
     return [*lines, line] if line != indent else lines
+
+
+def _pieces(word: str, room: int) -> list[str]:
+    return [word[start : start + room] for start in range(0, len(word), room)]
+
+
+def command(line: str, width: int = WIDTH) -> list[str]:
+    """A command that somebody will paste: one that is longer than a line goes on behind a backslash, between words
+    (which are names of Kubernetes objects, and shorter than a line)."""
+    lines = wrapped(line, indent="", width=width - len(MORE))
+    return [*(f"{part}{MORE}" for part in lines[:-1]), lines[-1]]
 
 
 def coloured(text: str, colour: str, on: bool) -> str:

@@ -141,13 +141,13 @@ def lines(found: Trace, colour: bool) -> list[str]:
     shown = []
     for good, said in found.steps:
         mark = text.coloured("ok", text.GOOD, colour) if good else text.coloured("no", text.BAD, colour)
-        first, *more = text.wrapped(said, indent="")
-        shown += [f"{mark}  {first}", *(f"    {line}" for line in more)]
+        first, *more = text.wrapped(said)
+        shown += [f"{mark}  {first.strip()}", *more]
     if found.outcome == "plain":
         return [*shown, "", "plain TCP"]
     if found.outcome == "unknown":
         return [*shown, "", "accelerated where the datapaths at both ends have acknowledged the service, else plain TCP"]
-    return [*shown, "", f"{found.outcome} by service {found.service}"]
+    return [*shown, "", *text.wrapped(f"{found.outcome} by service {found.service}", indent="")]
 
 
 def as_json(found: Trace) -> Json:

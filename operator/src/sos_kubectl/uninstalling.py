@@ -103,7 +103,7 @@ def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
         over = _followed(kubectl, name, where, 2 * timeout + removal.GRACE_S)
     except KeyboardInterrupt:
         _deleted(kubectl, name, where)
-        say(removal.interrupted(operator))
+        say("\n".join(removal.interrupted(operator)))
         raise
     except SourceError:  # not made, or made and not told
         _deleted(kubectl, name, where)

@@ -4,7 +4,6 @@ client -- edge1 ==(40 ms)== core1 -- edge2 -- server
 """
 
 import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,6 @@ from conftest import PEERS, eventually
 from sos_testbed import controllers
 from sos_testbed.lab import Lab
 
-PROBE = (sys.executable, "-m", "sos_operator.probe")
 PLAIN, COVERED, ALSO_PLAIN = 18001, 5004, 18002
 SERVER = "10.0.0.139"
 
@@ -37,17 +35,28 @@ def controller(net: Lab) -> Iterator[str]:
         inside("client", "link", "del", "api0")
 
 
+def probe(net: Lab) -> str:
+    return str(net.plan.programs.probe)
+
+
+def serving(net: Lab, *ports: int) -> None:
+    """The far end, on the first of these beside SOS and on the others by a service's way."""
+    chosen = ("--plain", str(ports[0]), *(word for port in ports[1:] for word in ("--through", str(port))), "--seconds", "600")
+    argv = net.exec_argv("server", (probe(net), "serve", *chosen))
+    PEERS.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    listening = net.exec_argv("server", ("ss", "-Hltn", f"sport = :{ports[-1]}"))
+    eventually("the server", lambda: subprocess.run(listening, capture_output=True, text=True, check=True).stdout)
+
+
 def compare(net: Lab, *arguments: str) -> tuple[int, str]:
-    argv = net.exec_argv("client", (*PROBE, "compare", SERVER, "--seconds", "4", "--wait", "10", *arguments))
+    argv = net.exec_argv("client", (probe(net), "compare", SERVER, "--seconds", "4", "--wait", "10", *arguments))
     done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
 def test_it_passes_where_a_service_covers_the_port_and_fails_elsewhere(net: Lab, controller: str) -> None:
-    argv = net.exec_argv("server", (*PROBE, "serve", str(PLAIN), str(COVERED), str(ALSO_PLAIN)))
-    PEERS.append(subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    listening = net.exec_argv("server", ("ss", "-Hltn", f"sport = :{COVERED}"))
-    eventually("the server", lambda: subprocess.run(listening, capture_output=True, text=True, check=True).stdout)
+    serving(net, PLAIN, COVERED)
+    serving(net, ALSO_PLAIN)
     asked = ("--controller", controller)
 
     code, said = compare(net, "--plain-port", str(PLAIN), "--port", str(COVERED), *asked)

@@ -379,6 +379,23 @@ fn faults_are_named_and_do_not_hold_up_the_rest() {
 }
 
 #[test]
+fn an_uplink_that_cut_the_node_off_says_when_it_is_tried_again() {
+    let mut node = FakeNode::default();
+    node.world.links.insert("wan0".into(), link());
+    node.world.cut_off = [("wan0".to_owned(), "10.96.0.1:443".to_owned())].into();
+    let wanted = config(document(|d| d["uplinks"] = json!([{"name": "wan0", "ofport": 1, "base": true}])));
+    let told: Vec<String> = reconcile(&wanted, &mut node).problems.iter().map(ToString::to_string).collect();
+    assert!(
+        told[0].starts_with("port wan0 is refused: without it the node reached 10.96.0.1:443"),
+        "{told:?}"
+    );
+    assert!(
+        told[0].ends_with("it is tried again every 10 minutes until the site does without it"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn the_port_of_an_agent_that_is_declared_no_more_goes_with_its_device() {
     let mut node = FakeNode::default();
     let with = |names: &[&str]| {

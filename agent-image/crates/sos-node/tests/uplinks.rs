@@ -137,6 +137,7 @@ fn an_uplink_that_cuts_the_node_off_is_taken_off_again() {
     assert_eq!(lab.vsctl(&["list-ports", "br-sos"]), "");
     let message = lab.status()["message"].as_str().unwrap().to_owned();
     assert!(message.contains("without it the node reached 192.0.2.1:443"), "{message}");
+    assert!(message.contains("tried again every 10 minutes"), "{message}");
     wait_until("the node's own network", || {
         lab.ns.command("ping", &["-c1", "-W1", "192.0.2.1"]).output().unwrap().status.success()
     });

@@ -5,9 +5,10 @@ use std::ops::RangeInclusive;
 
 use clap::{Parser, Subcommand};
 
+use crate::compare::Compared;
 use crate::wire::{Direction, MOST_SECONDS};
 
-/// Sends real TCP between two places and says in one line of JSON what became of it.
+/// Sends real TCP between two places and says what became of it.
 #[derive(Debug, Parser)]
 #[command(name = "sos-probe", version)]
 pub struct Cli {
@@ -50,6 +51,8 @@ pub enum Verb {
         #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=60))]
         hold: u16,
     },
+    /// Download beside a service and through it, and say in words whether all is well: exit code 1 if not
+    Compare(Compared),
     /// Only ask whether somebody listens
     Connect {
         /// The server's address

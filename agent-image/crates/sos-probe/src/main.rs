@@ -1,13 +1,14 @@
-//! `sos-probe`: arguments, one line of JSON, exit code.
+//! `sos-probe`: arguments, one line of JSON (of `compare`, lines for people), exit code.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::Parser as _;
 use serde::Serialize;
 use sos_probe::cli::{Cli, Verb};
 use sos_probe::transfer::server;
-use sos_probe::{connect, mtu, serve, transfer};
+use sos_probe::{compare, connect, mtu, serve, transfer};
 
 fn main() -> ExitCode {
     match Cli::parse().verb {
@@ -19,9 +20,16 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Verb::Transfer { address, port, direction, seconds, hold } => {
-            print(&transfer::transfer(server(address, port), direction, seconds, hold, |opened| {
+            let opened = |opened: &transfer::Opened<'_>| {
                 print(opened);
-            }))
+            };
+            let hold = || transfer::until_told(Duration::from_secs(hold.into()));
+            print(&transfer::transfer(server(address, port), direction, seconds, opened, hold))
+        }
+        Verb::Compare(asked) => {
+            let verdict = compare::compare(&asked);
+            println!("{}", verdict.lines.join("\n"));
+            if verdict.good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Verb::Connect { address, port } => print(&connect::connect(server(address, port))),
         Verb::Mtu { address, port } => print(&mtu::find(server(address, port))),

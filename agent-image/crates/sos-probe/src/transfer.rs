@@ -46,22 +46,22 @@ pub struct Report {
     pub connect_seconds: f64,
 }
 
-/// Opens a connection, says so, and moves bytes.
+/// Opens a connection, says so, and moves bytes; `hold` lasts as long as the connection is to be kept open afterwards.
 #[must_use]
 pub fn transfer(
     server: SocketAddrV4,
     direction: Direction,
     seconds: u16,
-    hold: u16,
-    opened: impl Fn(&Opened<'_>),
+    opened: impl FnOnce(&Opened<'_>),
+    hold: impl FnOnce(),
 ) -> Report {
     let (began, mut report) = (Instant::now(), Report::default());
-    let ended = run(server, direction, seconds, &opened, &mut report);
+    let ended = run(server, direction, seconds, opened, &mut report);
     report.seconds = began.elapsed().as_secs_f64();
     match ended {
-        Ok(stream) => {
+        Ok(_open) => {
             report.ok = true;
-            keep(&stream, Duration::from_secs(hold.into()));
+            hold();
         }
         Err(failure) => {
             report.failure = Some(failure.word);
@@ -75,7 +75,7 @@ fn run(
     server: SocketAddrV4,
     direction: Direction,
     seconds: u16,
-    opened: &impl Fn(&Opened<'_>),
+    opened: impl FnOnce(&Opened<'_>),
     report: &mut Report,
 ) -> Result<TcpStream, Failure> {
     let began = Instant::now();
@@ -107,8 +107,8 @@ fn exchange(
     wire::send(stream, &pattern, Instant::now() + time, &heard, STALL, &mut report.bytes)
 }
 
-/// Leaves a connection open for a while, so that others can look at it.
-fn keep(_stream: &TcpStream, time: Duration) {
+/// Until standard input ends, or the time is over: so long others can look at a connection.
+pub fn until_told(time: Duration) {
     if time.is_zero() {
         return;
     }

@@ -3,6 +3,7 @@
 use super::{Planner, tunnels};
 use crate::desired::{DesiredPort, PortKind};
 use crate::observed::{Link, Observed};
+use crate::trial::RETRY_AFTER;
 
 /// Longest chain of devices that stand on one another.
 const MAX_STACK: usize = 8;
@@ -36,7 +37,11 @@ impl Planner<'_> {
     /// What the node itself needs a device for: on the bridge its packets would be the bridge's.
     fn cuts_off(&self, name: &str, link: &Link) -> Option<String> {
         if let Some(lost) = self.observed.cut_off.get(name) {
-            return Some(format!("without it the node reached {lost}, and with it on the bridge no more"));
+            let minutes = RETRY_AFTER.as_secs() / 60;
+            return Some(format!(
+                "without it the node reached {lost}, and with it on the bridge no more; it is tried again every {minutes} minutes \
+                 until the site does without it"
+            ));
         }
         if let Some(use_) = use_of(link) {
             return Some(format!("it carries {use_}"));

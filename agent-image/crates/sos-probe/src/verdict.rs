@@ -1,0 +1,208 @@
+//! What two downloads between the same hosts say: one that a service covers, and one that none does. Pure.
+
+use crate::transfer::Report;
+
+/// One download, and what a controller said of it meanwhile.
+#[derive(Debug, Default)]
+pub struct Download {
+    /// The server's port.
+    pub port: u16,
+    /// What became of it.
+    pub report: Report,
+    /// Whether the controller had a session for it; nobody asked, or nobody answered: none.
+    pub listed: Option<bool>,
+}
+
+/// How it is to be judged.
+#[derive(Debug, Clone, Copy)]
+pub struct Measure {
+    /// A service that is slower than this times plain TCP has failed.
+    pub least_gain: f64,
+    /// A controller was to say which is accelerated.
+    pub asked: bool,
+}
+
+/// The lines to print, and whether all is well.
+#[derive(Debug)]
+pub struct Verdict {
+    /// The last one is `passed` or `FAILED`.
+    pub lines: Vec<String>,
+    /// Whether it is `passed`.
+    pub good: bool,
+}
+
+impl Download {
+    /// Goodput in Mbit/s.
+    #[must_use]
+    #[expect(clippy::cast_precision_loss, reason = "no transfer has 2^52 bytes")]
+    pub fn mbps(&self) -> f64 {
+        if self.report.seconds > 0.0 {
+            self.report.bytes as f64 * 8.0 / 1e6 / self.report.seconds
+        } else {
+            0.0
+        }
+    }
+
+    fn line(&self, name: &str) -> String {
+        let Report { bytes, seconds, failure, .. } = &self.report;
+        let state = failure.unwrap_or("intact");
+        format!(
+            "{name:8}port {:<6}{bytes:>12} bytes in {seconds:.1} s, {:.1} Mbit/s, {state}",
+            self.port,
+            self.mbps()
+        )
+    }
+
+    fn wrong(&self) -> Vec<String> {
+        let Report { ok, bytes, own, seen, failure, detail, .. } = &self.report;
+        let mut found = Vec::new();
+        if !ok {
+            found.push(format!("it is {}: {detail}", failure.unwrap_or("error")));
+        } else if *bytes == 0 {
+            found.push("no bytes arrived".to_owned());
+        }
+        if !own.is_empty() && !seen.is_empty() && own != seen {
+            found.push(format!("the server saw {seen}, the client is {own}"));
+        }
+        found.into_iter().map(|what| format!("port {}: {what}", self.port)).collect()
+    }
+}
+
+/// Judges a plain download and, if there is a service to try, one that it covers.
+#[must_use]
+pub fn judge(plain: &Download, covered: Option<&Download>, measure: Measure) -> Verdict {
+    let mut lines = vec![plain.line("plain")];
+    let mut wrong = plain.wrong();
+    if plain.listed == Some(true) {
+        wrong.push(format!(
+            "port {} is accelerated: name a port that no SosService covers (test.plainPort)",
+            plain.port
+        ));
+    }
+    match covered {
+        Some(covered) => compare(plain, covered, measure, &mut lines, &mut wrong),
+        None => lines.push(
+            "no port of a SosService was named (test.port): nothing was accelerated, and nothing compared"
+                .to_owned(),
+        ),
+    }
+    let good = wrong.is_empty();
+    lines.extend(wrong.into_iter().map(|what| format!("wrong: {what}")));
+    lines.push(if good { "passed" } else { "FAILED" }.to_owned());
+    Verdict { lines, good }
+}
+
+fn compare(
+    plain: &Download,
+    covered: &Download,
+    measure: Measure,
+    lines: &mut Vec<String>,
+    wrong: &mut Vec<String>,
+) {
+    let port = covered.port;
+    lines.push(covered.line("service"));
+    wrong.extend(covered.wrong());
+    match covered.listed {
+        _ if !measure.asked => lines.push("no controller was asked whether the second was accelerated".to_owned()),
+        Some(true) => {}
+        Some(false) => wrong.push(format!(
+            "port {port} was not accelerated: no controller listed a session (kubectl get sossvc -A says why)"
+        )),
+        None if !covered.report.ok => {} // there may have been no connection to ask about
+        None => wrong.push(format!(
+            "port {port}: the controller did not answer, so nobody knows whether it was accelerated (test.controller)"
+        )),
+    }
+    if plain.report.ok && covered.report.ok && plain.mbps() > 0.0 {
+        let gain = covered.mbps() / plain.mbps();
+        lines.push(format!("with the service {gain:.1} times as fast as plain TCP"));
+        if gain < measure.least_gain {
+            wrong.push(format!("that is less than {} times (test.leastGain)", measure.least_gain));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASKED: Measure = Measure { least_gain: 0.5, asked: true };
+
+    fn download(port: u16, bytes: u64, listed: Option<bool>) -> Download {
+        let own = "10.0.0.11:4".to_owned();
+        let report = Report { ok: true, seen: own.clone(), own, bytes, seconds: 1.0, ..Report::default() };
+        Download { port, report, listed }
+    }
+
+    fn plain() -> Download {
+        download(5001, 1_000_000, Some(false))
+    }
+
+    fn covered() -> Download {
+        download(5000, 4_000_000, Some(true))
+    }
+
+    fn changed(mut which: Download, change: impl Fn(&mut Download)) -> Download {
+        change(&mut which);
+        which
+    }
+
+    #[test]
+    fn both_good_passes_and_says_by_how_much() {
+        let verdict = judge(&plain(), Some(&covered()), ASKED);
+        assert!(verdict.good);
+        assert!(verdict.lines.contains(&"with the service 4.0 times as fast as plain TCP".to_owned()));
+        assert!(
+            verdict.lines[0].starts_with("plain   port 5001")
+                && verdict.lines[0].contains("8.0 Mbit/s, intact")
+        );
+        assert!(
+            verdict.lines[1].starts_with("service port 5000") && verdict.lines[1].contains("32.0 Mbit/s")
+        );
+        assert_eq!(verdict.lines.last().unwrap(), "passed");
+    }
+
+    #[test]
+    fn whatever_is_wrong_fails() {
+        let broken = |which| {
+            changed(which, |found| {
+                found.report.ok = false;
+                found.report.failure = Some("corrupt");
+                found.report.detail = "at 7".to_owned();
+            })
+        };
+        let other = changed(covered(), |found| found.report.seen = "10.0.0.126:9".to_owned());
+        let cases = [
+            (changed(plain(), |found| found.report.bytes = 0), covered(), "port 5001: no bytes arrived"),
+            (broken(plain()), covered(), "port 5001: it is corrupt: at 7"),
+            (plain(), broken(covered()), "port 5000: it is corrupt: at 7"),
+            (plain(), other, "the server saw 10.0.0.126:9, the client is 10.0.0.11:4"),
+            (download(5001, 9, Some(true)), covered(), "name a port that no SosService covers"),
+            (plain(), download(5000, 4_000_000, Some(false)), "was not accelerated"),
+            (plain(), download(5000, 4_000_000, None), "the controller did not answer"),
+            (plain(), download(5000, 100_000, Some(true)), "less than 0.5 times"),
+        ];
+        for (plain, covered, words) in cases {
+            let verdict = judge(&plain, Some(&covered), ASKED);
+            assert!(!verdict.good && verdict.lines.join("\n").contains(words), "{words}: {verdict:?}");
+            assert_eq!(verdict.lines.last().unwrap(), "FAILED");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_was_refused_is_that_and_nothing_else() {
+        let report = Report { failure: Some("refused"), detail: "nobody".to_owned(), ..Report::default() };
+        let verdict = judge(&plain(), Some(&Download { port: 5000, report, listed: None }), ASKED);
+        assert_eq!(verdict.lines[2..], ["wrong: port 5000: it is refused: nobody", "FAILED"]);
+    }
+
+    #[test]
+    fn what_was_not_tried_is_said() {
+        let alone = judge(&plain(), None, ASKED);
+        assert!(alone.good && alone.lines.iter().any(|line| line.contains("nothing compared")));
+        let unasked =
+            judge(&plain(), Some(&download(5000, 4_000_000, None)), Measure { asked: false, ..ASKED });
+        assert!(unasked.good && unasked.lines.iter().any(|line| line.contains("no controller was asked")));
+        assert!(!judge(&changed(plain(), |found| found.report.bytes = 0), None, ASKED).good);
+    }
+}

@@ -1,0 +1,104 @@
+//! Asks something again and again while something else goes on, until the answer is yes.
+
+use std::sync::{Condvar, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Between two questions.
+const POLL: Duration = Duration::from_millis(300);
+
+/// What has been answered so far, shared by whoever asks and whoever waits.
+#[derive(Debug, Default)]
+pub struct Watch {
+    known: Mutex<Known>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    said: Option<bool>,
+    over: bool,
+}
+
+impl Watch {
+    /// Asks until the answer is yes or [`stop`](Self::stop); an answer counts more than none, and the last one more than those before.
+    pub fn look(&self, ask: impl Fn() -> Option<bool>) {
+        loop {
+            let said = ask();
+            let mut known = self.lock();
+            known.said = said.or(known.said);
+            self.changed.notify_all();
+            let (known, _) = self
+                .changed
+                .wait_timeout_while(known, POLL, |known| !known.over && known.said != Some(true))
+                .expect(UNHARMED);
+            if known.over || known.said == Some(true) {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the answer is yes, for some time at most.
+    pub fn wait(&self, time: Duration) {
+        let _known = self
+            .changed
+            .wait_timeout_while(self.lock(), time, |known| known.said != Some(true))
+            .expect(UNHARMED);
+    }
+
+    /// No more questions.
+    pub fn stop(&self) {
+        self.lock().over = true;
+        self.changed.notify_all();
+    }
+
+    /// What was answered; nothing where nobody did.
+    #[must_use]
+    pub fn said(&self) -> Option<bool> {
+        self.lock().said
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().expect(UNHARMED)
+    }
+}
+
+const UNHARMED: &str = "nobody panics while holding it";
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::thread;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn yes_ends_it_and_no_answer_changes_nothing() {
+        let (watch, asked) = (Watch::default(), Cell::new(0));
+        let answers = [Some(false), None, Some(true)];
+        watch.look(|| {
+            asked.set(asked.get() + 1);
+            answers[asked.get() - 1]
+        });
+        assert_eq!((watch.said(), asked.get()), (Some(true), 3));
+    }
+
+    #[test]
+    fn whoever_waits_is_told_at_once_and_a_stop_ends_the_questions() {
+        let watch = Watch::default();
+        let began = Instant::now();
+        thread::scope(|scope| {
+            scope.spawn(|| watch.look(|| Some(began.elapsed() > POLL / 2)));
+            watch.wait(Duration::from_secs(60));
+        });
+        assert_eq!(watch.said(), Some(true));
+        let silent = Watch::default();
+        thread::scope(|scope| {
+            scope.spawn(|| silent.look(|| None));
+            silent.wait(POLL / 10);
+            silent.stop();
+        });
+        assert_eq!(silent.said(), None);
+        assert!(began.elapsed() < Duration::from_secs(50));
+    }
+}
