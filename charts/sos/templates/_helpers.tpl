@@ -35,6 +35,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: SOS_RELEASE, value: {{ .Release.Name | quote }}}
 - {name: SOS_DEPLOYMENT, value: {{ printf "%s-operator" (include "sos.fullname" .) | quote }}}
+- {name: SOS_TEST, value: {{ printf "%s-test" (include "sos.fullname" .) | quote }}}
 - {name: SOS_IMAGE_CONTROLLER, value: {{ include "sos.image" (dict "root" . "image" .Values.images.controller) | quote }}}
 - {name: SOS_IMAGE_AGENT, value: {{ include "sos.image" (dict "root" . "image" .Values.images.agent) | quote }}}
 - {name: SOS_IMAGE_NODE, value: {{ include "sos.image" (dict "root" . "image" .Values.images.node) | quote }}}

@@ -96,10 +96,11 @@ class Cluster:
         return await self._call("patch", path, kind=kind, body=patch, content_type=content_type, field_manager=FIELD_MANAGER)
 
     async def delete(self, obj: Object) -> None:
-        """Delete exactly this object (not a namesake made since); gone already is fine."""
+        """Delete exactly this object (not a namesake made since, if it has a uid); gone already is fine."""
         kind = kind_of(obj)
         meta = obj["metadata"]
-        body = {"preconditions": {"uid": meta["uid"]}, "propagationPolicy": "Background"} if meta.get("uid") else None
+        exactly = {"preconditions": {"uid": meta["uid"]}} if meta.get("uid") else {}
+        body = {**exactly, "propagationPolicy": "Background"}  # a Job's default is to leave its pods
         try:
             await self._call("delete", self._path(kind, meta["name"], meta.get("namespace")), kind=kind, body=body)
         except KindMissing:

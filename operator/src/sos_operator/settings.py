@@ -105,6 +105,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",
+        test=env.get("SOS_TEST", "") or "sos-test",
         lease=env.get("SOS_LEASE", ""),
         lease_seconds=int(_number(env, "SOS_LEASE_SECONDS", 15, 3, 60)),
         kubeconfig=Path(kubeconfig) if kubeconfig else None,

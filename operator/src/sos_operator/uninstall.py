@@ -18,7 +18,7 @@ from sos_operator.core import desired
 from sos_operator.core.conditions import READY, Verdict
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import issued_now
-from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, NODE, OWN_KINDS, POD, SITE, Kind
+from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, SITE, Kind
 from sos_operator.core.news import of_kinds
 from sos_operator.core.options import Settings
 from sos_operator.core.output import build_output
@@ -57,6 +57,7 @@ async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) 
     async with assembled(settings, Metrics()) as parts:
         parts.observer.spare(OWN_KINDS)  # users' objects and CRDs may be gone already: helm's hook comes after a purge
         await _retried(clock, lambda: _stop_operator(parts, clock))
+        await _retried(clock, lambda: _remove_tests(parts))
         seen = await _see(parts)
         await _retried(clock, lambda: _clear_nodes(parts, seen, clock))
         left = await _remove(parts, clock)
@@ -98,6 +99,13 @@ async def _stop_operator(parts: Parts, clock: Clock) -> None:
             return
         await asyncio.sleep(POLL_S)
     log.warning("the operator is still running; going on")
+
+
+async def _remove_tests(parts: Parts) -> None:
+    """Its resources are hooks, of which helm forgets that it made them."""
+    for kind, name in ((JOB, parts.settings.test), (DEPLOYMENT, f"{parts.settings.test}-server")):
+        place = {"name": name, "namespace": parts.settings.namespace}
+        await parts.cluster.delete({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": place})
 
 
 def _all_leaving(seen: Seen) -> Seen:

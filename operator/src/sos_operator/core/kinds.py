@@ -65,13 +65,16 @@ POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", pl
 LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True)
 """Of several operators the one that holds it works (core/lease.py). One object, and no child: it says nothing about the network."""
 
+JOB = Kind(api_version="batch/v1", kind="Job", plural="jobs", namespaced=True)
+"""What `helm test` left, which helm itself does not take away; touched by `uninstall` only."""
+
 # In the order of application: what is mounted comes before what mounts it, so that a pod never starts without; its guards, too.
 CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)
 
 # Not every cluster serves these: they are left out while it does not.
 OPTIONAL_KINDS = (NAD, POD_MONITOR)
 
-_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, LEASE, *CHILD_KINDS)}
+_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, LEASE, JOB, *CHILD_KINDS)}
 
 
 def kind_of(manifest: dict[str, object]) -> Kind:

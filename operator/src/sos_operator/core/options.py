@@ -55,6 +55,8 @@ class Settings:
     """Name of the Lease that decides which of several operators works; empty: this is the only one."""
     lease_seconds: int = 15
     """How long after its last renewal a holder's Lease may be taken."""
+    test: str = "sos-test"
+    """Name of the Job of `helm test`, and with `-server` after it of its other end: `uninstall` removes what they left."""
     kubeconfig: Path | None = None
     """How to reach the API server; none = as the pod's service account."""
     defaults_dir: Path | None = None
