@@ -35,8 +35,8 @@ test-long: setup-test ## the tests that measure, one by one: gigabytes each way,
 test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
 	@$(python) scripts/test.py operator-long
 
-e2e: setup ## the same on a kind cluster: images, chart, pods (root; needs a container engine)
-	@$(python) -m pytest e2e
+e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|uninstall: one of them
+	@$(python) -m pytest $(if $(SUITE),e2e/tests/test_e2e_?_$(SUITE).py,e2e) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller bench-operator ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench

@@ -111,6 +111,15 @@ def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
         workload.stop(sites.kube)
 
 
+@pytest.fixture(scope="module")
+def accelerated(pods: tuple[Lab, str]) -> tuple[Lab, str]:
+    """The example's service, too."""
+    kube = pods[0].kube
+    kube.apply_files(ROOT / "examples" / "01-two-sites" / "sosservice.yaml")
+    kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+    return pods
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield

@@ -1,0 +1,119 @@
+"""What users do while things break: one long download, and a new connection every tenth of a second, from a pod with a plain shell."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sos_e2e.kube import Kube
+from sos_e2e.run import wait_for
+from sos_e2e.workload import NAMESPACE, SERVER
+
+RATE = "3M"  # of the long download, bytes a second: 96 MB take 32 s
+PATIENCE_S = 15  # of a new connection; one that takes longer hangs
+MOST_PROBES = 1200  # two minutes
+TIMED_OUT = 28  # curl's status
+
+# Everything lands in files, because an exec's own connection may be what a fault cuts.
+SCRIPT = f"""
+cd /tmp && rm -rf load && mkdir load && cd load && touch going
+( curl -s -o got --limit-rate {RATE} -m 150 http://{SERVER}:80/file; echo $? > long.exit; sha256sum got > long.sum ) &
+long=$!
+( touch got; while [ ! -e long.exit ]; do echo "$(date +%s.%N) $(stat -c %s got)"; sleep 0.1; done > long.sizes ) &
+n=0
+while [ -e going ] && [ $n -lt {MOST_PROBES} ]; do
+  n=$((n+1))
+  ( at=$(date +%s.%N)
+    said=$(curl -s -o /dev/null -m {PATIENCE_S} -w '%{{time_connect}} %{{time_total}} %{{size_download}}' http://{SERVER}:80/file.sha256)
+    echo "$at $? $said" >> probes ) &
+  sleep 0.1
+done
+wait
+touch done
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One new connection."""
+
+    at: float  # Unix time, seconds
+    status: int  # curl's
+    connect_s: float
+    total_s: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of everything that was under way during a fault."""
+
+    status: int  # curl's, of the long download
+    sha256: str
+    stall_s: float  # longest time in which no byte of it arrived
+    probes: tuple[Probe, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """For people and for out/e2e/faults.json."""
+        failed = [asdict(probe) for probe in self.probes if probe.status]
+        slowest = max((probe.total_s for probe in self.probes), default=0.0)
+        return {
+            "downloadStatus": self.status,
+            "longestStallSeconds": round(self.stall_s, 2),
+            "newConnections": len(self.probes),
+            "slowestNewConnectionSeconds": round(slowest, 2),
+            "failed": len(failed),
+            "failures": failed[:10],
+        }
+
+
+def parse_probes(text: str) -> tuple[Probe, ...]:
+    """Read the script's lines `AT STATUS CONNECT TOTAL BYTES`, in the order in which the connections began."""
+    rows = (line.split() for line in text.splitlines() if line)
+    probes = (
+        Probe(at=float(at), status=int(status), connect_s=float(connect), total_s=float(total), bytes=int(size))
+        for at, status, connect, total, size in rows
+    )
+    return tuple(sorted(probes, key=lambda probe: probe.at))
+
+
+def longest_stall(text: str) -> float:
+    """Longest time between two growths in lines `AT SIZE`; what comes before the first byte and after the last does not count."""
+    rows = [(float(at), int(size)) for at, size in (line.split() for line in text.splitlines() if line)]
+    grown = [at for (_, before), (at, now) in itertools.pairwise(rows) if now > before]
+    return max((later - earlier for earlier, later in itertools.pairwise(grown)), default=0.0)
+
+
+class Load:
+    """The script in the client's pod."""
+
+    def __init__(self, kube: Kube) -> None:
+        """Start it, and wait until the long download is under way."""
+        self._kube = kube
+        # Its output is closed, or the exec would wait for it.
+        self._shell(f"setsid sh -c '{_quoted(SCRIPT)}' > /dev/null 2>&1 < /dev/null &")
+        wait_for("the download under way", lambda: int(self._shell("stat -c %s /tmp/load/got 2>/dev/null || echo 0")) > 4_000_000, 40)
+        wait_for("new connections", lambda: len(self._probes()) >= 5, 40)
+
+    def finish(self, timeout: float = 180) -> Outcome:
+        """Wait for the download's end, stop opening connections, and tell."""
+        wait_for("the download's end", lambda: self._shell("cat /tmp/load/long.sum 2>/dev/null || true"), timeout)
+        self._shell("rm -f /tmp/load/going")
+        wait_for("the last connection", lambda: self._shell("ls /tmp/load/done 2>/dev/null || true"), 60)
+        return Outcome(
+            status=int(self._shell("cat /tmp/load/long.exit")),
+            sha256=self._shell("cat /tmp/load/long.sum").split()[0],
+            stall_s=longest_stall(self._shell("cat /tmp/load/long.sizes")),
+            probes=self._probes(),
+        )
+
+    def _probes(self) -> tuple[Probe, ...]:
+        return parse_probes(self._shell("cat /tmp/load/probes 2>/dev/null || true"))
+
+    def _shell(self, command: str) -> str:
+        return self._kube.exec(NAMESPACE, "client", "sh", "-c", command)
+
+
+def _quoted(script: str) -> str:
+    return script.replace("'", "'\\''")

@@ -1,0 +1,57 @@
+"""`helm install`, what is refused, and sites that become ready."""
+
+import json
+
+import pytest
+from conftest import Lab
+from sos_e2e.run import run, say
+from sos_e2e.settings import ROOT
+
+
+def ready(lab: Lab, obj: str, namespace: str | None = None) -> tuple[str, str]:
+    row = lab.kube.condition(obj, "Ready", namespace)
+    return row["status"], row["reason"]
+
+
+def test_after_install_the_controller_is_available_and_says_so(lab: Lab, installed: Lab) -> None:
+    lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
+    # there is no site yet, so no agent pool can claim to be complete
+    assert ready(lab, "sosagent/default")[0] != "True"
+    assert lab.kube.items("sossites") == []
+
+
+BAD = ROOT / "examples" / "bad"
+BY_THE_OPERATOR = {"unknown-site": "SiteNotFound", "unknown-uplink": "UplinkNotFound"}
+"""What a schema cannot see: file -> the reason in a condition of the object."""
+
+
+def test_bad_objects_are_refused_with_the_field(lab: Lab, installed: Lab) -> None:
+    refused = sorted(path for path in BAD.glob("*.yaml") if path.stem not in BY_THE_OPERATOR)
+    assert refused
+    for path in refused:
+        expected = path.read_text().splitlines()[0].removeprefix("#").strip()
+        output = run(
+            "sh", "-c", f"kubectl --kubeconfig {lab.settings.kubeconfig} --context {lab.settings.context} apply -f {path} 2>&1 || true"
+        )
+        assert "spec." in output and ("invalid" in output.lower() or "unknown field" in output), f"{path.name} ({expected}): {output}"
+
+
+def test_sites_become_ready_with_their_agents(lab: Lab, sites: Lab) -> None:
+    for site in ("west", "east", "core1", "core2"):
+        lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=240)
+    for site in ("west", "east"):
+        assert lab.kube.condition(f"sossite/{site}", "AgentsRegistered")["status"] == "True"
+    lab.kube.wait_condition("sosagent/default", "Ready", timeout=60)
+    say("\n" + lab.kube.overview())
+
+
+@pytest.mark.parametrize("bad", BY_THE_OPERATOR)
+def test_what_no_schema_sees_is_a_condition_of_the_object(lab: Lab, sites: Lab, bad: str) -> None:
+    path = BAD / f"{bad}.yaml"
+    lab.kube.apply_files(path)
+    metadata = json.loads(lab.kube.ctl("get", "-f", str(path), "-o", "json"))["metadata"]
+    condition = lab.kube.wait_condition(
+        f"sosservice/{metadata['name']}", "ResolvedRefs", "False", namespace=metadata["namespace"], timeout=30
+    )
+    assert condition["reason"] == BY_THE_OPERATOR[bad]
+    lab.kube.ctl("delete", "-f", str(path))
