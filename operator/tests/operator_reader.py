@@ -1,4 +1,4 @@
-"""`kubectl get` and `kubectl delete` without their start-up: resources by any of their names, in one namespace or all, by label."""
+"""What tests ask kubectl for most, without its start-up: get, apply, patch and delete, resources by any of their names."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 TIMEOUT_S = 30
 DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+MERGE = "application/merge-patch+json"
 ARGUMENTS = argparse.ArgumentParser()
 ARGUMENTS.add_argument("kinds")
 ARGUMENTS.add_argument("name", nargs="?")
@@ -64,9 +65,23 @@ class Reader:
         for obj in self.get(*args)["items"]:
             meta, resource = obj["metadata"], self._of(obj["kind"].lower())
             path = f"{self._place(resource, meta.get('namespace'))}/{meta['name']}"
-            if meta.get("finalizers"):
-                self._send("PATCH", path, {"metadata": {"finalizers": None}})
-            self._send("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            try:
+                if meta.get("finalizers"):
+                    self._send("PATCH", path, MERGE, {"metadata": {"finalizers": None}})
+                self._send("DELETE", path, "application/json", {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
+            except LookupError:
+                continue  # gone meanwhile
+
+    def apply(self, obj: Mapping[str, Any]) -> None:
+        """`kubectl apply --server-side --force-conflicts`."""
+        resource, meta = self._of(obj["kind"].lower()), obj["metadata"]
+        path = f"{self._place(resource, meta.get('namespace', 'default'))}/{meta['name']}"
+        self._send("PATCH", f"{path}?fieldManager=kubectl&force=true&fieldValidation=Strict", "application/apply-patch+yaml", obj)
+
+    def patch(self, kind: str, name: str, namespace: str, content: Mapping[str, Any], subresource: str = "") -> None:
+        """`kubectl patch --type=merge`; a namespace that the kind has no use for is none."""
+        path = f"{self._place(self._of(kind), namespace)}/{name}{subresource}"
+        self._send("PATCH", f"{path}?fieldManager=kubectl&fieldValidation=Strict", MERGE, content)
 
     def raw(self, path: str) -> dict[str, Any]:
         """What the server has at a path."""
@@ -107,15 +122,14 @@ class Reader:
                 found |= {each: resource for each in names if each not in found}
         return found
 
-    def _send(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/merge-patch+json"}
-        if method == "DELETE":
-            headers["Content-Type"] = "application/json"
+    def _send(self, method: str, path: str, content_type: str, body: Mapping[str, Any]) -> None:
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": content_type}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers, method=method)
         try:
             urllib.request.urlopen(request, timeout=TIMEOUT_S, context=unverified()).close()
         except urllib.error.HTTPError as error:
-            assert error.code == 404, f"{method} {path}: {error.code} {error.read().decode()[:300]}"  # gone meanwhile is fine
+            said = f"{method} {path}: {error.code} {error.read().decode()[:1000]}"
+            raise (LookupError if error.code == 404 else AssertionError)(said) from None
 
     def _read(self, path: str, accept: str = "application/json") -> dict[str, Any]:
         request = urllib.request.Request(self.url + path, headers={"Authorization": f"Bearer {self.token}", "Accept": accept})

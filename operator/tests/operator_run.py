@@ -90,7 +90,7 @@ class Operator:
         """Wake it that many times and wait for the pass each time; the last one found nothing new."""
         for _ in range(passes):
             before = self.passes()
-            self.kube.kubectl("annotate", "namespace", "default", f"test/wake={time.monotonic()}", "--overwrite")
+            self.kube.annotate("namespace", "default", {"test/wake": str(time.monotonic())})
             eventually("a pass", lambda goal=before: self.passes() > goal, 30)
 
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from operator_kube import Kube, _process, free_port, kube_apiserver, tool
-from operator_run import IMAGES, NAMESPACE, eventually, install
+from conftest import populated
+from operator_kube import Kube, _process, free_port, tool
+from operator_run import IMAGES, NAMESPACE, eventually
 from sos_compile import Namespace, Node, Observed, World
 from sos_compile.compiler import compile_world
 from sos_operator.core.release import release_manifests
@@ -58,11 +59,10 @@ def reference(owner: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[Kube, dict[str, list[str]]]]:
+def running(installed: Kube) -> Iterator[tuple[Kube, dict[str, list[str]]]]:
     """An API server with the disruption controller, all budgets, and the pods of each workload."""
     manifests = [m for m in compiled() if m["kind"] in ("PodDisruptionBudget", "DaemonSet", "Deployment")]
-    with kube_apiserver() as kube:
-        install(kube)
+    with populated(installed) as kube:
         kube.apply(*manifests, *release_manifests(parse_settings({"SOS_NAMESPACE": NAMESPACE, **IMAGES})))
         pods: dict[str, list[str]] = {}
         for workload in manifests:
@@ -79,6 +79,7 @@ def running() -> Iterator[tuple[Kube, dict[str, list[str]]]]:
         command += ["--bind-address=127.0.0.1", f"--secure-port={free_port()}", f"--cert-dir={kube.folder / 'manager'}"]
         with _process(command, kube.folder / "manager.log"):
             yield kube, pods
+        kube.clear("replicasets,poddisruptionbudgets", "-n", NAMESPACE)
 
 
 def evicted(kube: Kube, pod: str) -> bool:

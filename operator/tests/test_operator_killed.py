@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from conftest import OWN, becomes, children, populated
 from operator_controller import Controller
-from operator_kube import ROOT, Kube, free_port, kube_apiserver
-from operator_run import NAMESPACE, controller_keys, environment, eventually, install, operator_running
+from operator_kube import ROOT, Kube, free_port
+from operator_run import NAMESPACE, controller_keys, environment, eventually, operator_running
 from operator_table import build, create, path_of, send
 
 KINDS = ("configmaps", "daemonsets", "deployments", "services", "secrets")
@@ -182,37 +182,35 @@ def test_killed_fifty_times(installed: Kube, tmp_path: Path) -> None:
     killed(installed, tmp_path, 50, seed=2)
 
 
-def outage(folder: Path, seconds: float) -> None:
+def outage(kube: Kube, folder: Path, seconds: float) -> None:
     """The API server goes and comes back: nothing that runs is disturbed, and the operator is at work again at once."""
-    with kube_apiserver() as kube:
-        install(kube)
-        controller = Controller(kube, folder)
-        with populated(kube), operator_running(kube, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
-            kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
-            eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
-            controller.start()
-            try:
-                becomes(kube, "soscontroller/default", "Ready", "True", "Available")
-                before, pushed = controller.get("/v1/config"), controller.get("/v1/status")["config"]
-                with kube.away():
-                    until = time.monotonic() + seconds
-                    while time.monotonic() < until:
-                        assert controller.get("/v1/status")["config"] == pushed
-                        assert operator.process.poll() is None
-                        assert operator.http("/healthz")[0] == 200, "a restart would not bring the API server back"
-                        time.sleep(1)
-                assert controller.get("/v1/config") == before
-                kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":321}}')
-                eventually("a change is in force again", lambda: controller.get("/v1/config")["services"][0]["priority"] == 321, 15)
-                becomes(kube, "soscontroller/default", "Ready", "True", "Available")
-            finally:
-                controller.kill()
+    controller = Controller(kube, folder)
+    with populated(kube), operator_running(kube, folder, SOS_CONTROLLER_API_OVERRIDE=f"default={controller.url}") as operator:
+        kube.kubectl("apply", "-f", str(ROOT / "examples" / "01-two-sites"))
+        eventually("both sites' keys, and which to send with", lambda: len(controller_keys(kube)) == 3)
+        controller.start()
+        try:
+            becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+            before, pushed = controller.get("/v1/config"), controller.get("/v1/status")["config"]
+            with kube.away():
+                until = time.monotonic() + seconds
+                while time.monotonic() < until:
+                    assert controller.get("/v1/status")["config"] == pushed
+                    assert operator.process.poll() is None
+                    assert operator.http("/healthz")[0] == 200, "a restart would not bring the API server back"
+                    time.sleep(1)
+            assert controller.get("/v1/config") == before
+            kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":321}}')
+            eventually("a change is in force again", lambda: controller.get("/v1/config")["services"][0]["priority"] == 321, 15)
+            becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+        finally:
+            controller.kill()
 
 
-def test_without_an_api_server_for_a_while(tmp_path: Path) -> None:
-    outage(tmp_path, 8)
+def test_without_an_api_server_for_a_while(installed: Kube, tmp_path: Path) -> None:
+    outage(installed, tmp_path, 8)
 
 
 @pytest.mark.long
-def test_without_an_api_server_for_a_minute(tmp_path: Path) -> None:
-    outage(tmp_path, 60)
+def test_without_an_api_server_for_a_minute(installed: Kube, tmp_path: Path) -> None:
+    outage(installed, tmp_path, 60)

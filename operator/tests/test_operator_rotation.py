@@ -151,7 +151,7 @@ def test_ids_end_somewhere() -> None:
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """An operator whose rotations take seconds."""
-    quick = {"SOS_KEY_OVERLAP_SECONDS": "3", "SOS_RESYNC_SECONDS": "1", "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1"}
+    quick = {"SOS_KEY_OVERLAP_SECONDS": "2", "SOS_RESYNC_SECONDS": "1", "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1"}
     with populated(installed) as kube, operator_running(kube, tmp_path_factory.mktemp("operator"), **quick) as running:
         yield running
 
@@ -233,7 +233,7 @@ def test_a_secret_that_is_refused_holds_up_the_rotation_and_locks_nobody_out(exa
     with refused(kube, WEST):
         ask(kube, "refused")
         eventually("the new key elsewhere", lambda: any(name.endswith("-3") for name in ids(kube, CONTROLLER, "site-")), 30)
-        time.sleep(8)  # more than two overlaps
+        time.sleep(5)  # more than two overlaps
         example.settle()
         assert sending_of(kube, CONTROLLER) == b"2", "nobody signs with what one site does not know"
         assert ids(kube, "sos-master", "master-") == {"master-2", "master-3"}
