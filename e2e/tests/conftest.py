@@ -58,11 +58,7 @@ def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
         if not config.keep:
             undo.callback(cluster.delete, config)
         nodes = cluster.create(config)
-        wires = cables.plugged(config, nodes, cables.figure8(path1, path2))
-        if config.keep:
-            wires.__enter__()
-        else:
-            undo.enter_context(wires)
+        undo.enter_context(cables.plugged(config, nodes, cables.figure8(path1, path2)))
         kube = Kube(config)
         images.load(config, built, nodes)
         kube.apply(*cni.manifests(config))

@@ -69,13 +69,16 @@ def emulator() -> Path:
 
 @contextlib.contextmanager
 def plugged(settings: Settings, nodes: dict[str, str], cables: list[Cable]) -> Iterator[None]:
-    """Plug all cables; on leaving, end the emulator and remove its namespace (the veth ends go with it and with the nodes)."""
+    """Plug all cables; on leaving, end the emulator and remove its namespace (the veth ends go with it and with the nodes).
+
+    To keep a cluster is to keep its cables: then both stay, also when this process ends.
+    """
     binary, space = emulator(), f"sose2e-{secrets.token_hex(2)}"
     pids = {site: pid(node) for site, node in nodes.items()}
     with contextlib.ExitStack() as undo:
         run("ip", "netns", "add", space)
         undo.callback(run, "ip", "netns", "del", space, check=False)
-        holder = subprocess.Popen(["ip", "netns", "exec", space, "sleep", "infinity"])
+        holder = subprocess.Popen(["ip", "netns", "exec", space, "sleep", "infinity"], start_new_session=True)
         undo.callback(holder.wait)
         undo.callback(holder.kill)
         links = []
@@ -94,8 +97,11 @@ def plugged(settings: Settings, nodes: dict[str, str], cables: list[Cable]) -> I
                 f"A={ends[0]},B={ends[1]},rate={wan.rate_mbit}mbit,delay={wan.delay_ms}ms,loss={wan.loss_percent / 100},queue=bdp",
             ]
         with (settings.out / "linkemu.log").open("w") as log:
-            process = subprocess.Popen(["ip", "netns", "exec", space, str(binary), *links], stdout=log, stderr=log)
+            process = subprocess.Popen(["ip", "netns", "exec", space, str(binary), *links], stdout=log, stderr=log, start_new_session=True)
         undo.callback(process.wait)
         undo.callback(process.terminate)
         say(f"{len(cables)} cables plugged")
+        if settings.keep:
+            undo.pop_all()
+            say(f"they stay plugged: kill {holder.pid} {process.pid}; ip netns del {space}")
         yield
