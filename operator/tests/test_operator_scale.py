@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import children, populated, versions
@@ -75,30 +74,6 @@ def test_a_change_of_one_service_rewrites_what_it_concerns(stage: tuple[Operator
     documents = [json.loads(text) for c in children(kube, "configmaps") for n, text in c["data"].items() if n.endswith(".json")]
     newest = max(document["generation"] for document in documents)
     assert len([d for d in documents if d["generation"] == newest]) == 3
-
-
-def test_of_a_list_that_is_known_only_what_changed_is_asked_for(stage: tuple[Operator, Controller]) -> None:
-    """A resync lists everything, and a change of one service asks for that one."""
-    operator, controller = stage
-    kube = operator.kube
-    path = path_of(build("service0001", {"kind": "SosService", "spec": {}}), with_name=True)
-    kube.kubectl("delete", "sosservice", "service0002", "-n", NAMESPACE)
-    send(kube, "PATCH", path, {"spec": {"ports": [{"port": 9}]}}, dry=False)
-    eventually("both", lambda: [s["id"] for s in services(controller) if s["ports"] == [{"first": 9, "last": 9}]])
-    eventually("the deletion", lambda: len(services(controller)) == SIZE.services - 1)
-    named = [uri for uri in reads(kube) if "sosservices?" in uri and "metadata.name%3Dservice000" in uri]
-    assert {uri.partition("service000")[2][0] for uri in named} >= {"1", "2"}
-
-
-def services(controller: Controller) -> list[Any]:
-    found: list[Any] = controller.get("/v1/config")["services"]
-    return found
-
-
-def reads(kube: Kube) -> list[str]:
-    """Every list the operator asked for."""
-    account = f"system:serviceaccount:{NAMESPACE}:sos-operator"
-    return [e["requestURI"] for e in kube.audit() if e["user"]["username"] == account and e["verb"] == "list"]
 
 
 def test_a_restart_changes_nothing(stage: tuple[Operator, Controller], tmp_path: Path) -> None:

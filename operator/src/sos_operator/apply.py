@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sos_operator.cluster import Cluster
@@ -44,6 +45,11 @@ class Applier:
         for obj in changes.delete:
             await self._guarded("delete", obj, result)
         return result
+
+    def remember_only(self, refs: Iterable[Ref]) -> None:
+        """Forget what applies of other objects left: whole manifests, of children that somebody else may have removed."""
+        wanted = frozenset(refs)
+        self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 
     async def _guarded(self, verb: str, obj: Manifest, result: Result) -> None:
         ref, outcome = ref_of(obj), "done"

@@ -24,8 +24,8 @@ IDENTITY: Any = FIELD_MANAGER
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
 
-Knows = Callable[[str, str, str], bool]
-"""Whether a version (plural, uid, resource version) is known already, such as one that we wrote ourselves."""
+Knows = Callable[[Changed, str, str], bool]
+"""Whether a version (of what, uid, resource version) is known already, such as one that we wrote ourselves."""
 
 
 def watch_tasks(
@@ -71,8 +71,9 @@ def _register(registry: kopf.OperatorRegistry, queue: WakeQueue, knows: Knows, k
     # A coroutine, as kopf runs plain functions in threads, where neither queue nor lists may be touched.
     @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
     async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
-        if type == "DELETED" or not knows(kind.plural, str(meta.get("uid")), str(meta.get("resourceVersion"))):
-            queue.wake(Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or ""))
+        change = Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or "")
+        if type == "DELETED" or not knows(change, str(meta.get("uid")), str(meta.get("resourceVersion"))):
+            queue.wake(change)
 
 
 def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:

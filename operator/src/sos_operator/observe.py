@@ -12,11 +12,15 @@ from collections.abc import Iterable
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing
 from sos_operator.core.kinds import CHILD_KINDS, NAMESPACE, NODE, OPTIONAL_KINDS, OWN_KINDS, OWNER_SELECTOR, POD, Kind, kind_of
-from sos_operator.core.news import Changed
+from sos_operator.core.news import NAMED_MAX, Changed, News
 from sos_operator.core.world import Object, Seen
 
 _KINDS = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
 _BY_PLURAL = {kind.plural: kind for kind in _KINDS}
+
+
+Place = tuple[str, str]
+"""Namespace and name."""
 
 
 class Observer:
@@ -26,10 +30,11 @@ class Observer:
         self._cluster = cluster
         self._namespace = namespace
         self._resync_seconds = resync_seconds
-        self._lists: dict[Kind, tuple[float, tuple[Object, ...]]] = {}
-        self._stale: set[Changed] = set()
+        self._listed_at: dict[Kind, float] = {}
+        # In the order of their places: what is seen must not look changed because an object was asked for by itself.
+        self._objects: dict[Kind, dict[Place, Object]] = {}
+        self._stale = News()
         self._missing: set[Kind] = set()
-        self._versions: dict[str, dict[str, str]] = {}
         self._optional = frozenset(OPTIONAL_KINDS)
         self._seen: Seen | None = None
 
@@ -39,23 +44,17 @@ class Observer:
         return frozenset(self._missing)
 
     def learn(self, obj: Object) -> None:
-        """Take over an object as the API server just gave it back, so that its list need not be asked for again."""
+        """Take over an object as the API server just gave it back, so that it need not be asked for again."""
         kind = kind_of(obj)
-        if kind not in self._lists:
-            return
-        at, objects = self._lists[kind]
-        place = _place(obj)
-        self._lists[kind] = (at, (*(o for o in objects if _place(o) != place), {**obj, "apiVersion": kind.api_version, "kind": kind.kind}))
-        self._versions.setdefault(kind.plural, {})[obj["metadata"]["uid"]] = obj["metadata"]["resourceVersion"]
-        self._seen = None
+        if kind in self._objects:
+            self._put(kind, _place(obj), ({**obj, "apiVersion": kind.api_version, "kind": kind.kind},))
+            self._seen = None
 
-    def note(self, obj: Object) -> None:
-        """The version of an object of a list was changed in place."""
-        self._versions.setdefault(kind_of(obj).plural, {})[obj["metadata"]["uid"]] = obj["metadata"]["resourceVersion"]
-
-    def knows(self, plural: str, uid: str, version: str) -> bool:
+    def knows(self, change: Changed, uid: str, version: str) -> bool:
         """True if the lists hold exactly this version of an object: hearing of it is no news."""
-        return self._versions.get(plural, {}).get(uid) == version
+        kind = _BY_PLURAL.get(change.plural)
+        held = self._objects.get(kind, {}).get((change.namespace, change.name)) if kind else None
+        return held is not None and (held["metadata"].get("uid"), held["metadata"].get("resourceVersion")) == (uid, version)
 
     def spare(self, kinds: Iterable[Kind]) -> None:
         """From now on, that one of these kinds is not served means that there are no objects of it."""
@@ -63,18 +62,18 @@ class Observer:
 
     def forget(self, changes: Iterable[Changed]) -> None:
         """Mark objects, or all of a kind, as stale."""
-        self._stale |= frozenset(changes)
+        for change in changes:
+            self._stale.add(change)
 
     async def see(self, now: float) -> Seen:
         """Everything, with what is stale asked for again. The same object as before if there was nothing to ask."""
-        listed = {kind for kind in _KINDS if self._is_due(kind, now)}
-        for kind in sorted(listed, key=_KINDS.index):
-            self._keep(kind, now, await self._list(kind))
-        named = [(_BY_PLURAL[change.plural], change) for change in self._stale if change.plural in _BY_PLURAL]
-        by_name = [(kind, change) for kind, change in named if kind not in listed]
-        await asyncio.gather(*(self._renew(kind, change) for kind, change in by_name))
-        self._stale.clear()
-        if self._seen is None or listed or by_name:
+        changes = self._stale.take()
+        try:
+            asked = await self._ask(changes, now)
+        except BaseException:
+            self.forget(changes)
+            raise
+        if self._seen is None or asked:
             self._seen = Seen(
                 objects=self._all(OWN_KINDS),
                 nodes=self._all([NODE]),
@@ -84,22 +83,43 @@ class Observer:
             )
         return self._seen
 
-    def _is_due(self, kind: Kind, now: float) -> bool:
-        return Changed(kind.plural) in self._stale or now - self._lists.get(kind, (float("-inf"), ()))[0] >= self._resync_seconds
+    async def _ask(self, changes: frozenset[Changed], now: float) -> bool:
+        """Renew lists that are stale as a whole, and of the others the objects that are. False if there was nothing to do."""
+        whole = {change.plural for change in changes if not change.name}
+        listed = [kind for kind in _KINDS if kind.plural in whole or self._is_old(kind, now)]
+        for kind in listed:
+            found = {_place(obj): obj for obj in await self._list(kind)}
+            self._objects[kind], self._listed_at[kind] = dict(sorted(found.items())), now
+        named = [(_BY_PLURAL[change.plural], change) for change in sorted(changes) if change.plural in _BY_PLURAL]
+        named = [(kind, change) for kind, change in named if kind not in listed]
+        slots = asyncio.Semaphore(NAMED_MAX)
+        # All are waited for, whatever becomes of one: an answer that came after this pass would put an old object over a newer one.
+        outcomes = await asyncio.gather(*(self._renew(kind, change, slots) for kind, change in named), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return bool(listed or named)
 
-    def _keep(self, kind: Kind, at: float, objects: tuple[Object, ...]) -> None:
-        self._lists[kind] = (at, objects)
-        self._versions[kind.plural] = {o["metadata"]["uid"]: o["metadata"]["resourceVersion"] for o in objects}
+    def _is_old(self, kind: Kind, now: float) -> bool:
+        return now - self._listed_at.get(kind, float("-inf")) >= self._resync_seconds
 
-    async def _renew(self, kind: Kind, change: Changed) -> None:
+    async def _renew(self, kind: Kind, change: Changed, slots: asyncio.Semaphore) -> None:
         """Ask for one object, which may be gone. Its list stays as old as it is."""
-        found = await self._list(kind, change)
-        at, objects = self._lists[kind]
-        others = (o for o in objects if _place(o) != (change.namespace, change.name))
-        self._keep(kind, at, (*others, *found))
+        async with slots:
+            self._put(kind, (change.namespace, change.name), await self._list(kind, change))
+
+    def _put(self, kind: Kind, place: Place, found: tuple[Object, ...]) -> None:
+        """Put an object into its place, or take away what was there."""
+        objects = self._objects[kind]
+        if not found:
+            objects.pop(place, None)
+        elif place in objects:
+            objects[place] = found[0]
+        else:
+            self._objects[kind] = dict(sorted({**objects, place: found[0]}.items()))
 
     def _all(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
-        return tuple(obj for kind in kinds for obj in self._lists[kind][1])
+        return tuple(obj for kind in kinds for obj in self._objects[kind].values())
 
     async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Object, ...]:
         """All objects of a kind that are ours to see, or `one` of them."""
@@ -116,5 +136,5 @@ class Observer:
         return tuple(found)
 
 
-def _place(obj: Object) -> tuple[str, str]:
+def _place(obj: Object) -> Place:
     return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]

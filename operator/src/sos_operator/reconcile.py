@@ -175,6 +175,7 @@ class Reconciler:
         keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings) | waiting
         changes = plan(served, observed, self._p.applier.memory, keep)
         result = await self._p.applier.carry_out(changes)
+        self._p.applier.remember_only(ref_of(m) for m in manifests)
         for answer in result.applied:
             self._p.observer.learn(answer)
         self._p.observer.forget(of_kinds(_plurals(changes, result)))
@@ -220,7 +221,7 @@ class Reconciler:
         write.obj["status"] = answer.get("status") or {}
         if fingerprint(answer) == fingerprint(write.obj):
             write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
-            self._p.observer.note(write.obj)  # else somebody changed it meanwhile, and to hear of that is news
+            self._p.observer.learn(answer)  # else somebody changed it meanwhile, and to hear of that is news
         self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
         for transition in write.transitions:
             name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"

@@ -57,11 +57,11 @@ async def uninstall(settings: Settings, timeout: float, *, purge: bool = False) 
     async with assembled(settings, Metrics()) as parts:
         parts.observer.spare(OWN_KINDS)  # users' objects and CRDs may be gone already: helm's hook comes after a purge
         await _retried(clock, lambda: _stop_operator(parts, clock))
-        await _retried(clock, lambda: _remove_tests(parts))
         seen = await _see(parts)
         await _retried(clock, lambda: _clear_nodes(parts, seen, clock))
         left = await _remove(parts, clock)
         await _retried(clock, lambda: _sign_off(parts))
+        await _remove_tests(parts)
         left += await _purge(parts.cluster, clock) if purge and not left else []
     for obj in left:
         log.error(f"left behind: {obj['kind']} {obj['metadata']['name']}")
@@ -102,10 +102,16 @@ async def _stop_operator(parts: Parts, clock: Clock) -> None:
 
 
 async def _remove_tests(parts: Parts) -> None:
-    """Its resources are hooks, of which helm forgets that it made them."""
-    for kind, name in ((JOB, parts.settings.test), (DEPLOYMENT, f"{parts.settings.test}-server")):
-        place = {"name": name, "namespace": parts.settings.namespace}
-        await parts.cluster.delete({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": place})
+    """What `helm test` left: its resources are hooks, of which helm forgets that it made them. In nobody's way if it has to stay."""
+    settings = parts.settings
+    try:
+        place = {"name": settings.test, "namespace": settings.namespace}
+        await parts.cluster.delete({"apiVersion": JOB.api_version, "kind": JOB.kind, "metadata": place})
+        selector = f"app.kubernetes.io/instance={settings.release},app.kubernetes.io/component=test-server"
+        for server in await parts.cluster.list(DEPLOYMENT, settings.namespace, selector):
+            await parts.cluster.delete(server)
+    except OperatorError as error:
+        log.warning(f"left behind: what helm test made: {error}")
 
 
 def _all_leaving(seen: Seen) -> Seen:

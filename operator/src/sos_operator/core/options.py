@@ -56,7 +56,7 @@ class Settings:
     lease_seconds: int = 15
     """How long after its last renewal a holder's Lease may be taken."""
     test: str = "sos-test"
-    """Name of the Job of `helm test`, and with `-server` after it of its other end: `uninstall` removes what they left."""
+    """Name of the Job of `helm test`, which `uninstall` removes."""
     kubeconfig: Path | None = None
     """How to reach the API server; none = as the pod's service account."""
     defaults_dir: Path | None = None
