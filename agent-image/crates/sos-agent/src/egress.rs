@@ -17,8 +17,10 @@ use crate::permit::{self, FlowKey};
 use crate::shared::Shared;
 use crate::socket;
 
-/// How long a server may take to answer a SYN (design: fail-open rule 6). It is on the agent's own site.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a server may take to answer a SYN (design: fail-open rule 6). It is on the agent's own site, so its answer takes
+/// milliseconds; but a SYN may be lost in a switch without a CPU, and the kernel sends the next one after a second. To give up before that
+/// is answered would reset a client that plain TCP would have served.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// Connects to servers that this agent's own configuration permits.
 #[derive(Debug)]

@@ -3,10 +3,11 @@
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use crate::lab::{Lab, PATIENCE, SERVICE_PORT, eventually};
+use crate::lab::{Lab, PATIENCE, SERVICE_PORT, eventually, sh};
 use crate::wire::{assert_works, connect, content, drain, serve};
 
 #[test]
@@ -43,6 +44,26 @@ fn a_server_that_is_not_there_resets_the_client_and_is_plain_for_a_while() {
     let seen = serve(&lab, reply.clone());
     assert_works(&lab, &seen, &reply);
     assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "the second went plain");
+}
+
+#[test]
+fn a_syn_lost_on_its_way_to_the_server_costs_a_second_and_no_connection() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    let nft = format!("ip netns exec {} nft", lab.ns("server"));
+    sh(&format!("{nft} add table ip lossy"));
+    sh(&format!("{nft} 'add chain ip lossy in {{ type filter hook input priority 0; }}'"));
+    sh(&format!("{nft} 'add rule ip lossy in tcp flags & (syn | ack) == syn drop'"));
+    let reply = content(2, 1_000);
+    let seen = serve(&lab, reply.clone());
+    // Before the kernel sends it again.
+    let healed = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(700));
+        sh(&format!("{nft} delete table ip lossy"));
+    });
+    assert_works(&lab, &seen, &reply);
+    healed.join().unwrap();
+    assert_eq!(near.metric("sos_agent_accepted_total"), Some(1), "it was accelerated");
 }
 
 /// A connection with bytes under way in both directions; the two ends.
@@ -143,5 +164,5 @@ fn draining_lets_sessions_finish_and_new_ones_go_plain() {
     assert_eq!(drain(&mut client).1, None);
     assert_eq!(drain(&mut server).1, None);
     assert_eq!(near.wait(), Some(0));
-    assert!(!crate::lab::sh(&format!("ip netns exec {} nft list tables", lab.ns("near"))).contains("sos"));
+    assert!(!sh(&format!("ip netns exec {} nft list tables", lab.ns("near"))).contains("sos"));
 }
