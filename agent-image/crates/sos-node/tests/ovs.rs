@@ -212,7 +212,10 @@ fn absent_leaves_nothing() {
     let (lab, _far) = lab();
     lab.vsctl(&["add-br", "br-other", "--", "set", "Bridge", "br-other", "datapath_type=netdev"]);
     let tunnel = json!([{"name": "sosvx3", "ofport": 35003, "remote": "192.0.2.4", "vni": 5459, "udpPort": 14789, "base": true}]);
-    lab.must_apply(edge(1, |d| d["tunnels"] = tunnel));
+    let output = lab.apply(edge(1, |d| d["tunnels"] = tunnel));
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    assert_eq!(log.matches("changed the node").count(), 1, "one pass makes a device and puts it on: {log}");
     assert!(lab.has_device("sosvx3"));
     assert_eq!(lab.vsctl(&["get", "Port", "sosvx3", "protected"]), "true");
     assert!(!holds_only(&lab.path("state"), &[]));
