@@ -21,8 +21,9 @@ use crate::trial;
 
 /// Most failures of one pass that are kept for its status.
 const MAX_ERRORS: usize = 4;
-/// Most times that a pass observes, plans and applies. One is enough unless something changes meanwhile.
-const MAX_ROUNDS: usize = 2;
+/// Most times that a pass observes, plans and applies. Two are enough unless something changes meanwhile: ports whose devices the
+/// first makes, or that it takes off because theirs are others, are put on by the second.
+pub const MAX_ROUNDS: usize = 2;
 
 /// The node could not be observed.
 #[derive(Debug, thiserror::Error)]

@@ -11,7 +11,8 @@
 //! (`connmgr_set_controllers`), so the base entries are installed anew after such a change.
 //!
 //! Where the device of a port is another one than the port was put on for, or gone, the port is taken off. It is put on again by the
-//! next plan: within one transaction Open vSwitch would see no difference.
+//! next plan: within one transaction Open vSwitch would see no difference. The next plan, too, sees to the offloads of the new device,
+//! and puts on the port of a tunnel whose device is made by this one: only then it is known that there is a device, and which.
 //!
 //! A port that is put on floods for the moment between 5 and 6; the entries of the same config at its other end drop what
 //! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
@@ -136,7 +137,9 @@ impl<'a> Planner<'a> {
     fn detach(&mut self, bridge: &str, name: &str, port: &Port) {
         self.phases.database.push(Change::DeletePort { bridge: bridge.to_owned(), name: name.to_owned() });
         let which = desired::parse_offloads(text(&port.row, OFFLOADS_KEY));
-        if (which.tx || which.gro) && self.observed.links.contains_key(name) {
+        // Of a device that came in place of the one that the port was put on for nothing was switched off.
+        let same = self.observed.links.get(name).is_some_and(|link| may_be_of(port, link));
+        if (which.tx || which.gro) && same {
             let device = Device { netns: None, name: name.to_owned() };
             self.phases.offloads.push(Change::SetOffloads { device, which, on: true });
         }
@@ -227,47 +230,33 @@ impl<'a> Planner<'a> {
             if let Some(link) = link {
                 self.link_state(&port, link);
             }
-            match attached {
-                Some(bridge) if bridge == self.bridge_name() => {
-                    if self.outlived_its_device(&port, link) {
-                        let (bridge, name) = (bridge.to_owned(), port.name.clone());
-                        self.phases.database.push(Change::DeletePort { bridge, name });
-                    } else {
-                        self.mend_port(&port, link);
-                    }
+            let lasting = link.filter(|_| !self.replaced(&port.name));
+            let outlived = self.outlived_its_device(&port, lasting);
+            match (attached, lasting) {
+                (Some(bridge), _) if bridge == self.bridge_name() && outlived => {
+                    let (bridge, name) = (bridge.to_owned(), port.name.clone());
+                    self.phases.database.push(Change::DeletePort { bridge, name });
                 }
-                _ if link.is_some() || port.kind == PortKind::Tunnel => self.attach(&port, link),
+                (Some(bridge), _) if bridge == self.bridge_name() => self.mend_port(&port, link),
+                (_, Some(link)) if !outlived => self.attach(&port, link),
                 _ => {}
             }
         }
     }
 
-    /// Whether a port of ours was put on for a device that is no more. Of a port that remembers none it cannot be told.
-    /// Tunnels are our own devices: they become others when we make them anew.
+    /// Whether a port of ours was put on for a device that is no more. `link` is the one that there will be.
     fn outlived_its_device(&self, port: &DesiredPort, link: Option<&Link>) -> bool {
         let Some(there) = self.observed.ports.get(&port.name).filter(|_| self.owns_port(&port.name)) else {
             return false;
         };
-        match (port.kind, text(&there.row, DEVICE_KEY), link) {
-            (PortKind::Tunnel, _, _) => self.replaced(&port.name),
-            (_, _, None) => true,
-            (_, "", Some(_)) => false,
-            (_, known, Some(link)) => known != link.index.to_string(),
-        }
-    }
-
-    /// The number of its device that a port's row shall remember.
-    fn device_of(port: &DesiredPort, link: Option<&Link>) -> Option<u32> {
-        link.filter(|_| port.kind != PortKind::Tunnel).map(|link| link.index)
+        // Of one that remembers none it cannot be told. Agents come and go, and their ports are back in a moment; for the others the
+        // interruption would be longer and more certain than the fault (spec/node-config.md clause 30).
+        let doubtful = port.kind == PortKind::Agent && text(&there.row, DEVICE_KEY).is_empty();
+        doubtful || !link.is_some_and(|link| may_be_of(there, link))
     }
 
     fn link_state(&mut self, port: &DesiredPort, link: &Link) {
-        let replaced = self
-            .phases
-            .links
-            .iter()
-            .any(|c| matches!(c, Change::AddTunnel { name, .. } if *name == port.name));
-        if !link.up && !replaced {
+        if !link.up && !self.replaced(&port.name) {
             self.phases.links.push(Change::SetLinkUp { name: port.name.clone() });
         }
         let wanted = self.config.bridge.mtu;
@@ -284,6 +273,14 @@ impl<'a> Planner<'a> {
             .any(|change| matches!(change, Change::AddTunnel { name, .. } if name == device))
     }
 
+    /// Whether a port is about to be taken off. What its device is like is for the plan that puts it on again to see.
+    fn taken_off(&self, port: &str) -> bool {
+        self.phases
+            .database
+            .iter()
+            .any(|change| matches!(change, Change::DeletePort { name, .. } if name == port))
+    }
+
     /// The offloads a port's row shall remember: those it remembers, else those that are on now.
     fn remembered(&self, port: &DesiredPort) -> Option<String> {
         if port.kind != PortKind::Uplink || !desired::offloads_must_be_off(self.config, self.observed) {
@@ -295,12 +292,12 @@ impl<'a> Planner<'a> {
         known.cloned().or_else(|| self.observed.offloads.get(&device).copied().map(desired::encode_offloads))
     }
 
-    fn attach(&mut self, port: &DesiredPort, link: Option<&Link>) {
+    fn attach(&mut self, port: &DesiredPort, link: &Link) {
         let bridge = self.bridge_name().to_owned();
         self.phases.attach.push(Change::AddPort {
             bridge: bridge.clone(),
             name: port.name.clone(),
-            port: port.port_row(self.config.site_id, Self::device_of(port, link), self.remembered(port)),
+            port: port.port_row(self.config.site_id, Some(link.index), self.remembered(port)),
             interface: port.interface_row(),
         });
         if port.no_flood() {
@@ -314,7 +311,7 @@ impl<'a> Planner<'a> {
         let name = wanted.name.clone();
         let observed = &self.observed.ports[&name];
         if self.owns_port(&name) {
-            let device = Self::device_of(wanted, link);
+            let device = link.map(|link| link.index);
             let row = wanted.port_row(self.config.site_id, device, self.remembered(wanted));
             let port = missing(row, &observed.row);
             let interface = missing(wanted.interface_row(), &observed.interface);
@@ -410,12 +407,19 @@ impl<'a> Planner<'a> {
             let refused = self.problems.iter().any(
                 |p| matches!(p, Problem::Refused { port, .. } if device.netns.is_none() && *port == device.name),
             );
-            let replaced = device.netns.is_none() && self.replaced(&device.name);
-            if (which.tx || which.gro) && !refused && !replaced {
+            let leaves =
+                device.netns.is_none() && (self.replaced(&device.name) || self.taken_off(&device.name));
+            if (which.tx || which.gro) && !refused && !leaves {
                 self.phases.offloads.push(Change::SetOffloads { device, which, on: false });
             }
         }
     }
+}
+
+/// Whether a port's row does not say that it was put on for another device.
+fn may_be_of(port: &Port, link: &Link) -> bool {
+    let known = text(&port.row, DEVICE_KEY);
+    known.is_empty() || known == link.index.to_string()
 }
 
 /// The columns that are not as wanted.

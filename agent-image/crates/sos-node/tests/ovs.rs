@@ -212,7 +212,10 @@ fn absent_leaves_nothing() {
     let (lab, _far) = lab();
     lab.vsctl(&["add-br", "br-other", "--", "set", "Bridge", "br-other", "datapath_type=netdev"]);
     let tunnel = json!([{"name": "sosvx3", "ofport": 35003, "remote": "192.0.2.4", "vni": 5459, "udpPort": 14789, "base": true}]);
-    lab.must_apply(edge(1, |d| d["tunnels"] = tunnel));
+    let output = lab.apply(edge(1, |d| d["tunnels"] = tunnel));
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{log}");
+    assert_eq!(log.matches("changed the node").count(), 1, "one pass makes a device and puts it on: {log}");
     assert!(lab.has_device("sosvx3"));
     assert_eq!(lab.vsctl(&["get", "Port", "sosvx3", "protected"]), "true");
     assert!(!holds_only(&lab.path("state"), &[]));
@@ -222,6 +225,55 @@ fn absent_leaves_nothing() {
     assert!(lab.has_device("wan0"));
     assert!(holds_only(&lab.path("state"), &[]), "a later config of a lower generation is welcome");
     lab.must_apply(edge(1, |_| {}));
+}
+
+#[test]
+fn a_tunnel_whose_device_cannot_be_made_does_not_come_and_go() {
+    let lab = Lab::new(true);
+    let twin = "link add twin type vxlan id 5459 remote 192.0.2.9 dstport 14789 nolearning";
+    lab.ns.run("ip", &twin.split(' ').collect::<Vec<_>>());
+    lab.configure(edge(1, |d| {
+        d["uplinks"] = json!([]);
+        d["tunnels"] = json!([{"name": "sosvx3", "ofport": 35003, "remote": "192.0.2.4", "vni": 5459, "udpPort": 14789, "base": true}]);
+    }));
+    let node = lab.start_node();
+    wait_until("the bridge", || lab.status()["bridge"] == "br-sos");
+    lab.changes();
+    let mut tried = vec![];
+    wait_until("three more tries", || {
+        tried.extend(lab.changes());
+        tried.iter().filter(|line| line.starts_with("ip link add sosvx3 ")).count() >= 3
+    });
+    assert!(!tried.iter().any(|line| line.contains("-port")), "{tried:?}");
+    assert!(lab.status()["message"].as_str().unwrap().contains("exists"), "{}", lab.status());
+    assert_eq!(ports(&lab), [port("sosvx3", 0, "Waiting")]);
+    lab.ns.run("ip", &["link", "delete", "twin"]);
+    lab.wait_for_state("Ready");
+    assert_eq!(ports(&lab), [port("sosvx3", 35003, "Up")]);
+    assert!(node.terminate());
+}
+
+#[test]
+fn an_uplink_that_is_made_anew_gets_its_own_offloads_back() {
+    let lab = Lab::new(false);
+    let far = Namespace::new("far");
+    lab.ns.wire("wan0", &far, "far0");
+    let one = |generation, state: &str| {
+        edge(generation, |d| {
+            d["state"] = json!(state);
+            d["uplinks"] = json!([{"name": "wan0", "ofport": 33001, "base": true}]);
+        })
+    };
+    let checksums = || lab.ns.run("ethtool", &["-k", "wan0"]).contains("tx-checksumming: on");
+    lab.must_apply(one(1, "Present"));
+    assert!(!checksums());
+    lab.ns.run("ip", &["link", "delete", "wan0"]);
+    lab.ns.wire("wan0", &far, "far0");
+    assert!(checksums());
+    lab.must_apply(one(1, "Present"));
+    assert!(!checksums());
+    lab.must_apply(one(2, "Absent"));
+    assert!(checksums());
 }
 
 #[test]

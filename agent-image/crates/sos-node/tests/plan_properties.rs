@@ -11,7 +11,8 @@ use serde_json::{Value, json};
 use sos_node::change::Change;
 use sos_node::config::NodeConfig;
 use sos_node::flow::{Flow, FlowKey};
-use sos_node::observed::{Bridge, Device, Link, Offloads, Port};
+use sos_node::node::MAX_ROUNDS;
+use sos_node::observed::{Bridge, DEVICE_KEY, Device, Link, Offloads, Port};
 use sos_node::plan::{Plan, plan};
 use support::fake::FakeNode;
 use support::{base_flows, config, document};
@@ -22,14 +23,14 @@ fn planned(config: &NodeConfig, node: &FakeNode) -> Plan {
     plan(config, &base_flows(config), &node.observe(config))
 }
 
-/// Makes the changes of one plan; of two where a port has to be taken off to be put on anew.
+/// Makes the changes of one pass, and returns its first plan.
 fn reconcile(config: &NodeConfig, node: &mut FakeNode) -> Plan {
-    let plan = planned(config, node);
-    make(&plan, node);
-    if takes_off(&plan, config) {
+    let first = planned(config, node);
+    make(&first, node);
+    for _ in 1..MAX_ROUNDS {
         make(&planned(config, node), node);
     }
-    plan
+    first
 }
 
 fn make(plan: &Plan, node: &mut FakeNode) {
@@ -38,11 +39,12 @@ fn make(plan: &Plan, node: &mut FakeNode) {
     }
 }
 
-/// Whether a plan takes off a port that shall be there.
-fn takes_off(plan: &Plan, config: &NodeConfig) -> bool {
-    let wanted = sos_node::desired::ports(config);
-    let off = |change: &Change| matches!(change, Change::DeletePort { name, .. } if wanted.iter().any(|port| port.name == *name));
-    plan.changes.iter().any(off)
+/// Ports of a config that are on its bridge.
+fn ports_on(config: &NodeConfig, node: &FakeNode) -> Vec<String> {
+    let names = sos_node::desired::ports(config).into_iter().map(|port| port.name);
+    names
+        .filter(|name| node.world.bridge_of(name) == Some("br-sos") && node.world.owns_port(name, 1))
+        .collect()
 }
 
 /// Ports of a random config: `(index of the device, base)`.
@@ -228,11 +230,9 @@ proptest! {
     fn a_port_whose_device_is_another_one_is_taken_off_and_then_put_on(mut node in arb_node(), wanted in arb_config()) {
         reconcile(&wanted, &mut node);
         let kept = node.clone();
-        let devices = wanted.uplinks.iter().map(|port| &port.name).chain(wanted.agent_ports.iter().map(|port| &port.name));
-        let on = |name: &&str| kept.world.bridge_of(name) == Some("br-sos") && kept.world.owns_port(name, 1);
-        let devices: Vec<&str> = devices.map(sos_node::names::DeviceName::as_str).filter(on).collect();
+        let devices = ports_on(&wanted, &kept);
         for name in &devices {
-            node.world.links.get_mut(*name).unwrap().index += 1;
+            node.make_anew(name, Offloads { tx: true, gro: true });
         }
         let first = planned(&wanted, &node);
         let taken = |c: &Change| matches!(c, Change::DeletePort { .. });
@@ -243,11 +243,63 @@ proptest! {
         prop_assert!(planned(&wanted, &node).changes.is_empty());
         prop_assert!(devices.iter().all(|name| node.world.bridge_of(name) == Some("br-sos")));
         prop_assert_eq!(&node.world.flows, &kept.world.flows);
-        for name in &devices {
-            node.world.links.remove(*name);
+        let mut left = node.clone();
+        reconcile(&wanted.absent(), &mut left);
+        for name in wanted.uplinks.iter().map(|uplink| uplink.name.to_string()).filter(|name| devices.contains(name)) {
+            let offloads = left.offloads[&Device { netns: None, name }];
+            prop_assert_eq!(offloads, Offloads { tx: true, gro: true }, "what a new device came with is given back");
         }
-        reconcile(&wanted, &mut node);
+        for name in &devices {
+            node.world.links.remove(name);
+        }
+        make(&planned(&wanted, &node), &mut node);
         prop_assert!(devices.iter().all(|name| node.world.bridge_of(name).is_none()), "a port without a device");
+    }
+
+    #[test]
+    fn a_new_device_of_a_site_that_leaves_keeps_its_offloads(mut node in arb_node(), wanted in arb_config(), tx in any::<bool>(), gro in any::<bool>()) {
+        reconcile(&wanted, &mut node);
+        let uplinks: Vec<String> = ports_on(&wanted, &node).into_iter().filter(|name| name.starts_with("wan")).collect();
+        for name in &uplinks {
+            node.make_anew(name, Offloads { tx, gro });
+        }
+        reconcile(&wanted.absent(), &mut node);
+        for name in uplinks {
+            prop_assert_eq!(node.offloads[&Device { netns: None, name }], Offloads { tx, gro });
+        }
+    }
+
+    #[test]
+    fn of_ports_that_remember_no_device_only_agents_are_taken_off(mut node in arb_node(), wanted in arb_config()) {
+        reconcile(&wanted, &mut node);
+        let kept = node.clone();
+        node.world.ports.values_mut().for_each(|port| drop(port.row.remove(DEVICE_KEY)));
+        let taken = planned(&wanted, &node).changes.into_iter().filter_map(|change| match change {
+            Change::DeletePort { name, .. } => Some(name),
+            _ => None,
+        });
+        let agents = ports_on(&wanted, &kept).into_iter().filter(|name| name.starts_with("sosag"));
+        prop_assert_eq!(taken.collect::<Vec<_>>(), agents.collect::<Vec<_>>());
+        reconcile(&wanted, &mut node);
+        prop_assert_eq!(node, kept);
+    }
+
+    #[test]
+    fn a_tunnel_whose_device_cannot_be_made_is_on_no_bridge(mut node in arb_node(), wanted in arb_config(), was_there in any::<bool>()) {
+        if was_there {
+            reconcile(&wanted, &mut node);
+            node.world.links.retain(|name, _| !name.starts_with("sosvx"));
+        }
+        let of_tunnel = |change: &Change| matches!(change, Change::AddTunnel { .. })
+            || matches!(change, Change::SetOffloads { device, .. } if device.name.starts_with("sosvx"));
+        for _ in 0..MAX_ROUNDS {
+            let mut plan = planned(&wanted, &node);
+            plan.changes.retain(|change| !of_tunnel(change));
+            make(&plan, &mut node);
+        }
+        prop_assert!(planned(&wanted, &node).changes.iter().all(of_tunnel), "nothing but the device is tried again");
+        let own = |name: &String| node.world.owns_link(name, 1);
+        prop_assert!(ports_on(&wanted, &node).iter().filter(|name| name.starts_with("sosvx")).all(own));
     }
 
     #[test]
@@ -274,6 +326,7 @@ proptest! {
         for (name, link) in &mut node.world.links {
             link.up = before.world.links.get(name).is_some_and(|link| link.up);
         }
+        node.last_index = before.last_index;
         prop_assert_eq!(node, before);
     }
 
@@ -286,9 +339,11 @@ proptest! {
         let mut watched = labelled(&wanted);
         watched.retain(|(name, _)| !flooded.contains(name));
         watched.extend(labelled(&former).into_iter().filter(|(name, _)| !names.contains(name)));
-        for change in planned(&wanted, &node).changes {
-            node.apply(&change);
-            prop_assert!(loop_free(&node, &watched), "after {:?}", change);
+        for _ in 0..MAX_ROUNDS {
+            for change in planned(&wanted, &node).changes {
+                node.apply(&change);
+                prop_assert!(loop_free(&node, &watched), "after {:?}", change);
+            }
         }
         prop_assert!(loop_free(&node, &labelled(&wanted)));
     }

@@ -148,6 +148,13 @@ fn hosts_reach_each_other_through_a_tunnel() {
     let a = west.host("host1", "10.0.0.11/24");
     let b = east.host("host2", "10.0.0.139/24");
     assert!(ping(&a, "10.0.0.139"));
+    // As after a pass that was interrupted when it had made the device anew.
+    let vxlan = "link add sosvx1 mtu 1450 type vxlan id 5459 remote 192.0.2.2 dstport 14789 nolearning";
+    for words in ["link delete sosvx1", vxlan, "link set dev sosvx1 alias sos-node:1 up"] {
+        west.ns.run("ip", &words.split(' ').collect::<Vec<_>>());
+    }
+    assert!(west.once().status.success());
+    assert!(ping(&a, "10.0.0.139"), "the port reads from the device that was");
     for host in [&a, &b] {
         host.run("ip", &["link", "set", "e0", "mtu", "1450"]);
     }
@@ -192,4 +199,14 @@ fn an_agent_that_is_replaced_is_reached_again() {
         assert_eq!(lab.vsctl(&["get", "Interface", "sosag0", "ofport"]), "34001");
     }
     assert!(running.terminate());
+    // As after an upgrade from a version that did not write the device down.
+    lab.ns.run("ip", &["link", "delete", "sosag0"]);
+    agents.push(agent(&lab));
+    lab.vsctl(&["remove", "Port", "sosag0", "external_ids", "sos-device"]);
+    assert!(lab.once().status.success());
+    a.run("ip", &["neigh", "flush", "all"]);
+    assert!(ping(&a, "10.0.0.126"), "the port of an agent that remembers no device");
+    lab.changes();
+    assert!(lab.once().status.success());
+    assert_eq!(lab.changes(), Vec::<String>::new(), "once");
 }

@@ -15,6 +15,8 @@ pub(crate) struct FakeNode {
     pub(crate) world: Observed,
     /// Offloads of all devices.
     pub(crate) offloads: BTreeMap<Device, Offloads>,
+    /// The number given to a device last; none is given twice.
+    pub(crate) last_index: u32,
 }
 
 impl FakeNode {
@@ -24,6 +26,13 @@ impl FakeNode {
         let offloads =
             devices.into_iter().map(|d| (d.clone(), self.offloads.get(&d).copied().unwrap_or_default()));
         Observed { offloads: offloads.collect(), ..self.world.clone() }
+    }
+
+    /// A device goes and another one of its name comes, with a number and offloads of its own.
+    pub(crate) fn make_anew(&mut self, name: &str, offloads: Offloads) {
+        self.last_index += 1;
+        link(&mut self.world, name).index = self.last_index;
+        self.offloads.insert(Device { netns: None, name: name.to_owned() }, offloads);
     }
 
     /// Makes a change; a change that the real thing would refuse is a panic.
@@ -46,8 +55,7 @@ impl FakeNode {
                     ..Link::default()
                 };
                 assert!(world.links.insert(name.clone(), link).is_none(), "{name} exists");
-                self.offloads
-                    .insert(Device { netns: None, name: name.clone() }, Offloads { tx: true, gro: true });
+                self.make_anew(name, Offloads { tx: true, gro: true });
             }
             Change::TagLink { name, alias } => link(world, name).alias = Some(alias.clone()),
             Change::SetLinkMtu { name, mtu } => link(world, name).mtu = *mtu,
@@ -123,6 +131,7 @@ fn database(world: &mut Observed, change: &Change) {
             row.controllers = targets.iter().map(|t| desired::controller(t)).collect();
         }
         Change::AddPort { bridge, name, port, interface } => {
+            assert!(world.links.contains_key(name), "Open vSwitch finds no device {name}");
             assert!(world.bridges.get_mut(bridge).unwrap().ports.insert(name.clone()));
             let ofport = free_number(world, bridge, &interface["ofport_request"]);
             let port =
