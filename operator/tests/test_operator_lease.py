@@ -17,12 +17,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_operator import fence
-from sos_operator.core.errors import NotReady
+from sos_operator import fence, loop
+from sos_operator.core.backoff import Outcome
+from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import DEPLOYMENT, Kind
 from sos_operator.core.lease import Record, Sight, Terms, claim, free_in, look, read, release
 from sos_operator.core.options import Images, Settings
+from sos_operator.health import Health
 from sos_operator.lease import EXIT_LOST, Candidate, held
+from sos_operator.metrics import Metrics
+from sos_operator.wake import WakeQueue
 
 TERMS = Terms(15)
 SETTINGS = Settings(namespace="sos-system", images=Images(controller="c", agent="a", node="n", ovs="o"), lease="turn", lease_seconds=2)
@@ -393,3 +397,23 @@ def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: lis
 
     asyncio.run(body())
     assert any("no answer in time" in line.getMessage() for line in caplog.records)
+
+
+@pytest.mark.parametrize("how", [Outcome(failed=True, pending=True), NotReady("refused")])
+def test_who_has_begun_to_work_is_ready_however_that_goes(how: Outcome | OperatorError) -> None:
+    """Else one object that is refused for ever keeps an old operator, which may know no Lease, at work beside the new one."""
+    health, stop = Health(), asyncio.Event()
+
+    class Work:
+        async def reconcile(self, woken: object) -> Outcome:
+            assert not health.ready, "no pass has ended yet"
+            stop.set()
+            if isinstance(how, Exception):
+                raise how
+            return how
+
+    async def body() -> None:
+        await loop._loop(Work(), WakeQueue(), health, Metrics(), stop)  # type: ignore[arg-type]
+
+    asyncio.run(body())
+    assert health.ready

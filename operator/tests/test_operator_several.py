@@ -142,13 +142,22 @@ class Several:
         return len([e for e in self.requests() if e["by"] is replica and e["verb"] in WRITES and e["objectRef"]["resource"] != "leases"])
 
 
+ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
+
+def strategy_after(kube: Kube, *values: str) -> dict[str, Any]:
+    """How pods are replaced by this `helm upgrade`."""
+    helm(kube, "upgrade", "sos", CHART, "-n", NAMESPACE, *values)
+    return dict(kube.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["strategy"])
+
+
 @pytest.fixture(scope="module")
 def chart(installed: Kube) -> Iterator[Kube]:
-    """The chart as for several."""
-    helm(installed, "upgrade", "sos", CHART, "-n", NAMESPACE, "--set", "operator.replicas=2")
+    """The chart as for several, from one and back."""
+    assert strategy_after(installed, "--set", "operator.replicas=2") == {"type": "Recreate"}, "the one that runs knows no Lease"
+    assert strategy_after(installed, "--set", "operator.replicas=2") == ROLLING, "from several to several"
     yield installed
-    helm(installed, "upgrade", "sos", CHART, "-n", NAMESPACE, "--reset-values")
-    assert installed.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["strategy"] == {"type": "Recreate"}
+    assert strategy_after(installed, "--reset-values") == {"type": "Recreate"}
 
 
 @pytest.fixture
