@@ -135,7 +135,7 @@ def operator_running(kube: Kube, folder: Path, **extra: str) -> Iterator[Operato
 def _ready(operator: Operator) -> bool:
     assert operator.process.poll() is None, "the operator ended: " + operator.log.read_text()[-4000:]
     try:
-        return operator.http("/readyz")[0] == 200
+        return operator.http("/readyz")[0] == 200 and 'sos_operator_reconcile_total{result="ok"}' in operator.http("/metrics")[1]
     except OSError:
         return False
 

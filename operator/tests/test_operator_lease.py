@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_operator import fence
-from sos_operator.core.errors import NotReady
+from sos_operator import fence, loop
+from sos_operator.core.backoff import Outcome
+from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import DEPLOYMENT, Kind
 from sos_operator.core.lease import Record, Sight, Terms, claim, free_in, look, read, release
 from sos_operator.core.options import Images, Settings
-from sos_operator.lease import Candidate
+from sos_operator.health import Health
+from sos_operator.lease import EXIT_LOST, Candidate, held
+from sos_operator.metrics import Metrics
+from sos_operator.wake import WakeQueue
 
 TERMS = Terms(15)
 SETTINGS = Settings(namespace="sos-system", images=Images(controller="c", agent="a", node="n", ovs="o"), lease="turn", lease_seconds=2)
@@ -249,10 +256,97 @@ def test_the_fence_is_up_before_a_claim_is_sent(monkeypatch: pytest.MonkeyPatch)
     assert order == ["up", "sent", "down", "up"]
 
 
+@asynccontextmanager
+async def opened(shelf: Shelf) -> AsyncIterator[Candidate]:
+    yield candidate(shelf)
+
+
+def test_it_is_given_up_after_the_work_however_that_ends(ended: list[str]) -> None:
+    async def body() -> None:
+        shelf, stop = Shelf(), asyncio.Event()
+        with pytest.raises(ZeroDivisionError):
+            async with held(lambda: opened(shelf), stop) as mine:
+                assert mine
+                stop.set()
+                await asyncio.sleep(0.5)  # its own way to an orderly end
+                assert shelf.lease
+                assert shelf.lease["spec"]["holderIdentity"]
+                raise ZeroDivisionError
+        assert shelf.lease["spec"]["holderIdentity"] is None
+        async with held(lambda: opened(shelf), stop) as mine:
+            assert not mine, "told to stop before"
+        assert shelf.lease["spec"]["holderIdentity"] is None
+
+    asyncio.run(body())
+    assert ended == []
+
+
+def test_who_waits_in_a_thread_is_told_to_stop(ended: list[str]) -> None:
+    async def body() -> None:
+        shelf, stop = Shelf(away=True), asyncio.Event()
+        asyncio.get_running_loop().call_later(0.3, stop.set)
+        async with asyncio.timeout(5), held(lambda: opened(shelf), stop) as mine:
+            assert not mine
+
+    asyncio.run(body())
+
+
+def test_what_keeps_a_candidate_from_being_made_is_told(ended: list[str]) -> None:
+    @asynccontextmanager
+    async def broken() -> AsyncIterator[Candidate]:
+        raise NotReady("no kubeconfig")
+        yield
+
+    async def body() -> None:
+        with pytest.raises(NotReady, match="no kubeconfig"):
+            async with held(broken, asyncio.Event()) as mine:
+                assert not mine
+
+    asyncio.run(body())
+
+
+def sleep_on(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def compute_on(seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        sum(range(1000))
+
+
+def work_without_a_pause(how: Callable[[float], None], goes_away: bool) -> None:
+    """A process of its own, with a real fence, whose event loop does not turn for longer than its lease lasts."""
+
+    async def body() -> None:
+        shelf = Shelf()
+        async with held(lambda: opened(shelf), asyncio.Event()) as mine:
+            assert mine
+            shelf.away, taken = goes_away, shelf.writes
+            how(1.75 * SETTINGS.lease_seconds)
+            assert shelf.writes > taken + 5, "renewed all the while"
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("goes_away", [False, True])
+@pytest.mark.parametrize("how", [sleep_on, compute_on])
+def test_work_that_keeps_the_event_loop_busy_keeps_no_renewal_waiting(how: Callable[[float], None], goes_away: bool) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=work_without_a_pause, args=(how, goes_away))
+    process.start()
+    process.join(60)
+    assert process.exitcode == (EXIT_LOST if goes_away else 0), "without renewals it ends, also in the middle of work"
+
+
 FENCED = """
-import sys, time
+import sys, threading, time
 from sos_operator import fence
-fence.arm(0.5)
+if "aside" in sys.argv:
+    arming = threading.Thread(target=fence.arm, args=(0.5,))
+    arming.start()
+    arming.join()
+else:
+    fence.arm(0.5)
 print("armed", flush=True)
 while True:
     sum(range(1_000_000))  # no system call, no wait
@@ -273,6 +367,8 @@ def fenced(*words: str, first: tuple[str, ...] = ()) -> subprocess.Popen[str]:
 def test_the_fence_ends_a_process_that_computes_also_the_first_of_a_container() -> None:
     with fenced() as process:
         assert process.wait(60) == fence.EXIT_STATUS
+    with fenced("aside") as process:
+        assert process.wait(60) == fence.EXIT_STATUS, "armed in another thread"
     with fenced(first=("unshare", "--pid", "--fork")) as process:
         assert process.wait(60) == fence.EXIT_STATUS
     with fenced("disarmed") as process:
@@ -301,3 +397,23 @@ def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: lis
 
     asyncio.run(body())
     assert any("no answer in time" in line.getMessage() for line in caplog.records)
+
+
+@pytest.mark.parametrize("how", [Outcome(failed=True, pending=True), NotReady("refused")])
+def test_who_has_begun_to_work_is_ready_however_that_goes(how: Outcome | OperatorError) -> None:
+    """Else one object that is refused for ever keeps an old operator, which may know no Lease, at work beside the new one."""
+    health, stop = Health(), asyncio.Event()
+
+    class Work:
+        async def reconcile(self, woken: object) -> Outcome:
+            assert not health.ready, "no pass has ended yet"
+            stop.set()
+            if isinstance(how, Exception):
+                raise how
+            return how
+
+    async def body() -> None:
+        await loop._loop(Work(), WakeQueue(), health, Metrics(), stop)  # type: ignore[arg-type]
+
+    asyncio.run(body())
+    assert health.ready

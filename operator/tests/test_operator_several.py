@@ -28,6 +28,20 @@ CHART = str(ROOT / "charts" / "sos")
 TERMS = Terms(8)
 PASS_S = 15  # to start watching and make a pass, on a busy machine
 SITES = 40
+# An operator whose every compile takes longer than its lease lasts, as it does cold for a cluster of many hundred nodes.
+SLOW = """
+import sys, time
+from sos_operator import __main__, reconcile
+
+def slow(*args, compile=reconcile.build_output):
+    until = time.monotonic() + float(sys.argv[2])
+    while time.monotonic() < until:
+        sum(range(1000))
+    return compile(*args)
+
+reconcile.build_output = slow
+sys.exit(__main__.main(sys.argv[1:2]))
+"""
 
 
 @dataclass
@@ -58,7 +72,7 @@ class Several:
         self.kube, self.folder, self._stack = kube, folder, stack
         self.all: list[Replica] = []
 
-    def start(self, seconds: int = TERMS.duration) -> Replica:
+    def start(self, seconds: int = TERMS.duration, program: tuple[str, ...] = ("-m", "sos_operator", "run")) -> Replica:
         token = self.kube.kubectl("create", "token", "sos-operator", "-n", NAMESPACE).stdout.strip()
         payload = token.split(".")[1]
         token_id = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["jti"]
@@ -71,9 +85,12 @@ class Several:
         }
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
-            command = [sys.executable, "-m", "sos_operator", "run"]
             process = subprocess.Popen(
-                command, env=environment(self.kube, port, extra), stdout=output, stderr=subprocess.STDOUT, cwd=self.folder
+                [sys.executable, *program],
+                env=environment(self.kube, port, extra),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
             )
         self._stack.callback(lambda: (process.kill(), process.wait()))
         replica = Replica(process, port, token_id, log)
@@ -125,13 +142,22 @@ class Several:
         return len([e for e in self.requests() if e["by"] is replica and e["verb"] in WRITES and e["objectRef"]["resource"] != "leases"])
 
 
+ROLLING = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}
+
+
+def strategy_after(kube: Kube, *values: str) -> dict[str, Any]:
+    """How pods are replaced by this `helm upgrade`."""
+    helm(kube, "upgrade", "sos", CHART, "-n", NAMESPACE, *values)
+    return dict(kube.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["strategy"])
+
+
 @pytest.fixture(scope="module")
 def chart(installed: Kube) -> Iterator[Kube]:
-    """The chart as for several."""
-    helm(installed, "upgrade", "sos", CHART, "-n", NAMESPACE, "--set", "operator.replicas=2")
+    """The chart as for several, from one and back."""
+    assert strategy_after(installed, "--set", "operator.replicas=2") == {"type": "Recreate"}, "the one that runs knows no Lease"
+    assert strategy_after(installed, "--set", "operator.replicas=2") == ROLLING, "from several to several"
     yield installed
-    helm(installed, "upgrade", "sos", CHART, "-n", NAMESPACE, "--reset-values")
-    assert installed.get("deployment", "sos-operator", "-n", NAMESPACE)["spec"]["strategy"] == {"type": "Recreate"}
+    assert strategy_after(installed, "--reset-values") == {"type": "Recreate"}
 
 
 @pytest.fixture
@@ -222,3 +248,17 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more
     time.sleep(1)
     assert several.writes(first) == wrote
     assert second.leads()
+
+
+def test_a_compile_that_takes_longer_than_a_lease_costs_nobody_the_lease(several: Several) -> None:
+    kube = several.kube
+    create(kube, build("default", {"kind": "SosController", "spec": {}}))
+    first = several.start(program=("-c", SLOW, "run", str(1.5 * TERMS.duration)))
+    eventually("somebody holds the lease", lambda: kube.get("lease", "sos-operator", "-n", NAMESPACE), 30)
+    second = several.start()
+    eventually("what it compiled", lambda: children(kube, "deployments"), 1.5 * TERMS.duration + PASS_S)
+    eventually("the first is still at work", first.leads, 1.5 * TERMS.duration + PASS_S)
+    assert several.waits(second)
+    assert several.writes(first)
+    assert several.writes(second) == 0
+    assert kube.get("lease", "sos-operator", "-n", NAMESPACE)["spec"]["leaseTransitions"] == 0

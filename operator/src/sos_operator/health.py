@@ -21,8 +21,9 @@ class Health:
 
     last_end: float = field(default_factory=time.monotonic)
     """When a pass last ended, well or not."""
-    succeeded: bool = False
-    """Whether any pass has ended well yet."""
+    passed: bool = False
+    """Whether any pass has ended yet, well or not. A roll-out keeps an old operator at work until a new one is ready, and an object that is
+    refused for ever must not keep both; that passes fail is said by the metrics and the alert on them."""
     standing_by: bool = False
     """Whether another operator is at work, and this one has seen that it is not its turn."""
 
@@ -36,8 +37,8 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """It does what it is there for."""
-        return self.succeeded or self.standing_by
+        """It is at work, or it has seen that another one is."""
+        return self.passed or self.standing_by
 
     def alive(self, now: float) -> bool:
         """The loop turns. Whether the cluster or a controller answers is not asked: a restart would not help them."""
@@ -54,7 +55,7 @@ async def serve(health: Health, metrics: Metrics, host: str, port: int) -> Async
 
     async def readyz(_: web.Request) -> web.Response:
         if not health.ready:
-            return web.Response(text="no pass has ended well yet\n", status=503)
+            return web.Response(text="no pass has ended yet\n", status=503)
         return web.Response(text="standing by\n" if health.standing_by else "ok\n")
 
     async def numbers(_: web.Request) -> web.Response:

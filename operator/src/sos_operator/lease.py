@@ -1,19 +1,23 @@
 """Several operators, one at work: takes a Lease, keeps it, and gives it up when the work has ended.
 
-A holder that cannot renew ends its process, and has ended before anybody else may take the Lease (fence.py, docs/adr/0024).
+A holder that cannot renew ends its process, and has ended before anybody else may take the Lease (fence.py, docs/adr/0024). All of it is
+done in a thread with an event loop of its own: a compile of a large cluster takes the other one for as long as a lease lasts.
 """
 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import secrets
 import socket
+import threading
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
+from typing import Any
 
 from sos_operator import fence
 from sos_operator.cluster import Cluster
@@ -147,22 +151,69 @@ class Candidate:
         self._sight = Sight(taken, time.monotonic())
 
     def _end(self, why: str) -> None:
-        """At once, without an orderly end: that would still write."""
+        """At once, without an orderly end: that would still write. Should the log hang, the fence is still up."""
         log.error(f"lease lost: {why}; this process ends", extra={"lease": self._name, "holder": self.me})
         logging.shutdown()
         os._exit(EXIT_LOST)
 
 
 @asynccontextmanager
-async def held(candidate: Candidate, stop: asyncio.Event) -> AsyncIterator[bool]:
-    """The Lease is this process's inside the block; False if it was told to stop before that. It is given up at the end of the block."""
-    if not await candidate.acquire(stop):
-        yield False
-        return
-    keeping = asyncio.create_task(candidate.keep(), name="lease")
+async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], stop: asyncio.Event) -> AsyncIterator[bool]:
+    """The Lease is this process's inside the block; False if it was told to stop before that. It is given up at the end of the block.
+
+    `opened` gives a candidate with its connection, and is entered and left in the thread that keeps the Lease.
+    """
+    with _loop_aside() as aside:
+        life = _Life()
+        whole = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(life.live(opened), aside))
+        taken = asyncio.wrap_future(life.taken)
+        told = asyncio.create_task(_tell(stop, aside, life.stop))
+        try:
+            either: tuple[asyncio.Future[Any], ...] = (whole, taken)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            yield taken.done() and taken.result()  # if it is not done, `whole` says why
+        finally:
+            told.cancel()
+            aside.call_soon_threadsafe(life.stop.set)
+            aside.call_soon_threadsafe(life.worked.set)
+            await whole
+
+
+class _Life:
+    """What happens in the thread, and how it is spoken with."""
+
+    def __init__(self) -> None:
+        self.stop, self.worked = asyncio.Event(), asyncio.Event()
+        """Wait no longer for the Lease; the work for which it was held has ended. Both are set by the thread's own loop."""
+        self.taken: concurrent.futures.Future[bool] = concurrent.futures.Future()
+
+    async def live(self, opened: Callable[[], AbstractAsyncContextManager[Candidate]]) -> None:
+        async with opened() as candidate:
+            mine = await candidate.acquire(self.stop)
+            keeping = asyncio.create_task(candidate.keep(), name="lease") if mine else None
+            self.taken.set_result(mine)
+            if keeping is None:
+                return
+            await self.worked.wait()
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+            await candidate.release()
+
+
+@contextmanager
+def _loop_aside() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop in a thread of its own. Whatever is asked of it has ended before the block does."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="lease", daemon=True)
+    thread.start()
     try:
-        yield True
+        yield loop
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
-        await candidate.release()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _tell(stop: asyncio.Event, aside: asyncio.AbstractEventLoop, there: asyncio.Event) -> None:
+    await stop.wait()
+    aside.call_soon_threadsafe(there.set)

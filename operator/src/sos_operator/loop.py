@@ -76,11 +76,14 @@ async def _turn(settings: Settings, health: Health, stop: asyncio.Event) -> Asyn
     if not settings.lease:
         yield True
         return
-    # A connection of its own: a pass that keeps the others busy must not keep a renewal waiting.
-    async with connect(settings.kubeconfig) as cluster:
-        candidate = Candidate(cluster, settings, lambda others: health.wait(time.monotonic(), others))
-        async with held(candidate, stop) as mine:
-            yield mine
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Candidate]:
+        async with connect(settings.kubeconfig) as cluster:
+            yield Candidate(cluster, settings, lambda others: health.wait(time.monotonic(), others))
+
+    async with held(opened, stop) as mine:
+        yield mine
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
@@ -141,7 +144,7 @@ async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metric
         outcome = await _pass(reconciler, woken)
         failures = failures + 1 if outcome.failed else 0
         health.last_end = time.monotonic()
-        health.succeeded = health.succeeded or not outcome.failed
+        health.passed = True
         metrics.duration.observe(health.last_end - started)
         metrics.reconciles.labels(result="failed" if outcome.failed else "ok").inc()
         if not outcome.failed:
