@@ -165,6 +165,8 @@ async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], sto
     """
     with _loop_aside() as aside:
         life = _Life()
+        if stop.is_set():
+            life.stop.set()  # before the thread looks
         whole = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(life.live(opened), aside))
         taken = asyncio.wrap_future(life.taken)
         told = asyncio.create_task(_tell(stop, aside, life.stop))
