@@ -15,7 +15,7 @@ import yaml
 from operator_kube import ROOT, Kube, tool
 from operator_monitoring import served
 from operator_run import NAMESPACE, helm, render
-from sos_operator.core.kinds import CHILD_KINDS, NODE, OWN_KINDS, POD
+from sos_operator.core.kinds import CHILD_KINDS, JOB, NODE, OWN_KINDS, POD
 from sos_operator.settings import parse_settings
 
 CHART = ROOT / "charts" / "sos"
@@ -218,7 +218,9 @@ def test_rights_are_the_least() -> None:
     readable = {resource for rule in rules for resource in rule["resources"] if "list" in rule["verbs"]}
     assert readable == own | {"nodes", "namespaces"}
     role = find(objects, "Role")["rules"]
-    assert {resource for rule in role for resource in rule["resources"]} == {kind.plural for kind in (*CHILD_KINDS, POD)}
+    assert {resource for rule in role for resource in rule["resources"]} == {kind.plural for kind in (*CHILD_KINDS, POD, JOB)}
+    (jobs,) = [rule for rule in role if JOB.plural in rule["resources"]]
+    assert (jobs["verbs"], jobs["resourceNames"]) == (["delete"], ["sos-test"]), "what helm test left, and no other"
     assert NODE.plural not in json.dumps(role)
     assert "*" not in json.dumps([rules, role])
 
