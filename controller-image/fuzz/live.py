@@ -29,10 +29,14 @@ CASES_PER_LIFE = 2_000
 
 
 class Told:
-    """What a connection tells its controller, written down."""
+    """What a connection tells its controller, written down. Barriers answered in a row are one event or several, as reads fall."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
+
+    def barrier_replies(self, _connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
+        """Each barrier by itself."""
+        self.said += (("barrier_reply", token) for token in tokens)
 
     def __getattr__(self, what: str) -> Any:
         return lambda connection, *said: self.said.append((what, *said))

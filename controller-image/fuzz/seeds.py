@@ -79,6 +79,7 @@ def _messages() -> Iterator[bytes]:
         yield bytes([cut]) + hello + features + ports + echo
         yield bytes([cut + 1]) + features + ports + received
         yield bytes([cut + 2]) + stats + received + status + error + echo + barrier
+    yield b"\x02" + barrier * 2 + bytes(8)  # answered in a row, and then nonsense in the same read
 
 
 def _engine() -> Iterator[bytes]:

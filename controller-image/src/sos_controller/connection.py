@@ -251,6 +251,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         while end - at >= ofp.HEADER_BYTES:
             length = data[at + 2] << 8 | data[at + 3]
             if length < ofp.HEADER_BYTES:
+                self._barriers_answered(answered)  # what came before the nonsense counts, however the stream was cut
                 raise ofp.WireError("bad length")
             if end - at < length:
                 break
