@@ -98,6 +98,7 @@ def up(  # noqa: PLR0913, PLR0917 - one parameter per option
         path2=_path(chosen.path2, path2_rate or rate, path2_rtt or rtt, path2_loss or loss, path2_queue or queue),
         services=not no_service,
         name=name,
+        stays=True,
     )
     built = lab.up(replace(options, examples=tuple(example)) if example else options, say)
     _print_status([built], as_json)

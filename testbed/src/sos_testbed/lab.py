@@ -55,6 +55,9 @@ class Options:
     """Files and folders; none = the folder made for the topology."""
     services: bool = True
     name: str | None = None
+    stays: bool = False
+    """Up until it is taken down. Any other lab belongs to the process that brought it up and is taken down by the next `up` if that was
+    killed."""
 
     def build(self) -> Topology:
         """The topology with these paths."""
@@ -180,6 +183,14 @@ class Lab:
         """SIGKILL one program."""
         process.kill(self.runner.pid_file(name))
 
+    def is_abandoned(self) -> bool:
+        """Whether this was the lab of a process that is no more, and nobody's since."""
+        try:
+            holder = self.facts.get("holder")
+        except LabError:
+            return False  # perhaps one that is just beginning
+        return holder is not None and not process.Pid(**holder).runs()
+
     def dead(self) -> list[str]:
         """Programs that should run and do not."""
         return [name for name in self.spawns() if process.find(self.runner.pid_file(name)) is None]
@@ -274,14 +285,26 @@ def find(name: str | None) -> Lab:
     return chosen[0]
 
 
+def sweep(report: Report = silent) -> None:
+    """Take down labs that were left behind; what cannot be is told and left for `down`."""
+    for lab in every():
+        if lab.is_abandoned():
+            report(f"taking down lab {lab.name} ({lab.root.name}): what brought it up was killed")
+            try:
+                lab.down()
+            except LabError as error:
+                report(str(error))
+
+
 def up(options: Options, report: Report = silent) -> Lab:
-    """Build a lab and wait until it works. Whatever interrupts this, everything done so far is taken back."""
+    """Build a lab and wait until it works. Whatever interrupts this, all that was done is taken back: by the next lab after SIGKILL."""
     if os.geteuid() != 0:
         raise LabError("a lab needs root: it makes network namespaces")
     topology = options.build()
     objects = declare.load(options.files(), services=options.services)
     documents = declare.compile_lab(objects, topology, 1, Allocations())
     programs = find_programs(dict(os.environ))
+    sweep(report)
     lab = Lab(_new_folder(), report)
     try:
         with lock(lab.root / "lock"):
@@ -290,6 +313,8 @@ def up(options: Options, report: Report = silent) -> Lab:
             lab._remember(objects, documents)
             _build(lab, topology, documents)
             wait_ready(lab, documents)
+            if options.stays:
+                lab.save(holder=None)
     except BaseException:
         with uninterrupted():
             report("taking the lab down again")
@@ -308,6 +333,7 @@ def _first_facts(options: Options, topology: Topology, programs: Programs) -> di
     paths = [asdict(options.path1 or chosen.path1), asdict(options.path2 or chosen.path2)]
     return {
         "name": name,
+        "holder": asdict(process.this()),
         "topology": topology.name,
         "paths": paths,
         "programs": asdict(programs),

@@ -24,6 +24,10 @@ class Pid:
     number: int
     started: int  # clock ticks since boot, proc(5) field 22
 
+    def runs(self) -> bool:
+        """Whether it is still there."""
+        return read_pid(self.number) == self
+
 
 def read_pid(number: int) -> Pid | None:
     """The process of that number if it runs (a zombie does not)."""
@@ -33,6 +37,13 @@ def read_pid(number: int) -> Pid | None:
         return None
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] == "Z" else Pid(number=number, started=int(fields[19]))
+
+
+def this() -> Pid:
+    """The process this runs in."""
+    pid = read_pid(os.getpid())
+    assert pid is not None
+    return pid
 
 
 def start(spawn: Spawn, pid_file: Path) -> Pid:
@@ -62,7 +73,7 @@ def find(pid_file: Path) -> Pid | None:
         remembered = Pid(number=int(raw["number"]), started=int(raw["started"]))
     except (OSError, ValueError, KeyError):
         return None
-    return remembered if read_pid(remembered.number) == remembered else None
+    return remembered if remembered.runs() else None
 
 
 def stop(pid_file: Path, grace_s: float) -> None:
@@ -120,7 +131,7 @@ def _gone(pid: Pid, within_s: float) -> bool:
     deadline = time.monotonic() + within_s
     while True:
         _reap(pid.number)
-        if read_pid(pid.number) != pid:
+        if not pid.runs():
             return True
         if time.monotonic() > deadline:
             return False

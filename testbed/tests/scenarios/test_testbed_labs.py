@@ -78,6 +78,30 @@ def test_interrupted(tmp_path: Path, how: signal.Signals, after_s: float) -> Non
     assert processes_of(tmp_path) == []
 
 
+def test_a_killed_programs_lab_goes_with_the_next_and_one_that_stays_does_not(tmp_path: Path) -> None:
+    environment = {**os.environ, "SOS_STATE": str(tmp_path / "labs")}
+    code = "from sos_testbed import lab; lab.up(lab.Options(topology='line', services=False)); print('up', flush=True); input()"
+    holder = subprocess.Popen((sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "up\n"
+    (held,) = [path.name for path in (tmp_path / "labs").iterdir()]
+    try:
+        beside = cli("up", "line", "--no-service", "--name", "beside", state=tmp_path / "labs")
+        assert beside.returncode == 0, beside.stderr
+        assert namespaces([held]), "it is in use"
+        holder.kill()
+        holder.wait(10)
+        after = cli("up", "line", "--no-service", "--name", "after", state=tmp_path / "labs")
+        assert f"taking down lab line ({held})" in after.stderr
+        assert namespaces([held]) == []
+        assert "beside" in cli("status", state=tmp_path / "labs").stdout, "nobody holds it, nobody left it behind"
+    finally:
+        holder.kill()
+        holder.communicate(timeout=10)
+        assert cli("down", "--all", state=tmp_path / "labs").returncode == 0
+    assert processes_of(tmp_path) == []
+
+
 def processes_of(folder: Path) -> list[str]:
     """Command lines that name the folder of the interrupted lab."""
     found = []
