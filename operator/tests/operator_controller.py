@@ -11,7 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from operator_kube import Kube, free_port
+from operator_kube import Kube, free_port, tied
 from operator_run import NAMESPACE, eventually
 
 
@@ -41,7 +41,7 @@ class Controller:
         command += ["--openflow-listen", f"127.0.0.1:{self.openflow}", "--api-listen", f"127.0.0.1:{self.port}"]
         command += ["--state", str(self.folder / "state")]
         with (self.folder / "controller.log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
+            self.process = subprocess.Popen(tied(*command), stdout=log, stderr=subprocess.STDOUT, cwd=self.folder)
         eventually("the controller's API", self.answers, 60)
 
     def answers(self) -> bool:

@@ -22,6 +22,7 @@ from operator_reader import Reader, reader
 
 ROOT = Path(__file__).resolve().parents[2]
 START_TIMEOUT_S = 120.0
+FOLDER = "sos-kube"
 # What service accounts ask for, not what tests ask for as administrator.
 AUDIT_POLICY = {
     "apiVersion": "audit.k8s.io/v1",
@@ -131,7 +132,7 @@ def _kubeconfig(url: str, token: str) -> dict[str, Any]:
 @contextmanager
 def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
+        process = subprocess.Popen(tied(*command), stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
         try:
             yield process
         finally:
@@ -182,11 +183,24 @@ def _apiserver_command(folder: Path, etcd: int, port: int) -> list[str]:
     ]
 
 
+def tied(*command: str) -> list[str]:
+    """The command, so that it ends with the thread that starts it: also when the tests are killed."""
+    return ["setpriv", "--pdeathsig", "KILL", *command]
+
+
+def sweep_folders() -> None:
+    """Remove the folders of API servers whose tests were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}-*-*"):
+        if not Path("/proc", folder.name.split("-")[-2]).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 @contextmanager
 def kube_apiserver() -> Iterator[Kube]:
     """Start etcd and kube-apiserver in a folder of their own; both are gone afterwards."""
     with ExitStack() as stack:
-        folder = Path(tempfile.mkdtemp(prefix="sos-kube-"))
+        sweep_folders()
+        folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}-{os.getpid()}-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         admin_token = secrets.token_hex(16)
         (folder / "tokens.csv").write_text(f"{admin_token},admin,admin,system:masters\n")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from operator_kube import ROOT, Kube, free_port, tool
+from operator_kube import ROOT, Kube, free_port, tied, tool
 
 NAMESPACE = "sos-system"
 IMAGES = {f"SOS_IMAGE_{part}": f"test/sos-{part.lower()}:1" for part in ("CONTROLLER", "AGENT", "NODE", "OVS")}
@@ -112,7 +112,7 @@ def operator_running(kube: Kube, folder: Path, **extra: str) -> Iterator[Operato
     """Start the operator and wait for its first good pass; it must end by itself on SIGTERM."""
     port, log = free_port(), folder / "operator.log"
     with log.open("wb") as output:
-        command = [sys.executable, "-m", "sos_operator", "run"]
+        command = tied(sys.executable, "-m", "sos_operator", "run")
         process = subprocess.Popen(command, env=environment(kube, port, extra), stdout=output, stderr=subprocess.STDOUT, cwd=folder)
     operator = Operator(kube, process, log, port)
     try:

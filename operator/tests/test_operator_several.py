@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from typing import Any
 
 import pytest
 from conftest import children, populated
-from operator_kube import ROOT, Kube, free_port
+from operator_kube import ROOT, Kube, free_port, tied
 from operator_run import NAMESPACE, environment, eventually, helm
 from operator_scale import WRITES
 from operator_table import build, create
@@ -86,7 +85,7 @@ class Several:
         log = self.folder / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, *program],
+                tied(sys.executable, *program),
                 env=environment(self.kube, port, extra),
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -245,7 +244,6 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more
     first.process.send_signal(signal.SIGCONT)
     assert first.process.wait(20) == fence.EXIT_STATUS
     eventually("all children", lambda: all(has(kube, f"site{i:02}") for i in range(SITES)), 60)
-    time.sleep(1)
     assert several.writes(first) == wrote
     assert second.leads()
 
