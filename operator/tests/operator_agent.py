@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from operator_kube import Kube
+from operator_repeat import repeated
 from operator_run import NAMESPACE
 from operator_switch import Switch
 from sos_controller.core import beacon, keys
@@ -44,22 +44,7 @@ class Agent:
         )  # fmt: skip
         return self._up.render(beacon.encode(said, self._key))
 
-    @contextmanager
-    def running(self, switch: Switch) -> Iterator[None]:
+    def running(self, switch: Switch) -> AbstractContextManager[None]:
         """Heard every second inside the block."""
-        stop = threading.Event()
-
-        def speak() -> None:
-            sequence = 0
-            while not stop.is_set():
-                sequence += 1
-                switch.packet_in(PORT, self.beacon(sequence))
-                stop.wait(1.0)
-
-        thread = threading.Thread(target=speak)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            thread.join()
+        sequence = itertools.count(1)
+        return repeated(lambda: switch.packet_in(PORT, self.beacon(next(sequence))), every_s=1.0)

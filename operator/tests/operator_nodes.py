@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from conftest import FIGURE8, children, play_kubelet
 from operator_kube import Kube
+from operator_repeat import repeated
 from operator_run import NAMESPACE
 
 
@@ -72,21 +73,12 @@ def start_pods(kube: Kube, nodes: Nodes) -> None:
         kube.patch_status("pod", pod["metadata"]["name"], NAMESPACE, {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]})
 
 
-@contextmanager
-def kubelets(kube: Kube) -> Iterator[None]:
+def kubelets(kube: Kube) -> AbstractContextManager[None]:
     """Pods that are told to stop are gone a moment later: what a node's kubelet would report."""
-    stop = threading.Event()
 
     def confirm() -> None:
-        while not stop.wait(0.5):
-            for pod in children(kube, "pods"):
-                if pod["metadata"].get("deletionTimestamp"):
-                    kube.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
+        for pod in children(kube, "pods"):
+            if pod["metadata"].get("deletionTimestamp"):
+                kube.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
 
-    thread = threading.Thread(target=confirm)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join()
+    return repeated(confirm, every_s=0.5)

@@ -6,9 +6,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 from conftest import OWN, populated
 from operator_kube import ROOT, Kube, garbage_collector
 from operator_nodes import Nodes, kubelets, start_pods
+from operator_repeat import repeated
 from operator_run import NAMESPACE, environment, eventually, operator_running, render
 from sos_kubectl import removal
 from test_kubectl import INTERRUPTED, said, sos, sos_process, unreliable
@@ -64,25 +64,16 @@ def test_how_a_job_ends(conditions: list[dict[str, Any]], said: str) -> None:
     assert removal.ended({"status": {"conditions": conditions}}) == said
 
 
-@contextmanager
-def jobs_run(kube: Kube, code: int | None = None) -> Iterator[None]:
+def jobs_run(kube: Kube, code: int | None = None) -> AbstractContextManager[None]:
     """What a cluster does with the Job: its container's command in a process (unless its end is given), and the status by its exit code."""
-    stop = threading.Event()
 
     def run() -> None:
-        while not stop.wait(0.2):
-            for job in kube.items("jobs", "-n", NAMESPACE):
-                if not (job.get("status") or {}).get("conditions"):
-                    arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
-                    settle(kube, job["metadata"]["name"], good=(ended(kube, arguments) if code is None else code) == 0)
+        for job in kube.items("jobs", "-n", NAMESPACE):
+            if not (job.get("status") or {}).get("conditions"):
+                arguments = job["spec"]["template"]["spec"]["containers"][0]["args"]
+                settle(kube, job["metadata"]["name"], good=(ended(kube, arguments) if code is None else code) == 0)
 
-    runner = threading.Thread(target=run)
-    runner.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        runner.join(130)
+    return repeated(run, every_s=0.2, end_s=130)
 
 
 def ended(kube: Kube, arguments: list[str]) -> int:
