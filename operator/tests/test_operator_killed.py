@@ -182,6 +182,9 @@ def test_killed_fifty_times(installed: Kube, tmp_path: Path) -> None:
     killed(installed, tmp_path, 50, seed=2)
 
 
+LOOK_S = 1.0  # how often is looked whether all goes on
+
+
 def outage(kube: Kube, folder: Path, seconds: float) -> None:
     """The API server goes and comes back: nothing that runs is disturbed, and the operator is at work again at once."""
     controller = Controller(kube, folder)
@@ -198,7 +201,7 @@ def outage(kube: Kube, folder: Path, seconds: float) -> None:
                     assert controller.get("/v1/status")["config"] == pushed
                     assert operator.process.poll() is None
                     assert operator.http("/healthz")[0] == 200, "a restart would not bring the API server back"
-                    time.sleep(1)
+                    time.sleep(LOOK_S)
             assert controller.get("/v1/config") == before
             kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":321}}')
             eventually("a change is in force again", lambda: controller.get("/v1/config")["services"][0]["priority"] == 321, 15)

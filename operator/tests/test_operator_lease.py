@@ -106,6 +106,7 @@ class Shelf:
     away: bool = False
     hangs: bool = False
     writes: int = 0
+    asked: int = 0
     made: list[dict[str, Any]] = field(default_factory=list)
 
     async def get(self, kind: Kind, name: str, namespace: str) -> dict[str, Any] | None:
@@ -133,10 +134,21 @@ class Shelf:
         return self.lease
 
     async def _answer(self) -> None:
+        self.asked += 1
         if self.hangs:
             await asyncio.sleep(3600)
         if self.away:
             raise NotReady("cannot be reached")
+
+
+async def until(what: str, look: Callable[[], Any], within_s: float = 10.0) -> None:
+    """Let the event loop turn until `look` gives something true."""
+    try:
+        async with asyncio.timeout(within_s):
+            while not look():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:g} s: {what}") from None
 
 
 @pytest.fixture
@@ -205,9 +217,8 @@ def test_who_finds_another_holder_ends_at_once_and_a_label_ends_nobody(ended: li
         assert shelf.lease
         shelf._store(dict(shelf.lease["spec"]))  # a new version with the same content
         seen = shelf.writes
-        await asyncio.sleep(1.0)
+        await until("it is renewed all the same", lambda: shelf.writes > seen)
         assert not keeping.done()
-        assert shelf.writes > seen, "renewed all the same"
         shelf._store({**shelf.lease["spec"], "holderIdentity": "somebody else"})
         with pytest.raises(Ended):
             await keeping
@@ -220,13 +231,15 @@ def test_who_is_told_to_stop_while_it_waits_stops(ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(), asyncio.Event()
         assert await candidate(shelf).acquire(stop)
+        asked = shelf.asked
         waiting = asyncio.create_task(candidate(shelf).acquire(stop))
-        await asyncio.sleep(0.1)
+        await until("it has looked", lambda: shelf.asked > asked)
         stop.set()
         assert await waiting is False
         shelf.away, stop = True, asyncio.Event()
+        asked = shelf.asked
         waiting = asyncio.create_task(candidate(shelf).acquire(stop))
-        await asyncio.sleep(0.1)
+        await until("it has looked", lambda: shelf.asked > asked)
         stop.set()
         assert await waiting is False
 
@@ -354,7 +367,7 @@ while True:
         fence.arm(0.5)
     if "disarmed" in sys.argv:
         fence.disarm()
-        time.sleep(1)
+        time.sleep(1)  # longer than the fence
         break
 """
 
@@ -380,7 +393,7 @@ def test_the_fence_ends_a_process_that_was_stopped_before_it_does_anything() -> 
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
-        time.sleep(1)
+        time.sleep(1)  # longer than the fence
         assert process.poll() is None
         process.send_signal(signal.SIGCONT)
         # Had it gone on, it would have armed the fence again, for ever.
@@ -391,7 +404,7 @@ def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: lis
     async def body() -> None:
         shelf, stop = Shelf(hangs=True), asyncio.Event()
         waiting = asyncio.create_task(candidate(shelf).acquire(stop))
-        await asyncio.sleep(0.5)
+        await until("it is told that there is no answer", lambda: caplog.records)
         stop.set()
         assert await waiting is False
 

@@ -18,6 +18,7 @@ from sos_operator.core.secrets import secret_files
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OVERLAP = timedelta(seconds=180)
+QUICK_OVERLAP_S = 2
 
 
 def master(ids: tuple[int, ...] = (1,), **annotations: str) -> dict[str, Any]:
@@ -151,7 +152,11 @@ def test_ids_end_somewhere() -> None:
 @pytest.fixture(scope="module")
 def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
     """An operator whose rotations take seconds."""
-    quick = {"SOS_KEY_OVERLAP_SECONDS": "2", "SOS_RESYNC_SECONDS": "1", "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1"}
+    quick = {
+        "SOS_KEY_OVERLAP_SECONDS": str(QUICK_OVERLAP_S),
+        "SOS_RESYNC_SECONDS": "1",
+        "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1",
+    }
     with populated(installed) as kube, operator_running(kube, tmp_path_factory.mktemp("operator"), **quick) as running:
         yield running
 
@@ -233,7 +238,7 @@ def test_a_secret_that_is_refused_holds_up_the_rotation_and_locks_nobody_out(exa
     with refused(kube, WEST):
         ask(kube, "refused")
         eventually("the new key elsewhere", lambda: any(name.endswith("-3") for name in ids(kube, CONTROLLER, "site-")), 30)
-        time.sleep(5)  # more than two overlaps
+        time.sleep(2.5 * QUICK_OVERLAP_S)  # so long as two steps would take
         example.settle()
         assert sending_of(kube, CONTROLLER) == b"2", "nobody signs with what one site does not know"
         assert ids(kube, "sos-master", "master-") == {"master-2", "master-3"}
