@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import Lab
@@ -20,18 +21,30 @@ from sos_e2e.run import run, say, wait_for
 RESET = 56  # curl's status for a connection that was reset while it received
 REFUSED = {7, 52, 56}  # of a new one: not opened, or ended without an answer
 HANGS_S = 8.0  # a new connection that takes longer is as good as hung: a plain one over this path takes 0.5 s, with a lost SYN 3.5
+FAULT_S = 8.0  # how long what is broken stays so: longer than the 5 s in which a silent path is noticed
 SETTLED_S = 3.0  # after the fault is over, until the outcome is read
 
 
-def delete_pods(lab: Lab, component: str, site: str, *how: str) -> None:
+def replace_pods(lab: Lab, component: str, site: str, *how: str) -> None:
+    """Delete pods, of one site or all, and wait until others are ready: a status from before says nothing."""
     where = ("--field-selector", f"spec.nodeName={lab.nodes[site]}") if site else ()
-    label = f"app.kubernetes.io/component={component}"
-    lab.kube.ctl("-n", workload.RELEASE_NAMESPACE, "delete", "pod", "-l", label, *where, *how, timeout=90)
+    which = ("-n", workload.RELEASE_NAMESPACE, "-l", f"app.kubernetes.io/component={component}", *where)
+    before = {pod["metadata"]["uid"] for pod in lab.kube.items("pods", *which)}
+    lab.kube.ctl("delete", "pod", *which, *how, timeout=90)
+
+    def replaced() -> bool:
+        there = {pod["metadata"]["uid"] for pod in lab.kube.items("pods", *which) if is_ready(pod)}
+        return len(there) == len(before) and not there & before
+
+    wait_for(f"new {component} pods", replaced, 120)
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
 
 
 def ready_again(lab: Lab) -> None:
     """Everything as before, as the statuses say."""
-    time.sleep(2)  # a condition that is still true from before the fault says nothing
     lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
     for site in ("west", "east", "core1", "core2"):
         lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=120)
@@ -40,7 +53,7 @@ def ready_again(lab: Lab) -> None:
 
 def kill(component: str, site: str = "") -> Callable[[Lab], None]:
     def fault(lab: Lab) -> None:
-        delete_pods(lab, component, site, "--grace-period=0", "--force", "--wait=false")
+        replace_pods(lab, component, site, "--grace-period=0", "--force", "--wait=false")
         ready_again(lab)
 
     return fault
@@ -50,7 +63,7 @@ def restart(component: str, site: str) -> Callable[[Lab], None]:
     """As a roll-out does."""
 
     def fault(lab: Lab) -> None:
-        delete_pods(lab, component, site)
+        replace_pods(lab, component, site)
         ready_again(lab)
 
     return fault
@@ -59,7 +72,7 @@ def restart(component: str, site: str) -> Callable[[Lab], None]:
 def cut_and_mend_a_cable(lab: Lab) -> None:
     inside = ("nsenter", "-t", str(pid(lab.nodes["core1"])), "-n", "ip", "link", "set", "wan0")
     run(*inside, "down")
-    time.sleep(8)
+    time.sleep(FAULT_S)
     run(*inside, "up")
     ready_again(lab)
 
@@ -71,7 +84,7 @@ def keep_the_controller_off(lab: Lab, site: str) -> None:
         return
     lab.kube.ctl("cordon", lab.nodes[site])
     try:
-        delete_pods(lab, "controller", "")
+        replace_pods(lab, "controller", "")
         ready_again(lab)
     finally:
         lab.kube.ctl("uncordon", lab.nodes[site])
@@ -81,7 +94,7 @@ def freeze_a_transit_node(lab: Lab) -> None:
     """Black without a word: no port goes down, and nothing comes through."""
     run("docker", "pause", lab.nodes["core1"])
     try:
-        time.sleep(8)
+        time.sleep(FAULT_S)
     finally:
         run("docker", "unpause", lab.nodes["core1"])
     ready_again(lab)
