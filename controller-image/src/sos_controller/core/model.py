@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 from typing import NamedTuple, NewType
@@ -71,6 +72,7 @@ def parse_address(text: str) -> Address:
     return Address(int(ipaddress.IPv4Address(text)))
 
 
+@functools.lru_cache(maxsize=4096)
 def parse_prefix(text: str) -> Prefix:
     """`10.0.0.0/24` to a Prefix; ValueError when it is not one or has host bits set. A mask instead of a length is not one."""
     if _LENGTH.search(text) is None:
