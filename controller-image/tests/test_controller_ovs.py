@@ -264,6 +264,20 @@ def test_leases_run_out_when_the_controller_is_killed_and_a_new_one_adopts(net: 
     assert f"{HOSTS['client'][1]}:{port}" in {s["client"] for s in net.get("/v1/sessions")["sessions"]}, "reported, so it stays"
 
 
+def test_a_controller_that_is_told_to_stop_makes_new_connections_plain_before_it_ends(net: Lab) -> None:
+    port = connect(net, 5021)
+    net.spawn("server", sys.executable, "-c", SERVE, "5026", log="serve5026.log")
+    wait("the server", SLOW, lambda: ":5026 " in net.execute("server", "ss", "-ltn"))
+    (controller,) = controllers(net)
+    controller.terminate()
+    assert controller.wait(SLOW) == 0
+    assert not net.ours("edge1", Kind.PUNT), "taken back, not run out"
+    assert any(f"tp_src={port}" in entry for entry in net.ours("edge1", Kind.REDIRECT)), "what runs goes on"
+    assert echo(net, 5026) == "HELLO"
+    net.start_controller(document(6), "--state", str(net.folder / "state"))
+    programmed(net)
+
+
 def test_dead_agents_leave_no_entry_but_guards(net: Lab) -> None:
     net.kill_all(net.agents())
     wait(

@@ -6,7 +6,7 @@ from controller_fake import C1, E1, E2, WIRES
 from controller_lab import HOSTS, MACS
 from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, CLIENT, SERVER, changed
 from controller_world import World, syn_frame
-from sos_controller.core.events import ConfigChanged
+from sos_controller.core.events import ConfigChanged, Leaving
 from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import BARE_SYN, LEASE_S, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
 
@@ -20,6 +20,31 @@ def test_rule_4_entries_that_send_to_somebody_without_a_way_round_are_leases(wor
     punts = [entry for entry in entries if cookie_kind(entry.cookie) == Kind.PUNT]
     assert punts and {(entry.hard_timeout, entry.match.tcp_flags) for entry in punts} == {(LEASE_S, BARE_SYN)}
     assert not any(entry.hard_timeout for entry in entries if entry not in punts)
+
+
+def test_rule_4_a_controller_that_leaves_takes_its_leases_back_and_keeps_nobody_waiting(world: World) -> None:
+    world.syn(40000)
+    (running,) = world.engine.state.sessions
+    stays = {entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid) if not entry.hard_timeout}
+    world.agents["agent2"].mode = "silent"
+    world.syn(40001)
+    assert world.engine.state.sessions.pending == 1
+    world.delivered.clear()
+    world.do(Leaving())
+    assert released(world) == [40001], "the SYN that was held"
+    assert list(world.engine.state.sessions) == [running]
+    world.syn(40002)  # it had met the punt before that was gone
+    assert released(world) == [40001, 40002]
+    world.do(ConfigChanged(changed(2, ports=(80, 80))))
+    world.tick(2 * LEASE_S)
+    assert {entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)} == stays, "nothing is renewed, planned or removed"
+    assert world.engine.state.programmer.is_quiet
+
+
+def released(world: World) -> list[int]:
+    """Client ports of the SYNs that were sent on to where they would have gone without a service."""
+    plain = [out for out in world.delivered if out.data[12:14] == b"\x08\x00" and out.data[23] == 6]
+    return [int.from_bytes(out.data[34:36], "big") for out in plain]
 
 
 def test_rule_6_guards_stand_above_services_of_all_ports(world: World) -> None:

@@ -10,6 +10,9 @@ from typing import NoReturn
 
 from sos_controller.cli import parser
 
+LEAVE_S = 1.0
+"""For switches to acknowledge that new connections are plain; what has not been by then runs out with its lease."""
+
 
 def main() -> NoReturn:
     """Entry point of `sos-controller`."""
@@ -71,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     for thread in threads:
         thread.link(lambda ended: _stop(stop, ended))
     stop.wait()
+    controller.leave(LEAVE_S)
     return 0
 
 

@@ -24,6 +24,7 @@ from sos_controller.core.events import (
     EntryGone,
     Event,
     KeysChanged,
+    Leaving,
     PacketIn,
     PortChanged,
     Rejected,
@@ -48,6 +49,7 @@ MAX_CONNECTIONS = 4_096 + MAX_STRANGERS
 GC_THRESHOLDS = (50_000, 20, 50)
 """Sessions make no cycles, so the collector is asked to look for some far less often than every 700 objects."""
 
+LEAVE_POLL_S = 0.01
 LATE_GAP_S = 0.001
 """Packets that wait are looked at this often at most; each leaves less than that after its time."""
 
@@ -286,6 +288,14 @@ class Controller:
             LOG.log(level, "%s %s", notice.kind, " ".join(f"{k}={v}" for k, v in notice.data.items()))
         for listener in list(self.listeners):
             listener(notice)
+
+    def leave(self, within_s: float) -> None:
+        """Let new connections be plain, and wait until switches do so and what was promised is sent. Of no use after this."""
+        self.happen(Leaving())
+        self.flush()
+        deadline = time.monotonic() + within_s
+        while (self._late or not self.engine.state.programmer.is_quiet) and time.monotonic() < deadline:
+            eventlet.sleep(LEAVE_POLL_S)
 
     # -- loops
 

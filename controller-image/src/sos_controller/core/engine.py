@@ -24,6 +24,7 @@ from sos_controller.core.events import (
     EntryGone,
     Event,
     KeysChanged,
+    Leaving,
     PacketIn,
     PortChanged,
     Rejected,
@@ -57,6 +58,10 @@ REPLAN_GAP_S = 0.02
 """At most one replanning in this time, so that a burst of discoveries is one."""
 
 
+WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected})
+"""What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""
+
+
 class Engine:
     """The only stateful object of the core."""
 
@@ -86,7 +91,9 @@ class Engine:
             Rejected: self._rejected,
             ConfigChanged: self._config_changed,
             KeysChanged: self._keys_changed,
+            Leaving: self._leave,
         }
+        self._leaving = False
 
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take an event that happened at `now` (monotonic seconds, never going back) and return what is to be done, in order."""
@@ -94,8 +101,10 @@ class Engine:
         state.now = now
         out: list[Command] = []
         state.out = out
+        if self._leaving and type(event) not in WHILE_LEAVING:
+            return out
         self._handlers[type(event)](event)  # type: ignore[operator]
-        if state.dirty and now >= self._due["replan"]:
+        if state.dirty and not self._leaving and now >= self._due["replan"]:
             self._replan()
         return out
 
@@ -403,6 +412,12 @@ class Engine:
                 self._read(switch)
         self.plan.proactive.tick()
         self.forwarding.tick()
+
+    def _leave(self, _event: Leaving) -> None:
+        """Let new connections be plain at once, instead of when leases run out: what waits for a dead controller until then is a user."""
+        self._leaving = True
+        self.setup.leave()
+        self.state.programmer.end_leases(self.state.out)
 
     # -- common ends
 

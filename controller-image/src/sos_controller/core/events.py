@@ -81,6 +81,10 @@ class KeysChanged(msgspec.Struct, frozen=True):
     sending: int | None = None
 
 
+class Leaving(msgspec.Struct, frozen=True, gc=False):
+    """This controller is about to end: from now on every new connection is plain."""
+
+
 class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed. `wall_ms` is the wall clock, for messages that carry or judge it."""
 
@@ -98,5 +102,6 @@ Event = (
     | Rejected
     | ConfigChanged
     | KeysChanged
+    | Leaving
     | Tick
 )

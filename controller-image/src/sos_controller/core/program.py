@@ -79,6 +79,11 @@ class Programmer:
         """Whether everything sent to it for groups has been acknowledged by barrier."""
         return dpid in self._synced and self._acked.get(dpid, 0) >= self._marks.get(dpid, 0)
 
+    @property
+    def is_quiet(self) -> bool:
+        """Whether every datapath that has been read has acknowledged everything sent to it for groups."""
+        return all(map(self.is_acknowledged, self._synced))
+
     def set_group(self, group: Group, wanted: Mapping[DatapathId, Iterable[FlowEntry]], out: list[Command]) -> None:
         """Replace a group; emits the difference for every datapath that has been read."""
         before = self._groups.pop(group, {})
@@ -125,6 +130,16 @@ class Programmer:
                     deleted.append(dpid)
         if deleted:
             out.append(Withdraw(tuple(deleted), entry))
+
+    def end_leases(self, out: list[Command]) -> None:
+        """Delete at once what would run out by itself if nobody renewed it, on every datapath that has been read."""
+        for dpid in sorted(self._synced):
+            leased = sorted((entry for entry in self._desired.get(dpid, {}).values() if entry.hard_timeout), key=flowtable.order)
+            for entry in leased:
+                del self._desired[dpid][entry.key]
+            if leased:
+                self._marks[dpid] = self._serial + 1
+                out.append(Apply(dpid, (), tuple(leased), self._expect(dpid), True))
 
     def sync(self, dpid: DatapathId, installed: Iterable[FlowEntry], out: list[Command]) -> None:
         """Compare a datapath that has just been read with what is wanted, and make it so."""

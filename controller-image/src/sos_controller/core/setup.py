@@ -60,6 +60,7 @@ class SetUp:
         self._preparation = Preparation()
         self._timers: list[Timer] = []
         self._counter = 0
+        self._leaving = False
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
         """A packet came from a punt entry of ours."""
@@ -119,6 +120,12 @@ class SetUp:
         while plain and next(iter(plain.values())) <= now:
             plain.popitem(last=False)
 
+    def leave(self) -> None:
+        """Begin nothing any more, and let what has begun go on as plain TCP."""
+        self._leaving = True
+        for session in [session for session in self._state.sessions if session.state in PENDING]:
+            self.give_up(session, "leaving")
+
     def give_up(self, session: Session, why: str) -> None:
         """Let a session that is not active yet go on as plain TCP."""
         state = self._state
@@ -164,6 +171,8 @@ class SetUp:
             return "decided"
         if syn.special:
             return "option"
+        if self._leaving:
+            return "leaving"
         site = switch.site
         service = None if site is None else state.policies.match(site.name, syn)
         if service is None:
