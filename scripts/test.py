@@ -22,6 +22,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from sos_testbed import lab as labs
+
 TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
 SUITE_TIMEOUT_S = 2400
@@ -217,7 +219,8 @@ def side_by_side(suites: list[Suite]) -> list[Count]:
 
 
 def sweep() -> None:
-    """Remove the namespaces of tests that were interrupted: those with a test's name and nothing that runs in them."""
+    """Remove the labs and namespaces of tests that were interrupted: those with a test's name and nothing that runs in them."""
+    labs.sweep(lambda line: print(line, file=sys.stderr, flush=True))
     listed = subprocess.run(("ip", "netns", "list"), capture_output=True, text=True, check=False).stdout
     for name in [line.split()[0] for line in listed.splitlines() if _TESTS_NAMESPACE.match(line)]:
         if not subprocess.run(("ip", "netns", "pids", name), capture_output=True, text=True, check=False).stdout.strip():
