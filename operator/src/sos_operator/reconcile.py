@@ -34,6 +34,9 @@ from sos_operator.push import Controllers
 
 log = logging.getLogger(__name__)
 
+# What users wait for is in force before this process computes on: with a thousand services the rest takes longer than an answer.
+HEAD_START_S = 0.15
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
@@ -73,6 +76,7 @@ class Reconciler:
             await self._publish(seen, Situation(seen=seen, compiled=output.compiled, views=self._views, multus=multus))
         controllers = asyncio.ensure_future(self._p.controllers.visit(seen, output.compiled, secret_objects, self._late))
         try:
+            await asyncio.wait([controllers], timeout=HEAD_START_S)
             answers = await self._ask_nodes(seen, output)
             rollouts = rollout.plan_rollouts(seen, output.compiled, answers)
             if NAD in self._p.observer.missing:
