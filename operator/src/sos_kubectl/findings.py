@@ -17,7 +17,7 @@ REMEDIES: dict[str, str] = {
     "NoEnds": "Diagnose needs a host (in a cluster: may create a pod) at either site.",
     "DatapathDisconnected": "Look at Open vSwitch and sos-node there, and whether the controller's port 6653 is reached from there.",
     "LinkDown": "Look at the cable or the interface: the switch says that the port has no carrier.",
-    "LinkSilent": "The port is up but nothing comes through: look at what carries it (VLAN, tunnel, firewall for UDP 4789, the provider).",
+    "LinkSilent": "The port is up but nothing comes through: look at what carries it (VLAN, tunnel, firewall for UDP 14789, the provider).",
     "MtuTooSmall": "Set the site's network.mtu to the size that passes, or raise the MTU of what carries the link.",
     "HostUnreachable": "Not a matter of acceleration: look at the host's interface, its address and route, and firewalls on the way.",
     "AgentDown": "Look at its pod: kubectl -n sos-system get pods -o wide (a lab: ./lab logs agent1).",
