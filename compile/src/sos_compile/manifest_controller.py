@@ -95,6 +95,7 @@ def _container(controller: Controller, settings: Settings) -> Json:
             *("--api-listen", f"0.0.0.0:{API_PORT}"),
             *("--state", STATE),
             *("--log-level", settings.log_level),
+            *("--log-format", "json"),
         ],
         "ports": [
             {"name": "openflow", "containerPort": OPENFLOW_PORT, "protocol": "TCP"},
