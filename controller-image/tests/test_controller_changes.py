@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from controller_fake import C1, E1, E2
 from controller_lab import document
 from controller_views import (
@@ -10,6 +12,7 @@ from controller_views import (
     parsed,
 )
 from controller_world import World
+from sos_controller.config import document_hash
 from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged, DatapathUp
 from sos_controller.core.model import DatapathId, Port, PortNo
@@ -103,3 +106,25 @@ def test_a_datapath_given_up_loses_our_entries(world: World) -> None:
     world.end(session.uuid, ["agent1"])
     world.tick(1.5)
     assert len(world.engine.state.sessions) == 0
+
+
+def test_a_declared_link_is_up_while_probes_pass_both_ways(world: World) -> None:
+    def link(*ends: tuple[str, str]) -> dict[str, Any]:
+        return {name: {"site": site, "uplink": uplink} for name, (site, uplink) in zip("ab", ends, strict=True)}
+
+    links = [
+        link(("core1", "p1"), ("west", "p1")),
+        link(("west", "p2"), ("core1", "p1")),
+    ]  # the way round does not matter; the second is none
+    made = {**document(2), "links": [{**ends, "cost": 10, "capacityMbps": 0} for ends in links]}
+    world.do(ConfigChanged(parsed({**made, "hash": document_hash(made)})))
+
+    def shown() -> list[dict[str, Any]]:
+        return list(snapshot.status(world.engine, "", "")["declaredLinks"])
+
+    assert shown() == [{**links[0], "up": True}, {**links[1], "up": False}]
+    world.cut("edge1", "core1")
+    assert [each["up"] for each in shown()] == [False, False]
+    world.cut("edge1", "core1", up=True)
+    world.tick(2)
+    assert [each["up"] for each in shown()] == [True, False]

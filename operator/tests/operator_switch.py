@@ -1,4 +1,7 @@
-"""A datapath that only talks: enough OpenFlow 1.3 for a controller to count it as connected and its entries as taken."""
+"""A datapath that only talks: enough OpenFlow 1.3 for a controller to count it as connected and its entries as taken.
+
+Probes that a controller sends out of a port come in at the other end of its wire, so that links are found.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 
 VERSION = 4
 HELLO, ECHO, FEATURES, CONFIG, MULTIPART, BARRIER, ROLE, ASYNC = 0, 2, 5, 7, 18, 20, 24, 26  # the requests; each answer is the next number
-DESCRIPTION = 0
-PACKET_IN = 10
+DESCRIPTION, PORTS = 0, 13
+PACKET_IN, PACKET_OUT = 10, 13
+LEFT, RIGHT = 1, 2  # ports of switches in a row
+UPLINKS = {LEFT: b"wan1", RIGHT: b"wan0"}
+LLDP = b"\x88\xcc"
 
 
 class Switch(threading.Thread):
@@ -19,6 +26,9 @@ class Switch(threading.Thread):
 
     def __init__(self, dpid: str, port: int) -> None:
         super().__init__(daemon=True)
+        self.wires: dict[int, tuple[Switch, int]] = {}
+        """Port -> the switch and port at the other end; to be set before it runs."""
+        self._kept: list[int] | None = None
         self._dpid = int(dpid, 16)
         self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
         self._socket.settimeout(None)
@@ -38,6 +48,17 @@ class Switch(threading.Thread):
         match = struct.pack("!HHIIxxxx", 1, 12, 0x80000004, port)
         self._send(PACKET_IN, 0, struct.pack("!IHBBQ", 0xFFFFFFFF, len(frame), 1, 0, 0) + match + bytes(2) + frame)
 
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """It does not get round to what it is told inside the block: barriers are answered after it."""
+        with self._sending:
+            self._kept = []
+        yield
+        with self._sending:
+            kept, self._kept = self._kept, None
+        for xid in kept:
+            self._send(BARRIER + 1, xid, b"")
+
     def close(self) -> None:
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -48,11 +69,37 @@ class Switch(threading.Thread):
             self._send(kind + 1, xid, struct.pack("!QIBB2xII", self._dpid, 0, 254, 0, 0, 0))
         elif kind == MULTIPART:
             (what,) = struct.unpack("!H", body[:2])
-            self._send(kind + 1, xid, struct.pack("!HH4x", what, 0) + (bytes(1056) if what == DESCRIPTION else b""))
+            self._send(kind + 1, xid, struct.pack("!HH4x", what, 0) + self._told(what))
         elif kind == CONFIG:
             self._send(kind + 1, xid, struct.pack("!HH", 0, 128))
+        elif kind == PACKET_OUT:
+            self._emit(body)
+        elif kind == BARRIER and self._keeps(xid):
+            return
         elif kind in (ECHO, ROLE, BARRIER):
             self._send(kind + 1, xid, body)
+
+    def _keeps(self, xid: int) -> bool:
+        with self._sending:
+            if self._kept is not None:
+                self._kept.append(xid)
+            return self._kept is not None
+
+    def _told(self, what: int) -> bytes:
+        if what == DESCRIPTION:
+            return bytes(1056)
+        if what == PORTS:
+            return b"".join(struct.pack("!I4x6s2x16s32x", port, bytes([2, 0, 0, 0, 0, port]), UPLINKS[port]) for port in sorted(self.wires))
+        return b""
+
+    def _emit(self, body: bytes) -> None:
+        """Carry a probe over its wire; what else a controller sends is for hosts and agents, who only talk."""
+        (length,) = struct.unpack("!H", body[8:10])
+        actions, frame = body[16 : 16 + length], body[16 + length :]
+        (out,) = struct.unpack("!4xI", actions[:8])
+        if out in self.wires and frame[12:14] == LLDP:
+            neighbour, port = self.wires[out]
+            neighbour.packet_in(port, frame)
 
     def _send(self, kind: int, xid: int, body: bytes) -> None:
         with self._sending:
@@ -69,9 +116,11 @@ class Switch(threading.Thread):
 
 
 @contextmanager
-def connected(dpids: list[str], port: int) -> Iterator[dict[str, Switch]]:
-    """Switches that are connected inside the block."""
+def connected(dpids: list[str], port: int, in_a_row: bool = False) -> Iterator[dict[str, Switch]]:
+    """Switches that are connected to a controller inside the block, and to each other if they stand in a row."""
     switches = {dpid: Switch(dpid, port) for dpid in dpids}
+    for left, right in pairwise(switches.values()) if in_a_row else ():
+        left.wires[RIGHT], right.wires[LEFT] = (right, LEFT), (left, RIGHT)
     for switch in switches.values():
         switch.start()
     try:

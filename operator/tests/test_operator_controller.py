@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from operator_agent import Agent
 from operator_controller import Controller
 from operator_kube import ROOT, Kube
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
-from operator_switch import connected
+from operator_switch import Switch, connected
 from test_kubectl import sos
 
 
@@ -43,6 +43,8 @@ def pair(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 PROMISED_S = 10.0
 """How old a status may be."""
+WIRE = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan1"}}
+ONE_PORT_MORE = '[{"op": "add", "path": "/spec/ports/-", "value": {"port": 444}}]'
 
 
 def in_force(controller: Controller) -> tuple[int, str]:
@@ -178,6 +180,52 @@ def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator
     becomes(kube, "sossite/east", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
 
 
+@contextmanager
+def network(kube: Kube, controller: Controller) -> Iterator[dict[str, Switch]]:
+    """Three switches in a row with an agent at each end, by site."""
+    sites = ("west", "core1", "east")
+    status = {s["metadata"]["name"]: s["status"] for s in kube.items("sossites")}
+    dpids = {site: status[site]["nodes"][0]["datapathId"] for site in sites}
+    nodes = {site: node for node, site in FIGURE8.items()}
+    with connected(list(dpids.values()), controller.openflow, in_a_row=True) as switches, ExitStack() as stack:
+        for site in ("west", "east"):
+            stack.enter_context(Agent(kube, "default", site, nodes[site]).running(switches[dpids[site]]))
+        yield {site: switches[dpid] for site, dpid in dpids.items()}
+
+
+def test_a_service_that_a_switch_has_not_taken_is_not_programmed(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    kube = operator.kube
+    becomes(kube, "soscontroller/default", "Ready", "True", "Available")
+    with network(kube, controller) as switches:
+        becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed")
+        kube.kubectl("wait", "--for=condition=Ready", "sosservice/bulk", "--timeout=20s")
+        with switches["west"].busy():
+            kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=json", "-p", ONE_PORT_MORE)
+            row = becomes(kube, "sosservice/default/bulk", "Programmed", "False", "Programming", PROMISED_S)
+            assert "edge1" in row["message"] and "edge2" not in row["message"], row
+            becomes(kube, "sosservice/default/bulk", "Ready", "False", "Programming", PROMISED_S)
+            assert condition(kube, "sossite", "west", "DatapathsConnected")["status"] == "True", "it is there, and busy"
+        becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed", PROMISED_S)
+        becomes(kube, "sosservice/default/bulk", "Ready", "True", "Programmed", PROMISED_S)
+    becomes(kube, "sosservice/default/bulk", "Ready", "False", "NoAgents", 2 * PROMISED_S)
+
+
+def test_a_link_is_up_while_probes_pass(pair: tuple[Operator, Controller]) -> None:
+    operator, controller = pair
+    kube = operator.kube
+    kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "wire"}, "spec": WIRE})
+    try:
+        row = becomes(kube, "soslink/wire", "Up", "False", "Down", PROMISED_S)
+        assert "wan0 of west" in row["message"] and "wan1 of core1" in row["message"]
+        with network(kube, controller):
+            becomes(kube, "soslink/wire", "Up", "True", "Up", PROMISED_S)
+            kube.kubectl("wait", "--for=condition=Ready", "soslink/wire", "--timeout=20s")
+        becomes(kube, "soslink/wire", "Ready", "False", "Down", PROMISED_S)
+    finally:
+        kube.kubectl("delete", "soslink", "wire")
+
+
 def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -> None:
     """Right after an edit, too: a condition says which generation it is about, and kubectl does not take an older one."""
     operator, _ = pair
@@ -198,8 +246,9 @@ def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -
             kube.kubectl("wait", "--for=condition=Accepted", what, "--timeout=20s")
             obj = kube.get(*what.split("/"))
             assert obj["status"]["observedGeneration"] == obj["metadata"]["generation"]
-        kube.kubectl("wait", "--for=condition=Ready", "soscontroller/default", "soslink/waited", "--timeout=20s")
-        kube.kubectl("wait", "--for=condition=Ready=false", "sosservice/bulk", "sossite/west", "sosagent/default", "--timeout=20s")
+        kube.kubectl("wait", "--for=condition=Ready", "soscontroller/default", "--timeout=20s")
+        unready = ("sosservice/bulk", "sossite/west", "sosagent/default", "soslink/waited")
+        kube.kubectl("wait", "--for=condition=Ready=false", *unready, "--timeout=20s")
     finally:
         kube.kubectl("delete", "soslink", "waited")
 
@@ -231,6 +280,8 @@ def test_the_plugin_shows_what_the_controller_sees_and_why_a_connection_is_plain
     code, shown = ask("topology")
     assert code == 0 and len([line for line in shown.splitlines() if "DISCONNECTED" in line]) == 4
     assert ask("flows") == (0, "no sessions\n")
+    code, shown = ask("flows", "-o", "json")
+    assert (code, json.loads(shown)) == (0, {"sessions": [], "total": 0}), shown
     code, shown = ask("trace", "10.0.0.11", "10.0.0.139", "5001")
     assert code == 1 and "service default/bulk covers it" in shown and "no agent of west is registered" in shown
     followed = subprocess.run(

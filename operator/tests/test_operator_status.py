@@ -216,3 +216,33 @@ def test_a_warning_does_not_refuse_but_is_told() -> None:
 def test_the_same_facts_give_the_same_status() -> None:
     for obj in OBJECTS:
         assert report(obj, situation(view())) == report(obj, situation(view()))
+
+
+ENDS = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan1"}}
+LINK = {
+    "apiVersion": "sos.network/v1alpha1",
+    "kind": "SosLink",
+    "metadata": {"name": "wire", "uid": "uid-wire", "generation": 1},
+    "spec": ENDS,
+}
+
+
+def test_a_link_is_as_up_as_a_controller_of_both_sites_says() -> None:
+    world = sos_compile.World(objects=(*OBJECTS, LINK), nodes=NODES, namespaces=(sos_compile.Namespace("default"),))
+    compiled = sos_compile.compile_world(world)
+
+    def told(**change: Any) -> tuple[str, str]:
+        found = report(LINK, replace(situation(view(**change)), compiled=compiled))
+        (up,) = [verdict for verdict in found.verdicts if verdict.type == "Up"]
+        assert says(found) == (up.status, up.reason)
+        return up.status, up.reason
+
+    turned = {"a": ENDS["b"], "b": ENDS["a"]}
+    assert told(status=status(declaredLinks=[{**ENDS, "up": True}])) == ("True", "Up")
+    assert told(status=status(declaredLinks=[{**turned, "up": True}])) == ("True", "Up")
+    assert told(status=status(declaredLinks=[{**ENDS, "up": False}])) == ("False", "Down")
+    assert told(status=status(declaredLinks=[])) == ("Unknown", "Programming")
+    assert told(status=status(declaredLinks=[{"a": "west", "up": True}, "odd"])) == ("Unknown", "Programming")
+    assert told(status=status()) == ("Unknown", "Programming"), "a controller of before this was told"
+    assert told(status=None, error="away") == ("Unknown", "ControllerUnreachable")
+    assert told(asked=False, status=None) == ("Unknown", "NotObserved")

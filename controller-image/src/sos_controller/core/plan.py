@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sos_controller.core import pairs, selection, topology
 from sos_controller.core.accepted import Flow
 from sos_controller.core.agents import Agent
-from sos_controller.core.config_model import Service
+from sos_controller.core.config_model import LinkDeclaration, Service
 from sos_controller.core.exact import Exact
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
 from sos_controller.core.model import Address, AgentId, DatapathId, Location
@@ -289,6 +289,12 @@ class Plan:
         if switch is None or switch.site is None or end.port_no not in switch.ports:
             return ("", "")
         return (switch.site.name, switch.ports[end.port_no].name)
+
+    def declared_links(self) -> list[tuple[LinkDeclaration, bool]]:
+        """Links of the configuration, and whether probes pass between their uplinks in both directions."""
+        config = self._state.config
+        found = {ends for link in self._state.topology.links() for ends in (self._ends(link), self._ends(link)[2:] + self._ends(link)[:2])}
+        return [(d, (d.a.site, d.a.uplink, d.b.site, d.b.uplink) in found) for d in config.links] if config else []
 
     # -- candidates
 

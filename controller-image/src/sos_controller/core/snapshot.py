@@ -7,6 +7,7 @@ from typing import Any
 
 from sos_controller.core.accepted import Flow
 from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
+from sos_controller.core.config_model import LinkDeclaration
 from sos_controller.core.engine import Engine
 from sos_controller.core.flowtable import (
     AnswerArp,
@@ -67,9 +68,15 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
         "unclaimed": sorted(format_dpid(dpid) for dpid, s in state.switches.items() if s.claim is None)[:MAX_LISTED],
         "agents": [{k: a[k] for k in brief} for a in agents(engine)["agents"]],
         "links": len(state.topology.links()),
+        "declaredLinks": [_declared(link, up) for link, up in engine.plan.declared_links()],
         "services": sorted((*(_service(engine, s, accepted) for s in engine.plan.status()), *engine.balances.status()), key=_id),
         "sessions": len(state.sessions) + len(state.accepted),
     }
+
+
+def _declared(link: LinkDeclaration, up: bool) -> Json:
+    ends = {"a": link.a, "b": link.b}
+    return {**{name: {"site": end.site, "uplink": end.uplink} for name, end in ends.items()}, "up": up}
 
 
 def _id(shown: Json) -> str:

@@ -18,7 +18,7 @@ COARSE_SECONDS = 60.0
 OUR_CONDITIONS = frozenset(
     {
         "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable", "Programmed",
-        "Ready", "Registered", "ResolvedRefs",
+        "Ready", "Registered", "ResolvedRefs", "Up",
     }
 )  # fmt: skip
 """Condition types the operator writes; those of others on the same object are not compared."""

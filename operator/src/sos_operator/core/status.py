@@ -132,10 +132,13 @@ class _Expected:
     noun: str
 
 
-def _datapaths(ids: Iterable[str], situation: Situation) -> _Expected:
+def _datapath_names(ids: Iterable[str], situation: Situation) -> dict[str, str]:
     known = {doc["bridge"]["datapathId"]: node for node, doc in situation.compiled.nodes.items()}
-    names = {id_: f"{known[id_]} ({id_})" if id_ in known else id_ for id_ in ids}
-    return _Expected("DatapathsConnected", names, "connected", "Connected", "NotConnected", "datapaths")
+    return {id_: f"{known[id_]} ({id_})" if id_ in known else id_ for id_ in ids}
+
+
+def _datapaths(ids: Iterable[str], situation: Situation) -> _Expected:
+    return _Expected("DatapathsConnected", _datapath_names(ids, situation), "connected", "Connected", "NotConnected", "datapaths")
 
 
 def _agents(type_: str, ids: Iterable[str], situation: Situation) -> _Expected:
@@ -344,7 +347,7 @@ def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Rep
     resolved = Verdict("ResolvedRefs", "True", "ResolvedRefs")
     meta = obj["metadata"]
     views = situation.controllers(facts.controllers)
-    programmed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views)
+    programmed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views, situation)
     fields["datapaths"] = f"{acknowledged}/{needed}"
     # Sessions come and go by the hundred: written with something else that changed, never for themselves alone.
     fields["sessions"] = sessions
@@ -354,7 +357,7 @@ def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Rep
     return Report(fields, (*verdicts, summary(verdicts, "Programmed", programmed.message)))
 
 
-def _programmed(id_: str, views: list[ControllerView]) -> tuple[Verdict, int, int, int]:
+def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> tuple[Verdict, int, int, int]:
     asked = [view for view in views if view.asked]
     if not asked:
         return Verdict("Programmed", "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0, 0, 0
@@ -362,7 +365,7 @@ def _programmed(id_: str, views: list[ControllerView]) -> tuple[Verdict, int, in
     needed = sum(len(row.get("needed") or ()) for _, row in rows if row)
     acknowledged = sum(len(row.get("acknowledged") or ()) for _, row in rows if row)
     sessions = sum(row["sessions"] for _, row in rows if row and isinstance(row.get("sessions"), int))
-    return _programmed_verdict(rows, acknowledged), needed, acknowledged, sessions
+    return _programmed_verdict(rows, acknowledged, situation), needed, acknowledged, sessions
 
 
 def _gain(id_: str, views: list[ControllerView]) -> str:
@@ -372,7 +375,7 @@ def _gain(id_: str, views: list[ControllerView]) -> str:
     return f"{known[0]:.1f}x" if known else ""
 
 
-def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | None]], acknowledged: int) -> Verdict:
+def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | None]], acknowledged: int, situation: Situation) -> Verdict:
     for view, row in rows:
         if not view.reachable:
             return Verdict("Programmed", "Unknown", "ControllerUnreachable", _unreachable(view))
@@ -382,11 +385,35 @@ def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | Non
             return Verdict("Programmed", "False", "Programming", f"controller {view.name} has not taken over the present configuration yet")
         if row.get("state") != "Programmed":
             missing = set(row.get("needed") or ()) - set(row.get("acknowledged") or ())
-            message = str(row.get("message") or "") or (f"waiting for datapaths {_names(missing)}" if missing else "")
+            names = _datapath_names(missing, situation).values()
+            message = str(row.get("message") or "") or (f"waiting for datapaths {_names(names)}" if missing else "")
             return Verdict("Programmed", "False", str(row.get("reason") or "Programming"), message)
     return Verdict("Programmed", "True", "Programmed", f"acknowledged by {acknowledged} datapaths")
 
 
 def _link(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
     accepted = _accepted(obj, facts, situation)
-    return Report({}, (accepted, summary([accepted], "Accepted")))
+    if accepted.status != "True":
+        return Report({}, (accepted, summary([accepted], "")))
+    up = _up(obj["spec"], situation)
+    return Report({}, (accepted, up, summary([accepted, up], "Up", up.message)))
+
+
+def _up(spec: Mapping[str, Any], situation: Situation) -> Verdict:
+    """Whether a controller of both sites hears probes over a link."""
+    ends = tuple((str(spec[end]["site"]), str(spec[end]["uplink"])) for end in ("a", "b"))
+    names = set(_site_controllers(ends[0][0], situation)).intersection(_site_controllers(ends[1][0], situation))
+    asked = [view for view in situation.controllers(names) if view.asked]
+    between = " and ".join(f"{uplink} of {site}" for site, uplink in ends)
+    if not asked:
+        return Verdict("Up", "Unknown", "NotObserved", f"no controller that can be asked has both sites, {ends[0][0]} and {ends[1][0]}")
+    states = {view.name: view.link(*ends) for view in asked if view.reachable}
+    if any(states.values()):
+        return Verdict("Up", "True", "Up", f"probes pass between {between}")
+    if lost := [view for view in asked if not view.reachable]:
+        return Verdict("Up", "Unknown", "ControllerUnreachable", _unreachable(lost[0]))
+    if None in states.values():
+        return Verdict("Up", "Unknown", "Programming", "the controller has not taken over the present configuration yet")
+    return Verdict(
+        "Up", "False", "Down", f"no probe passes between {between}: are both devices there, and is the wire between them in place?"
+    )

@@ -65,6 +65,19 @@ class ControllerView:
         """What it says about a service."""
         return self._services.get(id_)
 
+    def link(self, a: tuple[str, str], b: tuple[str, str]) -> bool | None:
+        """Whether a declared link, by (site, uplink) of its ends, is up; None if it says nothing about it."""
+        return self._links.get(frozenset((a, b)))
+
+    @cached_property
+    def _links(self) -> Mapping[frozenset[tuple[str, str]], bool]:
+        found = {}
+        for declared in self.listed("declaredLinks"):
+            ends = [declared.get(end) for end in ("a", "b")]
+            keys = frozenset((str(end.get("site")), str(end.get("uplink"))) for end in ends if isinstance(end, Mapping))
+            found[keys] = declared.get("up") is True
+        return found
+
     @cached_property
     def _services(self) -> Mapping[str, Mapping[str, Any]]:
         # A thousand services ask for one each, in every pass.
