@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,20 @@ def test_status_says_what_is_not_ready_and_why(example: Operator) -> None:
     said = condition(example.kube, "sossites", "west", "Ready")
     assert "False" in west and said["reason"][:6] in west
     assert said["message"].split()[0] in lines[lines.index(west) + 1], "and why, in the operator's words"
+
+
+def test_colours_are_for_terminals(example: Operator) -> None:
+    shown, screen = pty.openpty()
+    command = [sys.executable, "-m", "sos_kubectl", "status"]
+    with subprocess.Popen(command, env=_environment(example.kube), stdout=screen, stderr=subprocess.STDOUT) as process:
+        os.close(screen)
+        text_shown = b""
+        with suppress(OSError):  # how a terminal says that nobody is left to write
+            while more := os.read(shown, 65536):
+                text_shown += more
+    os.close(shown)
+    assert process.returncode == 1 and b"\x1b[31m" in text_shown and b"SosSite" in text_shown
+    assert "\x1b" not in sos(example.kube, "status").stdout
 
 
 def test_status_for_programs_and_a_wait_that_ends(example: Operator) -> None:

@@ -74,9 +74,16 @@ def test_no_line_is_wider_than_a_terminal(several: list[str], one: str, other: s
         *progress(agents, wanted).outcome(wanted, 120.0),
         *let_back([Kept(one, "l", name) for name in several], one),
         *let_back([], one),
+        *network.event({"kind": "session", "service": one, "reason": other, "uuid": "0" * 36}),
+        *network.flows({"sessions": [session(name, other) for name in several], "total": 10**9}, {"agents": []}),
         *lines(Trace(steps=[(True, f"{one} {other}"), (False, other)], service=one, outcome="accelerated"), colour=False),
     ]
     assert max(map(len, printed)) <= text.WIDTH
+
+
+def session(service: str, agent: str) -> dict[str, Any]:
+    ends = {"client": "255.255.255.255:65535", "server": "255.255.255.255:65535", "ingress": agent, "egress": agent}
+    return {"service": service, **ends, "state": "Preparing", "labels": list(range(16)), "ageSeconds": 1e6}
 
 
 def refused(words: str) -> dict[str, Any]:
@@ -238,7 +245,7 @@ def test_flows_name_agents_and_say_when_some_are_left_out() -> None:
 
 def test_a_change_is_a_line() -> None:
     change = {"kind": "session", "uuid": "ab", "state": "Active", "reason": ""}
-    assert network.event(change) == "session uuid=ab state=Active"
+    assert network.event(change) == ["session uuid=ab state=Active"]
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])

@@ -82,7 +82,7 @@ def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
     asked = controller(name, namespace, url, context, lab)
     if follow:
         for change in asked.events():
-            typer.echo(json.dumps(change) if output is Form.JSON else network.event(change))
+            typer.echo(json.dumps(change) if output is Form.JSON else "\n".join(network.event(change)))
         return
     sessions, agents = asked.get("/v1/sessions"), asked.get("/v1/agents")
     show(output, lambda: sessions, lambda: network.flows(sessions, agents))

@@ -60,9 +60,11 @@ def flows(sessions: Json, agents: Json) -> list[str]:
     return [*lines, f"and {hidden} more"] if hidden > 0 else lines
 
 
-def event(change: Json) -> str:
-    """A change as a line."""
-    return f"{change['kind']} " + " ".join(f"{key}={value}" for key, value in change.items() if key != "kind" and value != "")
+def event(change: Json) -> list[str]:
+    """A change: a line, and what it has no room for below it."""
+    said = " ".join(f"{key}={value}" for key, value in change.items() if key != "kind" and value != "")
+    first, *rest = text.wrapped(f"{change['kind']} {said}", indent="  ")
+    return [first.strip(), *rest]
 
 
 def age(seconds: float) -> str:
