@@ -92,7 +92,8 @@ def keep_the_controller_off(lab: Lab, site: str) -> None:
 
 def freeze_a_transit_node(lab: Lab) -> None:
     """Black without a word: no port goes down, and nothing comes through."""
-    run("docker", "pause", lab.nodes["core1"])
+    # Processes that are just being made cannot be frozen; the engine then lets all of them go on, and says so.
+    wait_for("a frozen node", lambda: run("docker", "pause", lab.nodes["core1"]), 30)
     try:
         time.sleep(FAULT_S)
     finally:
