@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Images, Settings, World, compile_world, naming
+from sos_compile import Images, NodeResources, Settings, World, compile_world, naming
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
 from worlds import nodes, obj, service, site, world, worlds
 
@@ -218,6 +219,29 @@ def test_settings_and_overrides_reach_the_pods() -> None:
     assert all(pod["imagePullSecrets"] == [{"name": "pull"}] for pod in pods.values())
     assert all(c["imagePullPolicy"] == "Never" for pod in pods.values() for c in pod["containers"])
     assert {m["metadata"]["namespace"] for m in found.values()} == {"elsewhere"}
+
+
+def test_every_container_of_a_node_asks_for_something(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    """Or its pod is the first to be ended when memory runs short."""
+    asked = {each["name"]: each["resources"] for each in pod_of(figure8["DaemonSet", "sos-node-west"])["containers"]}
+    assert asked == {
+        "ovs": {"requests": {"cpu": "50m", "memory": "128Mi"}},
+        "node": {"requests": {"cpu": "20m", "memory": "32Mi"}},
+    }
+    more = {"requests": {"memory": "1Gi"}, "limits": {"memory": "2Gi"}}
+    told = replace(example_world("01-two-sites", FIGURE8), settings=Settings(node_resources=NodeResources(ovs=more)))
+    assert pod_of(by_name(told)["DaemonSet", "sos-node-west"])["containers"][0]["resources"] == more
+
+
+def test_both_daemons_of_open_vswitch_are_asked(figure8: dict[tuple[str, str], dict[str, Any]]) -> None:
+    ovs = pod_of(figure8["DaemonSet", "sos-node-west"])["containers"][0]
+    for probe in (ovs["livenessProbe"], ovs["readinessProbe"]):
+        shell, options, script = probe["exec"]["command"]
+        assert (shell, options) == ("sh", "-ec"), "the first that fails must count"
+        limits = [int(each) for each in re.findall(r"--timeout=(\d+)", script)]
+        assert len(limits) == 2 and sum(limits) < probe["timeoutSeconds"]
+        assert "/run/sos/openvswitch/db.sock" in script
+        assert "-t /run/sos/openvswitch/ovs-vswitchd.ctl version" in script
 
 
 def test_openflow_is_reachable_from_outside_only_if_asked_for() -> None:

@@ -138,6 +138,16 @@ def test_images() -> None:
     assert parse_settings(environment_of(find(render(*local), "Deployment"))).images.node == "localhost/n:0.1.0"
 
 
+def test_resources_of_nodes() -> None:
+    """The compiler's own, unless values say otherwise; null takes away."""
+    plain = parse_settings(environment_of(find(render(), "Deployment"))).node_resources
+    assert plain == sos_compile.NodeResources()
+    more = ("--set", "dataPlane.resources.ovs.limits.memory=1Gi", "--set", "dataPlane.resources.node.requests=null")
+    asked = parse_settings(environment_of(find(render(*more), "Deployment"))).node_resources
+    assert asked.ovs == {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}}
+    assert asked.node == {}
+
+
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
@@ -149,6 +159,7 @@ def test_images() -> None:
         ("operator.replicas=0", "replicas"),
         ("operator.replicas=4", "replicas"),
         ("operator.leaseSeconds=1", "leaseSeconds"),
+        ("dataPlane.resources.ovs.request.cpu=1", "request"),
         ("networkPolicy.openFlowFrom=x", "openFlowFrom"),
         ("networkPolicy.apiFrom[0].podselector.x=1", "podselector"),
         ("monitoring.podMonitors.interval=often", "interval"),

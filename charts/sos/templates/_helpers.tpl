@@ -46,6 +46,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 - {name: SOS_DATA_PLANE_LOG_LEVEL, value: {{ .Values.dataPlane.logLevel | quote }}}
 - {name: SOS_CONTROLLER_PRIORITY_CLASS, value: {{ .Values.dataPlane.controllerPriorityClassName | quote }}}
 - {name: SOS_NODE_PRIORITY_CLASS, value: {{ .Values.dataPlane.nodePriorityClassName | quote }}}
+{{- with .Values.dataPlane.resources }}
+- {name: SOS_NODE_RESOURCES, value: {{ toJson . | quote }}}
+{{- end }}
 - {name: SOS_RESYNC_SECONDS, value: {{ .Values.operator.resyncSeconds | quote }}}
 - {name: SOS_KEY_OVERLAP_SECONDS, value: {{ .Values.operator.keyOverlapSeconds | quote }}}
 - {name: SOS_SITE_CLEANUP_SECONDS, value: {{ .Values.operator.siteCleanupSeconds | quote }}}

@@ -73,7 +73,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
 
 
 def _ovs(placed: PlacedSite, settings: Settings) -> Json:
-    show = ["ovs-vsctl", "--timeout=5", f"--db=unix:{settings.ovs_rundir}/db.sock", "get", "Open_vSwitch", ".", "ovs_version"]
+    answers = {"exec": {"command": ["sh", "-ec", _ask_daemons(settings.ovs_rundir)]}, "timeoutSeconds": 10}
     return {
         "name": "ovs",
         "image": settings.images.ovs,
@@ -84,16 +84,23 @@ def _ovs(placed: PlacedSite, settings: Settings) -> Json:
             # Only where it must be off: adding a variable would ask for new pods everywhere else, too.
             *([{"name": "OVS_USERSPACE_TSO", "value": "false"}] if rewrites(placed.site) else []),
         ],
+        "resources": settings.node_resources.ovs,
         "securityContext": security_context(OVS_CAPABILITIES),
-        "livenessProbe": {
-            "exec": {"command": show},
-            "periodSeconds": 30,
-            "failureThreshold": 5,
-            "timeoutSeconds": 10,
-            "initialDelaySeconds": 30,
-        },
+        # A restart costs the node's pods their network for seconds: only who has been silent for minutes is restarted.
+        "livenessProbe": {**answers, "periodSeconds": 30, "failureThreshold": 5, "initialDelaySeconds": 30},
+        "readinessProbe": {**answers, "periodSeconds": 5, "failureThreshold": 3},
         "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun"), mount("tmp", "/tmp")],  # noqa: S108
     }
+
+
+def _ask_daemons(rundir: str) -> str:
+    """Ask either daemon itself, as each can hang alone: `ovs-vsctl get` is answered by ovsdb-server.
+
+    start.sh names ovs-vswitchd's socket without a pid, so that it is the same for every process that asks. Each has less than half of the
+    probe's time limit: where one hangs, it is the tool that says which.
+    """
+    database = f"ovs-vsctl --timeout=4 --db=unix:{rundir}/db.sock get Open_vSwitch . ovs_version"
+    return f"{database} >/dev/null; ovs-appctl --timeout=4 -t {rundir}/ovs-vswitchd.ctl version >/dev/null"
 
 
 def _node(settings: Settings) -> Json:
@@ -114,6 +121,7 @@ def _node(settings: Settings) -> Json:
         ],
         "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
         "ports": [{"name": "http-node", "containerPort": HTTP_PORT, "hostPort": HTTP_PORT, "protocol": "TCP"}],
+        "resources": settings.node_resources.node,
         "securityContext": security_context(NODE_CAPABILITIES),
         "livenessProbe": http_probe("/healthz", HTTP_PORT, period_s=10, failures=6),
         "readinessProbe": http_probe("/readyz", HTTP_PORT, period_s=2, failures=2),

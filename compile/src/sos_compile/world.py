@@ -49,6 +49,23 @@ class Images:
     ovs: str = "sos-ovs:0.1.0"
 
 
+def _requests(cpu: str, memory: str) -> Json:
+    return {"requests": {"cpu": cpu, "memory": memory}}
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """What the containers of a node's pod ask for, as `resources` of a container.
+
+    They ask for a little: a pod that asks for nothing is ended first when a node's memory runs short, whatever its priority class, and is
+    refused where a ResourceQuota counts requests. They have no limits: what Open vSwitch in user space needs follows the traffic, and
+    whoever stops it stops the node's pods.
+    """
+
+    ovs: Json = field(default_factory=lambda: _requests("50m", "128Mi"))
+    node: Json = field(default_factory=lambda: _requests("20m", "32Mi"))
+
+
 @dataclass(frozen=True)
 class NetworkPolicies:
     """Who may talk to controllers, as peers of a NetworkPolicy. None: everybody.
@@ -84,6 +101,7 @@ class Settings:
     network_policies: NetworkPolicies | None = NetworkPolicies()
     controller_priority: str = "system-cluster-critical"
     node_priority: str = "system-node-critical"
+    node_resources: NodeResources = NodeResources()
 
 
 @dataclass(frozen=True, order=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sos_compile import NetworkPolicies
+from sos_compile import NetworkPolicies, NodeResources
 
 from sos_operator.core.options import Images, PodMonitors, Settings
 
@@ -73,6 +73,10 @@ def _network_policies(env: Mapping[str, str]) -> NetworkPolicies | None:
     return NetworkPolicies(openflow=tuple(given.get("openflow", [])), api=tuple(given.get("api", [])))
 
 
+def _node_resources(env: Mapping[str, str]) -> NodeResources:
+    return NodeResources(**(_object(env, "SOS_NODE_RESOURCES", {"ovs": dict, "node": dict}) or {}))
+
+
 def _pod_monitors(env: Mapping[str, str]) -> PodMonitors | None:
     given = _object(env, "SOS_POD_MONITORS", {"interval": str, "labels": dict})
     return None if given is None else PodMonitors(**given)
@@ -102,6 +106,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         data_plane_log_level=env.get("SOS_DATA_PLANE_LOG_LEVEL", "") or "info",
         controller_priority=env.get("SOS_CONTROLLER_PRIORITY_CLASS", "system-cluster-critical"),
         node_priority=env.get("SOS_NODE_PRIORITY_CLASS", "system-node-critical"),
+        node_resources=_node_resources(env),
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",

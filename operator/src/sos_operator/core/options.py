@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sos_compile import NetworkPolicies
+from sos_compile import NetworkPolicies, NodeResources
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,8 @@ class Settings:
     """Priority class of controllers, empty for the cluster's default."""
     node_priority: str = "system-node-critical"
     """Priority class of agents and switches."""
+    node_resources: NodeResources = field(default_factory=NodeResources)
+    """What the containers of switches ask for."""
     pod_monitors: PodMonitors | None = None
     """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
     deployment: str = "sos-operator"
