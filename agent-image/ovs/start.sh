@@ -9,6 +9,8 @@
 #   OVS_USERSPACE_TSO   true or false: segmentation offload of the datapath in user space (default true). Packets keep
 #                       their checksums only if nothing but MAC addresses is rewritten; sos-node switches the ports' own
 #                       offloads off where the node-config does not want this one. Read by ovs-vswitchd at its start only.
+#   OVS_HANDLERS        threads that look up the first packet of a flow (default 2)
+#   OVS_REVALIDATORS    threads that check flows of the datapath again (default 1)
 #   OVS_LOG_LEVEL       emer, err, warn, info or dbg (default info)
 #
 # Flow entries and groups are kept in RUNDIR/flows (flows.sh): written down every ten seconds and before a planned stop, and back
@@ -21,6 +23,11 @@ set -euo pipefail
 rundir=${1:-${OVS_RUNDIR:-/run/openvswitch}}
 dbdir=${OVS_DBDIR:-$rundir}
 tso=${OVS_USERSPACE_TSO:-true}
+# Open vSwitch starts a thread per core otherwise: on a machine with many, dozens that are woken for what one or two do, each with a
+# stack and an arena of its own. A site's bridge carries few flows, long ones. A datapath in the kernel that hands packets over per core
+# keeps its own number of handlers; that of revalidators counts in any case.
+handlers=${OVS_HANDLERS:-2}
+revalidators=${OVS_REVALIDATORS:-1}
 level=${OVS_LOG_LEVEL:-info}
 schema=/usr/share/openvswitch/vswitch.ovsschema
 database=$dbdir/conf.db
@@ -40,6 +47,13 @@ true | false) ;;
     exit 2
     ;;
 esac
+
+for threads in "$handlers" "$revalidators"; do
+    if [[ ! $threads =~ ^[1-9][0-9]{0,2}$ ]]; then
+        echo "start.sh: OVS_HANDLERS, OVS_REVALIDATORS: '$threads' is not a number from 1 to 999" >&2
+        exit 2
+    fi
+done
 
 export OVS_RUNDIR=$rundir OVS_DBDIR=$dbdir
 mkdir -p "$rundir" "$dbdir"
@@ -97,7 +111,8 @@ database_pid=$!
 
 version=$(ovs-vswitchd --version | sed -n '1s/.* //p')
 if ! ovs-vsctl --db="$socket" --retry --timeout=30 --no-wait -- init -- \
-    set Open_vSwitch . ovs-version="$version" other_config:userspace-tso-enable="$tso"; then
+    set Open_vSwitch . ovs-version="$version" other_config:userspace-tso-enable="$tso" \
+    other_config:n-handler-threads="$handlers" other_config:n-revalidator-threads="$revalidators"; then
     stop
     exit 1
 fi
