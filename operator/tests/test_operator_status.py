@@ -246,3 +246,19 @@ def test_a_link_is_as_up_as_a_controller_of_both_sites_says() -> None:
     assert told(status=status()) == ("Unknown", "Programming"), "a controller of before this was told"
     assert told(status=None, error="away") == ("Unknown", "ControllerUnreachable")
     assert told(asked=False, status=None) == ("Unknown", "NotObserved")
+
+
+@pytest.mark.parametrize(
+    "ready", [{"status": "Unknown", "message": "Kubelet stopped posting node status."}, {"status": "False", "reason": "NotReady"}]
+)
+def test_a_node_whose_kubelet_is_silent_is_told_whatever_its_pods_say(ready: dict[str, str]) -> None:
+    condition = {"type": "Ready", **ready}
+    lost = {"kind": "Node", "metadata": {"name": "edge1"}, "status": {"conditions": [condition]}}
+    well = {"kind": "Node", "metadata": {"name": "edge2"}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    world = situation(view())
+    there = replace(world, seen=replace(world.seen, nodes=(lost, well)))
+    assert says(the("SosSite", "west", there)) == ("False", "NodeFailed")
+    assert says(the("SosAgent", "default", there)) == ("False", "NodeFailed")
+    assert says(the("SosSite", "east", there)) == ("True", "Ready")
+    (bridges,) = [v for v in the("SosSite", "west", there).verdicts if v.type == "BridgesReady"]
+    assert "edge1: the node is not ready" in bridges.message

@@ -53,6 +53,16 @@ def pod_state(pod: Object | None) -> PodState:
     return PodState("Progressing", f"waiting for container {', '.join(unready)}" if unready else "the pod is starting")
 
 
+def lost(node: Object | None) -> PodState | None:
+    """What to say of a node whose kubelet is silent or says that it is not ready: its pods look as they did before. None if it is well."""
+    conditions = ((node or {}).get("status") or {}).get("conditions") or []
+    ready = next((c for c in conditions if c.get("type") == "Ready"), None)
+    if ready is None or ready.get("status") == "True":
+        return None
+    said = ready.get("message") or ready.get("reason") or f"Ready is {ready.get('status')}"
+    return PodState("Failed", f"the node is not ready: {said}"[:_MESSAGE_MAX])
+
+
 def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
     """A pod's state together with the word of the node process in it."""
     if answer is None or state.state == "Failed":

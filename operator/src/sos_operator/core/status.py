@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import sos_compile
@@ -13,7 +14,7 @@ from sos_operator.core.conditions import Verdict, summary
 from sos_operator.core.desired import daemon_set_of
 from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
 from sos_operator.core.nodes import NodeAnswer
-from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, pod_state, with_answer
+from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, lost, pod_state, with_answer
 from sos_operator.core.rollout import Rollout
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving
@@ -25,7 +26,7 @@ NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
 NAMED_MAX = 5  # names listed in one message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, for the index below
 class Situation:
     """Everything a status depends on."""
 
@@ -41,6 +42,11 @@ class Situation:
     multus: bool = True
     """Whether the cluster serves NetworkAttachmentDefinitions."""
 
+    @cached_property
+    def nodes(self) -> Mapping[str, Object]:
+        """The cluster's nodes by name."""
+        return {node["metadata"]["name"]: node for node in self.seen.nodes}
+
     def pod(self, daemon_set: str, node: str) -> Object | None:
         """The pod of a DaemonSet on a node, preferring one that is not going away."""
         found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and (p.get("spec") or {}).get("nodeName") == node]
@@ -48,6 +54,8 @@ class Situation:
 
     def node_state(self, site: str, node: str) -> PodState:
         """State of a site's node: its turn in a roll-out, else its pod's with what the node itself says about it."""
+        if gone := lost(self.nodes.get(node)):
+            return gone
         rollout = self.rollouts.get(site, Rollout())
         pod = self.pod(naming.node(PREFIX, site), node)
         answer = self.answers.get(pod["metadata"]["uid"]) if pod else None
@@ -244,7 +252,10 @@ def _agent(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Repor
         return Report({}, (accepted, missing, summary([accepted, missing], "")))
     wanted = {node: doc for (pool, node), doc in situation.compiled.agents.items() if pool == name}
     sets = {naming.agent(PREFIX, name, doc["site"]["name"]) for doc in wanted.values()}
-    states = {node: pod_state(situation.pod(naming.agent(PREFIX, name, doc["site"]["name"]), node)) for node, doc in wanted.items()}
+    states = {
+        node: lost(situation.nodes.get(node)) or pod_state(situation.pod(naming.agent(PREFIX, name, doc["site"]["name"]), node))
+        for node, doc in wanted.items()
+    }
     deployed = _deployed(sets, states, situation, situation.apply_errors.get((AGENT.kind, name)))
     controllers = {c for site in facts.sites for c in _site_controllers(site, situation)}
     registered, count = _known_to_all(_agents("Registered", facts.agents, situation), situation.controllers(controllers))
