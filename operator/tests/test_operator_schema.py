@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_defaults_are_the_same(installed: Kube) -> None:
 
 
 def test_every_field_is_explained(installed: Kube) -> None:
-    """By the document that `kubectl explain` reads: what a field is, in more words than its name, with its unit where it has one."""
+    """By the document that `kubectl explain` reads: what a field is, in more words than its name, with its unit and the bound of a list."""
     schemas = installed.get_raw("/openapi/v3/apis/sos.network/v1alpha1")["components"]["schemas"]
     for kind in PLURALS:
         for path, schema in fields(schemas[f"network.sos.v1alpha1.{kind}"], kind):
@@ -76,6 +77,8 @@ def test_every_field_is_explained(installed: Kube) -> None:
             assert len(text) >= 20 and text.lower().rstrip(".") != name.lower(), f"{path}: {text!r}"
             unit = next((words for suffix, words in UNITS.items() if name.endswith(suffix)), "")
             assert unit in text, f"{path}: {text!r} does not name its unit, {unit}"
+            most = f"{schema['maxItems']:,}" if "maxItems" in schema else ""
+            assert re.search(rf"\b{most}\b", text), f"{path}: {text!r} does not say how many there may be, {most}"
         shown = installed.kubectl("explain", kind.lower()).stdout
         assert schemas[f"network.sos.v1alpha1.{kind}"]["description"].split(".")[0][:60] in " ".join(shown.split())
 
