@@ -1,8 +1,8 @@
-"""How many reactive set-ups a second of CPU time carries: `python controller-image/bench/syn_rate.py [SYNS [FAR]]`.
+"""How many reactive set-ups a second of CPU time carries: `python controller-image/bench/syn_rate.py [SYNS [FAR [AUDIT]]]`.
 
 Whole sessions: SYN, two Prepares and entries with their barriers on the near switch and the FAR ones (1), two Readys, the SYN released,
 two Ended and their acknowledgements, entries deleted. Everything that the controller does between the bytes a switch sent and the bytes
-it is sent is counted; what switches and agents do is not.
+it is sent is counted; what switches and agents do is not. With AUDIT 1 also the audit records, written to standard error as JSON.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from controller_fake import one_by_one
 from controller_lab import document, document_hash
 from controller_world import World, packet_in, syn_frame
-from sos_controller import flow_mods, ofp
+from sos_controller import audit, flow_mods, logs, ofp
 from sos_controller.app import Controller
 from sos_controller.core import order
-from sos_controller.core.commands import Install, PacketOut, Withdraw
+from sos_controller.core.commands import Install, PacketOut, SessionOver, Withdraw
 from sos_controller.core.events import BarrierReplies, DatapathUp, PacketIn, Tick
 
 STEP_S = 0.0002  # between two SYNs, on the world's clock
@@ -58,6 +58,8 @@ class Meter:
                 flow_mods.withdraw(command)
             elif isinstance(command, PacketOut):
                 ofp.packet_out(command.in_port, command.actions, command.data)
+            elif isinstance(command, SessionOver):
+                audit.record(command)
 
 
 def one(meter: Meter, index: int) -> None:
@@ -92,8 +94,9 @@ def wide(far: int) -> World:
     return world
 
 
-def main(count: int, far: int = 1) -> None:
+def main(count: int, far: int = 1, audited: int = 0) -> None:
     """Warm up, then measure."""
+    logs.setup("info", "json", audit=bool(audited))
     world = wide(far)
     meter = Meter(world, far)
     Controller.settle()

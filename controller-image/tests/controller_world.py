@@ -16,7 +16,7 @@ from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
 from sos_controller.config import parse
 from sos_controller.core import beacon, keys, order, pipeline
 from sos_controller.core.beacon import Beacon
-from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, Withdraw
+from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
     BarrierReplies,
@@ -120,6 +120,7 @@ class World:
         self.agents = {name: FakeAgent(name, 1_700_000_000 * 10**9) for name in AGENTS}
         self.delivered: list[PacketOut] = []
         self.notices: list[Notice] = []
+        self.over: list[SessionOver] = []
         self.west, self.east = DatapathId(SWITCHES["edge1"]), DatapathId(SWITCHES["edge2"])
         self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
         self.mute: set[DatapathId] = set()
@@ -150,6 +151,8 @@ class World:
     def _obey(self, command: Command) -> None:
         if isinstance(command, Notice):
             self.notices.append(command)
+        elif isinstance(command, SessionOver):
+            self.over.append(command)
         elif isinstance(command, ReadEntries):
             found = [e for e in self.network.entries(command.dpid) if e.cookie & command.mask == command.cookie]
             self.queue.append(EntriesRead(command.dpid, tuple(found)))

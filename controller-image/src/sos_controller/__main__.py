@@ -27,7 +27,7 @@ def main() -> NoReturn:
         parser().error("--keys and --token-file are needed")
     from sos_controller.logs import setup
 
-    setup(arguments.log_level, arguments.log_format)
+    setup(arguments.log_level, arguments.log_format, audit=arguments.audit_log)
     sys.exit(run(arguments))
 
 

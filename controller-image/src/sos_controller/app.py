@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sos_controller import flow_mods, ofp, rewrite
+from sos_controller import audit, flow_mods, ofp, rewrite
 from sos_controller.config import ConfigError, follows, parse
 from sos_controller.connection import SwitchConnection, serve
-from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, Withdraw
+from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
 from sos_controller.core.config_model import Config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
@@ -84,6 +84,7 @@ class Controller:
         self._latest = 0.0
         self._do: dict[type[Command], Callable[[Any], None]] = {
             Notice: self._tell,
+            SessionOver: audit.record,
             PacketOut: self._packet_out,
             Apply: self._apply,
             Install: self._install,
@@ -285,7 +286,7 @@ class Controller:
     def _tell(self, notice: Notice) -> None:
         level = logging.DEBUG if notice.kind == "session" else logging.INFO
         if LOG.isEnabledFor(level):
-            LOG.log(level, "%s %s", notice.kind, " ".join(f"{k}={v}" for k, v in notice.data.items()))
+            LOG.log(level, notice.kind, extra={"fields": notice.data})
         for listener in list(self.listeners):
             listener(notice)
 

@@ -24,6 +24,12 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--state", type=Path, metavar="DIR", help="folder where the epoch is kept; derived from the clock without it")
     p.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     p.add_argument("--log-format", default="text", choices=("text", "json"))
+    p.add_argument(
+        "--audit-log",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a record of each session with its addresses, at level info, when it is over",
+    )
     p.add_argument("--check", nargs="+", type=Path, metavar="FILE", help="check controller-config documents or custom resources, and exit")
     return p
 

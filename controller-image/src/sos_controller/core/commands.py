@@ -8,7 +8,8 @@ import msgspec
 
 from sos_controller.core.flowtable import Action, FlowEntry
 from sos_controller.core.groups import ApplyGroups
-from sos_controller.core.model import DatapathId, MacAddress, PortNo
+from sos_controller.core.model import AgentId, DatapathId, FlowKey, MacAddress, PortNo
+from sos_controller.core.order import Ended
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
@@ -74,4 +75,23 @@ class Notice(msgspec.Struct, frozen=True):
     data: dict[str, Any]
 
 
-Command = Apply | ApplyGroup | ApplyGroups | Install | PacketOut | ReadEntries | Withdraw | Notice
+class SessionOver(msgspec.Struct, frozen=True, gc=False):
+    """A session has left the tables: what it was, for the audit log. Each session has exactly one, those that never became active too."""
+
+    uuid: bytes
+    service: str
+    key: FlowKey
+    near: AgentId
+    far: AgentId
+    labels: int
+    adopted: bool
+    began_ms: int
+    """Since 1970; of an adopted session when it was adopted."""
+    seconds: float
+    reason: str
+    near_end: Ended | str | None
+    """What the agent said, else why its side was taken for over, None if it was not."""
+    far_end: Ended | str | None
+
+
+Command = Apply | ApplyGroup | ApplyGroups | Install | PacketOut | ReadEntries | SessionOver | Withdraw | Notice

@@ -67,7 +67,7 @@ class Endings:
         self._state.count("ended", str(said.reason))
         if session.state in PENDING:
             return session
-        self._end_side(session, agent_id, LINGER_S)
+        self._end_side(session, agent_id, said, LINGER_S)
         return None
 
     def report(self, agent_id: AgentId, report: Report) -> None:
@@ -91,7 +91,7 @@ class Endings:
             if session.state in PENDING:
                 pending.append(session)
             else:
-                self._end_side(session, agent_id, 0.0)
+                self._end_side(session, agent_id, "agent-lost")
         return pending
 
     def agent_heard(self, agent_id: AgentId, mac: MacAddress) -> None:
@@ -142,7 +142,7 @@ class Endings:
                 session.advance(Trigger.GIVE_UP)
             else:
                 session.advance(Trigger.OVER)
-        state.sessions.remove(session)
+        state.forget_session(session, why)
         state.lately.note(session.key, state.now)
         state.count("sessions", "ended")
         pair = pair_key(session.near, session.far)
@@ -161,12 +161,12 @@ class Endings:
             if session.adopted and session.uuid[:14] == bytes(14) and session.uuid[-2:] in by_number:
                 state.sessions.rename(session, by_number[session.uuid[-2:]])
             if session.uuid not in uuids and state.now - session.created_at > REPORT_AGE_S and session.state not in PENDING:
-                self._end_side(session, agent_id, 0.0)
+                self._end_side(session, agent_id, "not-reported")
 
-    def _end_side(self, session: Session, agent_id: AgentId, linger: float) -> None:
+    def _end_side(self, session: Session, agent_id: AgentId, how: Ended | str, linger: float = 0.0) -> None:
         if agent_id in session.ended_by:
             return
-        session.ended_by.add(agent_id)
+        session.ended_by[agent_id] = how
         session.advance(Trigger.AGENT_ENDED)
         if linger:
             self._watch(session, linger)
@@ -181,8 +181,8 @@ class Endings:
                 for dpids, entry in placed:
                     state.programmer.remove(dpids, entry, state.out)
                 placed.clear()
-        if {session.near, session.far} - {b""} <= session.ended_by:
-            self.drop(session, "ended")
+        if {session.near, session.far} - {b""} <= session.ended_by.keys():
+            self.drop(session, next((how for how in session.ended_by.values() if isinstance(how, str)), "ended"))
 
     def _watch(self, session: Session, delay: float) -> None:
         self._counter += 1
@@ -222,7 +222,7 @@ class Endings:
     def _bury_orphans(self, session: Session) -> None:
         for agent_id in (session.near, session.far):
             if agent_id.startswith(_UNKNOWN) and self._state.now - session.created_at >= ORPHAN_S:
-                self._end_side(session, agent_id, LINGER_S)
+                self._end_side(session, agent_id, "agent-unknown", LINGER_S)
 
 
 def adopted_uuid(number: bytes) -> bytes:

@@ -51,6 +51,9 @@ class Role(IntEnum):
     EGRESS = 2
 
 
+ENDS = ("closed", "client-reset", "server-reset", "server-refused", "server-unreachable", "peer-lost", "expired", "limit")
+"""Reasons of an Ended (spec/order.md 6)."""
+
 CONGESTION = {"Auto": 0, "Cubic": 1, "BBR": 2, "Reno": 3}
 TRANSPORT_TCP_PARALLEL = 1
 

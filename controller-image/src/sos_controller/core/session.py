@@ -16,6 +16,7 @@ from enum import Enum, auto
 
 from sos_controller.core.flowtable import Placed
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location
+from sos_controller.core.order import Ended
 
 MAX_SESSIONS = 65_536
 MAX_PENDING = 16_384
@@ -102,7 +103,7 @@ class Session:
         self.asked = 0  # sequence of the first order to prepare it; the one to the other agent has the next
         self.due = 0.0  # the one timer that still counts
         self.ready: set[AgentId] = set()
-        self.ended_by: set[AgentId] = set()
+        self.ended_by: dict[AgentId, Ended | str] = {}  # what an agent said, else why its side is taken for over
         self.waiting = 0  # entries that not all their datapaths have acknowledged
         self.installed_at = now  # when the last of them was
         self.deliver_at = now  # when its SYN may go to the near agent

@@ -137,7 +137,7 @@ class SetUp:
             state.programmer.remove(dpids, entry, state.out)
         for agent in (session.near, session.far):
             self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
-        state.sessions.remove(session)
+        state.forget_session(session, why)
         self._plan.observed.forget(session.key)
         state.lately.note(session.key, state.now)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
@@ -217,7 +217,7 @@ class SetUp:
     def _no_order(self, session: Session) -> str:
         session.advance(Trigger.GIVE_UP)
         self._state.sessions.pending -= 1
-        self._state.sessions.remove(session)
+        self._state.forget_session(session, "no-key")
         return "no-key"
 
     def _enter(self, service: Service, choice: selection.Candidate, location: Location, syn: Syn, data: bytes) -> Session:

@@ -11,7 +11,7 @@ import networkx as nx
 from sos_controller.core import keys, pipeline
 from sos_controller.core.accepted import Accepted
 from sos_controller.core.agents import Agents
-from sos_controller.core.commands import Command, Notice
+from sos_controller.core.commands import Command, Notice, SessionOver
 from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
 from sos_controller.core.lately import Lately
@@ -19,7 +19,7 @@ from sos_controller.core.measured import Measured
 from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive
-from sos_controller.core.session import Sessions
+from sos_controller.core.session import Session, Sessions
 from sos_controller.core.topology import Topology
 
 MAX_PLAIN = 131_072
@@ -116,6 +116,19 @@ class State:
     def notice(self, kind: str, **data: Any) -> None:
         """Tell the event stream."""
         self.out.append(Notice(kind, data))
+
+    def forget_session(self, session: Session, why: str) -> None:
+        """Take a session out of the tables. There is no other way out of them, so each has one record."""
+        self.sessions.remove(session)
+        s, ends = session, session.ended_by
+        began_ms = int(self.wall_offset_ms + s.created_at * 1000)
+        lasted = self.now - s.created_at
+        self.out.append(
+            SessionOver(
+                *(s.uuid, s.service, s.key, s.near, s.far, s.labels, s.adopted),
+                *(began_ms, lasted, why, ends.get(s.near), ends.get(s.far)),
+            )
+        )
 
     def adopt_config(self, config: Config) -> None:
         """Index a configuration."""

@@ -1,0 +1,322 @@
+"""The audit log: each session, however it ends, has exactly one record; and what a record looks like as a line."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from controller_lab import AGENTS, SWITCHES, document, document_hash
+from controller_world import WALL_MS, World, encode, syn_frame
+from sos_controller import audit, logs
+from sos_controller.app import Controller
+from sos_controller.config import parse
+from sos_controller.core import order
+from sos_controller.core.commands import SessionOver
+from sos_controller.core.events import ConfigChanged, Leaving, PacketIn
+from sos_controller.core.model import AgentId, DatapathId, Location, PortNo, flow_key, parse_address
+from sos_controller.core.order import OrderType
+from sos_controller.core.session import State
+
+NEAR, FAR = "agent1", "agent2"
+PORT = 40000
+
+
+def only(world: World) -> dict[str, Any]:
+    """The one record, of a session that is gone."""
+    (over,) = world.over
+    assert world.engine.state.sessions.by_uuid(over.uuid) is None
+    return audit.fields(over)
+
+
+def uuid_of(world: World) -> bytes:
+    (session,) = world.engine.state.sessions
+    return session.uuid
+
+
+def dead(world: World, name: str) -> None:
+    world.agents[name].mode = "dead"
+    world.tick(5)
+
+
+def both_say_so(world: World) -> None:
+    world.end(uuid_of(world))
+    world.tick(1.5)
+
+
+def one_is_lost(world: World) -> None:
+    uuid = uuid_of(world)
+    dead(world, NEAR)
+    assert not world.over, "the other side goes on"
+    world.end(uuid, [FAR])
+    world.tick(1.5)
+
+
+def both_are_lost(world: World) -> None:
+    world.agents[FAR].mode = "dead"
+    dead(world, NEAR)
+
+
+def omitted(world: World) -> None:
+    world.tick(5)
+    for agent in world.agents.values():
+        agent.held.clear()
+    world.tick(8)
+
+
+def used_again(world: World) -> None:
+    world.end(uuid_of(world), [FAR])
+    world.end(uuid_of(world), [NEAR])
+    world.syn(PORT, isn=99)
+
+
+ACTIVE: dict[str, tuple[Callable[[World], None], str, str]] = {
+    "ended": (both_say_so, "closed", "closed"),
+    "agent-lost": (one_is_lost, "agent-lost", "closed"),
+    "not-reported": (omitted, "not-reported", "not-reported"),
+    "port-reused": (used_again, "closed", "closed"),
+}
+
+
+@pytest.mark.parametrize("reason", ACTIVE)
+def test_an_active_session_has_one_record_however_it_ends(world: World, reason: str) -> None:
+    way, near_end, far_end = ACTIVE[reason]
+    began, service = world.now, document()["services"][0]["id"]
+    world.syn(PORT)
+    uuid = uuid_of(world)
+    world.tick(0.5)
+    way(world)
+    record, told = only(world), "closed" in (near_end, far_end)
+    stamp = datetime.fromisoformat(record.pop("began"))
+    assert stamp == datetime.fromtimestamp(int(WALL_MS + began * 1000) / 1000, UTC)
+    assert 0.5 <= record.pop("seconds") <= world.now - began + 0.001
+    assert record == {
+        **{"uuid": uuid.hex(), "service": service, "client": f"10.0.0.11:{PORT}", "server": "10.0.0.139:5001"},
+        **{"ingress": AGENTS[NEAR][2].hex(), "egress": AGENTS[FAR][2].hex(), "labels": [0], "adopted": False},
+        **{"reason": reason, "ingressEnd": near_end, "egressEnd": far_end},
+        **{"bytesToServer": 1 if told else None, "bytesToClient": 2 if told else None},
+    }
+    world.tick(20)
+    assert len(world.over) == 1 or reason == "port-reused"
+
+
+def test_both_agents_lost(world: World) -> None:
+    world.syn(PORT)
+    both_are_lost(world)
+    record = only(world)
+    assert (record["reason"], record["ingressEnd"], record["egressEnd"]) == ("agent-lost",) * 3
+
+
+def two_switches_at_west(*names: str, generation: int) -> ConfigChanged:
+    """The configuration where core1 is a switch of site west, and its agent is there."""
+    changed = document(generation)
+    west, _, core1, _ = changed["sites"]
+    both = west["datapaths"] + core1["datapaths"]
+    west["datapaths"], core1["datapaths"] = [d for d in both if d["name"] in names], []
+    changed["hash"] = document_hash(changed)
+    return ConfigChanged(parse(encode(changed)))
+
+
+def test_a_datapath_that_is_not_claimed_any_more() -> None:
+    world = World()
+    world.agents[NEAR].where = Location(DatapathId(SWITCHES["core1"]), PortNo(4))
+    world.do(two_switches_at_west("edge1", "core1", generation=2))
+    world.converge()
+    world.syn(PORT)
+    (session,) = world.engine.state.sessions
+    assert session.state is State.ACTIVE
+    world.do(two_switches_at_west("core1", generation=3))
+    record = only(world)
+    assert (record["reason"], record["ingressEnd"], record["egressEnd"]) == ("datapath-unclaimed", None, None)
+
+
+def refused(world: World) -> None:
+    world.agents[NEAR].mode = "refuse"
+    world.syn(PORT)
+
+
+def silent(world: World) -> None:
+    world.agents[NEAR].mode = "silent"
+    world.syn(PORT)
+    world.tick(1.2)
+
+
+def lost_early(world: World) -> None:
+    world.agents[NEAR].mode = "silent"
+    world.syn(PORT)
+    world.agents[NEAR].boot += 10**9
+    world.agents[NEAR].beacons = world.agents[NEAR].sequence = 0
+    world.beacons()
+
+
+def ended_early(world: World) -> None:
+    world.agents[NEAR].mode = "silent"
+    world.syn(PORT)
+    world.end(uuid_of(world), [FAR])
+
+
+def leaving(world: World) -> None:
+    world.agents[NEAR].mode = "silent"
+    world.syn(PORT)
+    world.do(Leaving())
+
+
+def switch_gone(world: World) -> None:
+    world.mute.add(world.west)
+    world.syn(PORT)
+    world.disconnect("edge1")
+
+
+def no_key(world: World) -> None:
+    world.engine.courier.send = lambda *_: False  # type: ignore[method-assign]
+    world.syn(PORT)
+
+
+@pytest.mark.parametrize(
+    ("way", "reason"),
+    [
+        (refused, "refused-2"), (silent, "timeout"), (lost_early, "agent-lost"), (ended_early, "agent-ended"), (leaving, "leaving"),
+        (switch_gone, "datapath-failed"), (no_key, "no-key"),
+    ],
+)  # fmt: skip
+def test_a_session_that_never_was_active_has_one_too(world: World, way: Callable[[World], None], reason: str) -> None:
+    way(world)
+    record = only(world)
+    assert record["reason"] == reason and record["client"] == f"10.0.0.11:{PORT}" and record["bytesToServer"] is None
+    world.tick(5)
+    assert len(world.over) == 1
+
+
+def reborn(world: World, mode: str = "ready") -> World:
+    """Another controller over the same switches and agents."""
+    other = World(network=world.network, epoch=2, now=world.now + 3)
+    other.agents = world.agents
+    for agent in other.agents.values():
+        agent.mode = mode
+    other.connect()
+    return other
+
+
+def test_an_adopted_session_has_one_of_its_own(world: World) -> None:
+    world.syn(PORT)
+    uuid = uuid_of(world)
+    other = reborn(world)
+    other.tick(12, step=0.1)
+    assert not world.over and not other.over
+    other.end(uuid)
+    other.tick(1.5)
+    record = only(other)
+    assert (record["uuid"], record["client"], record["adopted"], record["reason"]) == (uuid.hex(), f"10.0.0.11:{PORT}", True, "ended")
+    assert (record["ingress"], record["service"], record["labels"]) == (AGENTS[NEAR][2].hex(), None, None)
+    assert (record["bytesToServer"], record["bytesToClient"]) == (1, 2)
+
+
+def test_an_adopted_session_whose_agents_never_came(world: World) -> None:
+    world.syn(PORT)
+    number = uuid_of(world)[-2:]
+    other = reborn(world, "dead")
+    other.tick(17, step=0.1)
+    record = only(other)
+    assert (record["uuid"], record["ingress"], record["egress"]) == ((bytes(14) + number).hex(), None, None)
+    assert record["reason"] == "agent-unknown"
+
+
+def over(**changes: Any) -> SessionOver:
+    fields = {
+        **{"uuid": bytes(range(16)), "service": "default/bulk", "near": AgentId(b"\1" * 16), "far": AgentId(b"\2" * 16)},
+        "key": flow_key(parse_address("10.0.0.11"), parse_address("10.0.0.139"), PORT, 443),
+        **{"labels": 5, "adopted": False, "began_ms": 1_700_000_000_123, "seconds": 1.23456, "reason": "ended"},
+        **{"near_end": order.Ended(b"", 1, 10, 0, 1), "far_end": order.Ended(b"", 99, 9, 20, 1)},
+    }
+    return SessionOver(**{**fields, **changes})
+
+
+def test_what_a_record_holds() -> None:
+    record = audit.fields(over())
+    assert record["began"] == "2023-11-14T22:13:20.123Z" and record["seconds"] == 1.235 and record["labels"] == [0, 2]
+    assert (record["ingressEnd"], record["egressEnd"]) == ("client-reset", "reason-99")
+    assert (record["bytesToServer"], record["bytesToClient"]) == (10, 20), "the larger of what the two have counted"
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The loggers as they were."""
+    for flag in ("logThreads", "logProcesses", "logMultiprocessing"):
+        monkeypatch.setattr(logging, flag, getattr(logging, flag))
+    root, kept = logging.getLogger(), logging.getLogger().handlers[:]
+    level, noisy = (
+        root.level,
+        {name: logging.getLogger(name).level for name in ("ryu", "ofp_event", "Handshake", "ryu.ofproto.ofproto_parser")},
+    )
+    yield
+    root.handlers[:] = kept
+    root.setLevel(level)
+    audit.LOG.disabled = False
+    for name, was in noisy.items():
+        logging.getLogger(name).setLevel(was)
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(
+    ("level", "wanted", "lines"), [("info", True, 1), ("debug", True, 1), ("info", False, 0), ("debug", False, 0), ("warning", True, 0)]
+)
+def test_records_can_be_turned_off(capsys: pytest.CaptureFixture[str], level: str, wanted: bool, lines: int) -> None:
+    logs.setup(level, "json", audit=wanted)
+    audit.record(over())
+    audit.LOG.parent.info("other")  # type: ignore[union-attr]
+    written = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["logger"] for line in written if line["message"] == "session"] == ["sos_controller.audit"] * lines
+    assert len(written) == lines + (level != "warning")
+
+
+@pytest.mark.usefixtures("restored")
+def test_an_unwanted_record_is_not_even_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs.setup("info", "json", audit=False)
+    monkeypatch.setattr(audit, "fields", lambda _: pytest.fail("made"))
+    audit.record(over())
+
+
+@pytest.mark.usefixtures("restored")
+def test_as_json_the_fields_are_fields(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info", "json")
+    audit.record(over())
+    line = json.loads(capsys.readouterr().err)
+    assert {"level", "logger", "message", "time"} | set(audit.fields(over())) == set(line)
+    assert (line["level"], line["message"], line["client"]) == ("info", "session", f"10.0.0.11:{PORT}")
+
+
+@pytest.mark.usefixtures("restored")
+def test_extra_of_any_name_and_kind_is_printed_and_overwrites_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info", "json")
+    fields = {"name": "edge1", "level": "none", "where": DatapathId(7), "odd": "\udcff\n"}
+    logging.getLogger("x").warning("moved %d", 1, extra={"why": {1}, "fields": fields})
+    text = capsys.readouterr().err
+    line = json.loads(text)
+    assert text.count("\n") == 1 and line.pop("time")
+    assert line == {"level": "warning", "logger": "x", "message": "moved 1", "why": "{1}", "name": "edge1", "where": 7, "odd": "\udcff\n"}
+
+
+@pytest.mark.usefixtures("restored")
+def test_as_text_the_fields_are_behind_the_message(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info", "text")
+    logging.getLogger("x").info("agent", extra={"fields": {"name": "edge1", "state": "gone"}})
+    logging.getLogger("x").info("plain")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("INFO    x: agent name=edge1 state=gone") and second.endswith("x: plain")
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_edge_writes_what_the_core_tells(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info", "json")
+    controller = Controller(world.engine)
+    world.agents[NEAR].mode = "refuse"
+    frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, PORT, 5001)
+    controller.carry_out(world.engine.handle(PacketIn(world.west, PortNo(3), world.punt_cookie, frame), world.now))
+    (session,) = world.engine.state.sessions
+    said = world.agents[NEAR].order(OrderType.REFUSED, order.encode_refused(session.uuid, 2), world.wall(world.now))
+    controller.carry_out(world.engine.handle(PacketIn(*world.agents[NEAR].where, 0, said), world.now))
+    (line,) = [json.loads(text) for text in capsys.readouterr().err.splitlines()]
+    assert (line["logger"], line["uuid"], line["reason"]) == ("sos_controller.audit", session.uuid.hex(), "refused-2")
