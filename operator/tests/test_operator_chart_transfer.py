@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from operator_kube import ROOT, Kube, free_port, tool
 from operator_run import NAMESPACE, eventually, helm, render
 from sos_compile import naming
@@ -46,6 +47,44 @@ def test_untold_it_says_what_is_missing_and_passes() -> None:
     assert "No bytes were moved" in done.stdout
     assert f"helm upgrade sos charts/sos -n {NAMESPACE} --reuse-values \\\n" in done.stdout
     assert done.stdout.endswith(f"kubectl logs job/{job['metadata']['name']} -n {NAMESPACE}\n")
+
+
+def untold_words(kube: Kube) -> str:
+    """What the Job of the release prints."""
+    hooks = helm(kube, "get", "hooks", "sos", "-n", NAMESPACE)
+    (job,) = [o for o in yaml.safe_load_all(hooks) if o and o["kind"] == "Job" and o["metadata"]["name"] == "sos-test"]
+    return str(container_of(job)["command"][-1])
+
+
+def test_untold_it_names_the_sites_there_were(installed: Kube) -> None:
+    chart = str(ROOT / "charts" / "sos")
+    helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE)
+    assert "There was no SosSite when revision " in untold_words(installed)
+    about = {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite"}
+    spec = {"nodeSelector": {"matchLabels": {"a": "b"}}}
+    installed.apply(*({**about, "metadata": {"name": name}, "spec": spec} for name in ("west", "east")))
+    try:
+        helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE)
+        said = untold_words(installed)
+        assert re.search(r"existed when revision \d+ of the release was made: east, west\. Set test\.client", said), said
+        assert "There was no SosSite" not in said
+    finally:
+        installed.kubectl("delete", "sossite", "west", "east")
+        helm(installed, "upgrade", "sos", chart, "-n", NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((), "moves nothing before it is told"),
+        (TESTED, "Whether bytes move, and faster than plain TCP: helm test sos"),
+        ((*TESTED, "--set", "test.port=0"), "it compares with nothing): helm test sos"),
+    ],
+)
+def test_the_notes_say_what_it_would_compare(installed: Kube, values: tuple[str, ...], words: str) -> None:
+    """Helm shows them after the test, too."""
+    said = helm(installed, "upgrade", "sos", str(ROOT / "charts" / "sos"), "-n", NAMESPACE, "--dry-run=server", *values)
+    assert words in said
 
 
 def test_told_it_joins_the_networks_that_the_operator_makes() -> None:
@@ -132,7 +171,7 @@ def test_without_a_port_or_a_controller_it_moves_bytes_and_says_what_it_did_not_
         assert ports["through"] is None
         code, said = near_end(container_of(found["Job"])["command"], "")
     assert (code, said.splitlines()[-1]) == (0, "passed")
-    assert "nothing compared" in said
+    assert "nothing was accelerated, and nothing compared" in said
 
 
 def test_a_server_that_is_not_there_fails_in_time_and_says_so() -> None:

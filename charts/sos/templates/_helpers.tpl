@@ -86,12 +86,27 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end -}}
 
+{{/* Names of the SosSites there are while the chart is rendered, with commas. Helm keeps what it rendered, and `helm test` renders
+nothing: whoever shows them says of when they are. Before the first installation nobody serves the kind, and lookup would fail. */}}
+{{- define "sos.sites" -}}
+{{- if .Capabilities.APIVersions.Has "sos.network/v1alpha1/SosSite" -}}
+{{- $names := list -}}
+{{- range (lookup "sos.network/v1alpha1" "SosSite" "" "").items -}}{{- $names = append $names .metadata.name -}}{{- end -}}
+{{- $names | sortAlpha | join ", " -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What the test says where it was not told between which sites. Call with (dict "root" . "job" name of the Job). */}}
 {{- define "sos.testUntold" -}}
 {{- $release := .root.Release.Name -}}
 {{- $namespace := .root.Release.Namespace -}}
 No bytes were moved, nothing was compared: the release has not been told between which sites.
-Two SosSites with nodes and a free address at each are needed; `kubectl get sossite` lists the sites there are. Then
+{{- with include "sos.sites" .root }}
+These SosSites existed when revision {{ $.root.Release.Revision }} of the release was made: {{ . }}. Set test.client and test.server to measure.
+{{- else }}
+There was no SosSite when revision {{ .root.Release.Revision }} of the release was made: there was nothing to measure between.
+{{- end }}
+Two SosSites with nodes and a free address at each are needed; `kubectl get sossite` lists the sites there are now. Then
 
     helm upgrade {{ $release }} charts/sos -n {{ $namespace }} --reuse-values \
       --set test.client.site=SITE --set test.client.address=ADDRESS/LENGTH \
