@@ -1,5 +1,5 @@
 # The operator. Build from the top of the repository: docker build -t sos-operator:0.1.0 .
-# Needs no BuildKit.
+# Needs no BuildKit. Where it comes from: --build-arg SOURCE=URL --build-arg REVISION=$(git rev-parse HEAD); empty labels otherwise.
 
 FROM python:3.11-slim-bookworm AS build
 ENV UV_LINK_MODE=copy UV_COMPILE_BYTECODE=1 UV_PYTHON_DOWNLOADS=never UV_PROJECT_ENVIRONMENT=/opt/sos
@@ -31,3 +31,8 @@ USER 65532:65532
 WORKDIR /
 ENTRYPOINT ["python", "-m", "sos_operator"]
 CMD ["run"]
+# Last, as a new revision must not cost the layers above.
+ARG SOURCE=""
+ARG REVISION=""
+LABEL org.opencontainers.image.source="$SOURCE" \
+      org.opencontainers.image.revision="$REVISION"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import yaml
@@ -24,6 +24,7 @@ class Stage:
     labels: dict[str, str]
     user: str
     copied: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
 
 
 def stages(file: str) -> dict[str, Stage]:
@@ -40,9 +41,11 @@ def stages(file: str) -> dict[str, Stage]:
             pairs = (part.split('="') for part in rest.split('" '))
             found[current].labels.update((key.strip(), value.strip('" ')) for key, value in pairs)
         elif word == "USER":
-            found[current] = Stage(found[current].base, found[current].labels, rest, found[current].copied)
+            found[current] = replace(found[current], user=rest)
         elif word == "COPY":
-            found[current] = Stage(found[current].base, found[current].labels, found[current].user, (*found[current].copied, rest))
+            found[current] = replace(found[current], copied=(*found[current].copied, rest))
+        elif word == "ARG":
+            found[current] = replace(found[current], arguments=(*found[current].arguments, rest.partition("=")[0]))
     return found
 
 
@@ -54,6 +57,14 @@ def test_every_image_of_the_chart_is_built_and_labelled(image: str) -> None:
     assert stage.labels[f"{PREFIX}licenses"] == CHART["annotations"]["artifacthub.io/license"]
     assert stage.labels[f"{PREFIX}base.name"] == f"docker.io/library/{stage.base}"
     assert len(stage.labels[f"{PREFIX}description"]) > 20
+
+
+@pytest.mark.parametrize("image", sorted(set(FILES) - {"controller"}))
+def test_a_build_says_where_an_image_comes_from_if_it_is_told(image: str) -> None:
+    name = image if image in ("agent", "node", "ovs") else "last"
+    stage = stages(FILES[image])[name]
+    assert {what: stage.labels[f"{PREFIX}{what}"] for what in ("source", "revision")} == {"source": "$SOURCE", "revision": "$REVISION"}
+    assert stage.arguments == ("SOURCE", "REVISION"), "of the stage itself: an argument above FROM is unknown below it"
 
 
 def test_whoever_needs_no_root_is_nobody() -> None:
