@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import statistics
 import time
 from typing import Any
 
@@ -48,37 +47,49 @@ def test_what_is_allocated_is_in_the_status(example: Operator) -> None:
     assert {s["status"]["siteID"] for s in example.kube.items("sossites")} == {1, 2, 3, 4}
 
 
+# kind/name -> what somebody changes of ours, and what they add beside it
 DRIFT: dict[str, dict[str, Any]] = {
     "daemonset/sos-agent-default-west": {"spec": {"template": {"spec": {"terminationGracePeriodSeconds": 1}}}},
     "deployment/sos-controller-default": {"spec": {"replicas": 7}},
     "configmap/sos-node-east": {"data": {"edge2.json": "{}"}},
     "service/sos-controller-default": {"spec": {"selector": {"app.kubernetes.io/component": "agent"}}},
+    "networkpolicy/sos-controller-default": {"spec": {"ingress": []}},
     "secret/sos-sitekeys-west": {"data": {"site-1": base64.b64encode(b"another").decode()}},
 }
 
 
-def test_drift_is_repaired_in_two_seconds_and_what_others_added_stays(example: Operator) -> None:
-    """Each kind of child: what we set comes back, what somebody else set beside it survives."""
-    kube, took = example.kube, []
+BESIDE: dict[str, dict[str, Any]] = {
+    "configmap/sos-node-east": {"data": {"theirs.txt": "kept"}},
+    "deployment/sos-controller-default": {"spec": {"template": {"metadata": {"annotations": {"test/theirs": "kept"}}}}},
+}
+TRIES = 3
+"""A machine with other work may keep one of them waiting."""
 
-    def content(name: str) -> dict[str, Any]:
-        kind, _, own = name.partition("/")
+
+@pytest.mark.parametrize("name", DRIFT)
+def test_drift_is_repaired_in_two_seconds_and_what_others_added_stays(example: Operator, name: str) -> None:
+    """What we set comes back, what somebody else set beside it survives."""
+    kube = example.kube
+    kind, _, own = name.partition("/")
+
+    def content() -> dict[str, Any]:
         obj = kube.get(kind, own, "-n", NAMESPACE)
         assert obj["metadata"]["annotations"]["test/theirs"] == "kept"
         assert obj["metadata"]["labels"]["test/theirs"] == "kept"
         return {key: value for key, value in obj.items() if key in ("spec", "data")}
 
-    for name, patch in DRIFT.items():
-        theirs = {"metadata": {"annotations": {"test/theirs": "kept"}, "labels": {"test/theirs": "kept"}}}
-        kube.kubectl("patch", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(theirs))
-        example.settle(1)
-        before = content(name)
+    def change(patch: dict[str, Any]) -> None:
         kube.kubectl("patch", name, "-n", NAMESPACE, "--type=merge", "-p", json.dumps(patch))
+
+    change({"metadata": {"annotations": {"test/theirs": "kept"}, "labels": {"test/theirs": "kept"}}, **BESIDE.get(name, {})})
+    example.settle(1)
+    before, took = content(), []
+    while len(took) < TRIES and not (took and min(took) < 2):
+        change(DRIFT[name])
         started = time.monotonic()
-        eventually(f"{name} repaired", lambda name=name, before=before: content(name) == before, 10)
+        eventually(f"{name} repaired", lambda: content() == before, 10)
         took.append(time.monotonic() - started)
-    # The middle one, as a machine with other work may keep any of them waiting.
-    assert statistics.median(took) < 2, took
+    assert min(took) < 2, took
 
 
 @pytest.mark.parametrize(
@@ -105,6 +116,34 @@ def test_what_is_not_wanted_any_more_goes_and_what_is_foreign_stays(example: Ope
     eventually("their keys gone", lambda: not [s for s in children(kube, "secrets") if "sitekeys" in s["metadata"]["name"]])
     assert kube.get("configmap", "sos-foreign", "-n", NAMESPACE)
     kube.kubectl("delete", "configmap", "sos-foreign", "-n", NAMESPACE)
+
+
+def test_an_object_that_has_a_childs_name_and_is_somebody_elses_is_left_alone_and_told(example: Operator) -> None:
+    kube = example.kube
+    theirs = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "sos-node-late", "namespace": NAMESPACE},
+        "data": {"a": "theirs"},
+    }
+    kube.apply(theirs)
+    before = kube.get("configmap", "sos-node-late", "-n", NAMESPACE)
+    kube.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "late", "labels": {"sos.network/site": "late"}}})
+    spec = {"nodeSelector": {"matchLabels": {"sos.network/site": "late"}}}
+    kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": "late"}, "spec": spec})
+    try:
+        row = becomes(kube, "sossite/late", "BridgesReady", "False", "ApplyFailed")
+        assert "ConfigMap" in row["message"] and "sos-node-late" in row["message"] and "delete it" in row["message"]
+        eventually("the rest of it", lambda: kube.get("daemonset", "sos-node-late", "-n", NAMESPACE))
+        assert kube.get("configmap", "sos-node-late", "-n", NAMESPACE) == before
+        kube.kubectl("delete", "configmap", "sos-node-late", "-n", NAMESPACE)
+        eventually("its own", lambda: "late.json" in kube.get("configmap", "sos-node-late", "-n", NAMESPACE)["data"])
+        kube.kubectl("label", "configmap", "sos-node-late", "-n", NAMESPACE, "app.kubernetes.io/managed-by-")
+        eventually("its label", lambda: [c for c in children(kube, "configmaps") if c["metadata"]["name"] == "sos-node-late"], 10)
+    finally:
+        kube.kubectl("delete", "sossite", "late", "--timeout=30s")
+        kube.kubectl("delete", "node", "late")
+        eventually("only the example's", lambda: len(children(kube, "daemonsets")) == 6)
 
 
 def test_nothing_is_written_when_nothing_changed(example: Operator) -> None:

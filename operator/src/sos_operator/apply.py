@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sos_operator.cluster import Cluster
-from sos_operator.core.errors import KindMissing, NotReady, OperatorError
+from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.kinds import OPTIONAL_KINDS, kind_of
-from sos_operator.core.plan import Applied, Changes, Manifest, Ref, applied, ref_of
+from sos_operator.core.plan import Applied, Changes, Manifest, Ref, applied, ref_of, theirs
 from sos_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Applier:
         """One object that cannot be applied does not keep the others from it."""
         result = Result()
         for manifest in changes.apply:
-            await self._guarded("apply", manifest, result)
+            await self._guarded("apply", manifest, result, unseen=ref_of(manifest) in changes.unseen)
         for obj in changes.delete:
             await self._guarded("delete", obj, result)
         return result
@@ -51,10 +51,12 @@ class Applier:
         wanted = frozenset(refs)
         self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 
-    async def _guarded(self, verb: str, obj: Manifest, result: Result) -> None:
+    async def _guarded(self, verb: str, obj: Manifest, result: Result, *, unseen: bool = False) -> None:
         ref, outcome = ref_of(obj), "done"
         result.touched.add(ref.kind)
         try:
+            if unseen:
+                await self._refuse_what_is_theirs(obj)
             if verb == "apply":
                 result.applied.append(await self.apply(obj))
             else:
@@ -81,6 +83,13 @@ class Applier:
         answer = await self._cluster.apply(manifest)
         self.memory[ref_of(manifest)] = applied(manifest, answer)
         return answer
+
+    async def _refuse_what_is_theirs(self, manifest: Manifest) -> None:
+        """Raise Refused if somebody else has an object of this name: it is neither taken over nor changed."""
+        meta, ref = manifest["metadata"], ref_of(manifest)
+        found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
+        if any(map(theirs, found)):
+            raise Refused(f"{ref} is there already and not the operator's: delete it, or give it another name")
 
     async def _delete(self, obj: Manifest, ref: Ref) -> None:
         await self._cluster.delete(obj)

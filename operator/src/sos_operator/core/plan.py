@@ -75,6 +75,8 @@ class Changes:
 
     apply: tuple[Manifest, ...]
     delete: tuple[Manifest, ...]
+    unseen: frozenset[Ref] = frozenset()
+    """Of those to apply, what is not there as ours: it is new, or somebody else has something of that name."""
 
     @property
     def empty(self) -> bool:
@@ -86,6 +88,11 @@ def owned(obj: Manifest) -> bool:
     """True for objects that carry our label. Everything else is never deleted."""
     labels = obj["metadata"].get("labels") or {}
     return bool(labels.get(MANAGED_BY_LABEL) == FIELD_MANAGER)
+
+
+def theirs(obj: Manifest) -> bool:
+    """True for an object that has the name of a child of ours and is somebody else's: neither our label nor a field that we set."""
+    return not owned(obj) and all(entry.get("manager") != FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or [])
 
 
 _ORDER = {kind.kind: place for place, kind in enumerate((*OWN_KINDS, *CHILD_KINDS))}
@@ -107,7 +114,8 @@ def plan(desired: Iterable[Manifest], observed: Iterable[Manifest], memory: Memo
     present = {ref_of(o): o for o in observed}
     apply = [m for ref, m in wanted.items() if not _as_left(m, present.get(ref), memory.get(ref))]
     delete = [o for ref, o in present.items() if ref not in wanted and ref not in keep and owned(o) and not _going(o)]
-    return Changes(tuple(sorted(apply, key=_place)), tuple(sorted(delete, key=_place, reverse=True)))
+    unseen = frozenset(ref_of(m) for m in apply) - present.keys()
+    return Changes(tuple(sorted(apply, key=_place)), tuple(sorted(delete, key=_place, reverse=True)), unseen)
 
 
 def _going(obj: Manifest) -> bool:
