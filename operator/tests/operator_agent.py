@@ -6,12 +6,13 @@ import base64
 import itertools
 import json
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 from operator_kube import Kube
 from operator_repeat import repeated
 from operator_run import NAMESPACE
-from operator_switch import Switch
+from operator_switch import Switch, connected
 from sos_controller.core import beacon, keys
 from sos_controller.core.model import AgentId, parse_address, parse_mac
 from sos_controller.core.packets import UdpTemplate
@@ -48,3 +49,16 @@ class Agent:
         """Heard every second inside the block."""
         sequence = itertools.count(1)
         return repeated(lambda: switch.packet_in(PORT, self.beacon(next(sequence))), every_s=1.0)
+
+
+@contextmanager
+def network(kube: Kube, openflow: int) -> Iterator[dict[str, Switch]]:
+    """Three switches in a row with an agent at each end, connected to the controller at that port; by site."""
+    sites = ("west", "core1", "east")
+    status = {s["metadata"]["name"]: s["status"] for s in kube.items("sossites")}
+    dpids = {site: status[site]["nodes"][0]["datapathId"] for site in sites}
+    with connected(list(dpids.values()), openflow, in_a_row=True) as switches, ExitStack() as stack:
+        for site in ("west", "east"):
+            agent = Agent(kube, "default", site, status[site]["nodes"][0]["name"])
+            stack.enter_context(agent.running(switches[dpids[site]]))
+        yield {site: switches[dpid] for site, dpid in dpids.items()}

@@ -7,17 +7,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import FIGURE8, becomes, children, condition, populated
-from operator_agent import Agent
+from operator_agent import Agent, network
 from operator_controller import Controller
 from operator_kube import ROOT, Kube
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
-from operator_switch import Switch, connected
+from operator_switch import connected
 from test_kubectl import sos
 
 
@@ -180,24 +180,11 @@ def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator
     becomes(kube, "sossite/east", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
 
 
-@contextmanager
-def network(kube: Kube, controller: Controller) -> Iterator[dict[str, Switch]]:
-    """Three switches in a row with an agent at each end, by site."""
-    sites = ("west", "core1", "east")
-    status = {s["metadata"]["name"]: s["status"] for s in kube.items("sossites")}
-    dpids = {site: status[site]["nodes"][0]["datapathId"] for site in sites}
-    nodes = {site: node for node, site in FIGURE8.items()}
-    with connected(list(dpids.values()), controller.openflow, in_a_row=True) as switches, ExitStack() as stack:
-        for site in ("west", "east"):
-            stack.enter_context(Agent(kube, "default", site, nodes[site]).running(switches[dpids[site]]))
-        yield {site: switches[dpid] for site, dpid in dpids.items()}
-
-
 def test_a_service_that_a_switch_has_not_taken_is_not_programmed(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
     kube = operator.kube
     becomes(kube, "soscontroller/default", "Ready", "True", "Available")
-    with network(kube, controller) as switches:
+    with network(kube, controller.openflow) as switches:
         becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed")
         kube.kubectl("wait", "--for=condition=Ready", "sosservice/bulk", "--timeout=20s")
         with switches["west"].busy():
@@ -218,7 +205,7 @@ def test_a_link_is_up_while_probes_pass(pair: tuple[Operator, Controller]) -> No
     try:
         row = becomes(kube, "soslink/wire", "Up", "False", "Down", PROMISED_S)
         assert "wan0 of west" in row["message"] and "wan1 of core1" in row["message"]
-        with network(kube, controller):
+        with network(kube, controller.openflow):
             becomes(kube, "soslink/wire", "Up", "True", "Up", PROMISED_S)
             kube.kubectl("wait", "--for=condition=Ready", "soslink/wire", "--timeout=20s")
         becomes(kube, "soslink/wire", "Ready", "False", "Down", PROMISED_S)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from conftest import OWN, becomes, children, populated
+from operator_agent import network
 from operator_controller import Controller
 from operator_kube import ROOT, Kube, free_port
 from operator_run import NAMESPACE, controller_keys, environment, eventually, operator_running
@@ -185,6 +186,12 @@ def test_killed_fifty_times(installed: Kube, tmp_path: Path) -> None:
 LOOK_S = 1.0  # how often is looked whether all goes on
 
 
+def standing_in(controller: Controller) -> dict[str, Any]:
+    """What a controller has: configuration, switches, agents, links and services."""
+    said = controller.get("/v1/status")
+    return {key: said[key] for key in ("config", "datapaths", "agents", "links", "services")}
+
+
 def outage(kube: Kube, folder: Path, seconds: float) -> None:
     """The API server goes and comes back: nothing that runs is disturbed, and the operator is at work again at once."""
     controller = Controller(kube, folder)
@@ -194,15 +201,20 @@ def outage(kube: Kube, folder: Path, seconds: float) -> None:
         controller.start()
         try:
             becomes(kube, "soscontroller/default", "Ready", "True", "Available")
-            before, pushed = controller.get("/v1/config"), controller.get("/v1/status")["config"]
-            with kube.away():
-                until = time.monotonic() + seconds
-                while time.monotonic() < until:
-                    assert controller.get("/v1/status")["config"] == pushed
-                    assert operator.process.poll() is None
-                    assert operator.http("/healthz")[0] == 200, "a restart would not bring the API server back"
-                    time.sleep(LOOK_S)
-            assert controller.get("/v1/config") == before
+            with network(kube, controller.openflow) as switches:
+                becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed")
+                before, standing = controller.get("/v1/config"), standing_in(controller)
+                with kube.away():
+                    until = time.monotonic() + seconds
+                    while time.monotonic() < until:
+                        assert standing_in(controller) == standing
+                        assert all(switch.is_alive() for switch in switches.values()), "the same connections"
+                        assert operator.process.poll() is None
+                        assert operator.http("/healthz")[0] == 200, "a restart would not bring the API server back"
+                        time.sleep(LOOK_S)
+                assert controller.get("/v1/config") == before
+                assert standing_in(controller) == standing
+                becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed", 15)
             kube.kubectl("patch", "sosservice", "bulk", "-n", "default", "--type=merge", "-p", '{"spec":{"priority":321}}')
             eventually("a change is in force again", lambda: controller.get("/v1/config")["services"][0]["priority"] == 321, 15)
             becomes(kube, "soscontroller/default", "Ready", "True", "Available")
