@@ -75,9 +75,10 @@ def test_transfers_both_ways(net: Lab, tmp_path: Path, port: int) -> None:
 
 
 def test_udp_crosses_with_right_checksums(net: Lab) -> None:
-    """iperf3's control connection and its datagrams; a wrong checksum is a lost datagram."""
+    """iperf3's control connection and its datagrams; with wrong checksums all of them are lost, on a busy machine a few."""
     measured = measure.probe(net, ("-u", "-b", "20M", "-t", "2"))
-    assert measured["end"]["sum"]["lost_percent"] < 1
+    assert measured["end"]["sum"]["packets"] > 1_000
+    assert measured["end"]["sum"]["lost_percent"] < 50
 
 
 def test_a_dead_agent_leaves_connections_plain(net: Lab) -> None:
