@@ -165,14 +165,14 @@ def test_an_agent_that_goes_is_noticed_and_so_is_its_return(pair: tuple[Operator
         with agents["west"].running(switches[edges["west"]]):
             becomes(kube, "sossite/west", "AgentsRegistered", "True", "Registered", PROMISED_S)
             becomes(kube, "sosagent/default", "Registered", "True", "Registered", PROMISED_S)
-            assert counts() == ("1/1", "2")
+            eventually("both counted", lambda: counts() == ("1/1", "2"), PROMISED_S)
             listed = {agent["id"] for agent in controller.get("/v1/agents")["agents"]}
             assert listed == {agent.id.hex() for agent in agents.values()}
         row = becomes(kube, "sossite/west", "AgentsRegistered", "False", "NotRegistered", PROMISED_S)
         assert "edge1" in row["message"]
         row = becomes(kube, "sosagent/default", "Registered", "False", "NotRegistered", PROMISED_S)
         assert "edge1" in row["message"] and "edge2" not in row["message"]
-        assert counts() == ("0/1", "1")
+        eventually("one counted", lambda: counts() == ("0/1", "1"), PROMISED_S)
         assert condition(kube, "sossite", "east", "AgentsRegistered")["status"] == "True"
         with Agent(kube, "default", "west", "edge1").running(switches[edges["west"]]):
             becomes(kube, "sossite/west", "AgentsRegistered", "True", "Registered", PROMISED_S)
