@@ -57,12 +57,13 @@ class Outcome:
     def summary(self) -> dict[str, Any]:
         """For people and for out/e2e/faults.json."""
         failed = [asdict(probe) for probe in self.probes if probe.status]
-        slowest = max((probe.total_s for probe in self.probes), default=0.0)
+        slowest = sorted(self.probes, key=lambda probe: -probe.total_s)[:5]
         return {
             "downloadStatus": self.status,
             "longestStallSeconds": round(self.stall_s, 2),
             "newConnections": len(self.probes),
-            "slowestNewConnectionSeconds": round(slowest, 2),
+            "slowestNewConnectionSeconds": round(slowest[0].total_s, 2) if slowest else 0.0,
+            "slowest": [asdict(probe) for probe in slowest],
             "failed": len(failed),
             "failures": failed[:10],
         }
