@@ -351,23 +351,25 @@ def test_work_that_keeps_the_event_loop_busy_keeps_no_renewal_waiting(how: Calla
     assert process.exitcode == (EXIT_LOST if goes_away else 0), "without renewals it ends, also in the middle of work"
 
 
-FENCED = """
+FENCE_S = 0.5
+PAST_FENCE_S = 2 * FENCE_S  # that a fence does not end a process can only be seen once its time is over
+FENCED = f"""
 import sys, threading, time
 from sos_operator import fence
 if "aside" in sys.argv:
-    arming = threading.Thread(target=fence.arm, args=(0.5,))
+    arming = threading.Thread(target=fence.arm, args=({FENCE_S},))
     arming.start()
     arming.join()
 else:
-    fence.arm(0.5)
+    fence.arm({FENCE_S})
 print("armed", flush=True)
 while True:
     sum(range(1_000_000))  # no system call, no wait
     if "renewed" in sys.argv:
-        fence.arm(0.5)
+        fence.arm({FENCE_S})
     if "disarmed" in sys.argv:
         fence.disarm()
-        time.sleep(1)  # longer than the fence
+        time.sleep({PAST_FENCE_S})
         break
 """
 
@@ -393,7 +395,7 @@ def test_the_fence_ends_a_process_that_was_stopped_before_it_does_anything() -> 
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGSTOP)
-        time.sleep(1)  # longer than the fence
+        time.sleep(PAST_FENCE_S)
         assert process.poll() is None
         process.send_signal(signal.SIGCONT)
         # Had it gone on, it would have armed the fence again, for ever.

@@ -238,7 +238,7 @@ def test_a_secret_that_is_refused_holds_up_the_rotation_and_locks_nobody_out(exa
     with refused(kube, WEST):
         ask(kube, "refused")
         eventually("the new key elsewhere", lambda: any(name.endswith("-3") for name in ids(kube, CONTROLLER, "site-")), 30)
-        time.sleep(2.5 * QUICK_OVERLAP_S)  # so long as two steps would take
+        time.sleep(2.5 * QUICK_OVERLAP_S)  # two steps would have been made by now; that none is cannot be seen sooner
         example.settle()
         assert sending_of(kube, CONTROLLER) == b"2", "nobody signs with what one site does not know"
         assert ids(kube, "sos-master", "master-") == {"master-2", "master-3"}
