@@ -276,3 +276,9 @@ def test_remote_sites_are_known_and_not_built() -> None:
     entry = next(entry for entry in compiled.controllers["default"]["sites"] if entry["name"] == "far")
     assert (entry["id"], entry["datapaths"], entry["agents"]) == (9, [], [])
     assert not [m for m in compiled.manifests if m["metadata"]["name"].endswith("-far")]
+
+
+def test_a_site_says_which_mtu_is_in_force() -> None:
+    uplinks = site("b", "10.2.0.0/16", wan={"type": "Uplinks", "uplinks": [{"name": "wan0", "base": True}]})
+    facts = compile_world(world(A, uplinks, site("c", "10.3.0.0/16", network={"mtu": 9000}))).facts
+    assert [facts[ObjectKey("SosSite", "", name)].mtu for name in "abc"] == [1450, 1500, 9000]

@@ -103,6 +103,7 @@ def test_all_is_well() -> None:
     assert says(the("SosService", "bulk", good)) == ("True", "Programmed")
     site = the("SosSite", "west", good).fields
     assert (site["nodesReady"], site["datapathsConnected"], site["agentsRegistered"]) == ("1/1", "1/1", "1/1")
+    assert site["mtu"] == 1500
     agent = the("SosAgent", "default", good).fields
     assert (agent["sites"], agent["desired"], agent["ready"], agent["registered"]) == ("east,west", 2, 2, 2)
     service = the("SosService", "bulk", good).fields

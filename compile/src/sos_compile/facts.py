@@ -56,6 +56,7 @@ def _site(placed: PlacedSite) -> Facts:
         True,
         True,
         number=placed.id,
+        mtu=placed.site.mtu,
         nodes=tuple(node.node.name for node in placed.nodes),
         dpids=tuple(sorted(_dpids(placed))),
         agents=tuple(sorted(agent.id for agent in placed.agents)),

@@ -167,7 +167,7 @@ class Facts:
     `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false,
     `reason` and `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
     `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
-    `sites` and `controllers` names, `number` the site or controller id.
+    `sites` and `controllers` names, `number` the site or controller id, `mtu` that of a site's bridge in bytes.
     """
 
     accepted: bool
@@ -175,6 +175,7 @@ class Facts:
     reason: str = "Accepted"
     message: str = ""
     number: int | None = None
+    mtu: int | None = None
     nodes: tuple[str, ...] = ()
     dpids: tuple[str, ...] = ()
     agents: tuple[str, ...] = ()

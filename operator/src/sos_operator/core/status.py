@@ -189,6 +189,7 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
         agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
     ready = sum(state.state == "Ready" for state in states.values())
     fields = number | {
+        "mtu": facts.mtu,
         "nodesReady": f"{ready}/{len(states)}",
         "datapathsConnected": f"{connected}/{len(facts.dpids)}",
         "agentsRegistered": f"{registered}/{len(facts.agents)}",
