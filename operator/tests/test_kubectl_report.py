@@ -135,7 +135,7 @@ def spoilt(kube: Kube, key: str) -> None:
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": "spoilt", "namespace": NAMESPACE, "labels": labels},
-            "spec": {"containers": [container]},
+            "spec": {"containers": [container], "initContainers": [{"name": "before", "image": "x"}]},
         },
         {
             **{"apiVersion": "v1", "kind": "Event", "metadata": {"name": "spoilt", "namespace": NAMESPACE}, "type": "Warning"},
@@ -173,6 +173,8 @@ def test_a_clusters_bundle_has_everything_but_secrets(example: Operator, tmp_pat
     assert {("SosSite", "default"), ("SosService", "science")} <= about, "each in the namespace of what it is about"
     # nobody runs pods here and no controller answers: that is said, not passed over
     assert "logs" in members["missing.txt"] and "/v1/status" in members["missing.txt"]
+    for container in ("c", "before"):
+        assert f"{NAMESPACE}/logs/spoilt.{container}.log" in members, "those that run before the others, too"
     everything = "\n".join(members.values())
     assert "hunter2" not in everything and key not in everything
     secret = kube.items("secrets", "-A")

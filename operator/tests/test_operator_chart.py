@@ -16,7 +16,7 @@ from operator_kube import ROOT, Kube, tool
 from operator_monitoring import served
 from operator_run import NAMESPACE, helm, render
 from sos_operator.core.kinds import CHILD_KINDS, JOB, NODE, OWN_KINDS, POD
-from sos_operator.settings import parse_settings
+from sos_operator.settings import SettingsError, parse_settings
 
 CHART = ROOT / "charts" / "sos"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))
@@ -148,6 +148,14 @@ def test_resources_of_nodes() -> None:
     assert asked.node == {}
 
 
+def test_modules_are_loaded_on_request() -> None:
+    assert parse_settings(environment_of(find(render(), "Deployment"))).load_modules is False
+    wanted = environment_of(find(render("--set", "dataPlane.loadModules=true"), "Deployment"))
+    assert parse_settings(wanted).load_modules is True
+    with pytest.raises(SettingsError, match="SOS_LOAD_MODULES: 'yes' is neither true nor false"):
+        parse_settings({**wanted, "SOS_LOAD_MODULES": "yes"})
+
+
 @pytest.mark.parametrize(
     ("assignment", "words"),
     [
@@ -160,6 +168,7 @@ def test_resources_of_nodes() -> None:
         ("operator.replicas=4", "replicas"),
         ("operator.leaseSeconds=1", "leaseSeconds"),
         ("dataPlane.resources.ovs.request.cpu=1", "request"),
+        ("dataPlane.loadModules=vxlan", "loadModules"),
         ("networkPolicy.openFlowFrom=x", "openFlowFrom"),
         ("networkPolicy.apiFrom[0].podselector.x=1", "podselector"),
         ("monitoring.podMonitors.interval=often", "interval"),

@@ -377,6 +377,9 @@ def test_a_failing_container_is_named() -> None:
         pods.pod_state({"metadata": {}, "status": {"containerStatuses": [waiting]}}).message
         == "container agent: CrashLoopBackOff: back-off 10s"
     )
+    ended = {**waiting, "name": "modules", "lastState": {"terminated": {"message": "openvswitch: not loaded\nneeded: openvswitch\n"}}}
+    said = pods.pod_state({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
+    assert said.message == "container modules: CrashLoopBackOff: needed: openvswitch", "its own words, not how long the kubelet waits"
     assert pods.pod_state(None).state == "Pending"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ NEEDS = {
 
 
 def pods() -> dict[str, dict[str, Any]]:
-    """Component -> a pod of it."""
-    compiled = compile_world(example_world("01-two-sites", FIGURE8)).manifests
+    """Component -> a pod of it, with everything that may be asked for."""
+    world = example_world("01-two-sites", FIGURE8)
+    compiled = compile_world(replace(world, settings=replace(world.settings, load_modules=True))).manifests
     workloads = [m for m in (*compiled, *render(*TESTED)) if m["kind"] in ("DaemonSet", "Deployment", "Job")]
     return {m["metadata"]["labels"]["app.kubernetes.io/component"]: m["spec"]["template"] for m in workloads}
 
@@ -74,10 +76,11 @@ def test_capabilities_are_those_the_security_page_explains() -> None:
     used = {
         (container["name"], capability)
         for template in pods().values()
-        for container in template["spec"]["containers"]
+        for container in (*template["spec"].get("initContainers", []), *template["spec"]["containers"])
         for capability in container["securityContext"]["capabilities"].get("add", [])
     }
     assert explained == used
+    assert ("modules", "SYS_MODULE") in used
 
 
 def test_every_container_that_runs_on_has_a_probe() -> None:

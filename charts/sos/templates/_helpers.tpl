@@ -49,6 +49,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- with .Values.dataPlane.resources }}
 - {name: SOS_NODE_RESOURCES, value: {{ toJson . | quote }}}
 {{- end }}
+{{- if .Values.dataPlane.loadModules }}
+- {name: SOS_LOAD_MODULES, value: "true"}
+{{- end }}
 - {name: SOS_RESYNC_SECONDS, value: {{ .Values.operator.resyncSeconds | quote }}}
 - {name: SOS_KEY_OVERLAP_SECONDS, value: {{ .Values.operator.keyOverlapSeconds | quote }}}
 - {name: SOS_SITE_CLEANUP_SECONDS, value: {{ .Values.operator.siteCleanupSeconds | quote }}}

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 
 from sos_compile import naming
+from sos_compile.manifest_modules import build_modules, module_volumes
 from sos_compile.manifest_parts import (
     SITE_LABEL,
     build_config_map,
@@ -59,6 +60,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
         "terminationGracePeriodSeconds": 30,
         "tolerations": [{"operator": "Exists"}],
         "affinity": build_node_affinity(placed),
+        **build_modules(placed.site, settings),
         "containers": [_ovs(placed, settings), _node(settings)],
         "volumes": [
             {"name": "config", "configMap": {"name": config_map}},
@@ -68,6 +70,7 @@ def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
             host_path("tun", "/dev/net/tun", "CharDevice"),
             # ovsdb-server keeps what a transaction needs in a file of tmpfile(3), which knows no other folder
             {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            *module_volumes(placed.site, settings),
         ],
     }
 

@@ -83,7 +83,8 @@ class Settings:
 
     `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
     app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
-    `network_policies`: None for none at all. `..._priority`: names of priority classes, "" for the cluster's default.
+    `network_policies`: None for none at all. `..._priority`: names of priority classes, "" for the cluster's default. `load_modules`:
+    whether pods of nodes load the kernel modules that their switch can use.
     """
 
     namespace: str = "sos-system"
@@ -102,6 +103,7 @@ class Settings:
     controller_priority: str = "system-cluster-critical"
     node_priority: str = "system-node-critical"
     node_resources: NodeResources = NodeResources()
+    load_modules: bool = False
 
 
 @dataclass(frozen=True, order=True)

@@ -154,9 +154,10 @@ def _namespace(bundle: Bundle, kubectl: Kubectl, namespace: str) -> None:
 
 def _logs(bundle: Bundle, kubectl: Kubectl, namespace: str, pod: Json) -> None:
     """Of every container, and of the one before it where there was one."""
-    name, statuses = pod["metadata"]["name"], (pod.get("status") or {}).get("containerStatuses") or ()
-    restarted = {status["name"] for status in statuses if status.get("restartCount")}
-    for container in pod["spec"].get("containers", ()):
+    name, status = pod["metadata"]["name"], pod.get("status") or {}
+    statuses = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    restarted = {each["name"] for each in statuses if each.get("restartCount")}
+    for container in (*pod["spec"].get("initContainers", ()), *pod["spec"].get("containers", ())):
         for before in (False, True) if container["name"] in restarted else (False,):
             command = ("logs", "-n", namespace, name, "-c", container["name"], f"--tail={LOG_LINES}", *(("--previous",) if before else ()))
             place = f"{namespace}/logs/{name}.{container['name']}{'.before' if before else ''}.log"

@@ -37,6 +37,13 @@ def _required(env: Mapping[str, str], name: str) -> str:
     return value
 
 
+def _yes(env: Mapping[str, str], name: str) -> bool:
+    text = env.get(name, "")
+    if text not in ("", "true", "false"):
+        raise SettingsError(f"{name}: {text!r} is neither true nor false")
+    return text == "true"
+
+
 def _pairs(env: Mapping[str, str], name: str) -> dict[str, str]:
     pairs = {}
     for item in filter(None, (part.strip() for part in env.get(name, "").split(","))):
@@ -107,6 +114,7 @@ def parse_settings(env: Mapping[str, str]) -> Settings:
         controller_priority=env.get("SOS_CONTROLLER_PRIORITY_CLASS", "system-cluster-critical"),
         node_priority=env.get("SOS_NODE_PRIORITY_CLASS", "system-node-critical"),
         node_resources=_node_resources(env),
+        load_modules=_yes(env, "SOS_LOAD_MODULES"),
         network_policies=_network_policies(env),
         pod_monitors=_pod_monitors(env),
         deployment=env.get("SOS_DEPLOYMENT", "") or "sos-operator",

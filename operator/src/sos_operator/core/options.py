@@ -49,6 +49,8 @@ class Settings:
     """Priority class of agents and switches."""
     node_resources: NodeResources = field(default_factory=NodeResources)
     """What the containers of switches ask for."""
+    load_modules: bool = False
+    """Whether pods of nodes load kernel modules."""
     pod_monitors: PodMonitors | None = None
     """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
     deployment: str = "sos-operator"

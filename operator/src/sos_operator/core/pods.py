@@ -44,7 +44,7 @@ def pod_state(pod: Object | None) -> PodState:
     for container in containers:
         waiting = (container.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in _FAILING:
-            return PodState("Failed", _said(container["name"], waiting))
+            return PodState("Failed", _said(container, waiting))
     if status.get("phase") == "Failed":
         return PodState("Failed", str(status.get("message") or status.get("reason") or "the pod failed")[:_MESSAGE_MAX])
     if any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or []):
@@ -72,9 +72,12 @@ def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
     return PodState(state.state, answer.noteworthy or state.message)
 
 
-def _said(container: str, waiting: Object) -> str:
-    text = f"container {container}: {waiting.get('reason')}"
-    return (text + (f": {waiting['message']}" if waiting.get("message") else ""))[:_MESSAGE_MAX]
+def _said(container: Object, waiting: Object) -> str:
+    """What the container itself said last, if that is known: the kubelet's own words are only how long it waits."""
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    message = str(ended.get("message") or waiting.get("message") or "").strip().rpartition("\n")[2]
+    text = f"container {container['name']}: {waiting.get('reason')}"
+    return (text + (f": {message}" if message else ""))[:_MESSAGE_MAX]
 
 
 def daemon_set_settled(daemon_set: Object | None) -> bool:

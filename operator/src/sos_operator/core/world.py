@@ -61,6 +61,7 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
         controller_priority=settings.controller_priority,
         node_priority=settings.node_priority,
         node_resources=settings.node_resources,
+        load_modules=settings.load_modules,
     )
 
 

@@ -1,0 +1,100 @@
+"""Kernel modules: what a node's pod is asked to load, and what the script in the image makes of that."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sos_compile import Settings, compile_world
+from worlds import nodes, site, world
+
+SCRIPT = Path(__file__).resolve().parents[2] / "agent-image" / "ovs" / "modules.sh"
+LOADING = Settings(load_modules=True)
+
+
+def pod_of(datapath: str = "Auto", *, base: int | None = None, settings: Settings = LOADING) -> dict[str, Any]:
+    """The pod of a node of a site: Overlay, or with as many base uplinks."""
+    made = world(site("a", "10.0.0.0/16", base=base, datapath={"type": datapath}), nodes=nodes(a=1), settings=settings)
+    found = {(m["kind"], m["metadata"]["name"]): m for m in compile_world(made).manifests}
+    spec: dict[str, Any] = found["DaemonSet", "sos-node-a"]["spec"]["template"]["spec"]
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("datapath", "base", "arguments"),
+    [
+        ("Auto", None, ["--want", "openvswitch", "--want", "vxlan"]),
+        ("System", None, ["--need", "openvswitch", "--want", "vxlan"]),
+        ("Netdev", None, ["--want", "vxlan"]),
+        ("Auto", 1, ["--want", "openvswitch"]),
+        ("System", 1, ["--need", "openvswitch"]),
+    ],
+)
+def test_a_site_loads_what_it_can_use_and_needs_what_it_demands(datapath: str, base: int | None, arguments: list[str]) -> None:
+    (loader,) = pod_of(datapath, base=base)["initContainers"]
+    assert loader["args"] == arguments
+
+
+def test_nothing_is_loaded_unless_that_is_wanted_and_there_is_something() -> None:
+    wanted = pod_of()
+    assert pod_of(settings=replace(LOADING, load_modules=False)) == {
+        **{key: value for key, value in wanted.items() if key != "initContainers"},
+        "volumes": [volume for volume in wanted["volumes"] if volume["name"] != "modules"],
+    }
+    assert "initContainers" not in pod_of("Netdev", base=1)
+
+
+def test_the_one_that_loads_may_do_nothing_else() -> None:
+    pod = pod_of()
+    (loader,) = pod["initContainers"]
+    assert loader["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_MODULE"]}
+    assert loader["securityContext"]["readOnlyRootFilesystem"] is True
+    assert not loader["securityContext"].get("privileged")
+    assert loader["volumeMounts"] == [{"name": "modules", "mountPath": "/lib/modules", "readOnly": True}]
+    assert {"name": "modules", "hostPath": {"path": "/lib/modules", "type": ""}} in pod["volumes"]
+    for container in pod["containers"]:
+        assert "SYS_MODULE" not in container["securityContext"]["capabilities"]["add"]
+        assert "modules" not in {mount["name"] for mount in container["volumeMounts"]}
+    assert loader["command"] == [SCRIPT.name]
+    dockerfile = (SCRIPT.parents[1] / "Dockerfile").read_text()
+    assert f"ovs/{SCRIPT.name} /usr/local/bin/" in dockerfile and " kmod " in dockerfile
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+def loaded() -> str:
+    """A module that this kernel has, so that nothing is loaded here."""
+    return min(path.name for path in Path("/sys/module").iterdir())
+
+
+def test_what_is_there_is_left_alone() -> None:
+    done = run("--need", loaded(), "--want", loaded())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"modules.sh: {loaded()}: there already\n" * 2
+
+
+def test_what_is_only_wanted_is_named_and_passed_over() -> None:
+    done = run("--want", "sos_no_such_module", "--want", loaded())
+    assert done.returncode == 0
+    assert "modules.sh: sos_no_such_module: not loaded (" in done.stderr and "sos_no_such_module not found" in done.stderr
+    assert "there already" in done.stdout, "what comes after it is loaded"
+
+
+def test_what_is_needed_stops_the_pod_and_says_what_to_do() -> None:
+    done = run("--need", "sos_no_such_module", "--want", loaded())
+    assert done.returncode == 1
+    assert "there already" in done.stdout
+    last = done.stderr.splitlines()[-1]
+    assert "sos_no_such_module" in last and "spec.datapath.type" in last
+
+
+@pytest.mark.parametrize("arguments", [("--want",), ("openvswitch",), ("--want", "-r"), ("--want", "../x"), ("--load", "vxlan")])
+def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert "usage: modules.sh" in done.stderr
