@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-soak e2e check lint fmt fuzz bench bench-controller bench-operator lab clean setup setup-test
+.PHONY: help demo test test-long test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -49,6 +49,9 @@ bench-controller: setup ## the controller part of it: PEER='CMD with {port}' mea
 
 bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change takes, what a resync writes, memory
 	@$(python) bench/operator/scale.py --out out/bench
+
+crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
+	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml
 
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
