@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import pytest
 import yaml
 from operator_kube import ROOT
+from sos_e2e import bases, sizes
 
 CHART = yaml.safe_load((ROOT / "charts" / "sos" / "Chart.yaml").read_text())
 VALUES = yaml.safe_load((ROOT / "charts" / "sos" / "values.yaml").read_text())
@@ -44,7 +46,7 @@ def stages(file: str) -> dict[str, Stage]:
             found[current] = replace(found[current], user=rest)
         elif word == "COPY":
             found[current] = replace(found[current], copied=(*found[current].copied, rest))
-        elif word == "ARG":
+        elif word == "ARG" and found:
             found[current] = replace(found[current], arguments=(*found[current].arguments, rest.partition("=")[0]))
     return found
 
@@ -55,7 +57,7 @@ def test_every_image_of_the_chart_is_built_and_labelled(image: str) -> None:
     assert stage.labels[f"{PREFIX}title"] == VALUES["images"][image]["repository"]
     assert stage.labels[f"{PREFIX}version"] == CHART["appVersion"]
     assert stage.labels[f"{PREFIX}licenses"] == CHART["annotations"]["artifacthub.io/license"]
-    assert stage.labels[f"{PREFIX}base.name"] == f"docker.io/library/{stage.base}"
+    assert stage.labels[f"{PREFIX}base.name"] == stage.base == "$BASE"
     assert len(stage.labels[f"{PREFIX}description"]) > 20
 
 
@@ -64,7 +66,7 @@ def test_a_build_says_where_an_image_comes_from_if_it_is_told(image: str) -> Non
     name = image if image in ("agent", "node", "ovs") else "last"
     stage = stages(FILES[image])[name]
     assert {what: stage.labels[f"{PREFIX}{what}"] for what in ("source", "revision")} == {"source": "$SOURCE", "revision": "$REVISION"}
-    assert stage.arguments == ("SOURCE", "REVISION"), "of the stage itself: an argument above FROM is unknown below it"
+    assert stage.arguments == ("BASE", "SOURCE", "REVISION"), "of the stage itself: an argument above FROM is unknown below it"
 
 
 def test_whoever_needs_no_root_is_nobody() -> None:
@@ -78,4 +80,30 @@ def test_no_image_carries_what_only_its_building_needs() -> None:
             if name == "build":
                 continue
             assert not [copied for copied in stage.copied if copied.split()[0] in (".", "crates", "pyproject.toml")], (file, name)
-            assert "slim" in stage.base, (file, name)
+            assert stage.base == "$BASE", (file, name)
+
+
+@pytest.mark.parametrize("file", sorted(set(FILES.values())))
+def test_bases_are_arguments_with_a_full_version(file: str) -> None:
+    """A tag such as `rust:1-bookworm` is another compiler next month."""
+    named = bases.declared((ROOT / file).read_text())
+    assert {stage.base.removeprefix("$") for stage in stages(file).values()} == set(named)
+    assert "slim" in named["BASE"]
+    for base in named.values():
+        assert base.partition(":")[0] in bases.MOVING and base not in {f"docker.io/library/{tag}" for tag in bases.MOVING.values()}
+        assert re.fullmatch(r"docker\.io/library/(debian:[a-z]+-\d{8}-slim|(python|rust):\d+\.\d+\.\d+-[a-z-]+)", base)
+
+
+def test_an_image_that_outgrew_its_bound_is_named() -> None:
+    assert set(sizes.MOST_ADDED_MB) == set(FILES)
+    fits = {image: float(bound) for image, bound in sizes.MOST_ADDED_MB.items()}
+    assert sizes.outgrown(fits) == []
+    (said,) = sizes.outgrown({**fits, "node": sizes.added_mb(400 * sizes.MB, 81 * sizes.MB)})
+    assert said.startswith("image node adds 319 MB to its base, 225 are allowed")
+
+
+def test_the_page_has_the_bounds_that_are_checked() -> None:
+    page = (ROOT / "docs" / "install.md").read_text()
+    assert dict(re.findall(r"^\| `sos-(\w+)` \|.*\| (\d+) MB \|$", page, re.MULTILINE)) == {
+        image: str(bound) for image, bound in sizes.MOST_ADDED_MB.items()
+    }

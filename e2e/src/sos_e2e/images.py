@@ -2,12 +2,24 @@
 
 import os
 import subprocess
+from pathlib import Path
 
+from sos_e2e import bases, sizes
 from sos_e2e.run import CommandError, run, say
 from sos_e2e.settings import ROOT, Settings
 
+# Component -> its Dockerfile and the stage of it, if it is not the last.
+SOURCES = {
+    "operator": (ROOT / "Dockerfile", None),
+    "controller": (ROOT / "controller-image" / "Dockerfile", None),
+    "agent": (ROOT / "agent-image" / "Dockerfile", "agent"),
+    "node": (ROOT / "agent-image" / "Dockerfile", "node"),
+    "ovs": (ROOT / "agent-image" / "Dockerfile", "ovs"),
+}
+
 HOST_DOCKERFILE = """\
-FROM debian:bookworm-slim
+ARG BASE
+FROM $BASE
 RUN apt-get update && apt-get install -y --no-install-recommends curl nginx-light iproute2 iputils-ping procps \\
  && rm -rf /var/lib/apt/lists/*
 COPY nginx.conf /etc/nginx/nginx.conf
@@ -44,22 +56,42 @@ def _build(tag: str, *args: str, context: str | os.PathLike[str] = ROOT) -> None
         raise CommandError(f"{' '.join(command)}\n{done.stdout[-6000:]}\n{done.stderr[-3000:]}")
 
 
+def _on(dockerfile: Path) -> dict[str, str]:
+    """What a Dockerfile's images are built on here, by argument."""
+    return bases.available(bases.declared(dockerfile.read_text()))
+
+
+def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
+    """Raise CommandError if an image has outgrown its bound; say how large all are."""
+    added = {}
+    for part, (dockerfile, _) in SOURCES.items():
+        base = on[dockerfile]["BASE"]
+        image_bytes, base_bytes = bases.size_of(ref[part]), bases.size_of(base)
+        if image_bytes is None or base_bytes is None:
+            raise CommandError(f"the engine does not know the size of {ref[part]} and of {base}")
+        added[part] = sizes.added_mb(image_bytes, base_bytes)
+    say("images add to their bases, in MB: " + ", ".join(f"{part} {mb:.0f}" for part, mb in added.items()))
+    if too_large := sizes.outgrown(added):
+        raise CommandError("\n".join(too_large))
+
+
 def build(settings: Settings) -> dict[str, str]:
-    """Build every image; layers that have not changed come from the engine's cache."""
+    """Build every image; layers that have not changed come from the engine's cache. Raises CommandError if one has grown too large."""
     ref = names(settings)
-    say("building image operator")
-    _build(ref["operator"], "-f", str(ROOT / "Dockerfile"))
-    say("building image controller")
-    _build(ref["controller"], "-f", str(ROOT / "controller-image" / "Dockerfile"))
-    for target in ("agent", "node", "ovs"):
-        say(f"building image {target}")
-        _build(ref[target], "-f", str(ROOT / "agent-image" / "Dockerfile"), "--target", target, context=ROOT / "agent-image")
+    on = {dockerfile: _on(dockerfile) for dockerfile in dict.fromkeys(file for file, _ in SOURCES.values())}
+    for part, (dockerfile, target) in SOURCES.items():
+        say(f"building image {part}")
+        arguments = [word for name, base in on[dockerfile].items() for word in ("--build-arg", f"{name}={base}")]
+        # agents, nodes and switches are built from their own folder, the others need the compiler's, too
+        context = dockerfile.parent if target else ROOT
+        _build(ref[part], "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
+    _check_sizes(ref, on)
     say("building image e2e-host (curl and nginx as Debian ships them)")
     folder = settings.out / "host-image"
     folder.mkdir(exist_ok=True)
     (folder / "Dockerfile").write_text(HOST_DOCKERFILE)
     (folder / "nginx.conf").write_text(NGINX_CONF)
-    _build(ref["e2e-host"], context=folder)
+    _build(ref["e2e-host"], "--build-arg", f"BASE={on[SOURCES['ovs'][0]]['BASE']}", context=folder)
     return ref
 
 

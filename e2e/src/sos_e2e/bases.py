@@ -1,0 +1,45 @@
+"""What images stand on: what their Dockerfiles name, or what an engine without a registry has instead."""
+
+import re
+
+from sos_e2e.run import CommandError, run, say
+
+_ARGUMENT = re.compile(r"^ARG (BASE|BUILDER)=(\S+)$", re.MULTILINE)
+# The tag that moves along with each release, by repository: what engines have whose images somebody made for them.
+MOVING = {
+    "docker.io/library/debian": "debian:bookworm-slim",
+    "docker.io/library/python": "python:3.11-slim-bookworm",
+    "docker.io/library/rust": "rust:1-bookworm",
+}
+
+
+def declared(dockerfile: str) -> dict[str, str]:
+    """The bases that a Dockerfile names, by argument."""
+    return dict(_ARGUMENT.findall(dockerfile))
+
+
+def size_of(image: str) -> int | None:
+    """Bytes of an image, None if the engine does not have it."""
+    try:
+        return int(run("docker", "image", "inspect", "--format", "{{.Size}}", image))
+    except CommandError:
+        return None
+
+
+def available(wanted: dict[str, str]) -> dict[str, str]:
+    """The same bases, each replaced by its moving tag where it cannot be had and the engine has that."""
+    return {argument: _available(base) for argument, base in wanted.items()}
+
+
+def _available(base: str) -> str:
+    if size_of(base) is not None:
+        return base
+    try:
+        run("docker", "pull", "-q", base, timeout=600)
+    except CommandError:
+        moving = MOVING.get(base.partition("@")[0].rpartition(":")[0] or base.partition("@")[0], "")
+        if not moving or size_of(moving) is None:
+            raise
+        say(f"{base} cannot be pulled: building on {moving}, which the engine has")
+        return moving
+    return base
