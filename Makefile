@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test
+.PHONY: help demo quick-start test test-long test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -25,6 +25,10 @@ setup-test:
 
 demo: setup ## measure plain TCP and SOS on long paths, one and two at once: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
+
+quick-start: setup ## two sites on a kind cluster, left up to play with: docs/quick-start.md (root; needs a container engine)
+	@$(python) -m pytest e2e --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
+	@echo 'It is up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/kubeconfig PATH=$$PATH:~/.cache/sos/bin'
 
 test: setup-test ## every test suite but those of test-long and test-soak; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py

@@ -1,0 +1,46 @@
+"""What the pages tell people to type is there, and does what they say."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+
+from operator_kube import ROOT
+
+QUICK_START = (ROOT / "docs" / "quick-start.md").read_text()
+BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def make(*args: str) -> str:
+    return subprocess.run(["make", "-C", str(ROOT), *args], capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_the_quick_start_is_five_commands_at_most() -> None:
+    start, *_, end = BLOCK.findall(QUICK_START)
+    assert len((start + end).splitlines()) <= 5
+    assert start.startswith("make quick-start\n")
+
+
+def test_every_make_target_of_the_pages_is_in_the_help() -> None:
+    listed = {line.split()[0] for line in make("-s", "help").splitlines()}
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    named = {target for page in pages for target in re.findall(r"(?:`|# )make ([a-z][a-z0-9-]*)", page.read_text())}
+    assert {"demo", "quick-start", "crds"} <= named <= listed
+
+
+def test_the_quick_start_runs_what_leaves_two_sites_and_a_fast_service() -> None:
+    """The command of the target, asked what it would run: a test that has another name would be left out without a word."""
+    (command,) = [line for line in make("-n", "quick-start").splitlines() if "pytest" in line]
+    words = shlex.split(command)
+    assert words[1:4] == ["-m", "pytest", "e2e"] and "--keep-cluster" in words
+    asked = [sys.executable, *words[1:], "--collect-only", "-q", "-p", "no:cacheprovider"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    chosen = re.findall(r"<Function (\w+)>|::(\w+)", done.stdout)
+    assert {name for pair in chosen for name in pair if name} == {
+        "test_sites_become_ready_with_their_agents",
+        "test_a_transfer_between_pods_is_fast_with_the_service",
+    }
+    cluster = words[words.index("--cluster") + 1]
+    assert f"kind delete cluster --name {cluster}\n" in QUICK_START
