@@ -276,6 +276,20 @@ def test_a_token_is_read_and_a_broken_secret_is_no_token() -> None:
     assert secrets.token_of({}, controller) is None
 
 
+def test_a_secret_of_ours_is_given_its_owner_and_nobody_elses() -> None:
+    """One from before they had owners, and one whose owner was deleted and made again."""
+    owner = {"apiVersion": "sos.network/v1alpha1", "kind": "SosController", "metadata": {"name": "c", "uid": "new"}}
+    wanted = secrets.Wanted("sos-controllertoken-c", "token", owner)
+    ours: dict[str, Any] = {"labels": {"app.kubernetes.io/managed-by": "sos-operator"}}
+    patch = secrets.adoption({"metadata": ours}, wanted)
+    assert patch is not None
+    assert [(o["kind"], o["uid"]) for o in patch["metadata"]["ownerReferences"]] == [("SosController", "new")]
+    assert secrets.adoption({"metadata": {**ours, "ownerReferences": [{"uid": "old"}]}}, wanted) == patch
+    assert secrets.adoption({"metadata": {**ours, **patch["metadata"]}}, wanted) is None
+    assert secrets.adoption({"metadata": {}}, wanted) is None
+    assert secrets.adoption({"metadata": ours}, secrets.Wanted(secrets.MASTER, "master-1")) is None
+
+
 def test_a_controller_is_asked_at_its_service_address_or_where_it_says() -> None:
     service = {"kind": "Service", "metadata": {"name": "sos-controller-c"}, "spec": {"clusterIP": "10.96.0.7"}}
     managed = {"kind": "SosController", "metadata": {"name": "c"}, "spec": {"type": "Managed"}}

@@ -117,10 +117,13 @@ class Reconciler:
         for secret in wanted:
             if secret.name not in found:
                 files = {secret.file: random_source.token_hex(keys.RANDOM_BYTES)}
-                manifest = secrets.build_secret(self._p.settings, secret.name, "operator", files)
+                manifest = secrets.build_secret(self._p.settings, secret.name, "operator", files, secret.owner)
                 found[secret.name] = await self._p.cluster.create(manifest)
                 self._p.observer.forget(of_kinds([SECRET.plural]))
                 log.info(f"made Secret {secret.name}", extra={"object": secret.name})
+            elif patch := secrets.adoption(found[secret.name], secret):
+                await self._p.cluster.merge(found[secret.name], patch)
+                self._p.observer.forget(of_kinds([SECRET.plural]))
         return found
 
     async def _rotate(self, master: Object, everywhere: bool) -> bool:

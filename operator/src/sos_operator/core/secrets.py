@@ -14,7 +14,7 @@ from sos_compile import naming
 from sos_operator.core import keys
 from sos_operator.core.kinds import CONTROLLER, SECRET, SITE
 from sos_operator.core.options import Settings
-from sos_operator.core.plan import Ref
+from sos_operator.core.plan import Ref, owned
 from sos_operator.core.world import PREFIX, Object, Seen, leaving
 
 MASTER = naming.child(PREFIX, "master")
@@ -26,6 +26,8 @@ class Wanted:
 
     name: str
     file: str
+    owner: Object | None = None
+    """With whom it goes; None for what goes with the release."""
 
 
 def labels(settings: Settings, component: str) -> dict[str, str]:
@@ -41,12 +43,12 @@ def labels(settings: Settings, component: str) -> dict[str, str]:
 
 def wanted_secrets(seen: Seen) -> tuple[Wanted, ...]:
     """The master key, and the bearer token of every controller that runs here."""
-    managed = sorted(
-        o["metadata"]["name"]
+    managed = {
+        o["metadata"]["name"]: o
         for o in seen.of(CONTROLLER.kind)
         if (o.get("spec") or {}).get("type", "Managed") == "Managed" and not leaving(o)
-    )
-    tokens = tuple(Wanted(naming.controller_token(PREFIX, name), keys.TOKEN_FILE) for name in managed)
+    }
+    tokens = tuple(Wanted(naming.controller_token(PREFIX, name), keys.TOKEN_FILE, o) for name, o in sorted(managed.items()))
     return (Wanted(MASTER, keys.master_file(keys.FIRST_KEY_ID)), *tokens)
 
 
@@ -56,12 +58,29 @@ def external_tokens(seen: Seen) -> set[str]:
     return {str(external["tokenSecretName"]) for external in externals if external.get("tokenSecretName")}
 
 
-def build_secret(settings: Settings, name: str, component: str, files: Mapping[str, str]) -> Object:
+def owned_by(owner: Object | None) -> Object:
+    """The part of an object's metadata by which the cluster removes it with its owner, whether the operator runs or not."""
+    if owner is None:
+        return {}
+    meta = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"], "controller": True}
+    return {"ownerReferences": [reference]}
+
+
+def adoption(secret: Object, wanted: Wanted) -> Object | None:
+    """The patch for a Secret of ours without its owner, or with one of that name that is gone; None if it is right, or somebody else's."""
+    right = owned_by(wanted.owner)
+    there = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or ()]
+    return {"metadata": right} if right and owned(secret) and there != [right["ownerReferences"][0]["uid"]] else None
+
+
+def build_secret(settings: Settings, name: str, component: str, files: Mapping[str, str], owner: Object | None = None) -> Object:
     """A Secret manifest with the given files."""
+    own = {"name": name, "namespace": settings.namespace, "labels": labels(settings, component)}
     return {
         "apiVersion": SECRET.api_version,
         "kind": SECRET.kind,
-        "metadata": {"name": name, "namespace": settings.namespace, "labels": labels(settings, component)},
+        "metadata": own | owned_by(owner),
         "type": "Opaque",
         "data": {file: base64.b64encode(text.encode()).decode() for file, text in sorted(files.items())},
     }
@@ -83,16 +102,18 @@ def derived_secrets(compiled: sos_compile.Compiled, masters: keys.Masters, setti
     # Keys with every site that has hosts, not only with today's peers: a new service then changes no Secret.
     ids = {f.number for key, f in compiled.facts.items() if key.kind == SITE.kind and f.number and f.text.get("prefixes")}
     own = {document["site"]["name"]: document["site"]["id"] for document in compiled.agents.values()}
+    sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}
     found = [
-        build_secret(settings, naming.site_keys(PREFIX, name), "agent", masters.site_files(number, ids))
+        build_secret(settings, naming.site_keys(PREFIX, name), "agent", masters.site_files(number, ids), sites.get(name))
         for name, number in sorted(own.items())
     ]
-    here = {secret.name for secret in wanted_secrets(seen)}
+    here = {secret.name: secret.owner for secret in wanted_secrets(seen)}
     for controller, document in sorted(compiled.controllers.items()):
-        if naming.controller_token(PREFIX, controller) in here:
+        token = naming.controller_token(PREFIX, controller)
+        if token in here:
             served = [site["id"] for site in document["sites"] if not site["transit"]]
             files = masters.controller_files(served)
-            found.append(build_secret(settings, naming.controller_keys(PREFIX, controller), "controller", files))
+            found.append(build_secret(settings, naming.controller_keys(PREFIX, controller), "controller", files, here[token]))
     return tuple(found)
 
 
