@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -61,6 +62,14 @@ def test_every_string_list_and_map_is_bounded() -> None:
             assert "maxProperties" in schema, f"{kind}{path}"
         if schema.get("type") == "integer" and ".spec." in path:
             assert {"minimum", "maximum"} <= set(schema), f"{kind}{path}"
+
+
+REMEDY = re.compile(r"\b(add|change|choose|delete|lower|must be|name|raise|remove|replace|set|shorten|swap|write)\b")
+
+
+def test_every_rule_says_what_to_do() -> None:
+    said = {rule["message"] for _, _, schema in ALL for rule in schema.get("x-kubernetes-validations", [])}
+    assert [message for message in said if not REMEDY.search(message)] == []
 
 
 def test_no_enumeration_has_one_value() -> None:

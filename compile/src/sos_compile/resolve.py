@@ -115,5 +115,6 @@ def _link_end_problem(link: Link, placed: dict[str, PlacedSite]) -> tuple[str, R
         known = [each.name for each in placed[site].site.uplinks]
         if uplink not in known:
             message = f"SosSite {site} has no uplink {uplink}"
-            return f"spec.{name}.uplink", Reason.UPLINK_NOT_FOUND, message, f"its uplinks: {', '.join(known) or 'none'}"
+            remedy = f"name one of its uplinks: {', '.join(known)}" if known else "it has none: declare them in its spec.wan.uplinks"
+            return f"spec.{name}.uplink", Reason.UPLINK_NOT_FOUND, message, remedy
     return None

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -59,13 +59,13 @@ class Controllers:
         self._heard = {name: heard for name, heard in self._heard.items() if name in present}
         self._said = {name: said for name, said in self._said.items() if name in present}
         bases = {name: api_base(o, seen, self._settings.controller_api_override) for name, o in present.items()}
+        tokens = {name: token_of(secrets, o) for name, o in present.items()}
         calls = {
-            name: partial(self._visit, name, base, compiled.controllers.get(name), token_of(secrets, present[name]))
-            for name, base in bases.items()
-            if base
+            name: partial(self._visit, name, base, compiled.controllers.get(name), tokens[name]) for name, base in bases.items() if base
         }
         await self._in_flight.run(calls, late)
-        return {name: self._view(name, base, compiled.controllers.get(name)) for name, base in bases.items()}
+        views = {name: self._view(name, base, compiled.controllers.get(name)) for name, base in bases.items()}
+        return {name: replace(view, has_token=tokens[name] is not None) for name, view in views.items()}
 
     async def close(self) -> None:
         """End what is under way."""

@@ -213,7 +213,7 @@ def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> 
         where = "another cluster" if spec.get("remote") else "external switches"
         return Verdict("BridgesReady", "True", "NotBuiltHere", f"the site is built by {where}")
     if not states:
-        return Verdict("BridgesReady", "False", "NoMatchingNodes", "no node has the labels of spec.nodeSelector")
+        return Verdict("BridgesReady", "False", "NoMatchingNodes", "no node has the labels of spec.nodeSelector: label one, or change it")
     failed = {node: s for node, s in states.items() if s.state == "Failed"}
     missing = {node: s for node, s in states.items() if s.state != "Ready"}
     if not missing:
@@ -281,7 +281,9 @@ def _deployed(sets: set[str], states: Mapping[str, PodState], situation: Situati
     if error:
         return Verdict("Deployed", "False", "ApplyFailed", error)
     if not states:
-        return Verdict("Deployed", "False", "NoMatchingNodes", "no site with prefixes and nodes matches spec.siteSelector")
+        return Verdict(
+            "Deployed", "False", "NoMatchingNodes", "no site with prefixes and nodes matches spec.siteSelector: label one, or change it"
+        )
     unsettled = [name for name in sorted(sets) if not daemon_set_settled(situation.seen.child("DaemonSet", name))]
     missing = {node: s for node, s in states.items() if s.state != "Ready"}
     if not missing and not unsettled:
@@ -323,9 +325,8 @@ def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> 
 
 
 def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
-    error = situation.apply_errors.get((CONTROLLER.kind, obj["metadata"]["name"]))
-    if error:
-        return Verdict("Available", "False", "ApplyFailed", error)
+    if certain := _cannot_be_available(obj, view, situation):
+        return certain
     if not view.asked:
         return Verdict("Available", "Unknown", "NotObserved", "an External controller without apiURL is watched from elsewhere")
     if not view.reachable:
@@ -337,11 +338,23 @@ def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdi
     return Verdict("Available", "True", "Available", f"configuration generation {view.config('generation')} is in force")
 
 
+def _cannot_be_available(obj: Object, view: ControllerView, situation: Situation) -> Verdict | None:
+    """What is missing on this side, whatever the controller says."""
+    if error := situation.apply_errors.get((CONTROLLER.kind, obj["metadata"]["name"])):
+        return Verdict("Available", "False", "ApplyFailed", error)
+    secret = ((obj.get("spec") or {}).get("external") or {}).get("tokenSecretName")
+    if secret and not view.has_token:
+        missing = f"spec.external.tokenSecretName: the release namespace has no Secret {secret} with a key named token"
+        return Verdict("Available", "False", "SecretNotFound", f"{missing}: create it, or name another")
+    return None
+
+
 def _not_reached(obj: Object, view: ControllerView, situation: Situation) -> Verdict:
     managed = (obj.get("spec") or {}).get("type") != "External"
     name = naming.controller(PREFIX, obj["metadata"]["name"])
     rollout = deployment_verdict(situation.seen.child("Deployment", name)) if managed else None
-    return rollout or Verdict("Available", "Unknown", "ControllerUnreachable", _unreachable(view))
+    remedy = "" if managed else ": does spec.external.apiURL lead to it, and does it run?"
+    return rollout or Verdict("Available", "Unknown", "ControllerUnreachable", _unreachable(view) + remedy)
 
 
 # --- SosService, SosLink ---------------------------------------------------------------------------------------------

@@ -26,6 +26,8 @@ class ControllerView:
     """What the controller said against the configuration."""
     wanted_hash: str = ""
     """Hash of the configuration it should have."""
+    has_token: bool = True
+    """Whether there is a bearer token to hand it a configuration with."""
     awaited: bool = False
     """True while it has a request of ours to answer and was well a moment ago: nothing is said about it before it has."""
 
