@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from operator_nodes import Nodes, kubelets, start_pods
 from operator_rights import granted, used
 from operator_run import NAMESPACE, environment, eventually, install, operator_running, render
 from sos_operator.cluster import connect
+from sos_operator.core.conditions import Transition
 from sos_operator.core.errors import Refused
+from sos_operator.core.publish import build_event
 
 ACCOUNT = "sos-operator"
 SEVERAL = ("--set", "operator.replicas=2")  # which needs the most rights
@@ -121,3 +124,26 @@ def test_of_a_site_the_operator_can_write_its_own_finalizer_only(multus: Kube) -
         multus.kubectl("label", "sossite", "guarded", "a=b")
     finally:
         multus.kubectl("delete", "sossite", "guarded")
+
+
+def test_events_of_the_operator_are_about_sos_objects(multus: Kube) -> None:
+    """It may make them in every namespace, because SosServices may be in every namespace."""
+    operator = multus.config_for("as-operator", multus.kubectl("create", "token", ACCOUNT, "-n", NAMESPACE).stdout.strip())
+
+    def say(api_version: str, kind: str) -> str:
+        about = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it", "namespace": "default", "uid": "u"}}
+        event = build_event(about, Transition("Ready", "Unknown", "True", "Ready", ""), f"it.{uuid.uuid4().hex}", "2026-01-01T00:00:00Z")
+
+        async def create() -> str:
+            async with connect(operator) as cluster:
+                try:
+                    await cluster.create(event)
+                except Refused as error:
+                    return str(error)
+            return ""
+
+        return asyncio.run(create())
+
+    eventually("the policy in force", lambda: "about SOS objects only" in say("v1", "Pod"))
+    assert "about SOS objects only" in say("apps/v1", "Deployment")
+    assert say("sos.network/v1alpha1", "SosService") == ""
