@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from operator_table import objects as table
 UNITS = {"Mbps": "Mbit/s", "KiB": "KiB", "MiB": "MiB", "Seconds": "seconds", "mtu": "bytes", "percent": "percent"}
 EXAMPLES = sorted(path for path in (ROOT / "examples").glob("*/*.yaml") if path.parent.name != "bad")
 BAD = sorted((ROOT / "examples" / "bad").glob("*.yaml"))
+EVERYBODYS = ("apiVersion", "kind", "metadata")
 SELECTOR = {"matchLabels": {"a": "b"}}
 
 
@@ -69,24 +71,56 @@ def test_defaults_are_the_same(installed: Kube) -> None:
 
 def test_every_field_is_explained(installed: Kube) -> None:
     """By the document that `kubectl explain` reads: what a field is, in more words than its name, with its unit and the bound of a list."""
-    schemas = installed.get_raw("/openapi/v3/apis/sos.network/v1alpha1")["components"]["schemas"]
-    for kind in PLURALS:
-        for path, schema in fields(schemas[f"network.sos.v1alpha1.{kind}"], kind):
-            text = schema.get("description", "")
+    for kind, schema in served(installed).items():
+        for path, field in fields(schema, kind):
+            text = field.get("description", "")
             name = path.rpartition(".")[2]
-            assert len(text) >= 20 and text.lower().rstrip(".") != name.lower(), f"{path}: {text!r}"
+            assert len(text) >= 20 and len(text.split()) >= 3 and text.lower().rstrip(".") != name.lower(), f"{path}: {text!r}"
+            assert text[0].isupper() and text.endswith((".", ")")), f"{path}: {text!r} is no sentence"
             unit = next((words for suffix, words in UNITS.items() if name.endswith(suffix)), "")
             assert unit in text, f"{path}: {text!r} does not name its unit, {unit}"
-            most = f"{schema['maxItems']:,}" if "maxItems" in schema else ""
+            most = f"{field['maxItems']:,}" if "maxItems" in field else ""
             assert re.search(rf"\b{most}\b", text), f"{path}: {text!r} does not say how many there may be, {most}"
-        shown = installed.kubectl("explain", kind.lower()).stdout
-        assert schemas[f"network.sos.v1alpha1.{kind}"]["description"].split(".")[0][:60] in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("kind", PLURALS)
+def test_kubectl_explains_every_field(installed: Kube, kind: str) -> None:
+    """The real one: all of them in its tree, and the words of the first two levels and of the longest way down."""
+    known = dict(fields(served(installed)[kind], kind.lower()))
+    assert tree(installed.kubectl("explain", kind.lower(), "--recursive").stdout, kind.lower()) == set(known)
+    deepest = max(known, key=lambda path: path.count("."))
+    asked = [path for path in known if path.count(".") <= 2 and ".status." not in path] + [deepest]
+    with ThreadPoolExecutor(4) as pool:
+        for path, shown in zip(asked, pool.map(lambda path: installed.kubectl("explain", path).stdout, asked), strict=True):
+            assert words(known[path]["description"]) in words(shown), f"{path}: {shown}"
+    assert words(served(installed)[kind]["description"]) in words(installed.kubectl("explain", kind.lower()).stdout)
+
+
+def served(kube: Kube) -> dict[str, dict[str, Any]]:
+    """The schemas that the API server hands out, by kind."""
+    schemas = kube.get_raw("/openapi/v3/apis/sos.network/v1alpha1")["components"]["schemas"]
+    return {kind: schemas[f"network.sos.v1alpha1.{kind}"] for kind in PLURALS}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def tree(shown: str, kind: str) -> set[str]:
+    """Paths of the fields in what `kubectl explain --recursive` prints, each two columns further in than the one it belongs to."""
+    found, path = set(), [kind]
+    for line in shown.partition("FIELDS:\n")[2].splitlines():
+        row = re.fullmatch(r"((?:  )+)(\w+)\t<.*", line)
+        if row:
+            path = [*path[: len(row[1]) // 2], row[2]]
+            found.add(".".join(path))
+    return {each for each in found if each.split(".")[1] not in EVERYBODYS}
 
 
 def fields(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, sub in schema.get("properties", {}).items():
-        if name in ("apiVersion", "kind", "metadata"):
-            continue  # every object's
+        if "." not in path and name in EVERYBODYS:
+            continue
         yield f"{path}.{name}", sub
         yield from fields(sub, f"{path}.{name}")
         yield from fields(sub.get("items", {}), f"{path}.{name}")
