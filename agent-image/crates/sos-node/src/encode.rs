@@ -9,7 +9,7 @@ use crate::observed::{Controller, Device, Offloads};
 use crate::ovsdb::{Row, TABLES};
 
 /// How long one command of Open vSwitch may wait for its daemons, in seconds.
-const OVS_TIMEOUT_S: u32 = 5;
+const OVS_TIMEOUT_S: u32 = 4;
 
 /// One command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -335,7 +335,7 @@ mod tests {
             ["ovs-vsctl", "ip", "ovs-vsctl"]
         );
         let words = lines[0].args.join(" ");
-        let expected = "--timeout=5 --db=unix:/run/x/db.sock --format=json -- add-br b -- set Bridge b fail_mode=secure \
+        let expected = "--timeout=4 --db=unix:/run/x/db.sock --format=json -- add-br b -- set Bridge b fail_mode=secure \
                         other_config:hwaddr=\"06:00\" -- --id=@c0 create Controller target=\"tcp:192.0.2.1:6653\" \
                         connection_mode=out-of-band max_backoff=2000 inactivity_probe=5000 -- set Bridge b controller=[@c0]";
         assert_eq!(words, expected);

@@ -374,19 +374,8 @@ fn pods_send_whole_checksums_where_the_switch_needs_them() {
 #[test]
 fn status_over_http() {
     let (lab, _far) = lab();
-    let node = lab
-        .node_command(&["--listen", "127.0.0.1:9466"])
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
-    let _node = support::lab::Process::from(node);
-    let get = |path: &str| {
-        let script = format!(
-            "exec 3<>/dev/tcp/127.0.0.1/9466 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
-        );
-        let output = lab.ns.command("bash", &["-c", &script]).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let _node = lab.serve_node();
+    let get = |path: &str| lab.http(path);
     wait_until("the server", || get("/healthz").starts_with("HTTP/1.0 200"));
     assert!(get("/readyz").starts_with("HTTP/1.0 503"), "there is no config yet");
     lab.configure(edge(1, |_| {}));

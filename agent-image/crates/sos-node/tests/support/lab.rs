@@ -20,8 +20,13 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const RECORDED: [&str; 4] = ["ovs-vsctl", "ovs-ofctl", "ip", "ethtool"];
 
 /// Waits until a condition holds; panics with what was waited for if it does not.
-pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub(crate) fn wait_until(what: &str, holds: impl FnMut() -> bool) {
+    wait_at_most(PATIENCE, what, holds);
+}
+
+/// The same with a wait of which somebody was promised that it is not longer.
+pub(crate) fn wait_at_most(patience: Duration, what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + patience;
     while !holds() {
         assert!(Instant::now() < end, "waited too long for {what}");
         std::thread::sleep(Duration::from_millis(50));
@@ -91,9 +96,13 @@ impl Drop for Namespace {
 pub(crate) struct Process(Child);
 
 impl Process {
+    pub(crate) fn signal(&self, signal: &str) {
+        sh("kill", &[signal, &self.0.id().to_string()]);
+    }
+
     /// Asks it to end and returns how it did.
     pub(crate) fn terminate(mut self) -> bool {
-        sh("kill", &["-TERM", &self.0.id().to_string()]);
+        self.signal("-TERM");
         self.0.wait().unwrap().success()
     }
 
@@ -183,7 +192,7 @@ impl Lab {
         Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap())
     }
 
-    fn start_ovsdb(&mut self) {
+    pub(crate) fn start_ovsdb(&mut self) {
         let remote = format!("--remote=punix:{}", self.text("run/db.sock"));
         self.ovsdb = Some(self.daemon("ovsdb-server", &[&self.text("run/conf.db"), &remote]));
         // The socket is there a moment before anybody listens on it.
@@ -199,9 +208,23 @@ impl Lab {
         self.vswitchd.take().unwrap().kill();
     }
 
+    pub(crate) fn kill_ovsdb(&mut self) {
+        self.ovsdb.take().unwrap().kill();
+    }
+
     pub(crate) fn kill_ovs(&mut self) {
         self.kill_vswitchd();
-        self.ovsdb.take().unwrap().kill();
+        self.kill_ovsdb();
+    }
+
+    /// Sends a signal to the switch's daemon, which stays the lab's.
+    pub(crate) fn signal_vswitchd(&self, signal: &str) {
+        self.vswitchd.as_ref().unwrap().signal(signal);
+    }
+
+    /// Sends a signal to the database, which stays the lab's.
+    pub(crate) fn signal_ovsdb(&self, signal: &str) {
+        self.ovsdb.as_ref().unwrap().signal(signal);
     }
 
     pub(crate) fn start_ovs(&mut self) {
@@ -319,6 +342,21 @@ impl Lab {
     pub(crate) fn start_node(&self) -> Process {
         let log = fs::File::create(self.path("node.log")).unwrap();
         Process(self.node_command(&[]).stderr(log).spawn().unwrap())
+    }
+
+    /// Starts the loop with its HTTP server, for [`Self::http`].
+    pub(crate) fn serve_node(&self) -> Process {
+        let log = fs::File::create(self.path("node.log")).unwrap();
+        Process(self.node_command(&["--listen", "127.0.0.1:9466"]).stderr(log).spawn().unwrap())
+    }
+
+    /// The answer of the program under test, headers and all; empty while it does not listen.
+    pub(crate) fn http(&self, path: &str) -> String {
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/9466 && printf 'GET {path} HTTP/1.0\\r\\n\\r\\n' >&3 && cat <&3"
+        );
+        let output = self.ns.command("bash", &["-c", &script]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
     }
 
     pub(crate) fn status(&self) -> Value {

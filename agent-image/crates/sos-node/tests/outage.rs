@@ -1,0 +1,86 @@
+//! What the program says of an Open vSwitch that is dead or does not answer, and for how long it does not. Needs root.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
+mod support;
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use support::document;
+use support::lab::{Lab, Process, wait_at_most, wait_until};
+
+/// A status is not older; it is the operator's promise too, which asks for it every two seconds.
+const PROMISED: Duration = Duration::from_secs(10);
+
+/// A switch as it shall be, and the program that keeps it so and is asked over HTTP.
+fn kept() -> (Lab, Process) {
+    let lab = Lab::new(true);
+    lab.configure(document(|d| {
+        d["bridge"]["mtu"] = json!(1500);
+        d["bridge"]["datapathType"] = json!("netdev");
+        d["baseFlows"] = json!([{"table": 0, "priority": 0, "match": "", "actions": "NORMAL"}]);
+    }));
+    let node = lab.serve_node();
+    wait_until("a switch as it shall be", || well(&lab));
+    (lab, node)
+}
+
+/// What `GET /status` answers.
+fn status(lab: &Lab) -> Value {
+    let answer = lab.http("/status");
+    answer.split_once("\r\n\r\n").map_or(Value::Null, |(_, body)| serde_json::from_str(body).unwrap())
+}
+
+fn well(lab: &Lab) -> bool {
+    let said = status(lab);
+    said["state"] == "Ready" && said["applied"] == true && lab.http("/readyz").starts_with("HTTP/1.0 200")
+}
+
+/// One outage: it is told, with a word about what does not answer, for as long as it lasts; and it is over when it is over.
+fn is_told_and_so_is_its_end(named: &str, fault: impl FnOnce(&mut Lab), remedy: impl FnOnce(&mut Lab)) {
+    let (mut lab, _node) = kept();
+    fault(&mut lab);
+    wait_at_most(PROMISED, "the outage in the status", || {
+        let said = status(&lab);
+        said["applied"] == false && said["state"] != "Ready"
+    });
+    let said = status(&lab);
+    let message = said["message"].as_str().unwrap();
+    assert!(message.contains(named), "{message}");
+    assert!(lab.http("/readyz").starts_with("HTTP/1.0 503"), "the pod is not ready either");
+    assert!(lab.http("/healthz").starts_with("HTTP/1.0 200"), "to start the program anew would be no help");
+    std::thread::sleep(Duration::from_secs(2));
+    assert_eq!(status(&lab)["applied"], false, "as long as it lasts");
+    remedy(&mut lab);
+    wait_at_most(PROMISED, "the end of the outage in the status", || well(&lab));
+}
+
+#[test]
+fn a_dead_switch() {
+    is_told_and_so_is_its_end("ovs-ofctl", Lab::kill_vswitchd, Lab::start_vswitchd);
+}
+
+#[test]
+fn a_dead_database() {
+    is_told_and_so_is_its_end("ovs-vsctl", Lab::kill_ovsdb, Lab::start_ovsdb);
+}
+
+#[test]
+fn both_dead() {
+    is_told_and_so_is_its_end("ovs-vsctl", Lab::kill_ovs, Lab::start_ovs);
+}
+
+#[test]
+fn a_switch_that_does_not_answer() {
+    is_told_and_so_is_its_end(
+        "ovs-ofctl",
+        |lab| lab.signal_vswitchd("-STOP"),
+        |lab| lab.signal_vswitchd("-CONT"),
+    );
+}
+
+#[test]
+fn a_database_that_does_not_answer() {
+    is_told_and_so_is_its_end("ovs-vsctl", |lab| lab.signal_ovsdb("-STOP"), |lab| lab.signal_ovsdb("-CONT"));
+}
