@@ -1,6 +1,7 @@
 """A datapath that only talks: enough OpenFlow 1.3 for a controller to count it as connected and its entries as taken.
 
-Probes that a controller sends out of a port come in at the other end of its wire, so that links are found.
+Probes that a controller sends out of a port come in at the other end of its wire, so that links are found. When the controller goes,
+it tries again and again, as Open vSwitch does, and what would go to the controller is lost meanwhile.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 
 VERSION = 4
@@ -21,32 +22,53 @@ UPLINKS = {LEFT: b"wan1", RIGHT: b"wan0"}
 LLDP = b"\x88\xcc"
 
 
+RECONNECT_S = 0.5
+
+
 class Switch(threading.Thread):
-    """One connection; its end is the switch's."""
+    """Connected to one controller, whenever that is there, until it is closed."""
 
     def __init__(self, dpid: str, port: int) -> None:
         super().__init__(daemon=True)
         self.wires: dict[int, tuple[Switch, int]] = {}
         """Port -> the switch and port at the other end; to be set before it runs."""
         self._kept: list[int] | None = None
-        self._dpid = int(dpid, 16)
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=10)
-        self._socket.settimeout(None)
+        self._dpid, self._port = int(dpid, 16), port
+        self._socket = self._connect()
         self._sending = threading.Lock()
+        self._closed = threading.Event()
 
     def run(self) -> None:
-        self._send(HELLO, 1, b"")
+        while not self._closed.is_set():
+            self._serve()
+            while not self._closed.wait(RECONNECT_S):
+                try:
+                    self._socket = self._connect()
+                    break
+                except OSError:
+                    continue
+
+    def _connect(self) -> socket.socket:
+        connection = socket.create_connection(("127.0.0.1", self._port), timeout=10)
+        connection.settimeout(None)
+        return connection
+
+    def _serve(self) -> None:
+        """Until the connection ends."""
         try:
+            self._send(HELLO, 1, b"")
             while header := self._read(8):
                 _, kind, length, xid = struct.unpack("!BBHI", header)
                 self._answer(kind, xid, self._read(length - 8))
         except OSError:
-            return
+            pass
+        self._socket.close()
 
     def packet_in(self, port: int, frame: bytes) -> None:
         """Hand a frame that came in on a port to the controller, as the table's last entry does."""
         match = struct.pack("!HHIIxxxx", 1, 12, 0x80000004, port)
-        self._send(PACKET_IN, 0, struct.pack("!IHBBQ", 0xFFFFFFFF, len(frame), 1, 0, 0) + match + bytes(2) + frame)
+        with suppress(OSError):
+            self._send(PACKET_IN, 0, struct.pack("!IHBBQ", 0xFFFFFFFF, len(frame), 1, 0, 0) + match + bytes(2) + frame)
 
     @contextmanager
     def busy(self) -> Iterator[None]:
@@ -60,8 +82,9 @@ class Switch(threading.Thread):
             self._send(BARRIER + 1, xid, b"")
 
     def close(self) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._closed.set()
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
         self.join(10)
 
     def _answer(self, kind: int, xid: int, body: bytes) -> None:

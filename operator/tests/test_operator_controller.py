@@ -16,6 +16,7 @@ from conftest import FIGURE8, becomes, children, condition, populated
 from operator_agent import Agent, network
 from operator_controller import Controller
 from operator_kube import ROOT, Kube
+from operator_nodes import Nodes, start_pods
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
 from operator_switch import connected
 from test_kubectl import sos
@@ -238,6 +239,57 @@ def test_kubectl_wait_works_with_every_kind(pair: tuple[Operator, Controller]) -
         kube.kubectl("wait", "--for=condition=Ready=false", *unready, "--timeout=20s")
     finally:
         kube.kubectl("delete", "soslink", "waited")
+
+
+READY = {
+    "soscontroller/default": "Available",
+    "sossite/west": "Ready",
+    "sosagent/default": "Ready",
+    "sosservice/default/bulk": "Programmed",
+    "soslink/wire": "Up",
+}
+
+
+def test_every_kind_is_ready_then_unknown_without_the_controller_and_ready_with_it(pair: tuple[Operator, Controller]) -> None:
+    """Nodes answer, switches are connected, agents are heard, probes pass: all that Ready is made of. Then nobody can tell any more."""
+    operator, controller = pair
+    kube = operator.kube
+    kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "wire"}, "spec": WIRE})
+    try:
+        with Nodes(kube).serving() as nodes, network(kube, controller.openflow):
+            start_pods(kube, nodes)
+            for what, reason in READY.items():
+                becomes(kube, what, "Ready", "True", reason)
+            wait_for_ready(kube)
+            controller.kill()
+            all_become(kube, "Unknown", dict.fromkeys(READY, "ControllerUnreachable"))
+            done = kube.kubectl("wait", "--for=condition=Ready", "sossite/west", "--timeout=1s", check=False)
+            assert done.returncode != 0 and "timed out" in done.stderr
+            known = condition(kube, "sossite", "west", "BridgesReady"), condition(kube, "sosagent", "default", "Deployed")
+            assert [row["status"] for row in known] == ["True", "True"], "what others say of themselves stays known"
+            controller.start()
+            all_become(kube, "True", READY)
+            wait_for_ready(kube)
+    finally:
+        if controller.process is None:
+            controller.start()
+        kube.kubectl("delete", "soslink", "wire")
+        kube.clear("pods", "-n", NAMESPACE)
+
+
+def all_become(kube: Kube, status: str, reasons: dict[str, str]) -> None:
+    """All within the time that one is promised, from now on."""
+    end = time.monotonic() + PROMISED_S
+    for what, reason in reasons.items():
+        becomes(kube, what, "Ready", status, reason, max(end - time.monotonic(), 0.3))
+
+
+def wait_for_ready(kube: Kube) -> None:
+    """`kubectl wait`, as people and scripts do it."""
+    for what in READY:
+        kind, *namespace, name = what.split("/")
+        place = ("-n", namespace[0]) if namespace else ()
+        kube.kubectl("wait", "--for=condition=Ready", f"{kind}/{name}", *place, "--timeout=10s")
 
 
 def test_a_wrong_token_is_told(pair: tuple[Operator, Controller]) -> None:
