@@ -167,7 +167,14 @@ fn addresses_and_routes_of_the_local_port_outlive_the_switch() {
     lab.ns.run("ip", &["link", "del", "br-sos"]);
     lab.start_vswitchd();
     wait_until("addresses and route", || state(&lab) == [true; 3]);
-    lab.wait_for_state("Ready");
+    // What is taken away while it is still being given back is given back again.
+    wait_until("the new device to be remembered", || {
+        let text = fs::read_to_string(&remembered).unwrap_or_default();
+        let known: Value = serde_json::from_str(&text).unwrap_or_default();
+        let links = lab.ns.command("ip", &["-j", "link", "show", "dev", "br-sos"]).output().unwrap().stdout;
+        let links: Value = serde_json::from_slice(&links).unwrap_or_default();
+        known["index"].is_u64() && known["index"] == links[0]["ifindex"]
+    });
     lab.ns.run("ip", &["addr", "del", "10.0.0.5/24", "dev", "br-sos"]);
     wait_until("the removal to be remembered", || {
         fs::read_to_string(&remembered).is_ok_and(|text| !text.contains("10.0.0.5"))
