@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,18 @@ from conftest import active, armed, eventually, lend, outcome, peer, sessions, w
 from sos_testbed import faults, measure, process
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab, Options
+from sos_testbed.measure import Request
 from sos_testbed.realise import emulator_ends
 from sos_testbed.topology import PathOptions
 
 KUBECTL_SOS = Path(sys.executable).with_name("kubectl-sos")
 TIMEOUT_S = 180
 SMALL_MTU = 1300
+FILE_BYTES = 2_000_000
+UPLOADED = (201, 204)  # a new file, and one in place of another
+HUNG_S = 120  # the kernel sends again after ever longer pauses
+FILE_S = 12
+"""A wire of the lab carries such a file in a fifth of a second: what has not arrived by then has failed."""
 PORT = 5009
 PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
 
@@ -212,6 +218,56 @@ def restart(net: Lab, agent: str) -> None:
     faults.agent(net, agent, up=True)
 
 
+# -- faults that have no name of their own: a transfer fails, and the parts all look well
+
+
+@contextmanager
+def filtered(net: Lab, part: str, chain: str, rule: str) -> Iterator[None]:
+    """A packet filter that somebody forgot. `chain`: where it hooks in."""
+    rules = f"table ip fault {{ chain it {{ type filter hook {chain} priority -400; {rule}; }}; }}"
+    subprocess.run(net.exec_argv(part, ("nft", "-f", "-")), input=rules, text=True, check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(net.exec_argv(part, ("nft", "delete", "table", "ip", "fault")), check=True)
+
+
+def answers_dropped(net: Lab) -> AbstractContextManager[None]:
+    """Connections open, what the server then says is lost."""
+    return filtered(net, "server", "output", "meta l4proto tcp ip length > 200 drop")
+
+
+def requests_dropped(net: Lab) -> AbstractContextManager[None]:
+    return filtered(net, "server", "input", "meta l4proto tcp ip length > 200 drop")
+
+
+def lossy_host(net: Lab) -> AbstractContextManager[None]:
+    return filtered(net, "server", "input", "meta l4proto tcp numgen random mod 100 < 60 drop")
+
+
+def full_segments_dropped_between_agents(net: Lab) -> AbstractContextManager[None]:
+    """Streams open and small things pass: where the path of the agents is narrower than it says."""
+    return filtered(net, "agent2", "prerouting", "tcp dport 10000-10007 ip length > 1000 drop")
+
+
+def egress_cut(net: Lab) -> AbstractContextManager[None]:
+    """The far agent does not reach the server."""
+    return filtered(net, "agent2", "output", "ip daddr 10.0.0.139 drop")
+
+
+def carried(net: Lab, copy: Path) -> bool:
+    """Whether the hosts' own programs get a file across through SOS, both ways: nothing that diagnose has a hand in."""
+    payload = net.root / "www" / "payload"
+    labs.make_payload(payload, FILE_BYTES)
+    request = Request(path=payload, max_time_s=FILE_S)
+    down, up = measure.download(net, request, copy), measure.upload(net, request, "diagnosed")
+    if not (down.complete and up.complete and down.status == 200 and up.status in UPLOADED):
+        return False
+    assert measure.same_bytes(payload, copy, complete=True)
+    assert measure.same_bytes(payload, measure.received(net, "server", "diagnosed"), complete=True)
+    return True
+
+
 SERVER = ("--server", f"10.0.0.139:{PORT}")
 FAULTS: list[tuple[Callable[[Lab], Any], tuple[str, ...], str, str, set[str]]] = [
     (controller_dead, (), "ControllerUnreachable", "controller", {"plain"}),
@@ -240,8 +296,22 @@ def test_the_broken_thing_is_named(
         assert said["verdict"] in verdicts
 
 
-def test_a_healthy_lab_is_ok_with_both_rates(net: Lab) -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [answers_dropped, requests_dropped, lossy_host, full_segments_dropped_between_agents, egress_cut],
+    ids=lambda fault: fault.__name__,
+)
+def test_it_is_never_ok_while_a_real_transfer_fails(net: Lab, tmp_path: Path, fault: Callable[[Lab], Any]) -> None:
+    with fault(net):
+        assert not carried(net, tmp_path / "copy"), "the fault of this test breaks nothing"
+        said = diagnose(net)
+        assert said["verdict"] != "ok" and said["findings"]
+    eventually("what hung has ended", lambda: sessions(net) == 0, HUNG_S)
+
+
+def test_a_healthy_lab_is_ok_with_both_rates_and_a_real_transfer_agrees(net: Lab, tmp_path: Path) -> None:
     said = diagnose(net)
+    assert carried(net, tmp_path / "copy")
     assert (said["verdict"], said["service"], said["mtu"]) == ("ok", "default/bulk", {"local": 1500, "forward": 1500, "back": 1500})
     for pair in ("through", "plain"):
         for way in ("up", "down"):

@@ -69,6 +69,12 @@ impl Unreachable {
         }
     }
 
+    /// Whether a server stays plain for now.
+    #[must_use]
+    pub fn contains(&self, server: SocketAddrV4) -> bool {
+        self.until.contains_key(&server)
+    }
+
     /// Forgets those whose time is over.
     pub fn expire(&mut self, now: Instant) {
         self.until.retain(|_, until| *until > now);

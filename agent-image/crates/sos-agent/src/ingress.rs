@@ -149,5 +149,6 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::UnknownPeer => "unknown_peer",
         RefuseReason::NotPermitted => "not_permitted",
         RefuseReason::UnsupportedTransport => "transport",
+        RefuseReason::ServerUnreachable => "server_unreachable",
     }
 }

@@ -14,7 +14,7 @@ use sos_wire::{
     WireError,
 };
 
-use crate::arming::{self, Health};
+use crate::arming::{self, Health, Unreachable};
 use crate::config::AgentConfig;
 use crate::ends::PendingEnds;
 use crate::keys::AgentKeys;
@@ -71,6 +71,8 @@ pub struct Env<'a> {
     pub health: Health,
     /// Agents to which a stream stands.
     pub live: &'a BTreeSet<AgentId>,
+    /// Servers that stay plain for now.
+    pub unreachable: &'a Unreachable,
     /// Monotonic time.
     pub now: Instant,
     /// Milliseconds since 1970.
@@ -355,6 +357,10 @@ impl OrderDesk {
         // Its client would be reset: here it can still be plain. The far agent learns of a stream a moment later than the near one.
         if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
             return Err(RefuseReason::UnknownPeer);
+        }
+        // Not armed either, so its SYN would pass this agent by and leave a session that nobody has.
+        if prepare.role == Role::Ingress && env.unreachable.contains(prepare.server) {
+            return Err(RefuseReason::ServerUnreachable);
         }
         if env.health.draining {
             return Err(RefuseReason::Draining);

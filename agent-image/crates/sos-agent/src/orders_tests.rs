@@ -17,6 +17,7 @@ struct World {
     keys: AgentKeys,
     health: Health,
     live: BTreeSet<AgentId>,
+    unreachable: Unreachable,
     start: Instant,
     elapsed: Duration,
     sequence: u64,
@@ -35,7 +36,17 @@ impl World {
         let desk = OrderDesk::new(config.agent_id, BootId(1));
         let health = Health { draining: false, sessions: 0, memory_bytes: 0 };
         let live = BTreeSet::from([config.peers[0].agents[0].id]);
-        Self { config, keys, health, live, start: Instant::now(), elapsed: Duration::ZERO, sequence: 0, desk }
+        Self {
+            config,
+            keys,
+            health,
+            live,
+            unreachable: Unreachable::default(),
+            start: Instant::now(),
+            elapsed: Duration::ZERO,
+            sequence: 0,
+            desk,
+        }
     }
 
     fn with<T>(&mut self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
@@ -44,6 +55,7 @@ impl World {
             keys: &self.keys,
             health: self.health,
             live: &self.live,
+            unreachable: &self.unreachable,
             now: self.start + self.elapsed,
             unix_ms: 1_000_000 + u64::try_from(self.elapsed.as_millis()).unwrap(),
         };
@@ -231,7 +243,7 @@ fn the_later_of_two_preparations_for_one_client_counts() {
 #[test]
 fn refuses_with_the_reason() {
     type Change = fn(&mut World, &mut Prepare);
-    let cases: [(RefuseReason, Change); 10] = [
+    let cases: [(RefuseReason, Change); 11] = [
         (RefuseReason::Draining, |w, _| w.health.draining = true),
         (RefuseReason::SessionLimit, |w, _| w.health.sessions = 4_096),
         (RefuseReason::MemoryLimit, |w, _| w.health.memory_bytes = 1 << 40),
@@ -242,6 +254,7 @@ fn refuses_with_the_reason() {
         (RefuseReason::NotPermitted, |_, p| p.server = "10.0.0.139:81".parse().unwrap()),
         (RefuseReason::NotPermitted, |_, p| p.client = "10.0.0.200:1".parse().unwrap()),
         (RefuseReason::NotPermitted, |_, p| p.role = Role::Egress),
+        (RefuseReason::ServerUnreachable, |w, p| w.unreachable.note(p.server, w.start)),
     ];
     for (reason, change) in cases {
         let (mut world, mut prepare) = (World::new(), prepare(1));

@@ -196,8 +196,10 @@ impl Shared {
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let mut desk = lock(&self.desk);
         let config = self.config();
-        let env = Env { config: &config, keys: &keys, health, live: &live, now, unix_ms };
-        let result = act(&mut desk, &env);
+        let result = self.with_unreachable(|unreachable| {
+            let env = Env { config: &config, keys: &keys, health, live: &live, unreachable, now, unix_ms };
+            act(&mut desk, &env)
+        });
         let (preparations, controllers) = desk.counts();
         self.metrics.preparations.set(i64::try_from(preparations).unwrap_or(i64::MAX));
         self.metrics.controllers.set(i64::try_from(controllers).unwrap_or(i64::MAX));

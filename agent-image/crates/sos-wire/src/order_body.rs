@@ -79,6 +79,8 @@ wire_enum! {
         NotPermitted = 5,
         /// It does not know the transport.
         UnsupportedTransport = 6,
+        /// The server left SYNs unanswered lately; connections to it stay plain for a while.
+        ServerUnreachable = 7,
     }
 }
 
