@@ -42,7 +42,6 @@ def only(*objects: Any, **fields: Any) -> Problem:
             Reason.SITE_NOT_FOUND,
             "spec.a.site",
         ),
-        (obj("SosAgent", "y", {"external": {"addresses": ["10.0.0.9"]}}), Reason.UNSUPPORTED, "spec.external"),
         (service("y", "a", "nowhere", 80), Reason.SITE_NOT_FOUND, "spec.to.site"),
         (service("y", "nowhere", "b", 80), Reason.SITE_NOT_FOUND, "spec.from.site"),
         (service("y", "a", "b", 80, to={"site": "b", "prefixes": ["10.9.0.0/16"]}), Reason.PREFIX_OUTSIDE_SITE, "spec.to.prefixes"),

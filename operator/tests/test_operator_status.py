@@ -207,7 +207,7 @@ def test_an_object_the_compilation_has_not_seen_is_pending() -> None:
 
 
 def test_a_warning_does_not_refuse_but_is_told() -> None:
-    problem = sos_compile.Problem("SosSite", "", "west", "spec.x", sos_compile.Reason.UNSUPPORTED, "odd", warning=True)
+    problem = sos_compile.Problem("SosSite", "", "west", "spec.x", sos_compile.Reason.LIMIT_EXCEEDED, "odd", warning=True)
     warned = situation(view(), compiled=replace(COMPILED, problems=(*COMPILED.problems, problem)))
     found = the("SosSite", "west", warned)
     assert says(found) == ("True", "Ready")

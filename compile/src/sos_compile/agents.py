@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
@@ -19,26 +19,13 @@ Place = tuple[str, str]
 """(pool, node)"""
 
 
-def accept(pools: Iterable[Pool], verdicts: Verdicts) -> list[Pool]:
-    """Return the pools this version can run."""
-    kept = []
-    for pool in pools:
-        if pool.external:
-            verdicts.reject(
-                pool.origin, "spec.external", Reason.UNSUPPORTED, "external agents are not built in this version", "remove spec.external"
-            )
-        else:
-            kept.append(pool)
-    return kept
-
-
 def serves(pool: Pool, placed: PlacedSite) -> bool:
     """Return whether the pool has agents at the site: one on each of its nodes."""
     site = placed.site
     return not site.transit and not site.remote and selects(pool.selector, dict(site.origin.labels))
 
 
-def place(sites: list[PlacedSite], pools: list[Pool], previous: Iterable[AgentAllocation], verdicts: Verdicts) -> list[PlacedSite]:
+def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[AgentAllocation], verdicts: Verdicts) -> list[PlacedSite]:
     """Return the sites with their agents."""
     before = {(each.pool, each.node): each for each in sorted(previous)}
     placer = _Placer(before, _slots(pools, before, verdicts), verdicts)
@@ -46,7 +33,7 @@ def place(sites: list[PlacedSite], pools: list[Pool], previous: Iterable[AgentAl
     return [placer.place(placed, [pool for pool in pools if pool.name in placer.slots and serves(pool, placed)]) for placed in sites]
 
 
-def _slots(pools: list[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
+def _slots(pools: Sequence[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
     """Give each pool its slot: the place of its agents on every node, which port names and numbers and the metrics port follow from."""
     previous: dict[str, int] = {}
     for (name, _), allocation in before.items():

@@ -91,7 +91,6 @@ class Pool:
     origin: Origin
     selector: Json
     attach: str
-    external: bool
     sessions: int
     memory_mib: int
     session_memory_mib: int
@@ -242,7 +241,6 @@ def _pool(origin: Origin, spec: Json) -> Pool:
         origin=origin,
         selector=spec["siteSelector"],
         attach=spec["attach"],
-        external="external" in spec,
         sessions=limits["sessions"],
         memory_mib=limits["memoryMiB"],
         session_memory_mib=limits["sessionMemoryMiB"],

@@ -24,7 +24,6 @@ class Reason(StrEnum):
     NO_ADDRESSES = "NoAddresses"
     NO_NODE_ADDRESS = "NoNodeAddress"
     LIMIT_EXCEEDED = "LimitExceeded"
-    UNSUPPORTED = "Unsupported"
 
 
 @dataclass(frozen=True, order=True)

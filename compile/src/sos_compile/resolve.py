@@ -22,15 +22,14 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts) -> Network:
     placed = sites.place(accepted, site_ids, world, verdicts)
     links = [link for link in objects.links if _link_end_problem(link, {each.site.name: each for each in placed.sites}) is None]
     kept = loops.without_loops(_with_own_switches(placed.sites, verdicts), links, verdicts)
-    pools = agents.accept(objects.pools, verdicts)
     before = world.observed.allocations.agents
-    with_agents = {each.site.name: each for each in agents.place(kept, pools, before, verdicts)}
+    with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
     return Network(
         controllers=controllers,
         sites=with_agents,
-        pools={pool.name: pool for pool in pools},
+        pools={pool.name: pool for pool in objects.pools},
         services=tuple(services.accept(objects, with_agents, world.settings.namespace, verdicts)),
         links=tuple(_accept_links(objects, with_agents, verdicts)),
         balances=tuple(balances.accept(objects, with_agents, world.settings.namespace, verdicts)),
