@@ -1,6 +1,7 @@
 //! What a node-config means in Open vSwitch's terms.
 
-use crate::config::{DatapathType, NodeConfig, Presence};
+use crate::config::{NodeConfig, Presence};
+use crate::datapath::datapath_type;
 use crate::observed::{Controller, DEVICE_KEY, Device, OFFLOADS_KEY, OWNER_KEY, Observed, Offloads};
 use crate::ovsdb::{Row, text};
 
@@ -89,21 +90,6 @@ pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
     let tunnels = config.tunnels.iter().map(|p| port(&p.name, PortKind::Tunnel, p.ofport, p.base));
     let agents = config.agent_ports.iter().map(|p| port(&p.name, PortKind::Agent, p.ofport, true));
     uplinks.chain(tunnels).chain(agents).collect()
-}
-
-/// `system` or `netdev`. A bridge that was made while the kernel had no datapath keeps what it has: changing it would
-/// interrupt every flow.
-#[must_use]
-pub fn datapath_type(config: &NodeConfig, observed: &Observed) -> &'static str {
-    let name = config.bridge.name.as_str();
-    let existing = observed.bridges.get(name).filter(|_| observed.owns_bridge(name, config.site_id));
-    match (config.bridge.datapath_type, existing.map(|bridge| text(&bridge.row, "datapath_type"))) {
-        (DatapathType::System, _) => "system",
-        (DatapathType::Netdev, _) | (DatapathType::Auto, Some("netdev")) => "netdev",
-        (DatapathType::Auto, Some(_)) => "system",
-        (DatapathType::Auto, None) if observed.kernel_datapath => "system",
-        (DatapathType::Auto, None) => "netdev",
-    }
 }
 
 /// Columns of the bridge's row.

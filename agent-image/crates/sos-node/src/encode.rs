@@ -111,10 +111,11 @@ impl Ovs {
         CommandLine { stdin: entries, ..CommandLine::new("ovs-ofctl", args) }
     }
 
-    /// Succeeds where the kernel has Open vSwitch's datapath, which it loads for that if it can.
+    /// Succeeds where the kernel has Open vSwitch's datapath, which it loads for that if it can. Prints what is in it, for
+    /// [`crate::datapath::parse_ports`].
     #[must_use]
-    pub fn probe_kernel_datapath() -> CommandLine {
-        CommandLine::new("ovs-dpctl", ["dump-dps"])
+    pub fn show_kernel_datapaths() -> CommandLine {
+        CommandLine::new("ovs-dpctl", ["show"])
     }
 
     /// The commands that make changes, in order: neighbouring changes of the database are one transaction.

@@ -21,6 +21,7 @@ pub mod change;
 pub mod command;
 pub mod config;
 pub mod daemon;
+pub mod datapath;
 pub mod desired;
 pub mod encode;
 pub mod flow;

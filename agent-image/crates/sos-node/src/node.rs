@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use crate::change::Change;
 use crate::command::{CommandError, run};
-use crate::config::{ConfigError, DatapathType, NodeConfig};
+use crate::config::{ConfigError, NodeConfig};
+use crate::datapath;
 use crate::desired;
 use crate::encode::{self, Ovs};
 use crate::flow::{self, Flow, FlowParseError};
@@ -212,8 +213,11 @@ impl Node {
             observed.no_flood = encode::parse_ports(&run(&self.ovs.show(bridge))?);
             observed.stranded = self.stranded(config, &observed)?;
             observed.lost = self.lost(bridge, &observed)?;
-        } else if config.bridge.datapath_type == DatapathType::Auto {
-            observed.kernel_datapath = run(&Ovs::probe_kernel_datapath()).is_ok();
+        }
+        if datapath::asks_for_kernel(config, &observed) {
+            let printed = run(&Ovs::show_kernel_datapaths());
+            observed.kernel_datapath = printed.is_ok();
+            observed.kernel_ports = datapath::parse_ports(&printed.unwrap_or_default());
         }
         observed.cut_off = self.memory.cut_off(config, &self.anchors, Instant::now());
         observed.restore_overdue = self.memory.restore_overdue(observed.ovs.restore_wait, Instant::now());

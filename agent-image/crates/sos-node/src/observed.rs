@@ -136,8 +136,10 @@ pub struct Device {
 /// Everything that [`crate::plan::plan`] looks at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Observed {
-    /// Whether the kernel has Open vSwitch's datapath.
+    /// Whether the kernel has Open vSwitch's datapath. Asked for, like the next, only where a bridge is to be put there.
     pub kernel_datapath: bool,
+    /// Ports of the kernel's datapaths, whoever's they are.
+    pub kernel_ports: BTreeSet<String>,
     /// Open vSwitch itself.
     pub ovs: OvsInfo,
     /// Bridges by name.

@@ -24,6 +24,7 @@ use std::collections::BTreeMap;
 
 use crate::change::Change;
 use crate::config::{NodeConfig, Presence};
+use crate::datapath;
 use crate::desired::{self, DesiredPort, PortKind};
 use crate::flow::{Flow, FlowKey};
 use crate::observed::{Controller, DEVICE_KEY, Device, Link, OFFLOADS_KEY, Observed, Port};
@@ -49,6 +50,12 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
     if config.state == Presence::Present && exists && !observed.owns_bridge(bridge, config.site_id) {
         planner.problems.push(Problem::ForeignBridge { bridge: bridge.to_owned() });
         return planner.finish();
+    }
+    if config.state == Presence::Present && datapath::is_refused(config, observed) {
+        planner.problems.push(Problem::DatapathTaken { bridge: bridge.to_owned() });
+        if !exists {
+            return planner.finish();
+        }
     }
     if observed.ovs.restore_wait && !observed.restore_overdue {
         // Whoever restores the entries of a switch that has just started shall find it as it was.
@@ -398,7 +405,7 @@ impl<'a> Planner<'a> {
     fn offloads(&mut self) {
         if self.config.bridge.userspace_tso
             && !self.observed.ovs.tso
-            && desired::datapath_type(self.config, self.observed) == "netdev"
+            && datapath::datapath_type(self.config, self.observed) == "netdev"
         {
             self.problems.push(Problem::TsoOff);
         }

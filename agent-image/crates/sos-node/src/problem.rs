@@ -11,6 +11,15 @@ pub enum Problem {
         /// The bridge.
         bridge: String,
     },
+    /// Another Open vSwitch of the node has the kernel's datapath.
+    #[error(
+        "bridge {bridge} is not put on the kernel's datapath: another Open vSwitch of this node has it, and two cannot share it. \
+         Set spec.datapath.type of the SosSite to Auto, or leave the node out of the site"
+    )]
+    DatapathTaken {
+        /// The bridge.
+        bridge: String,
+    },
     /// A bridge that shall go carries others' ports.
     #[error("bridge {bridge} is kept as long as others' ports are on it: {}", ports.join(", "))]
     BridgeInUse {

@@ -119,6 +119,46 @@ impl Drop for Process {
     }
 }
 
+/// Another Open vSwitch in the same namespace, with a database of its own and a bridge in user space.
+pub(crate) struct OtherSwitch {
+    _vswitchd: Process,
+    _ovsdb: Process,
+    bridge: String,
+    ns: String,
+    folder: TempDir,
+}
+
+impl OtherSwitch {
+    pub(crate) fn start(ns: &Namespace, bridge: &str) -> Self {
+        let folder = tempfile::Builder::new().prefix("sosn-other-").tempdir().unwrap();
+        let path = |part: &str| folder.path().join(part).display().to_string();
+        sh("ovsdb-tool", &["create", &path("conf.db"), "/usr/share/openvswitch/vswitch.ovsschema"]);
+        let daemon = |program: &str, args: &[&str]| {
+            let control = format!("--unixctl={}", path(&format!("{program}.ctl")));
+            let mut command = ns.command(program, args);
+            command.arg(control).arg("--no-chdir").env("OVS_RUNDIR", folder.path());
+            Process(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+        };
+        let ovsdb =
+            daemon("ovsdb-server", &[&path("conf.db"), &format!("--remote=punix:{}", path("db.sock"))]);
+        let database = format!("unix:{}", path("db.sock"));
+        wait_until("the other ovsdb-server", || UnixStream::connect(path("db.sock")).is_ok());
+        let vsctl = [format!("--db={database}"), "--timeout=20".to_owned()];
+        sh("ovs-vsctl", &[&vsctl[0], "--no-wait", "init"]);
+        let vswitchd = daemon("ovs-vswitchd", &[&database]);
+        let add = ["add-br", bridge, "--", "set", "Bridge", bridge, "datapath_type=netdev"];
+        sh("ovs-vsctl", &[&[vsctl[0].as_str(), vsctl[1].as_str()][..], &add].concat());
+        Self { _vswitchd: vswitchd, _ovsdb: ovsdb, bridge: bridge.to_owned(), ns: ns.name.clone(), folder }
+    }
+
+    /// Whether its bridge is there, in the namespace and to OpenFlow.
+    pub(crate) fn forwards(&self) -> bool {
+        let socket = format!("unix:{}", self.folder.path().join(format!("{}.mgmt", self.bridge)).display());
+        sh("ip", &["-n", &self.ns, "link", "show", "dev", &self.bridge]);
+        sh("ovs-ofctl", &["dump-flows", &socket]).contains("NORMAL")
+    }
+}
+
 /// The switch.
 pub(crate) struct Lab {
     script: Option<Process>,
