@@ -45,16 +45,17 @@ test-soak: setup-test ## the tests that take their time: an operator killed fift
 e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|uninstall: one of them; short: what a change should not land without
 	@$(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
-bench: setup bench-controller bench-operator ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
+bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
 	@$(python) -m sos_testbed bench-balance --out out/bench
 	@$(python) bench/measure/sampling.py --out out/bench
+	@$(MAKE) --no-print-directory bench-operator
 
 bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
 	@$(python) bench/controller/run.py --out out/bench $(if $(PEER),--peer '$(PEER)')
 
-bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change takes, what a resync writes, memory
+bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change and kubectl sos status take, what a resync writes, memory; fails where an aim is missed
 	@$(python) bench/operator/scale.py --out out/bench
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
