@@ -17,6 +17,7 @@ from conftest import condition
 from operator_kube import Kube, free_port, tool
 from operator_run import Operator, eventually
 from sos_kubectl import text
+from sos_kubectl.source import KINDS
 
 WIDTH = text.WIDTH
 INTERRUPTED = 130
@@ -105,7 +106,7 @@ def test_status_for_programs_and_a_wait_that_ends(example: Operator) -> None:
     assert all(row["message"] for row in said["objects"] if row["ready"] == "False")
 
 
-def test_status_loads_no_cluster_client_and_asks_once(example: Operator, tmp_path: Path) -> None:
+def test_status_loads_no_cluster_client_and_asks_once_for_each_kind(example: Operator, tmp_path: Path) -> None:
     """What makes it slow to start would be one of these; how long it takes depends on the machine."""
     folder = unreliable(tmp_path, "", times=0)  # notes every call
     environment = _environment(example.kube)
@@ -115,7 +116,7 @@ def test_status_loads_no_cluster_client_and_asks_once(example: Operator, tmp_pat
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines() if line.startswith("import time:")}
     assert done.stdout and "sos_kubectl" in loaded
     assert not loaded & {"kubernetes", "kopf", "aiohttp", "prometheus_client", "sos_operator"}
-    assert (tmp_path / "tried").read_text().splitlines() == ["again"]
+    assert (tmp_path / "tried").read_text().splitlines() == ["again"] * len(KINDS)
 
 
 def test_nobody_there_is_an_error_that_says_who(kube: Kube) -> None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from operator_kube import ROOT, Kube, kube_apiserver
 from operator_run import NAMESPACE, OWN_KINDS, eventually, helm, render
+from test_kubectl import sos
 
 PART_OF = "app.kubernetes.io/part-of=sos"
 BARE = ("--set", "crds.enabled=false")
@@ -48,6 +49,8 @@ def test_the_file_alone_serves_every_kind_and_the_chart_runs_without_its_own(fil
         assert len(kube.items("crd", "-l", PART_OF)) == len(OWN_KINDS), "the release takes away only what it brought"
         kube.kubectl("delete", "crd", "-l", PART_OF)
         assert kube.items("crd", "-l", PART_OF) == []
+        without = sos(kube, "status")
+        assert without.returncode == 2 and "resource type 'soscontrollers'" in without.stderr and "SOS is not installed" in without.stderr
 
 
 def test_a_release_that_brought_them_hands_them_over(installed: Kube, file: Path) -> None:
