@@ -113,6 +113,7 @@ def accelerated(pods: tuple[Lab, str]) -> tuple[Lab, str]:
     kube = pods[0].kube
     kube.apply_files(ROOT / "examples" / "01-two-sites" / "sosservice.yaml")
     kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+    assert {"soscontrollers", "sossites", "sosagents", "sosservices"} <= kube.wait_ready(timeout=120)
     return pods
 
 

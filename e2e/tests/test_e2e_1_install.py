@@ -37,12 +37,17 @@ def test_bad_objects_are_refused_with_the_field(lab: Lab, installed: Lab) -> Non
 
 
 def test_sites_become_ready_with_their_agents(lab: Lab, sites: Lab) -> None:
-    for site in ("west", "east", "core1", "core2"):
-        lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=240)
+    assert lab.kube.wait_ready(timeout=240) == {"soscontrollers", "sossites", "sosagents"}
     for site in ("west", "east"):
         assert lab.kube.condition(f"sossite/{site}", "AgentsRegistered")["status"] == "True"
-    lab.kube.wait_condition("sosagent/default", "Ready", timeout=60)
     say("\n" + lab.kube.overview())
+
+
+def test_a_declared_link_is_ready_when_its_cable_is_there(lab: Lab, sites: Lab) -> None:
+    ends = {"a": {"site": "west", "uplink": "wan0"}, "b": {"site": "core1", "uplink": "wan0"}}
+    lab.kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosLink", "metadata": {"name": "declared"}, "spec": ends})
+    assert "soslinks" in lab.kube.wait_ready(timeout=60)
+    lab.kube.ctl("delete", "soslink", "declared")
 
 
 @pytest.mark.parametrize("bad", BY_THE_OPERATOR)

@@ -82,6 +82,13 @@ class Kube:
 
         return wait_for(f"{obj} {kind}={status}", probe, timeout)
 
+    def wait_ready(self, timeout: int) -> set[str]:
+        """`kubectl wait` for every object of ours that there is, as people and scripts do it; the kinds there were."""
+        there = {kind for kind in KINDS if self.items(kind, "-A")}
+        for kind in sorted(there):
+            self.ctl("wait", "--for=condition=Ready", kind, "--all", "-A", f"--timeout={timeout}s", timeout=timeout + 30)
+        return there
+
     def overview(self) -> str:
         """Return what a user sees first."""
         return self.ctl("get", "sos", "-A", check=False)
