@@ -28,7 +28,7 @@ def api(world: World) -> Api:
     controller = Controller(world.engine)
     controller.raw_config = json.dumps(document()).encode()
     made = Api(controller, "2026-01-01T00:00:00Z")
-    made.token = TOKEN.encode()
+    made.tokens = (TOKEN.encode(),)
     return made
 
 
@@ -132,8 +132,10 @@ def test_put_config_needs_the_token(api: Api) -> None:
     body = json.dumps(document(2)).encode()
     for token in (None, "wrong", TOKEN + "x", TOKEN[:-1]):
         assert ask(api, "/v1/config", "PUT", body, token)[0] == 401
-    api.token = None
+    api.tokens = ()
     assert ask(api, "/v1/config", "PUT", body, "None")[0] == 401
+    api.tokens = (b"one", b"other")
+    assert [ask(api, "/v1/config", "PUT", body, token)[0] for token in ("one", "other", "none", TOKEN)] == [200, 200, 401, 401]
 
 
 def test_put_config_takes_later_generations_only(api: Api) -> None:

@@ -17,7 +17,7 @@ from sos_controller.config import ConfigError, ConflictError, document_hash, fol
 from sos_controller.core.keys import BEACON, KeyRing
 from sos_controller.core.model import AgentId
 from sos_controller.identity import new_identity
-from sos_controller.keyfiles import read_keys, read_token
+from sos_controller.keyfiles import read_keys, read_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "spec" / "vectors" / "config"
@@ -182,10 +182,18 @@ def test_bad_key_files_are_named(tmp_path: Path, name: str, text: str) -> None:
 
 def test_tokens(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(" secret \n")
-    assert read_token(tmp_path / "token") == b"secret"
-    (tmp_path / "token").write_text("\n")
-    with pytest.raises(ValueError, match="empty"):
-        read_token(tmp_path / "token")
+    assert read_tokens(tmp_path / "token") == (b"secret",)
+    (tmp_path / "token-also").write_text("new\n")
+    assert read_tokens(tmp_path / "token") == (b"secret", b"new")
+    for name in ("token", "token-also"):
+        good = (tmp_path / name).read_text()
+        (tmp_path / name).write_text("\n")
+        with pytest.raises(ValueError, match=f"{name}: the token is empty"):
+            read_tokens(tmp_path / "token")
+        (tmp_path / name).write_text(good)
+    (tmp_path / "token").unlink()
+    with pytest.raises(FileNotFoundError):
+        read_tokens(tmp_path / "token")
 
 
 def test_each_life_has_a_higher_epoch_and_boot_id(tmp_path: Path) -> None:

@@ -28,10 +28,16 @@ class Controller:
         return f"http://127.0.0.1:{self.port}"
 
     def mount(self, secret: str, folder: str) -> Path:
+        """As a kubelet does: what is no longer in the Secret goes, and no file is seen half written."""
         target = self.folder / folder
         target.mkdir(exist_ok=True)
-        for name, text in self.kube.get("secret", secret, "-n", NAMESPACE)["data"].items():
-            (target / name).write_bytes(base64.b64decode(text))
+        data = self.kube.get("secret", secret, "-n", NAMESPACE)["data"]
+        for name, text in data.items():
+            (self.folder / "half").write_bytes(base64.b64decode(text))
+            (self.folder / "half").rename(target / name)
+        for path in target.iterdir():
+            if path.name not in data:
+                path.unlink()
         return target
 
     def start(self) -> None:

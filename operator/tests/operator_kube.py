@@ -92,6 +92,9 @@ class Kube:
     def patch_status(self, kind: str, name: str, namespace: str, status: Mapping[str, Any]) -> None:
         self._reader().patch(kind, name, namespace, {"status": status}, "/status")
 
+    def patch_spec(self, kind: str, name: str, namespace: str, spec: Mapping[str, Any]) -> None:
+        self._reader().patch(kind, name, namespace, {"spec": spec})
+
     def annotate(self, kind: str, name: str, annotations: Mapping[str, str]) -> None:
         self._reader().patch(kind, name, "default", {"metadata": {"annotations": annotations}})
 

@@ -33,6 +33,8 @@ class Switch(threading.Thread):
         self.wires: dict[int, tuple[Switch, int]] = {}
         """Port -> the switch and port at the other end; to be set before it runs."""
         self._kept: list[int] | None = None
+        self.connections = 0
+        """How often it has been connected."""
         self._dpid, self._port = int(dpid, 16), port
         self._socket = self._connect()
         self._sending = threading.Lock()
@@ -51,6 +53,7 @@ class Switch(threading.Thread):
     def _connect(self) -> socket.socket:
         connection = socket.create_connection(("127.0.0.1", self._port), timeout=10)
         connection.settimeout(None)
+        self.connections += 1
         return connection
 
     def _serve(self) -> None:

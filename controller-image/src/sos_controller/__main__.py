@@ -41,14 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
     from sos_controller.config import ConfigError
     from sos_controller.core.engine import Engine
     from sos_controller.identity import new_identity
-    from sos_controller.keyfiles import read_keys, read_token
+    from sos_controller.keyfiles import read_keys, read_tokens
 
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     try:
         controller = Controller(Engine(new_identity(arguments.state)))
         api = Api(controller, started_at)
         controller.keys(read_keys(arguments.keys))
-        api.token = read_token(arguments.token_file)
+        api.tokens = read_tokens(arguments.token_file)
         if arguments.config is not None:
             controller.configure(arguments.config.read_bytes())
         switches = eventlet.listen(arguments.openflow_listen, family=_family(arguments.openflow_listen[0]), backlog=1024)

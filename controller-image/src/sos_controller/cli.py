@@ -18,7 +18,9 @@ def parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="FILE", help="controller-config document read at start; later ones come by PUT /v1/config"
     )
     p.add_argument("--keys", type=Path, metavar="DIR", help="folder of site keys, read again each second")
-    p.add_argument("--token-file", type=Path, metavar="FILE", help="bearer token for PUT /v1/config, read again each second")
+    p.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="bearer token for PUT /v1/config, read each second; FILE-also: a second one"
+    )
     p.add_argument("--openflow-listen", type=_address, default=(EVERYWHERE, 6653), metavar="ADDR:PORT", help="for switches (0.0.0.0:6653)")
     p.add_argument("--api-listen", type=_address, default=(EVERYWHERE, 8080), metavar="ADDR:PORT", help="for the API (0.0.0.0:8080)")
     p.add_argument("--state", type=Path, metavar="DIR", help="folder where the epoch is kept; derived from the clock without it")

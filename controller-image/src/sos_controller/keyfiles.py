@@ -1,8 +1,9 @@
-"""The key folder and the token file, read again each second (spec/README.md 4)."""
+"""The key folder and the token files, read again each second (spec/README.md 4)."""
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ MAX_FILES = 65_536
 _NAME = re.compile(r"site-(\d{1,5})-(\d{1,5})")
 _ID = re.compile(r"\d{1,5}")
 SENDING_FILE = "sending"
+ALSO = "-also"
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -52,8 +54,18 @@ def _read_id(path: Path) -> int:
     return int(text)
 
 
-def read_token(path: Path) -> bytes:
-    """The bearer token, without surrounding white space. ValueError when it is empty, OSError when it cannot be read."""
+def read_tokens(path: Path) -> tuple[bytes, ...]:
+    """The bearer tokens, without surrounding white space: the file's, and while it is changed that of `<file>-also` beside it.
+
+    ValueError when one is empty, OSError when the first cannot be read.
+    """
+    tokens = [_read_token(path)]
+    with suppress(FileNotFoundError):
+        tokens.append(_read_token(path.with_name(path.name + ALSO)))
+    return tuple(tokens)
+
+
+def _read_token(path: Path) -> bytes:
     token = path.read_bytes()[:4096].strip()
     if not token:
         raise ValueError(f"{path}: the token is empty")

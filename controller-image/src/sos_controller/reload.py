@@ -8,7 +8,7 @@ from pathlib import Path
 from sos_controller.api import Api
 from sos_controller.app import Controller
 from sos_controller.framework import eventlet
-from sos_controller.keyfiles import read_keys, read_token
+from sos_controller.keyfiles import read_keys, read_tokens
 
 LOG = logging.getLogger("sos_controller.reload")
 
@@ -22,7 +22,7 @@ def reload_loop(controller: Controller, api: Api, keys: Path, token: Path) -> No
         eventlet.sleep(RELOAD_S)
         try:
             controller.keys(read_keys(keys))
-            api.token = read_token(token)
+            api.tokens = read_tokens(token)
             controller.flush()
             said = ""
         except (OSError, ValueError) as error:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 from sos_operator.apply import Applier, Result
 from sos_operator.cluster import Cluster
-from sos_operator.core import desired, keys, rollout, rotation, secrets
+from sos_operator.core import desired, keys, rollout, rotation, secrets, tokens
 from sos_operator.core.backoff import Outcome
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError
 from sos_operator.core.generation import Issued, encode_issued, issued_now
@@ -98,6 +98,7 @@ class Reconciler:
         await self._finalize(seen, output, answers)
         self._p.metrics.problems.set(len(output.compiled.problems))
         rotating = rotation.is_asked_for(secret_objects[secrets.MASTER])
+        rotating = rotating or any(tokens.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
         return Outcome(failed=result.retry, pending=pending or rotating or bool(output.departing) or bool(result.touched))
 
     async def _ask_nodes(self, seen: Seen, output: Output) -> Mapping[str, NodeAnswer]:
@@ -126,21 +127,27 @@ class Reconciler:
                 self._p.observer.forget(of_kinds([SECRET.plural]))
         return found
 
-    async def _rotate(self, master: Object, everywhere: bool) -> bool:
-        """Make the step of a rotation that is due, if one is. True if it could not be written."""
-        overlap, fresh = timedelta(seconds=self._p.settings.key_overlap_seconds), random_source.token_hex(keys.RANDOM_BYTES)
-        step = rotation.next_step(master, datetime.now(UTC), overlap, fresh, everywhere=everywhere)
-        if step is None:
-            return False
-        said, patch = step
+    async def _rotate(self, secret_objects: Mapping[str, Object], everywhere: bool) -> bool:
+        """Make the steps of rotations that are due. True if one could not be written."""
+        now, overlap = datetime.now(UTC), timedelta(seconds=self._p.settings.key_overlap_seconds)
+        master = secret_objects[secrets.MASTER]
+        fresh = random_source.token_hex(keys.RANDOM_BYTES)
+        steps = [(master, "keys", rotation.next_step(master, now, overlap, fresh, everywhere=everywhere))]
+        for secret in filter(secrets.is_token, secret_objects.values()):
+            steps.append((secret, "token", tokens.next_step(secret, now, overlap, random_source.token_hex(keys.RANDOM_BYTES))))
+        return any([await self._step(secret, word, step) for secret, word, step in steps if step is not None])
+
+    async def _step(self, secret: Object, word: str, step: tuple[str, Object]) -> bool:
+        """Write one step down. True if that was not possible."""
+        (said, patch), name = step, secret["metadata"]["name"]
         self._p.observer.forget(of_kinds([SECRET.plural]))
         try:
-            await self._p.cluster.merge(master, patch)
+            await self._p.cluster.merge(secret, patch)
         except OperatorError as error:
             # A rotation that stands still does no harm, and everything else goes on.
-            log.warning(f"keys: the next step cannot be written: {error}", extra={"object": secrets.MASTER})
+            log.warning(f"{word}: the next step cannot be written: {error}", extra={"object": name})
             return True
-        log.info(f"keys: {said}", extra={"object": secrets.MASTER})
+        log.info(f"{word}: {said}", extra={"object": name})
         return False
 
     async def _compile(self, seen: Seen) -> Output:
@@ -188,7 +195,7 @@ class Reconciler:
         self._p.observer.forget(of_kinds(_plurals(changes, result)))
         self._errors = owners_of(manifests, result.failures)
         await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
-        result.retry |= await self._rotate(master, rotation.handed_out(derived, seen.children, output.compiled.held))
+        result.retry |= await self._rotate(secret_objects, rotation.handed_out(derived, seen.children, output.compiled.held))
         return result
 
     async def _poke(self, seen: Seen, output: Output, derived: tuple[Object, ...], unapplied: frozenset[Ref]) -> None:

@@ -49,10 +49,10 @@ class State:
         return self.phase != DONE
 
 
-def parse_state(master: Object) -> State:
-    """What the master Secret says; an annotation that was tampered with counts as none."""
+def parse_state(secret: Object, annotation: str = STATE_ANNOTATION) -> State:
+    """What a Secret says; an annotation that was tampered with counts as none."""
     try:
-        found = json.loads((master["metadata"].get("annotations") or {}).get(STATE_ANNOTATION) or "{}")
+        found = json.loads((secret["metadata"].get("annotations") or {}).get(annotation) or "{}")
         since = datetime.strptime(found["since"], _STAMP).replace(tzinfo=UTC) if found["since"] is not None else None
         phase = found["phase"]
     except (ValueError, KeyError, TypeError):
@@ -69,7 +69,7 @@ def sending(master: Object, ids: Collection[int]) -> int:
 def is_asked_for(master: Object) -> bool:
     """True while there is a rotation to go on with, or one to begin."""
     state = parse_state(master)
-    return state.going or _request(master) not in ("", state.request)
+    return state.going or request_of(master) not in ("", state.request)
 
 
 def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:
@@ -97,32 +97,34 @@ def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, 
         return _begin(master, state, ids[-1], now, fresh)
     if state.since is None or state.since > now:
         # A time to come was written by a clock that was ahead.
-        return f"{state.phase}: handed out to everybody", _patch(master, replace(state, since=now), {})
+        return f"{state.phase}: handed out to everybody", build_patch(master, replace(state, since=now), {})
     if now - state.since < overlap:
         return None
     if state.phase == ANNOUNCED:
-        return f"key {ids[-1]} is in use", _patch(master, State(state.request, IN_USE), {})
+        return f"key {ids[-1]} is in use", build_patch(master, State(state.request, IN_USE), {})
     gone = {master_file(key_id): None for key_id in ids[:-1]}
-    return f"keys before {ids[-1]} are gone", _patch(master, State(state.request, DONE, now), gone)
+    return f"keys before {ids[-1]} are gone", build_patch(master, State(state.request, DONE, now), gone)
 
 
-def _request(master: Object) -> str:
-    return str((master["metadata"].get("annotations") or {}).get(REQUEST_ANNOTATION) or "")[:REQUEST_MAX]
+def request_of(secret: Object, annotation: str = REQUEST_ANNOTATION) -> str:
+    """What the annotation asks for, empty for nothing."""
+    return str((secret["metadata"].get("annotations") or {}).get(annotation) or "")[:REQUEST_MAX]
 
 
 def _begin(master: Object, state: State, newest: int, now: datetime, fresh: str) -> tuple[str, Object] | None:
-    request = _request(master)
+    request = request_of(master)
     if request in ("", state.request):
         return None
     if newest >= MAX_KEY_ID:
-        return "key ids are used up: no rotation", _patch(master, State(request, DONE, now), {})
+        return "key ids are used up: no rotation", build_patch(master, State(request, DONE, now), {})
     added = {master_file(newest + 1): base64.b64encode(fresh.encode()).decode()}
-    return f"key {newest + 1} is announced", _patch(master, State(request, ANNOUNCED), added)
+    return f"key {newest + 1} is announced", build_patch(master, State(request, ANNOUNCED), added)
 
 
-def _patch(master: Object, state: State, data: Object) -> Object:
+def build_patch(secret: Object, state: State, data: Object, annotation: str = STATE_ANNOTATION) -> Object:
+    """The merge patch for a step: what it says and holds from then on."""
     since = state.since.strftime(_STAMP) if state.since else None
     text = json.dumps({"request": state.request, "phase": state.phase, "since": since})
     # The resource version: of two operators only one may make a key.
-    meta = {"resourceVersion": master["metadata"]["resourceVersion"], "annotations": {STATE_ANNOTATION: text}}
+    meta = {"resourceVersion": secret["metadata"]["resourceVersion"], "annotations": {annotation: text}}
     return {"metadata": meta, **({"data": data} if data else {})}

@@ -52,6 +52,11 @@ def wanted_secrets(seen: Seen) -> tuple[Wanted, ...]:
     return (Wanted(MASTER, keys.master_file(keys.FIRST_KEY_ID)), *tokens)
 
 
+def is_token(secret: Object) -> bool:
+    """Whether it is the token of a controller that runs here: ours, so that it may be changed."""
+    return owned(secret) and secret["metadata"]["name"].startswith(naming.controller_token(PREFIX, ""))
+
+
 def external_tokens(seen: Seen) -> set[str]:
     """Names of the Secrets that users made for External controllers."""
     externals = [(o.get("spec") or {}).get("external") or {} for o in seen.of(CONTROLLER.kind)]
