@@ -14,7 +14,7 @@ python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
 e2e_whole := e2e
 e2e_short := $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py)
-$(foreach suite,load install traffic faults upgrade uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
+$(foreach suite,load install traffic faults upgrade scale uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
 python_folders := compile operator controller-image testbed e2e bench
 
 help: ## this list
@@ -42,7 +42,7 @@ test-long: setup-test ## the tests that measure, one by one: gigabytes each way,
 test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
 	@$(python) scripts/test.py operator-long
 
-e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|uninstall: one of them; short: what a change should not land without
+e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|uninstall: one of them; short: what a change should not land without
 	@$(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)

@@ -5,7 +5,9 @@ client pod (west) -- br-sos --wan0==== 80 ms, 200 Mbit/s, 0.01 % ====core1---- b
 """
 
 import json
+from collections.abc import Iterator
 
+import pytest
 from conftest import Lab
 from sos_e2e import workload
 from sos_e2e.run import CommandError, say, wait_for
@@ -72,14 +74,47 @@ def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> 
     lab.kube.wait_condition("sossite/west", "Ready", timeout=120)
 
 
+def upgrade(lab: Lab, *values: str) -> None:
+    """`helm upgrade` with these values changed."""
+    chart = ("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--reuse-values", "--wait")
+    lab.kube.helm(*chart, *(argument for value in values for argument in ("--set", value)))
+
+
+def attached(lab: Lab, attach: str) -> bool:
+    """Whether both agents run as that says, and nothing of the other way is left."""
+    pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
+    own_network = [not pod["spec"].get("hostNetwork", False) for pod in pods]
+    return own_network == [attach == "Multus"] * 2
+
+
+@pytest.fixture
+def multus_agents(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
+    """Agents in pods of their own, attached by Multus and ovs-cni, while the test lasts."""
+    for attach in ("Multus", "Host"):
+        upgrade(lab, f"defaults.agent.spec.attach={attach}")
+        wait_for(f"agents with attach: {attach}", lambda attach=attach: attached(lab, attach), 180)
+        for obj in ("sosagent/default", "sossite/west", "sossite/east"):
+            lab.kube.wait_condition(obj, "Ready", timeout=180)
+        lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+        if attach == "Multus":
+            yield
+
+
+def test_agents_in_pods_of_their_own_carry_it_as_well(lab: Lab, pods: tuple[Lab, str], multus_agents: None) -> None:
+    plain, fast = workload.download(lab.kube, 8080, seconds=15), workload.download(lab.kube, 80, seconds=120)
+    say(f"agents attached by Multus: plain {plain.mbps:.1f} Mbit/s, with the service {fast.mbps:.1f} Mbit/s")
+    assert (fast.exit_code, fast.sha256, fast.remote) == (0, pods[1], f"{workload.SERVER}:80")
+    assert any(line.startswith(f"{fast.local} {workload.SERVER}:80 ") for line in workload.seen_by_server(lab.kube))
+    assert fast.mbps > 1.5 * plain.mbps
+
+
 def test_helm_test_moves_bytes_and_compares(lab: Lab, pods: tuple[Lab, str]) -> None:
     """With addresses that no other pod has, by port 5000 of the example's service; then by one that it does not cover, which must fail."""
     ends = {"client": ("west", "10.0.0.12/24"), "server": ("east", "10.0.0.140/24")}
     values = [f"test.{end}.{key}={value}" for end, (site, address) in ends.items() for key, value in (("site", site), ("address", address))]
     values += [f"test.{end}.nodeSelector.sos\\.network/site={site}" for end, (site, _) in ends.items()]
-    upgrade = ("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--reuse-values", "--wait")
     for port, good in ((5000, True), (6000, False)):
-        lab.kube.helm(*upgrade, *(arg for value in [*values, f"test.port={port}"] for arg in ("--set", value)))
+        upgrade(lab, *values, f"test.port={port}")
         try:
             lab.kube.helm("test", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--timeout", "180s")
         except CommandError:

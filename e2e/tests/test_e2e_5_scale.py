@@ -1,0 +1,106 @@
+"""Many services at once, a service that moves to another namespace, new keys: while a download runs and new connections are opened."""
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from conftest import Lab
+from sos_e2e import workload
+from sos_e2e.load import Load
+from sos_e2e.run import say, wait_for
+from sos_e2e.settings import ROOT
+from test_e2e_4_upgrade import unbroken
+
+SERVICES = 200
+FIRST_PORT = 20_000
+ALL_READY_S = 60.0
+"""On two cores that also are the cluster; how long it took is said."""
+LABEL = "sos-e2e-many"
+OTHER_NAMESPACE = "sos-e2e-other"
+OVERLAP_S = 20  # instead of three minutes: longer than a kubelet that was told takes to bring a Secret to a pod
+
+
+def service(name: str, namespace: str, port: int) -> dict[str, Any]:
+    spec = {"from": {"site": "west"}, "to": {"site": "east"}, "ports": [{"port": port}]}
+    metadata = {"name": name, "namespace": namespace, "labels": {LABEL: "yes"}}
+    return {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": metadata, "spec": spec}
+
+
+def ready(lab: Lab) -> int:
+    """How many of the many are in force at the switches, by their conditions."""
+    found = lab.kube.items("sosservices", "-n", "default", "-l", LABEL)
+    conditions = [c for obj in found for c in obj.get("status", {}).get("conditions", []) if c["type"] == "Ready"]
+    return sum(condition["status"] == "True" for condition in conditions)
+
+
+def test_two_hundred_services_at_once_and_away_again(lab: Lab, accelerated: tuple[Lab, str]) -> None:
+    under_way = Load(lab.kube)
+    began = time.monotonic()
+    lab.kube.apply(*(service(f"many-{number}", "default", FIRST_PORT + number) for number in range(SERVICES)))
+    applied = time.monotonic()
+    wait_for("all services in force", lambda: ready(lab) == SERVICES, ALL_READY_S)
+    say(f"{SERVICES} services: applied in {applied - began:.1f} s, all in force {time.monotonic() - applied:.1f} s later")
+    lab.kube.ctl("-n", "default", "delete", "sosservices", "-l", LABEL, "--wait=false", timeout=120)
+    said = unbroken(under_way.finish(), accelerated[1])
+    say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+
+
+@pytest.fixture
+def other_namespace(lab: Lab) -> Iterator[str]:
+    lab.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": OTHER_NAMESPACE}})
+    try:
+        yield OTHER_NAMESPACE
+    finally:
+        lab.kube.ctl("delete", "namespace", OTHER_NAMESPACE, timeout=120)
+
+
+def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, str], other_namespace: str) -> None:
+    """The new one first: it says that the older one has the ports, and takes over when that goes."""
+    example = ROOT / "examples" / "01-two-sites" / "sosservice.yaml"
+    spec = lab.kube.get("-n", "default", "sosservice/bulk")["spec"]
+    moved = {**service("bulk", other_namespace, 80), "spec": spec}
+    under_way = Load(lab.kube)
+    lab.kube.apply(moved)
+    lab.kube.ctl("-n", "default", "delete", "-f", str(example))
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace=other_namespace, timeout=60)
+    trace = json.loads(lab.kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False))
+    assert trace["outcome"] == "accelerated"
+    lab.kube.apply_files(example)
+    lab.kube.ctl("-n", other_namespace, "delete", "sosservice", "bulk")
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+    unbroken(under_way.finish(), accelerated[1])
+
+
+@pytest.fixture
+def short_overlap(lab: Lab) -> Iterator[None]:
+    release = ("sos", "--namespace", workload.RELEASE_NAMESPACE)
+    for seconds in (OVERLAP_S, 180):
+        chart = (str(ROOT / "charts" / "sos"), "--reuse-values", "--set", f"operator.keyOverlapSeconds={seconds}")
+        lab.kube.helm("upgrade", release[0], chart[0], *release[1:], *chart[1:], "--wait", "--timeout", "180s")
+        if seconds == OVERLAP_S:
+            yield
+
+
+def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_overlap: None) -> None:
+    secret = ("-n", workload.RELEASE_NAMESPACE, "secret/sos-master")
+
+    def rotation() -> str:
+        state = lab.kube.get(*secret)["metadata"].get("annotations", {}).get("sos.network/key-rotation", "{}")
+        said = json.loads(state)
+        return str(said.get("phase", "")) if said.get("request") == request else ""
+
+    request = f"e2e-{time.time():.0f}"
+    before = set(lab.kube.get(*secret)["data"])
+    lab.kube.ctl("annotate", *secret, f"sos.network/rotate-keys={request}", "--overwrite")
+    deadline = time.monotonic() + 6 * OVERLAP_S
+    while rotation() != "Done":
+        assert time.monotonic() < deadline, f"the rotation is {rotation() or 'not begun'}"
+        unbroken(Load(lab.kube).finish(), accelerated[1])
+    after = set(lab.kube.get(*secret)["data"])
+    assert after and not after & before, "the old key is gone and a new one is there"
+    said = unbroken(Load(lab.kube).finish(), accelerated[1])
+    say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
