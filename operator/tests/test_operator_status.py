@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import sos_compile
 from operator_kube import ROOT
+from sos_operator.core.publish import still_pending
 from sos_operator.core.status import Report, Situation, report
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import Seen
@@ -165,6 +166,21 @@ def test_a_refused_configuration_is_told_where_it_matters() -> None:
     refused = situation(view(status=status(config={"generation": 3, "hash": "sha256:old"}), push_error="HTTP 400: services[0]: no"))
     for kind, name in (("SosController", "default"), ("SosService", "bulk")):
         assert says(the(kind, name, refused)) == ("False", "ConfigRefused")
+
+
+def test_a_missing_token_of_an_external_controller_is_told_whether_it_answers_or_not() -> None:
+    spec = {
+        "type": "External",
+        "external": {"endpoints": ["tcp:192.0.2.9:6653"], "apiURL": "http://192.0.2.9", "tokenSecretName": "theirs"},
+    }
+    obj = {**next(o for o in OBJECTS if o["kind"] == "SosController"), "spec": spec}
+    for change in ({}, {"status": None, "error": "connection refused"}):
+        found = report(obj, situation(view(has_token=False, **change)))
+        assert says(found) == says(found, "Available") == ("False", "SecretNotFound")
+        (verdict,) = [v for v in found.verdicts if v.type == "Available"]
+        assert "spec.external.tokenSecretName" in verdict.message and "create it" in verdict.message
+        assert still_pending(found), "looked at again soon: nobody hears of a Secret that is made"
+    assert says(report(obj, situation(view()))) == ("True", "Available")
 
 
 def test_an_unknown_site_is_the_services_own_trouble() -> None:
