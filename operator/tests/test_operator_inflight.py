@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
 import pytest
 from sos_operator import inflight
-from sos_operator.inflight import InFlight
+from sos_operator.inflight import InFlight, in_batches
 
 
 def test_who_is_slow_holds_up_nobody_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +59,27 @@ def test_nothing_is_left_behind_and_bugs_show() -> None:
         assert len(asyncio.all_tasks()) == 1
 
     asyncio.run(body())
+
+
+def test_calls_go_out_in_batches_and_no_further_one_begins_after_an_error() -> None:
+    under_way, most, made = set[int](), list[int](), list[int]()
+
+    def call(number: int, *, fails: bool = False) -> Callable[[], Awaitable[None]]:
+        async def made_call() -> None:
+            under_way.add(number)
+            most.append(len(under_way))
+            await asyncio.sleep(0)
+            under_way.discard(number)
+            if fails:
+                raise ConnectionError(str(number))
+            made.append(number)
+
+        return made_call
+
+    asyncio.run(in_batches((call(number) for number in range(10)), 4))
+    assert (sorted(made), max(most), under_way) == (list(range(10)), 4, set())
+    made.clear()
+    with pytest.raises(ConnectionError, match="1"):
+        asyncio.run(in_batches((call(number, fails=number == 1) for number in range(10)), 4))
+    assert sorted(made) == [0, 2, 3], "its own batch ends, the next does not begin"
+    asyncio.run(in_batches((), 4))

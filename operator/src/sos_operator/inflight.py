@@ -1,9 +1,9 @@
-"""Requests to others that a pass waits for, but not long: they go on by themselves, and the next pass finds what they brought."""
+"""Requests to others: those that a pass waits for, but not long (they go on by themselves), and those that go out several at a time."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 # Half of what a repair may take (2 s): whoever does not answer must not hold up what has nothing to do with it.
 PATIENCE_S = 1.0
@@ -39,6 +39,16 @@ class InFlight:
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+
+async def in_batches(calls: Iterable[Callable[[], Awaitable[None]]], size: int) -> None:
+    """Make calls, `size` at a time. The first error is raised when its batch is over, and no further batch begins: where one call
+    fails because nobody answers, a thousand would."""
+    waiting = list(calls)
+    for start in range(0, len(waiting), size):
+        for ended in await asyncio.gather(*(call() for call in waiting[start : start + size]), return_exceptions=True):
+            if isinstance(ended, BaseException):
+                raise ended
 
 
 async def _awaited(call: Callable[[], Awaitable[None]]) -> None:

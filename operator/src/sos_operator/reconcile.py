@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sos_operator.apply import Applier, Result
 from sos_operator.cluster import Cluster
@@ -27,6 +28,7 @@ from sos_operator.core.release import release_manifests
 from sos_operator.core.status import Situation, report
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import Object, Seen, compiled_from, leaving, parse_allocations
+from sos_operator.inflight import in_batches
 from sos_operator.metrics import Metrics
 from sos_operator.nodes import Nodes
 from sos_operator.observe import Observer
@@ -36,6 +38,8 @@ log = logging.getLogger(__name__)
 
 # What users wait for is in force before this process computes on: with a thousand services the rest takes longer than an answer.
 HEAD_START_S = 0.15
+# An API server makes changes durable one by one, but those that come together, together.
+WRITES_AT_ONCE = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +213,7 @@ class Reconciler:
 
     async def _publish(self, seen: Seen, situation: Situation) -> bool:
         """Write the statuses that changed; True if something accepted is not ready yet."""
-        pending = False
+        pending, writes = False, []
         now, stamp = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for obj in seen.objects:
             if situation.undecided(obj):
@@ -217,20 +221,20 @@ class Reconciler:
                 continue
             written = report(obj, situation)
             pending = pending or still_pending(written)
-            uid = obj["metadata"]["uid"]
-            write = plan_write(obj, written, stamp, now - self._written.get(uid, 0.0))
+            write = plan_write(obj, written, stamp, now - self._written.get(obj["metadata"]["uid"], 0.0))
             if write is not None:
-                await self._write(write, stamp)
-                self._written[uid] = now
+                writes.append(write)
+        await in_batches((partial(self._write, write, stamp, now) for write in writes), WRITES_AT_ONCE)
         present = {o["metadata"]["uid"] for o in seen.objects}
         self._written = {uid: at for uid, at in self._written.items() if uid in present}
         return pending
 
-    async def _write(self, write: Write, stamp: str) -> None:
+    async def _write(self, write: Write, stamp: str, now: float) -> None:
         try:
             answer = await self._p.cluster.apply_status(write.obj, write.status)
         except KindMissing:
             return  # deleted meanwhile
+        self._written[write.obj["metadata"]["uid"]] = now
         # The pass goes on with what the server has now, so that a second publication compares with it.
         write.obj["status"] = answer.get("status") or {}
         if fingerprint(answer) == fingerprint(write.obj):
