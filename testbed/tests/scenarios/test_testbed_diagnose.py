@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import active, armed, eventually, lend, outcome, peer, sessions, with_service
+from conftest import active, armed, eventually, lend, metrics, outcome, peer, sessions, with_service
 from sos_testbed import faults, measure, process
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab, Options
@@ -29,6 +29,7 @@ TIMEOUT_S = 180
 SMALL_MTU = 1300
 FILE_BYTES = 2_000_000
 UPLOADED = (201, 204)  # a new file, and one in place of another
+SHUNNED_S, SLACK_S = 30, 15  # how long an agent leaves a server plain that was silent (arming.rs), and time to notice
 HUNG_S = 120  # the kernel sends again after ever longer pauses
 FILE_S = 12
 """A wire of the lab carries such a file in a fifth of a second: what has not arrived by then has failed."""
@@ -255,6 +256,11 @@ def egress_cut(net: Lab) -> AbstractContextManager[None]:
     return filtered(net, "agent2", "output", "ip daddr 10.0.0.139 drop")
 
 
+def regions(net: Lab) -> str:
+    """How many regions the near agent takes over, as it counts them: more where servers are left out."""
+    return next(line for line in metrics(net, "agent1").splitlines() if line.startswith("sos_agent_armed_regions "))
+
+
 def carried(net: Lab, copy: Path) -> bool:
     """Whether the hosts' own programs get a file across through SOS, both ways: nothing that diagnose has a hand in."""
     payload = net.root / "www" / "payload"
@@ -302,11 +308,13 @@ def test_the_broken_thing_is_named(
     ids=lambda fault: fault.__name__,
 )
 def test_it_is_never_ok_while_a_real_transfer_fails(net: Lab, tmp_path: Path, fault: Callable[[Lab], Any]) -> None:
+    before = regions(net)
     with fault(net):
         assert not carried(net, tmp_path / "copy"), "the fault of this test breaks nothing"
         said = diagnose(net)
         assert said["verdict"] != "ok" and said["findings"]
     eventually("what hung has ended", lambda: sessions(net) == 0, HUNG_S)
+    eventually("no server stays plain for a silence of before", lambda: regions(net) == before, SHUNNED_S + SLACK_S)
 
 
 def test_a_healthy_lab_is_ok_with_both_rates_and_a_real_transfer_agrees(net: Lab, tmp_path: Path) -> None:
