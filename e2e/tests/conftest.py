@@ -6,11 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sos_e2e import cables, cluster, cni, images, workload
 from sos_e2e.dump import dump
 from sos_e2e.kube import Kube
+from sos_e2e.load import TIMED_OUT, Outcome
 from sos_e2e.run import run, say
 from sos_e2e.settings import ROOT, Settings, settings
 
@@ -85,6 +87,21 @@ def installed(lab: Lab) -> Lab:
     lab.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
                   "--wait", "--timeout", "180s", *overrides)  # fmt: skip
     return lab
+
+
+def upgrade(lab: Lab, *values: str) -> None:
+    """`helm upgrade` with these values changed, `a.b=c` each."""
+    chart = ("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--reuse-values")
+    lab.kube.helm(*chart, "--wait", "--timeout", "180s", *(argument for value in values for argument in ("--set", value)))
+
+
+def unbroken(outcome: Outcome, digest: str) -> dict[str, Any]:
+    """The download arrived whole, and no new connection failed or hung; returns what is to be said of it."""
+    said = outcome.summary()
+    assert (outcome.status, outcome.sha256) == (0, digest), said
+    assert not [probe for probe in outcome.probes if probe.status], said
+    assert not [probe for probe in outcome.probes if probe.status == TIMED_OUT or probe.total_s >= 8], said
+    return said
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from conftest import Lab
+from conftest import Lab, upgrade
 from sos_e2e import workload
 from sos_e2e.run import CommandError, say, wait_for
 from sos_e2e.settings import ROOT
@@ -72,12 +72,6 @@ def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> 
     assert (said["verdict"], said["findings"][0]["code"]) == ("plain", "AgentDown")
     lab.kube.plugin("drain", node, "--undo")
     lab.kube.wait_condition("sossite/west", "Ready", timeout=120)
-
-
-def upgrade(lab: Lab, *values: str) -> None:
-    """`helm upgrade` with these values changed."""
-    chart = ("upgrade", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--reuse-values", "--wait")
-    lab.kube.helm(*chart, *(argument for value in values for argument in ("--set", value)))
 
 
 def attached(lab: Lab, attach: str) -> bool:

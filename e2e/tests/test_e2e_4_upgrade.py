@@ -1,16 +1,14 @@
 """`helm upgrade` to other images and values and `helm rollback`, while a download runs and new connections are opened."""
 
 import json
-from typing import Any
 
 import pytest
-from conftest import Lab
+from conftest import Lab, unbroken, upgrade
 from sos_e2e import workload
 from sos_e2e.images import load
 from sos_e2e.kube import Kube
-from sos_e2e.load import TIMED_OUT, Load, Outcome
+from sos_e2e.load import Load
 from sos_e2e.run import run, say, wait_for
-from sos_e2e.settings import ROOT
 
 NEXT = "e2e-next"
 PARTS = ("operator", "controller", "agent")
@@ -42,14 +40,6 @@ def rolled(lab: Lab, tag: str) -> None:
     kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 
-def unbroken(outcome: Outcome, digest: str) -> dict[str, Any]:
-    said = outcome.summary()
-    assert (outcome.status, outcome.sha256) == (0, digest), said
-    assert not [probe for probe in outcome.probes if probe.status], said
-    assert not [probe for probe in outcome.probes if probe.status == TIMED_OUT or probe.total_s >= 8], said
-    return said
-
-
 @pytest.fixture(scope="module")
 def next_images(lab: Lab) -> None:
     """The same images under another tag: what changes is that pods have to be replaced."""
@@ -69,9 +59,7 @@ def test_a_download_outlives_new_pods_of_everything_but_the_switches(
     switches = containers(kube, "node")
     under_way = Load(kube)
     if way == "upgrade":
-        tags = [word for part in PARTS for word in ("--set", f"images.{part}.tag={NEXT}")]
-        chart = (str(ROOT / "charts" / "sos"), "--reuse-values", "--set", f"dataPlane.logLevel={LEVEL}")
-        kube.helm("upgrade", release[0], chart[0], *release[1:], *chart[1:], *tags, "--wait", "--timeout", "180s")
+        upgrade(lab, f"dataPlane.logLevel={LEVEL}", *(f"images.{part}.tag={NEXT}" for part in PARTS))
     else:
         revisions = json.loads(kube.helm("history", *release, "-o", "json"))
         kube.helm("rollback", release[0], str(revisions[-2]["revision"]), *release[1:], "--wait", "--timeout", "180s")

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Lab
+from conftest import Lab, unbroken, upgrade
 from sos_e2e import workload
 from sos_e2e.load import Load
 from sos_e2e.run import say, wait_for
 from sos_e2e.settings import ROOT
-from test_e2e_4_upgrade import unbroken
 
 SERVICES = 200
 FIRST_PORT = 20_000
@@ -76,10 +75,8 @@ def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, 
 
 @pytest.fixture
 def short_overlap(lab: Lab) -> Iterator[None]:
-    release = ("sos", "--namespace", workload.RELEASE_NAMESPACE)
     for seconds in (OVERLAP_S, 180):
-        chart = (str(ROOT / "charts" / "sos"), "--reuse-values", "--set", f"operator.keyOverlapSeconds={seconds}")
-        lab.kube.helm("upgrade", release[0], chart[0], *release[1:], *chart[1:], "--wait", "--timeout", "180s")
+        upgrade(lab, f"operator.keyOverlapSeconds={seconds}")
         if seconds == OVERLAP_S:
             yield
 
