@@ -178,6 +178,7 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
     name = obj["metadata"]["name"]
     accepted = _accepted(obj, facts, situation)
     number = {"siteID": facts.number} if facts.number else {}
+    mtu = {"mtu": facts.mtu} if facts.mtu else {}
     if accepted.status != "True":
         return Report(number, (accepted, summary([accepted], "")))
     states = {node: situation.node_state(name, node) for node in facts.nodes}
@@ -188,13 +189,16 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
     if not facts.agents:
         agents = Verdict("AgentsRegistered", "True", "NoneExpected", "no agent pool serves this site, so its traffic stays plain")
     ready = sum(state.state == "Ready" for state in states.values())
-    fields = number | {
-        "mtu": facts.mtu,
-        "nodesReady": f"{ready}/{len(states)}",
-        "datapathsConnected": f"{connected}/{len(facts.dpids)}",
-        "agentsRegistered": f"{registered}/{len(facts.agents)}",
-        "nodes": [_site_node(node, states[node], situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
-    }
+    fields = (
+        number
+        | mtu
+        | {
+            "nodesReady": f"{ready}/{len(states)}",
+            "datapathsConnected": f"{connected}/{len(facts.dpids)}",
+            "agentsRegistered": f"{registered}/{len(facts.agents)}",
+            "nodes": [_site_node(node, states[node], situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
+        }
+    )
     verdicts = [accepted, bridges, datapaths, agents]
     extra = [] if situation.multus else [_no_multus()]
     return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
