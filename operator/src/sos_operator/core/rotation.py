@@ -66,10 +66,10 @@ def sending(master: Object, ids: Collection[int]) -> int:
     return ordered[-2] if len(ordered) > 1 and parse_state(master).phase == ANNOUNCED else ordered[-1]
 
 
-def is_asked_for(master: Object) -> bool:
-    """True while there is a rotation to go on with, or one to begin."""
-    state = parse_state(master)
-    return state.going or request_of(master) not in ("", state.request)
+def is_asked_for(secret: Object, request: str = REQUEST_ANNOTATION, state: str = STATE_ANNOTATION) -> bool:
+    """True while there is a rotation to go on with, or one to begin; by the annotations of these names."""
+    found = parse_state(secret, state)
+    return found.going or request_of(secret, request) not in ("", found.request)
 
 
 def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:

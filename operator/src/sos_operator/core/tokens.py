@@ -11,6 +11,7 @@ import base64
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+from sos_operator.core import rotation
 from sos_operator.core.keys import TOKEN_FILE
 from sos_operator.core.rotation import ANNOUNCED, DONE, IN_USE, State, build_patch, parse_state, request_of
 from sos_operator.core.world import Object
@@ -22,8 +23,7 @@ ALSO_FILE = f"{TOKEN_FILE}-also"
 
 def is_asked_for(secret: Object) -> bool:
     """True while there is a rotation to go on with, or one to begin."""
-    state = parse_state(secret, STATE_ANNOTATION)
-    return state.going or request_of(secret, REQUEST_ANNOTATION) not in ("", state.request)
+    return rotation.is_asked_for(secret, REQUEST_ANNOTATION, STATE_ANNOTATION)
 
 
 def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> tuple[str, Object] | None:
