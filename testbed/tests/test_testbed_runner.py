@@ -102,6 +102,26 @@ def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert process.read_pid(pid.number) is None
 
 
+def test_a_program_runs_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+    """Killed, a switch's first thread is gone before those that hold the lock of its pid file: the next switch would find it taken."""
+    code = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(300,)).start()\n"
+        "print('up', flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    log, pid_file = tmp_path / "log", tmp_path / "pid"
+    pid = process.start(Spawn(name="threads", argv=(sys.executable, "-c", code), log=str(log)), pid_file)
+    stat = Path(f"/proc/{pid.number}/stat")
+    deadline = time.monotonic() + 10
+    while " Z " not in stat.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert " Z " in stat.read_text(), "its first thread has ended"
+    assert process.find(pid_file) == pid
+    process.kill(pid_file)
+    assert process.read_pid(pid.number) is None
+
+
 def test_a_recycled_pid_is_left_alone(tmp_path: Path) -> None:
     """The file names our own pid, but another start time: it is not the process we started."""
     pid_file = tmp_path / "pid"

@@ -30,13 +30,14 @@ class Pid:
 
 
 def read_pid(number: int) -> Pid | None:
-    """The process of that number if it runs (a zombie does not)."""
+    """The process of that number if it runs: a zombie does not, unless it has threads that still hold its files and locks."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
     fields = stat.rpartition(")")[2].split()
-    return None if fields[0] == "Z" else Pid(number=number, started=int(fields[19]))
+    state, threads, started = fields[0], int(fields[17]), int(fields[19])
+    return None if state == "Z" and threads <= 1 else Pid(number=number, started=started)
 
 
 def this() -> Pid:
