@@ -1,9 +1,10 @@
 """Runs the test suites, or those named, and ends with one line: `N passed, N failed`.
 
-Suites run side by side, and of those that mostly wait several files at a time. The tests that measure want the machine to themselves:
-they run when they are named (`make test-long`), one by one, as do those that take their time (`make test-soak`). A suite that cannot
-be run, runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
-out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
+Suites run side by side, and of those that mostly wait several files at a time: two on two cores, so that what has sockets, timers and
+switches to serve is not kept waiting for seconds. The tests that measure want the machine to themselves: they run when they are named
+(`make test-long`), one by one, as do those that take their time (`make test-soak`). A suite that cannot be run, runs no test or ends
+badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in out/test/<suite>.log. Ctrl-C
+ends what runs, labs and API servers included.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"
 SUITE_TIMEOUT_S = 2400
 GRACE_S = 60  # for what a suite has to take down when it is interrupted
-SIDE_BY_SIDE = 3
+AT_ONCE = max(1, min(3, os.cpu_count() or 1))  # suites, and files of one
 NICE = 10  # of what computes, beside what has sockets, timers and switches to serve
 _TESTS_NAMESPACE = re.compile(r"(sosn-\w+-[0-9a-f]{8}|c[0-9a-f]{6}-\w+)\b")  # sos-node's and the controller's tests
 _CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed;", re.MULTILINE)
@@ -209,7 +210,7 @@ def execute(suite: Suite, *, live: bool) -> tuple[str, Ended]:
 
 def side_by_side(suites: list[Suite]) -> list[Count]:
     """Run suites a few at a time, in their order."""
-    with ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             return list(pool.map(lambda suite: run(suite, live=False), suites))
         except BaseException:
@@ -237,7 +238,7 @@ def main() -> int:
     together = [
         # The longest begins; what computes runs niced beside what waits.
         pytest_suite("operator", "-m", "not long", files_at_once=2, nice=NICE),
-        pytest_suite("testbed", "-m", "not measures", files_at_once=3),
+        pytest_suite("testbed", "-m", "not measures", files_at_once=AT_ONCE),
         pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
         pytest_suite("compile", nice=NICE),
