@@ -37,6 +37,7 @@ from sos_controller.core.packets import UdpTemplate
 from sos_controller.core.state import Identity
 
 WALL_MS = 1_774_000_000_000
+ORDER_PORTS = struct.pack("!HH", 9876, 9876)
 CLIENT_PORT, NEAR_PORT, FAR_PORT = 3, 4, 4
 
 
@@ -121,6 +122,7 @@ class World:
         self.delivered: list[PacketOut] = []
         self.notices: list[Notice] = []
         self.over: list[SessionOver] = []
+        self.prepared: set[bytes] = set()
         self.west, self.east = DatapathId(SWITCHES["edge1"]), DatapathId(SWITCHES["edge2"])
         self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
         self.mute: set[DatapathId] = set()
@@ -170,6 +172,8 @@ class World:
 
     def _packet_out(self, command: PacketOut) -> None:
         self.delivered.append(command)
+        if command.data[34:38] == ORDER_PORTS and order.decode_header(command.data[42:]).type == OrderType.PREPARE:
+            self.prepared.add(order.decode_prepare(order.body(command.data[42:])).uuid)
         for arrived in self.network.emit(command):
             dpid, port, frame = arrived
             if frame[12:14] == b"\x88\xcc":

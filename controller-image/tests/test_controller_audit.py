@@ -16,7 +16,7 @@ from sos_controller.app import Controller
 from sos_controller.config import parse
 from sos_controller.core import order
 from sos_controller.core.commands import SessionOver
-from sos_controller.core.events import ConfigChanged, Leaving, PacketIn
+from sos_controller.core.events import ConfigChanged, KeysChanged, Leaving, PacketIn
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo, flow_key, parse_address
 from sos_controller.core.order import OrderType
 from sos_controller.core.session import State
@@ -171,7 +171,7 @@ def switch_gone(world: World) -> None:
 
 
 def no_key(world: World) -> None:
-    world.engine.courier.send = lambda *_: False  # type: ignore[method-assign]
+    world.do(KeysChanged({}))
     world.syn(PORT)
 
 

@@ -27,7 +27,7 @@ def test_a_form_filled_in_is_a_prepare(
     sample: Prepare, uuid: bytes, client: Address, server: Address, client_port: int, server_port: int
 ) -> None:
     filled = order.fill_prepare(*order.prepare_form(sample), uuid, flow_key(client, server, client_port, server_port))
-    theirs = msgspec.structs.replace(sample, uuid=uuid, client=client, server=server, client_port=client_port, server_port=server_port)
+    theirs = sample._replace(uuid=uuid, client=client, server=server, client_port=client_port, server_port=server_port)
     assert order.decode_prepare(filled) == theirs
 
 

@@ -102,7 +102,7 @@ class Comparison:
             return None
         weights = [one[1] * other[1] / (one[1] + other[1]) for one, other in common]
         logs = sum(weight * (one[0] - other[0]) for weight, (one, other) in zip(weights, common, strict=True))
-        return math.exp(logs / sum(weights))
+        return math.exp(logs / math.fsum(weights))
 
 
 def size_class(moved: int) -> int:

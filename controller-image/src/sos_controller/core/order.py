@@ -6,8 +6,6 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-import msgspec
-
 from sos_controller.core import keys
 from sos_controller.core.model import MAPPED, Address, AgentId, FlowKey, flow_key, map_address, unmap_address
 
@@ -75,7 +73,7 @@ class Header(NamedTuple):
     reply_to: int
 
 
-class Prepare(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Prepare(NamedTuple):
     """A client is about to arrive. Zeroes mean that the agent decides."""
 
     uuid: bytes
