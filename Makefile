@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -39,6 +39,10 @@ test: setup-test ## every test suite but those of test-long and test-soak; the l
 test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
 	@$(python) scripts/test.py testbed-measures
 
+test-compiled: setup-test ## the controller's tests once more, with the controller compiled as in its image (root)
+	@scripts/compiled.sh out/compiled
+	@$(python) scripts/test.py controller-compiled
+
 test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
 	@$(python) scripts/test.py operator-long
 
@@ -53,7 +57,8 @@ bench: setup bench-controller ## more paths than the demo, both directions, 1 Gb
 
 bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
-	@$(python) bench/controller/run.py --out out/bench $(if $(PEER),--peer '$(PEER)')
+	@scripts/compiled.sh out/compiled
+	@$(python) bench/controller/run.py --compiled out/compiled/site --out out/bench $(if $(PEER),--peer '$(PEER)')
 
 bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change and kubectl sos status take, what a resync writes, memory; fails where an aim is missed
 	@$(python) bench/operator/scale.py --out out/bench
@@ -64,7 +69,7 @@ crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goe
 lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
 
-check: lint test test-long test-soak ## what has to pass before a change lands
+check: lint test test-compiled test-long test-soak ## what has to pass before a change lands
 
 fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
 	@$(python) scripts/fuzz.py

@@ -2,9 +2,9 @@
 
 Suites run side by side, and of those that mostly wait several files at a time: two on two cores, so that what has sockets, timers and
 switches to serve is not kept waiting for seconds. The tests that measure want the machine to themselves: they run when they are named
-(`make test-long`), one by one, as do those that take their time (`make test-soak`). A suite that cannot be run, runs no test or ends
-badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in out/test/<suite>.log. Ctrl-C
-ends what runs, labs and API servers included.
+(`make test-long`), one by one, as do those that take their time (`make test-soak`, `make test-compiled`). A suite that cannot be run,
+runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
+out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sos_testbed import lab as labs
@@ -69,6 +69,13 @@ def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: in
     workers = () if files_at_once == 1 else ("-n", str(files_at_once), "--dist", "loadfile")
     argv = (sys.executable, "-m", "pytest", folder, *arguments, *workers, "--color=no", "-p", "no:cacheprovider", f"--junitxml={report}")
     return Suite(name, argv, lambda _output: count_junit(report), nice)
+
+
+def compiled_suite() -> Suite:
+    """The controller's tests against what scripts/compiled.sh made, but for those that fuzz its sources."""
+    source = pytest_suite("controller-image", "--ignore=controller-image/tests/test_controller_fuzz.py", name="controller-compiled")
+    modules = TOP / "out" / "compiled" / "site"
+    return replace(source, argv=("env", f"PYTHONPATH={modules}", f"SOS_COMPILED={modules}", *source.argv))
 
 
 def cargo_suite(name: str, folder: str) -> Suite:
@@ -248,6 +255,7 @@ def main() -> int:
     alone = [
         pytest_suite("testbed", "-m", "measures", name="testbed-measures"),
         pytest_suite("operator", "-m", "long", name="operator-long"),
+        compiled_suite(),
     ]
     names = [suite.name for suite in together + alone]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -1,8 +1,9 @@
 """`make bench`, controller part: SOS's controller and a learning switch on the same framework, under the same emulated switches.
 
-`python bench/controller/run.py [--peer CMD]`. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, Floodlight say; {port}
-in it is the port to listen on. Each controller runs alone; the CPU time is its own process's. Prints a table and the ratio, writes
-OUT/controller.json.
+`python bench/controller/run.py [--compiled DIR] [--peer CMD]`. DIR has SOS's controller compiled, as in its image (scripts/compiled.sh): it
+is what is measured then, and once more from the sources. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, Floodlight
+say; {port} in it is the port to listen on. Each controller runs alone; the CPU time is its own process's. Prints a table and the ratios,
+writes OUT/controller.json.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Row:
     arguments: tuple[str, ...]
 
 
-def rows(peer: bool, seconds: float) -> list[Row]:
+def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
     """What is measured. Closed loops find the most a CPU second carries, 1,000 SYNs a second the latency when there is room.
 
     In closed loops 512 SYNs are unanswered everywhere: at the one switch with SOS's clients, or at four switches of others.
@@ -59,6 +60,8 @@ def rows(peer: bool, seconds: float) -> list[Row]:
         Row("learning", "learning switch", (*learning, "--outstanding", "128")),
         Row("learning", "learning switch, 1,000 SYN/s", (*learning, "--rate", "1000")),
     ]
+    if compiled:
+        found.insert(1, Row("sos-source", "sos from its sources, set-up only", found[0].arguments))
     if peer:
         found.append(Row("peer", "peer", (*learning, "--outstanding", "128")))
         found.append(Row("peer", "peer, 1,000 SYN/s", (*learning, "--rate", "1000")))
@@ -129,10 +132,11 @@ def command(controller: str, folder: Path, port: int, peer: str) -> list[str]:
 
 
 @contextmanager
-def running(argv: list[str], port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running(argv: list[str], port: int, log: Path, modules: Path | None) -> Iterator[subprocess.Popen[bytes]]:
     """A controller that listens; ended with everything it started."""
     with log.open("ab") as out:
-        process = subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True)
+        env = os.environ if modules is None else {**os.environ, "PYTHONPATH": str(modules.resolve())}
+        process = subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True, env=env)
     try:
         end = time.monotonic() + START_S
         while not listens(port):
@@ -163,12 +167,13 @@ def listens(port: int) -> bool:
     return any(line[1].endswith(wanted) and line[3] == "0A" for line in lines)
 
 
-def measure(row: Row, peer: str) -> dict[str, Any]:
+def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
     """One run of the generator against a controller of its own."""
     with tempfile.TemporaryDirectory(prefix="sos-bench-") as name:
         folder, port = Path(name), free_port()
         extra = sos_files(folder, 9 if row.controller == "sos-wide" else 1) if row.controller.startswith("sos") else ()
-        with running(command(row.controller, folder, port, peer), port, folder / "log") as process:
+        modules = compiled if row.controller in ("sos", "sos-wide") else None
+        with running(command(row.controller, folder, port, peer), port, folder / "log", modules) as process:
             argv = [str(GENERATOR), "--controller", f"127.0.0.1:{port}", "--pid", str(process.pid), "--json", "-", *extra, *row.arguments]
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
             if done.returncode != 0:
@@ -192,10 +197,10 @@ def table(found: list[dict[str, Any]]) -> str:
             f"{number(entry['p99_ms'], '.2f'):>8}{number(answer['p50_ms'], '.2f'):>13}{number(answer['p99_ms'], '.2f'):>8}{f['lost']:6}"
         )
     by_name = {f["name"]: f["per_cpu_second"] for f in found}
-    ours = by_name.get("sos, set-up only")
-    for other in ("learning switch", "peer"):
-        if ours and by_name.get(other):
-            lines.append(f"sos, set-up only / {other}: {ours / by_name[other]:.2f} SYNs per CPU second")
+    others = ("learning switch", "peer", "sos from its sources, set-up only")
+    for ours in ("sos, set-up only", "sos, server on any of 9 switches"):
+        pairs = [(other, by_name[other]) for other in others if by_name.get(ours) and by_name.get(other)]
+        lines += [f"{ours} / {other}: {by_name[ours] / rate:.2f} SYNs per CPU second" for other, rate in pairs]
     return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release)"
 
 
@@ -203,15 +208,16 @@ def main() -> None:
     """Measure everything."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="", metavar="CMD", help="start another controller too; {port} is where it has to listen")
+    parser.add_argument("--compiled", type=Path, metavar="DIR", help="where SOS's controller is installed compiled")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="where controller.json goes")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each row is measured")
     parser.add_argument("--only", default="", metavar="NAME", help="rows whose name holds this")
     arguments = parser.parse_args()
-    wanted = [row for row in rows(bool(arguments.peer), arguments.seconds) if arguments.only in row.name]
+    wanted = [row for row in rows(bool(arguments.peer), arguments.compiled is not None, arguments.seconds) if arguments.only in row.name]
     found = []
     for row in wanted:
         sys.stderr.write(f"{row.name} ...\n")
-        found.append(measure(row, arguments.peer))
+        found.append(measure(row, arguments.peer, arguments.compiled))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "controller.json").write_text(json.dumps(found, indent=2) + "\n")
     print(table(found))

@@ -9,11 +9,19 @@ import pytest
 from controller_process import WAIT_S, Process, wait
 from controller_world import World
 from hypothesis import HealthCheck, settings
+from sos_controller.core import engine
 
 EXAMPLES = int(os.environ.get("SOS_EXAMPLES", "50"))  # per property; .ci/run asks for more
 
 settings.register_profile("busy-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=EXAMPLES)
 settings.load_profile("busy-machine")
+
+
+def pytest_configure() -> None:
+    """`make test-compiled` must not pass for what was never compiled."""
+    wanted, found = os.environ.get("SOS_COMPILED"), str(engine.__file__)
+    if wanted and not (found.startswith(wanted) and found.endswith(".so")):
+        raise pytest.UsageError(f"the controller is not the compiled one of {wanted}: {found}")
 
 
 @pytest.fixture

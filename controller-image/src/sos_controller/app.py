@@ -32,7 +32,7 @@ from sos_controller.core.events import (
 )
 from sos_controller.core.flowtable import FlowEntry, Match
 from sos_controller.core.groups import ApplyGroups
-from sos_controller.core.model import DatapathId, Port, PortNo, format_dpid
+from sos_controller.core.model import DatapathId, Port, format_dpid
 from sos_controller.framework import eventlet
 from sos_controller.keyfiles import Folder
 
@@ -74,7 +74,7 @@ class Controller:
         self.listeners: list[Listener] = []
         self.busy_seconds = 0.0
         self._connections: dict[DatapathId, SwitchConnection] = {}
-        self._dirty: set[SwitchConnection] = set()
+        self._unsent: dict[SwitchConnection, list[bytes]] = {}
         self._strangers: dict[SwitchConnection, None] = {}
         self._late: list[Late] = []
         self._late_number = 0
@@ -119,8 +119,9 @@ class Controller:
         for command in commands:
             do[type(command)](command)
 
-    def packet_in(self, connection: SwitchConnection, cookie: int, in_port: PortNo, data: bytes) -> None:
-        """A switch has handed over a packet, among what was read from it last."""
+    def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
+        """A switch has handed over a packet, among what was read from it last. Raises WireError if it is none."""
+        cookie, in_port, data = ofp.parse_packet_in(message)
         self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard)
 
     def barrier_replies(self, connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
@@ -181,7 +182,7 @@ class Controller:
             connection.abort()
             return
         self._connections[connection.dpid] = connection
-        connection.queue(ofp.set_config())
+        self._gather(connection, ofp.set_config())
         self.happen(DatapathUp(connection.dpid, connection.switch_ports))
         self.flush()
 
@@ -220,8 +221,9 @@ class Controller:
 
     def flush(self) -> None:
         """Write what the last events left to send."""
-        dirty, self._dirty = self._dirty, set()
-        for connection in dirty:
+        unsent, self._unsent = self._unsent, {}
+        for connection, parts in unsent.items():
+            connection.queue(b"".join(parts))
             connection.kick()
 
     def _packet_out(self, command: PacketOut) -> None:
@@ -229,8 +231,7 @@ class Controller:
         if connection is not None and command.after_s:
             self._delay(connection, command)
         elif connection is not None:
-            connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
-            self._dirty.add(connection)
+            self._gather(connection, ofp.packet_out(command.in_port, command.actions, command.data))
 
     def _apply(self, command: Apply) -> None:
         self._queue((command.dpid,), flow_mods.apply(command))
@@ -248,16 +249,22 @@ class Controller:
     def _read_entries(self, command: ReadEntries) -> None:
         connection = self._connections.get(command.dpid)
         if connection is not None:
-            connection.read_entries(command.cookie, command.mask)
-            self._dirty.add(connection)
+            self._gather(connection, connection.read_entries(command.cookie, command.mask))
 
     def _queue(self, dpids: tuple[DatapathId, ...], data: bytes) -> None:
         """Put messages behind what is to be sent to datapaths that are connected."""
         for dpid in dpids:
             connection = self._connections.get(dpid)
             if connection is not None:
-                connection.queue(data)
-                self._dirty.add(connection)
+                self._gather(connection, data)
+
+    def _gather(self, connection: SwitchConnection, data: bytes) -> None:
+        """Put a message behind what is sent with the next `flush`."""
+        parts = self._unsent.get(connection)
+        if parts is None:
+            self._unsent[connection] = [data]
+        else:
+            parts.append(data)
 
     def _delay(self, connection: SwitchConnection, command: PacketOut) -> None:
         """Keep a packet-out until it is due."""
@@ -277,8 +284,7 @@ class Controller:
         while self._late and self._late[0].due <= now:
             _, _, connection, command = heapq.heappop(self._late)
             if self._connections.get(command.dpid) is connection:
-                connection.queue(ofp.packet_out(command.in_port, command.actions, command.data))
-                self._dirty.add(connection)
+                self._gather(connection, ofp.packet_out(command.in_port, command.actions, command.data))
         self.flush()
         if self._late:
             self._wake_late(self._late[0].due - now)

@@ -45,7 +45,6 @@ HANDSHAKE_S = 10.0
 """A handshake takes three round trips. Looked at with each echo."""
 CHALLENGE_S = 2.0
 """Who is asked whether it is still there, because another claims to be it, answers within a round trip."""
-HANDSHAKE_TYPES = frozenset((ofp.HELLO, ofp.FEATURES_REPLY))
 
 
 class SwitchConnection(Datapath):  # type: ignore[misc]
@@ -114,11 +113,11 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             hub.spawn_after(1, self.abort)
         return True
 
-    def read_entries(self, cookie: int, mask: int) -> None:
-        """Ask for the entries of a cookie; the controller hears of them when all have come."""
+    def read_entries(self, cookie: int, mask: int) -> bytes:
+        """What asks for the entries of a cookie, to be sent; the controller hears of them when all have come."""
         self._xid = self._xid % 0x7FFFFFFF + 1
         self._reading = (self._xid, [])
-        self.queue(ofp.flow_stats_request(self._xid, cookie, mask))
+        return ofp.flow_stats_request(self._xid, cookie, mask)
 
     @property
     def is_stranger(self) -> bool:
@@ -247,34 +246,22 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
 
     def _split(self, data: bytes) -> bytes:
         """Take all whole messages; returns what is left. Barrier replies that follow each other are one event."""
-        at, end, answered = 0, len(data), list[int]()
-        while end - at >= ofp.HEADER_BYTES:
-            length = data[at + 2] << 8 | data[at + 3]
-            if length < ofp.HEADER_BYTES:
-                self._barriers_answered(answered)  # what came before the nonsense counts, however the stream was cut
-                raise ofp.WireError("bad length")
-            if end - at < length:
-                break
-            if data[at + 1] == ofp.BARRIER_REPLY and data[at] == ofp.VERSION:
-                answered.append(int.from_bytes(data[at + 4 : at + 8], "big"))
-            else:
-                self._barriers_answered(answered)
-                self._message(data[at : at + length])
-            at += length
-        self._barriers_answered(answered)
+        parts, at, sound = ofp.split(data)
+        for part in parts:
+            if isinstance(part, bytes):
+                self._message(part)
+            elif self.state == MAIN_DISPATCHER:
+                self._controller.barrier_replies(self, part)
+        if not sound:  # what came before the nonsense counts, however the stream was cut
+            raise ofp.WireError("bad length")
         return data[at:]
-
-    def _barriers_answered(self, tokens: list[int]) -> None:
-        if tokens and self.state == MAIN_DISPATCHER:
-            self._controller.barrier_replies(self, tuple(tokens))
-        tokens.clear()
 
     def _message(self, message: bytes) -> None:
         kind = message[1]
         if message[0] != ofp.VERSION and kind != ofp.HELLO:
             raise ofp.WireError("another version of OpenFlow")
         if kind == ofp.PACKET_IN and self.state == MAIN_DISPATCHER:
-            self._controller.packet_in(self, *ofp.parse_packet_in(message))
+            self._controller.packet_in(self, message)
         elif kind == ofp.ECHO_REQUEST:
             self.queue(ofp.echo_reply(int.from_bytes(message[4:8], "big"), message[8:]))
             self.kick()
@@ -286,7 +273,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._controller.entry_gone(self, *ofp.parse_flow_removed(message))
         elif kind == ofp.PORT_STATUS and self.state == MAIN_DISPATCHER:
             self._controller.port_changed(self, *ofp.parse_port_status(message))
-        elif kind in HANDSHAKE_TYPES and self.state != MAIN_DISPATCHER:
+        elif kind in (ofp.HELLO, ofp.FEATURES_REPLY) and self.state != MAIN_DISPATCHER:
             self._handshake(message)
 
     def _multipart(self, message: bytes) -> None:

@@ -9,89 +9,103 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Final
 
 from sos_controller import rewrite
 from sos_controller.core.flowtable import UNKNOWN, Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
 from sos_controller.core.model import MacAddress, Port, PortNo
 from sos_controller.core.pipeline import PORT_NORMAL
 
-VERSION = 4
-HEADER_BYTES = 8
-MAX_MESSAGE = 65_535
+VERSION: Final = 4
+HEADER_BYTES: Final = 8
+MAX_MESSAGE: Final = 65_535
 
-HELLO, ERROR, ECHO_REQUEST, ECHO_REPLY = 0, 1, 2, 3
-FEATURES_REPLY, SET_CONFIG, PACKET_IN, FLOW_REMOVED, PORT_STATUS = 6, 9, 10, 11, 12
-PACKET_OUT, FLOW_MOD, GROUP_MOD, MULTIPART_REQUEST, MULTIPART_REPLY = 13, 14, 15, 18, 19
-BARRIER_REQUEST, BARRIER_REPLY = 20, 21
+HELLO: Final = 0
+ERROR: Final = 1
+ECHO_REQUEST: Final = 2
+ECHO_REPLY: Final = 3
+FEATURES_REPLY: Final = 6
+SET_CONFIG: Final = 9
+PACKET_IN: Final = 10
+FLOW_REMOVED: Final = 11
+PORT_STATUS: Final = 12
+PACKET_OUT: Final = 13
+FLOW_MOD: Final = 14
+GROUP_MOD: Final = 15
+MULTIPART_REQUEST: Final = 18
+MULTIPART_REPLY: Final = 19
+BARRIER_REQUEST: Final = 20
+BARRIER_REPLY: Final = 21
 MULTIPART_FLOW, MULTIPART_PORT_DESC = 1, 13
-REPLY_MORE = 1
-HELLO_VERSIONS = 1
-MAX_HELLO_BYTES = 64
+REPLY_MORE: Final = 1
+HELLO_VERSIONS: Final = 1
+MAX_HELLO_BYTES: Final = 64
 """A header and one bitmap take 16; an older parser reads thousands of versions out of a long one, bit by bit."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
 """Of what OpenFlow 1.3.5, 7.4.4 names; others are counted together, so that a switch cannot make up metrics."""
 
-NO_BUFFER = 0xFFFFFFFF
-ANY = 0xFFFFFFFF
-ALL_TABLES = 0xFF
-WHOLE_PACKET = 0xFFFF
+NO_BUFFER: Final = 0xFFFFFFFF
+ANY: Final = 0xFFFFFFFF
+ALL_TABLES: Final = 0xFF
+WHOLE_PACKET: Final = 0xFFFF
 """OFPCML_NO_BUFFER (7.2.5)."""
-ADD, DELETE_STRICT = 0, 4
-SEND_FLOW_REMOVED = 1
+ADD: Final = 0
+DELETE_STRICT: Final = 4
+SEND_FLOW_REMOVED: Final = 1
 GROUP_DELETE, GROUP_ADD_OR_MODIFY = 2, 0x8000
 """OFPGC_DELETE, and OFPGC11_ADD_OR_MOD of Open vSwitch: an agent's switch is always one of ours."""
 INDIRECT, FAST_FAILOVER = 2, 3
-PORT_STATUS_DELETE = 1
+PORT_STATUS_DELETE: Final = 1
 PORT_DOWN, LINK_DOWN = 1, 1
 
-_HEADER = struct.Struct("!BBHI")
-_FLOW_MOD = struct.Struct("!BBHIQQBBHHHIIIHxx")
-_PACKET_OUT = struct.Struct("!BBHIIIH6x")
-_PORT = struct.Struct("!I4x6s2x16sII")
-_PORT_BYTES = 64
-_OUTPUT = struct.Struct("!HHIH6x")
-_GROUP_MOD = struct.Struct("!BBHIHBxI")
-_BUCKET = struct.Struct("!HHII4x")
-_APPLY = struct.Struct("!HH4x")
-_GOTO = struct.Struct("!HHB3x")
-_FLOW_STATS = struct.Struct("!HBxIIHHHH4xQQQ")
+_HEADER: Final = struct.Struct("!BBHI")
+_FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHHIIIHxx")
+_PACKET_OUT: Final = struct.Struct("!BBHIIIH6x")
+_PORT: Final = struct.Struct("!I4x6s2x16sII")
+_PORT_BYTES: Final = 64
+_OUTPUT: Final = struct.Struct("!HHIH6x")
+_GROUP_MOD: Final = struct.Struct("!BBHIHBxI")
+_BUCKET: Final = struct.Struct("!HHII4x")
+_APPLY: Final = struct.Struct("!HH4x")
+_GOTO: Final = struct.Struct("!HHB3x")
+_FLOW_STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 
-PLAIN_HELLO = _HEADER.pack(VERSION, HELLO, HEADER_BYTES, 0)
+PLAIN_HELLO: Final = _HEADER.pack(VERSION, HELLO, HEADER_BYTES, 0)
 """A Hello that offers our version and nothing else."""
 
-_OXM = 0x8000_0000
+_OXM: Final = 0x8000_0000
 
 
 def _oxm(field: int, size: int, masked: bool = False) -> int:
     return _OXM | field << 9 | (size * 2 | 0x100 if masked else size)
 
 
-_IN_PORT = struct.Struct("!II").pack
-_ETH = struct.Struct("!I6s").pack
-_U16 = struct.Struct("!IH").pack
-_U16M = struct.Struct("!IHH").pack
-_U8 = struct.Struct("!IB").pack
-_U32 = struct.Struct("!II").pack
-_U32M = struct.Struct("!III").pack
+_IN_PORT: Final = struct.Struct("!II").pack
+_ETH: Final = struct.Struct("!I6s").pack
+_U16: Final = struct.Struct("!IH").pack
+_U16M: Final = struct.Struct("!IHH").pack
+_U8: Final = struct.Struct("!IB").pack
+_U32: Final = struct.Struct("!II").pack
+_U32M: Final = struct.Struct("!III").pack
 
 _H_IN_PORT, _H_ETH_DST, _H_ETH_SRC, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(3, 6), _oxm(4, 6), _oxm(5, 2), _oxm(10, 1)
 _H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
 _H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, True), _oxm(14, 2), _oxm(14, 2, True)
-_H_UDP_DST = _oxm(16, 2)
+_H_UDP_DST: Final = _oxm(16, 2)
 _H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
-_H_FLAGS_M = 0xFFFF << 16 | 42 << 9 | 0x108
-_H_REG0 = 0x0001_0004
+_H_FLAGS_M: Final = 0xFFFF << 16 | 42 << 9 | 0x108
+_H_REG0: Final = 0x0001_0004
 """NXM_NX_REG0 (Open vSwitch)."""
-_ONF = 0x4F4E4600
-_FLAGS_M = struct.Struct("!IIHH").pack
+_ONF: Final = 0x4F4E4600
+_FLAGS_M: Final = struct.Struct("!IIHH").pack
 """ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so that four bytes of the length are ONF's number."""
 _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 
 
-_FLOW = struct.Struct("!HHIHIBIIIIIHIH5x").pack
-_FLOW_AND_FLAGS = struct.Struct("!HHIHIBIIIIIHIHIIHHx").pack
+_FLOW: Final = struct.Struct("!HHIHIBIIIIIHIH5x").pack
+_FLOW_AND_FLAGS: Final = struct.Struct("!HHIHIBIIIIIHIHIIHHx").pack
 """A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
-_NO_MORE = (None,) * 9
+_NO_MORE: Final = (None,) * 9
 
 
 def encode_match(m: Match) -> bytes:
@@ -192,7 +206,7 @@ def decode_match(oxms: bytes) -> Match:
     return Match(**found) if at == len(oxms) else Match(raw=oxms)  # type: ignore[arg-type]
 
 
-_PLAIN_FIELDS = {
+_PLAIN_FIELDS: Final = {
     _H_IN_PORT: ("in_port", 4),
     _H_ETH_TYPE: ("eth_type", 2),
     _H_PROTO: ("ip_proto", 1),
@@ -200,7 +214,7 @@ _PLAIN_FIELDS = {
     _H_ARP_OP: ("arp_op", 2),
     _H_REG0: ("reg0", 4),
 }
-_MASKED_FIELDS = {
+_MASKED_FIELDS: Final = {
     _H_SRC: "ipv4_src",
     _H_SRC_M: "ipv4_src",
     _H_DST: "ipv4_dst",
@@ -330,6 +344,32 @@ def flow_stats_request(xid: int, cookie: int, mask: int) -> bytes:
 
 class WireError(Exception):
     """A switch sent something impossible; its connection is closed."""
+
+
+def split(data: bytes) -> tuple[list[bytes | tuple[int, ...]], int, bool]:
+    """The whole messages at the start of a stream, where what is left begins, and whether it can go on: not after an impossible length.
+
+    Barrier replies that follow each other are one part: their tokens.
+    """
+    parts: list[bytes | tuple[int, ...]] = []
+    answered: list[int] = []
+    at, end, sound = 0, len(data), True
+    while end - at >= HEADER_BYTES:
+        length = data[at + 2] << 8 | data[at + 3]
+        sound = length >= HEADER_BYTES
+        if not sound or end - at < length:
+            break
+        if data[at + 1] == BARRIER_REPLY and data[at] == VERSION:
+            answered.append(int.from_bytes(data[at + 4 : at + 8], "big"))
+        else:
+            if answered:
+                parts.append(tuple(answered))
+                answered = []
+            parts.append(data[at : at + length])
+        at += length
+    if answered:
+        parts.append(tuple(answered))
+    return parts, at, sound
 
 
 def parse_packet_in(message: bytes) -> tuple[int, PortNo, bytes]:

@@ -302,6 +302,7 @@ def test_the_broken_thing_is_named(
         assert said["verdict"] in verdicts
 
 
+@pytest.mark.measures
 @pytest.mark.parametrize(
     "fault",
     [answers_dropped, requests_dropped, lossy_host, full_segments_dropped_between_agents, egress_cut],

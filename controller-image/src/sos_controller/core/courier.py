@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import keys, order
 from sos_controller.core.agents import Agent
@@ -15,7 +15,7 @@ from sos_controller.core.packets import UdpTemplate
 from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.state import State
 
-MAX_LINES = 8_192
+MAX_LINES: Final = 8_192
 
 
 class _Line(NamedTuple):
@@ -85,4 +85,4 @@ def _place(said: Beacon) -> tuple[int, MacAddress, Address, int]:
     return (said.site_id, said.mac, said.address, said.order_port)
 
 
-_SENT = {kind: ("orders_sent", kind.name) for kind in OrderType}
+_SENT: Final = {kind: ("orders_sent", kind.name) for kind in OrderType}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import pipeline, redirect
 from sos_controller.core.courier import Courier
@@ -20,15 +20,15 @@ from sos_controller.core.session import FINAL, PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import State
 
-LINGER_S = 1.0
+LINGER_S: Final = 1.0
 """Last acknowledgements and retransmitted FINs still find the agent."""
-REPORT_AGE_S = 10.0
+REPORT_AGE_S: Final = 10.0
 """Younger sessions may be missing from a report that was written before them."""
-ORPHAN_S = 15.0
+ORPHAN_S: Final = 15.0
 """An adopted entry's agent must be heard within this time."""
-MAX_CHUNKS = 1_024
+MAX_CHUNKS: Final = 1_024
 
-_UNKNOWN = b"mac:"
+_UNKNOWN: Final = b"mac:"
 
 
 class _Timer(NamedTuple):

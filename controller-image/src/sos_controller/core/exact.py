@@ -10,7 +10,7 @@ the cache only where there may have been one.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core.flowtable import FlowEntry, Match, TellApart
 from sos_controller.core.lately import IDLE_S
@@ -20,7 +20,7 @@ from sos_controller.core.services import Policy, accelerated, exact_matches
 from sos_controller.core.session import Session
 from sos_controller.core.state import State
 
-SWEPT_S = 0.5
+SWEPT_S: Final = 0.5
 """After exact entries are new on a switch: what it cached before them, which may be about many connections, should be gone by then. Its
 revalidators begin to look through all of it at every change of its tables, and at least this often (ovs-vswitchd.conf.db(5),
 max-revalidator)."""

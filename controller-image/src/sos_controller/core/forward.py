@@ -7,6 +7,8 @@ A port takes part in flooding once it has been up long enough for a probe to hav
 
 from __future__ import annotations
 
+from typing import Final
+
 from sos_controller.core import paths
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output
@@ -34,10 +36,10 @@ from sos_controller.core.routing import Routing
 from sos_controller.core.state import PORT_SETTLE_S, State, Switch
 from sos_controller.core.topology import Link
 
-ARP_FRESH_S = 300.0
+ARP_FRESH_S: Final = 300.0
 """The controller answers for a host heard within this time; the request is flooded in any case."""
 
-_EXACT = 0xFFFFFFFF
+_EXACT: Final = 0xFFFFFFFF
 
 
 class Forwarding:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from sos_controller.core.model import AgentId
 
-TAG_BYTES = 32
-MAX_DERIVED = 65_536
+TAG_BYTES: Final = 32
+MAX_DERIVED: Final = 65_536
 """Derived keys kept; beyond it they are derived again each time (forged agent ids must not fill memory)."""
 
-_BLOCK_BYTES = 64
+_BLOCK_BYTES: Final = 64
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
 
 
@@ -74,6 +74,6 @@ class KeyRing:
         return found
 
 
-BEACON = b"sos/beacon/"
-TO_AGENT = b"sos/order/c2a/"
-FROM_AGENT = b"sos/order/a2c/"
+BEACON: Final = b"sos/beacon/"
+TO_AGENT: Final = b"sos/order/c2a/"
+FROM_AGENT: Final = b"sos/order/a2c/"

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import keys
 from sos_controller.core.model import MAPPED, Address, AgentId, FlowKey, flow_key, map_address, unmap_address
 
-MAGIC = b"SOSO"
-VERSION = 1
-HEADER_BYTES = 64
-MAX_BYTES = 1_400
-MAX_REPORTED = 64
+MAGIC: Final = b"SOSO"
+VERSION: Final = 1
+HEADER_BYTES: Final = 64
+MAX_BYTES: Final = 1_400
+MAX_REPORTED: Final = 64
 """UUIDs in one chunk of a SessionReport."""
-MAX_FLOWS = 16
+MAX_FLOWS: Final = 16
 """Sessions in one chunk of a FlowReport."""
 
-_HEADER = struct.Struct("!4sBBHIHH16sQQQQ")
-_PREPARE = struct.Struct("!16sBBHIII16s16sHHIB3xI16s16sH14x")
+_HEADER: Final = struct.Struct("!4sBBHIHH16sQQQQ")
+_PREPARE: Final = struct.Struct("!16sBBHIII16s16sHHIB3xI16s16sH14x")
 _UUID_BYTES, _CLIENT_AT, _AFTER_ENDS = 16, 32, 68
-_REPORT = struct.Struct("!IHHH6x")
-_FLOW = struct.Struct("!16sB3xHH16s16s16s")
-_REFUSED = struct.Struct("!16sH6x")
-_ENDED = struct.Struct("!16sH6xQQQ")
+_REPORT: Final = struct.Struct("!IHHH6x")
+_FLOW: Final = struct.Struct("!16sB3xHH16s16s16s")
+_REFUSED: Final = struct.Struct("!16sH6x")
+_ENDED: Final = struct.Struct("!16sH6xQQQ")
 
 
 class OrderType(IntEnum):
@@ -49,11 +49,11 @@ class Role(IntEnum):
     EGRESS = 2
 
 
-ENDS = ("closed", "client-reset", "server-reset", "server-refused", "server-unreachable", "peer-lost", "expired", "limit")
+ENDS: Final = ("closed", "client-reset", "server-reset", "server-refused", "server-unreachable", "peer-lost", "expired", "limit")
 """Reasons of an Ended (spec/order.md 6)."""
 
-CONGESTION = {"Auto": 0, "Cubic": 1, "BBR": 2, "Reno": 3}
-TRANSPORT_TCP_PARALLEL = 1
+CONGESTION: Final = {"Auto": 0, "Cubic": 1, "BBR": 2, "Reno": 3}
+TRANSPORT_TCP_PARALLEL: Final = 1
 
 
 class OrderError(Exception):

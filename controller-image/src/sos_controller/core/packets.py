@@ -6,22 +6,22 @@ Every function is total: whatever the bytes, it returns a value or None in time 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core.model import Address, FlowKey, MacAddress
 from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, PROTO_TCP, PROTO_UDP
 
-ETHERNET_BYTES = 14
-BROADCAST = MacAddress(b"\xff" * 6)
-TCP_FLAGS_FIN_SYN_RST_ACK = 0x17
+ETHERNET_BYTES: Final = 14
+BROADCAST: Final = MacAddress(b"\xff" * 6)
+TCP_FLAGS_FIN_SYN_RST_ACK: Final = 0x17
 OPTION_END, OPTION_NOP = 0, 1
-SPECIAL_OPTIONS = frozenset((19, 29, 30))
+SPECIAL_OPTIONS: Final = frozenset((19, 29, 30))
 """TCP MD5 (RFC 2385), TCP-AO (RFC 5925), MPTCP (RFC 8684): a relay would break what they promise, so their flows stay plain."""
 
-_CHECKSUMS = {PROTO_TCP: (20, 16), PROTO_UDP: (8, 6)}
+_CHECKSUMS: Final = {PROTO_TCP: (20, 16), PROTO_UDP: (8, 6)}
 """Of a protocol with an Internet checksum over header and payload: bytes of its header, and where the checksum is."""
-_ARP = struct.Struct("!6s6sHHHBBH6s4s6s4s")
-_IP = struct.Struct("!BBHHHBBH4s4s")
+_ARP: Final = struct.Struct("!6s6sHHHBBH6s4s6s4s")
+_IP: Final = struct.Struct("!BBHHHBBH4s4s")
 
 
 class Syn(NamedTuple):

@@ -4,93 +4,94 @@ from __future__ import annotations
 
 import zlib
 from enum import IntEnum
+from typing import Final
 
 from sos_controller.core.model import MacAddress, PortNo
 
-TABLE_REDIRECT = 0
-TABLE_FORWARD = 1
+TABLE_REDIRECT: Final = 0
+TABLE_FORWARD: Final = 1
 
-SLICES = 1000
+SLICES: Final = 1000
 """Priorities that `shared` spreads one over."""
 
-PRIORITY_TO_CONTROLLER = 65000
-PRIORITY_PATH = 50000
-PRIORITY_REWRITE = 47000
+PRIORITY_TO_CONTROLLER: Final = 65000
+PRIORITY_PATH: Final = 50000
+PRIORITY_REWRITE: Final = 47000
 """Beside an agent whose site rewrites: above the guards, since it is about what agents send and what comes from other nodes."""
-PRIORITY_MEASURE = 46200
+PRIORITY_MEASURE: Final = 46200
 """What servers send back that is copied to the controller to measure it: above the guards, since it comes in by a guarded port."""
-PRIORITY_ANSWER_CONNECTION = 46100
-PRIORITY_ANSWER = 46000
+PRIORITY_ANSWER_CONNECTION: Final = 46100
+PRIORITY_ANSWER: Final = 46000
 """What comes back by an uplink to an address that stands for a host: above the guards, which would forward it plainly."""
-PRIORITY_GUARD = 44000
+PRIORITY_GUARD: Final = 44000
 """Below the guards of the base table: an entry with an identical match and priority would replace the base's."""
-PRIORITY_REDIRECT = 40000
-PRIORITY_SERVICE = 35000
+PRIORITY_REDIRECT: Final = 40000
+PRIORITY_SERVICE: Final = 35000
 """Services that stand beforehand: below the sessions that were set up one by one, above the punts."""
-PRIORITY_UNARMED = 34000
+PRIORITY_UNARMED: Final = 34000
 """The same while they take nothing over. Services may overlap: an armed one wins."""
-PRIORITY_EXACT = 31000
+PRIORITY_EXACT: Final = 31000
 """What belongs to no session of a service, told apart connection by connection before it goes on through the same table (`exact`)."""
-PRIORITY_PUNT = 30000
-PRIORITY_OBSERVE = 29950
+PRIORITY_PUNT: Final = 30000
+PRIORITY_OBSERVE: Final = 29950
 """First packets that are copied and go on: a service that punts the same ones comes first."""
-PRIORITY_TURN = 29900
+PRIORITY_TURN: Final = 29900
 """First packets that ask for an uplink: of a datapath's first balance, each further one is one below. Below PUNT: acceleration goes before
 spreading. Above the connections' own entries, which outlive their connections, while ports are soon used again."""
-PRIORITY_CONNECTION = 29800
-PRIORITY_BALANCE = 29700
+PRIORITY_CONNECTION: Final = 29800
+PRIORITY_BALANCE: Final = 29700
 """What goes to the group of a datapath's first balance; each further one is one below."""
-PRIORITY_ARP = 20000
-PRIORITY_ANSWER_ARP = 900
+PRIORITY_ARP: Final = 20000
+PRIORITY_ANSWER_ARP: Final = 900
 """Who asks for an address that nobody has is answered by the switch, and hears it when no controller lives, too."""
 PRIORITY_NEIGHBOUR, PRIORITY_STAND_IN = 890, 880
 """What a balance's host asks for on its own subnet, and what it asks for beyond it, having routes but no gateway."""
-PRIORITY_ROUTE = 800
+PRIORITY_ROUTE: Final = 800
 """What is for a host of another routed site; below it what is being asked for (dropped) and what has to be (to the controller)."""
-PRIORITY_QUIET = 750
-PRIORITY_UNROUTED = 700
-PRIORITY_HOST = 500
-PRIORITY_BLOCKED = 400
-PRIORITY_FLOOD = 300
-PRIORITY_MISS = 0
+PRIORITY_QUIET: Final = 750
+PRIORITY_UNROUTED: Final = 700
+PRIORITY_HOST: Final = 500
+PRIORITY_BLOCKED: Final = 400
+PRIORITY_FLOOD: Final = 300
+PRIORITY_MISS: Final = 0
 
-PORT_IN_PORT = PortNo(0xFFFFFFF8)
-PORT_NORMAL = PortNo(0xFFFFFFFA)
-PORT_CONTROLLER = PortNo(0xFFFFFFFD)
-PORT_LOCAL = PortNo(0xFFFFFFFE)
-PORT_ANY = PortNo(0xFFFFFFFF)
+PORT_IN_PORT: Final = PortNo(0xFFFFFFF8)
+PORT_NORMAL: Final = PortNo(0xFFFFFFFA)
+PORT_CONTROLLER: Final = PortNo(0xFFFFFFFD)
+PORT_LOCAL: Final = PortNo(0xFFFFFFFE)
+PORT_ANY: Final = PortNo(0xFFFFFFFF)
 
-ETH_IPV4 = 0x0800
-ETH_ARP = 0x0806
-ETH_LLDP = 0x88CC
-ARP_REQUEST = 1
-PROTO_TCP = 6
-PROTO_UDP = 17
+ETH_IPV4: Final = 0x0800
+ETH_ARP: Final = 0x0806
+ETH_LLDP: Final = 0x88CC
+ARP_REQUEST: Final = 1
+PROTO_TCP: Final = 6
+PROTO_UDP: Final = 17
 
-TCP_FIN = 0x001
-TCP_SYN = 0x002
-TCP_ACK = 0x010
-BARE_SYN = (TCP_SYN, 0x017)
+TCP_FIN: Final = 0x001
+TCP_SYN: Final = 0x002
+TCP_ACK: Final = 0x010
+BARE_SYN: Final = (TCP_SYN, 0x017)
 """SYN set; ACK, RST and FIN clear."""
-NOT_SYN = (0, TCP_SYN)
+NOT_SYN: Final = (0, TCP_SYN)
 
-LEASE_S = 5
+LEASE_S: Final = 5
 """Hard timeout of punt entries: a dead controller stops punting within this time, and SYNs go plain."""
-LEASE_RENEWAL_S = 1.5
+LEASE_RENEWAL_S: Final = 1.5
 """Two renewals may be lost before a lease runs out."""
 
-SETTLE_S = 0.1
+SETTLE_S: Final = 0.1
 """Between a change of a flow's entries (the barrier, where there is one) and its SYN. Open vSwitch answers a barrier when its tables have
 changed, but for some time more forwards by what it has cached: for less than 25 ms as a rule, and longer where its threads wait for a CPU.
 Most sessions need not wait at all (`exact`)."""
 
-MAX_LABELS = 8
+MAX_LABELS: Final = 8
 
-_MAGIC = 0x534F
-_OWNER_MASK = 0xFFFFFFFF_00000000
+_MAGIC: Final = 0x534F
+_OWNER_MASK: Final = 0xFFFFFFFF_00000000
 
 
-GATEWAY_MAC = MacAddress(bytes.fromhex("02534f530002"))
+GATEWAY_MAC: Final = MacAddress(bytes.fromhex("02534f530002"))
 """Who the controller says a site's gateway is; nobody has it, so what is sent to it is routed by entries or not at all."""
 
 
@@ -141,7 +142,7 @@ def cookie_number(value: int) -> int:
     return value & 0xFFFF
 
 
-UNARMED_MAC = MacAddress(b"\x02SOS\x00\x02")
+UNARMED_MAC: Final = MacAddress(b"\x02SOS\x00\x02")
 """Source of what a service's entry sends to the near agent while the service is not armed (spec/node-config.md 22)."""
 
 

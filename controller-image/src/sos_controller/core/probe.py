@@ -8,24 +8,24 @@ from __future__ import annotations
 
 import hmac
 import struct
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import keys
 from sos_controller.core.model import DatapathId, Location, MacAddress, PortNo
 from sos_controller.core.packets import ethertype
 from sos_controller.core.pipeline import ETH_LLDP
 
-LLDP_MULTICAST = b"\x01\x80\xc2\x00\x00\x0e"
-ORGANISATION = b"\x02\x53\x4f"
+LLDP_MULTICAST: Final = b"\x01\x80\xc2\x00\x00\x0e"
+ORGANISATION: Final = b"\x02\x53\x4f"
 """A locally administered identifier for our TLV (IEEE 802.1AB-2016, 8.6)."""
-SUBTYPE = 1
-MAX_AGE_MS = 1_500
+SUBTYPE: Final = 1
+MAX_AGE_MS: Final = 1_500
 """A probe older than this is not believed: one and a half probe intervals, while a real one takes milliseconds."""
-TAG_BYTES = 16
-MAX_TLVS = 16
+TAG_BYTES: Final = 16
+MAX_TLVS: Final = 16
 
-_BODY = struct.Struct("!IQIQ")
-_OWN_BYTES = 4 + _BODY.size + TAG_BYTES
+_BODY: Final = struct.Struct("!IQIQ")
+_OWN_BYTES: Final = 4 + _BODY.size + TAG_BYTES
 
 
 class Probe(NamedTuple):

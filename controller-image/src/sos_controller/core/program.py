@@ -8,14 +8,14 @@ until it has: then everything is compared at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import flowtable
 from sos_controller.core.commands import Apply, Command, Install, Withdraw
 from sos_controller.core.flowtable import Entries, FlowEntry
 from sos_controller.core.model import DatapathId
 
-MAX_TOKEN = 0xFFFFFFFF
+MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
 """Barriers not yet answered, over all datapaths. Sessions are not begun above half of it."""
 

@@ -8,7 +8,7 @@ an agent a flow is then told from others by the host's address and port alone, s
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import pipeline
 from sos_controller.core.agents import Agent
@@ -28,8 +28,8 @@ from sos_controller.core.flowtable import (
 from sos_controller.core.model import Address, DatapathId, FlowKey, MacAddress, flow_key
 from sos_controller.core.pipeline import ETH_IPV4, PRIORITY_REDIRECT, PRIORITY_REWRITE, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
 
-_EXACT = 0xFFFFFFFF
-_EXACT_PORT = 0xFFFF
+_EXACT: Final = 0xFFFFFFFF
+_EXACT_PORT: Final = 0xFFFF
 
 
 class Ends(NamedTuple):

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from enum import Enum, auto
+from typing import Final
 
 from sos_controller.core.flowtable import Placed
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location
 from sos_controller.core.order import Ended
 
-MAX_SESSIONS = 65_536
+MAX_SESSIONS: Final = 65_536
 MAX_PENDING = 16_384
 """Sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
 
@@ -48,8 +49,8 @@ class Trigger(Enum):
     OVER = auto()
 
 
-PENDING = frozenset((State.OBSERVED, State.PREPARING))
-FINAL = frozenset((State.ENDED, State.PLAIN))
+PENDING: Final = frozenset((State.OBSERVED, State.PREPARING))
+FINAL: Final = frozenset((State.ENDED, State.PLAIN))
 
 TRANSITIONS: dict[tuple[State, Trigger], State] = {
     (State.OBSERVED, Trigger.ORDERED): State.PREPARING,

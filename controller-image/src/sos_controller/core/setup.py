@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Collection
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sos_controller.core import pipeline, redirect, selection
 from sos_controller.core.agents import Agent
@@ -35,11 +35,11 @@ from sos_controller.core.session import PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import MAX_PLAIN, State, Switch
 
-GIVE_UP_AFTER_S = 1.0
+GIVE_UP_AFTER_S: Final = 1.0
 """Without both answers and all barriers."""
-PLAIN_S = 130.0
+PLAIN_S: Final = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
-MAX_FAR_DATAPATHS = 64
+MAX_FAR_DATAPATHS: Final = 64
 """Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
 
 
