@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test setup-compiled
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -26,6 +26,10 @@ setup:
 setup-test:
 	@scripts/setup.sh --if-needed test
 
+setup-compiled:
+	@scripts/setup.sh --if-needed compiled
+	@scripts/compiled.sh out/compiled
+
 demo: setup ## measure plain TCP and SOS on long paths, one and two at once: table, bars, out/demo.png, out/demo.json (root)
 	@$(python) -m sos_testbed demo --out out
 
@@ -39,8 +43,7 @@ test: setup-test ## every test suite but those of test-long and test-soak; the l
 test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
 	@$(python) scripts/test.py testbed-measures
 
-test-compiled: setup-test ## the controller's tests once more, with the controller compiled as in its image (root)
-	@scripts/compiled.sh out/compiled
+test-compiled: setup-compiled ## the controller's tests once more, with the controller compiled as in its image (root)
 	@$(python) scripts/test.py controller-compiled
 
 test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
@@ -55,9 +58,8 @@ bench: setup bench-controller ## more paths than the demo, both directions, 1 Gb
 	@$(python) bench/measure/sampling.py --out out/bench
 	@$(MAKE) --no-print-directory bench-operator
 
-bench-controller: setup ## the controller part of it: PEER='CMD with {port}' measures another controller, too
+bench-controller: setup-compiled ## the controller part of it: PEER='CMD with {port}' measures another controller, too
 	@cargo build -q --release --locked --manifest-path bench/controller/Cargo.toml
-	@scripts/compiled.sh out/compiled
 	@$(python) bench/controller/run.py --compiled out/compiled/site --out out/bench $(if $(PEER),--peer '$(PEER)')
 
 bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change and kubectl sos status take, what a resync writes, memory; fails where an aim is missed

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh lab     Debian packages, Python environment, the programs a lab runs
 #   scripts/setup.sh test    that, and what the test suites need besides (an API server, helm)
+#   scripts/setup.sh compiled    the first, and the headers that C modules for Python are compiled with
 #   scripts/setup.sh --if-needed lab    nothing at all when it has been done for this source tree
 #
 # Assumed: Python 3.11 or newer, Rust (cargo), Go (for `test` only) and apt. Safe to run again: what is there is kept.
@@ -40,11 +41,24 @@ missing_packages() {
 install_packages() {
   local missing
   mapfile -t missing < <(missing_packages)
-  [ "${#missing[@]}" -gt 0 ] || return 0
-  [ "$(id -u)" -eq 0 ] || die "needs root to install: ${missing[*]}"
-  say "installing Debian packages: ${missing[*]}"
+  [ "${#missing[@]}" -eq 0 ] || install "${missing[@]}"
+}
+
+install() {
+  [ "$(id -u)" -eq 0 ] || die "needs root to install: $*"
+  say "installing Debian packages: $*"
   apt-get update -qq
-  without_services apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  without_services apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+}
+
+# What C modules for Python are compiled with. It comes with Python, but for Debian's.
+python_headers() {
+  has_headers || install python3-dev
+  has_headers || die "no Python.h for $(readlink -f .venv/bin/python): install what compiles C modules for that Python"
+}
+
+has_headers() {
+  .venv/bin/python -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
 }
 
 # Packages start their services when they are installed; a lab needs none of them. invoke-rc.d asks policy-rc.d first.
@@ -109,7 +123,7 @@ main() {
   local if_needed=no
   if [ "${1:-}" = --if-needed ]; then if_needed=yes; shift; fi
   local what="${1:-lab}" print stamp
-  case "$what" in lab | test) ;; *) die "unknown: $what (lab or test)" ;; esac
+  case "$what" in lab | test | compiled) ;; *) die "unknown: $what (lab, test or compiled)" ;; esac
   stamp=".venv/.set-up"
   print="$(fingerprint)"
   if [ "$if_needed" = no ] || [ "$(cat "$stamp" 2>/dev/null)" != "$print" ]; then
@@ -122,6 +136,7 @@ main() {
     # says itself what it builds, and nothing when it is there
     scripts/kube-tools.sh etcd kube-apiserver kube-controller-manager kubectl helm
   fi
+  if [ "$what" = compiled ]; then python_headers; fi
 }
 
 main "$@"
