@@ -11,14 +11,16 @@ mkdir -p "$1"
 dir="$(cd "$1" && pwd)"
 sources="$top/controller-image"
 
-stamp="$(cd "$sources" && find pyproject.toml src -name '*.py' -o -name pyproject.toml | LC_ALL=C sort | xargs sha256sum | sha256sum)"
+files() { cd "$sources" && find pyproject.toml src -name '*.py' -o -name pyproject.toml | LC_ALL=C sort; }
+
+stamp="$("$top/.venv/bin/python" -VV | tr '\n' ' '; (files | (cd "$sources" && xargs sha256sum)) | sha256sum)"
 if [ -e "$dir/stamp" ] && [ "$(cat "$dir/stamp")" = "$stamp" ]; then exit 0; fi
 
 echo "compiled: compiling the controller (two minutes)"
 rm -rf "${dir:?}/stamp" "$dir/source" "$dir/wheel" "$dir/site"
 # A copy: modules compiled beside their sources would be taken in their place, also when those have changed.
 mkdir "$dir/source"
-(cd "$sources" && find pyproject.toml src -name '*.py' -o -name pyproject.toml | xargs cp --parents -t "$dir/source")
+files | (cd "$sources" && xargs cp --parents -t "$dir/source")
 HATCH_BUILD_HOOK_ENABLE_MYPYC=true "$top/.venv/bin/uv" build -q --wheel "$dir/source" -o "$dir/wheel"
 "$top/.venv/bin/uv" pip install -q --python "$top/.venv/bin/python" --no-deps --target "$dir/site" "$dir"/wheel/*.whl
 [ -e "$dir"/site/sos_controller/core/engine.*.so ] || { echo "compiled: nothing was compiled into $dir/site" >&2; exit 1; }

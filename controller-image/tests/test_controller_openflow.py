@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from itertools import pairwise
 
 import pytest
 from controller_world import packet_in
@@ -378,3 +379,28 @@ def test_hellos_that_offer_our_version_are_taken(hello: bytes, well: bool) -> No
 
 def test_packet_in_is_sliced() -> None:
     assert ofp.parse_packet_in(packet_in(0x1234, 7, b"frame")) == (0x1234, 7, b"frame")
+
+
+def whole(kind: int, token: int, body: bytes) -> bytes:
+    return struct.pack("!BBHI", ofp.VERSION, kind, 8 + len(body), token) + body
+
+
+messages = st.tuples(
+    st.sampled_from([ofp.BARRIER_REPLY, ofp.PACKET_IN, ofp.ECHO_REQUEST]), st.integers(0, 2**32 - 1), st.binary(max_size=9)
+)
+
+
+@given(st.lists(messages, max_size=12), st.binary(min_size=1, max_size=9), st.data())
+def test_a_stream_is_taken_apart_alike_wherever_it_is_cut(said: list, nonsense: bytes, data: st.DataObject) -> None:
+    stream = b"".join(whole(*message) for message in said)
+    expected = [token if kind == ofp.BARRIER_REPLY else whole(kind, token, body) for kind, token, body in said]
+    cut = data.draw(st.integers(0, len(stream)))
+    first, at, sound = ofp.split(stream[:cut])
+    second, rest, also = ofp.split(stream[at:])
+    found = [one for part in (*first, *second) for one in (part if isinstance(part, tuple) else [part])]
+    assert found == expected and (sound, also, at + rest) == (True, True, len(stream))
+    # a message with a length that none can have, behind the good ones
+    parts, at, sound = ofp.split(stream + struct.pack("!BBHI", ofp.VERSION, 10, len(nonsense) % 8, 0) + nonsense)
+    assert (len(stream), False) == (at, sound)
+    assert [one for part in parts for one in (part if isinstance(part, tuple) else [part])] == expected
+    assert not any(isinstance(one, tuple) and isinstance(other, tuple) for one, other in pairwise(parts)), "barriers in a row are one part"
