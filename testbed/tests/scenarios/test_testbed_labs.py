@@ -2,19 +2,22 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from conftest import cli
 from sos_testbed import lab as labs
-from sos_testbed import measure
+from sos_testbed import measure, process
 from sos_testbed.lab import Lab, Options
 from sos_testbed.measure import Request
 
+STATES = Path("/run/sos-lab-tests")  # folders named for the process whose test they belong to
 REPOSITORY = Path(__file__).resolve().parents[3]
 BAD = {
     "balance-and-transport.yaml": ("SosService default/both", "spec.transport"),
@@ -58,48 +61,70 @@ def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
     fetch(net, tmp_path)
 
 
+@pytest.fixture
+def state() -> Iterator[Path]:
+    """A state folder of a test's own, which other labs do not sweep: what tests that were killed left in theirs goes here."""
+    STATES.mkdir(exist_ok=True)
+    for left in STATES.iterdir():
+        number, started = map(int, left.name.split("-"))
+        if not process.Pid(number=number, started=started).runs():
+            take_down(left)
+    me = process.this()
+    folder = STATES / f"{me.number}-{me.started}"
+    (folder / "labs").mkdir(parents=True)
+    yield folder / "labs"
+    take_down(folder)
+
+
+def take_down(folder: Path) -> None:
+    """All labs of a test's state folder, and the folder."""
+    done = cli("down", "--all", state=folder / "labs")
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(folder)
+
+
 # From before the first namespace to after the last program; where exactly it hits does not matter, that nothing is left does
 @pytest.mark.parametrize(("how", "after_s"), [(signal.SIGKILL, 0.7), (signal.SIGKILL, 1.5), (signal.SIGKILL, 4.0), (signal.SIGINT, 2.0)])
-def test_interrupted(tmp_path: Path, how: signal.Signals, after_s: float) -> None:
-    environment = {**os.environ, "SOS_STATE": str(tmp_path / "labs")}
+def test_interrupted(state: Path, how: signal.Signals, after_s: float) -> None:
+    environment = {**os.environ, "SOS_STATE": str(state)}
     argv = (sys.executable, "-m", "sos_testbed", "up", "--name", "cut")
     building = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment)
     time.sleep(after_s)
-    ids = [path.name for path in (tmp_path / "labs").iterdir()] if (tmp_path / "labs").is_dir() else []
+    ids = [path.name for path in state.iterdir()]
     building.send_signal(how)
     building.communicate(timeout=60)
     if how is signal.SIGKILL:
-        done = cli("down", "--all", state=tmp_path / "labs")
+        done = cli("down", "--all", state=state)
         assert done.returncode == 0, done.stderr
     else:
         assert building.returncode != 0
     assert namespaces(ids) == []
-    assert list((tmp_path / "labs").iterdir() if (tmp_path / "labs").exists() else []) == []
-    assert processes_of(tmp_path) == []
+    assert list(state.iterdir()) == []
+    assert processes_of(state) == []
 
 
-def test_a_killed_programs_lab_goes_with_the_next_and_one_that_stays_does_not(tmp_path: Path) -> None:
-    environment = {**os.environ, "SOS_STATE": str(tmp_path / "labs")}
+def test_a_killed_programs_lab_goes_with_the_next_and_one_that_stays_does_not(state: Path) -> None:
+    environment = {**os.environ, "SOS_STATE": str(state)}
     code = "from sos_testbed import lab; lab.up(lab.Options(topology='line', services=False)); print('up', flush=True); input()"
     holder = subprocess.Popen((sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "up\n"
-    (held,) = [path.name for path in (tmp_path / "labs").iterdir()]
+    (held,) = [path.name for path in state.iterdir()]
     try:
-        beside = cli("up", "line", "--no-service", "--name", "beside", state=tmp_path / "labs")
+        beside = cli("up", "line", "--no-service", "--name", "beside", state=state)
         assert beside.returncode == 0, beside.stderr
         assert namespaces([held]), "it is in use"
         holder.kill()
         holder.wait(10)
-        after = cli("up", "line", "--no-service", "--name", "after", state=tmp_path / "labs")
+        after = cli("up", "line", "--no-service", "--name", "after", state=state)
         assert f"taking down lab line ({held})" in after.stderr
         assert namespaces([held]) == []
-        assert "beside" in cli("status", state=tmp_path / "labs").stdout, "nobody holds it, nobody left it behind"
+        assert "beside" in cli("status", state=state).stdout, "nobody holds it, nobody left it behind"
     finally:
         holder.kill()
         holder.communicate(timeout=10)
-        assert cli("down", "--all", state=tmp_path / "labs").returncode == 0
-    assert processes_of(tmp_path) == []
+        assert cli("down", "--all", state=state).returncode == 0
+    assert processes_of(state) == []
 
 
 def processes_of(folder: Path) -> list[str]:
@@ -111,7 +136,7 @@ def processes_of(folder: Path) -> list[str]:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             except OSError:
                 continue
-            if f"{folder}/labs" in line:
+            if f"{folder}/" in line:
                 found.append(line)
     return found
 
