@@ -172,8 +172,9 @@ class World:
 
     def _packet_out(self, command: PacketOut) -> None:
         self.delivered.append(command)
-        if command.data[34:38] == ORDER_PORTS and order.decode_header(command.data[42:]).type == OrderType.PREPARE:
-            self.prepared.add(order.decode_prepare(order.body(command.data[42:])).uuid)
+        told = self._order_in(command)
+        if told is not None and told[1].type == OrderType.PREPARE:
+            self.prepared.add(order.decode_prepare(told[2]).uuid)
         for arrived in self.network.emit(command):
             dpid, port, frame = arrived
             if frame[12:14] == b"\x88\xcc":
@@ -185,12 +186,24 @@ class World:
                     if answer is not None:
                         self.queue.append(PacketIn(DatapathId(answer[0]), PortNo(answer[1]), 0, answer[2]))
 
+    def _order_in(self, command: PacketOut) -> tuple[FakeAgent, Header, bytes] | None:
+        """The order that a packet-out takes to an agent's port. None where it has none that the agent would believe.
+
+        Hosts send what looks like orders, and the controller lets hosts' frames through.
+        """
+        data = command.data[42:]
+        port = getattr(command.actions[0], "port_no", None)
+        agent = next((a for a in self.agents.values() if a.where == (command.dpid, port)), None)
+        if agent is None or command.data[34:38] != ORDER_PORTS or not order.signed_by(data, agent.keys[keys.TO_AGENT]):
+            return None
+        return agent, order.decode_header(data), order.body(data)
+
     def answer(self, command: PacketOut) -> tuple[int, int, bytes] | None:
         """What the agent an order was sent to says to it."""
-        agent = next(a for a in self.agents.values() if a.where == (command.dpid, command.actions[0].port_no))
-        data = command.data[42:]
-        header, body = order.decode_header(data), order.body(data)
-        assert order.signed_by(data, agent.keys[keys.TO_AGENT])
+        told = self._order_in(command)
+        if told is None:
+            return None
+        agent, header, body = told
         agent.watched = agent.watched or header.type == OrderType.WATCH
         if header.type == OrderType.RELEASE:
             agent.held.pop(body, None)

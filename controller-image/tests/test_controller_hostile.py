@@ -11,6 +11,7 @@ from controller_views import (
 from controller_world import World
 from sos_controller.core.events import DatapathDown, DatapathUp, PacketIn, PortChanged, Rejected
 from sos_controller.core.model import DatapathId, Port, PortNo, parse_address
+from sos_controller.core.order import OrderType
 from sos_controller.core.session import State
 
 
@@ -90,3 +91,11 @@ def test_strangers_that_come_and_go_cause_no_work(world: World) -> None:
     world.tick(0.05)
     assert not world.delivered and not world.engine.state.counters["rejected", "00000000000000ff"]
     assert [n.data["state"] for n in world.notices if n.data.get("dpid") == "00000000000000ff"] == ["connected", "disconnected"]
+
+
+@pytest.mark.parametrize("cut", [0, 1, 40, 200])
+def test_what_a_host_sends_as_an_order_is_none(world: World, cut: int) -> None:
+    frame = world.agents["agent1"].order(OrderType.READY, b"u" * 16, world.wall(world.now))[: -cut or None]
+    held = [dict(agent.held) for agent in world.agents.values()]
+    world.do(PacketIn(E1, PortNo(3), world.punt_cookie, frame))
+    assert [agent.held for agent in world.agents.values()] == held and len(world.engine.state.sessions) == 0
