@@ -5,8 +5,10 @@ Flow tables filled by the engine's own commands, wires, and who sits behind whic
 
 from __future__ import annotations
 
+import struct
 import zlib
 
+import msgspec
 from controller_lab import SWITCHES
 from sos_controller.core.commands import Apply, ApplyGroup, Install, PacketOut, Withdraw
 from sos_controller.core.flowtable import (
@@ -19,18 +21,35 @@ from sos_controller.core.flowtable import (
     Goto,
     Match,
     Output,
+    Remember,
+    RememberAnswers,
     SetEthDst,
     SetEthSrc,
     SetIpv4Dst,
     SetIpv4Src,
     SetTcpDst,
     SetTcpSrc,
+    TakeTurn,
     TellApart,
     ToGroup,
 )
 from sos_controller.core.groups import ApplyGroups, Groups
 from sos_controller.core.model import DatapathId, Location, PortNo
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_IN_PORT, PORT_NORMAL
+from sos_controller.core.pipeline import (
+    ETH_IPV4,
+    GATEWAY_MAC,
+    PORT_CONTROLLER,
+    PORT_IN_PORT,
+    PORT_NORMAL,
+    PRIORITY_ANSWER_CONNECTION,
+    PRIORITY_CONNECTION,
+    PROTO_TCP,
+    TABLE_LEAVE,
+    TABLE_REDIRECT,
+    TABLE_REMEMBER,
+    TABLE_UPLINK,
+)
+from sos_controller.core.turns import REMEMBERED
 
 MAX_HOPS = 64
 
@@ -100,6 +119,12 @@ def rewritten(frame: bytes, action: Action) -> bytes:
     return frame
 
 
+def connection(source: int, target: int, sport: int, dport: int, in_port: PortNo | None = None) -> Match:
+    """One direction of one connection."""
+    ends = {"ipv4_src": (source, 0xFFFFFFFF), "ipv4_dst": (target, 0xFFFFFFFF), "tcp_src": (sport, 0xFFFF), "tcp_dst": (dport, 0xFFFF)}
+    return Match(in_port=in_port, eth_type=ETH_IPV4, ip_proto=PROTO_TCP, **ends)
+
+
 def one_by_one(command: Apply | Install | Withdraw) -> list[Apply]:
     """What a command says to each datapath."""
     if isinstance(command, Install):
@@ -119,6 +144,7 @@ class FakeNetwork:
         self.tables: dict[DatapathId, Entries] = {}
         self.groups: dict[DatapathId, Groups] = {}
         self.failovers: dict[tuple[DatapathId, int], ApplyGroup] = {}
+        self.turns: dict[tuple[DatapathId, int], int] = {}
         self.expires: dict[tuple[DatapathId, object], float] = {}
         self.ports = range(1, ports + 1)
 
@@ -205,6 +231,8 @@ class FakeNetwork:
             if entry is not None and entry.actions == (TellApart(),):
                 entry = self._lookup(at, table, frame, 1)
                 following = 1 if table == 0 and entry is None else None
+            if entry is not None and isinstance(entry.actions[0] if entry.actions else None, TakeTurn):
+                entry = self._take_turn(at, frame, entry.actions[0].group_id)
             for action in self._expand(at.dpid, entry, frame) if entry is not None else ():
                 if isinstance(action, ToGroup):
                     found.append(self._choose(self.failovers[at.dpid, action.group_id], frame))
@@ -230,13 +258,47 @@ class FakeNetwork:
                 found.append(action)
         return found
 
+    def _take_turn(self, at: Location, frame: bytes, group_id: int) -> FlowEntry | None:
+        """The entry by which a first packet leaves; those of its turn and its connection are made on the way."""
+
+        def look(table: int, reg0: int) -> FlowEntry | None:
+            return self._lookup(at, table, frame, reg0, group_id)
+
+        uplink = look(TABLE_UPLINK, self.turns.get((at.dpid, group_id), 0))
+        if uplink is None:
+            return look(TABLE_LEAVE, 0)
+        self.turns[at.dpid, group_id] = uplink.actions[0].following
+        port = next((port for port in uplink.actions[0].ports if Location(at.dpid, port) not in self.down), 0xFFFF)
+        source, target, sport, dport = struct.unpack_from("!IIHH", frame, 26)
+        remember = look(TABLE_REMEMBER, port)
+        if remember is None:
+            return look(TABLE_LEAVE, port)
+        how = remember.actions[0]
+        there = (SetEthSrc(how.mac), SetEthDst(how.router), SetIpv4Src(how.address), Output(PortNo(port)))
+        done = self._learn(at.dpid, PRIORITY_CONNECTION, connection(source, target, sport, dport), how, there)
+        leave = look(TABLE_LEAVE, REMEMBERED | port if done else port)
+        if leave is None or not isinstance(how := leave.actions[0], RememberAnswers):
+            return leave
+        back = (SetEthSrc(GATEWAY_MAC), SetEthDst(how.client_mac), SetIpv4Dst(how.client), Output(at.port_no))
+        match = connection(target, how.address, dport, sport, how.port_no)
+        self._learn(at.dpid, PRIORITY_ANSWER_CONNECTION, match, how, back)
+        return msgspec.structs.replace(leave, actions=leave.actions[1:])
+
+    def _learn(self, dpid: DatapathId, priority: int, match: Match, how: Remember | RememberAnswers, actions: tuple[Action, ...]) -> bool:
+        table = self.tables[dpid]
+        if sum(entry.cookie == how.cookie for entry in table.values()) >= how.limit:
+            return False
+        made = FlowEntry(TABLE_REDIRECT, priority, match, (FinTimeout(how.ended_idle_s), *actions), how.cookie, 0, how.idle_s)
+        table[made.key] = made
+        return True
+
     def _choose(self, group: ApplyGroup, frame: bytes) -> tuple[PortNo, bytes]:
         if Location(group.dpid, group.port_no) in self.down:
             return (PORT_NORMAL, frame)
         return (group.port_no, group.mac + frame[6:])
 
-    def _lookup(self, at: Location, table: int, frame: bytes, reg0: int = 0) -> FlowEntry | None:
-        there = [e for e in self.entries(at.dpid) if e.table == table and e.match.reg0 in (None, reg0)]
+    def _lookup(self, at: Location, table: int, frame: bytes, reg0: int = 0, reg2: int = 0) -> FlowEntry | None:
+        there = [e for e in self.entries(at.dpid) if e.table == table and e.match.reg0 in (None, reg0) and e.match.reg2 in (None, reg2)]
         hits = [e for e in there if matches(e.match, at.port_no, frame)]
         best = max(hits, key=lambda e: e.priority, default=None)
         rivals = [e for e in hits if best is not None and e.priority == best.priority and e.actions != best.actions]

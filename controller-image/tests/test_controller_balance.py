@@ -16,7 +16,7 @@ from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_controller.config import parse
-from sos_controller.core import balance, balance_entries, packets
+from sos_controller.core import balance, balance_entries, packets, turns
 from sos_controller.core.commands import Command, PacketOut
 from sos_controller.core.events import ConfigChanged, DatapathDown, DatapathUp, EntryGone, PacketIn, PortChanged
 from sos_controller.core.flowtable import Match, Output, ToGroup
@@ -201,8 +201,17 @@ def test_turns_follow_the_weights(weights: tuple[int, int]) -> None:
     assert home.kinds()[Kind.CONNECTION] == 2 * count and home.row()["sessions"] == count
 
 
-def test_the_group_has_a_bucket_per_uplink_and_the_switch_nothing_per_connection() -> None:
-    home = Home(config("Switch", (1, 2)))
+def by_the_switch(made: dict[str, Any], weights: tuple[int, int] = (1, 1)) -> dict[str, Any]:
+    """The same, where the switch decides."""
+    (entry,) = made["balances"]
+    uplinks = [{**u, "weight": w} for u, w in zip(entry["uplinks"], weights, strict=True)]
+    made = {**made, "balances": [{**entry, "at": "Switch", "uplinks": uplinks}]}
+    del made["hash"]
+    return {**made, "hash": document_hash(made)}
+
+
+def test_the_group_of_any_switch_has_a_bucket_per_uplink_and_the_switch_nothing_per_connection() -> None:
+    home = Home(by_the_switch(external(), (1, 2)))
     home.up()
     before = home.kinds()
     (group,) = home.network.groups[EDGE].values()
@@ -210,6 +219,47 @@ def test_the_group_has_a_bucket_per_uplink_and_the_switch_nothing_per_connection
     assert {port_of(home.open(40000 + i)) for i in range(50)} == {1, 2}
     assert home.kinds() == before and Kind.CONNECTION not in before and home.row()["sessions"] == 0
     assert not [e for e in home.network.entries(EDGE) if e.hard_timeout]
+
+
+@given(weights=st.tuples(st.integers(1, 5), st.integers(1, 5)))
+@settings(max_examples=15, deadline=None)
+def test_an_open_vswitch_takes_turns_by_itself(weights: tuple[int, int]) -> None:
+    home = Home(config("Switch", weights))
+    home.up()
+    before, count, handed = home.kinds(), 3 * sum(weights), len(home.delivered)
+    assert Counter(port_of(home.open(40000 + i)) for i in range(count)) == {1: 3 * weights[0], 2: 3 * weights[1]}
+    assert home.kinds() == before + Counter({Kind.LEARNED: 2 * count}) and home.row()["sessions"] == 0
+    assert len(home.delivered) == handed and not [e for e in home.network.entries(EDGE) if e.hard_timeout]
+
+
+def test_what_an_open_vswitch_may_not_remember_is_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MAX_REMEMBERED", 4)
+    home = Home(config("Switch"))
+    home.up()
+    host = Location(EDGE, PortNo(CLIENT_PORT))
+    kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40040)}
+    assert home.kinds()[Kind.LEARNED] == 2 * 4 and set(kept.values()) == {1, 2}
+    for sport, port in kept.items():
+        assert port_of(home.open(sport)) == port == port_of(home.network.walk(host, segment(sport, flags=0x10)))
+
+
+def test_an_uplink_that_went_down_has_no_turn_before_the_controller_knows() -> None:
+    home = Home(config("Switch"))
+    home.up()
+    home.network.down.add(Location(EDGE, PortNo(2)))
+    assert {port_of(home.open(sport)) for sport in range(40000, 40010)} == {1}
+    home.network.down.clear()
+    assert Counter(port_of(home.open(sport)) for sport in range(50000, 50010)) == {1: 5, 2: 5}
+
+
+def test_a_turn_of_more_uplinks_than_there_are_now_begins_again() -> None:
+    home = Home(config("Switch", (2, 3)))
+    home.up()
+    for sport in range(40000, 40004):
+        home.open(sport)
+    home.do(ConfigChanged(parse(encode(config("Switch", (1, 1), generation=2)))))
+    home.tick(1)
+    assert Counter(port_of(home.open(sport)) for sport in range(50000, 50010)) == {1: 5, 2: 5}
 
 
 def test_other_traffic_is_left_alone() -> None:
@@ -235,12 +285,12 @@ def test_a_repeated_syn_keeps_its_uplink_and_a_new_one_of_the_same_ports_has_its
 def test_a_port_that_is_used_again_has_its_own_turn_while_the_last_connections_entries_are_there() -> None:
     home = Home()
     home.up()
-    turns = [port_of(home.open(40000, isn=isn)) for isn in range(1, 7)]
+    taken = [port_of(home.open(40000, isn=isn)) for isn in range(1, 7)]
     assert [sent.after_s for sent in home.delivered if sent.data[12:14] == b"\x08\x00"] == [0.0] + [SETTLE_S] * 5, "caches forget"
-    assert turns in ([1, 2] * 3, [2, 1] * 3)
+    assert taken in ([1, 2] * 3, [2, 1] * 3)
     host = Location(EDGE, PortNo(CLIENT_PORT))
     ((where, frame),) = home.network.walk(host, segment(40000, flags=0x10))
-    assert where.port_no == turns[-1]
+    assert where.port_no == taken[-1]
     assert [at for at, _ in home.network.walk(where, answer(frame))] == [host]
     assert home.row()["sessions"] == 1
 
@@ -256,8 +306,8 @@ def test_an_uplink_that_left_the_service_gets_no_connection_by_a_port_that_is_us
 
 def test_a_balance_of_the_switch_that_comes_first_keeps_its_connections() -> None:
     made = config("Switch")
-    turns = {**made["balances"][0], "id": "default/turns", "at": "Controller", "uplinks": made["balances"][0]["uplinks"][:1]}
-    made["balances"].append(turns)
+    second = {**made["balances"][0], "id": "default/turns", "at": "Controller", "uplinks": made["balances"][0]["uplinks"][:1]}
+    made["balances"].append(second)
     del made["hash"]
     home = Home({**made, "hash": document_hash(made)})
     home.up()
@@ -266,12 +316,12 @@ def test_a_balance_of_the_switch_that_comes_first_keeps_its_connections() -> Non
     assert Kind.CONNECTION not in home.kinds()
 
 
-def test_when_the_controller_is_gone_the_group_decides_and_connections_go_on() -> None:
+def test_when_the_controller_is_gone_the_switch_decides_and_connections_go_on() -> None:
     home = Home()
     home.up()
     kept = {sport: port_of(home.open(sport)) for sport in range(40000, 40010)}
     home.network.expire(home.now + 6)
-    assert {port_of(home.open(50000 + i)) for i in range(50)} == {1, 2}
+    assert Counter(port_of(home.open(50000 + i)) for i in range(50)) == {1: 25, 2: 25}
     host = Location(EDGE, PortNo(CLIENT_PORT))
     assert kept == {sport: port_of(home.network.walk(host, segment(sport, flags=0x10))) for sport in kept}
 
@@ -310,7 +360,7 @@ def test_a_switch_that_forgot_everything_gets_groups_before_entries() -> None:
     home.network.groups.clear()
     home.disconnect("edge1")
     home.connect(["edge1"])
-    assert port_of(home.open(40000)) in (1, 2) and home.kinds() == before
+    assert home.kinds() == before and port_of(home.open(40000)) in (1, 2)
 
 
 def test_ended_connections_are_counted_off_and_over_the_bound_the_group_decides(monkeypatch: pytest.MonkeyPatch) -> None:

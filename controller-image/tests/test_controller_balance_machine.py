@@ -10,16 +10,18 @@ from sos_controller.core.events import EntryGone, PortChanged
 from sos_controller.core.flowtable import ToGroup
 from sos_controller.core.model import Location, Port, PortNo, parse_mac
 from sos_controller.core.pipeline import PRIORITY_CONNECTION, Kind, cookie_kind
-from test_controller_balance import EDGE, Home, answer, segment
+from test_controller_balance import EDGE, Home, answer, config, segment
 
 HOST = Location(EDGE, PortNo(CLIENT_PORT))
 UPLINKS = st.sampled_from([1, 2])
 
 
 class BalanceMachine(RuleBasedStateMachine):
+    at = "Controller"
+
     def __init__(self) -> None:
         super().__init__()
-        self.home = Home()
+        self.home = Home(config(self.at))
         self.home.up()
         self.baseline = self.standing()
         self.opened: dict[int, int] = {}
@@ -39,6 +41,7 @@ class BalanceMachine(RuleBasedStateMachine):
         if out and any(sport in (e.match.tcp_src or ()) for e in self.home.network.entries(EDGE)):
             port = out[0][0].port_no
             assert port not in self.down or port == self.opened[sport]
+            assert self.at == "Controller" or self.opened.get(sport, port) == port, "a switch knows connections by their ports"
             self.opened[sport] = port
 
     @rule(data=st.data())
@@ -48,7 +51,7 @@ class BalanceMachine(RuleBasedStateMachine):
         sport = data.draw(st.sampled_from(sorted(self.opened)))
         del self.opened[sport]
         table = self.home.network.tables[EDGE]
-        connections = [e for e in table.values() if cookie_kind(e.cookie) == Kind.CONNECTION]
+        connections = [e for e in table.values() if cookie_kind(e.cookie) in (Kind.CONNECTION, Kind.LEARNED)]
         mine = [e for e in connections if sport in ((e.match.tcp_src or (0,))[0], (e.match.tcp_dst or (0,))[0])]
         for entry in mine:
             del table[entry.key]
@@ -62,6 +65,7 @@ class BalanceMachine(RuleBasedStateMachine):
     @rule(port=UPLINKS, up=st.booleans())
     def wire(self, port: int, up: bool) -> None:
         (self.down.discard if up else self.down.add)(port)
+        (self.home.network.down.discard if up else self.home.network.down.add)(Location(EDGE, PortNo(port)))
         if not self.away:
             self.home.do(PortChanged(EDGE, self.port(port), False))
             self.home.tick(0.5)
@@ -101,7 +105,7 @@ class BalanceMachine(RuleBasedStateMachine):
     @rule()
     def controller_is_replaced(self) -> None:
         before, self.away = self.home, False
-        self.home = Home(network=before.network, epoch=before.engine.state.identity.epoch + 1, now=before.now + 1)
+        self.home = Home(config(self.at), network=before.network, epoch=before.engine.state.identity.epoch + 1, now=before.now + 1)
         self.home.silent |= before.silent
         self.come_back()
 
@@ -121,14 +125,16 @@ class BalanceMachine(RuleBasedStateMachine):
     @invariant()
     def the_count_is_the_switches(self) -> None:
         if not self.away:
-            connections = [e for e in self.home.network.entries(EDGE) if cookie_kind(e.cookie) == Kind.CONNECTION]
-            held = [e for e in connections if e.priority == PRIORITY_CONNECTION]
-            assert self.home.row()["sessions"] == len(held) == len(self.opened)
+            out = [cookie_kind(e.cookie) for e in self.home.network.entries(EDGE) if e.priority == PRIORITY_CONNECTION]
+            assert len(out) == len(self.opened)
+            assert self.home.row()["sessions"] == out.count(Kind.CONNECTION)
+            assert self.at == "Controller" or Kind.CONNECTION not in out
 
     def teardown(self) -> None:
         """All well again: what stands is what stood at first, and nothing else."""
         self.home.silent.clear()
         self.down.clear()
+        self.home.network.down.clear()
         self.come_back()
         self.home.tick(20, step=0.1)
         assert self.standing() == self.baseline
@@ -138,3 +144,13 @@ class BalanceMachine(RuleBasedStateMachine):
 
 BalanceMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 TestBalanceMachine = BalanceMachine.TestCase
+
+
+class SwitchMachine(BalanceMachine):
+    """The switch decides, and remembers, by itself."""
+
+    at = "Switch"
+
+
+SwitchMachine.TestCase.settings = BalanceMachine.TestCase.settings
+TestSwitchMachine = SwitchMachine.TestCase

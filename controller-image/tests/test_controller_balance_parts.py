@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core.model import DatapathId, MacAddress, PortNo, parse_address, parse_mac
 from sos_controller.core.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
+from sos_controller.core.turns import MAX_TURNS, sequence
 from sos_controller.core.wheel import Wheel
 
 PLACE = Place(DatapathId(SWITCHES["edge1"]), "p1", parse_address("192.0.2.1"))
@@ -37,6 +38,20 @@ def test_nobody_is_ever_far_from_its_share(weights: dict[str, int]) -> None:
     for turn in range(1, 2 * total + 1):
         seen[wheel.turn()] += 1
         assert all(abs(seen[name] - turn * weight / total) < len(weights) for name, weight in weights.items())
+
+
+@given(st.dictionaries(st.integers(0, 99).map(str), st.integers(1, 100), min_size=1, max_size=32))
+def test_a_switchs_turns_are_the_weights_and_bounded(weights: dict[str, int]) -> None:
+    turns = Counter(sequence(weights))
+    assert turns.keys() == weights.keys() and turns.total() <= MAX_TURNS
+    total, rounding = sum(weights.values()), len(weights) + 1
+    assert all(abs(turns[name] - turns.total() * weight / total) <= 1 + rounding * weight / total for name, weight in weights.items())
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 40), min_size=1))
+def test_turns_that_fit_are_exact(weights: dict[str, int]) -> None:
+    turns = Counter(sequence(weights))
+    assert {name: count * sum(weights.values()) for name, count in turns.items()} == {n: w * turns.total() for n, w in weights.items()}
 
 
 def test_an_empty_wheel_does_not_turn() -> None:

@@ -64,6 +64,7 @@ tcp_matches = st.builds(
     tcp_src=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
     tcp_dst=st.none() | st.sampled_from([(5000, 0xFFFF), (0x1388, 0xFFF8), (0, 0x8000)]),
     reg0=st.none() | st.integers(0, 2**32 - 1),
+    reg2=st.none() | st.integers(0, 2**32 - 1),
 )
 udp_matches = st.builds(Match, eth_type=st.just(0x0800), ip_proto=st.just(17), ipv4_dst=addresses, udp_dst=st.integers(0, 65535))
 arp_matches = st.builds(
@@ -95,6 +96,7 @@ def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
         "udp_dst",
         "arp_op",
         "reg0",
+        "reg2",
     )
     for ours, name in (*((n, n) for n in same), ("arp_sender", "arp_spa"), ("arp_target", "arp_tpa")):
         value = getattr(m, ours)

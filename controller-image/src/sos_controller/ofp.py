@@ -94,8 +94,8 @@ _H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, Tr
 _H_UDP_DST: Final = _oxm(16, 2)
 _H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
 _H_FLAGS_M: Final = 0xFFFF << 16 | 42 << 9 | 0x108
-_H_REG0: Final = 0x0001_0004
-"""NXM_NX_REG0 (Open vSwitch)."""
+_H_REG0, _H_REG2 = 0x0001_0004, 0x0001_0404
+"""NXM_NX_REG0 and NXM_NX_REG2 (Open vSwitch)."""
 _ONF: Final = 0x4F4E4600
 _FLAGS_M: Final = struct.Struct("!IIHH").pack
 """ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so that four bytes of the length are ONF's number."""
@@ -105,7 +105,7 @@ _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 _FLOW: Final = struct.Struct("!HHIHIBIIIIIHIH5x").pack
 _FLOW_AND_FLAGS: Final = struct.Struct("!HHIHIBIIIIIHIHIIHHx").pack
 """A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
-_NO_MORE: Final = (None,) * 9
+_NO_MORE: Final = (None,) * 10
 
 
 def encode_match(m: Match) -> bytes:
@@ -120,7 +120,7 @@ def _encode_flow(m: Match) -> bytes | None:
         return None
     if source[1] & target[1] != _EXACT_IP or sport[1] & dport[1] != _EXACT_PORT:
         return None
-    if (m.in_port, m.eth_dst, m.eth_src, m.udp_dst, m.arp_op, m.arp_sender, m.arp_target, m.reg0, m.raw) != _NO_MORE:
+    if (m.in_port, m.eth_dst, m.eth_src, m.udp_dst, m.arp_op, m.arp_sender, m.arp_target, m.reg0, m.reg2, m.raw) != _NO_MORE:
         return None
     fields = (
         _H_ETH_TYPE,
@@ -150,6 +150,8 @@ def _encode_any(m: Match) -> bytes:
 def _fields(m: Match) -> Iterator[bytes]:
     if m.reg0 is not None:
         yield _U32(_H_REG0, m.reg0)
+    if m.reg2 is not None:
+        yield _U32(_H_REG2, m.reg2)
     if m.in_port is not None:
         yield _IN_PORT(_H_IN_PORT, m.in_port)
     if m.eth_dst is not None:
@@ -213,6 +215,7 @@ _PLAIN_FIELDS: Final = {
     _H_UDP_DST: ("udp_dst", 2),
     _H_ARP_OP: ("arp_op", 2),
     _H_REG0: ("reg0", 4),
+    _H_REG2: ("reg2", 4),
 }
 _MASKED_FIELDS: Final = {
     _H_SRC: "ipv4_src",

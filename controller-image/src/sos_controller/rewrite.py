@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import struct
 
+from sos_controller import learn
 from sos_controller.core.flowtable import (
     Action,
     AnswerArp,
     DecTtl,
     FinTimeout,
+    GiveTurn,
     Output,
+    Remember,
+    RememberAnswers,
     SetEthDst,
     SetEthSrc,
     SetIpv4Dst,
     SetIpv4Src,
     SetTcpDst,
     SetTcpSrc,
+    TakeTurn,
     TellApart,
     ToGroup,
 )
@@ -100,7 +105,8 @@ def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
     """The action of ours that several of a list's first ones make up together, and the rest of the list."""
     if actions.startswith(_TELL_APART):
         return TellApart(), actions[len(_TELL_APART) :]
-    return _decode_arp_answer(actions)
+    answer = _decode_arp_answer(actions)
+    return learn.decode_leading(actions) if answer[0] is None else answer
 
 
 def encode_action(action: Action) -> bytes:
@@ -109,13 +115,20 @@ def encode_action(action: Action) -> bytes:
         return _OUTPUT.pack(_ACTION_OUTPUT, 16, action.port_no, _WHOLE_PACKET)
     if isinstance(action, ToGroup):
         return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
+    if isinstance(action, DecTtl):
+        return _DEC_TTL
+    if isinstance(action, FinTimeout | AnswerArp | TellApart):
+        return _encode_extension(action)
+    if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):
+        return learn.encode(action)
+    return _encode_set_field(action)
+
+
+def _encode_extension(action: FinTimeout | AnswerArp | TellApart) -> bytes:
+    """Actions of Open vSwitch alone."""
     if isinstance(action, FinTimeout):
         return _FIN.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
-    if isinstance(action, AnswerArp):
-        return _arp_answer(action.mac)
-    if isinstance(action, DecTtl | TellApart):
-        return _DEC_TTL if isinstance(action, DecTtl) else _TELL_APART
-    return _encode_set_field(action)
+    return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART
 
 
 def _encode_set_field(action: Action) -> bytes:

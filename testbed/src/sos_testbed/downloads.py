@@ -1,9 +1,9 @@
 """Many downloads at a time, each by a connection of its own, as `ab -n COUNT -c CONCURRENCY` makes them:
 
-    python -m sos_testbed.downloads ADDRESS PATH COUNT CONCURRENCY
+    python -m sos_testbed.downloads ADDRESS PATH COUNT CONCURRENCY FIRST_PORT
 
-Run inside a host's namespace; prints one line of JSON: seconds from the first connect to the last byte, and per download the host's
-port and the bytes received.
+The host's ports are FIRST_PORT and those that follow. Run inside a host's namespace; prints one line of JSON: seconds from the first
+connect to the last byte, and per download the host's port and the bytes received.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 TIMEOUT_S = 60.0
 
 
-def fetch(address: str, path: str) -> tuple[int, int]:
+def fetch(address: str, path: str, port: int) -> tuple[int, int]:
     """Download once; returns the local port and the bytes of the answer."""
-    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection(address, timeout=TIMEOUT_S, source_address=("", port))
     try:
-        connection.connect()
-        port = int(connection.sock.getsockname()[1])
         connection.request("GET", path, headers={"Connection": "close"})
         answer = connection.getresponse()
         return port, len(answer.read()) if answer.status == http.HTTPStatus.OK else 0
@@ -30,14 +28,14 @@ def fetch(address: str, path: str) -> tuple[int, int]:
         connection.close()
 
 
-def main(address: str, path: str, count: int, concurrency: int) -> None:
+def main(address: str, path: str, count: int, concurrency: int, first_port: int) -> None:
     """Download and report."""
     with ThreadPoolExecutor(concurrency) as pool:
         started = time.monotonic()
-        done = list(pool.map(lambda _: fetch(address, path), range(count)))
+        done = list(pool.map(lambda port: fetch(address, path, port), range(first_port, first_port + count)))
         seconds = time.monotonic() - started
     print(json.dumps({"seconds": seconds, "downloads": done}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from sos_controller.core import balance_arp, balance_entries
+from sos_controller.core import balance_arp, balance_entries, turns
 from sos_controller.core.balance_entries import MAX_CONDITIONS, Ready, Way
 from sos_controller.core.balance_policy import Policy, policies, port_of
 from sos_controller.core.commands import Apply, PacketOut
@@ -29,7 +29,9 @@ from sos_controller.core.pipeline import (
     cookie_kind,
     cookie_number,
 )
+from sos_controller.core.pipeline import cookie as cookie_of
 from sos_controller.core.state import State, Switch
+from sos_controller.core.turns import MAX_PORT, Learned
 from sos_controller.core.wheel import Wheel
 
 CHECK_S = 0.25
@@ -127,7 +129,7 @@ class Balances:
         self._groups.found(dpid, state.controller_id, entries, state.now)
         state.out.extend(self._groups.puts(dpid))
         state.dirty.add("balance")
-        return tuple(e for e in entries if cookie_kind(e.cookie) != Kind.CONNECTION)
+        return tuple(e for e in entries if cookie_kind(e.cookie) not in (Kind.CONNECTION, Kind.LEARNED))
 
     # -- time and planning
 
@@ -162,6 +164,8 @@ class Balances:
             there.extend(self._arp_answers(policy, cookie))
             if ready is not None:
                 there.extend(balance_entries.standing(ready, cookie))
+            if ready is not None and ready.takes_turns:
+                there.extend(turns.entries(ready, cookie, self._learned(policy)))
             if ready is not None and policy.balance.at == "Controller":
                 punts.setdefault(policy.dpid, []).extend(balance_entries.punts(ready, cookie))
         self._groups.want({dpid: [balance_entries.group(r) for r in self._of(dpid)] for dpid in self._policies})
@@ -180,6 +184,11 @@ class Balances:
 
     def _all(self) -> list[Policy]:
         return [policy for policies in self._policies.values() for policy in policies]
+
+    def _learned(self, policy: Policy) -> Learned:
+        """The same in every life: entries that have others made are not to differ by the cookies in them."""
+        out, back = (cookie_of(self._state.controller_id, Kind.LEARNED, way, policy.mark) for way in (0, 1))
+        return Learned(out, back)
 
     def _of(self, dpid: DatapathId) -> list[Ready]:
         return [self._ready[p.balance.id] for p in self._policies.get(dpid, ()) if p.balance.id in self._ready]
@@ -281,7 +290,8 @@ class Balances:
         if not ways or not settled:
             return None
         number = group_id(state.controller_id, policy.number + 1)
-        return Ready(policy.balance, policy.number, number, policy.client, host.mac, host.port_no, ways)
+        takes_turns = not switch.is_ours and all(way.port_no <= MAX_PORT for way in ways)
+        return Ready(policy.balance, policy.number, number, policy.client, host.mac, host.port_no, ways, takes_turns)
 
     def _uplink_ports(self, policy: Policy, ready: Ready | None) -> list[PortNo]:
         switch = self._state.switches.get(policy.dpid)

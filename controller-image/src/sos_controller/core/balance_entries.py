@@ -69,7 +69,10 @@ class Way(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A balance that can be carried out: where the host is, and its ways out. `number` is its place in the datapath's order."""
+    """A balance that can be carried out: where the host is, and its ways out. `number` is its place in the datapath's order.
+
+    `takes_turns`: the switch is Open vSwitch, and can be asked to (`turns`).
+    """
 
     balance: Balance
     number: int
@@ -78,6 +81,7 @@ class Ready(NamedTuple):
     client_mac: MacAddress
     client_port: PortNo
     ways: tuple[Way, ...]
+    takes_turns: bool
 
 
 def conditions(balance: Balance) -> list[Match]:
@@ -133,7 +137,7 @@ def punts(ready: Ready, cookie: int) -> list[FlowEntry]:
     """Leases that hand first packets to the controller. When they have run out, an older connection's entry or the group decides."""
     action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
     priority = PRIORITY_TURN - ready.number
-    return [FlowEntry(TABLE_REDIRECT, priority, _bare_syn(match), action, cookie, LEASE_S) for match in conditions(ready.balance)]
+    return [FlowEntry(TABLE_REDIRECT, priority, only_first(match), action, cookie, LEASE_S) for match in conditions(ready.balance)]
 
 
 def listening(port_no: PortNo, cookie: int) -> FlowEntry:
@@ -184,7 +188,8 @@ def _back_actions(ready: Ready) -> tuple[Action, ...]:
     return (SetEthSrc(GATEWAY_MAC), SetEthDst(ready.client_mac), SetIpv4Dst(ready.client), Output(ready.client_port))
 
 
-def _bare_syn(match: Match) -> Match:
+def only_first(match: Match) -> Match:
+    """What selects the first packets of the connections that a condition selects."""
     return Match(
         eth_dst=match.eth_dst,
         eth_type=match.eth_type,

@@ -35,6 +35,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     arp_sender: Masked | None = None
     arp_target: Masked | None = None
     reg0: int | None = None
+    reg2: int | None = None
     raw: bytes | None = None
 
 
@@ -101,6 +102,51 @@ class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
     group_id: int
 
 
+class TakeTurn(msgspec.Struct, frozen=True, gc=False, tag="take"):
+    """Find out whose turn it is among a balance's uplinks and send the packet there, by the tables of `turns`; the only action there.
+    Open vSwitch only (ovs-actions(7), "resubmit")."""
+
+    group_id: int
+
+
+class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
+    """Say in `TABLE_TURN` which turn follows, and put the first of `ports` that is up into register 0; the only action there. The entry
+    made has `cookie` and goes when it is idle for `idle_s`. Open vSwitch only (ovs-actions(7), "learn", "bundle_load")."""
+
+    following: int
+    ports: tuple[PortNo, ...]
+    idle_s: int
+    cookie: int
+
+
+class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
+    """Make an entry for the packet's connection that sends it to the port in register 0, with these addresses, and say so in bit 16 of
+    that; nothing is made or said once `limit` entries have its `cookie`; the only action there. Times as in `FlowEntry` and `FinTimeout`.
+    Open vSwitch only (ovs-actions(7), "learn")."""
+
+    mac: MacAddress
+    router: MacAddress
+    address: Address
+    idle_s: int
+    ended_idle_s: int
+    limit: int
+    cookie: int
+
+
+class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
+    """Make an entry for what comes back by `port_no` to `address` on the packet's connection: to `client`, at the port that the packet
+    came in by. The first action; limit, cookie and times as in `Remember`. Open vSwitch only (ovs-actions(7), "learn")."""
+
+    port_no: PortNo
+    address: Address
+    client: Address
+    client_mac: MacAddress
+    idle_s: int
+    ended_idle_s: int
+    limit: int
+    cookie: int
+
+
 class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
     """Shorten the entry's idle timeout (seconds) once a FIN or RST has passed; Open vSwitch only (ovs-actions(7))."""
 
@@ -125,6 +171,10 @@ Action = (
     | AnswerArp
     | TellApart
     | ToGroup
+    | TakeTurn
+    | GiveTurn
+    | Remember
+    | RememberAnswers
     | FinTimeout
     | Goto
 )

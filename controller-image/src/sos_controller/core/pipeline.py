@@ -10,6 +10,8 @@ from sos_controller.core.model import MacAddress, PortNo
 
 TABLE_REDIRECT: Final = 0
 TABLE_FORWARD: Final = 1
+TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE = 2, 3, 4, 5
+"""Where first packets go whose uplink an Open vSwitch chooses by itself (`turns`)."""
 
 SLICES: Final = 1000
 """Priorities that `shared` spreads one over."""
@@ -39,6 +41,8 @@ PRIORITY_TURN: Final = 29900
 """First packets that ask for an uplink: of a datapath's first balance, each further one is one below. Below PUNT: acceleration goes before
 spreading. Above the connections' own entries, which outlive their connections, while ports are soon used again."""
 PRIORITY_CONNECTION: Final = 29800
+PRIORITY_NEXT: Final = 29799
+"""First packets that a switch gives an uplink to by itself: of a datapath's first balance, each further one is one below."""
 PRIORITY_BALANCE: Final = 29700
 """What goes to the group of a datapath's first balance; each further one is one below."""
 PRIORITY_ARP: Final = 20000
@@ -109,6 +113,7 @@ class Kind(IntEnum):
     MEASURE = 10
     ROUTE = 11
     EXACT = 12
+    LEARNED = 13
 
 
 def owner(controller_id: int) -> tuple[int, int]:
