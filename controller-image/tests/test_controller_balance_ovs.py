@@ -5,6 +5,7 @@ Offload is off where the switch rewrites addresses, so the router's kernel sees,
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -37,14 +38,17 @@ import json, socket, sys, time
 def say(s):
     s.sendall(b"hello" * 500)
     return s.recv(16).decode().strip()
-open_, seen = [socket.create_connection((sys.argv[1], 80), 10) for _ in range(int(sys.argv[2]))], []
+first, count = int(sys.argv[2]), int(sys.argv[3])
+open_ = [socket.create_connection((sys.argv[1], 80), 10, ("", port)) for port in range(first, first + count)]
 seen = [(s.getsockname()[1], say(s)) for s in open_]
 assert [who for _, who in seen] == [say(s) for s in open_]
 print(json.dumps(seen), flush=True)
-if len(sys.argv) > 3:
+if len(sys.argv) > 4:
     stay = json.loads(sys.stdin.readline())
     print(json.dumps([(s.getsockname()[1], say(s)) for s in open_ if s.getsockname()[1] in stay]), flush=True)
 """
+PORTS = itertools.count(20_000, 300)
+"""No port is used again: a switch that takes turns by itself knows it for a minute after its connection's end."""
 
 
 AGAIN = """
@@ -115,12 +119,12 @@ def change(net: Lab, made: dict[str, Any]) -> None:
 
 def ask(net: Lab, count: int) -> Counter[str]:
     """Who the server saw, by connection. Each is asked twice: an answer by another uplink would be another address."""
-    return Counter(who for _, who in json.loads(net.execute("client", sys.executable, "-c", ASK, SERVER, str(count))))
+    return Counter(who for _, who in json.loads(net.execute("client", sys.executable, "-c", ASK, SERVER, str(next(PORTS)), str(count))))
 
 
 def hold(net: Lab, count: int, log: str) -> subprocess.Popen[bytes]:
     """Connections that stay open until they are asked again."""
-    return net.spawn("client", sys.executable, "-c", ASK, SERVER, str(count), "hold", log=log)
+    return net.spawn("client", sys.executable, "-c", ASK, SERVER, str(next(PORTS)), str(count), "hold", log=log)
 
 
 def told(net: Lab, log: str, line: int) -> list[list[Any]]:

@@ -22,7 +22,7 @@ MAX_TURNS: Final = 256
 """Turns until they begin again; weights that need more are rounded."""
 MAX_PORT: Final = 0xFEFF
 """The highest port of an Open vSwitch."""
-MAX_REMEMBERED: Final = 16_384
+MAX_REMEMBERED = 16_384
 """Connections of one balance that a switch remembers by itself: at each new one it counts them."""
 REMEMBERED: Final = 0x10000
 """Register 0 of a SYN whose connection is remembered, beside its port (spec/node-config.md 2)."""
