@@ -15,7 +15,7 @@ import targets
 from controller_world import CLIENT_PORT, NEAR_PORT, World, packet_in, syn_frame
 from sos_controller import ofp
 from sos_controller.core import order, probe
-from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.flowtable import Action, GiveTurn, Goto, Match, Output, Remember, RememberAnswers, SetEthDst, TakeTurn
 from sos_controller.core.model import DatapathId, Location, MacAddress, PortNo
 from sos_controller.core.order import OrderType
 from sos_controller.core.packets import Arp, build_arp_reply
@@ -47,17 +47,23 @@ def _frames() -> Iterator[bytes]:
 
 
 def _switch() -> Iterator[bytes]:
-    entry = FlowEntry(
-        *(0, 20_000, Match(eth_type=0x0800, ipv4_src=(CLIENT, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))),
-        *((SetEthDst(MAC), Output(PortNo(3)), Goto(1)), 7, 5, 0),
-    )
-    rest = ofp.encode_match(entry.match) + ofp.encode_instructions(entry.actions)
-    yield struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 0, 1, 2, entry.priority, 0, 5, 0, entry.cookie, 3, 4) + rest
+    yield _entry((SetEthDst(MAC), Output(PortNo(3)), Goto(1)))
     yield packet_in(7, 3, syn_frame(CLIENT, SERVER, 40000, 5001))
     yield struct.pack("!BBHIB7x", 4, ofp.PORT_STATUS, 80, 0, 0) + _port(3)
     yield struct.pack("!BBHIHH", 4, ofp.ERROR, 12, 5, 1, 2)
     yield struct.pack("!BBHIHHI", 4, ofp.HELLO, 16, 1, 1, 8, 0x10)
     yield _port(1) + _port(2)
+    times = (7440, 60, 100, 0x534F_0101_0D00_0001)
+    yield _entry((TakeTurn(0x01010001),)) + _entry((GiveTurn(1, (PortNo(1), PortNo(2)), 7440, times[3]),))
+    yield _entry((Remember(MAC, MAC, SERVER, *times),))
+    yield _entry((RememberAnswers(PortNo(1), SERVER, CLIENT, MAC, *times), Output(PortNo(1))))
+
+
+def _entry(actions: tuple[Action, ...]) -> bytes:
+    """An entry as a switch lists it."""
+    match = ofp.encode_match(Match(eth_type=0x0800, ipv4_src=(CLIENT, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2)))
+    rest = match + ofp.encode_instructions(actions)
+    return struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 0, 1, 2, 20_000, 0, 5, 0, 7, 3, 4) + rest
 
 
 def _port(number: int) -> bytes:

@@ -14,6 +14,7 @@ from sos_controller import ofp
 from sos_controller.core import beacon as beacons
 from sos_controller.core import keys, packets, probe
 from sos_controller.core import order as orders
+from sos_controller.core.flowtable import GiveTurn, Remember, RememberAnswers, TakeTurn
 from sos_controller.core.model import MacAddress, format_address
 from sos_controller.core.order import OrderType
 
@@ -150,6 +151,9 @@ def switch(data: bytes) -> None:
         match = ofp.encode_match(entry.match)
         assert ofp.decode_match(match[4 : struct.unpack_from("!H", match, 2)[0]]) == entry.match
         ofp.flow_mod(entry, ofp.DELETE_STRICT, 1)
+        for action in entry.actions:
+            if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):
+                assert ofp.encode_actions((action,)) in data, "read as something else than it is"
 
 
 def parsers() -> dict[str, Callable[[bytes], None]]:
