@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from sos_controller import learn
+from sos_controller import learn, nicira
 from sos_controller.core.flowtable import (
     Action,
     AnswerArp,
@@ -36,25 +36,18 @@ NO_GROUP = 0xFFFFFFFF
 UNHEARD = 0xFFFFFFFF
 """Transaction of messages whose refusal means nothing: adding a group that exists. No token is that high in any lifetime."""
 
-_ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_DEC_TTL, _ACTION_EXPERIMENTER = 0, 22, 25, 24, 0xFFFF
+_ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_DEC_TTL = 0, 22, 25, 24
 _OXM_IPV4_SRC, _OXM_IPV4_DST = 0x8000_1604, 0x8000_1804
 _OXM_TCP_SRC, _OXM_TCP_DST = 0x8000_1A02, 0x8000_1C02
 _OXM_ETH_DST, _OXM_ETH_SRC = 0x8000_0606, 0x8000_0806
-_NICIRA, _FIN_TIMEOUT = 0x2320, 19
+_REG_MOVE, _FIN_TIMEOUT = 6, 19
 _WHOLE_PACKET = 0xFFFF
 _DEC_TTL = struct.pack("!HH4x", 24, 8)
 
 _OXM_ARP_OP, _OXM_ARP_SHA = 0x8000_2A02, 0x8000_3006
-_NXM_ETH_DST, _NXM_ETH_SRC, _NXM_ARP_SPA, _NXM_ARP_TPA = 0x0000_0206, 0x0000_0406, 0x0000_2004, 0x0000_2204
-_NXM_REG0, _NXM_ARP_SHA, _NXM_ARP_THA = 0x0001_0004, 0x0001_2206, 0x0001_2406
-"""What Open vSwitch calls the fields of a move when it is asked for its entries, whatever they were called when it got them."""
-_NXM_IP_SRC, _NXM_IP_DST, _NXM_TCP_SRC, _NXM_TCP_DST, _NXM_REG1 = 0x0000_0E04, 0x0000_1004, 0x0000_1202, 0x0000_1402, 0x0001_0204
-_REG_MOVE, _RESUBMIT_TABLE = 6, 14
-_NX_IN_PORT = 0xFFF8
 _ARP_REPLY = 2
 
 _MOVE = struct.Struct("!HHIHHHHII")
-_RESUBMIT = struct.Struct("!HHIHHB3x")
 _SET_OP = struct.Struct("!HHIH6x")
 _SET_ADDRESS = struct.Struct("!HHII4x")
 _SET_PORT = struct.Struct("!HHIH6x")
@@ -67,24 +60,24 @@ _BUCKET = struct.Struct("!HHII4x")
 
 
 def _move(source: int, target: int) -> bytes:
-    return _MOVE.pack(_ACTION_EXPERIMENTER, 24, _NICIRA, _REG_MOVE, 8 * (source & 0xFF), 0, 0, source, target)
+    return _MOVE.pack(nicira.EXPERIMENTER, 24, nicira.NICIRA, _REG_MOVE, 8 * (source & 0xFF), 0, 0, source, target)
 
 
 _ARP_TURN = (
-    _move(_NXM_ETH_SRC, _NXM_ETH_DST)
-    + _move(_NXM_ARP_SHA, _NXM_ARP_THA)
-    + _move(_NXM_ARP_TPA, _NXM_REG0)
-    + _move(_NXM_ARP_SPA, _NXM_ARP_TPA)
-    + _move(_NXM_REG0, _NXM_ARP_SPA)
+    _move(nicira.ETH_SRC, nicira.ETH_DST)
+    + _move(nicira.ARP_SHA, nicira.ARP_THA)
+    + _move(nicira.ARP_TPA, nicira.REG0)
+    + _move(nicira.ARP_SPA, nicira.ARP_TPA)
+    + _move(nicira.REG0, nicira.ARP_SPA)
     + _SET_OP.pack(_ACTION_SET_FIELD, 16, _OXM_ARP_OP, _ARP_REPLY)
 )
 """Asker and asked change places (RFC 826); who the asked one is comes after."""
 
 
 _TELL_APART = (
-    b"".join(_move(field, _NXM_REG1) for field in (_NXM_IP_SRC, _NXM_IP_DST, _NXM_TCP_SRC, _NXM_TCP_DST))
-    + _SET_ADDRESS.pack(_ACTION_SET_FIELD, 16, _NXM_REG0, 1)
-    + _RESUBMIT.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _RESUBMIT_TABLE, _NX_IN_PORT, TABLE_REDIRECT)
+    b"".join(_move(field, nicira.REG1) for field in (nicira.IP_SRC, nicira.IP_DST, nicira.TCP_SRC, nicira.TCP_DST))
+    + nicira.set_register(nicira.REG0, 1)
+    + nicira.resubmit(TABLE_REDIRECT)
 )
 """What is moved is looked at, every bit of it; nobody reads register 1."""
 
@@ -127,7 +120,7 @@ def encode_action(action: Action) -> bytes:
 def _encode_extension(action: FinTimeout | AnswerArp | TellApart) -> bytes:
     """Actions of Open vSwitch alone."""
     if isinstance(action, FinTimeout):
-        return _FIN.pack(_ACTION_EXPERIMENTER, 16, _NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
+        return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART
 
 
@@ -157,9 +150,9 @@ def decode_action(kind: int, body: bytes) -> Action | None:
         if field in (_OXM_TCP_SRC, _OXM_TCP_DST):
             port = address >> 16
             return SetTcpDst(port) if field == _OXM_TCP_DST else SetTcpSrc(port)
-    if kind == _ACTION_EXPERIMENTER and len(body) == _FIN.size - 4:
+    if kind == nicira.EXPERIMENTER and len(body) == _FIN.size - 4:
         vendor, subtype, idle, hard = struct.unpack_from("!IHHH", body)
-        if (vendor, subtype, hard) == (_NICIRA, _FIN_TIMEOUT, 0):
+        if (vendor, subtype, hard) == (nicira.NICIRA, _FIN_TIMEOUT, 0):
             return FinTimeout(idle)
     return None
 

@@ -1,0 +1,32 @@
+"""What Open vSwitch has beyond OpenFlow 1.3, on the wire: how it calls fields when it is asked for its entries, whatever they were called
+when it got them, and the actions that `rewrite` and `learn` share (ovs-fields(7), ovs-actions(7))."""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+EXPERIMENTER: Final = 0xFFFF
+NICIRA: Final = 0x2320
+
+IN_PORT: Final = 0x0000_0002
+ETH_DST, ETH_SRC, ETH_TYPE = 0x0000_0206, 0x0000_0406, 0x0000_0602
+IP_PROTO, IP_SRC, IP_DST = 0x0000_0C01, 0x0000_0E04, 0x0000_1004
+TCP_SRC, TCP_DST = 0x0000_1202, 0x0000_1402
+ARP_SPA, ARP_TPA, ARP_SHA, ARP_THA = 0x0000_2004, 0x0000_2204, 0x0001_2206, 0x0001_2406
+REG0, REG1, REG2 = 0x0001_0004, 0x0001_0204, 0x0001_0404
+
+_SET_FIELD, _RESUBMIT_TABLE, _SAME_PORT = 25, 14, 0xFFF8
+_RESUBMIT = struct.Struct("!HHIHHB3x")
+_SET_REGISTER = struct.Struct("!HHII4x")
+SET_REGISTER_BYTES: Final = 16
+
+
+def resubmit(table: int) -> bytes:
+    """Go through a table as well, as if by the same port."""
+    return _RESUBMIT.pack(EXPERIMENTER, _RESUBMIT.size, NICIRA, _RESUBMIT_TABLE, _SAME_PORT, table)
+
+
+def set_register(register: int, value: int) -> bytes:
+    """Put a value in a register (OFPAT_SET_FIELD)."""
+    return _SET_REGISTER.pack(_SET_FIELD, SET_REGISTER_BYTES, register, value)
