@@ -13,7 +13,7 @@ sys.path.extend([str(Path(__file__).resolve().parent), str(Path(__file__).resolv
 import documents
 import targets
 from controller_world import CLIENT_PORT, NEAR_PORT, World, packet_in, syn_frame
-from sos_controller import ofp
+from sos_controller import ofp, oxm
 from sos_controller.core import order, probe
 from sos_controller.core.flowtable import Action, GiveTurn, Goto, Match, Output, Remember, RememberAnswers, SetEthDst, TakeTurn
 from sos_controller.core.model import DatapathId, Location, MacAddress, PortNo
@@ -61,7 +61,7 @@ def _switch() -> Iterator[bytes]:
 
 def _entry(actions: tuple[Action, ...]) -> bytes:
     """An entry as a switch lists it."""
-    match = ofp.encode_match(Match(eth_type=0x0800, ipv4_src=(CLIENT, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2)))
+    match = oxm.encode_match(Match(eth_type=0x0800, ipv4_src=(CLIENT, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2)))
     rest = match + ofp.encode_instructions(actions)
     return struct.pack("!HBxIIHHHH4xQQQ", 48 + len(rest), 0, 1, 2, 20_000, 0, 5, 0, 7, 3, 4) + rest
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 
 import frames
-from sos_controller import ofp
+from sos_controller import ofp, oxm
 from sos_controller.core import beacon as beacons
 from sos_controller.core import keys, packets, probe
 from sos_controller.core import order as orders
@@ -148,8 +148,8 @@ def switch(data: bytes) -> None:
         return
     assert len(entries) * 56 <= len(data)
     for entry in entries:
-        match = ofp.encode_match(entry.match)
-        assert ofp.decode_match(match[4 : struct.unpack_from("!H", match, 2)[0]]) == entry.match
+        match = oxm.encode_match(entry.match)
+        assert oxm.decode_match(match[4 : struct.unpack_from("!H", match, 2)[0]]) == entry.match
         ofp.flow_mod(entry, ofp.DELETE_STRICT, 1)
         for action in entry.actions:
             if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):

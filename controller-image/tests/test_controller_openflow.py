@@ -9,7 +9,7 @@ import pytest
 from controller_world import packet_in
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sos_controller import framework, ofp, rewrite
+from sos_controller import framework, ofp, oxm, rewrite
 from sos_controller.core.flowtable import (
     Action,
     AnswerArp,
@@ -245,8 +245,8 @@ def test_rewriting_actions_are_those_of_ryu_and_come_back(actions: list) -> None
 @pytest.mark.parametrize("field", [{"arp_op": 2}, {"arp_sender": (10, 0xFFFFFFFF)}, {"arp_target": (8, 0xFFFFFFF8)}])
 def test_what_a_switch_says_of_arp_comes_back_whatever_its_ethertype(field: dict) -> None:
     match = Match(eth_type=0x0800, **field)
-    encoded = ofp.encode_match(match)
-    assert ofp.decode_match(encoded[4 : int.from_bytes(encoded[2:4], "big")]) == match
+    encoded = oxm.encode_match(match)
+    assert oxm.decode_match(encoded[4 : int.from_bytes(encoded[2:4], "big")]) == match
 
 
 def _serialized(theirs: list) -> bytes:
@@ -313,12 +313,12 @@ def test_a_told_end_is_a_cookie_and_a_match_or_a_wire_error(data: bytes) -> None
 @given(entries)
 def test_a_told_end_says_whose_it_was(entry: FlowEntry) -> None:
     head = bytes(8) + entry.cookie.to_bytes(8, "big") + bytes(32)
-    assert ofp.parse_flow_removed(head + ofp.encode_match(entry.match)) == (entry.cookie, entry.match)
+    assert ofp.parse_flow_removed(head + oxm.encode_match(entry.match)) == (entry.cookie, entry.match)
 
 
 @given(entries)
 def test_flow_stats_come_back_as_the_entries_they_are(entry: FlowEntry) -> None:
-    rest = ofp.encode_match(entry.match) + ofp.encode_instructions(entry.actions)
+    rest = oxm.encode_match(entry.match) + ofp.encode_instructions(entry.actions)
     fixed = struct.pack(
         "!HBxIIHHHH4xQQQ", 48 + len(rest), entry.table, 1, 2, entry.priority, entry.idle_timeout, entry.hard_timeout, 0, entry.cookie, 3, 4
     )
@@ -328,15 +328,15 @@ def test_flow_stats_come_back_as_the_entries_they_are(entry: FlowEntry) -> None:
 def test_tcp_flags_are_written_as_open_vswitch_shows_them() -> None:
     match = Match(eth_type=0x0800, ipv4_src=(0x0A00000B, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))
     shown = bytes.fromhex("80000a020800800014010680001604" + "0a00000b" + "ffff55084f4e460000000002")
-    assert ofp.encode_match(match)[4 : 4 + len(shown)] == shown and ofp.decode_match(shown) == match
+    assert oxm.encode_match(match)[4 : 4 + len(shown)] == shown and oxm.decode_match(shown) == match
     for broken in (shown[:-1], shown[:-12] + bytes.fromhex("ffff55084f4e470000000002")):
-        assert ofp.decode_match(broken).raw == broken
+        assert oxm.decode_match(broken).raw == broken
 
 
 def test_entries_that_we_never_write_are_kept_as_raw_bytes() -> None:
     vlan = bytes.fromhex("80000c021005")
-    match = ofp.decode_match(vlan)
-    assert match.raw == vlan and ofp.encode_match(match)[4:10] == vlan
+    match = oxm.decode_match(vlan)
+    assert match.raw == vlan and oxm.encode_match(match)[4:10] == vlan
 
 
 @given(st.binary(max_size=200))

@@ -1,0 +1,188 @@
+"""OpenFlow 1.3 on the wire: what entries match (OXM, OpenFlow Switch Specification 1.3.5, 7.2.2 and 7.2.3).
+
+TCP flags are matched by the ONF extension that Open vSwitch takes, and shows, in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from sos_controller.core.flowtable import Match
+from sos_controller.core.model import MacAddress
+from sos_controller.nicira import REG0, REG2
+
+_OXM: Final = 0x8000_0000
+
+
+def _oxm(field: int, size: int, masked: bool = False) -> int:
+    return _OXM | field << 9 | (size * 2 | 0x100 if masked else size)
+
+
+_IN_PORT: Final = struct.Struct("!II").pack
+_ETH: Final = struct.Struct("!I6s").pack
+_U16: Final = struct.Struct("!IH").pack
+_U16M: Final = struct.Struct("!IHH").pack
+_U8: Final = struct.Struct("!IB").pack
+_U32: Final = struct.Struct("!II").pack
+_U32M: Final = struct.Struct("!III").pack
+
+ETH_DST, ETH_SRC = _oxm(3, 6), _oxm(4, 6)
+_H_IN_PORT, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(5, 2), _oxm(10, 1)
+_H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
+_H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, True), _oxm(14, 2), _oxm(14, 2, True)
+_H_UDP_DST: Final = _oxm(16, 2)
+_H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
+_H_FLAGS_M: Final = 0xFFFF << 16 | 42 << 9 | 0x108
+_ONF: Final = 0x4F4E4600
+_FLAGS_M: Final = struct.Struct("!IIHH").pack
+"""ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so that four bytes of the length are ONF's number."""
+_EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
+
+
+_FLOW: Final = struct.Struct("!HHIHIBIIIIIHIH5x").pack
+_FLOW_AND_FLAGS: Final = struct.Struct("!HHIHIBIIIIIHIHIIHHx").pack
+"""A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
+_NO_MORE: Final = (None,) * 10
+
+
+def encode_match(m: Match) -> bytes:
+    """ofp_match with padding (7.2.2)."""
+    return _encode_flow(m) or _encode_any(m)
+
+
+def _encode_flow(m: Match) -> bytes | None:
+    """The match of one connection's entries in one go, None when it is another one."""
+    source, target, sport, dport = m.ipv4_src, m.ipv4_dst, m.tcp_src, m.tcp_dst
+    if source is None or target is None or sport is None or dport is None or m.eth_type is None or m.ip_proto is None:
+        return None
+    if source[1] & target[1] != _EXACT_IP or sport[1] & dport[1] != _EXACT_PORT:
+        return None
+    if (m.in_port, m.eth_dst, m.eth_src, m.udp_dst, m.arp_op, m.arp_sender, m.arp_target, m.reg0, m.reg2, m.raw) != _NO_MORE:
+        return None
+    fields = (
+        _H_ETH_TYPE,
+        m.eth_type,
+        _H_PROTO,
+        m.ip_proto,
+        _H_SRC,
+        source[0],
+        _H_DST,
+        target[0],
+        _H_TCP_SRC,
+        sport[0],
+        _H_TCP_DST,
+        dport[0],
+    )
+    if m.tcp_flags is None:
+        return _FLOW(1, 43, *fields)
+    return _FLOW_AND_FLAGS(1, 55, *fields, _H_FLAGS_M, _ONF, *m.tcp_flags)
+
+
+def _encode_any(m: Match) -> bytes:
+    oxms = m.raw if m.raw is not None else b"".join(_fields(m))
+    length = 4 + len(oxms)
+    return struct.pack("!HH", 1, length) + oxms + bytes(-length % 8)
+
+
+def _fields(m: Match) -> Iterator[bytes]:
+    if m.reg0 is not None:
+        yield _U32(REG0, m.reg0)
+    if m.reg2 is not None:
+        yield _U32(REG2, m.reg2)
+    if m.in_port is not None:
+        yield _IN_PORT(_H_IN_PORT, m.in_port)
+    if m.eth_dst is not None:
+        yield _ETH(ETH_DST, m.eth_dst)
+    if m.eth_src is not None:
+        yield _ETH(ETH_SRC, m.eth_src)
+    if m.eth_type is not None:
+        yield _U16(_H_ETH_TYPE, m.eth_type)
+    if m.ip_proto is not None:
+        yield _U8(_H_PROTO, m.ip_proto)
+    if m.ipv4_src is not None:
+        yield _U32(_H_SRC, m.ipv4_src[0]) if m.ipv4_src[1] == _EXACT_IP else _U32M(_H_SRC_M, *m.ipv4_src)
+    if m.ipv4_dst is not None:
+        yield _U32(_H_DST, m.ipv4_dst[0]) if m.ipv4_dst[1] == _EXACT_IP else _U32M(_H_DST_M, *m.ipv4_dst)
+    if m.ip_proto is not None:
+        yield from _transport_fields(m)
+    if m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None:
+        yield from _arp_fields(m)
+
+
+def _transport_fields(m: Match) -> Iterator[bytes]:
+    if m.tcp_src is not None:
+        yield _U16(_H_TCP_SRC, m.tcp_src[0]) if m.tcp_src[1] == _EXACT_PORT else _U16M(_H_TCP_SRC_M, *m.tcp_src)
+    if m.tcp_dst is not None:
+        yield _U16(_H_TCP_DST, m.tcp_dst[0]) if m.tcp_dst[1] == _EXACT_PORT else _U16M(_H_TCP_DST_M, *m.tcp_dst)
+    if m.udp_dst is not None:
+        yield _U16(_H_UDP_DST, m.udp_dst)
+    if m.tcp_flags is not None:
+        yield _FLAGS_M(_H_FLAGS_M, _ONF, *m.tcp_flags)
+
+
+def _arp_fields(m: Match) -> Iterator[bytes]:
+    if m.arp_op is not None:
+        yield _U16(_H_ARP_OP, m.arp_op)
+    if m.arp_sender is not None:
+        yield _U32(_H_SPA, m.arp_sender[0]) if m.arp_sender[1] == _EXACT_IP else _U32M(_H_SPA_M, *m.arp_sender)
+    if m.arp_target is not None:
+        yield _U32(_H_TPA, m.arp_target[0]) if m.arp_target[1] == _EXACT_IP else _U32M(_H_TPA_M, *m.arp_target)
+
+
+def decode_match(oxms: bytes) -> Match:
+    """The match of OXM bytes; one with only `raw` when it holds what we never write."""
+    found: dict[str, object] = {}
+    at = 0
+    while at + 4 <= len(oxms):
+        header = int.from_bytes(oxms[at : at + 4], "big")
+        size = header & 0xFF
+        value = oxms[at + 4 : at + 4 + size]
+        field = _decode_field(header, value)
+        if field is None or len(value) != size:
+            return Match(raw=oxms)
+        found[field[0]] = field[1]
+        at += 4 + size
+    return Match(**found) if at == len(oxms) else Match(raw=oxms)  # type: ignore[arg-type]
+
+
+_PLAIN_FIELDS: Final = {
+    _H_IN_PORT: ("in_port", 4),
+    _H_ETH_TYPE: ("eth_type", 2),
+    _H_PROTO: ("ip_proto", 1),
+    _H_UDP_DST: ("udp_dst", 2),
+    _H_ARP_OP: ("arp_op", 2),
+    REG0: ("reg0", 4),
+    REG2: ("reg2", 4),
+}
+_MASKED_FIELDS: Final = {
+    _H_SRC: "ipv4_src",
+    _H_SRC_M: "ipv4_src",
+    _H_DST: "ipv4_dst",
+    _H_DST_M: "ipv4_dst",
+    _H_TCP_SRC: "tcp_src",
+    _H_TCP_SRC_M: "tcp_src",
+    _H_TCP_DST: "tcp_dst",
+    _H_TCP_DST_M: "tcp_dst",
+    _H_SPA: "arp_sender",
+    _H_SPA_M: "arp_sender",
+    _H_TPA: "arp_target",
+    _H_TPA_M: "arp_target",
+}
+
+
+def _decode_field(header: int, value: bytes) -> tuple[str, object] | None:
+    if header in (ETH_DST, ETH_SRC):
+        return ("eth_dst" if header == ETH_DST else "eth_src", MacAddress(value))
+    if header in _PLAIN_FIELDS:
+        return (_PLAIN_FIELDS[header][0], int.from_bytes(value, "big"))
+    if header == _H_FLAGS_M and value[:4] == _ONF.to_bytes(4, "big"):
+        return ("tcp_flags", struct.unpack_from("!HH", value, 4)) if len(value) == 8 else None
+    name = _MASKED_FIELDS.get(header)
+    if name is None:
+        return None
+    if not header & 0x100:
+        return (name, (int.from_bytes(value, "big"), (1 << 8 * len(value)) - 1))
+    half = len(value) // 2
+    return (name, (int.from_bytes(value[:half], "big"), int.from_bytes(value[half:], "big")))
