@@ -2,8 +2,9 @@
 
 `python bench/controller/run.py [--compiled DIR] [--peer CMD]`. DIR has SOS's controller compiled, as in its image (scripts/compiled.sh): it
 is what is measured then, and once more from the sources. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, Floodlight
-say; {port} in it is the port to listen on. Each controller runs alone; the CPU time is its own process's. Prints a table and the ratios,
-writes OUT/controller.json.
+say; {port} in it is the port to listen on. Each controller runs alone; the CPU time is its own process's. All rows are measured several
+times, in turns; a row of the table is its run with the median of SYNs per CPU second. Prints the table and the ratios, writes every run to
+OUT/controller.json.
 """
 
 from __future__ import annotations
@@ -32,8 +33,16 @@ GENERATOR = HERE / "target" / "release" / "sos-ofbench"
 START_S = 120.0
 """A JVM may need a while until it listens."""
 STOP_S = 10.0
+MOST_SYNS = 40_000
+"""Sessions that do not end fill the controller (65,536): beyond that it lets SYNs go on plainly, for which it does far less."""
+PLAIN_SHARE = 0.01
+"""More SYNs than these without an agent, and a row does not say what a set-up takes."""
 SETTLE_S = 12
 """Longer than switches may have something cached from before the controller came, which new sessions would wait for (docs/adr/0020)."""
+
+
+FAR_SWITCHES = {"sos-four": 3, "sos-wide": 9}
+"""Switches of the servers' site, each of which gets the far entry where it is not known which one a server is at."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +61,13 @@ def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
     """
     length = ("--duration", str(seconds))
     sos, learning = ("--settle", str(SETTLE_S), *length), ("--switches", "4", *length)
+    set_up = (*sos, "--outstanding", "512", "--most", str(MOST_SYNS))
     found = [
-        Row("sos", "sos, set-up only", (*sos, "--outstanding", "512")),
+        Row("sos", "sos, set-up only", set_up),
         Row("sos", "sos, whole sessions of 1 s", (*sos, "--outstanding", "512", "--hold", "1")),
         Row("sos", "sos, 1,000 SYN/s", (*sos, "--rate", "1000", "--hold", "1")),
-        Row("sos-wide", "sos, server on any of 9 switches", (*sos, "--outstanding", "512", "--unknown-servers")),
+        Row("sos-four", "sos, server on any of 3 switches", (*set_up, "--unknown-servers")),
+        Row("sos-wide", "sos, server on any of 9 switches", (*set_up, "--unknown-servers")),
         Row("learning", "learning switch", (*learning, "--outstanding", "128")),
         Row("learning", "learning switch, 1,000 SYN/s", (*learning, "--rate", "1000")),
     ]
@@ -171,37 +182,51 @@ def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
     """One run of the generator against a controller of its own."""
     with tempfile.TemporaryDirectory(prefix="sos-bench-") as name:
         folder, port = Path(name), free_port()
-        extra = sos_files(folder, 9 if row.controller == "sos-wide" else 1) if row.controller.startswith("sos") else ()
-        modules = compiled if row.controller in ("sos", "sos-wide") else None
+        ours = row.controller.startswith("sos")
+        extra = sos_files(folder, FAR_SWITCHES.get(row.controller, 1)) if ours else ()
+        modules = compiled if ours and row.controller != "sos-source" else None
         with running(command(row.controller, folder, port, peer), port, folder / "log", modules) as process:
             argv = [str(GENERATOR), "--controller", f"127.0.0.1:{port}", "--pid", str(process.pid), "--json", "-", *extra, *row.arguments]
             done = subprocess.run(argv, capture_output=True, text=True, check=False)
             if done.returncode != 0:
                 raise SystemExit(f"{row.name}: {done.stderr}{(folder / 'log').read_text()[-2000:]}")
     found: dict[str, Any] = {"name": row.name, "controller": row.controller, **json.loads(done.stdout)}
+    plain = found["answered"] - found["redirected"]
+    if ours and plain > PLAIN_SHARE * found["answered"]:
+        raise SystemExit(f"{row.name}: {plain} of {found['answered']} SYNs were let through plainly: this is no measure of set-ups")
     return found
 
 
-def table(found: list[dict[str, Any]]) -> str:
+def median_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The run in the middle, by SYNs per CPU second (of two the lower one), with the least and the most of all."""
+    ordered = sorted(runs, key=lambda run: run["per_cpu_second"])
+    ends = (ordered[0]["per_cpu_second"], ordered[-1]["per_cpu_second"])
+    return {**ordered[(len(ordered) - 1) // 2], "range": ends}
+
+
+def table(runs: list[dict[str, Any]]) -> str:
     """The figures, and what SOS's controller does beside the learning switch."""
+    found = [median_run([run for run in runs if run["name"] == name]) for name in dict.fromkeys(run["name"] for run in runs)]
 
     def number(value: float | None, form: str) -> str:
         return "-" if value is None else format(value, form)
 
-    lines = [f"{'':34}{'SYN/s':>8}{'SYN/CPU s':>11}{'flow-mods':>11}{'entry p50':>11}{'p99':>8}{'release p50':>13}{'p99':>8}{'lost':>6}"]
+    named = (("", 34), ("SYN/s", 8), ("SYN/CPU s", 11), ("least-most", 14), ("flow-mods", 11), ("entry p50", 11), ("p99", 8))
+    lines = ["".join(f"{name:>{width}}" for name, width in (*named, ("release p50", 13), ("p99", 8), ("lost", 6)))]
     for f in found:
         mods = f["per_syn"]["flow_mods_added"] + f["per_syn"]["flow_mods_deleted"]
         entry, answer = f["entry"], f["answer"]
         lines.append(
-            f"{f['name']:34}{f['rate']:8.0f}{number(f['per_cpu_second'], '.0f'):>11}{mods:11.2f}{number(entry['p50_ms'], '.2f'):>11}"
+            f"{f['name']:34}{f['rate']:8.0f}{f['per_cpu_second']:11.0f}{'{:.0f}-{:.0f}'.format(*f['range']):>14}"
+            f"{mods:11.2f}{number(entry['p50_ms'], '.2f'):>11}"
             f"{number(entry['p99_ms'], '.2f'):>8}{number(answer['p50_ms'], '.2f'):>13}{number(answer['p99_ms'], '.2f'):>8}{f['lost']:6}"
         )
     by_name = {f["name"]: f["per_cpu_second"] for f in found}
     others = ("learning switch", "peer", "sos from its sources, set-up only")
-    for ours in ("sos, set-up only", "sos, server on any of 9 switches"):
+    for ours in ("sos, set-up only", *(f"sos, server on any of {count} switches" for count in FAR_SWITCHES.values())):
         pairs = [(other, by_name[other]) for other in others if by_name.get(ours) and by_name.get(other)]
         lines += [f"{ours} / {other}: {by_name[ours] / rate:.2f} SYNs per CPU second" for other, rate in pairs]
-    return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release)"
+    return "\n".join(lines) + "\n(latencies in ms, from the SYN to the entry for its flow, and to its release; medians of runs in turns)"
 
 
 def main() -> None:
@@ -211,13 +236,15 @@ def main() -> None:
     parser.add_argument("--compiled", type=Path, metavar="DIR", help="where SOS's controller is installed compiled")
     parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help="where controller.json goes")
     parser.add_argument("--seconds", type=float, default=5.0, help="how long each row is measured")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="how often each row is measured")
     parser.add_argument("--only", default="", metavar="NAME", help="rows whose name holds this")
     arguments = parser.parse_args()
     wanted = [row for row in rows(bool(arguments.peer), arguments.compiled is not None, arguments.seconds) if arguments.only in row.name]
     found = []
-    for row in wanted:
-        sys.stderr.write(f"{row.name} ...\n")
-        found.append(measure(row, arguments.peer, arguments.compiled))
+    for turn in range(arguments.runs):
+        for row in wanted:
+            sys.stderr.write(f"{turn + 1} of {arguments.runs}: {row.name} ...\n")
+            found.append(measure(row, arguments.peer, arguments.compiled))
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "controller.json").write_text(json.dumps(found, indent=2) + "\n")
     print(table(found))

@@ -58,6 +58,8 @@ pub struct Plan {
     pub warm_up: Duration,
     /// How long to measure.
     pub measure: Duration,
+    /// How many answers are enough; looked at after every interval.
+    pub most: u64,
     /// Its process.
     pub pid: Option<u32>,
 }
@@ -92,7 +94,7 @@ pub fn run(world: World, plan: &Plan) -> Result<(Report, World), RunError> {
     runner.world.reset();
     let before = (runner.messages(), cpu(plan.pid)?);
     let (started, mut series) = (runner.now(), Vec::new());
-    while runner.now() - started < plan.measure {
+    while runner.now() - started < plan.measure && runner.world.answered_in_all() < plan.most {
         runner.stretch(
             started,
             INTERVAL * (u32::try_from(series.len()).unwrap_or(u32::MAX) + 1),

@@ -54,6 +54,9 @@ struct Arguments {
     /// Seconds to measure
     #[arg(long, default_value_t = 5.0, value_parser = seconds)]
     duration: f64,
+    /// Answers after which no more is measured: for a controller that holds only so many sessions, none of which ends
+    #[arg(long, value_name = "SYNS", default_value_t = u64::MAX, hide_default_value = true)]
+    most: u64,
     /// Seconds of load before that are not counted
     #[arg(long, default_value_t = 1.0, value_parser = seconds)]
     warm_up: f64,
@@ -105,6 +108,7 @@ fn measure(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
         settle: Duration::from_secs_f64(arguments.settle),
         warm_up: Duration::from_secs_f64(arguments.warm_up),
         measure: Duration::from_secs_f64(arguments.duration),
+        most: arguments.most,
         pid: arguments.pid,
     };
     let report = edge::run(world(arguments)?, &plan)?.0;

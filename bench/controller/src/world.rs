@@ -257,6 +257,11 @@ impl World {
         }
     }
 
+    /// SYNs answered at all lanes.
+    pub fn answered_in_all(&self) -> u64 {
+        self.counts.iter().map(|counts| counts.answered).sum()
+    }
+
     fn answered(&mut self, number: u32, agent: Option<usize>, now: Duration) {
         let Some(pending) = self.pending.remove(&number) else { return };
         self.flows.remove(&pending.flow);
