@@ -60,7 +60,9 @@ PORT_STATUS_DELETE: Final = 1
 PORT_DOWN, LINK_DOWN = 1, 1
 
 _HEADER: Final = struct.Struct("!BBHI")
-_FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHHIIIHxx")
+_FLOW_MOD: Final = struct.Struct("!BBHIQQBBHHH12sHxx")
+_ANYWHERE: Final = struct.pack("!III", NO_BUFFER, ANY, ANY)
+"""No packet to release, no output port or group that would narrow a deletion."""
 _PACKET_OUT: Final = struct.Struct("!BBHIIIH6x")
 _PORT: Final = struct.Struct("!I4x6s2x16sII")
 _PORT_BYTES: Final = 64
@@ -107,10 +109,12 @@ def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
     match = encode_match(entry.match)
     adding = command == ADD
     tail = match + encode_instructions(entry.actions) if adding else match
-    times = (entry.idle_timeout, entry.hard_timeout) if adding else (0, 0)
+    idle, hard = (entry.idle_timeout, entry.hard_timeout) if adding else (0, 0)
     mask = 0 if adding else 0xFFFFFFFF_FFFFFFFF
-    head = (VERSION, FLOW_MOD, _FLOW_MOD.size + len(tail), xid, entry.cookie, mask, entry.table, command)
-    return _FLOW_MOD.pack(*head, *times, entry.priority, NO_BUFFER, ANY, ANY, SEND_FLOW_REMOVED if entry.told else 0) + tail
+    flags = SEND_FLOW_REMOVED if entry.told else 0
+    size = _FLOW_MOD.size + len(tail)
+    cookie, table, priority = entry.cookie, entry.table, entry.priority
+    return _FLOW_MOD.pack(VERSION, FLOW_MOD, size, xid, cookie, mask, table, command, idle, hard, priority, _ANYWHERE, flags) + tail
 
 
 def failover_group(group_id: int, port_no: PortNo, mac: MacAddress | None) -> bytes:

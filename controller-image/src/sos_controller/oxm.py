@@ -11,6 +11,7 @@ from typing import Final
 
 from sos_controller.core.flowtable import Match
 from sos_controller.core.model import MacAddress
+from sos_controller.core.pipeline import ETH_IPV4, PROTO_TCP
 from sos_controller.nicira import REG0, REG2
 
 _OXM: Final = 0x8000_0000
@@ -41,10 +42,15 @@ _FLAGS_M: Final = struct.Struct("!IIHH").pack
 _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 
 
-_FLOW: Final = struct.Struct("!HHIHIBIIIIIHIH5x").pack
-_FLOW_AND_FLAGS: Final = struct.Struct("!HHIHIBIIIIIHIHIIHHx").pack
+_FLOW: Final = struct.Struct("!19sI4sI4sH4sH5x").pack
+_FLOW_AND_FLAGS: Final = struct.Struct("!19sI4sI4sH4sH8sHHx").pack
 """A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
-_NO_MORE: Final = (None,) * 10
+_TCP_OF_IPV4: Final = _U16(_H_ETH_TYPE, ETH_IPV4) + _U8(_H_PROTO, PROTO_TCP) + _H_SRC.to_bytes(4, "big")
+_FLOW_BEGINS: Final = struct.pack("!HH", 1, 43) + _TCP_OF_IPV4
+_FLOW_AND_FLAGS_BEGINS: Final = struct.pack("!HH", 1, 55) + _TCP_OF_IPV4
+_TO, _FROM_PORT, _TO_PORT = (header.to_bytes(4, "big") for header in (_H_DST, _H_TCP_SRC, _H_TCP_DST))
+_FLAGS: Final = struct.pack("!II", _H_FLAGS_M, _ONF)
+"""What is the same in all of them, headers included: bytes that are there cost less than numbers that are made each time."""
 
 
 def encode_match(m: Match) -> bytes:
@@ -55,29 +61,22 @@ def encode_match(m: Match) -> bytes:
 def _encode_flow(m: Match) -> bytes | None:
     """The match of one connection's entries in one go, None when it is another one."""
     source, target, sport, dport = m.ipv4_src, m.ipv4_dst, m.tcp_src, m.tcp_dst
-    if source is None or target is None or sport is None or dport is None or m.eth_type is None or m.ip_proto is None:
+    if source is None or target is None or sport is None or dport is None or m.eth_type != ETH_IPV4 or m.ip_proto != PROTO_TCP:
         return None
-    if source[1] & target[1] != _EXACT_IP or sport[1] & dport[1] != _EXACT_PORT:
+    if source[1] & target[1] != _EXACT_IP or sport[1] & dport[1] != _EXACT_PORT or _has_more(m):
         return None
-    if (m.in_port, m.eth_dst, m.eth_src, m.udp_dst, m.arp_op, m.arp_sender, m.arp_target, m.reg0, m.reg2, m.raw) != _NO_MORE:
-        return None
-    fields = (
-        _H_ETH_TYPE,
-        m.eth_type,
-        _H_PROTO,
-        m.ip_proto,
-        _H_SRC,
-        source[0],
-        _H_DST,
-        target[0],
-        _H_TCP_SRC,
-        sport[0],
-        _H_TCP_DST,
-        dport[0],
-    )
-    if m.tcp_flags is None:
-        return _FLOW(1, 43, *fields)
-    return _FLOW_AND_FLAGS(1, 55, *fields, _H_FLAGS_M, _ONF, *m.tcp_flags)
+    flags = m.tcp_flags
+    if flags is None:
+        return _FLOW(_FLOW_BEGINS, source[0], _TO, target[0], _FROM_PORT, sport[0], _TO_PORT, dport[0])
+    begins, more = _FLOW_AND_FLAGS_BEGINS, _FLAGS
+    return _FLOW_AND_FLAGS(begins, source[0], _TO, target[0], _FROM_PORT, sport[0], _TO_PORT, dport[0], more, flags[0], flags[1])
+
+
+def _has_more(m: Match) -> bool:
+    """Whether a match has fields that a connection's entries do not have."""
+    ethernet = m.in_port is not None or m.eth_dst is not None or m.eth_src is not None
+    others = m.udp_dst is not None or m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None
+    return ethernet or others or m.reg0 is not None or m.reg2 is not None or m.raw is not None
 
 
 def _encode_any(m: Match) -> bytes:

@@ -26,6 +26,13 @@ revalidators begin to look through all of it at every change of its tables, and 
 max-revalidator)."""
 
 
+MAX_KEPT: Final = 8_192
+"""Answers kept to the question how long a service's switches have been exact; asked and forgotten by every new session."""
+
+_Places = tuple[str, DatapathId, tuple[tuple[DatapathId, ...], ...]]
+"""A service, the switch a session of it came in by, and where its entries are."""
+
+
 class Since(NamedTuple):
     """From when on a switch has had a service's exact entries. `fresh`: they are not acknowledged yet, as arming the service will tell."""
 
@@ -41,6 +48,7 @@ class Exact:
         self._state = state
         self._since: dict[tuple[str, DatapathId], Since] = {}
         self._armed: dict[tuple[str, DatapathId], float] = {}
+        self._newest: dict[_Places, float | None] = {}
 
     def replan(self) -> None:
         """Want exact entries for all that is set up connection by connection, at both ends."""
@@ -48,6 +56,7 @@ class Exact:
         wanted: dict[DatapathId, list[FlowEntry]] = {}
         made: dict[tuple[Match, ...], list[FlowEntry]] = {}
         known, self._since = self._since, {}
+        self._newest.clear()
         cookie = state.cookie(Kind.EXACT)
         for policy in (p for policies in state.policies.by_site.values() for p in policies):
             for dpid, matches in self._places(policy):
@@ -62,6 +71,7 @@ class Exact:
 
     def compared(self, dpid: DatapathId) -> None:
         """A switch has just been given what it lacked: it may have been without exact entries until now."""
+        self._newest.clear()
         for place, found in self._since.items():
             if place[1] == dpid:
                 self._since[place] = found._replace(since=self._state.now)
@@ -72,6 +82,7 @@ class Exact:
         now = self._state.now
         self._armed = {place: self._armed.get(place, now) for place in services}
         names = {service for service, _ in services}
+        self._newest.clear()
         for place, found in self._since.items():
             if found.fresh and place[0] in names:
                 self._since[place] = found._replace(since=now, fresh=False)
@@ -79,16 +90,25 @@ class Exact:
     def wait(self, session: Session) -> float:
         """Seconds until all switches of a session, whose entries they have acknowledged, forward by them and not by a cache."""
         now, settled = self._state.now, session.installed_at + SETTLE_S
-        dpids = {session.dpid, *session.datapaths()}
-        found = [self._since.get((session.service, dpid)) for dpid in dpids]
-        exact = [place.since for place in found if place is not None]
-        if len(exact) < len(dpids):
+        newest = self._all_since(session)
+        if newest is None:
             return max(0.0, settled - now)
-        until = max(exact) + SWEPT_S
-        noted_from = max(*exact, self._armed.get((session.service, session.dpid), 0.0))
+        until = newest + SWEPT_S
+        noted_from = max(newest, self._armed.get((session.service, session.dpid), 0.0))
         if now < noted_from + IDLE_S or self._state.lately.holds(session.key, now):
             until = max(until, settled)
         return max(0.0, until - now)
+
+    def _all_since(self, session: Session) -> float | None:
+        """From when on all switches of a session have had its service's exact entries, None when one has none."""
+        places = (session.service, session.dpid, tuple(dpids for dpids, _ in session.entries()))
+        if places not in self._newest:
+            if len(self._newest) >= MAX_KEPT:
+                self._newest.clear()
+            found = [self._since.get((session.service, dpid)) for dpid in {session.dpid, *session.datapaths()}]
+            exact = [place.since for place in found if place is not None]
+            self._newest[places] = max(exact) if len(exact) == len(found) else None
+        return self._newest[places]
 
     def _places(self, policy: Policy) -> Iterable[tuple[DatapathId, tuple[Match, ...]]]:
         """Switches that get a service's exact entries: those of both its sites that are Open vSwitch for certain. Where a site rewrites,

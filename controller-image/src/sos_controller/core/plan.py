@@ -72,6 +72,7 @@ class Plan:
         self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
         self._site_of_agent: dict[AgentId, str] = {}
+        self._dpids: dict[str, tuple[DatapathId, ...]] = {}
         self.proactive = Proactive(state, self.working_pair)
         self.observed = Observed(state)
         self.exact = Exact(state)
@@ -84,6 +85,7 @@ class Plan:
         self.observed.configure()
         self._services = {s.id: s for s in self._state.services}
         self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
+        self._dpids = {site.name: tuple(sorted(d.number for d in site.datapaths)) for site in config.sites}
         ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
         declared = {**dict(ends), **{(k[2], k[3], k[0], k[1]): link for k, link in ends}}
         self._costs = {k: link.cost for k, link in declared.items()}
@@ -158,7 +160,8 @@ class Plan:
         if near is None or far is None:
             return None
         pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
-        beside = [near.location.dpid] == self._site_dpids(service.from_.site) and [far.location.dpid] == self._site_dpids(service.to.site)
+        near_dpids, far_dpids = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        beside = near_dpids == (near.location.dpid,) and far_dpids == (far.location.dpid,)
         return pair if pair is not None and beside and self._works(pair) else None
 
     def service_of(self, flow: Flow) -> str:
@@ -209,12 +212,12 @@ class Plan:
             return 0
         return config.discovery.redirect_port if near else client_port
 
-    def server_datapaths(self, site: str, server: Address) -> list[DatapathId]:
+    def server_datapaths(self, site: str, server: Address) -> tuple[DatapathId, ...]:
         """Where the far entry has to be: the server's datapath if known, else every datapath of its site."""
         everywhere = self._site_dpids(site)
         host = self._state.hosts.by_address(server)
         if host is not None and host.location.dpid in everywhere:
-            return [host.location.dpid]
+            return (host.location.dpid,)
         return everywhere
 
     def status(self) -> list[ServiceStatus]:
@@ -329,9 +332,8 @@ class Plan:
 
     # -- arming
 
-    def _site_dpids(self, site: str) -> list[DatapathId]:
-        found = self._state.sites.get(site)
-        return sorted(d.number for d in found.datapaths) if found is not None else []
+    def _site_dpids(self, site: str) -> tuple[DatapathId, ...]:
+        return self._dpids.get(site, ())
 
     def _may_arm(self, service: Service, dpid: DatapathId) -> bool:
         state = self._state

@@ -7,6 +7,7 @@ an agent a flow is then told from others by the host's address and port alone, s
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
@@ -30,15 +31,8 @@ from sos_controller.core.pipeline import ETH_IPV4, PRIORITY_REDIRECT, PRIORITY_R
 
 _EXACT: Final = 0xFFFFFFFF
 _EXACT_PORT: Final = 0xFFFF
-
-
-class Ends(NamedTuple):
-    """A flow's client and server."""
-
-    client: Address
-    server: Address
-    client_port: int
-    server_port: int
+_ENDS: Final = struct.Struct("!IIHH").unpack
+"""A flow's client and server address, client and server port."""
 
 
 class Leg(NamedTuple):
@@ -57,19 +51,13 @@ class Adopted(NamedTuple):
     mac: MacAddress | None
 
 
-def parse_ends(key: FlowKey) -> Ends:
-    """The parts of a flow's key."""
-    number = int.from_bytes
-    return Ends(Address(number(key[:4], "big")), Address(number(key[4:8], "big")), number(key[8:10], "big"), number(key[10:12], "big"))
-
-
 def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
     """The entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
     here = leg.agent.location.dpid
     if not leg.port:
         return _redirects(key, leg, dpids, cookie)
     elsewhere = _redirects(key, leg, [dpid for dpid in dpids if dpid != here], cookie)
-    return [((here,), _restore(parse_ends(key), leg, cookie)), ((here,), _arrive(key, leg, cookie)), *elsewhere]
+    return [((here,), _restore(key, leg, cookie)), ((here,), _arrive(key, leg, cookie)), *elsewhere]
 
 
 def arrival(leg: Leg) -> tuple[Action, ...]:
@@ -101,16 +89,16 @@ def parse(entry: FlowEntry) -> Adopted | None:
 
 def _towards(key: FlowKey, near: bool) -> Match:
     """Client to server near, without SYNs, which are the punts'; server to client far."""
-    ends = parse_ends(key)
-    client, server = (ends.client, _EXACT), (ends.server, _EXACT)
-    client_port, server_port = (ends.client_port, _EXACT_PORT), (ends.server_port, _EXACT_PORT)
+    client, server, client_port, server_port = _ENDS(key)
+    if not near:
+        client, server, client_port, server_port = server, client, server_port, client_port
     return Match(
         eth_type=ETH_IPV4,
         ip_proto=PROTO_TCP,
-        ipv4_src=client if near else server,
-        ipv4_dst=server if near else client,
-        tcp_src=client_port if near else server_port,
-        tcp_dst=server_port if near else client_port,
+        ipv4_src=(client, _EXACT),
+        ipv4_dst=(server, _EXACT),
+        tcp_src=(client_port, _EXACT_PORT),
+        tcp_dst=(server_port, _EXACT_PORT),
         tcp_flags=pipeline.NOT_SYN if near else None,
     )
 
@@ -135,9 +123,10 @@ def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
     return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.near), actions, cookie)
 
 
-def _restore(ends: Ends, leg: Leg, cookie: int) -> FlowEntry:
+def _restore(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
     """What the agent sends becomes the other host's (thesis, table 2, second entry, and table 6, the last hop)."""
-    address, port = (ends.client, ends.client_port) if leg.near else (ends.server, ends.server_port)
+    client, server, client_port, server_port = _ENDS(key)
+    address, port = (client, client_port) if leg.near else (server, server_port)
     match = Match(
         in_port=leg.agent.location.port_no,
         eth_type=ETH_IPV4,
@@ -148,5 +137,5 @@ def _restore(ends: Ends, leg: Leg, cookie: int) -> FlowEntry:
         tcp_dst=(port, _EXACT_PORT),
     )
     on = Goto(TABLE_FORWARD)
-    actions: tuple[Action, ...] = (SetIpv4Src(ends.server), SetTcpSrc(ends.server_port), on) if leg.near else (SetIpv4Src(ends.client), on)
+    actions: tuple[Action, ...] = (SetIpv4Src(server), SetTcpSrc(server_port), on) if leg.near else (SetIpv4Src(client), on)
     return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, match, actions, cookie)
