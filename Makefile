@@ -37,11 +37,11 @@ quick-start: setup ## two sites on a kind cluster, left up to play with: docs/qu
 	@$(python) -m pytest e2e --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
 	@echo 'It is up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/kubeconfig PATH=$$PATH:~/.cache/sos/bin'
 
-test: setup-test ## every test suite but those of test-long and test-soak; the last line is `N passed, N failed` (root)
+test: setup-test ## every test suite, without the tests of test-long and test-soak; the last line is `N passed, N failed` (root)
 	@$(python) scripts/test.py
 
-test-long: setup-test ## the tests that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
-	@$(python) scripts/test.py testbed-measures
+test-long: setup-test ## slow tests, then those that measure, one by one: gigabytes each way, balance, delays, the link emulator (root)
+	@$(python) scripts/test.py operator-slow testbed-slow testbed-measures
 
 test-compiled: setup-compiled ## the controller's tests once more, with the controller compiled as in its image (root)
 	@$(python) scripts/test.py controller-compiled

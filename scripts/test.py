@@ -1,8 +1,8 @@
 """Runs the test suites, or those named, and ends with one line: `N passed, N failed`.
 
 Suites run side by side, and of those that mostly wait several files at a time: two on two cores, so that what has sockets, timers and
-switches to serve is not kept waiting for seconds. The tests that measure want the machine to themselves: they run when they are named
-(`make test-long`), one by one, as do those that take their time (`make test-soak`, `make test-compiled`). A suite that cannot be run,
+switches to serve is not kept waiting for seconds. Slow tests run when they are named (`make test-long`), as do those that measure and
+want the machine to themselves (the same), and those that take minutes (`make test-soak`, `make test-compiled`). A suite that cannot be run,
 runs no test or ends badly without a failed test counts as one failure: nothing is lost in a sum. Each suite's output is kept in
 out/test/<suite>.log. Ctrl-C ends what runs, labs and API servers included.
 """
@@ -244,20 +244,24 @@ def main() -> int:
     """All suites, or those named on the command line."""
     together = [
         # The longest begins; what computes runs niced beside what waits.
-        pytest_suite("operator", "-m", "not long", files_at_once=2, nice=NICE),
-        pytest_suite("testbed", "-m", "not measures", files_at_once=AT_ONCE),
+        pytest_suite("operator", "-m", "not slow and not long", files_at_once=2, nice=NICE),
+        pytest_suite("testbed", "-m", "not slow and not measures", files_at_once=AT_ONCE),
         pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
         pytest_suite("compile", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
         cargo_suite("ofbench", "bench/controller"),
     ]
+    slow = [
+        pytest_suite("operator", "-m", "slow and not long", name="operator-slow", files_at_once=2, nice=NICE),
+        pytest_suite("testbed", "-m", "slow and not measures", name="testbed-slow", files_at_once=AT_ONCE),
+    ]
     alone = [
         pytest_suite("testbed", "-m", "measures", name="testbed-measures"),
         pytest_suite("operator", "-m", "long", name="operator-long"),
         compiled_suite(),
     ]
-    names = [suite.name for suite in together + alone]
+    names = [suite.name for suite in together + slow + alone]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=", ".join(names))
     wanted = set(parser.parse_args().suites) or {suite.name for suite in together}
@@ -267,7 +271,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # handled here, so that suites do not inherit it ignored from a background job
         signal.signal(number, interrupt)
     try:
-        counts = side_by_side([suite for suite in together if suite.name in wanted])
+        counts = side_by_side([suite for suite in together + slow if suite.name in wanted])
         counts += [run(suite, live=True) for suite in alone if suite.name in wanted]
     except KeyboardInterrupt:
         PROCESSES.end()

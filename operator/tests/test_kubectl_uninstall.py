@@ -170,6 +170,7 @@ def test_nobody_is_asked_where_nobody_answers_and_a_failure_is_told(installed: K
         assert sos(kube, "uninstall", "--yes", "-n", "default").returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("command", "times", "told"), [("get job", 3, "asking again: "), ("delete job", 99, "is there still: ")])
 def test_an_api_server_that_is_away_for_a_moment_does_not_end_a_removal(
     installed: Kube, tmp_path: Path, command: str, times: int, told: str
@@ -192,6 +193,7 @@ def test_an_interrupted_removal_says_what_is_left_and_leaves_no_job(installed: K
         eventually("no Job is left", lambda: not kube.items("jobs", "-n", NAMESPACE))
 
 
+@pytest.mark.slow
 def test_users_objects_stay_and_purge_takes_them_and_the_crds(installed: Kube, tmp_path: Path) -> None:
     with populated(installed) as kube:
         kube.apply(foreign())

@@ -222,6 +222,7 @@ def outage(kube: Kube, folder: Path, seconds: float) -> None:
             controller.kill()
 
 
+@pytest.mark.slow
 def test_without_an_api_server_for_a_while(installed: Kube, tmp_path: Path) -> None:
     outage(installed, tmp_path, 8)
 

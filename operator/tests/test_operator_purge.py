@@ -63,6 +63,7 @@ def uninstall(kube: Kube, *options: str, admin: bool) -> None:
     helm(kube, "uninstall", "sos", "-n", NAMESPACE, "--no-hooks")
 
 
+@pytest.mark.slow
 def test_what_is_left_is_users_and_comes_to_life_again_until_it_is_purged(bare: Kube, tmp_path: Path) -> None:
     kube = bare
     with Nodes(kube).serving() as nodes:

@@ -52,6 +52,7 @@ def multus() -> Iterator[Kube]:
         yield kube
 
 
+@pytest.mark.slow
 def test_every_right_is_used_and_nothing_else_is_asked_for(multus: Kube, tmp_path: Path) -> None:
     """A whole life: default objects, sites with pods, another controller, drift, departure, uninstall."""
     defaults = tmp_path / "defaults"

@@ -237,6 +237,7 @@ def test_a_rotation_in_a_cluster(example: Operator) -> None:
     assert sending_of(kube, CONTROLLER) == b"2"
 
 
+@pytest.mark.slow
 def test_a_secret_that_is_refused_holds_up_the_rotation_and_locks_nobody_out(example: Operator) -> None:
     kube = example.kube
     old, new = newest(kube), newest(kube) + 1

@@ -193,6 +193,7 @@ def has(kube: Kube, site: str) -> bool:
     return {f"sos-node-{site}", f"sos-agent-default-{site}"} <= names(kube)
 
 
+@pytest.mark.slow
 def test_one_writes_and_a_clean_stop_hands_over(several: Several) -> None:
     kube = several.kube
     first, second = several.pair(seconds=60)
@@ -229,6 +230,7 @@ def test_a_killed_holder_is_replaced_in_the_time_that_is_promised(several: Sever
     assert second.leads()
 
 
+@pytest.mark.slow
 def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more(several: Several) -> None:
     """In the middle of a pass with much to write, so that it would go on at once."""
     kube = several.kube
@@ -248,6 +250,7 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more
     assert second.leads()
 
 
+@pytest.mark.slow
 def test_a_compile_that_takes_longer_than_a_lease_costs_nobody_the_lease(several: Several) -> None:
     kube = several.kube
     create(kube, build("default", {"kind": "SosController", "spec": {}}))

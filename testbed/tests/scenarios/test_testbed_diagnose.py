@@ -292,7 +292,14 @@ FAULTS: list[tuple[Callable[[Lab], Any], tuple[str, ...], str, str, set[str]]] =
 ]
 
 
-@pytest.mark.parametrize(("fault", "arguments", "code", "where", "verdicts"), FAULTS, ids=[row[0].__name__ for row in FAULTS])
+QUICK = (link_down, link_black, wrong_port, wrong_prefix)
+"""What is noticed and mended within seconds; all the others are waited for, by the controller, an agent or the network."""
+
+
+@pytest.mark.parametrize(
+    ("fault", "arguments", "code", "where", "verdicts"),
+    [pytest.param(*row, id=row[0].__name__, marks=() if row[0] in QUICK else pytest.mark.slow) for row in FAULTS],
+)
 def test_the_broken_thing_is_named(
     net: Lab, fault: Callable[[Lab], Any], arguments: tuple[str, ...], code: str, where: str, verdicts: set[str]
 ) -> None:
@@ -338,6 +345,7 @@ def name_of(pid: str) -> str:
         return ""
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_listen_and_one_that_does(net: Lab) -> None:
     said = diagnose(net, *SERVER)
     assert [(f["code"], f["where"]) for f in said["findings"]] == [("ServerRefuses", f"10.0.0.139:{PORT}")]
@@ -360,6 +368,7 @@ def run_sos(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run((str(KUBECTL_SOS), *arguments), capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
 
 
+@pytest.mark.slow
 def test_a_draining_agent_finishes_what_it_has(net: Lab) -> None:
     size = 30_000_000  # twenty seconds: both commands start while it lasts, and it ends within drainSeconds
     server = peer(net, "server", "serve", "5002", str(size), "1500000")

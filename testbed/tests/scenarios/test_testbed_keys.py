@@ -72,6 +72,7 @@ def registered(lab: Lab) -> set[str]:
     return {agent["name"] for agent in northbound.get(lab.plan, "/v1/agents")["agents"]}
 
 
+@pytest.mark.slow
 def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> None:
     server = peer(lab, "server", "serve", COVERED_PORT, str(SIZE), str(RATE))
     measure.wait_listening(lab, "server", int(COVERED_PORT))

@@ -171,6 +171,7 @@ def takes(net: Lab, tmp_path: Path) -> bool:
     return accepted(net) == before + 1
 
 
+@pytest.mark.slow
 def test_the_service_is_deleted_and_applied_under_running_connections(net: Lab, tmp_path: Path) -> None:
     objects = net.objects
     fast = start(net)

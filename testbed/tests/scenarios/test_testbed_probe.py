@@ -54,6 +54,7 @@ def compare(net: Lab, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_it_passes_where_a_service_covers_the_port_and_fails_elsewhere(net: Lab, controller: str) -> None:
     serving(net, PLAIN, COVERED)
     serving(net, ALSO_PLAIN)

@@ -103,6 +103,7 @@ def test_a_controller_that_dies_and_returns_leaves_the_other_alone(net: Lab) -> 
         eventually(f"{name} as before", lambda name=name, entries=entries: owned(net, name) == entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaver", sorted(PORTS))
 def test_paths_and_services_stay_when_a_controller_leaves(net: Lab, leaver: str) -> None:
     """It is uninstalled: all of its entries are taken away at once."""
