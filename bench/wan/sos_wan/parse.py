@@ -1,0 +1,99 @@
+"""What programs and the kernel say -> values. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+Samples = tuple[tuple[float, int], ...]
+"""(seconds since the start, bytes received until then), rising."""
+
+_GLOBUS = re.compile(r"(\d+) bytes\s+([\d.]+) MB/sec avg")
+_GLOBUS_MB = 1 << 20  # it divides by 1024 twice, whatever it prints
+
+
+class ParseError(Exception):
+    """An output that says nothing, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """What a transfer brought; `error` says why it ended before its time, if it did."""
+
+    samples: Samples
+    error: str = ""
+
+
+def parse_fetch(text: str) -> Received:
+    """The report of `ends.py fetch`."""
+    try:
+        raw = json.loads(text)
+        samples = tuple((float(at), int(received)) for at, received in raw["samples"])
+        return Received(samples=samples, error=str(raw["error"]))
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the client said {text[:100]!r}") from None
+
+
+def parse_iperf3(text: str) -> Received:
+    """`iperf3 -R -J`: the sums of its intervals. Its clock starts when all streams are connected."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise ParseError(f"iperf3 said {text[:100]!r}") from None
+    samples, received = [(0.0, 0)], 0
+    for interval in raw.get("intervals", []):
+        received += int(interval["sum"]["bytes"])
+        samples.append((float(interval["sum"]["end"]), received))
+    return Received(samples=tuple(samples), error=str(raw.get("error", "")))
+
+
+def parse_globus(text: str) -> Received:
+    """`globus-url-copy -vb`: bytes and mean rate every two seconds, from which the time follows; ended by a signal when it is time."""
+    samples = [(0.0, 0)]
+    for found in _GLOBUS.finditer(text):
+        received, rate = int(found[1]), float(found[2])
+        if rate > 0 and received > samples[-1][1]:
+            samples.append((received / _GLOBUS_MB / rate, received))
+    lines = text.strip().splitlines()
+    error = next((line for line in lines if "error" in line.lower()), "")
+    if len(samples) == 1 and not error:
+        error = f"globus-url-copy said {(lines or [''])[-1][:100]!r}"
+    return Received(samples=tuple(samples), error=error)
+
+
+def parse_peak(text: str) -> float | None:
+    """The report of `ends.py peak`."""
+    try:
+        return float(json.loads(text)["peak"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def cpu_ticks(stat: str) -> int:
+    """User and system time of a process with all of its threads, from /proc/PID/stat (proc(5), fields 14 and 15)."""
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def retransmitted(snmp: str) -> int:
+    """Segments that a namespace has sent again, from /proc/net/snmp: a line of names and one of values."""
+    names, values = [line.split() for line in snmp.splitlines() if line.startswith("Tcp:")]
+    return int(dict(zip(names, values, strict=True))["RetransSegs"])
+
+
+def metric(page: str, name: str) -> float | None:
+    """The value of a metric without labels on a Prometheus page."""
+    return next((float(line.split()[1]) for line in page.splitlines() if line.split(" ")[0] == name), None)
+
+
+def bytes_at(samples: Iterable[tuple[float, int]], at: float) -> float:
+    """Bytes received until a moment, between samples by a straight line; after the last one no more came."""
+    before = (0.0, 0)
+    for after in samples:
+        if after[0] >= at:
+            share = (at - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 1.0
+            return before[1] + share * (after[1] - before[1])
+        before = after
+    return float(before[1])
