@@ -1,4 +1,4 @@
-"""The two agents: their configuration is compiled from custom resources, as in a cluster, for the default policy. Pure but for reading those."""
+"""The two agents. Their configuration is compiled from custom resources, as in a cluster, for the default policy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from ipaddress import IPv4Interface
 from pathlib import Path, PurePosixPath
 
 from sos_compile import Allocations
+from sos_compile.world import Json
 from sos_testbed import declare
 from sos_testbed.lab import EXAMPLE
 from sos_testbed.topology import PathOptions, figure8
@@ -32,7 +33,16 @@ class Agent:
     def argv(self, program: str, root: PurePosixPath) -> tuple[str, ...]:
         """Its command line."""
         folder = root / self.part
-        places = ("--config", f"{root}/agent-config", "--node", self.node, "--keys", f"{root}/keys/{self.node}", "--state", f"{folder}/state")
+        places = (
+            "--config",
+            f"{root}/agent-config",
+            "--node",
+            self.node,
+            "--keys",
+            f"{root}/keys/{self.node}",
+            "--state",
+            f"{folder}/state",
+        )
         return (program, *places, "--attach", "none")
 
 
@@ -50,7 +60,7 @@ def agents(found: declare.Documents) -> tuple[Agent, Agent]:
     return near, far
 
 
-def _agent(part: str, document: declare.Json) -> Agent:
+def _agent(part: str, document: Json) -> Agent:
     interface = document["interface"]
     if document["streamPorts"]["first"] != STREAM_PORT:
         raise ValueError(f"stream ports begin with {document['streamPorts']['first']}, not {STREAM_PORT}")

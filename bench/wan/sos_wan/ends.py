@@ -1,8 +1,8 @@
 """The two ends of a transfer, and somebody who watches an agent, as programs for a namespace. Standard library only.
 
-    ends.py serve PORT [--congestion NAME] [--mptcp]            send random bytes to whoever connects until they go
-    ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for so long from before the connect; samples as JSON
-    ends.py peak URL METRIC SECONDS                             highest value a metric was seen with, as JSON
+ends.py serve PORT [--congestion NAME] [--mptcp]            send random bytes to whoever connects until they go
+ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for so long from before the connect; samples as JSON
+ends.py peak URL METRIC SECONDS                             highest value a metric was seen with, as JSON
 """
 
 from __future__ import annotations

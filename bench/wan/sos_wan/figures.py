@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from sos_wan.parse import Received, bytes_at
-from sos_wan.scenarios import Scenario
 
 STEADY_FROM = 0.4
 """Share of a transfer that is its start: 8 of 20 s. At 164 ms plain TCP takes 5 s until it no longer grows."""
@@ -60,7 +59,9 @@ class Row:
         return self.scenario, self.scheme, self.run
 
 
-FIGURES = tuple(field.name for field in fields(Row) if field.name not in {"settings", "scenario", "scheme", "run", "status", "wire_limit_mbps"})
+FIGURES = tuple(
+    field.name for field in fields(Row) if field.name not in {"settings", "scenario", "scheme", "run", "status", "wire_limit_mbps"}
+)
 
 
 def mbps(received: Received, begin: float, end: float) -> float:
@@ -82,23 +83,20 @@ def failure(received: Received, seconds: float) -> str:
     return f"{FAILED}: {received.error or 'it ended early'} after {received.samples[-1][0]:.1f} s"
 
 
-def row(settings: str, scenario: Scenario, scheme: str, run: int, outcome: Outcome, seconds: float) -> Row:
-    """The row of one transfer."""
-    limit = round(scenario.wire_limit_mbps, 1)
+def row(blank: Row, outcome: Outcome, seconds: float) -> Row:
+    """The row of one transfer: `blank` says what it is about."""
     received = outcome.received
     if why := failure(received, seconds):
-        return Row(settings=settings, scenario=scenario.name, scheme=scheme, run=run, status=why, wire_limit_mbps=limit, load=outcome.load)
+        return replace(blank, status=why, load=outcome.load)
     gigabytes = received.samples[-1][1] / 1e9
     competitor = {} if outcome.competitor is None else rates(outcome.competitor, seconds)
-    both = (outcome.cpu_sender_s, outcome.cpu_receiver_s)
-    sender, receiver = (None if used is None else round(used / gigabytes, 3) for used in both)
-    return Row(
-        settings=settings,
-        scenario=scenario.name,
-        scheme=scheme,
-        run=run,
-        wire_limit_mbps=limit,
-        **rates(received, seconds),
+    sender, receiver = (None if used is None else round(used / gigabytes, 3) for used in (outcome.cpu_sender_s, outcome.cpu_receiver_s))
+    found = rates(received, seconds)
+    return replace(
+        blank,
+        mbps_total=found["mbps_total"],
+        mbps_steady=found["mbps_steady"],
+        mbps_first8=found["mbps_first8"],
         first_byte_s=next((at for at, size in received.samples if size > 0), None),
         cpu_s_per_gb=None if sender is None or receiver is None else round(sender + receiver, 3),
         cpu_sender_s_per_gb=sender,

@@ -118,7 +118,6 @@ def _router(plan: Plan, router: str) -> Iterator[Step]:
     for name, value in (("ip_forward", 1), ("conf.all.rp_filter", 0), ("conf.default.rp_filter", 0), ("conf.all.proxy_arp", 1)):
         yield _sysctl(plan, router, f"net.ipv4.{name}", str(value))
     yield _sysctl(plan, router, "net.ipv4.conf.all.send_redirects", "0")
-    yield _sysctl(plan, router, "net.ipv4.neigh.default.proxy_delay", "0")  # by default up to 0.8 s
     yield _ip(plan, router, f"address add {'10.0.0.1' if router == 'west' else '10.0.0.129'}/32 dev lo")
 
 
@@ -141,6 +140,7 @@ def _wire(plan: Plan, number: int) -> Iterator[Step]:
 
 def _attach(plan: Plan, part: str, interface: str, router: str, addresses: tuple[str, ...]) -> Iterator[Step]:
     yield from _veth(plan, (part, interface), (router, part))
+    yield _sysctl(plan, router, f"net.ipv4.neigh.{part}.proxy_delay", "0")  # otherwise an answer waits up to 0.8 s
     for address in addresses:
         yield _ip(plan, router, f"route add {address}/32 dev {part}")
 
@@ -167,7 +167,9 @@ def _redirects(plan: Plan, paths: int) -> Iterator[Step]:
         yield _ip(plan, router, f"route add default via {agent.address} dev {agent.part} onlink table {_REDIRECT}")
         if paths > 1:
             for which in ("sport", "dport"):
-                yield _ip(plan, router, f"rule add priority 90 iif {agent.part} ipproto tcp {which} {STREAM_PORT + 1} lookup {_SECOND_PATH}")
+                yield _ip(
+                    plan, router, f"rule add priority 90 iif {agent.part} ipproto tcp {which} {STREAM_PORT + 1} lookup {_SECOND_PATH}"
+                )
             second = f"from {CLIENT_SECOND}" if router == "west" else f"to {CLIENT_SECOND}"
             yield _ip(plan, router, f"rule add priority 91 {second} lookup {_SECOND_PATH}")
 

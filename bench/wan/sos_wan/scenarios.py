@@ -84,7 +84,9 @@ SCENARIOS = (
     Scenario(name="59ms", title="1 Gbit/s, 59 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000),)),
     Scenario(name="164ms", title="1 Gbit/s, 164 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=164_000),)),
     Scenario(name="20ms-loss", title="1 Gbit/s, 20 ms, 1 % loss", paths=(PathOptions(rate_bps=GBIT, rtt_us=20_000, loss=0.01),)),
-    Scenario(name="59ms-1mb", title="1 Gbit/s, 59 ms, queue of 1 MB", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000, queue_bytes=1_000_000),)),
+    Scenario(
+        name="59ms-1mb", title="1 Gbit/s, 59 ms, queue of 1 MB", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000, queue_bytes=1_000_000),)
+    ),
     Scenario(
         name="200+200",
         title="200 + 200 Mbit/s, 54 and 160 ms",
