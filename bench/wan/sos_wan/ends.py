@@ -35,12 +35,12 @@ def serve(port: int, congestion: str, mptcp: bool) -> None:
     block = os.urandom(BLOCK_BYTES)
     listener = tcp_socket(mptcp)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if congestion:
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
     listener.bind(("", port))
     listener.listen(16)
     while True:
         connection, _ = listener.accept()
+        if congestion:  # a route's choice takes the listener's place when a connection is accepted, not that of the connection itself
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         threading.Thread(target=pour, args=(connection, block), daemon=True).start()
 
 
