@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_testbed.steps import DeleteNamespace, Run, Spawn
 from sos_wan import agents, book, figures, network, parse, report
+from sos_wan.cli import Log
 from sos_wan.figures import Outcome, Row
 from sos_wan.parse import ParseError, Received
 from sos_wan.scenarios import SCENARIOS, SCHEMES, Kind
@@ -112,6 +113,23 @@ def test_retransmissions_and_cpu_time_are_the_kernels() -> None:
     assert parse.retransmitted(snmp) == 9
     stat = "42 (a (b) c) S 1 42 42 0 -1 0 0 0 0 0 120 34 0 0 20 0 3 0 99"
     assert parse.cpu_ticks(stat) == 154
+
+
+def test_what_the_emulator_lost_by_itself_is_told_from_what_it_should_lose() -> None:
+    dropped = {"queue": 100, "loss": 50, "down": 0, "memory": 1, "socket": 2, "unreadable": 0, "send": 4}
+    way = {"rate_bps": 1, "stats": {"dropped": dropped}}
+    assert parse.emulator_lost(json.dumps({"ok": True, "links": [{"name": "wan0", "a2b": way, "b2a": way}]})) == 14
+    with pytest.raises(ParseError):
+        parse.emulator_lost('{"ok":false}')
+
+
+def test_a_row_after_a_torn_line_is_whole(tmp_path: Path) -> None:
+    log = Log(tmp_path / "out" / "wan.jsonl", SETTINGS, fresh=False)
+    assert log.rows() == []
+    log.path.write_text(book.encode(row("plain", 1))[:-9])
+    log.append(row("plain", 2))
+    assert log.rows() == [row("plain", 2)]
+    assert Log(log.path, SETTINGS, fresh=True).rows() == []
 
 
 def test_a_metric_is_found_by_its_whole_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def _absent(unit: Unit, status: str, log: Log) -> None:
 def write(out: Path, wanted: Sequence[Unit], log: Log) -> list[figures.Summary]:
     """wan.json and wan.png of what is wanted and was measured."""
     found = figures.summaries(book.wanted_rows(wanted, log.rows()))
-    document = {"settings": log.settings, "rows": [each.encode() for each in found]}
+    machine = {"kernel": os.uname().release, "cpus": os.cpu_count()}
+    document = {"settings": log.settings, "machine": machine, "rows": [each.encode() for each in found]}
     (out / "wan.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     report.chart(found, out / "wan.png")
     return found

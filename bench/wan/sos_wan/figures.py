@@ -28,6 +28,7 @@ class Outcome:
     reorder_peak_bytes: float | None = None
     competitor: Received | None = None
     load: float = 0.0
+    emulator_lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class Row:
     competitor_mbps_total: float | None = None
     competitor_mbps_steady: float | None = None
     load: float | None = None
+    emulator_lost: int | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -106,6 +108,7 @@ def row(blank: Row, outcome: Outcome, seconds: float) -> Row:
         competitor_mbps_total=competitor.get("mbps_total"),
         competitor_mbps_steady=competitor.get("mbps_steady"),
         load=outcome.load,
+        emulator_lost=outcome.emulator_lost,
     )
 
 

@@ -52,6 +52,11 @@ class Plan:
         """The command line that runs something in a part's namespace; the pid stays that of the program."""
         return ("ip", "netns", "exec", self.netns(part), *argv)
 
+    @property
+    def control(self) -> PurePosixPath:
+        """Where the link emulator answers."""
+        return self.root / "linkemu.sock"
+
     def log(self, name: str) -> PurePosixPath:
         """The log file of a program."""
         return self.root / "log" / f"{name}.log"
@@ -64,17 +69,16 @@ class Place:
     name: str
     router: str
     addresses: tuple[str, ...]
-    congestion: str = "cubic"
     buffers: tuple[str, str] = LINUX_BUFFERS
 
 
 HOSTS = (
     Place("client", "west", (CLIENT, CLIENT_SECOND)),
     Place("other1", "west", (OTHER_CLIENT,)),
-    Place("hanear", "west", (HAPROXY_NEAR,), "bbr", RELAY_BUFFERS),
+    Place("hanear", "west", (HAPROXY_NEAR,), RELAY_BUFFERS),
     Place("server", "east", (SERVER,)),
     Place("other2", "east", (OTHER_SERVER,)),
-    Place("hafar", "east", (HAPROXY_FAR,), "bbr", RELAY_BUFFERS),
+    Place("hafar", "east", (HAPROXY_FAR,), RELAY_BUFFERS),
 )
 
 
@@ -151,7 +155,12 @@ def _host(plan: Plan, host: Place) -> Iterator[Step]:
         yield _sysctl(plan, host.name, f"net.ipv4.{name}", value)
     for address in host.addresses:
         yield _ip(plan, host.name, f"address add {address}/32 dev eth0")
-    yield _ip(plan, host.name, f"route add 10.0.0.0/24 dev eth0 src {host.addresses[0]} congctl {host.congestion}")
+    yield _ip(plan, host.name, f"route add {route(host.addresses[0], 'cubic')}")
+
+
+def route(own: str, congestion: str) -> str:
+    """A place's route to everybody else, with the congestion control of the connections that take it."""
+    return f"10.0.0.0/24 dev eth0 src {own} congctl {congestion}"
 
 
 def _agent(plan: Plan, agent: Agent) -> Iterator[Step]:
@@ -175,7 +184,7 @@ def _redirects(plan: Plan, paths: int) -> Iterator[Step]:
 
 
 def _emulator(plan: Plan, paths: tuple[PathOptions, ...]) -> Step:
-    argv = [plan.linkemu, "--control", str(plan.root / "linkemu.sock")]
+    argv = [plan.linkemu, "--control", str(plan.control)]
     for number, path in enumerate(paths):
         shape = path.shape()
         character = f"rate={shape.rate_bps}bit,delay={shape.rtt_us * 500}ns,loss={shape.loss:.9f},queue={shape.queue_bytes}"

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from sos_testbed.model import LabError
+
 Samples = tuple[tuple[float, int], ...]
 """(seconds since the start, bytes received until then), rising."""
 
@@ -14,7 +16,7 @@ _GLOBUS = re.compile(r"(\d+) bytes\s+([\d.]+) MB/sec avg")
 _GLOBUS_MB = 1 << 20  # it divides by 1024 twice, whatever it prints
 
 
-class ParseError(Exception):
+class ParseError(LabError):
     """An output that says nothing, in one line."""
 
 
@@ -81,6 +83,20 @@ def retransmitted(snmp: str) -> int:
     """Segments that a namespace has sent again, from /proc/net/snmp: a line of names and one of values."""
     names, values = [line.split() for line in snmp.splitlines() if line.startswith("Tcp:")]
     return int(dict(zip(names, values, strict=True))["RetransSegs"])
+
+
+def emulator_lost(stats: str) -> int:
+    """Packets that the link emulator lost without being asked to: above 0 it was not the network that it should be (its README)."""
+    try:
+        links = json.loads(stats)["links"]
+        return sum(
+            link[way]["stats"]["dropped"][why]
+            for link in links
+            for way in ("a2b", "b2a")
+            for why in ("memory", "socket", "unreadable", "send")
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the link emulator said {stats[:100]!r}") from None
 
 
 def metric(page: str, name: str) -> float | None:

@@ -39,6 +39,8 @@ def table(found: Sequence[Summary]) -> list[str]:
         lines += ["  " + "  ".join(_padded(line, widths)).rstrip() for line in body]
         lines += [f"    {each.scheme}: {each.status}" for each in rows if each.status != OK or each.failed]
         lines += ["  " + line for line in ratios(rows)]
+        if lost := sum(int(each.figures["emulator_lost"].most) for each in rows if "emulator_lost" in each.figures):
+            lines.append(f"  the link emulator lost {lost} packets by itself: not a faithful network, see emulator_lost")
     return lines
 
 
@@ -95,6 +97,7 @@ def chart(found: Sequence[Summary], into: Path) -> None:
         colours = ["#1f77b4" if each.scheme.startswith("sos") else "#9aa5b1" for each in rows]
         axes.bar_label(axes.bar(range(len(rows)), medians, 0.8, color=colours, yerr=reach, capsize=2), fmt="%.0f", padding=2, fontsize=7)
         axes.axhline(rows[0].wire_limit_mbps, color="black", linestyle="dashed", linewidth=1)
+        axes.set_ylim(0, 1.15 * rows[0].wire_limit_mbps)  # room for the figures above the bars
         axes.set_xticks(range(len(rows)), [each.scheme for each in rows], rotation=60, ha="right", fontsize=8)
         axes.set_title(_TITLES.get(name, name), fontsize=8)
     places[0][0].set_ylabel("goodput with start-up, Mbit/s: median, least, most")

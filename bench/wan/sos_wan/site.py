@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -100,6 +101,18 @@ class Site:
         """Segments sent again by a part since it is there."""
         return parse.retransmitted(self.command(part, "cat", "/proc/net/snmp"))
 
+    def emulator_lost(self) -> int:
+        """Packets that the link emulator has lost on its own so far."""
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(START_S)
+            try:
+                asked.connect(str(self.plan.control))
+                asked.sendall(b'{"op":"stats"}\n')
+                with asked.makefile(encoding="utf-8") as answers:
+                    return parse.emulator_lost(answers.readline())
+            except OSError as error:
+                raise LabError(f"the link emulator does not answer: {error}") from None
+
     def forget(self, *parts: str) -> None:
         """Make the kernel forget what it learned of other places: a run shall not start from where another scheme's ended."""
         for part in parts:
@@ -112,8 +125,12 @@ class Site:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process so far."""
-    return parse.cpu_ticks(Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")) * _TICK_S
+    """CPU time of a process so far. LabError if it is no more."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        raise LabError(f"the relay with pid {pid} has ended") from None
+    return parse.cpu_ticks(stat) * _TICK_S
 
 
 def stop(program: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
@@ -155,7 +172,7 @@ def up(scenario: Scenario, say: Say) -> Iterator[Site]:
         for path, text in agents.files(found, plan.root).items():
             write_file(Path(path), text, 0o600)
         site = Site(plan, programs, scenario)
-        site.until((root / "linkemu.sock").exists, START_S, "the link emulator", "linkemu")
+        site.until(Path(plan.control).exists, START_S, "the link emulator", "linkemu")
         yield site
     finally:
         with uninterrupted():
@@ -172,7 +189,9 @@ def sweep(say: Say) -> None:
                 say(problem)
 
 
-def missing(*programs: str) -> str:
-    """Why a peer cannot be measured here; "" if it can."""
-    absent = [name for name in programs if shutil.which(name) is None]
-    return f"{', '.join(absent)} is not installed" if absent else ""
+def missing(*programs: str, congestion: str = "cubic") -> str:
+    """Why a peer that needs these cannot be measured here; "" if it can."""
+    if absent := [name for name in programs if shutil.which(name) is None]:
+        return f"{', '.join(absent)}: not installed"
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
+    return "" if congestion in known else f"this kernel has no {congestion}"

@@ -10,13 +10,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sos_testbed.model import LabError
 from sos_testbed.runner import write_file
 
 from sos_wan import network, parse
 from sos_wan.agents import METRICS_PORT, SERVICE_PORTS
 from sos_wan.figures import Outcome
-from sos_wan.parse import ParseError, Received
+from sos_wan.parse import Received
 from sos_wan.scenarios import Kind, Scheme
 from sos_wan.site import Site, cpu_s, finish, missing, stop
 
@@ -73,6 +72,8 @@ def _with_peak(seen: Outcome, peak: float | None) -> Outcome:
 
 
 def _plain(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    if why := missing(congestion=scheme.congestion):
+        raise NotAvailableError(why)
     with _served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion):
         emit(scheme.name, _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds), "server"))
 
@@ -100,12 +101,16 @@ def _iperf3(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
 
 
 def _haproxy(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
-    if why := missing("haproxy"):
+    if why := missing("haproxy", congestion=scheme.congestion):
         raise NotAvailableError(why)
-    hops = {"hanear": f"{network.HAPROXY_FAR}:{HAPROXY_PORT}", "hafar": f"{network.SERVER}:{PLAIN_PORT}"}
+    hops = (
+        ("hanear", network.HAPROXY_NEAR, f"{network.HAPROXY_FAR}:{HAPROXY_PORT}"),
+        ("hafar", network.HAPROXY_FAR, f"{network.SERVER}:{PLAIN_PORT}"),
+    )
     with ExitStack() as stack:
         pids = {}
-        for part, to in hops.items():
+        for part, own, to in hops:
+            site.command(part, "ip", "route", "change", *network.route(own, scheme.congestion).split())
             config = Path(site.plan.root) / f"{part}.cfg"
             write_file(config, haproxy_config(to))
             pids[part] = stack.enter_context(site.running(part, part, "haproxy", "-db", "-f", str(config)))
@@ -188,13 +193,10 @@ def _collect(site: Site, parser: Callable[[str], Received], seconds: float, *cli
 def _observe(site: Site, seconds: float, transfer: Callable[[], Received], sender: str, relays: tuple[int, int] | None = None) -> Outcome:
     """A transfer, what its sending place sent again, and the CPU time of the relays (sending, receiving), if there are any."""
     load = os.getloadavg()[0]
-    again = site.retransmitted(sender)
+    again, lost = site.retransmitted(sender), site.emulator_lost()
     before = [cpu_s(pid) for pid in relays or ()]
     with _beside(site, seconds) as competitor:
-        try:
-            received = transfer()
-        except ParseError as error:
-            raise LabError(str(error)) from None
+        received = transfer()
     used = [cpu_s(pid) - start for pid, start in zip(relays or (), before, strict=True)]
     return Outcome(
         received=received,
@@ -203,6 +205,7 @@ def _observe(site: Site, seconds: float, transfer: Callable[[], Received], sende
         cpu_receiver_s=used[1] if used else None,
         competitor=competitor[0] if competitor else None,
         load=round(load, 2),
+        emulator_lost=site.emulator_lost() - lost,
     )
 
 
