@@ -108,9 +108,9 @@ def test_a_globus_that_could_not_says_why() -> None:
     assert "nothing" in parse.parse_globus("nothing\n").error
 
 
-def test_retransmissions_and_cpu_time_are_the_kernels() -> None:
+def test_counters_and_cpu_time_are_the_kernels() -> None:
     snmp = "Ip: Forwarding\nIp: 1\nTcp: InSegs OutSegs RetransSegs\nTcp: 7 8 9\nUdp: InDatagrams\nUdp: 3\n"
-    assert parse.retransmitted(snmp) == 9
+    assert parse.counter(snmp, "Tcp", "RetransSegs") == 9
     stat = "42 (a (b) c) S 1 42 42 0 -1 0 0 0 0 0 120 34 0 0 20 0 3 0 99"
     assert parse.cpu_ticks(stat) == 154
 

@@ -79,10 +79,10 @@ def cpu_ticks(stat: str) -> int:
     return int(fields[11]) + int(fields[12])
 
 
-def retransmitted(snmp: str) -> int:
-    """Segments that a namespace has sent again, from /proc/net/snmp: a line of names and one of values."""
-    names, values = [line.split() for line in snmp.splitlines() if line.startswith("Tcp:")]
-    return int(dict(zip(names, values, strict=True))["RetransSegs"])
+def counter(page: str, group: str, name: str) -> int:
+    """A counter of a namespace, from /proc/net/snmp or /proc/net/netstat: of each group a line of names and one of values."""
+    names, values = [line.split() for line in page.splitlines() if line.startswith(f"{group}:")]
+    return int(dict(zip(names, values, strict=True))[name])
 
 
 def emulator_lost(stats: str) -> int:

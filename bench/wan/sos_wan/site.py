@@ -99,7 +99,15 @@ class Site:
 
     def retransmitted(self, part: str) -> int:
         """Segments sent again by a part since it is there."""
-        return parse.retransmitted(self.command(part, "cat", "/proc/net/snmp"))
+        return parse.counter(self.command(part, "cat", "/proc/net/snmp"), "Tcp", "RetransSegs")
+
+    def joined(self, part: str) -> int:
+        """Second paths that MPTCP connections of a part have joined since it is there."""
+        return parse.counter(self.command(part, "cat", "/proc/net/netstat"), "MPTcpExt", "MPJoinSynAckRx")
+
+    def accepted(self) -> float:
+        """Connections that the near agent has taken so far."""
+        return parse.metric(self.metrics(), "sos_agent_accepted_total") or 0
 
     def emulator_lost(self) -> int:
         """Packets that the link emulator has lost on its own so far."""

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from sos_testbed.model import LabError
 from sos_testbed.runner import write_file
 
 from sos_wan import network, parse
@@ -57,17 +58,20 @@ def _sos(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
         for number, label in enumerate(scheme.labels):
             if number:
                 time.sleep(BETWEEN_S)
-            url = f"http://127.0.0.1:{METRICS_PORT}/metrics"
-            watch = site.begin(*site.ends("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
-            try:
-                seen = _observe(site, seconds, lambda: _fetch(site, SOS_PORT, seconds), "far", (pids[1], pids[0]))
-                peak = parse.parse_peak(finish(watch, GRACE_S))
-            finally:
-                stop(watch)
-            emit(label, _with_peak(seen, peak))
+            emit(label, _accelerated(site, seconds, (pids[1], pids[0])))
 
 
-def _with_peak(seen: Outcome, peak: float | None) -> Outcome:
+def _accelerated(site: Site, seconds: float, relays: tuple[int, int]) -> Outcome:
+    """One transfer through the agents. LabError if they let it go plain, which would be measured as well."""
+    url, before = f"http://127.0.0.1:{METRICS_PORT}/metrics", site.accepted()
+    watch = site.begin(*site.ends("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
+    try:
+        seen = _observe(site, seconds, lambda: _fetch(site, SOS_PORT, seconds), "far", relays)
+        peak = parse.parse_peak(finish(watch, GRACE_S))
+    finally:
+        stop(watch)
+    if site.accepted() == before:
+        raise LabError("the agents did not take the connection")
     return replace(seen, reorder_peak_bytes=peak)
 
 
@@ -87,7 +91,11 @@ def _mptcp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
     site.command("client", "ip", "mptcp", "endpoint", "flush")
     site.command("client", "ip", "mptcp", "endpoint", "add", network.CLIENT_SECOND, "dev", "eth0", "subflow")
     with _served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion, "--mptcp"):
-        emit(scheme.name, _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds, mptcp=True), "server"))
+        before = site.joined("client")
+        seen = _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds, mptcp=True), "server")
+        if site.joined("client") == before:
+            raise LabError("MPTCP used one path only")
+        emit(scheme.name, seen)
 
 
 def _iperf3(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
