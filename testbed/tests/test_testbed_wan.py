@@ -70,7 +70,7 @@ def test_bytes_never_become_fewer(steps: list[tuple[float, int]], one: float, ot
 
 def test_a_client_reports_samples_and_why_it_ended() -> None:
     text = json.dumps({"samples": [[0.0, 0], [0.5, 1000]], "error": "timed out"})
-    assert parse.parse_fetch(text) == Received(samples=((0.0, 0), (0.5, 1000)), error="timed out")
+    assert parse.parse_fetch(text) == Received(samples=((0.0, 0), (0.5, 1000)), error="timed out", first_byte_s=0.5)
     with pytest.raises(ParseError, match="Traceback"):
         parse.parse_fetch("Traceback (most recent call last): ...")
 
@@ -143,7 +143,7 @@ def test_a_metric_is_found_by_its_whole_name() -> None:
 def test_a_row_tells_the_start_from_what_follows() -> None:
     slow, fast = [(float(n), n * 50_000_000) for n in range(9)], [(float(n), 400_000_000 + (n - 8) * 100_000_000) for n in range(9, 21)]
     outcome = Outcome(
-        received=Received(samples=(*slow, *fast)),
+        received=Received(samples=(*slow, *fast), first_byte_s=0.06),
         retransmitted=320,
         cpu_sender_s=0.4,
         cpu_receiver_s=0.8,
@@ -153,7 +153,7 @@ def test_a_row_tells_the_start_from_what_follows() -> None:
     found = figures.row(unit("sos").blank("sos", SETTINGS), outcome, 20)
     assert (found.status, found.mbps_total, found.mbps_first8, found.mbps_steady) == ("ok", 640, 400, 800)
     assert (found.cpu_sender_s_per_gb, found.cpu_receiver_s_per_gb, found.cpu_s_per_gb) == (0.25, 0.5, 0.75)
-    assert (found.retransmits_per_gb, found.reorder_peak_mb, found.competitor_mbps_total, found.first_byte_s) == (200, 3, 800, 1)
+    assert (found.retransmits_per_gb, found.reorder_peak_mb, found.competitor_mbps_total, found.first_byte_s) == (200, 3, 800, 0.06)
     assert found.wire_limit_mbps == 941.5
 
 
@@ -185,7 +185,7 @@ def test_a_peer_that_is_not_there_is_said_to_be_not_there() -> None:
 
 def test_sos_is_compared_with_the_best_of_the_others() -> None:
     found = figures.summaries([row("sos first", 800), row("sos", 900), row("plain", 300), row("iperf3-16", 600)])
-    assert any("sos, with start-up: 95.6% of the wire, 1.50 x iperf3-16" in line for line in report.table(found))
+    assert any("sos, with start-up: 95.6% of the wire, 1.500 x iperf3-16" in line for line in report.table(found))
 
 
 def test_what_was_measured_is_not_measured_again_and_what_failed_is() -> None:

@@ -99,7 +99,7 @@ def row(blank: Row, outcome: Outcome, seconds: float) -> Row:
         mbps_total=found["mbps_total"],
         mbps_steady=found["mbps_steady"],
         mbps_first8=found["mbps_first8"],
-        first_byte_s=next((at for at, size in received.samples if size > 0), None),
+        first_byte_s=received.first_byte_s,
         cpu_s_per_gb=None if sender is None or receiver is None else round(sender + receiver, 3),
         cpu_sender_s_per_gb=sender,
         cpu_receiver_s_per_gb=receiver,

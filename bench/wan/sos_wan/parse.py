@@ -22,10 +22,14 @@ class ParseError(LabError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a transfer brought; `error` says why it ended before its time, if it did."""
+    """What a transfer brought; `error` says why it ended before its time, if it did.
+
+    `first_byte_s` is known of our own client alone: others report from time to time.
+    """
 
     samples: Samples
     error: str = ""
+    first_byte_s: float | None = None
 
 
 def parse_fetch(text: str) -> Received:
@@ -33,7 +37,8 @@ def parse_fetch(text: str) -> Received:
     try:
         raw = json.loads(text)
         samples = tuple((float(at), int(received)) for at, received in raw["samples"])
-        return Received(samples=samples, error=str(raw["error"]))
+        first = next((at for at, received in samples if received > 0), None)
+        return Received(samples=samples, error=str(raw["error"]), first_byte_s=first)
     except (ValueError, KeyError, TypeError):
         raise ParseError(f"the client said {text[:100]!r}") from None
 

@@ -70,7 +70,7 @@ def ratios(rows: Sequence[Summary]) -> list[str]:
                 continue
             line = f"{each.scheme}, {words}: {ours / each.wire_limit_mbps:.1%} of the wire"
             if peer is not None and (theirs := peer.median(figure)):
-                line += f", {ours / theirs:.2f} x {peer.scheme}"
+                line += f", {ours / theirs:.3f} x {peer.scheme}"
             lines.append(line)
     return lines
 
