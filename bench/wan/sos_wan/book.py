@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from sos_wan.figures import FAILED, Row
+from sos_wan.figures import OK, Row
 from sos_wan.scenarios import Scenario, Scheme
 
 SET_UP_S = 4.0
@@ -68,8 +68,8 @@ def units(scenarios: Sequence[Scenario], schemes: Sequence[str], runs: int) -> l
 
 
 def left(wanted: Iterable[Unit], rows: Iterable[Row]) -> list[Unit]:
-    """What has not been measured; what failed is measured again, what is not available is not tried again."""
-    done = {row.key for row in rows if not row.status.startswith(FAILED)}
+    """What has not been measured; what failed is measured again, and a peer that was not available may have been installed."""
+    done = {row.key for row in rows if row.status == OK}
     return [unit for unit in wanted if not done.issuperset(unit.keys)]
 
 

@@ -139,7 +139,14 @@ def _wire(plan: Plan, number: int) -> Iterator[Step]:
     table = "" if number == 0 else f" table {_SECOND_PATH}"
     for router, own, far, prefix in (("west", 1, 2, EAST), ("east", 2, 1, WEST)):
         yield _ip(plan, router, f"address add 10.9.{number}.{own}/30 dev wan{number}")
+        # known from the start: the first transfer of a network would pay a round trip for asking
+        yield _ip(plan, router, f"link set wan{number} address {_mac(number, own)}")
+        yield _ip(plan, router, f"neighbour replace 10.9.{number}.{far} lladdr {_mac(number, far)} dev wan{number} nud permanent")
         yield _ip(plan, router, f"route add {prefix} via 10.9.{number}.{far} dev wan{number}{table}")
+
+
+def _mac(number: int, end: int) -> str:
+    return f"02:57:41:4e:{number:02x}:{end:02x}"
 
 
 def _attach(plan: Plan, part: str, interface: str, router: str, addresses: tuple[str, ...]) -> Iterator[Step]:
