@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator crds lab clean setup setup-test setup-compiled
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator bench-wan crds lab clean setup setup-test setup-compiled
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -64,6 +64,9 @@ bench-controller: setup-compiled ## the controller part of it: PEER='CMD with {p
 
 bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change and kubectl sos status take, what a resync writes, memory; fails where an aim is missed
 	@$(python) bench/operator/scale.py --out out/bench
+
+bench-wan: setup ## SOS beside plain TCP, iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
+	@$(python) bench/wan/run.py --out out/bench $(ARGS)
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
 	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml

@@ -19,6 +19,11 @@ impl Budget {
         Arc::new(Self { limit, used: AtomicUsize::new(0) })
     }
 
+    /// All there are.
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
     /// Bytes reserved now.
     pub fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
@@ -29,12 +34,11 @@ impl Budget {
         self.take(bytes, |free| bytes <= free).then(|| self.share(bytes))
     }
 
-    /// Takes a first share of `wished` bytes if all shares together stay within a sixteenth of the budget then, else of `least`, or `None`
-    /// if that is not free: the first sessions begin large, and there is room for nearly as many that begin small.
-    pub fn reserve_first(self: &Arc<Self>, wished: usize, least: usize) -> Option<Reservation> {
-        let plenty = self.limit / 16;
-        let generous = self.take(wished, |free| wished <= plenty.saturating_sub(self.limit - free));
-        if generous { Some(self.share(wished)) } else { self.reserve(least) }
+    /// Takes a first share if all shares together stay within the `part`-th part of the budget then.
+    pub fn reserve_within(self: &Arc<Self>, bytes: usize, part: usize) -> Option<Reservation> {
+        let plenty = self.limit / part;
+        let generous = self.take(bytes, |free| bytes <= plenty.saturating_sub(self.limit - free));
+        generous.then(|| self.share(bytes))
     }
 
     fn share(self: &Arc<Self>, bytes: usize) -> Reservation {
@@ -85,10 +89,10 @@ mod tests {
     #[test]
     fn the_first_begin_large_while_there_is_much() {
         let budget = Budget::new(1600);
-        let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_first(40, 500)).collect();
-        let sizes: Vec<_> = shares.iter().map(Reservation::bytes).collect();
-        assert_eq!(sizes, [40, 40, 500, 500, 500]);
-        assert!(budget.reserve_first(40, 21).is_none(), "20 are left");
+        let shares: Vec<_> = std::iter::from_fn(|| budget.reserve_within(40, 16)).collect();
+        assert_eq!(shares.len(), 2);
+        let _most = budget.reserve(1500).unwrap();
+        assert!(budget.reserve_within(1, 16).is_none() && budget.reserve(21).is_none(), "20 are left");
     }
 
     #[test]

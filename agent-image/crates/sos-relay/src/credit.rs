@@ -8,8 +8,9 @@
 //! sender would soon have been stopped by the window and not by the path. Growing by four up to 4 MiB lets the window run ahead of the
 //! slow start of the streams, which doubles each round trip; above that it doubles.
 //!
-//! While little of the budget is used it begins with that already. The side that opens says so in Open, so a download runs at the speed
-//! of its streams from its first byte.
+//! While little of the budget is used it begins with that already, and one that is nearly alone with what a long fast path needs: each
+//! growth takes a round trip, and streams that other sessions have used are fast at once (1 Gbit/s, 164 ms: 918 instead of 850 Mbit/s in
+//! the first seconds). The side that opens says so in Open, so a download runs at the speed of its streams from its first byte.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +21,11 @@ use crate::budget::{Budget, Reservation};
 
 /// Below this window a single growth multiplies by four, above by two.
 const EAGER_BELOW: u64 = 4 << 20;
-/// A window begins with this where the budget has plenty: there it would soon be anyway.
-const FIRST: u64 = EAGER_BELOW;
+/// A window that is nearly alone begins with this part of the budget: of one gibibyte 32 MiB.
+const ALONE: usize = 32;
+/// Others begin with this as long as all that is reserved stays within this part: they would soon be there anyway.
+const FIRST: usize = EAGER_BELOW as usize;
+const PLENTY: usize = 16;
 /// Added to the round trip when growth is judged: on short paths the host's own turns take longer than the path.
 const SLACK: Duration = Duration::from_millis(10);
 
@@ -47,7 +51,11 @@ impl Window {
     /// A window that may grow to `max` bytes, or `None` if the budget has not even what the protocol lets the peer send unasked.
     pub fn new(max: usize, rtt: Duration, budget: &Arc<Budget>) -> Option<Self> {
         let max = max.max(INITIAL_CREDIT as usize);
-        let reservation = budget.reserve_first(max.min(FIRST as usize), INITIAL_CREDIT as usize)?;
+        let alone = max.min(budget.limit() / ALONE);
+        let reservation = budget
+            .reserve_within(alone.max(INITIAL_CREDIT as usize), ALONE)
+            .or_else(|| budget.reserve_within(max.min(FIRST), PLENTY))
+            .or_else(|| budget.reserve(INITIAL_CREDIT as usize))?;
         let size = reservation.bytes() as u64;
         Some(Self { size, max: max as u64, limit: size, rtt, epoch: None, reservation })
     }
@@ -137,7 +145,9 @@ mod tests {
 
     #[test]
     fn one_that_begins_small_grows_by_four() {
-        let (mut window, now, mut delivered) = (window(32 << 20), Instant::now(), 0);
+        let (budget, now, mut delivered) = (Budget::new(64 << 20), Instant::now(), 0);
+        let _others = budget.reserve(4 << 20).unwrap();
+        let mut window = Window::new(32 << 20, 100 * MS, &budget).unwrap();
         let mut sizes = vec![window.size()];
         while *sizes.last().unwrap() < 8 << 20 {
             let half = window.size() / 2;
@@ -152,11 +162,9 @@ mod tests {
     #[test]
     fn it_begins_large_where_there_is_plenty_and_never_above_its_maximum() {
         let budget = Budget::new(1 << 30);
-        let sizes: Vec<_> = [1 << 30, 1 << 20, 0]
-            .map(|max| Window::new(max, MS, &budget).unwrap())
-            .map(|w| (w.size(), w.limit()))
-            .into();
-        assert_eq!(sizes, [(FIRST, FIRST), (1 << 20, 1 << 20), (INITIAL_CREDIT, INITIAL_CREDIT)]);
+        let windows = [1 << 30, 1 << 30, 1 << 20, 0].map(|max| Window::new(max, MS, &budget).unwrap());
+        let sizes = windows.map(|w| (w.size(), w.limit()));
+        assert_eq!(sizes, [32 << 20, 4 << 20, 1 << 20, INITIAL_CREDIT].map(|size| (size, size)));
     }
 
     #[test]

@@ -1,0 +1,13 @@
+"""`make bench-wan`: SOS beside other ways to fill a long fat network, over emulated links. README.md says how."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+
+from sos_wan.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""The `wan` benchmark: SOS beside other ways to fill a long fat network (bench/wan/README.md)."""

@@ -1,0 +1,123 @@
+"""The two ends of a transfer, and somebody who watches an agent, as programs for a namespace. Standard library only.
+
+ends.py serve PORT [--congestion NAME] [--mptcp]            send random bytes to whoever connects until they go
+ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for so long from before the connect; samples as JSON
+ends.py peak URL METRIC SECONDS                             highest value a metric was seen with, as JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+
+IPPROTO_MPTCP = 262  # linux/in.h; Python 3.11 does not name it
+BLOCK_BYTES = 1 << 20
+SAMPLE_S = 0.1
+WATCH_S = 0.25
+STALL_S = 15.0
+"""Without a byte for so long a transfer has failed: longer than any path here takes to recover."""
+
+
+def tcp_socket(mptcp: bool) -> socket.socket:
+    """A TCP or MPTCP socket."""
+    return socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP if mptcp else 0)
+
+
+def serve(port: int, congestion: str, mptcp: bool) -> None:
+    """Serve until killed."""
+    block = os.urandom(BLOCK_BYTES)
+    listener = tcp_socket(mptcp)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("", port))
+    listener.listen(16)
+    while True:
+        connection, _ = listener.accept()
+        if congestion:  # a route's choice takes the listener's place when a connection is accepted, not that of the connection itself
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        threading.Thread(target=pour, args=(connection, block), daemon=True).start()
+
+
+def pour(connection: socket.socket, block: bytes) -> None:
+    """Send until the other end has had enough."""
+    with connection, contextlib.suppress(OSError):
+        while True:
+            connection.sendall(block)
+
+
+def fetch(address: str, port: int, seconds: float, mptcp: bool) -> dict[str, object]:
+    """Time and bytes received, sampled; time 0 is before the connect. `error` says why it ended early, if it did."""
+    began = time.monotonic()
+    samples, error = [(0.0, 0)], ""
+    try:
+        with tcp_socket(mptcp) as connection:
+            connection.settimeout(STALL_S)
+            connection.connect((address, port))
+            for at, received in receive(connection, began, seconds):
+                samples.append((round(at, 4), received))
+    except OSError as failed:
+        error = str(failed) or type(failed).__name__
+    if not error and samples[-1][0] < seconds:
+        error = "the server ended it"
+    return {"samples": samples, "error": error}
+
+
+def receive(connection: socket.socket, began: float, seconds: float) -> Iterator[tuple[float, int]]:
+    """A sample for the first bytes, then one every SAMPLE_S, and one at the end."""
+    buffer, received, due = bytearray(BLOCK_BYTES), 0, 0.0
+    while got := connection.recv_into(buffer):
+        received += got
+        at = time.monotonic() - began
+        if at >= due or at >= seconds:
+            yield at, received
+            due = at + SAMPLE_S
+        if at >= seconds:
+            return
+
+
+def peak(url: str, metric: str, seconds: float) -> dict[str, float]:
+    """Ask again and again."""
+    highest, end = 0.0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        with contextlib.suppress(OSError, ValueError):
+            with urllib.request.urlopen(url, timeout=2) as answer:
+                page = answer.read().decode()
+            highest = max([highest, *(float(line.split()[1]) for line in page.splitlines() if line.split(" ")[0] == metric)])
+        time.sleep(WATCH_S)
+    return {"peak": highest}
+
+
+def main() -> None:
+    """Arguments in, one line of JSON out."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    server = commands.add_parser("serve")
+    server.add_argument("port", type=int)
+    server.add_argument("--congestion", default="")
+    client = commands.add_parser("fetch")
+    client.add_argument("address")
+    client.add_argument("port", type=int)
+    client.add_argument("seconds", type=float)
+    for end in (server, client):
+        end.add_argument("--mptcp", action="store_true")
+    watch = commands.add_parser("peak")
+    watch.add_argument("url")
+    watch.add_argument("metric")
+    watch.add_argument("seconds", type=float)
+    a = parser.parse_args()
+    if a.command == "serve":
+        serve(a.port, a.congestion, a.mptcp)
+    elif a.command == "fetch":
+        print(json.dumps(fetch(a.address, a.port, a.seconds, a.mptcp)))
+    else:
+        print(json.dumps(peak(a.url, a.metric, a.seconds)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,177 @@
+"""One transfer -> one row; rows of several runs -> medians; medians -> a table. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+
+from sos_wan.parse import Received, bytes_at
+
+STEADY_FROM = 0.4
+"""Share of a transfer that is its start: 8 of 20 s. At 164 ms plain TCP takes 5 s until it no longer grows."""
+ALMOST = 0.95
+"""Share of its time that a transfer has to cover: reports of two seconds end a little early."""
+OK = "ok"
+NOT_AVAILABLE = "not available"
+FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was seen of one transfer."""
+
+    received: Received
+    retransmitted: int = 0
+    cpu_sender_s: float | None = None
+    cpu_receiver_s: float | None = None
+    reorder_peak_bytes: float | None = None
+    competitor: Received | None = None
+    load: float = 0.0
+    emulator_lost: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One run of one scheme: a line of wan.jsonl. Rates are TCP payload in Mbit/s."""
+
+    settings: str
+    scenario: str
+    scheme: str
+    run: int
+    status: str = OK
+    wire_limit_mbps: float = 0.0
+    mbps_total: float | None = None
+    mbps_steady: float | None = None
+    mbps_first8: float | None = None
+    first_byte_s: float | None = None
+    cpu_s_per_gb: float | None = None
+    cpu_sender_s_per_gb: float | None = None
+    cpu_receiver_s_per_gb: float | None = None
+    retransmits_per_gb: float | None = None
+    reorder_peak_mb: float | None = None
+    competitor_mbps_total: float | None = None
+    competitor_mbps_steady: float | None = None
+    load: float | None = None
+    emulator_lost: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What it is about: a later row of the same takes its place."""
+        return self.scenario, self.scheme, self.run
+
+
+FIGURES = tuple(
+    field.name for field in fields(Row) if field.name not in {"settings", "scenario", "scheme", "run", "status", "wire_limit_mbps"}
+)
+
+
+def mbps(received: Received, begin: float, end: float) -> float:
+    """Mean rate between two moments."""
+    return round((bytes_at(received.samples, end) - bytes_at(received.samples, begin)) * 8 / (end - begin) / 1e6, 1)
+
+
+def rates(received: Received, seconds: float) -> dict[str, float]:
+    """The three rates of a transfer of so many seconds, its start included, without and alone."""
+    seen = min(seconds, received.samples[-1][0])
+    steady = STEADY_FROM * seconds
+    return {"mbps_total": mbps(received, 0, seen), "mbps_steady": mbps(received, steady, seen), "mbps_first8": mbps(received, 0, steady)}
+
+
+def failure(received: Received, seconds: float) -> str:
+    """Why a transfer does not count; "" for one that does. One that covers its time counts, whatever was said while it was ended."""
+    if received.samples[-1][0] >= ALMOST * seconds and received.samples[-1][1] > 0:
+        return ""
+    return f"{FAILED}: {received.error or 'it ended early'} after {received.samples[-1][0]:.1f} s"
+
+
+def row(blank: Row, outcome: Outcome, seconds: float) -> Row:
+    """The row of one transfer: `blank` says what it is about."""
+    received = outcome.received
+    if why := failure(received, seconds):
+        return replace(blank, status=why, load=outcome.load)
+    gigabytes = received.samples[-1][1] / 1e9
+    competitor = {} if outcome.competitor is None else rates(outcome.competitor, seconds)
+    sender, receiver = (None if used is None else round(used / gigabytes, 3) for used in (outcome.cpu_sender_s, outcome.cpu_receiver_s))
+    found = rates(received, seconds)
+    return replace(
+        blank,
+        mbps_total=found["mbps_total"],
+        mbps_steady=found["mbps_steady"],
+        mbps_first8=found["mbps_first8"],
+        first_byte_s=received.first_byte_s,
+        cpu_s_per_gb=None if sender is None or receiver is None else round(sender + receiver, 3),
+        cpu_sender_s_per_gb=sender,
+        cpu_receiver_s_per_gb=receiver,
+        retransmits_per_gb=round(outcome.retransmitted / gigabytes, 1),
+        reorder_peak_mb=None if outcome.reorder_peak_bytes is None else round(outcome.reorder_peak_bytes / 1e6, 2),
+        competitor_mbps_total=competitor.get("mbps_total"),
+        competitor_mbps_steady=competitor.get("mbps_steady"),
+        load=outcome.load,
+        emulator_lost=outcome.emulator_lost,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure over several runs."""
+
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """All runs of a scheme in a scenario: an entry of wan.json. `status` is that of the runs that did not count, if none did."""
+
+    scenario: str
+    scheme: str
+    runs: int
+    failed: int
+    status: str
+    wire_limit_mbps: float
+    figures: dict[str, Figure]
+
+    def median(self, name: str) -> float | None:
+        """One figure's median."""
+        found = self.figures.get(name)
+        return None if found is None else found.median
+
+    def encode(self) -> dict[str, object]:
+        """As in wan.json: {median, least, most} for each figure that was measured."""
+        plain = {name: value for name, value in asdict(self).items() if name != "figures"}
+        return {**plain, **{name: asdict(figure) for name, figure in self.figures.items()}}
+
+
+def summaries(rows: Iterable[Row]) -> list[Summary]:
+    """A summary for each scenario and scheme, in the order in which they first appear."""
+    groups: dict[tuple[str, str], list[Row]] = {}
+    for each in rows:
+        groups.setdefault((each.scenario, each.scheme), []).append(each)
+    return [_summary(group) for group in groups.values()]
+
+
+def _summary(group: Sequence[Row]) -> Summary:
+    good = [each for each in group if each.status == OK]
+    bad = [each.status for each in group if each.status != OK]
+    found = {}
+    for name in FIGURES:
+        values = [value for each in good if (value := getattr(each, name)) is not None]
+        if values:
+            found[name] = Figure(median=round(statistics.median(values), 3), least=min(values), most=max(values))
+    return Summary(
+        scenario=group[0].scenario,
+        scheme=group[0].scheme,
+        runs=len(good),
+        failed=sum(status.startswith(FAILED) for status in bad),
+        status=OK if good else bad[0],
+        wire_limit_mbps=group[0].wire_limit_mbps,
+        figures=found,
+    )
+
+
+def best_peer(found: Sequence[Summary], figure: str) -> Summary | None:
+    """The scheme that is not SOS with the highest median of a figure."""
+    peers = [each for each in found if not each.scheme.startswith("sos") and each.median(figure) is not None]
+    return max(peers, key=lambda each: each.median(figure) or 0.0, default=None)

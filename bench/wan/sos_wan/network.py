@@ -1,0 +1,200 @@
+"""scenario -> the ordered steps that build its network. Pure.
+
+Two sites in network namespaces, joined by the link emulator; what Open vSwitch does in a lab, the kernel's routing does here:
+
+    client, other1 --+                                   +-- server, other2
+    near (agent)   --+-- west == wan0 (, wan1) == east --+-- far (agent)
+    hanear         --+         link emulator             +-- hafar
+
+Everybody is in 10.0.0.0/24, west in its lower half; west and east answer ARP for the other side (proxy ARP) and route. A TCP connection
+to ports 5000 to 5999 is led by the near agent on its way out and by the far agent on its way back, as switches would redirect it;
+the agents' streams of path 1 (stream port 10001) and the client's second address, which MPTCP uses, take the second wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop
+from sos_testbed.topology import PathOptions
+
+from sos_wan.agents import SERVICE_PORTS, STREAM_PORT, Agent
+
+CLIENT, CLIENT_SECOND, SERVER = "10.0.0.11", "10.0.0.12", "10.0.0.139"
+OTHER_CLIENT, OTHER_SERVER = "10.0.0.13", "10.0.0.140"
+HAPROXY_NEAR, HAPROXY_FAR = "10.0.0.20", "10.0.0.148"
+WEST, EAST = "10.0.0.0/25", "10.0.0.128/25"
+_SECOND_PATH, _REDIRECT = "101", "110"  # routing tables
+
+LINUX_BUFFERS = ("4096 131072 6291456", "4096 16384 4194304")
+"""tcp_rmem and tcp_wmem as Linux has them: set in so many words, since a machine may have others."""
+LARGE_BUFFERS = ("4096 131072 67108864", "4096 16384 67108864")
+RELAY_BUFFERS = ("4096 8388608 67108864", "4096 65536 67108864")
+"""What sos-agent gives itself, for the relay it is compared with, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Names and places of one network."""
+
+    prefix: str
+    root: PurePosixPath
+    linkemu: str
+    agents: tuple[Agent, Agent]
+
+    def netns(self, part: str) -> str:
+        """The namespace of a part."""
+        return f"{self.prefix}-{part}"
+
+    def inside(self, part: str, *argv: str) -> tuple[str, ...]:
+        """The command line that runs something in a part's namespace; the pid stays that of the program."""
+        return ("ip", "netns", "exec", self.netns(part), *argv)
+
+    @property
+    def control(self) -> PurePosixPath:
+        """Where the link emulator answers."""
+        return self.root / "linkemu.sock"
+
+    def log(self, name: str) -> PurePosixPath:
+        """The log file of a program."""
+        return self.root / "log" / f"{name}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A machine behind a router: its namespace, the router, and its addresses. Agents address their interface themselves."""
+
+    name: str
+    router: str
+    addresses: tuple[str, ...]
+    buffers: tuple[str, str] = LINUX_BUFFERS
+
+
+HOSTS = (
+    Place("client", "west", (CLIENT, CLIENT_SECOND)),
+    Place("other1", "west", (OTHER_CLIENT,)),
+    Place("hanear", "west", (HAPROXY_NEAR,), RELAY_BUFFERS),
+    Place("server", "east", (SERVER,)),
+    Place("other2", "east", (OTHER_SERVER,)),
+    Place("hafar", "east", (HAPROXY_FAR,), RELAY_BUFFERS),
+)
+
+
+def build(plan: Plan, paths: tuple[PathOptions, ...]) -> list[Step]:
+    """All of it, but for the programs that a transfer starts itself."""
+    steps = [Step(title="folders", do=MakeFolder(path=str(plan.root / "log")), undo=RemoveTree(path=str(plan.root / "log")))]
+    for part in ("emu", "west", "east", "near", "far", *(host.name for host in HOSTS)):
+        steps += _namespace(plan, part)
+    for router in ("west", "east"):
+        steps += _router(plan, router)
+    for number in range(len(paths)):
+        steps += _wire(plan, number)
+    for host in HOSTS:
+        steps += _host(plan, host)
+    for agent in plan.agents:
+        steps += _agent(plan, agent)
+    steps += _redirects(plan, len(paths))
+    return [*steps, _emulator(plan, paths)]
+
+
+def _do(title: str, *argv: str) -> Step:
+    # what a namespace holds goes away with it: the undo of everything inside is that of the namespace
+    return Step(title=title, do=Run(argv=argv), undo=Run(argv=("true",)))
+
+
+def _ip(plan: Plan, part: str, words: str) -> Step:
+    return _do(part, "ip", "-n", plan.netns(part), *words.split())
+
+
+def _sysctl(plan: Plan, part: str, name: str, value: str) -> Step:
+    return _do(part, *plan.inside(part, "sysctl", "-q", "-w", f"{name}={value}"))
+
+
+def _namespace(plan: Plan, part: str) -> Iterator[Step]:
+    name = plan.netns(part)
+    yield Step(title=part, do=Run(argv=("ip", "netns", "add", name)), undo=DeleteNamespace(name=name))
+    yield _ip(plan, part, "link set lo up")
+
+
+def _router(plan: Plan, router: str) -> Iterator[Step]:
+    for name, value in (("ip_forward", 1), ("conf.all.rp_filter", 0), ("conf.default.rp_filter", 0), ("conf.all.proxy_arp", 1)):
+        yield _sysctl(plan, router, f"net.ipv4.{name}", str(value))
+    yield _sysctl(plan, router, "net.ipv4.conf.all.send_redirects", "0")
+    yield _ip(plan, router, f"address add {'10.0.0.1' if router == 'west' else '10.0.0.129'}/32 dev lo")
+
+
+def _veth(plan: Plan, a: tuple[str, str], b: tuple[str, str]) -> Iterator[Step]:
+    (part_a, name_a), (part_b, name_b) = a, b
+    peer = f"peer name {name_b} netns {plan.netns(part_b)}"
+    yield _do(part_a, *f"ip link add name {name_a} netns {plan.netns(part_a)} type veth {peer}".split())
+    for part, name in (a, b):
+        yield _ip(plan, part, f"link set {name} addrgenmode none up")
+
+
+def _wire(plan: Plan, number: int) -> Iterator[Step]:
+    yield from _veth(plan, ("west", f"wan{number}"), ("emu", f"w{number}a"))
+    yield from _veth(plan, ("emu", f"w{number}b"), ("east", f"wan{number}"))
+    table = "" if number == 0 else f" table {_SECOND_PATH}"
+    for router, own, far, prefix in (("west", 1, 2, EAST), ("east", 2, 1, WEST)):
+        yield _ip(plan, router, f"address add 10.9.{number}.{own}/30 dev wan{number}")
+        # known from the start: the first transfer of a network would pay a round trip for asking
+        yield _ip(plan, router, f"link set wan{number} address {_mac(number, own)}")
+        yield _ip(plan, router, f"neighbour replace 10.9.{number}.{far} lladdr {_mac(number, far)} dev wan{number} nud permanent")
+        yield _ip(plan, router, f"route add {prefix} via 10.9.{number}.{far} dev wan{number}{table}")
+
+
+def _mac(number: int, end: int) -> str:
+    return f"02:57:41:4e:{number:02x}:{end:02x}"
+
+
+def _attach(plan: Plan, part: str, interface: str, router: str, addresses: tuple[str, ...]) -> Iterator[Step]:
+    yield from _veth(plan, (part, interface), (router, part))
+    yield _sysctl(plan, router, f"net.ipv4.neigh.{part}.proxy_delay", "0")  # otherwise an answer waits up to 0.8 s
+    for address in addresses:
+        yield _ip(plan, router, f"route add {address}/32 dev {part}")
+
+
+def _host(plan: Plan, host: Place) -> Iterator[Step]:
+    yield from _attach(plan, host.name, "eth0", host.router, host.addresses)
+    for name, value in zip(("tcp_rmem", "tcp_wmem"), host.buffers, strict=True):
+        yield _sysctl(plan, host.name, f"net.ipv4.{name}", value)
+    for address in host.addresses:
+        yield _ip(plan, host.name, f"address add {address}/32 dev eth0")
+    yield _ip(plan, host.name, f"route add {route(host.addresses[0], 'cubic')}")
+
+
+def route(own: str, congestion: str) -> str:
+    """A place's route to everybody else, with the congestion control of the connections that take it."""
+    return f"10.0.0.0/24 dev eth0 src {own} congctl {congestion}"
+
+
+def _agent(plan: Plan, agent: Agent) -> Iterator[Step]:
+    router = "west" if agent.part == "near" else "east"
+    yield from _attach(plan, agent.part, agent.interface, router, (agent.address,))
+    yield _ip(plan, agent.part, f"link set {agent.interface} address {agent.mac}")
+
+
+def _redirects(plan: Plan, paths: int) -> Iterator[Step]:
+    ports = f"{SERVICE_PORTS[0]}-{SERVICE_PORTS[1]}"
+    for router, agent, host, end in (("west", plan.agents[0], "client", "dport"), ("east", plan.agents[1], "server", "sport")):
+        yield _ip(plan, router, f"rule add priority 100 iif {host} ipproto tcp {end} {ports} lookup {_REDIRECT}")
+        yield _ip(plan, router, f"route add default via {agent.address} dev {agent.part} onlink table {_REDIRECT}")
+        if paths > 1:
+            for which in ("sport", "dport"):
+                yield _ip(
+                    plan, router, f"rule add priority 90 iif {agent.part} ipproto tcp {which} {STREAM_PORT + 1} lookup {_SECOND_PATH}"
+                )
+            second = f"from {CLIENT_SECOND}" if router == "west" else f"to {CLIENT_SECOND}"
+            yield _ip(plan, router, f"rule add priority 91 {second} lookup {_SECOND_PATH}")
+
+
+def _emulator(plan: Plan, paths: tuple[PathOptions, ...]) -> Step:
+    argv = [plan.linkemu, "--control", str(plan.control)]
+    for number, path in enumerate(paths):
+        shape = path.shape()
+        character = f"rate={shape.rate_bps}bit,delay={shape.rtt_us * 500}ns,loss={shape.loss:.9f},queue={shape.queue_bytes}"
+        argv += ["--link", f"A=w{number}a,B=w{number}b,name=wan{number},{character}"]
+    spawn = Spawn(name="linkemu", argv=plan.inside("emu", *argv), log=str(plan.log("linkemu")))
+    return Step(title="link emulator", do=spawn, undo=Stop(name="linkemu"))

@@ -1,0 +1,120 @@
+"""What programs and the kernel say -> values. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sos_testbed.model import LabError
+
+Samples = tuple[tuple[float, int], ...]
+"""(seconds since the start, bytes received until then), rising."""
+
+_GLOBUS = re.compile(r"(\d+) bytes\s+([\d.]+) MB/sec avg")
+_GLOBUS_MB = 1 << 20  # it divides by 1024 twice, whatever it prints
+
+
+class ParseError(LabError):
+    """An output that says nothing, in one line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """What a transfer brought; `error` says why it ended before its time, if it did.
+
+    `first_byte_s` is known of our own client alone: others report from time to time.
+    """
+
+    samples: Samples
+    error: str = ""
+    first_byte_s: float | None = None
+
+
+def parse_fetch(text: str) -> Received:
+    """The report of `ends.py fetch`."""
+    try:
+        raw = json.loads(text)
+        samples = tuple((float(at), int(received)) for at, received in raw["samples"])
+        first = next((at for at, received in samples if received > 0), None)
+        return Received(samples=samples, error=str(raw["error"]), first_byte_s=first)
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the client said {text[:100]!r}") from None
+
+
+def parse_iperf3(text: str) -> Received:
+    """`iperf3 -R -J`: the sums of its intervals. Its clock starts when all streams are connected."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        raise ParseError(f"iperf3 said {text[:100]!r}") from None
+    samples, received = [(0.0, 0)], 0
+    for interval in raw.get("intervals", []):
+        received += int(interval["sum"]["bytes"])
+        samples.append((float(interval["sum"]["end"]), received))
+    return Received(samples=tuple(samples), error=str(raw.get("error", "")))
+
+
+def parse_globus(text: str) -> Received:
+    """`globus-url-copy -vb`: bytes and mean rate every two seconds, from which the time follows; ended by a signal when it is time."""
+    samples = [(0.0, 0)]
+    for found in _GLOBUS.finditer(text):
+        received, rate = int(found[1]), float(found[2])
+        if rate > 0 and received > samples[-1][1]:
+            samples.append((received / _GLOBUS_MB / rate, received))
+    lines = text.strip().splitlines()
+    error = next((line for line in lines if "error" in line.lower()), "")
+    if len(samples) == 1 and not error:
+        error = f"globus-url-copy said {(lines or [''])[-1][:100]!r}"
+    return Received(samples=tuple(samples), error=error)
+
+
+def parse_peak(text: str) -> float | None:
+    """The report of `ends.py peak`."""
+    try:
+        return float(json.loads(text)["peak"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def cpu_ticks(stat: str) -> int:
+    """User and system time of a process with all of its threads, from /proc/PID/stat (proc(5), fields 14 and 15)."""
+    fields = stat.rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def counter(page: str, group: str, name: str) -> int:
+    """A counter of a namespace, from /proc/net/snmp or /proc/net/netstat: of each group a line of names and one of values."""
+    names, values = [line.split() for line in page.splitlines() if line.startswith(f"{group}:")]
+    return int(dict(zip(names, values, strict=True))[name])
+
+
+def emulator_lost(stats: str) -> int:
+    """Packets that the link emulator lost without being asked to: above 0 it was not the network that it should be (its README)."""
+    try:
+        links = json.loads(stats)["links"]
+        return sum(
+            link[way]["stats"]["dropped"][why]
+            for link in links
+            for way in ("a2b", "b2a")
+            for why in ("memory", "socket", "unreadable", "send")
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the link emulator said {stats[:100]!r}") from None
+
+
+def metric(page: str, name: str) -> float | None:
+    """The value of a metric without labels on a Prometheus page."""
+    return next((float(line.split()[1]) for line in page.splitlines() if line.split(" ")[0] == name), None)
+
+
+def bytes_at(samples: Iterable[tuple[float, int]], at: float) -> float:
+    """Bytes received until a moment, between samples by a straight line; after the last one no more came."""
+    before = (0.0, 0)
+    for after in samples:
+        if after[0] >= at:
+            share = (at - before[0]) / (after[0] - before[0]) if after[0] > before[0] else 1.0
+            return before[1] + share * (after[1] - before[1])
+        before = after
+    return float(before[1])

@@ -1,0 +1,107 @@
+"""What is measured: scenarios, and the schemes that are measured beside each other in each of them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sos_testbed.measure import formula_mbps
+from sos_testbed.topology import PathOptions
+
+
+class Kind(StrEnum):
+    """How a transfer is made."""
+
+    SOS = "sos"
+    PLAIN = "plain"
+    IPERF3 = "iperf3"
+    MPTCP = "mptcp"
+    HAPROXY = "haproxy"
+    GRIDFTP = "gridftp"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """One way to transfer. `large_buffers` lets the hosts' sockets grow to 64 MB; otherwise they are as Linux has them."""
+
+    name: str
+    kind: Kind
+    congestion: str = "cubic"
+    streams: int = 1
+    large_buffers: bool = False
+    several_paths: bool = False
+    """Only where there are several paths: on one it is TCP with more words."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the rows that one measurement of it gives: SOS makes two transfers, by fresh agents and by the same ones again."""
+        return ("sos first", "sos") if self.kind is Kind.SOS else (self.name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Paths between two sites; `shared`: a plain download of other hosts goes over the first path at the same time."""
+
+    name: str
+    title: str
+    paths: tuple[PathOptions, ...]
+    shared: bool = False
+    only: tuple[str, ...] = ()
+    """Schemes, where not all."""
+
+    @property
+    def wire_limit_mbps(self) -> float:
+        """TCP payload that the wires carry: of each full frame of 1538 byte times, 1448 bytes with timestamps at an MTU of 1500."""
+        return sum(formula_mbps(path.shape()) for path in self.paths)
+
+    def schemes(self) -> list[Scheme]:
+        """What is measured here, in order; the order turns from run to run."""
+        fitting = [scheme for scheme in SCHEMES if len(self.paths) > 1 or not scheme.several_paths]
+        if self.only:
+            return [scheme for scheme in fitting if scheme.name in self.only]
+        return [scheme for scheme in fitting if scheme.name not in ONLY_WHEN_SHARED]
+
+
+SCHEMES = (
+    Scheme(name="sos", kind=Kind.SOS),
+    Scheme(name="plain", kind=Kind.PLAIN),
+    Scheme(name="plain-64m", kind=Kind.PLAIN, large_buffers=True),
+    Scheme(name="plain-bbr", kind=Kind.PLAIN, congestion="bbr"),
+    Scheme(name="iperf3-4", kind=Kind.IPERF3, streams=4),
+    Scheme(name="iperf3-16", kind=Kind.IPERF3, streams=16),
+    Scheme(name="iperf3-32", kind=Kind.IPERF3, streams=32),
+    Scheme(name="mptcp", kind=Kind.MPTCP, several_paths=True),
+    Scheme(name="mptcp-64m", kind=Kind.MPTCP, several_paths=True, large_buffers=True),
+    Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr"),
+    Scheme(name="gridftp-8", kind=Kind.GRIDFTP, streams=8),
+)
+ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # what a competitor gets beside it is the question; alone, 16 and 32 streams are the better peer
+
+GBIT = 1_000_000_000
+MBIT = 1_000_000
+
+SCENARIOS = (
+    Scenario(name="59ms", title="1 Gbit/s, 59 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000),)),
+    Scenario(name="164ms", title="1 Gbit/s, 164 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=164_000),)),
+    Scenario(name="20ms-loss", title="1 Gbit/s, 20 ms, 1 % loss", paths=(PathOptions(rate_bps=GBIT, rtt_us=20_000, loss=0.01),)),
+    Scenario(
+        name="59ms-1mb", title="1 Gbit/s, 59 ms, queue of 1 MB", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000, queue_bytes=1_000_000),)
+    ),
+    Scenario(
+        name="200+200",
+        title="200 + 200 Mbit/s, 54 and 160 ms",
+        paths=(PathOptions(rate_bps=200 * MBIT, rtt_us=54_000), PathOptions(rate_bps=200 * MBIT, rtt_us=160_000)),
+    ),
+    Scenario(
+        name="500+100",
+        title="500 + 100 Mbit/s, 100 ms",
+        paths=(PathOptions(rate_bps=500 * MBIT, rtt_us=100_000), PathOptions(rate_bps=100 * MBIT, rtt_us=100_000)),
+    ),
+    Scenario(
+        name="59ms-shared",
+        title="1 Gbit/s, 59 ms, beside a plain flow",
+        paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000),),
+        shared=True,
+        only=("sos", "plain", "iperf3-4"),
+    ),
+)

@@ -1,0 +1,205 @@
+"""The network of one scenario while it is up, and programs inside it. Everything started here has its end here."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+
+from sos_testbed import process
+from sos_testbed.lab import find_programs
+from sos_testbed.model import LabError
+from sos_testbed.realise import Programs
+from sos_testbed.runner import Runner, run, uninterrupted, write_file
+
+from sos_wan import agents, network, parse
+from sos_wan.scenarios import Scenario
+
+STATE = Path("/run/sos-bench-wan")
+ENDS = Path(__file__).resolve().parent / "ends.py"
+START_S = 10.0
+ARMED_S = 30.0
+STOP_S = 5.0
+_POLL_S = 0.05
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+Say = Callable[[str], None]
+
+
+class Site:
+    """A network that is up."""
+
+    def __init__(self, plan: network.Plan, programs: Programs, scenario: Scenario) -> None:
+        self.plan = plan
+        self.programs = programs
+        self.scenario = scenario
+
+    def command(self, part: str, *argv: str, timeout_s: float = START_S) -> str:
+        """Run something short in a part; its output. LabError if it fails."""
+        return run(self.plan.inside(part, *argv), what=argv[0], timeout_s=timeout_s)
+
+    @contextmanager
+    def running(self, name: str, part: str, *argv: str) -> Iterator[int]:
+        """A program that stays, and its pid; ended with all it started. Its output is in its log."""
+        Path(self.plan.log(name)).parent.mkdir(parents=True, exist_ok=True)
+        with Path(self.plan.log(name)).open("ab") as log:
+            started = subprocess.Popen(
+                self.plan.inside(part, *argv), stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            yield started.pid
+        finally:
+            stop(started)
+
+    def begin(self, part: str, *argv: str) -> subprocess.Popen[str]:
+        """A program whose output is wanted; `finish` collects it."""
+        command = self.plan.inside(part, *argv)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+
+    def ends(self, part: str, *arguments: str) -> tuple[str, ...]:
+        """The command line of ends.py, for `running` and `begin`."""
+        return (part, self.programs.python, str(ENDS), *arguments)
+
+    def wait_listening(self, part: str, port: int, log: str) -> None:
+        """Until somebody listens; LabError with the end of the log if nobody does in time."""
+        self.until(lambda: bool(self.command(part, "ss", "-Hltn", f"sport = :{port}").strip()), START_S, f"port {port} of {part}", log)
+
+    def wait_armed(self) -> None:
+        """Until the near agent has its streams and takes connections."""
+        self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
+
+    def metrics(self) -> str:
+        """The near agent's page; nothing while it has none."""
+        with contextlib.suppress(LabError):
+            return self.command("near", "curl", "-s", f"http://127.0.0.1:{agents.METRICS_PORT}/metrics")
+        return ""
+
+    def until(self, holds: Callable[[], bool], within_s: float, what: str, log: str) -> None:
+        """Wait for something; LabError with what was awaited and the end of a log if it does not come."""
+        deadline = time.monotonic() + within_s
+        while not holds():
+            if time.monotonic() > deadline:
+                raise LabError(f"waited {within_s:.0f} s for {what}: {self.tail(log)}")
+            time.sleep(_POLL_S)
+
+    def tail(self, log: str) -> str:
+        """The end of a log, in one line."""
+        path = Path(self.plan.log(log))
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        return " | ".join(text.strip().splitlines()[-3:]) or "its log is empty"
+
+    def retransmitted(self, part: str) -> int:
+        """Segments sent again by a part since it is there."""
+        return parse.counter(self.command(part, "cat", "/proc/net/snmp"), "Tcp", "RetransSegs")
+
+    def joined(self, part: str) -> int:
+        """Second paths that MPTCP connections of a part have joined since it is there."""
+        return parse.counter(self.command(part, "cat", "/proc/net/netstat"), "MPTcpExt", "MPJoinSynAckRx")
+
+    def accepted(self) -> float:
+        """Connections that the near agent has taken so far."""
+        return parse.metric(self.metrics(), "sos_agent_accepted_total") or 0
+
+    def emulator_lost(self) -> int:
+        """Packets that the link emulator has lost on its own so far."""
+        with socket.socket(socket.AF_UNIX) as asked:
+            asked.settimeout(START_S)
+            try:
+                asked.connect(str(self.plan.control))
+                asked.sendall(b'{"op":"stats"}\n')
+                with asked.makefile(encoding="utf-8") as answers:
+                    return parse.emulator_lost(answers.readline())
+            except OSError as error:
+                raise LabError(f"the link emulator does not answer: {error}") from None
+
+    def forget(self, *parts: str) -> None:
+        """Make the kernel forget what it learned of other places: a run shall not start from where another scheme's ended."""
+        for part in parts:
+            self.command(part, "ip", "tcp_metrics", "flush")
+
+    def buffers(self, part: str, buffers: tuple[str, str]) -> None:
+        """How far a part's sockets may grow."""
+        for name, value in zip(("tcp_rmem", "tcp_wmem"), buffers, strict=True):
+            self.command(part, "sysctl", "-q", "-w", f"net.ipv4.{name}={value}")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process so far. LabError if it is no more."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        raise LabError(f"the relay with pid {pid} has ended") from None
+    return parse.cpu_ticks(stat) * _TICK_S
+
+
+def stop(program: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a program and its children, kindly at first."""
+    with uninterrupted():
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(program.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(STOP_S)
+                return
+
+
+def finish(program: subprocess.Popen[str], within_s: float) -> str:
+    """A program's output when it has ended by itself; LabError if it does not in time."""
+    try:
+        return program.communicate(timeout=within_s)[0]
+    except subprocess.TimeoutExpired:
+        raise LabError(f"no end after {within_s:.0f} s: {program.args!r}") from None
+    finally:
+        if program.poll() is None:
+            stop(program)
+
+
+@contextmanager
+def up(scenario: Scenario, say: Say) -> Iterator[Site]:
+    """The network of a scenario; nothing of it stays. LabError if the machine refuses."""
+    if os.geteuid() != 0:
+        raise LabError("this benchmark needs root: it makes network namespaces")
+    sweep(say)
+    programs = find_programs(dict(os.environ))
+    found = agents.documents(len(scenario.paths))
+    root = STATE / str(os.getpid())
+    prefix = f"wan{os.getpid():x}"
+    plan = network.Plan(prefix=prefix, root=PurePosixPath(root), linkemu=programs.linkemu, agents=agents.agents(found))
+    runner = Runner(root)
+    try:
+        runner.perform(network.build(plan, scenario.paths))
+        for path, text in agents.files(found, plan.root).items():
+            write_file(Path(path), text, 0o600)
+        site = Site(plan, programs, scenario)
+        site.until(Path(plan.control).exists, START_S, "the link emulator", "linkemu")
+        yield site
+    finally:
+        with uninterrupted():
+            for problem in runner.undo_all():
+                say(problem)
+
+
+def sweep(say: Say) -> None:
+    """Take down what a benchmark that was killed has left."""
+    for folder in sorted(STATE.iterdir()) if STATE.is_dir() else []:
+        if folder.name.isdigit() and process.read_pid(int(folder.name)) is None:
+            say(f"taking down the network of benchmark {folder.name}, which was killed")
+            for problem in Runner(folder).undo_all():
+                say(problem)
+
+
+def missing(*programs: str, congestion: str = "cubic") -> str:
+    """Why a peer that needs these cannot be measured here; "" if it can."""
+    if absent := [name for name in programs if shutil.which(name) is None]:
+        return f"{', '.join(absent)}: not installed"
+    known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()
+    return "" if congestion in known else f"this kernel has no {congestion}"

@@ -1,0 +1,233 @@
+"""How each scheme transfers: programs at their places, what was seen of them. Every scheme is a download by the client from the server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from sos_testbed.model import LabError
+from sos_testbed.runner import write_file
+
+from sos_wan import network, parse
+from sos_wan.agents import METRICS_PORT, SERVICE_PORTS
+from sos_wan.figures import Outcome
+from sos_wan.parse import Received
+from sos_wan.scenarios import Kind, Scheme
+from sos_wan.site import Site, cpu_s, finish, missing, stop
+
+SOS_PORT = SERVICE_PORTS[0] + 3
+PLAIN_PORT, OTHER_PORT, IPERF3_PORT, HAPROXY_PORT, GRIDFTP_PORT = 8000, 8001, 8101, 8300, 2811
+GRACE_S = 40.0
+"""A transfer may take so much longer than it is meant to: its connects, and its client's own patience with a stall."""
+BETWEEN_S = 2.0
+"""Between SOS's first transfer and the second."""
+GLOBUS_REPORT_S = 2.0
+SPARSE_BYTES = 64 << 30
+"""A file of nothing: no transfer here comes to its end."""
+
+Emit = Callable[[str, Outcome], None]
+"""Takes a row's label and what was seen, as soon as it was."""
+
+
+class NotAvailableError(Exception):
+    """A peer cannot be had on this machine; says why."""
+
+
+def measure(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    """All transfers of one run of a scheme. NotAvailableError, or LabError if its programs do not start."""
+    large = scheme.large_buffers
+    for part in ("client", "server"):
+        site.buffers(part, network.LARGE_BUFFERS if large else network.LINUX_BUFFERS)
+    site.forget("client", "server", "other1", "other2", "near", "far", "hanear", "hafar")
+    WAYS[scheme.kind](site, scheme, seconds, emit)
+
+
+def _sos(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    near, far = site.plan.agents
+    with ExitStack() as stack:
+        pids = [
+            stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, site.plan.root))) for each in (near, far)
+        ]
+        stack.enter_context(_served(site, "server", SOS_PORT))
+        site.wait_armed()
+        for number, label in enumerate(scheme.labels):
+            if number:
+                time.sleep(BETWEEN_S)
+            emit(label, _accelerated(site, seconds, (pids[1], pids[0])))
+
+
+def _accelerated(site: Site, seconds: float, relays: tuple[int, int]) -> Outcome:
+    """One transfer through the agents. LabError if they let it go plain, which would be measured as well."""
+    url, before = f"http://127.0.0.1:{METRICS_PORT}/metrics", site.accepted()
+    watch = site.begin(*site.ends("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
+    try:
+        seen = _observe(site, seconds, lambda: _fetch(site, SOS_PORT, seconds), "far", relays)
+        peak = parse.parse_peak(finish(watch, GRACE_S))
+    finally:
+        stop(watch)
+    if site.accepted() == before:
+        raise LabError("the agents did not take the connection")
+    return replace(seen, reorder_peak_bytes=peak)
+
+
+def _plain(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    if why := missing(congestion=scheme.congestion):
+        raise NotAvailableError(why)
+    with _served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion):
+        emit(scheme.name, _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds), "server"))
+
+
+def _mptcp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    if not Path("/proc/sys/net/mptcp/enabled").exists():
+        raise NotAvailableError("this kernel has no MPTCP")
+    for part in ("client", "server"):
+        site.command(part, "sysctl", "-q", "-w", "net.mptcp.enabled=1")
+        site.command(part, "ip", "mptcp", "limits", "set", "subflows", "2", "add_addr_accepted", "2")
+    site.command("client", "ip", "mptcp", "endpoint", "flush")
+    site.command("client", "ip", "mptcp", "endpoint", "add", network.CLIENT_SECOND, "dev", "eth0", "subflow")
+    with _served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion, "--mptcp"):
+        before = site.joined("client")
+        seen = _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds, mptcp=True), "server")
+        if site.joined("client") == before:
+            raise LabError("MPTCP used one path only")
+        emit(scheme.name, seen)
+
+
+def _iperf3(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    if why := missing("iperf3"):
+        raise NotAvailableError(why)
+    stay = ("-J", "-i", "0.5", "-t", f"{seconds:g}", "-C", scheme.congestion)
+    client = ("iperf3", "-c", network.SERVER, "-p", str(IPERF3_PORT), "-R", "-P", str(scheme.streams), *stay)
+    with site.running("iperf3", "server", "iperf3", "-s", "-p", str(IPERF3_PORT)):
+        site.wait_listening("server", IPERF3_PORT, "iperf3")
+        emit(scheme.name, _observe(site, seconds, lambda: _collect(site, parse.parse_iperf3, seconds, *client), "server"))
+
+
+def _haproxy(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    if why := missing("haproxy", congestion=scheme.congestion):
+        raise NotAvailableError(why)
+    hops = (
+        ("hanear", network.HAPROXY_NEAR, f"{network.HAPROXY_FAR}:{HAPROXY_PORT}"),
+        ("hafar", network.HAPROXY_FAR, f"{network.SERVER}:{PLAIN_PORT}"),
+    )
+    with ExitStack() as stack:
+        pids = {}
+        for part, own, to in hops:
+            site.command(part, "ip", "route", "change", *network.route(own, scheme.congestion).split())
+            config = Path(site.plan.root) / f"{part}.cfg"
+            write_file(config, haproxy_config(to))
+            pids[part] = stack.enter_context(site.running(part, part, "haproxy", "-db", "-f", str(config)))
+            site.wait_listening(part, HAPROXY_PORT, part)
+        stack.enter_context(_served(site, "server", PLAIN_PORT))
+
+        def fetch() -> Received:
+            return _fetch(site, HAPROXY_PORT, seconds, address=network.HAPROXY_NEAR)
+
+        emit(scheme.name, _observe(site, seconds, fetch, "hafar", (pids["hafar"], pids["hanear"])))
+
+
+def haproxy_config(to: str) -> str:
+    """One of the pair. Socket buffers grow as the namespace lets them: a size given here would be cut at net.core.rmem_max."""
+    return f"""global
+  maxconn 100
+defaults
+  mode tcp
+  option splice-auto
+  timeout connect 10s
+  timeout client 1m
+  timeout server 1m
+listen relay
+  bind :{HAPROXY_PORT}
+  server next {to}
+"""
+
+
+def _gridftp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+    if why := missing("globus-gridftp-server", "globus-url-copy"):
+        raise NotAvailableError(why)
+    source = Path(site.plan.root) / "nothing"
+    with source.open("wb") as file:
+        file.truncate(SPARSE_BYTES)
+    server = ("globus-gridftp-server", "-s", "-aa", "-anonymous-user", "root", "-allow-root", "-p", str(GRIDFTP_PORT))
+    url = f"ftp://{network.SERVER}:{GRIDFTP_PORT}{source}"
+    client = ("globus-url-copy", "-vb", "-p", str(scheme.streams), url, "file:///dev/null")
+    with site.running("gridftp", "server", *server):
+        site.wait_listening("server", GRIDFTP_PORT, "gridftp")
+        emit(scheme.name, _observe(site, seconds, lambda: _globus(site, client, seconds), "server"))
+
+
+def _globus(site: Site, client: tuple[str, ...], seconds: float) -> Received:
+    copy = site.begin("client", *client)
+    try:
+        time.sleep(seconds + GLOBUS_REPORT_S)
+        os.kill(copy.pid, signal.SIGINT)
+        return parse.parse_globus(finish(copy, GRACE_S))
+    finally:
+        stop(copy)
+
+
+WAYS: dict[Kind, Callable[[Site, Scheme, float, Emit], None]] = {
+    Kind.SOS: _sos,
+    Kind.PLAIN: _plain,
+    Kind.MPTCP: _mptcp,
+    Kind.IPERF3: _iperf3,
+    Kind.HAPROXY: _haproxy,
+    Kind.GRIDFTP: _gridftp,
+}
+
+
+@contextmanager
+def _served(site: Site, part: str, port: int, *options: str) -> Iterator[None]:
+    name = f"{part}-{port}"
+    with site.running(name, *site.ends(part, "serve", str(port), *options)):
+        site.wait_listening(part, port, name)
+        yield
+
+
+def _fetch(site: Site, port: int, seconds: float, *, address: str = network.SERVER, mptcp: bool = False) -> Received:
+    options = ("--mptcp",) if mptcp else ()
+    return _collect(site, parse.parse_fetch, seconds, *site.ends("client", "fetch", address, str(port), str(seconds), *options)[1:])
+
+
+def _collect(site: Site, parser: Callable[[str], Received], seconds: float, *client: str) -> Received:
+    return parser(finish(site.begin("client", *client), seconds + GRACE_S))
+
+
+def _observe(site: Site, seconds: float, transfer: Callable[[], Received], sender: str, relays: tuple[int, int] | None = None) -> Outcome:
+    """A transfer, what its sending place sent again, and the CPU time of the relays (sending, receiving), if there are any."""
+    load = os.getloadavg()[0]
+    again, lost = site.retransmitted(sender), site.emulator_lost()
+    before = [cpu_s(pid) for pid in relays or ()]
+    with _beside(site, seconds) as competitor:
+        received = transfer()
+    used = [cpu_s(pid) - start for pid, start in zip(relays or (), before, strict=True)]
+    return Outcome(
+        received=received,
+        retransmitted=site.retransmitted(sender) - again,
+        cpu_sender_s=used[0] if used else None,
+        cpu_receiver_s=used[1] if used else None,
+        competitor=competitor[0] if competitor else None,
+        load=round(load, 2),
+        emulator_lost=site.emulator_lost() - lost,
+    )
+
+
+@contextmanager
+def _beside(site: Site, seconds: float) -> Iterator[list[Received]]:
+    """Where a scenario is shared: a plain download of the other hosts that begins at the same time; what it received, at the end."""
+    seen: list[Received] = []
+    if not site.scenario.shared:
+        yield seen
+        return
+    with _served(site, "other2", OTHER_PORT, "--congestion", "cubic"):
+        other = site.begin(*site.ends("other1", "fetch", network.OTHER_SERVER, str(OTHER_PORT), str(seconds)))
+        try:
+            yield seen
+            seen.append(parse.parse_fetch(finish(other, GRACE_S)))
+        finally:
+            stop(other)
