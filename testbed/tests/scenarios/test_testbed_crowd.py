@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, accepted, eventually, explain, mend, say, with_service
+from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, accepted, armed, eventually, explain, mend, say, with_service
 from sos_testbed import declare, faults, measure, northbound
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
@@ -139,6 +139,7 @@ def everybody(shared: Lab) -> Iterator[Everybody]:
     """Fifty connections from before the first test to after the last one."""
     try:
         assert Program(shared, "server", "serve", COVERED, OTHER, PLAIN).said() == {"ready": True}
+        eventually("an armed agent", lambda: armed(shared))
         taken = accepted(shared)
         held = Everybody(accelerated=Crowd.gather(shared, COVERED, BUSY, IDLE), plain=Crowd.gather(shared, PLAIN, BUSY, IDLE))
         assert accepted(shared) - taken == BUSY + IDLE
