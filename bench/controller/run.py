@@ -39,8 +39,6 @@ PLAIN_SHARE = 0.01
 """More SYNs than these without an agent, and a row does not say what a set-up takes."""
 SETTLE_S = 12
 """Longer than switches may have something cached from before the controller came, which new sessions would wait for (docs/adr/0020)."""
-
-
 FAR_SWITCHES = {"sos-four": 3, "sos-wide": 9}
 """Switches of the servers' site, each of which gets the far entry where it is not known which one a server is at."""
 

@@ -29,7 +29,7 @@ max-revalidator)."""
 MAX_KEPT: Final = 8_192
 """Answers kept to the question how long a service's switches have been exact; asked and forgotten by every new session."""
 
-_Places = tuple[str, DatapathId, tuple[tuple[DatapathId, ...], ...]]
+_Course = tuple[str, DatapathId, tuple[tuple[DatapathId, ...], ...]]
 """A service, the switch a session of it came in by, and where its entries are."""
 
 
@@ -48,7 +48,7 @@ class Exact:
         self._state = state
         self._since: dict[tuple[str, DatapathId], Since] = {}
         self._armed: dict[tuple[str, DatapathId], float] = {}
-        self._newest: dict[_Places, float | None] = {}
+        self._newest: dict[_Course, float | None] = {}
 
     def replan(self) -> None:
         """Want exact entries for all that is set up connection by connection, at both ends."""
@@ -101,14 +101,14 @@ class Exact:
 
     def _all_since(self, session: Session) -> float | None:
         """From when on all switches of a session have had its service's exact entries, None when one has none."""
-        places = (session.service, session.dpid, tuple(dpids for dpids, _ in session.entries()))
-        if places not in self._newest:
+        course = (session.service, session.dpid, tuple(dpids for dpids, _ in session.entries()))
+        if course not in self._newest:
             if len(self._newest) >= MAX_KEPT:
                 self._newest.clear()
             found = [self._since.get((session.service, dpid)) for dpid in {session.dpid, *session.datapaths()}]
             exact = [place.since for place in found if place is not None]
-            self._newest[places] = max(exact) if len(exact) == len(found) else None
-        return self._newest[places]
+            self._newest[course] = max(exact) if len(exact) == len(found) else None
+        return self._newest[course]
 
     def _places(self, policy: Policy) -> Iterable[tuple[DatapathId, tuple[Match, ...]]]:
         """Switches that get a service's exact entries: those of both its sites that are Open vSwitch for certain. Where a site rewrites,
