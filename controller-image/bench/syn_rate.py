@@ -19,7 +19,7 @@ from controller_world import World, packet_in, syn_frame
 from sos_controller import audit, flow_mods, logs, ofp
 from sos_controller.app import Controller
 from sos_controller.core import order
-from sos_controller.core.commands import Install, PacketOut, SessionOver, Withdraw
+from sos_controller.core.commands import Barrier, Install, PacketOut, SessionOver, Withdraw
 from sos_controller.core.events import BarrierReplies, DatapathUp, PacketIn, Tick
 
 STEP_S = 0.0002  # between two SYNs, on the world's clock
@@ -54,6 +54,8 @@ class Meter:
         for command in commands:
             if isinstance(command, Install):
                 flow_mods.install(command)
+            elif isinstance(command, Barrier):
+                ofp.barrier_request(command.token)
             elif isinstance(command, Withdraw):
                 flow_mods.withdraw(command)
             elif isinstance(command, PacketOut):
@@ -68,9 +70,9 @@ def one(meter: Meter, index: int) -> None:
     frame = syn_frame(10 << 24 | 11 + index % 97, 10 << 24 | 139, 1024 + index % 60000, 5001, isn=index)
     commands = meter.message(world.west, packet_in(world.punt_cookie, 3, frame))
     prepares = [c for c in commands if isinstance(c, PacketOut)]
-    installed = [apply for c in commands if isinstance(c, Install) for apply in one_by_one(c)]
-    assert (len(prepares), len(installed)) == (2, 1 + meter.far), commands
-    for apply in installed:
+    asked = [apply for c in commands if isinstance(c, Barrier) for apply in one_by_one(c)]
+    assert (len(prepares), len(asked)) == (2, 1 + meter.far), commands
+    for apply in asked:
         meter.event(BarrierReplies(apply.dpid, (apply.token,)))
     answers = [world.answer(c) for c in prepares]
     for dpid, port, data in answers:

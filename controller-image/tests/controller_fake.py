@@ -10,7 +10,7 @@ import zlib
 
 import msgspec
 from controller_lab import SWITCHES
-from sos_controller.core.commands import Apply, ApplyGroup, Install, PacketOut, Withdraw
+from sos_controller.core.commands import Apply, ApplyGroup, Barrier, Install, PacketOut, Withdraw
 from sos_controller.core.flowtable import (
     Action,
     AnswerArp,
@@ -125,10 +125,12 @@ def connection(source: int, target: int, sport: int, dport: int, in_port: PortNo
     return Match(in_port=in_port, eth_type=ETH_IPV4, ip_proto=PROTO_TCP, **ends)
 
 
-def one_by_one(command: Apply | Install | Withdraw) -> list[Apply]:
+def one_by_one(command: Apply | Barrier | Install | Withdraw) -> list[Apply]:
     """What a command says to each datapath."""
     if isinstance(command, Install):
-        return [Apply(dpid, (command.entry,), (), command.token, True) for dpid in command.dpids]
+        return [Apply(dpid, (command.entry,), (), command.token, False) for dpid in command.dpids]
+    if isinstance(command, Barrier):
+        return [Apply(dpid, (), (), command.token, True) for dpid in command.dpids]
     if isinstance(command, Withdraw):
         return [Apply(dpid, (), (command.entry,), 0, False) for dpid in command.dpids]
     return [command]

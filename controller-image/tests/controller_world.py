@@ -16,7 +16,7 @@ from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
 from sos_controller.config import parse
 from sos_controller.core import beacon, keys, order, pipeline
 from sos_controller.core.beacon import Beacon
-from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
+from sos_controller.core.commands import Apply, ApplyGroup, Barrier, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
     BarrierReplies,
@@ -160,7 +160,7 @@ class World:
             self.queue.append(EntriesRead(command.dpid, tuple(found)))
         elif isinstance(command, ApplyGroup):
             self.network.apply_group(command)
-        elif isinstance(command, Apply | Install | Withdraw):
+        elif isinstance(command, Apply | Barrier | Install | Withdraw):
             for apply in one_by_one(command):
                 self.network.apply(apply, self.now)
                 if apply.barrier and apply.dpid not in self.mute:

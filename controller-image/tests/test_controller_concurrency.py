@@ -10,7 +10,7 @@ from controller_fake import E1, E2, one_by_one
 from controller_lab import HOSTS, MACS
 from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
 from hypothesis import given, settings
-from sos_controller.core.commands import Apply, Command, Install, PacketOut, Withdraw
+from sos_controller.core.commands import Apply, Barrier, Command, Install, PacketOut, Withdraw
 from sos_controller.core.events import BarrierReplies, Event, PacketIn
 from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import SETTLE_S, Kind, cookie_kind
@@ -31,7 +31,7 @@ class Afloat(World):
     """A world whose switches and agents take their time. What one of them does and says waits in order; nothing is in order among them."""
 
     def __init__(self) -> None:
-        self.afloat = False
+        self.afloat = self.gathers = False
         super().__init__()
         self.converge()
         self.waiting: dict[Lane, deque[Event | Apply]] = {lane: deque() for lane in LANES}
@@ -54,14 +54,23 @@ class Afloat(World):
 
     def arrive_all(self) -> None:
         """Everything under way, and what follows from it."""
+        self.close()
+        self.gathers = False
         while any(self.waiting.values()):
             for lane in LANES:
                 if self.waiting[lane]:
                     self.arrive(lane)
 
+    def close(self) -> None:
+        """The barriers behind what was gathered set out."""
+        self.afloat = True
+        for command in self.engine.close():
+            self._obey(command)
+        self.afloat = False
+
     def _handle(self, event: Event) -> None:
         self.afloat = True
-        for command in self.engine.handle(event, self.now):
+        for command in self.engine.handle(event, self.now, self.gathers):
             self._obey(command)
         self.afloat = False
         for said in self.queue:
@@ -69,7 +78,7 @@ class Afloat(World):
         self.queue.clear()
 
     def _obey(self, command: Command) -> None:
-        if self.afloat and isinstance(command, Apply | Install | Withdraw):
+        if self.afloat and isinstance(command, Apply | Barrier | Install | Withdraw):
             for apply in one_by_one(command):
                 self.waiting[apply.dpid, "switch"].append(apply)
             return
@@ -156,6 +165,20 @@ def test_20_clients_use_the_same_port_to_one_server_and_port_at_once(world: Aflo
     assert len({s.uuid for s in world.engine.state.sessions}) == 20
 
 
+def test_one_barrier_for_each_switch_stands_behind_what_was_read_at_once(world: Afloat) -> None:
+    world.gathers = True
+    for n in range(5):
+        world.send((CLIENT, 40_000 + n))
+    waiting = {dpid: list(world.waiting[dpid, "switch"]) for dpid in (E1, E2)}
+    assert not any(apply.barrier for applies in waiting.values() for apply in applies)
+    world.arrive_all()
+    assert len(world.syns()) == 5 and world.redirects() == 10
+    world.gathers = True
+    world.send((CLIENT, 50_000))
+    world.close()
+    assert [apply.barrier for apply in world.waiting[E1, "switch"]] == [False, True]
+
+
 def test_duplicates_of_a_syn_while_orders_are_under_way_are_one_connection(world: Afloat) -> None:
     flow = (CLIENT, 40_000)
     for _ in range(3):
@@ -204,6 +227,7 @@ def test_the_wait_for_switches_to_settle_passes_while_agents_answer(world: Afloa
     world.send((CLIENT, 40_000))
     for dpid in (E1, E2):
         world.arrive((dpid, "switch"))
+        world.arrive((dpid, "switch"))
     world.now += 0.010
     world.arrive_all()
     (syn,) = [c for c in world.delivered if c.data[23:24] == b"\x06"]
@@ -211,11 +235,14 @@ def test_the_wait_for_switches_to_settle_passes_while_agents_answer(world: Afloa
 
 
 @settings(deadline=None)
-@given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from(LANES)), max_size=60))
-def test_every_syn_goes_to_the_agent_once_whatever_overtakes_what(steps: list[int | Lane]) -> None:
+@given(st.lists(st.one_of(st.integers(0, 5), st.sampled_from([*LANES, None])), max_size=60), st.booleans())
+def test_every_syn_goes_to_the_agent_once_whatever_overtakes_what(steps: list[int | Lane | None], gathers: bool) -> None:
     world, sent = Afloat(), set[Flow]()
+    world.gathers = gathers
     for step in steps:
-        if isinstance(step, tuple):
+        if step is None:
+            world.close()
+        elif isinstance(step, tuple):
             if world.waiting[step]:
                 world.arrive(step)
         else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from sos_controller.core.commands import Command, Install, Withdraw
+from sos_controller.core.commands import Barrier, Command, Install, Withdraw
 from sos_controller.core.flowtable import FlowEntry, Goto, Match
 from sos_controller.core.model import DatapathId, PortNo
 from sos_controller.core.program import Programmer
@@ -22,9 +22,11 @@ class Going:
         for dpid in ALL:
             self.programmer.sync(dpid, (), [])
         self.programmer.install(ALL, ENTRY, self.heard.append, self.out)
-        (command,) = self.out
-        assert isinstance(command, Install) and command.dpids == ALL and command.entry == ENTRY
-        self.token = command.token
+        self.programmer.close(self.out)
+        install, barrier = self.out
+        assert isinstance(install, Install) and install.dpids == ALL and install.entry == ENTRY
+        assert isinstance(barrier, Barrier) and barrier.dpids == ALL
+        self.entry, self.token = install.token, barrier.token
 
 
 @pytest.fixture
@@ -45,15 +47,16 @@ def test_all_of_them_have_to_answer_in_whatever_order(answers: tuple[DatapathId,
 
 
 def test_a_datapath_that_was_not_asked_says_nothing(going: Going) -> None:
-    for token in (going.token, going.token + 1):
+    for token in (going.entry, going.token, going.token + 9):
         going.programmer.acknowledge(DatapathId(9), token)
         going.programmer.reject(DatapathId(9), token)
     assert not going.heard
 
 
-def test_one_that_refuses_is_enough(going: Going) -> None:
+@pytest.mark.parametrize("what", ["entry", "token"])
+def test_one_that_refuses_is_enough(going: Going, what: str) -> None:
     going.programmer.acknowledge(ALL[0], going.token)
-    assert not going.programmer.reject(ALL[1], going.token), "an entry of a session is no reason to read the datapath again"
+    assert not going.programmer.reject(ALL[1], getattr(going, what)), "an entry of a session is no reason to read the datapath again"
     going.programmer.acknowledge(ALL[2], going.token)
     going.programmer.disconnect(ALL[2])
     assert going.heard == [False]

@@ -56,9 +56,9 @@ def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn(
     apply, packet = world.network.apply, world._packet_out
 
     def note_apply(command: Apply, now: float) -> None:
-        for entry in command.adds:
-            if cookie_kind(entry.cookie) == Kind.REDIRECT:
-                order_of.append(f"add {'near' if command.dpid == E1 else 'far'} barrier={command.barrier}")
+        side = "near" if command.dpid == E1 else "far"
+        order_of.extend(f"add {side}" for entry in command.adds if cookie_kind(entry.cookie) == Kind.REDIRECT)
+        order_of.extend(f"barrier {side}" for _ in range(command.barrier))
         apply(command, now)
 
     def note_packet(command: PacketOut) -> None:
@@ -69,14 +69,15 @@ def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn(
     world.network.apply, world._packet_out = note_apply, note_packet  # type: ignore[method-assign]
     world.mute.add(E2)
     world.syn(40000)
-    assert order_of == ["add far barrier=True", "add near barrier=True"]
+    sent = ["add far", "add near", "barrier far", "barrier near"]
+    assert order_of == sent
     world.mute.clear()
     world.tick(1.2)
-    assert order_of == ["add far barrier=True", "add near barrier=True", "syn"]
+    assert order_of == [*sent, "syn"]
     assert len(released(world)) == 1, "without the far barrier the SYN goes plain after a second"
     assert not {Kind.REDIRECT} & (kinds(world, E1) | kinds(world, E2)), "and its entries are gone"
     world.syn(40001)
-    assert order_of[3:] == ["add far barrier=True", "add near barrier=True", "syn"]
+    assert order_of[5:] == [*sent, "syn"]
 
 
 def test_retransmitted_syns_are_held_while_preparing_and_not_doubled(world: World) -> None:

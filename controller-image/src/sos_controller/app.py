@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from sos_controller import audit, flow_mods, ofp, rewrite
 from sos_controller.config import ConfigError, follows, parse
 from sos_controller.connection import SwitchConnection, serve
-from sos_controller.core.commands import Apply, ApplyGroup, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
+from sos_controller.core.commands import Apply, ApplyGroup, Barrier, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
 from sos_controller.core.config_model import Config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
@@ -88,6 +88,7 @@ class Controller:
             PacketOut: self._packet_out,
             Apply: self._apply,
             Install: self._install,
+            Barrier: lambda command: self._queue(command.dpids, ofp.barrier_request(command.token)),
             Withdraw: self._withdraw,
             ReadEntries: self._read_entries,
             ApplyGroups: lambda command: self._queue((command.dpid,), rewrite.encode_groups(command)),
@@ -102,11 +103,11 @@ class Controller:
         self._happen(event, began)
         self.busy_seconds += time.monotonic() - began
 
-    def _happen(self, event: Event, now: float) -> None:
+    def _happen(self, event: Event, now: float, more: bool = False) -> None:
         """Hand an event to the engine and do what it says. A bug there costs one event, loudly, not the process."""
         self._latest = max(self._latest, now)
         try:
-            commands = self.engine.handle(event, self._latest)
+            commands = self.engine.handle(event, self._latest, more)
         except Exception:
             LOG.exception("bug: %s was not handled", type(event).__name__)
             self.count("bugs", type(event).__name__)
@@ -122,14 +123,15 @@ class Controller:
     def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
         """A switch has handed over a packet, among what was read from it last. Raises WireError if it is none."""
         cookie, in_port, data = ofp.parse_packet_in(message)
-        self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard)
+        self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard, more=True)
 
     def barrier_replies(self, connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
         """A switch has done what was asked before."""
-        self._happen(BarrierReplies(connection.dpid, tokens), connection.heard)
+        self._happen(BarrierReplies(connection.dpid, tokens), connection.heard, more=True)
 
     def was_read(self, connection: SwitchConnection) -> None:
         """All that was read from a switch has happened."""
+        self.carry_out(self.engine.close())
         self.flush()
         self.busy_seconds += time.monotonic() - connection.heard
 

@@ -18,8 +18,8 @@ def apply(command: Apply) -> bytes:
 
 
 def install(command: Install) -> bytes:
-    """An addition and its barrier, the same for all datapaths."""
-    return ofp.flow_mod(command.entry, ofp.ADD, command.token) + ofp.barrier_request(command.token)
+    """An addition, the same for all datapaths."""
+    return ofp.flow_mod(command.entry, ofp.ADD, command.token)
 
 
 def withdraw(command: Withdraw) -> bytes:

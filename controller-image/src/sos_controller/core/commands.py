@@ -26,10 +26,17 @@ class Apply(msgspec.Struct, frozen=True, gc=False):
 
 
 class Install(msgspec.Struct, frozen=True, gc=False):
-    """Add one entry to datapaths, a barrier behind it on each; all of these messages carry `token`."""
+    """Add one entry to datapaths; the messages carry `token`. A `Barrier` follows."""
 
     dpids: tuple[DatapathId, ...]
     entry: FlowEntry
+    token: int
+
+
+class Barrier(msgspec.Struct, frozen=True, gc=False):
+    """Ask datapaths to say, under `token`, when they have done what they were told before."""
+
+    dpids: tuple[DatapathId, ...]
     token: int
 
 
@@ -94,4 +101,4 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     far_end: Ended | str | None
 
 
-Command = Apply | ApplyGroup | ApplyGroups | Install | PacketOut | ReadEntries | SessionOver | Withdraw | Notice
+Command = Apply | ApplyGroup | ApplyGroups | Barrier | Install | PacketOut | ReadEntries | SessionOver | Withdraw | Notice

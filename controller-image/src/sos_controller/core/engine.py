@@ -95,8 +95,11 @@ class Engine:
         }
         self._leaving = False
 
-    def handle(self, event: Event, now: float) -> list[Command]:
-        """Take an event that happened at `now` (monotonic seconds, never going back) and return what is to be done, in order."""
+    def handle(self, event: Event, now: float, more: bool = False) -> list[Command]:
+        """Take an event that happened at `now` (monotonic seconds, never going back) and return what is to be done, in order.
+
+        With `more` barriers are left to a later event or to `close`, so that one stands behind the entries of several SYNs.
+        """
         state = self.state
         state.now = now
         out: list[Command] = []
@@ -106,6 +109,14 @@ class Engine:
         self._handlers[type(event)](event)  # type: ignore[operator]
         if state.dirty and not self._leaving and now >= self._due["replan"]:
             self._replan()
+        if not more:
+            state.programmer.close(out)
+        return out
+
+    def close(self) -> list[Command]:
+        """The barriers that events with `more` have left."""
+        out: list[Command] = []
+        self.state.programmer.close(out)
         return out
 
     # -- packets

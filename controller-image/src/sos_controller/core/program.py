@@ -7,20 +7,20 @@ until it has: then everything is compared at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from sos_controller.core import flowtable
+from sos_controller.core.batches import Batches, Waiter
 from sos_controller.core.commands import Apply, Command, Install, Withdraw
 from sos_controller.core.flowtable import Entries, FlowEntry
 from sos_controller.core.model import DatapathId
 
 MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
-"""Barriers not yet answered, over all datapaths. Sessions are not begun above half of it."""
+"""Barriers not yet answered, over all datapaths, and entries of sessions behind them. Sessions are not begun above half of it."""
 
 Group = Hashable
-Waiter = Callable[[bool], None]
 
 
 class Pending(NamedTuple):
@@ -28,15 +28,6 @@ class Pending(NamedTuple):
 
     dpid: DatapathId
     serial: int
-
-
-class Awaited:
-    """An entry on its way to datapaths: whose barriers are missing, and who waits for all of them."""
-
-    __slots__ = ("missing", "waiter")
-
-    def __init__(self, dpids: Iterable[DatapathId], waiter: Waiter) -> None:
-        self.missing, self.waiter = set(dpids), waiter
 
 
 class Programmer:
@@ -50,8 +41,7 @@ class Programmer:
         self._marks: dict[DatapathId, int] = {}
         self._acked: dict[DatapathId, int] = {}
         self._pending: dict[int, Pending] = {}
-        self._awaited: dict[int, Awaited] = {}
-        self._unanswered = 0  # barriers behind what is awaited
+        self._batches = Batches(self._next_token)
         self._serial = 0
         self._token = 0
 
@@ -60,8 +50,8 @@ class Programmer:
 
     @property
     def busy(self) -> bool:
-        """Too many barriers are unanswered to begin anything new."""
-        return len(self._pending) + self._unanswered > MAX_PENDING // 2
+        """Too much is unanswered to begin anything new."""
+        return len(self._pending) + len(self._batches) > MAX_PENDING // 2
 
     def entries(self, dpid: DatapathId) -> list[FlowEntry]:
         """All entries wanted on a datapath, in canonical order."""
@@ -101,14 +91,15 @@ class Programmer:
                 out.append(Apply(dpid, tuple(entries.values()), (), 0, False))
 
     def install(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, waiter: Waiter, out: list[Command]) -> None:
-        """Add one entry to datapaths. `waiter` hears once: True when all have it, or False when one of them will not."""
+        """Add one entry to datapaths; `close` asks for it. `waiter` hears once: True when all have it, False when one will not."""
         key, desired = entry.key, self._desired
         for dpid in dpids:
             desired.setdefault(dpid, {})[key] = entry
-        token = self._next_token()
-        self._awaited[token] = Awaited(dpids, waiter)
-        self._unanswered += len(dpids)
-        out.append(Install(dpids, entry, token))
+        out.append(Install(dpids, entry, self._batches.add(dpids, waiter)))
+
+    def close(self, out: list[Command]) -> None:
+        """Ask for the barriers behind what was installed since the last time."""
+        self._batches.close(out)
 
     def adopt(self, dpid: DatapathId, entry: FlowEntry) -> None:
         """Want an entry that is there already."""
@@ -152,9 +143,7 @@ class Programmer:
 
     def acknowledge(self, dpid: DatapathId, token: int) -> bool:
         """A barrier was answered: everything sent to the datapath up to it is done. True when it stood behind a group."""
-        awaited = self._awaited.get(token)
-        if awaited is not None:
-            self._answered(token, awaited, dpid)
+        if self._batches.acknowledge(dpid, token):
             return False
         done = self._pending.get(token)
         if done is None or done.dpid != dpid:
@@ -165,10 +154,7 @@ class Programmer:
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
         """A message was refused. True when it belonged to a group: the datapath has to be read again."""
-        awaited = self._awaited.get(token)
-        if awaited is not None:
-            if dpid in awaited.missing:
-                self._failed(token, awaited)
+        if self._batches.reject(dpid, token):
             return False
         failed = self._pending.get(token)
         if failed is None or failed.dpid != dpid:
@@ -181,23 +167,7 @@ class Programmer:
         """The connection is gone: nothing on its way will be answered."""
         self._synced.discard(dpid)
         self._pending = {token: pending for token, pending in self._pending.items() if pending.dpid != dpid}
-        for token, awaited in [(token, awaited) for token, awaited in self._awaited.items() if dpid in awaited.missing]:
-            self._failed(token, awaited)
-
-    def _answered(self, token: int, awaited: Awaited, dpid: DatapathId) -> None:
-        if dpid not in awaited.missing:
-            return
-        awaited.missing.discard(dpid)
-        self._unanswered -= 1
-        if not awaited.missing:
-            del self._awaited[token]
-            awaited.waiter(True)
-
-    def _failed(self, token: int, awaited: Awaited) -> None:
-        """One datapath will not have the entry: what the others answer is of no interest any more."""
-        if self._awaited.pop(token, None) is not None:
-            self._unanswered -= len(awaited.missing)
-            awaited.waiter(False)
+        self._batches.disconnect(dpid)
 
     def _replace(self, dpid: DatapathId, before: Entries, after: Entries, out: list[Command]) -> None:
         wanted = self._desired.setdefault(dpid, {})
