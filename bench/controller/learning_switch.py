@@ -37,7 +37,7 @@ class LearningSwitch(app_manager.RyuApp):  # type: ignore[misc]
         super().__init__(*args, **kwargs)
         self.port_of: dict[int, dict[str, int]] = {}
 
-    @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
+    @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)  # type: ignore[untyped-decorator]
     def connected(self, event: Any) -> None:
         """Everything unknown comes here."""
         datapath = event.msg.datapath
@@ -51,7 +51,7 @@ class LearningSwitch(app_manager.RyuApp):  # type: ignore[misc]
         instructions = [parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)]
         datapath.send_msg(parser.OFPFlowMod(datapath=datapath, priority=priority, match=match, instructions=instructions))
 
-    @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
+    @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)  # type: ignore[untyped-decorator]
     def packet_in(self, event: Any) -> None:
         """Learn, install, send on."""
         message = event.msg
