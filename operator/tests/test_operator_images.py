@@ -102,6 +102,14 @@ def test_an_image_that_outgrew_its_bound_is_named() -> None:
     assert said.startswith("image node adds 319 MB to its base, 225 are allowed")
 
 
+def test_images_that_do_not_fit_are_told_before_they_are_loaded() -> None:
+    copies = {"agent": (300 * sizes.MB, 2), "node": (350 * sizes.MB, 5)}
+    need = 2 * (600 + 1750) * sizes.MB
+    assert sizes.no_room(copies, need) == ""
+    said = sizes.no_room(copies, need - 1)
+    assert "4,700 MB left" in said and "takes 4,700 MB (node most of all)" in said
+
+
 def test_the_page_has_the_bounds_that_are_checked() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     assert dict(re.findall(r"^\| `sos-(\w+)` \|.*\| (\d+) MB \|$", page, re.MULTILINE)) == {

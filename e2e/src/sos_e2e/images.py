@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from sos_e2e import bases, sizes
@@ -109,6 +110,16 @@ def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str]) -> None
         groups.setdefault(where, []).append(image)
     if settings.load_cni_images:
         groups.setdefault(tuple(nodes.values()), []).extend([settings.multus_image, settings.ovs_cni_image])
+    _check_room(groups)
     for where, some in groups.items():
         say(f"loading {len(some)} images into {len(where)} nodes")
         run("kind", "load", "docker-image", "--name", settings.cluster, "--nodes", ",".join(where), *some, timeout=600)
+
+
+def _check_room(groups: Mapping[tuple[str, ...], list[str]]) -> None:
+    """Raise CommandError if the nodes cannot hold what is loaded: kind would say "no space left on device" halfway, whoever's it is."""
+    copies = {image: (bases.size_of(image) or 0, len(where)) for where, some in groups.items() for image in some}
+    a_node = next(iter(groups))[0]
+    free = run("docker", "exec", a_node, "df", "--block-size=1", "--output=avail", "/var/lib/containerd")
+    if wrong := sizes.no_room(copies, int(free.split()[-1])):
+        raise CommandError(wrong)
