@@ -79,9 +79,14 @@ def parse_peak(text: str) -> float | None:
 
 
 def cpu_ticks(stat: str) -> int:
-    """User and system time of a process with all of its threads, from /proc/PID/stat (proc(5), fields 14 and 15)."""
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    """User and system time of a process with all of its threads, and of children that have ended, from /proc/PID/stat (proc(5), fields
+    14 to 17)."""
+    return sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+
+
+def resident_kb(status: str) -> int:
+    """Resident memory of a process, from /proc/PID/status."""
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def counter(page: str, group: str, name: str) -> int:
