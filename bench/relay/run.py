@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "wan")]  # PYTHONSAFEPATH leaves both out
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "wan"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
 from sos_relays.bench import BENCH
 from sos_wan.loop import main

@@ -43,6 +43,41 @@ def parse_fetch(text: str) -> Received:
         raise ParseError(f"the client said {text[:100]!r}") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trips:
+    """Connections or requests of `crowd.py`: in milliseconds from before the connect to the first byte of an answer, and to its last."""
+
+    seconds: float
+    failed: int
+    errors: tuple[str, ...]
+    first_ms: tuple[float, ...]
+    last_ms: tuple[float, ...]
+
+
+def parse_trips(text: str) -> Trips:
+    """The report of `crowd.py ask`, `hold` and `talk`."""
+    try:
+        raw = json.loads(text)
+        return Trips(
+            seconds=float(raw["seconds"]),
+            failed=int(raw["failed"]),
+            errors=tuple(raw["errors"]),
+            first_ms=tuple(map(float, raw["first_ms"])),
+            last_ms=tuple(map(float, raw["last_ms"])),
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the client said {text[-100:]!r}") from None
+
+
+def parse_readers(text: str) -> tuple[float, ...]:
+    """The report of `crowd.py read`: Mbit/s of each connection that read as fast as it could."""
+    try:
+        raw = json.loads(text)
+        return tuple(int(received) * 8 / float(raw["seconds"]) / 1e6 for received in raw["received"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        raise ParseError(f"the client said {text[-100:]!r}") from None
+
+
 def parse_iperf3(text: str) -> Received:
     """`iperf3 -R -J`: the sums of its intervals. Its clock starts when all streams are connected."""
     try:

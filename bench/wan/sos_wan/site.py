@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from sos_wan.scenarios import Scenario
 
 STATE = Path("/run/sos-bench-wan")
 ENDS = Path(__file__).resolve().parent / "ends.py"
+CROWD = Path(__file__).resolve().parent / "crowd.py"
 START_S = 10.0
 ARMED_S = 30.0
 STOP_S = 5.0
@@ -68,6 +70,10 @@ class Site:
     def ends(self, part: str, *arguments: str) -> tuple[str, ...]:
         """The command line of ends.py, for `running` and `begin`."""
         return (part, self.programs.python, str(ENDS), *arguments)
+
+    def crowd(self, part: str, *arguments: str) -> tuple[str, ...]:
+        """The command line of crowd.py, for `running` and `begin`."""
+        return (part, self.programs.python, str(CROWD), *arguments)
 
     def wait_listening(self, part: str, port: int, log: str) -> None:
         """Until somebody listens; LabError with the end of the log if nobody does in time."""
@@ -175,6 +181,13 @@ def finish(program: subprocess.Popen[str], within_s: float) -> str:
     finally:
         if program.poll() is None:
             stop(program)
+
+
+def first_line(program: subprocess.Popen[str], within_s: float) -> str:
+    """The first line of a program that stays; LabError if none comes in time."""
+    if program.stdout is None or not select.select([program.stdout], [], [], within_s)[0]:
+        raise LabError(f"no word after {within_s:.0f} s: {program.args!r}")
+    return program.stdout.readline()
 
 
 @contextmanager
