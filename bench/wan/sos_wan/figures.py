@@ -77,6 +77,8 @@ class Row:
     rss_receiver_kb_per_session: float | None = None
     others_mbps: float | None = None
     others_alone_mbps: float | None = None
+    others_slowed_percent: float | None = None
+    accelerated: int | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
