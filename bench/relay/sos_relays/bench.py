@@ -14,7 +14,8 @@ from sos_wan.transfer import Emit, download, served
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
-    Scheme(name="haproxy", kind=Kind.HAPROXY),
+    Scheme(name="haproxy", kind=Kind.HAPROXY, splice=True),
+    Scheme(name="haproxy-auto", kind=Kind.HAPROXY),
     Scheme(name="socat", kind=Kind.SOCAT),
     Scheme(name="plain", kind=Kind.PLAIN),
 )

@@ -71,7 +71,7 @@ def haproxy(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Wa
 
     def argv(part: str, to: str) -> tuple[str, ...]:
         config = Path(site.plan.root) / f"{part}.cfg"
-        write_file(config, haproxy_config(to, sessions))
+        write_file(config, haproxy_config(to, sessions, splice=scheme.splice))
         return ("haproxy", "-db", "-f", str(config))
 
     with _pair(site, scheme, "haproxy", HAPROXY_PORT, argv) as way:
@@ -108,13 +108,14 @@ def _pair(site: Site, scheme: Scheme, program: str, port: int, argv: Callable[[s
         yield Way(address=network.HAPROXY_NEAR, port=port, server_port=PLAIN_PORT, sender="hafar", relays=relays)
 
 
-def haproxy_config(to: str, sessions: int = SESSIONS) -> str:
+def haproxy_config(to: str, sessions: int = SESSIONS, *, splice: bool = False) -> str:
     """One of the pair. Socket buffers grow as the namespace lets them: a size given here would be cut at net.core.rmem_max."""
+    options = "\n".join(f"  option splice-{when}" for when in (("request", "response") if splice else ("auto",)))
     return f"""global
   maxconn {sessions}
 defaults
   mode tcp
-  option splice-auto
+{options}
   timeout connect 10s
   timeout client 1m
   timeout server 1m

@@ -33,6 +33,8 @@ class Scheme:
     large_buffers: bool = False
     several_paths: bool = False
     """Only where there are several paths: on one it is TCP with more words."""
+    splice: bool = False
+    """haproxy splices everything, instead of when it thinks fit: that it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
     rows: tuple[str, ...] = ()
     """Names of the rows that one measurement of it gives, where it is not one with its own name."""
 
@@ -74,7 +76,7 @@ SCHEMES = (
     Scheme(name="iperf3-32", kind=Kind.IPERF3, streams=32),
     Scheme(name="mptcp", kind=Kind.MPTCP, several_paths=True),
     Scheme(name="mptcp-64m", kind=Kind.MPTCP, several_paths=True, large_buffers=True),
-    Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr"),
+    Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr", splice=True),
     Scheme(name="gridftp-8", kind=Kind.GRIDFTP, streams=8),
 )
 ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # what a competitor gets beside it is the question; alone, 16 and 32 streams are the better peer
