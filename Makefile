@@ -68,13 +68,13 @@ bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 servi
 bench-wan: setup ## SOS beside plain TCP, iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
 	@$(python) bench/wan/run.py --out out/bench $(ARGS)
 
-bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay: ten minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
+bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay: twelve minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
 	@$(python) bench/relay/run.py --out out/bench $(ARGS)
 
-bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: fifteen minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
+bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: eighteen minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
 	@$(python) bench/short/run.py --out out/bench $(ARGS)
 
-bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions beside bulk: fifteen minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
+bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions beside bulk: twenty minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
 	@$(python) bench/sessions/run.py --out out/bench $(ARGS)
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
