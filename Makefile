@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator bench-wan crds lab clean setup setup-test setup-compiled
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator bench-relay bench-sessions bench-short bench-wan crds lab clean setup setup-test setup-compiled
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -67,6 +67,15 @@ bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 servi
 
 bench-wan: setup ## SOS beside plain TCP, iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
 	@$(python) bench/wan/run.py --out out/bench $(ARGS)
+
+bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay: twelve minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
+	@$(python) bench/relay/run.py --out out/bench $(ARGS)
+
+bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: eighteen minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
+	@$(python) bench/short/run.py --out out/bench $(ARGS)
+
+bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions beside bulk: twenty minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
+	@$(python) bench/sessions/run.py --out out/bench $(ARGS)
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
 	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml

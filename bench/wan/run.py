@@ -7,7 +7,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
-from sos_wan.cli import main
+from sos_wan.cli import BENCH
+from sos_wan.loop import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(BENCH))

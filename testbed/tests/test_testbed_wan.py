@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sos_testbed.steps import DeleteNamespace, Run, Spawn
 from sos_wan import agents, book, figures, network, parse, report
-from sos_wan.cli import Log
 from sos_wan.figures import Outcome, Row
+from sos_wan.loop import Log
 from sos_wan.parse import ParseError, Received
+from sos_wan.relays import haproxy_config
 from sos_wan.scenarios import SCENARIOS, SCHEMES, Kind
-from sos_wan.transfer import WAYS, haproxy_config
+from sos_wan.transfer import WAYS
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SETTINGS = "0123456789ab, 20 s"
@@ -46,11 +47,11 @@ def test_a_queue_is_one_bandwidth_delay_product_unless_the_scenario_is_about_its
 
 def test_schemes_for_several_paths_are_measured_where_there_are_several() -> None:
     for scenario in SCENARIOS:
-        names = {scheme.name for scheme in scenario.schemes()}
+        names = {scheme.name for scheme in scenario.schemes}
         assert ("mptcp" in names) == (len(scenario.paths) > 1)
         assert ("iperf3-4" in names) == scenario.shared
         assert {"sos", "plain"} <= names
-    assert set(WAYS) == set(Kind) == {scheme.kind for scheme in SCHEMES}
+    assert set(WAYS) == set(Kind) - {Kind.SOCAT} == {scheme.kind for scheme in SCHEMES}
 
 
 def test_bytes_at_a_moment_lie_on_the_line_between_samples() -> None:
@@ -150,7 +151,7 @@ def test_a_row_tells_the_start_from_what_follows() -> None:
         reorder_peak_bytes=3e6,
         competitor=STEADY,
     )
-    found = figures.row(unit("sos").blank("sos", SETTINGS), outcome, 20)
+    found = figures.row(unit("sos").blank("sos", SETTINGS), figures.found(outcome, 20))
     assert (found.status, found.mbps_total, found.mbps_first8, found.mbps_steady) == ("ok", 640, 400, 800)
     assert (found.cpu_sender_s_per_gb, found.cpu_receiver_s_per_gb, found.cpu_s_per_gb) == (0.25, 0.5, 0.75)
     assert (found.retransmits_per_gb, found.reorder_peak_mb, found.competitor_mbps_total, found.first_byte_s) == (200, 3, 800, 0.06)
@@ -159,7 +160,7 @@ def test_a_row_tells_the_start_from_what_follows() -> None:
 
 def test_a_transfer_that_ends_before_its_time_is_no_figure() -> None:
     short = Received(samples=((0.0, 0), (11.0, 10**9)), error="connection reset")
-    found = figures.row(unit("plain").blank("plain", SETTINGS), Outcome(received=short), 20)
+    found = figures.row(unit("plain").blank("plain", SETTINGS), figures.found(Outcome(received=short), 20))
     assert found.status == "failed: connection reset after 11.0 s"
     assert found.mbps_total is None
     assert figures.failure(Received(samples=((0.0, 0), (20.0, 0))), 20) != ""

@@ -46,12 +46,12 @@ class Agent:
         return (program, *places, "--attach", "none")
 
 
-def documents(paths: int) -> declare.Documents:
-    """What the operator would write for two sites with a service over one path or both."""
+def documents(paths: int, more: tuple[Path, ...] = ()) -> declare.Documents:
+    """What the operator would write for two sites with a service over one path or both, and for further custom resources."""
     service = HERE / ("one-path.yaml" if paths == 1 else "two-paths.yaml")
     # shapes do not matter here: names, sites and addresses are those of the figure of eight
     topology = figure8(PathOptions(), PathOptions())
-    return declare.compile_lab(declare.load((EXAMPLE, service)), topology, 1, Allocations())
+    return declare.compile_lab(declare.load((EXAMPLE, service, *more)), topology, 1, Allocations())
 
 
 def agents(found: declare.Documents) -> tuple[Agent, Agent]:

@@ -1,4 +1,4 @@
-"""What has been measured and what is left. Pure: lines of wan.jsonl in, values out."""
+"""What has been measured and what is left. Pure: lines of a benchmark's .jsonl in, values out."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Unit:
 
 
 def encode(row: Row) -> str:
-    """A line of wan.jsonl."""
+    """A line of the .jsonl."""
     return json.dumps({name: value for name, value in asdict(row).items() if value is not None})
 
 
@@ -60,7 +60,7 @@ def units(scenarios: Sequence[Scenario], schemes: Sequence[str], runs: int) -> l
     which begins with another scheme, so that none is always measured at the same moment of the round."""
     found = []
     for scenario in scenarios:
-        chosen = [scheme for scheme in scenario.schemes() if not schemes or scheme.name in schemes]
+        chosen = [scheme for scheme in scenario.schemes if not schemes or scheme.name in schemes]
         for run in range(1, runs + 1):
             turn = (run - 1) % len(chosen) if chosen else 0
             found += [Unit(scenario=scenario, scheme=scheme, run=run) for scheme in chosen[turn:] + chosen[:turn]]

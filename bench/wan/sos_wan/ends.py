@@ -1,6 +1,7 @@
 """The two ends of a transfer, and somebody who watches an agent, as programs for a namespace. Standard library only.
 
-ends.py serve PORT [--congestion NAME] [--mptcp]            send random bytes to whoever connects until they go
+ends.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES]
+                                                            send random bytes to whoever connects until they go, at most so many a second
 ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for so long from before the connect; samples as JSON
 ends.py peak URL METRIC SECONDS                             highest value a metric was seen with, as JSON
 """
@@ -18,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 
 IPPROTO_MPTCP = 262  # linux/in.h; Python 3.11 does not name it
+SO_MAX_PACING_RATE = 47  # asm-generic/socket.h; Python 3.11 does not name it
 BLOCK_BYTES = 1 << 20
 SAMPLE_S = 0.1
 WATCH_S = 0.25
@@ -30,7 +32,7 @@ def tcp_socket(mptcp: bool) -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP if mptcp else 0)
 
 
-def serve(port: int, congestion: str, mptcp: bool) -> None:
+def serve(port: int, congestion: str, mptcp: bool, rate: int) -> None:
     """Serve until killed."""
     block = os.urandom(BLOCK_BYTES)
     listener = tcp_socket(mptcp)
@@ -41,6 +43,8 @@ def serve(port: int, congestion: str, mptcp: bool) -> None:
         connection, _ = listener.accept()
         if congestion:  # a route's choice takes the listener's place when a connection is accepted, not that of the connection itself
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
+        if rate:
+            connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
         threading.Thread(target=pour, args=(connection, block), daemon=True).start()
 
 
@@ -100,6 +104,7 @@ def main() -> None:
     server = commands.add_parser("serve")
     server.add_argument("port", type=int)
     server.add_argument("--congestion", default="")
+    server.add_argument("--rate", type=int, default=0)
     client = commands.add_parser("fetch")
     client.add_argument("address")
     client.add_argument("port", type=int)
@@ -112,7 +117,7 @@ def main() -> None:
     watch.add_argument("seconds", type=float)
     a = parser.parse_args()
     if a.command == "serve":
-        serve(a.port, a.congestion, a.mptcp)
+        serve(a.port, a.congestion, a.mptcp, a.rate)
     elif a.command == "fetch":
         print(json.dumps(fetch(a.address, a.port, a.seconds, a.mptcp)))
     else:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from sos_wan.parse import Received, bytes_at
 
@@ -32,8 +33,16 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one measurement gives a row: figures by the names of the row's fields, or why there are none."""
+
+    status: str = OK
+    values: Mapping[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One run of one scheme: a line of wan.jsonl. Rates are TCP payload in Mbit/s."""
+    """One run of one scheme: a line of a .jsonl. Rates are TCP payload in Mbit/s. A benchmark has the figures that apply to it."""
 
     settings: str
     scenario: str
@@ -54,6 +63,22 @@ class Row:
     competitor_mbps_steady: float | None = None
     load: float | None = None
     emulator_lost: int | None = None
+    connections: int | None = None
+    failed: int | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    first_byte_p50_ms: float | None = None
+    first_byte_p99_ms: float | None = None
+    idle_p50_ms: float | None = None
+    idle_p99_ms: float | None = None
+    connections_per_s: float | None = None
+    connections_per_cpu_s: float | None = None
+    rss_sender_kb_per_session: float | None = None
+    rss_receiver_kb_per_session: float | None = None
+    others_mbps: float | None = None
+    others_alone_mbps: float | None = None
+    others_slowed_percent: float | None = None
+    accelerated: int | None = None
 
     @property
     def key(self) -> tuple[str, str, int]:
@@ -62,7 +87,7 @@ class Row:
 
 
 FIGURES = tuple(
-    field.name for field in fields(Row) if field.name not in {"settings", "scenario", "scheme", "run", "status", "wire_limit_mbps"}
+    each.name for each in fields(Row) if each.name not in {"settings", "scenario", "scheme", "run", "status", "wire_limit_mbps"}
 )
 
 
@@ -85,20 +110,21 @@ def failure(received: Received, seconds: float) -> str:
     return f"{FAILED}: {received.error or 'it ended early'} after {received.samples[-1][0]:.1f} s"
 
 
-def row(blank: Row, outcome: Outcome, seconds: float) -> Row:
-    """The row of one transfer: `blank` says what it is about."""
+def row(blank: Row, measured: Found) -> Row:
+    """The row of one measurement: `blank` says what it is about."""
+    return replace(blank, status=measured.status, **measured.values)
+
+
+def found(outcome: Outcome, seconds: float) -> Found:
+    """What one transfer gives."""
     received = outcome.received
     if why := failure(received, seconds):
-        return replace(blank, status=why, load=outcome.load)
+        return Found(status=why, values={"load": outcome.load})
     gigabytes = received.samples[-1][1] / 1e9
     competitor = {} if outcome.competitor is None else rates(outcome.competitor, seconds)
     sender, receiver = (None if used is None else round(used / gigabytes, 3) for used in (outcome.cpu_sender_s, outcome.cpu_receiver_s))
-    found = rates(received, seconds)
-    return replace(
-        blank,
-        mbps_total=found["mbps_total"],
-        mbps_steady=found["mbps_steady"],
-        mbps_first8=found["mbps_first8"],
+    values: dict[str, float | None] = dict(
+        **rates(received, seconds),
         first_byte_s=received.first_byte_s,
         cpu_s_per_gb=None if sender is None or receiver is None else round(sender + receiver, 3),
         cpu_sender_s_per_gb=sender,
@@ -110,6 +136,13 @@ def row(blank: Row, outcome: Outcome, seconds: float) -> Row:
         load=outcome.load,
         emulator_lost=outcome.emulator_lost,
     )
+    return Found(values=values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that is not below so large a share of them (nearest rank)."""
+    ranked = sorted(values)
+    return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +156,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All runs of a scheme in a scenario: an entry of wan.json. `status` is that of the runs that did not count, if none did."""
+    """All runs of a scheme in a scenario: an entry of the .json. `status` is that of the runs that did not count, if none did."""
 
     scenario: str
     scheme: str
@@ -139,7 +172,7 @@ class Summary:
         return None if found is None else found.median
 
     def encode(self) -> dict[str, object]:
-        """As in wan.json: {median, least, most} for each figure that was measured."""
+        """As in the .json: {median, least, most} for each figure that was measured."""
         plain = {name: value for name, value in asdict(self).items() if name != "figures"}
         return {**plain, **{name: asdict(figure) for name, figure in self.figures.items()}}
 

@@ -82,21 +82,21 @@ HOSTS = (
 )
 
 
-def build(plan: Plan, paths: tuple[PathOptions, ...]) -> list[Step]:
-    """All of it, but for the programs that a transfer starts itself."""
+def build(plan: Plan, paths: tuple[PathOptions, ...], *, emulated: bool = True) -> list[Step]:
+    """All of it, but for the programs that a transfer starts itself. Without the emulator the wires are plain veth pairs."""
     steps = [Step(title="folders", do=MakeFolder(path=str(plan.root / "log")), undo=RemoveTree(path=str(plan.root / "log")))]
     for part in ("emu", "west", "east", "near", "far", *(host.name for host in HOSTS)):
         steps += _namespace(plan, part)
     for router in ("west", "east"):
         steps += _router(plan, router)
     for number in range(len(paths)):
-        steps += _wire(plan, number)
+        steps += _wire(plan, number, emulated)
     for host in HOSTS:
         steps += _host(plan, host)
     for agent in plan.agents:
         steps += _agent(plan, agent)
     steps += _redirects(plan, len(paths))
-    return [*steps, _emulator(plan, paths)]
+    return [*steps, _emulator(plan, paths)] if emulated else steps
 
 
 def _do(title: str, *argv: str) -> Step:
@@ -133,9 +133,13 @@ def _veth(plan: Plan, a: tuple[str, str], b: tuple[str, str]) -> Iterator[Step]:
         yield _ip(plan, part, f"link set {name} addrgenmode none up")
 
 
-def _wire(plan: Plan, number: int) -> Iterator[Step]:
-    yield from _veth(plan, ("west", f"wan{number}"), ("emu", f"w{number}a"))
-    yield from _veth(plan, ("emu", f"w{number}b"), ("east", f"wan{number}"))
+def _wire(plan: Plan, number: int, emulated: bool) -> Iterator[Step]:
+    west, east = ("west", f"wan{number}"), ("east", f"wan{number}")
+    if emulated:
+        yield from _veth(plan, west, ("emu", f"w{number}a"))
+        yield from _veth(plan, ("emu", f"w{number}b"), east)
+    else:
+        yield from _veth(plan, west, east)
     table = "" if number == 0 else f" table {_SECOND_PATH}"
     for router, own, far, prefix in (("west", 1, 2, EAST), ("east", 2, 1, WEST)):
         yield _ip(plan, router, f"address add 10.9.{number}.{own}/30 dev wan{number}")

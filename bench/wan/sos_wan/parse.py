@@ -43,6 +43,41 @@ def parse_fetch(text: str) -> Received:
         raise ParseError(f"the client said {text[:100]!r}") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trips:
+    """Connections or requests of `crowd.py`: in milliseconds from before the connect to the first byte of an answer, and to its last."""
+
+    seconds: float
+    failed: int
+    errors: tuple[str, ...]
+    first_ms: tuple[float, ...]
+    last_ms: tuple[float, ...]
+
+
+def parse_trips(text: str) -> Trips:
+    """The report of `crowd.py ask`, `hold` and `talk`."""
+    try:
+        raw = json.loads(text)
+        return Trips(
+            seconds=float(raw["seconds"]),
+            failed=int(raw["failed"]),
+            errors=tuple(raw["errors"]),
+            first_ms=tuple(map(float, raw["first_ms"])),
+            last_ms=tuple(map(float, raw["last_ms"])),
+        )
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the client said {text[-100:]!r}") from None
+
+
+def parse_readers(text: str) -> tuple[float, ...]:
+    """The report of `crowd.py read`: Mbit/s of each connection that read as fast as it could."""
+    try:
+        raw = json.loads(text)
+        return tuple(int(received) * 8 / float(raw["seconds"]) / 1e6 for received in raw["received"])
+    except (ValueError, KeyError, TypeError, ZeroDivisionError):
+        raise ParseError(f"the client said {text[-100:]!r}") from None
+
+
 def parse_iperf3(text: str) -> Received:
     """`iperf3 -R -J`: the sums of its intervals. Its clock starts when all streams are connected."""
     try:
@@ -79,9 +114,14 @@ def parse_peak(text: str) -> float | None:
 
 
 def cpu_ticks(stat: str) -> int:
-    """User and system time of a process with all of its threads, from /proc/PID/stat (proc(5), fields 14 and 15)."""
-    fields = stat.rpartition(")")[2].split()
-    return int(fields[11]) + int(fields[12])
+    """User and system time of a process with all of its threads, and of children that have ended, from /proc/PID/stat (proc(5), fields
+    14 to 17)."""
+    return sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+
+
+def resident_kb(status: str) -> int:
+    """Resident memory of a process, from /proc/PID/status."""
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
 
 
 def counter(page: str, group: str, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 
 from sos_testbed.measure import formula_mbps
 from sos_testbed.topology import PathOptions
@@ -17,6 +18,7 @@ class Kind(StrEnum):
     IPERF3 = "iperf3"
     MPTCP = "mptcp"
     HAPROXY = "haproxy"
+    SOCAT = "socat"
     GRIDFTP = "gridftp"
 
 
@@ -31,39 +33,41 @@ class Scheme:
     large_buffers: bool = False
     several_paths: bool = False
     """Only where there are several paths: on one it is TCP with more words."""
+    splice: bool = False
+    """haproxy splices everything, instead of when it thinks fit: that it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
+    rows: tuple[str, ...] = ()
+    """Names of the rows that one measurement of it gives, where it is not one with its own name."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of the rows that one measurement of it gives: SOS makes two transfers, by fresh agents and by the same ones again."""
-        return ("sos first", "sos") if self.kind is Kind.SOS else (self.name,)
+        """Names of the rows that one measurement of it gives."""
+        return self.rows or (self.name,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Paths between two sites; `shared`: a plain download of other hosts goes over the first path at the same time."""
+    """Paths between two sites, and what is measured over them, in order; the order turns from run to run."""
 
     name: str
     title: str
     paths: tuple[PathOptions, ...]
+    schemes: tuple[Scheme, ...]
+    emulated: bool = True
+    """Otherwise the sites are joined by plain veth pairs: no delay, no rate, segmentation offload."""
     shared: bool = False
-    only: tuple[str, ...] = ()
-    """Schemes, where not all."""
+    """A plain download of other hosts goes over the first path at the same time."""
+    resources: tuple[Path, ...] = ()
+    """Custom resources besides those that every scenario has; they take the place of those with the same name."""
 
     @property
     def wire_limit_mbps(self) -> float:
-        """TCP payload that the wires carry: of each full frame of 1538 byte times, 1448 bytes with timestamps at an MTU of 1500."""
-        return sum(formula_mbps(path.shape()) for path in self.paths)
-
-    def schemes(self) -> list[Scheme]:
-        """What is measured here, in order; the order turns from run to run."""
-        fitting = [scheme for scheme in SCHEMES if len(self.paths) > 1 or not scheme.several_paths]
-        if self.only:
-            return [scheme for scheme in fitting if scheme.name in self.only]
-        return [scheme for scheme in fitting if scheme.name not in ONLY_WHEN_SHARED]
+        """TCP payload that the wires carry: of each full frame of 1538 byte times, 1448 bytes with timestamps at an MTU of 1500. A
+        plain veth pair has none: 0."""
+        return sum(formula_mbps(path.shape()) for path in self.paths) if self.emulated else 0.0
 
 
 SCHEMES = (
-    Scheme(name="sos", kind=Kind.SOS),
+    Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # by agents that have just started, and by the same ones again
     Scheme(name="plain", kind=Kind.PLAIN),
     Scheme(name="plain-64m", kind=Kind.PLAIN, large_buffers=True),
     Scheme(name="plain-bbr", kind=Kind.PLAIN, congestion="bbr"),
@@ -72,36 +76,46 @@ SCHEMES = (
     Scheme(name="iperf3-32", kind=Kind.IPERF3, streams=32),
     Scheme(name="mptcp", kind=Kind.MPTCP, several_paths=True),
     Scheme(name="mptcp-64m", kind=Kind.MPTCP, several_paths=True, large_buffers=True),
-    Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr"),
+    Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr", splice=True),
     Scheme(name="gridftp-8", kind=Kind.GRIDFTP, streams=8),
 )
 ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # what a competitor gets beside it is the question; alone, 16 and 32 streams are the better peer
 
+SHARED = frozenset({"sos", "plain", "iperf3-4"})
+
 GBIT = 1_000_000_000
 MBIT = 1_000_000
 
+
+def wan(name: str, title: str, paths: tuple[PathOptions, ...], *, shared: bool = False) -> Scenario:
+    """A scenario with the schemes that fit."""
+    fitting = tuple(
+        scheme
+        for scheme in SCHEMES
+        if (scheme.name in SHARED if shared else scheme.name not in ONLY_WHEN_SHARED) and (len(paths) > 1 or not scheme.several_paths)
+    )
+    return Scenario(name=name, title=title, paths=paths, schemes=fitting, shared=shared)
+
+
 SCENARIOS = (
-    Scenario(name="59ms", title="1 Gbit/s, 59 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000),)),
-    Scenario(name="164ms", title="1 Gbit/s, 164 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=164_000),)),
-    Scenario(name="20ms-loss", title="1 Gbit/s, 20 ms, 1 % loss", paths=(PathOptions(rate_bps=GBIT, rtt_us=20_000, loss=0.01),)),
-    Scenario(
-        name="59ms-1mb", title="1 Gbit/s, 59 ms, queue of 1 MB", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000, queue_bytes=1_000_000),)
-    ),
-    Scenario(
+    wan(name="59ms", title="1 Gbit/s, 59 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000),)),
+    wan(name="164ms", title="1 Gbit/s, 164 ms", paths=(PathOptions(rate_bps=GBIT, rtt_us=164_000),)),
+    wan(name="20ms-loss", title="1 Gbit/s, 20 ms, 1 % loss", paths=(PathOptions(rate_bps=GBIT, rtt_us=20_000, loss=0.01),)),
+    wan(name="59ms-1mb", title="1 Gbit/s, 59 ms, queue of 1 MB", paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000, queue_bytes=1_000_000),)),
+    wan(
         name="200+200",
         title="200 + 200 Mbit/s, 54 and 160 ms",
         paths=(PathOptions(rate_bps=200 * MBIT, rtt_us=54_000), PathOptions(rate_bps=200 * MBIT, rtt_us=160_000)),
     ),
-    Scenario(
+    wan(
         name="500+100",
         title="500 + 100 Mbit/s, 100 ms",
         paths=(PathOptions(rate_bps=500 * MBIT, rtt_us=100_000), PathOptions(rate_bps=100 * MBIT, rtt_us=100_000)),
     ),
-    Scenario(
+    wan(
         name="59ms-shared",
         title="1 Gbit/s, 59 ms, beside a plain flow",
         paths=(PathOptions(rate_bps=GBIT, rtt_us=59_000),),
         shared=True,
-        only=("sos", "plain", "iperf3-4"),
     ),
 )

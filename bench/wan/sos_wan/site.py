@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
 import signal
 import socket
@@ -24,6 +25,7 @@ from sos_wan.scenarios import Scenario
 
 STATE = Path("/run/sos-bench-wan")
 ENDS = Path(__file__).resolve().parent / "ends.py"
+CROWD = Path(__file__).resolve().parent / "crowd.py"
 START_S = 10.0
 ARMED_S = 30.0
 STOP_S = 5.0
@@ -69,6 +71,10 @@ class Site:
         """The command line of ends.py, for `running` and `begin`."""
         return (part, self.programs.python, str(ENDS), *arguments)
 
+    def crowd(self, part: str, *arguments: str) -> tuple[str, ...]:
+        """The command line of crowd.py, for `running` and `begin`."""
+        return (part, self.programs.python, str(CROWD), *arguments)
+
     def wait_listening(self, part: str, port: int, log: str) -> None:
         """Until somebody listens; LabError with the end of the log if nobody does in time."""
         self.until(lambda: bool(self.command(part, "ss", "-Hltn", f"sport = :{port}").strip()), START_S, f"port {port} of {part}", log)
@@ -110,7 +116,9 @@ class Site:
         return parse.metric(self.metrics(), "sos_agent_accepted_total") or 0
 
     def emulator_lost(self) -> int:
-        """Packets that the link emulator has lost on its own so far."""
+        """Packets that the link emulator has lost on its own so far; where there is none, none."""
+        if not self.scenario.emulated:
+            return 0
         with socket.socket(socket.AF_UNIX) as asked:
             asked.settimeout(START_S)
             try:
@@ -133,12 +141,24 @@ class Site:
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process so far. LabError if it is no more."""
+    """CPU time of a process and its children (socat has one for each connection) so far. LabError if it is no more."""
+    ticks = parse.cpu_ticks(_of_process(pid, "stat"))
+    for child in _of_process(pid, f"task/{pid}/children").split():
+        with contextlib.suppress(LabError):  # it has ended since
+            ticks += parse.cpu_ticks(_of_process(int(child), "stat"))
+    return ticks * _TICK_S
+
+
+def resident_kb(pid: int) -> int:
+    """Resident memory of a process. LabError if it is no more."""
+    return parse.resident_kb(_of_process(pid, "status"))
+
+
+def _of_process(pid: int, name: str) -> str:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_text(encoding="ascii", errors="replace")
     except OSError:
-        raise LabError(f"the relay with pid {pid} has ended") from None
-    return parse.cpu_ticks(stat) * _TICK_S
+        raise LabError(f"the process {pid} has ended") from None
 
 
 def stop(program: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
@@ -163,6 +183,13 @@ def finish(program: subprocess.Popen[str], within_s: float) -> str:
             stop(program)
 
 
+def first_line(program: subprocess.Popen[str], within_s: float) -> str:
+    """The first line of a program that stays; LabError if none comes in time."""
+    if program.stdout is None or not select.select([program.stdout], [], [], within_s)[0]:
+        raise LabError(f"no word after {within_s:.0f} s: {program.args!r}")
+    return program.stdout.readline()
+
+
 @contextmanager
 def up(scenario: Scenario, say: Say) -> Iterator[Site]:
     """The network of a scenario; nothing of it stays. LabError if the machine refuses."""
@@ -170,17 +197,18 @@ def up(scenario: Scenario, say: Say) -> Iterator[Site]:
         raise LabError("this benchmark needs root: it makes network namespaces")
     sweep(say)
     programs = find_programs(dict(os.environ))
-    found = agents.documents(len(scenario.paths))
+    found = agents.documents(len(scenario.paths), scenario.resources)
     root = STATE / str(os.getpid())
     prefix = f"wan{os.getpid():x}"
     plan = network.Plan(prefix=prefix, root=PurePosixPath(root), linkemu=programs.linkemu, agents=agents.agents(found))
     runner = Runner(root)
     try:
-        runner.perform(network.build(plan, scenario.paths))
+        runner.perform(network.build(plan, scenario.paths, emulated=scenario.emulated))
         for path, text in agents.files(found, plan.root).items():
             write_file(Path(path), text, 0o600)
         site = Site(plan, programs, scenario)
-        site.until(Path(plan.control).exists, START_S, "the link emulator", "linkemu")
+        if scenario.emulated:
+            site.until(Path(plan.control).exists, START_S, "the link emulator", "linkemu")
         yield site
     finally:
         with uninterrupted():

@@ -6,22 +6,22 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from sos_testbed.model import LabError
-from sos_testbed.runner import write_file
 
-from sos_wan import network, parse
-from sos_wan.agents import METRICS_PORT, SERVICE_PORTS
-from sos_wan.figures import Outcome
+from sos_wan import network, parse, relays
+from sos_wan.agents import METRICS_PORT
+from sos_wan.book import Unit
+from sos_wan.figures import Found, Outcome, found
 from sos_wan.parse import Received
+from sos_wan.relays import PLAIN_PORT, NotAvailableError, Way
 from sos_wan.scenarios import Kind, Scheme
 from sos_wan.site import Site, cpu_s, finish, missing, stop
 
-SOS_PORT = SERVICE_PORTS[0] + 3
-PLAIN_PORT, OTHER_PORT, IPERF3_PORT, HAPROXY_PORT, GRIDFTP_PORT = 8000, 8001, 8101, 8300, 2811
+OTHER_PORT, IPERF3_PORT, GRIDFTP_PORT = 8001, 8101, 2811
 GRACE_S = 40.0
 """A transfer may take so much longer than it is meant to: its connects, and its client's own patience with a stall."""
 BETWEEN_S = 2.0
@@ -30,17 +30,13 @@ GLOBUS_REPORT_S = 2.0
 SPARSE_BYTES = 64 << 30
 """A file of nothing: no transfer here comes to its end."""
 
-Emit = Callable[[str, Outcome], None]
-"""Takes a row's label and what was seen, as soon as it was."""
+Emit = Callable[[str, Found], None]
+"""Takes a row's label and what was found, as soon as it was."""
 
 
-class NotAvailableError(Exception):
-    """A peer cannot be had on this machine; says why."""
-
-
-def measure(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
+def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
     """All transfers of one run of a scheme. NotAvailableError, or LabError if its programs do not start."""
-    large = scheme.large_buffers
+    scheme, large = unit.scheme, unit.scheme.large_buffers
     for part in ("client", "server"):
         site.buffers(part, network.LARGE_BUFFERS if large else network.LINUX_BUFFERS)
     site.forget("client", "server", "other1", "other2", "near", "far", "hanear", "hafar")
@@ -48,38 +44,30 @@ def measure(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
 
 
 def _sos(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
-    near, far = site.plan.agents
-    with ExitStack() as stack:
-        pids = [
-            stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, site.plan.root))) for each in (near, far)
-        ]
-        stack.enter_context(_served(site, "server", SOS_PORT))
-        site.wait_armed()
+    with relays.sos(site, scheme) as way, served(site, "server", way.server_port):
         for number, label in enumerate(scheme.labels):
             if number:
                 time.sleep(BETWEEN_S)
-            emit(label, _accelerated(site, seconds, (pids[1], pids[0])))
+            with relays.taken(site, scheme) as check:
+                seen = _accelerated(site, way, seconds)
+                check(1)
+            emit(label, found(seen, seconds))
 
 
-def _accelerated(site: Site, seconds: float, relays: tuple[int, int]) -> Outcome:
-    """One transfer through the agents. LabError if they let it go plain, which would be measured as well."""
-    url, before = f"http://127.0.0.1:{METRICS_PORT}/metrics", site.accepted()
+def _accelerated(site: Site, way: Way, seconds: float) -> Outcome:
+    """One transfer through the agents, and how much waited in the receiving one."""
+    url = f"http://127.0.0.1:{METRICS_PORT}/metrics"
     watch = site.begin(*site.ends("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
     try:
-        seen = _observe(site, seconds, lambda: _fetch(site, SOS_PORT, seconds), "far", relays)
-        peak = parse.parse_peak(finish(watch, GRACE_S))
+        seen = download(site, way, seconds)
+        return replace(seen, reorder_peak_bytes=parse.parse_peak(finish(watch, GRACE_S)))
     finally:
         stop(watch)
-    if site.accepted() == before:
-        raise LabError("the agents did not take the connection")
-    return replace(seen, reorder_peak_bytes=peak)
 
 
 def _plain(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
-    if why := missing(congestion=scheme.congestion):
-        raise NotAvailableError(why)
-    with _served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion):
-        emit(scheme.name, _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds), "server"))
+    with relays.plain(site, scheme) as way, served(site, "server", way.server_port, "--congestion", scheme.congestion):
+        emit(scheme.name, found(download(site, way, seconds), seconds))
 
 
 def _mptcp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
@@ -90,12 +78,12 @@ def _mptcp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
         site.command(part, "ip", "mptcp", "limits", "set", "subflows", "2", "add_addr_accepted", "2")
     site.command("client", "ip", "mptcp", "endpoint", "flush")
     site.command("client", "ip", "mptcp", "endpoint", "add", network.CLIENT_SECOND, "dev", "eth0", "subflow")
-    with _served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion, "--mptcp"):
+    with served(site, "server", PLAIN_PORT, "--congestion", scheme.congestion, "--mptcp"):
         before = site.joined("client")
-        seen = _observe(site, seconds, lambda: _fetch(site, PLAIN_PORT, seconds, mptcp=True), "server")
+        seen = observe(site, seconds, lambda: fetch(site, PLAIN_PORT, seconds, mptcp=True), "server")
         if site.joined("client") == before:
             raise LabError("MPTCP used one path only")
-        emit(scheme.name, seen)
+        emit(scheme.name, found(seen, seconds))
 
 
 def _iperf3(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
@@ -105,46 +93,12 @@ def _iperf3(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
     client = ("iperf3", "-c", network.SERVER, "-p", str(IPERF3_PORT), "-R", "-P", str(scheme.streams), *stay)
     with site.running("iperf3", "server", "iperf3", "-s", "-p", str(IPERF3_PORT)):
         site.wait_listening("server", IPERF3_PORT, "iperf3")
-        emit(scheme.name, _observe(site, seconds, lambda: _collect(site, parse.parse_iperf3, seconds, *client), "server"))
+        emit(scheme.name, found(observe(site, seconds, lambda: _collect(site, parse.parse_iperf3, seconds, *client), "server"), seconds))
 
 
 def _haproxy(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
-    if why := missing("haproxy", congestion=scheme.congestion):
-        raise NotAvailableError(why)
-    hops = (
-        ("hanear", network.HAPROXY_NEAR, f"{network.HAPROXY_FAR}:{HAPROXY_PORT}"),
-        ("hafar", network.HAPROXY_FAR, f"{network.SERVER}:{PLAIN_PORT}"),
-    )
-    with ExitStack() as stack:
-        pids = {}
-        for part, own, to in hops:
-            site.command(part, "ip", "route", "change", *network.route(own, scheme.congestion).split())
-            config = Path(site.plan.root) / f"{part}.cfg"
-            write_file(config, haproxy_config(to))
-            pids[part] = stack.enter_context(site.running(part, part, "haproxy", "-db", "-f", str(config)))
-            site.wait_listening(part, HAPROXY_PORT, part)
-        stack.enter_context(_served(site, "server", PLAIN_PORT))
-
-        def fetch() -> Received:
-            return _fetch(site, HAPROXY_PORT, seconds, address=network.HAPROXY_NEAR)
-
-        emit(scheme.name, _observe(site, seconds, fetch, "hafar", (pids["hafar"], pids["hanear"])))
-
-
-def haproxy_config(to: str) -> str:
-    """One of the pair. Socket buffers grow as the namespace lets them: a size given here would be cut at net.core.rmem_max."""
-    return f"""global
-  maxconn 100
-defaults
-  mode tcp
-  option splice-auto
-  timeout connect 10s
-  timeout client 1m
-  timeout server 1m
-listen relay
-  bind :{HAPROXY_PORT}
-  server next {to}
-"""
+    with relays.haproxy(site, scheme) as way, served(site, "server", way.server_port):
+        emit(scheme.name, found(download(site, way, seconds), seconds))
 
 
 def _gridftp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
@@ -158,7 +112,7 @@ def _gridftp(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
     client = ("globus-url-copy", "-vb", "-p", str(scheme.streams), url, "file:///dev/null")
     with site.running("gridftp", "server", *server):
         site.wait_listening("server", GRIDFTP_PORT, "gridftp")
-        emit(scheme.name, _observe(site, seconds, lambda: _globus(site, client, seconds), "server"))
+        emit(scheme.name, found(observe(site, seconds, lambda: _globus(site, client, seconds), "server"), seconds))
 
 
 def _globus(site: Site, client: tuple[str, ...], seconds: float) -> Received:
@@ -182,14 +136,16 @@ WAYS: dict[Kind, Callable[[Site, Scheme, float, Emit], None]] = {
 
 
 @contextmanager
-def _served(site: Site, part: str, port: int, *options: str) -> Iterator[None]:
+def served(site: Site, part: str, port: int, *options: str) -> Iterator[None]:
+    """A server that sends without end."""
     name = f"{part}-{port}"
     with site.running(name, *site.ends(part, "serve", str(port), *options)):
         site.wait_listening(part, port, name)
         yield
 
 
-def _fetch(site: Site, port: int, seconds: float, *, address: str = network.SERVER, mptcp: bool = False) -> Received:
+def fetch(site: Site, port: int, seconds: float, *, address: str = network.SERVER, mptcp: bool = False) -> Received:
+    """Receive from it for so long."""
     options = ("--mptcp",) if mptcp else ()
     return _collect(site, parse.parse_fetch, seconds, *site.ends("client", "fetch", address, str(port), str(seconds), *options)[1:])
 
@@ -198,14 +154,19 @@ def _collect(site: Site, parser: Callable[[str], Received], seconds: float, *cli
     return parser(finish(site.begin("client", *client), seconds + GRACE_S))
 
 
-def _observe(site: Site, seconds: float, transfer: Callable[[], Received], sender: str, relays: tuple[int, int] | None = None) -> Outcome:
+def download(site: Site, way: Way, seconds: float) -> Outcome:
+    """The client receives for so long by a way."""
+    return observe(site, seconds, lambda: fetch(site, way.port, seconds, address=way.address), way.sender, way.relays)
+
+
+def observe(site: Site, seconds: float, transfer: Callable[[], Received], sender: str, pids: tuple[int, int] | None = None) -> Outcome:
     """A transfer, what its sending place sent again, and the CPU time of the relays (sending, receiving), if there are any."""
     load = os.getloadavg()[0]
     again, lost = site.retransmitted(sender), site.emulator_lost()
-    before = [cpu_s(pid) for pid in relays or ()]
+    before = [cpu_s(pid) for pid in pids or ()]
     with _beside(site, seconds) as competitor:
         received = transfer()
-    used = [cpu_s(pid) - start for pid, start in zip(relays or (), before, strict=True)]
+    used = [cpu_s(pid) - start for pid, start in zip(pids or (), before, strict=True)]
     return Outcome(
         received=received,
         retransmitted=site.retransmitted(sender) - again,
@@ -224,7 +185,7 @@ def _beside(site: Site, seconds: float) -> Iterator[list[Received]]:
     if not site.scenario.shared:
         yield seen
         return
-    with _served(site, "other2", OTHER_PORT, "--congestion", "cubic"):
+    with served(site, "other2", OTHER_PORT, "--congestion", "cubic"):
         other = site.begin(*site.ends("other1", "fetch", network.OTHER_SERVER, str(OTHER_PORT), str(seconds)))
         try:
             yield seen

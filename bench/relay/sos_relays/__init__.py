@@ -1,0 +1,1 @@
+"""The `relay` benchmark: what relaying a byte costs (bench/relay/README.md)."""

@@ -1,0 +1,1 @@
+"""The `sessions` benchmark: many sessions at one pair of agents (bench/sessions/README.md)."""

@@ -1,0 +1,170 @@
+"""Scenarios, schemes, and how each scenario is measured."""
+
+from __future__ import annotations
+
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from sos_testbed.topology import PathOptions
+from sos_wan import parse, relays, report, visits
+from sos_wan.book import Unit
+from sos_wan.figures import Found, percentile
+from sos_wan.loop import Bench
+from sos_wan.relays import NotAvailableError, Way
+from sos_wan.report import Column
+from sos_wan.scenarios import MBIT, Kind, Scenario, Scheme
+from sos_wan.site import Site, resident_kb
+from sos_wan.transfer import Emit
+
+SOS = Scheme(name="sos", kind=Kind.SOS)
+PLAIN = Scheme(name="plain", kind=Kind.PLAIN)
+HAPROXY = Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr")
+MANY, FULL, BURST, READERS = 10_000, 4_000, 500, 100
+OPENED_AT_ONCE = 64
+SLOW_BYTES = 10_000
+"""What a slow reader takes in a second."""
+SPARE_FILES = 500
+"""Descriptors that a relay needs besides those of its sessions."""
+SETTLE_S = 1.0
+WARM_UP_S = 3.0
+"""Agents that have just started do not know the path: what comes first would be the slower half of a comparison."""
+MANY_YAML = Path(__file__).resolve().parents[1] / "many.yaml"
+PATH = (PathOptions(rate_bps=200 * MBIT, rtt_us=20_000),)
+
+SCENARIOS = (
+    Scenario(
+        name="idle",
+        title=f"{MANY:,} sessions open, no delay",
+        paths=(PathOptions(),),
+        schemes=(SOS, HAPROXY),
+        emulated=False,
+        resources=(MANY_YAML,),
+    ),
+    Scenario(
+        name="full",
+        title=f"{FULL:,} connections at once at agents with their default limits, no delay",
+        paths=(PathOptions(),),
+        schemes=(SOS,),
+        emulated=False,
+    ),
+    Scenario(name="burst", title=f"{BURST} sessions opened at one instant, 20 ms", paths=PATH, schemes=(SOS, PLAIN, HAPROXY)),
+    Scenario(
+        name="slow-reader",
+        title=f"one of {READERS} bulk sessions reads slowly, 200 Mbit/s, 20 ms",
+        paths=PATH,
+        schemes=(SOS, PLAIN, HAPROXY),
+    ),
+    Scenario(name="small", title="a small session beside a bulk session, 200 Mbit/s, 20 ms", paths=PATH, schemes=(SOS, PLAIN, HAPROXY)),
+)
+
+COLUMNS = (
+    Column(head="open", figure="connections", form=".0f"),
+    Column(head="failed", figure="failed", form=".0f"),
+    Column(head="accelerated", figure="accelerated", form=".0f"),
+    Column(head="opened per s", figure="connections_per_s", form=".0f", ratio=True),
+    Column(head="kB each, sender", figure="rss_sender_kb_per_session", form=".1f", ratio=True),
+    Column(head="kB each, receiver", figure="rss_receiver_kb_per_session", form=".1f", ratio=True),
+    Column(head="alone p50 ms", figure="idle_p50_ms", form=".1f"),
+    Column(head="alone p99 ms", figure="idle_p99_ms", form=".1f", ratio=True),
+    Column(head="p50 ms", figure="p50_ms", form=".1f"),
+    Column(head="p99 ms", figure="p99_ms", form=".1f", ratio=True),
+    Column(head="Mbit/s each, none slow", figure="others_alone_mbps", form=".2f"),
+    Column(head="beside a slow one", figure="others_mbps", form=".2f", ratio=True),
+    Column(head="slower by %", figure="others_slowed_percent", form=".1f"),
+)
+
+
+def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
+    """One scenario by one scheme. NotAvailableError, or LabError if its programs do not start."""
+    kind, sessions, act = unit.scheme.kind, *ACTS[unit.scenario.name]
+    refuse_few_files(kind, sessions)
+    with (
+        relays.opened(site, unit.scheme, sessions + SPARE_FILES) as way,
+        visits.answered(site, way),
+        relays.taken(site, unit.scheme) as check,
+    ):
+        found = act(site, way, seconds)
+        check(max(0, sessions - int(found.values.get("failed") or 0)))
+        emit(unit.scheme.name, found)
+
+
+def refuse_few_files(kind: Kind, sessions: int) -> None:
+    """NotAvailableError where a process may not open what a relay needs: haproxy has both ends of a session, an agent one."""
+    needed = sessions * (2 if kind is Kind.HAPROXY else 1) + SPARE_FILES
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard not in {resource.RLIM_INFINITY} and needed > hard:
+        raise NotAvailableError(f"{needed} open files are needed and {hard} allowed (ulimit -Hn)")
+
+
+def idle(site: Site, way: Way, _seconds: float) -> Found:
+    """What sessions take that do nothing."""
+    before = [resident_kb(pid) for pid in way.relays or ()]
+    with visits.held(site, way, MANY, OPENED_AT_ONCE) as trips:
+        time.sleep(SETTLE_S)
+        after = [resident_kb(pid) for pid in way.relays or ()]
+        opened = len(trips.last_ms)
+        kb = [round((new - old) / opened, 2) if opened else None for old, new in zip(before, after, strict=True)]
+        each = dict(zip(("rss_sender_kb_per_session", "rss_receiver_kb_per_session"), kb, strict=False))
+        return visits.found(trips, **each, connections_per_s=round(opened / trips.seconds, 1))
+
+
+def burst(site: Site, way: Way, _seconds: float) -> Found:
+    """All at one instant."""
+    with visits.held(site, way, BURST, BURST) as trips:
+        return visits.found(trips)
+
+
+def full(site: Site, way: Way, _seconds: float) -> Found:
+    """More than agents take: the others have to go plain, and none may fail."""
+    before = site.accepted()
+    with visits.held(site, way, FULL, OPENED_AT_ONCE) as trips:
+        return visits.found(trips, accelerated=site.accepted() - before)
+
+
+def slow_reader(site: Site, way: Way, seconds: float) -> Found:
+    """What the others get without a slow one, and beside it."""
+
+    def each_mbps(seconds: float, *words: str) -> float:
+        rates = visits.visit(site, way, parse.parse_readers, seconds, "read", str(READERS), str(seconds), *words)
+        time.sleep(SETTLE_S)
+        return statistics.median(rates)
+
+    each_mbps(WARM_UP_S)
+    alone, beside = each_mbps(seconds), each_mbps(seconds, "--slow", str(SLOW_BYTES))
+    slowed = round(100 * (1 - beside / alone), 1) if alone else None
+    return Found(values={"others_alone_mbps": round(alone, 3), "others_mbps": round(beside, 3), "others_slowed_percent": slowed})
+
+
+def small(site: Site, way: Way, seconds: float) -> Found:
+    """Requests of a session that has the path to itself, then beside one that takes all it can."""
+    alone = visits.visit(site, way, parse.parse_trips, seconds, "talk", str(seconds))
+    with visits.visited(site, way, "read", "1", str(2 * seconds + visits.GRACE_S)):
+        time.sleep(SETTLE_S)
+        beside = visits.visit(site, way, parse.parse_trips, seconds, "talk", str(seconds))
+    values = {f"idle_p{share:.0f}_ms": percentile(alone.last_ms, share / 100) for share in (50, 99)}
+    return Found(values={**values, **{f"p{share:.0f}_ms": percentile(beside.last_ms, share / 100) for share in (50, 99)}})
+
+
+ACTS: dict[str, tuple[int, Callable[[Site, Way, float], Found]]] = {
+    "idle": (MANY, idle),
+    "full": (0, full),
+    "burst": (BURST, burst),
+    "slow-reader": (3 * READERS, slow_reader),
+    "small": (3, small),
+}
+"""Scenario -> how many sessions agents have to take, and what makes them."""
+
+BENCH = Bench(
+    name="sessions",
+    about="many sessions at one pair of agents, and what they do to each other",
+    scenarios=SCENARIOS,
+    measure=measure,
+    table=lambda summaries: report.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
+    said=(
+        *("connections", "failed", "accelerated", "p50_ms", "p99_ms", "connections_per_s", "rss_sender_kb_per_session"),
+        *("rss_receiver_kb_per_session", "others_slowed_percent"),
+    ),
+)

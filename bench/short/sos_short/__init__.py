@@ -1,0 +1,1 @@
+"""The `short` benchmark: short requests and short connections (bench/short/README.md)."""

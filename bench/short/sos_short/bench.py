@@ -1,0 +1,78 @@
+"""Scenarios, schemes, and how one of them is measured."""
+
+from __future__ import annotations
+
+from sos_testbed.topology import PathOptions
+from sos_wan import parse, relays, report, visits
+from sos_wan.book import Unit
+from sos_wan.loop import Bench
+from sos_wan.report import Column
+from sos_wan.scenarios import GBIT, Kind, Scenario, Scheme
+from sos_wan.site import Site
+from sos_wan.transfer import Emit
+
+SCHEMES = (
+    Scheme(name="sos", kind=Kind.SOS),
+    Scheme(name="plain", kind=Kind.PLAIN),
+    Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr"),
+)
+LONG = (PathOptions(rate_bps=GBIT, rtt_us=100_000),)
+BYTES = {"1kb": 1_000, "10kb": 10_000, "100kb": 100_000, "1mb": 1_000_000}
+"""Scenario -> how much a request of a kilobyte is answered with, over the long path."""
+CONNECTIONS = "connections"
+"""The scenario without delay."""
+AT_ONCE = {CONNECTIONS: 32}
+FEW = 4
+"""Requests at a time over the long path: enough for a p99, too few to wait for each other."""
+
+SCENARIOS = (
+    *(
+        Scenario(name=name, title=f"{size // 1000} kB asked for by 1 kB, 1 Gbit/s, 100 ms", paths=LONG, schemes=SCHEMES)
+        for name, size in BYTES.items()
+    ),
+    Scenario(
+        name=CONNECTIONS,
+        title="connections of 1 kB each way, 32 at a time, no delay",
+        paths=(PathOptions(),),
+        schemes=SCHEMES,
+        emulated=False,
+    ),
+)
+
+COLUMNS = (
+    Column(head="number", figure="connections", form=".0f"),
+    Column(head="failed", figure="failed", form=".0f"),
+    Column(head="first byte p50 ms", figure="first_byte_p50_ms", form=".1f", ratio=True),
+    Column(head="p99", figure="first_byte_p99_ms", form=".1f"),
+    Column(head="whole p50 ms", figure="p50_ms", form=".1f", ratio=True),
+    Column(head="whole p99 ms", figure="p99_ms", form=".1f", ratio=True),
+    Column(head="per s", figure="connections_per_s", form=".0f", ratio=True),
+    Column(head="per CPU s of a relay", figure="connections_per_cpu_s", form=".0f", ratio=True),
+)
+
+
+def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
+    """Connections that ask once, for so long. NotAvailableError, or LabError if its programs do not start."""
+    size, at_once = BYTES.get(unit.scenario.name, 1_000), AT_ONCE.get(unit.scenario.name, FEW)
+    words = (str(size), str(seconds), "--at-once", str(at_once))
+    with (
+        relays.opened(site, unit.scheme) as way,
+        visits.answered(site, way),
+        relays.taken(site, unit.scheme) as check,
+    ):
+        before = visits.cpu(way)
+        trips = visits.visit(site, way, parse.parse_trips, seconds, "ask", *words)
+        used = tuple(after - start for after, start in zip(visits.cpu(way), before, strict=True))
+        check(len(trips.last_ms))
+        paced = visits.pace(trips, used) if unit.scenario.name == CONNECTIONS else {}
+        emit(unit.scheme.name, visits.found(trips, **paced))
+
+
+BENCH = Bench(
+    name="short",
+    about="short requests over a long path, and connections per second",
+    scenarios=SCENARIOS,
+    measure=measure,
+    table=lambda summaries: report.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
+    said=("connections", "failed", "first_byte_p50_ms", "p50_ms", "p99_ms", "connections_per_s", "connections_per_cpu_s"),
+)

@@ -1,0 +1,204 @@
+"""What benchmarks over these networks have in common: arguments, the loop, and the files it writes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from types import FrameType
+
+from sos_testbed.model import LabError
+
+from sos_wan import book, figures
+from sos_wan.book import Unit
+from sos_wan.figures import FAILED, NOT_AVAILABLE, OK, Found, Row, Summary
+from sos_wan.relays import NotAvailableError
+from sos_wan.scenarios import Scenario
+from sos_wan.site import Site, up
+from sos_wan.transfer import Emit
+
+TOP = Path(__file__).resolve().parents[3]
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A benchmark: what it measures, how, and how it is shown."""
+
+    name: str
+    about: str
+    scenarios: tuple[Scenario, ...]
+    measure: Callable[[Site, Unit, float, Emit], None]
+    table: Callable[[Sequence[Summary]], list[str]]
+    said: tuple[str, ...]
+    """Figures that are said as soon as they are known."""
+    chart: Callable[[Sequence[Summary], Path], None] | None = None
+    runs: int = 5
+    seconds: float = 10.0
+    least_seconds: float = 1.0
+
+    @property
+    def schemes(self) -> list[str]:
+        """Names of all schemes, in the order in which they first appear."""
+        return list(dict.fromkeys(scheme.name for scenario in self.scenarios for scheme in scenario.schemes))
+
+
+def say(text: str) -> None:
+    """Progress."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def arguments(bench: Bench) -> argparse.Namespace:
+    """What the user wants."""
+    parser = argparse.ArgumentParser(prog=f"bench/{bench.name}/run.py", description=f"{bench.about} (root)")
+    parser.add_argument("--runs", type=int, default=bench.runs, metavar="N", help=f"how often each scheme is measured ({bench.runs})")
+    usual = f"how long a measurement takes ({bench.seconds:g})"
+    parser.add_argument("--seconds", type=float, default=bench.seconds, metavar="S", help=usual)
+    names = [scenario.name for scenario in bench.scenarios]
+    parser.add_argument("--only", action="append", default=[], metavar="SCENARIO", help="repeat for more: " + ", ".join(names))
+    parser.add_argument("--schemes", default="", metavar="A,B", help=", ".join(bench.schemes))
+    parser.add_argument("--fresh", action="store_true", help="forget what was measured before instead of going on from there")
+    parser.add_argument("--report", action="store_true", help="measure nothing: write table and files of what there is")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"), metavar="DIR", help=f"where {bench.name}.jsonl and .json go")
+    found = parser.parse_args()
+    found.schemes = [name for name in found.schemes.split(",") if name]
+    refuse_unknown(parser, "--only", found.only, names)
+    refuse_unknown(parser, "--schemes", found.schemes, bench.schemes)
+    if found.runs < 1 or found.seconds < bench.least_seconds:
+        parser.error(f"at least one run, of {bench.least_seconds:g} s at least")
+    return found
+
+
+def refuse_unknown(parser: argparse.ArgumentParser, option: str, names: Iterable[str], known: Sequence[str]) -> None:
+    """A typing error is not a scenario without rows."""
+    if unknown := sorted(set(names) - set(known)):
+        parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
+
+
+def settings(seconds: float) -> str:
+    """What rows must have in common to be compared: the sources and the length of a measurement."""
+    git = ("git", "-C", str(TOP))
+    commit = subprocess.run((*git, "rev-parse", "--short=12", "HEAD"), capture_output=True, text=True, check=False).stdout.strip()
+    changed = subprocess.run((*git, "status", "--porcelain", "-uno"), capture_output=True, text=True, check=False).stdout.strip()
+    return f"{commit or 'no commit'}{'+changes' if changed else ''}, {seconds:g} s"
+
+
+class Log:
+    """The .jsonl: a row is in it as soon as it was measured."""
+
+    def __init__(self, path: Path, settings: str, fresh: bool) -> None:
+        self.path = path
+        self.settings = settings
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if fresh:
+            path.unlink(missing_ok=True)
+
+    def rows(self) -> list[Row]:
+        """What was measured with these settings."""
+        return book.parse(self.path.read_text(encoding="utf-8").splitlines(), self.settings) if self.path.exists() else []
+
+    def append(self, row: Row) -> None:
+        """Remember a row. A line that a power cut has left unfinished is ended first."""
+        torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size > 0
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if torn else "") + book.encode(row) + "\n")
+
+
+def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> None:
+    """Measure what is left, a scenario's network up at a time."""
+    began, done_s, all_s = time.monotonic(), 0.0, sum(unit.takes_s(seconds) for unit in left)
+    for scenario, group in groupby(left, key=lambda unit: unit.scenario):
+        say(f"{scenario.title}: putting up the network")
+        with up(scenario, say) as site:
+            for unit in group:
+                spent = time.monotonic() - began
+                pace = spent / done_s if done_s else 1.0
+                say(f"{scenario.name} {unit.scheme.name}, run {unit.run} (about {(all_s - done_s) * pace / 60:.0f} min left)")
+                run_unit(bench, site, unit, seconds, log)
+                done_s += unit.takes_s(seconds)
+
+
+def run_unit(bench: Bench, site: Site, unit: Unit, seconds: float, log: Log) -> None:
+    """Measure one scheme once; what goes wrong with it is a row, too."""
+
+    def emit(label: str, measured: Found) -> None:
+        row = figures.row(unit.blank(label, log.settings), measured)
+        log.append(row)
+        values = (f"{name} {value:g}" for name in bench.said if (value := getattr(row, name)) is not None)
+        say(f"  {label}: " + (", ".join(values) if row.status == OK else row.status))
+
+    try:
+        bench.measure(site, unit, seconds, emit)
+    except NotAvailableError as error:
+        _absent(unit, f"{NOT_AVAILABLE}: {error}", log)
+    except LabError as error:
+        _absent(unit, f"{FAILED}: {error}", log)
+
+
+def _absent(unit: Unit, status: str, log: Log) -> None:
+    have = {row.key for row in log.rows() if row.status == OK}
+    for blank in (unit.blank(label, log.settings) for label in unit.scheme.labels):
+        if blank.key not in have:
+            log.append(replace(blank, status=status))
+    say(f"  {unit.scheme.name}: {status}")
+
+
+def write(bench: Bench, out: Path, wanted: Sequence[Unit], log: Log) -> tuple[list[Summary], list[Path]]:
+    """The .json, and the chart of a benchmark that has one, of what is wanted and was measured; and where they are."""
+    found, files = figures.summaries(book.wanted_rows(wanted, log.rows())), [log.path, out / f"{bench.name}.json"]
+    machine = {"kernel": os.uname().release, "cpus": os.cpu_count()}
+    document = {"settings": log.settings, "machine": machine, "rows": [each.encode() for each in found]}
+    files[1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if bench.chart is not None:
+        files.append(out / f"{bench.name}.png")
+        bench.chart(found, files[2])
+    return found, files
+
+
+def interrupt(_number: int, _frame: FrameType | None) -> None:
+    """SIGTERM and SIGHUP are Ctrl-C: everything is taken down."""
+    raise KeyboardInterrupt
+
+
+def guarded(name: str, act: Callable[[], None]) -> int:
+    """Run it; the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
+    try:
+        act()
+    except LabError as error:
+        say(f"{name}: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say(f"{name}: interrupted; the same command goes on from here")
+        return INTERRUPTED
+    return 0
+
+
+def main(bench: Bench) -> int:
+    """Measure, write, print."""
+    a = arguments(bench)
+    log = Log(a.out / f"{bench.name}.jsonl", settings(a.seconds), a.fresh)
+    wanted = book.units([scenario for scenario in bench.scenarios if not a.only or scenario.name in a.only], a.schemes, a.runs)
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # programs of ten thousand sessions inherit it
+
+    def act() -> None:
+        left = book.left(wanted, log.rows())
+        say(f"{len(wanted) - len(left)} of {len(wanted)} measurements are there ({log.settings})")
+        if not a.report:
+            run_all(bench, left, a.seconds, log)
+        found, files = write(bench, a.out, wanted, log)
+        print("\n".join(bench.table(found)))
+        print("\n" + ", ".join(str(file) for file in files))
+
+    return guarded(bench.name, act)

@@ -1,0 +1,147 @@
+"""The ways from a client to a server that several benchmarks measure: straight, or through a pair of relays that run meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sos_testbed.model import LabError
+from sos_testbed.runner import write_file
+
+from sos_wan import network
+from sos_wan.agents import SERVICE_PORTS
+from sos_wan.scenarios import Kind, Scheme
+from sos_wan.site import Site, missing
+
+SOS_PORT = SERVICE_PORTS[0] + 3
+PLAIN_PORT, HAPROXY_PORT, SOCAT_PORT = 8000, 8300, 8400
+SESSIONS = 100
+"""How many connections haproxy takes at a time unless a benchmark says."""
+
+
+class NotAvailableError(Exception):
+    """A peer cannot be had on this machine; says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """Where the client connects, where the server listens, who sends over the long wire, and the relays between them."""
+
+    address: str
+    port: int
+    server_port: int
+    sender: str
+    relays: tuple[int, int] | None = None
+    """Processes: the one beside the server, which sends in a download, and the one beside the client."""
+
+
+@contextmanager
+def opened(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way]:
+    """A way while it is there. NotAvailableError, or LabError if its programs do not start."""
+    site.forget("client", "server", "near", "far", "hanear", "hafar")
+    with WAYS[scheme.kind](site, scheme, sessions) as way:
+        yield way
+
+
+@contextmanager
+def plain(_site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
+    """One TCP connection from end to end."""
+    if why := missing(congestion=scheme.congestion):
+        raise NotAvailableError(why)
+    yield Way(address=network.SERVER, port=PLAIN_PORT, server_port=PLAIN_PORT, sender="server")
+
+
+@contextmanager
+def sos(site: Site, _scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
+    """Through two agents that have just started and have their streams."""
+    with ExitStack() as stack:
+        pids = {
+            each.part: stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, site.plan.root)))
+            for each in site.plan.agents
+        }
+        site.wait_armed()
+        yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
+
+
+@contextmanager
+def haproxy(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way]:
+    """Through two haproxies, one beside each end."""
+
+    def argv(part: str, to: str) -> tuple[str, ...]:
+        config = Path(site.plan.root) / f"{part}.cfg"
+        write_file(config, haproxy_config(to, sessions, splice=scheme.splice))
+        return ("haproxy", "-db", "-f", str(config))
+
+    with _pair(site, scheme, "haproxy", HAPROXY_PORT, argv) as way:
+        yield way
+
+
+@contextmanager
+def socat(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
+    """Through two socats as they are without options for it: buffers of 8 KiB, a process for each connection."""
+
+    def argv(_part: str, to: str) -> tuple[str, ...]:
+        return ("socat", f"TCP-LISTEN:{SOCAT_PORT},fork,reuseaddr", f"TCP:{to}")
+
+    with _pair(site, scheme, "socat", SOCAT_PORT, argv) as way:
+        yield way
+
+
+@contextmanager
+def _pair(site: Site, scheme: Scheme, program: str, port: int, argv: Callable[[str, str], tuple[str, ...]]) -> Iterator[Way]:
+    """Two relays that know where the next one is."""
+    if why := missing(program, congestion=scheme.congestion):
+        raise NotAvailableError(why)
+    hops = (
+        ("hanear", network.HAPROXY_NEAR, f"{network.HAPROXY_FAR}:{port}"),
+        ("hafar", network.HAPROXY_FAR, f"{network.SERVER}:{PLAIN_PORT}"),
+    )
+    with ExitStack() as stack:
+        pids = {}
+        for part, own, to in hops:
+            site.command(part, "ip", "route", "change", *network.route(own, scheme.congestion).split())
+            pids[part] = stack.enter_context(site.running(part, part, *argv(part, to)))
+            site.wait_listening(part, port, part)
+        relays = (pids["hafar"], pids["hanear"])
+        yield Way(address=network.HAPROXY_NEAR, port=port, server_port=PLAIN_PORT, sender="hafar", relays=relays)
+
+
+def haproxy_config(to: str, sessions: int = SESSIONS, *, splice: bool = False) -> str:
+    """One of the pair. Socket buffers grow as the namespace lets them: a size given here would be cut at net.core.rmem_max."""
+    options = "\n".join(f"  option splice-{when}" for when in (("request", "response") if splice else ("auto",)))
+    return f"""global
+  maxconn {sessions}
+defaults
+  mode tcp
+{options}
+  timeout connect 10s
+  timeout client 1m
+  timeout server 1m
+listen relay
+  bind :{HAPROXY_PORT}
+  maxconn {sessions}
+  server next {to}
+"""
+
+
+@contextmanager
+def taken(site: Site, scheme: Scheme) -> Iterator[Callable[[int], None]]:
+    """To be called with the number of connections that were made meanwhile: LabError if the agents let some go plain, which would be
+    measured as well."""
+    before = site.accepted() if scheme.kind is Kind.SOS else 0.0
+
+    def check(connections: int) -> None:
+        if scheme.kind is Kind.SOS and (took := site.accepted() - before) < connections:
+            raise LabError(f"the agents took {took:.0f} of {connections} connections")
+
+    yield check
+
+
+WAYS: dict[Kind, Callable[[Site, Scheme, int], AbstractContextManager[Way]]] = {
+    Kind.PLAIN: plain,
+    Kind.SOS: sos,
+    Kind.HAPROXY: haproxy,
+    Kind.SOCAT: socat,
+}
