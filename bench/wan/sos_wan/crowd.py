@@ -272,9 +272,9 @@ def main() -> None:
             command.add_argument("--at-once", type=int, default=1, dest="at_once")
     commands.choices["read"].add_argument("--slow", type=int, default=0)
     a = vars(parser.parse_args())
-    command = {"answer": answer, "ask": ask, "hold": hold, "talk": talk, "read": read}[a.pop("command")]
+    said_by: dict[str, Callable[..., object]] = {"answer": answer, "ask": ask, "hold": hold, "talk": talk, "read": read}
     try:
-        said = command(**a)
+        said = said_by[a.pop("command")](**a)
     except OSError as failed:
         sys.exit(f"{failed}")
     if said is not None:

@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
 from sos_wan.parse import Received, bytes_at
 
@@ -112,7 +113,8 @@ def failure(received: Received, seconds: float) -> str:
 
 def row(blank: Row, measured: Found) -> Row:
     """The row of one measurement: `blank` says what it is about."""
-    return replace(blank, status=measured.status, **measured.values)
+    figures: dict[str, Any] = {**measured.values}  # the names are those of fields, which the type checker cannot know
+    return replace(blank, status=measured.status, **figures)
 
 
 def found(outcome: Outcome, seconds: float) -> Found:
