@@ -39,6 +39,7 @@ pub mod pool;
 pub mod preparations;
 pub mod region;
 pub mod run;
+pub mod share;
 pub mod shared;
 pub mod socket;
 pub mod source;

@@ -1,6 +1,6 @@
 //! Streams between agents: the listeners on the agent's own address, and the sockets of both directions.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sos_tunnel::{BoxFuture, Keys, PathInfo, Sockets, path_info};
+use sos_tunnel::{BoxFuture, Keys, PathInfo, Sockets, path_info, set_pacing};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
@@ -17,6 +17,7 @@ use tracing::{debug, info, warn};
 use crate::config::CongestionControl;
 use crate::congestion::{Choice, Chooser, Sample};
 use crate::pool;
+use crate::share::{Look, Sharer};
 use crate::shared::Shared;
 use crate::socket;
 
@@ -51,37 +52,134 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A path: the peer's address and the label.
 type PathKey = (Ipv4Addr, u8);
 
+/// What is known of one path.
+#[derive(Debug)]
+struct Known {
+    chooser: Chooser,
+    sharer: Sharer,
+    /// Streams that are looked after, by numbers that are not used again.
+    streams: BTreeSet<u64>,
+    next: u64,
+}
+
+impl Known {
+    fn new(now: Instant) -> Self {
+        Self { chooser: Chooser::new(now), sharer: Sharer::new(now), streams: BTreeSet::new(), next: 0 }
+    }
+}
+
 /// What is known of the paths to peers. Only configured peers get here, so it is bounded like their list.
-type Choosers = Arc<Mutex<BTreeMap<PathKey, Chooser>>>;
+#[derive(Debug, Clone, Default)]
+struct Paths(Arc<Mutex<BTreeMap<PathKey, Known>>>);
+
+impl Paths {
+    fn with<T>(&self, path: PathKey, now: Instant, act: impl FnOnce(&mut Known) -> T) -> T {
+        let mut paths = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        act(paths.entry(path).or_insert_with(|| Known::new(now)))
+    }
+}
 
 /// Stream sockets from this agent's own address, with the congestion control of the configuration, or the one that fits.
 #[derive(Debug)]
 pub struct StreamSockets {
     shared: Arc<Shared>,
     address: Ipv4Addr,
-    choosers: Choosers,
+    paths: Paths,
 }
 
-/// The congestion control for a path: the configuration's, or what `observe` makes of the chooser.
-fn wished(shared: &Shared, choosers: &Choosers, path: PathKey, sample: Option<Sample>) -> CongestionControl {
-    let configured = pool::congestion(&shared.config(), path.0);
-    if configured != CongestionControl::Auto {
-        return configured;
+/// The congestion control for a path: the configuration's, or the one that fits.
+fn wished(shared: &Shared, paths: &Paths, path: PathKey) -> CongestionControl {
+    match pool::congestion(&shared.config(), path.0) {
+        CongestionControl::Auto => paths.with(path, Instant::now(), |known| fitting(known.chooser.choice())),
+        configured => configured,
     }
-    let now = Instant::now();
-    let mut choosers = choosers.lock().unwrap_or_else(PoisonError::into_inner);
-    let chooser = choosers.entry(path).or_insert_with(|| Chooser::new(now));
-    let before = chooser.choice();
-    if let Some(sample) = sample {
-        chooser.observe(sample, now);
-    }
-    let choice = chooser.choice();
-    if choice != before {
-        info!(peer = %path.0, label = path.1, ?choice, "congestion control of a path");
-    }
+}
+
+fn fitting(choice: Choice) -> CongestionControl {
     match choice {
         Choice::Cubic => CongestionControl::Cubic,
         Choice::Bbr => CongestionControl::Bbr,
+    }
+}
+
+/// A stream that is looked after, until this is dropped.
+#[derive(Debug)]
+struct Tended {
+    shared: Arc<Shared>,
+    paths: Paths,
+    path: PathKey,
+    number: u64,
+    before: Option<(PathInfo, Instant)>,
+}
+
+/// What a stream's socket should be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Wish {
+    congestion: CongestionControl,
+    /// Bytes a second.
+    pacing: Option<u64>,
+}
+
+impl Tended {
+    fn new(shared: Arc<Shared>, paths: Paths, path: PathKey) -> Self {
+        let number = paths.with(path, Instant::now(), |known| {
+            known.next += 1;
+            known.streams.insert(known.next);
+            known.next
+        });
+        Self { shared, paths, path, number, before: None }
+    }
+
+    /// Takes what the kernel says of it, and decides.
+    fn look(&mut self, info: PathInfo, now: Instant) -> Wish {
+        let before = self.before.replace((info, now));
+        let configured = pool::congestion(&self.shared.config(), self.path.0);
+        if configured != CongestionControl::Auto {
+            return Wish { congestion: configured, pacing: None };
+        }
+        let (path, number) = (self.path, self.number);
+        self.paths.with(path, now, |known| {
+            let (choice, limit) = (known.chooser.choice(), known.sharer.limit());
+            if let Some((before, at)) = before {
+                known.sharer.observe(number, look(before, info, now - at), now);
+                let sample = difference(before, info);
+                if sample.segments > 0 {
+                    known.chooser.observe(sample, now);
+                }
+            }
+            let choice = (choice, known.chooser.choice());
+            if choice.0 != choice.1 {
+                info!(peer = %path.0, label = path.1, choice = ?choice.1, "congestion control of a path");
+            }
+            if limit.is_some() != known.sharer.limit().is_some() {
+                debug!(peer = %path.0, label = path.1, limit = ?known.sharer.limit(), "what a path's streams may send together");
+            }
+            // A model of the path's rate shares it in its own way.
+            let limit = known.sharer.limit().filter(|_| choice.1 == Choice::Cubic);
+            let each = limit.map(|limit| (limit / known.streams.len().max(1) as f64) as u64);
+            Wish { congestion: fitting(choice.1), pacing: each }
+        })
+    }
+}
+
+impl Drop for Tended {
+    fn drop(&mut self) {
+        let number = self.number;
+        self.paths.with(self.path, Instant::now(), |known| {
+            known.streams.remove(&number);
+            known.sharer.forget(number);
+        });
+    }
+}
+
+/// What a stream moved between two looks at it.
+fn look(before: PathInfo, after: PathInfo, elapsed: Duration) -> Look {
+    Look {
+        // Not what was acknowledged: that stands still while there is a gap, and jumps when it closes.
+        bytes: u64::from(after.delivered.wrapping_sub(before.delivered)) * u64::from(after.segment),
+        elapsed,
+        rtt: after.rtt,
+        min_rtt: after.min_rtt,
     }
 }
 
@@ -98,21 +196,22 @@ fn difference(before: PathInfo, after: PathInfo) -> Sample {
     }
 }
 
-/// Keeps a stream's congestion control as it should be, for as long as the stream stands.
-async fn tend(shared: Arc<Shared>, choosers: Choosers, socket: OwnedFd, path: PathKey) {
+/// Keeps a stream's congestion control and pace as they should be, for as long as the stream stands.
+async fn tend(mut tended: Tended, socket: OwnedFd) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut before: Option<PathInfo> = None;
-    let mut in_force = wished(&shared, &choosers, path, None);
+    let mut in_force = Wish { congestion: wished(&tended.shared, &tended.paths, tended.path), pacing: None };
     loop {
         ticks.tick().await;
         let Ok(info) = path_info(&socket) else { return };
-        let sample = before.map(|before| difference(before, info)).filter(|sample| sample.segments > 0);
-        let congestion = wished(&shared, &choosers, path, sample);
-        if congestion != in_force {
-            socket::set_congestion(&SockRef::from(&socket), congestion);
+        let wish = tended.look(info, Instant::now());
+        if wish.congestion != in_force.congestion {
+            socket::set_congestion(&SockRef::from(&socket), wish.congestion);
         }
-        (before, in_force) = (Some(info), congestion);
+        if wish.pacing != in_force.pacing && set_pacing(&socket, wish.pacing).is_err() {
+            return;
+        }
+        in_force = wish;
     }
 }
 
@@ -120,11 +219,11 @@ impl StreamSockets {
     /// Sockets from `address`, the agent's own.
     #[must_use]
     pub fn new(shared: Arc<Shared>, address: Ipv4Addr) -> Self {
-        Self { shared, address, choosers: Choosers::default() }
+        Self { shared, address, paths: Paths::default() }
     }
 
     fn prepare(&self, socket: &SockRef<'_>, path: PathKey) -> io::Result<()> {
-        socket::prepare_stream(socket, wished(&self.shared, &self.choosers, path, None))
+        socket::prepare_stream(socket, wished(&self.shared, &self.paths, path))
     }
 
     fn socket(&self, to: SocketAddrV4, label: u8) -> io::Result<TcpSocket> {
@@ -151,7 +250,8 @@ impl Sockets for StreamSockets {
     }
 
     fn tend(&self, socket: OwnedFd, peer: Ipv4Addr, label: u8) -> BoxFuture<()> {
-        Box::pin(tend(Arc::clone(&self.shared), Arc::clone(&self.choosers), socket, (peer, label)))
+        let tended = Tended::new(Arc::clone(&self.shared), self.paths.clone(), (peer, label));
+        Box::pin(tend(tended, socket))
     }
 }
 

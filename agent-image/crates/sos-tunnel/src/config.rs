@@ -106,8 +106,9 @@ pub struct PeerConfig {
 }
 
 impl PeerConfig {
-    /// Streams on label 0 that are opened when nothing says otherwise. Eight share a 1 Gbit/s path well and cost the path little.
-    pub const DEFAULT_STREAMS: usize = 8;
+    /// Streams on label 0 that are opened when nothing says otherwise. Four fill a path of
+    /// 1 Gbit/s and take no more of it beside others than four connections would.
+    pub const DEFAULT_STREAMS: usize = 4;
 
     /// A peer with the default number of streams on label 0.
     pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {

@@ -46,7 +46,7 @@ pub use config::{
     Labels, Limits, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig,
 };
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use sockopt::{PathInfo, path_info, set_retransmit_max};
+pub use sockopt::{PathInfo, path_info, set_pacing, set_retransmit_max};
 pub use tunnel::{Relayed, SessionHandle, Tunnel};
 
 /// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.

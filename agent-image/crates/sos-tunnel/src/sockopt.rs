@@ -1,4 +1,4 @@
-//! The three things about sockets that no crate in use offers safely. The only unsafe code here.
+//! The four things about sockets that no crate in use offers safely. The only unsafe code here.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -49,6 +49,10 @@ pub struct PathInfo {
     pub outstanding: u32,
     /// Bytes acknowledged since the beginning.
     pub acknowledged: u64,
+    /// Segments that have arrived since the beginning, those behind a gap included; it wraps.
+    pub delivered: u32,
+    /// Bytes of a full segment.
+    pub segment: u32,
 }
 
 /// TCP_RTO_MAX_MS (linux/tcp.h), since Linux 6.15.
@@ -67,8 +71,21 @@ pub fn set_retransmit_max(socket: &impl AsFd, max: Duration) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.6.
-const TCP_INFO_LEN: usize = 160;
+/// Bounds how fast a socket sends (SO_MAX_PACING_RATE, socket(7)); None = as fast as congestion control lets it.
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_pacing(socket: &impl AsFd, bytes_per_second: Option<u64>) -> io::Result<()> {
+    let rate = bytes_per_second.unwrap_or(u64::MAX);
+    let (value, len) = ((&raw const rate).cast(), size_of::<u64>() as libc::socklen_t);
+    let socket = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `value` points to `len` bytes.
+    let result = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.18.
+const TCP_INFO_LEN: usize = 196;
 
 /// Asks the kernel about a stream's path.
 ///
@@ -105,6 +122,8 @@ pub fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
         grows: field(80) < field(72),
         unsent: field(144),
         outstanding: field(24),
+        delivered: field(192),
+        segment: field(16),
         acknowledged: if cfg!(target_endian = "little") {
             acknowledged
         } else {
