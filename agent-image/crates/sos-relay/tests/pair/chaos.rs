@@ -199,8 +199,8 @@ fn play(script: Script) -> TestCaseResult {
     prop_assert!(ended <= limit, "over after {ended:?}, not within {limit:?}: {}", world.describe());
     prop_assert!(!world.runs(0) && !world.runs(1), "no session is left: {}", world.describe());
     prop_assert_eq!(world.budget_used(), 0, "all memory is given back");
-    for end in 0..2 {
-        check_end(&world, end, bytes[end])?;
+    for (end, expected) in bytes.into_iter().enumerate() {
+        check_end(&world, end, expected)?;
         prop_assert!(!whole || world.closed(end) == Some(EndReason::Finished), "{}", world.describe());
     }
     Ok(())

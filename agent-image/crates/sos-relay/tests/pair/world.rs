@@ -19,6 +19,8 @@ use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
 use crate::script::{HostScript, Script, StreamScript, pattern};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
+/// A timer that is due again at once would keep virtual time where it is for ever.
+const MAX_STEPS_AT_ONCE: u32 = 100_000;
 const NUMBER: SessionNumber = SessionNumber(1);
 
 struct Host {
@@ -87,6 +89,8 @@ enum Happening {
 pub(crate) struct World {
     start: Instant,
     pub(crate) now: Instant,
+    /// How many things have happened at this time.
+    now_steps: u32,
     events: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
     sequence: u64,
     ends: [End; 2],
@@ -141,6 +145,7 @@ impl World {
         let mut world = Self {
             start,
             now: start,
+            now_steps: 0,
             events: BinaryHeap::new(),
             sequence: 0,
             ends: [end(), end()],
@@ -225,6 +230,8 @@ impl World {
     /// The next thing that happens, and what both ends make of it.
     fn step(&mut self) {
         let Some(Reverse((time, _, what))) = self.events.pop() else { return };
+        self.now_steps = if time == self.now { self.now_steps + 1 } else { 0 };
+        assert!(self.now_steps < MAX_STEPS_AT_ONCE, "time stands still: {what:?}");
         self.now = time;
         self.happen(what);
         self.drive(0);

@@ -37,6 +37,7 @@ impl World {
         if let Some(gone) = self.gone {
             if let Some(session) = &mut self.ends[1 - gone].session {
                 session.handle_peer_lost();
+                assert!(session.is_closed(), "no session outlives the process at its other end");
             }
             return;
         }
