@@ -4,7 +4,7 @@ client -- edge1 ==(40 ms)== core1 -- edge2 -- server
             |  \\=(80 ms)== core2 --/   |
          agent1                      agent2
 
-Each run has a seed, printed first. SOS_CHAOS_SEED=<seed> repeats that run alone; SOS_CHAOS_RUNS says how many there are. What the schedule
+Each run has a seed, printed first. SOS_CHAOS_SEED=<seed> repeats that run alone, or SOS_CHAOS_RUNS of them from there. What the schedule
 does is the same then; when a machine does it is not. The two paths differ in delay and their streams break: bytes overtake each other, and
 some arrive twice.
 """
@@ -32,7 +32,7 @@ from sos_testbed.topology import PathOptions
 pytestmark = pytest.mark.slow
 
 ONE_SEED = os.environ.get("SOS_CHAOS_SEED")
-RUNS = 1 if ONE_SEED else int(os.environ.get("SOS_CHAOS_RUNS", "50"))
+RUNS = int(os.environ.get("SOS_CHAOS_RUNS", "1" if ONE_SEED else "50"))
 EXCHANGE = Path(__file__).with_name("exchange.py")
 OPTIONS = Options(
     path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US),
