@@ -108,6 +108,22 @@ impl Driver {
     /// Runs the session to its end.
     pub(crate) async fn run(mut self) {
         poll_fn(|cx| self.poll(cx)).await;
+        self.leave_peer();
+        if self.reason == Some(EndReason::Finished)
+            && let Some(host) = self.host.take()
+        {
+            host.end_cleanly().await;
+        }
+    }
+
+    /// The session is over for the peer, which may still ask how it ended; not yet for a host that is slow.
+    fn leave_peer(&mut self) {
+        self.publish();
+        // It may have been woken for room and never got its turn.
+        self.mailbox.close();
+        self.pass_on();
+        let reason = self.reason.unwrap_or(EndReason::InternalLimit);
+        self.peer.end_session(self.number, reason, self.last.delivered, Instant::now());
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -276,12 +292,7 @@ impl Driver {
                 }
                 // Dropping the host's socket resets it.
                 Event::Reset(_) => self.host = None,
-                Event::Closed(reason) => {
-                    self.reason = Some(reason);
-                    if reason == EndReason::Finished {
-                        self.host.take().into_iter().for_each(Host::end_cleanly);
-                    }
-                }
+                Event::Closed(reason) => self.reason = Some(reason),
             }
         }
         any
@@ -373,10 +384,8 @@ impl Driver {
 /// However the task ends, by itself, dropped or by a panic, the session is taken off the books and its end told.
 impl Drop for Driver {
     fn drop(&mut self) {
-        self.publish();
-        // It may have been woken for room and never got its turn.
-        self.mailbox.close();
-        self.pass_on();
+        // Once more is harmless.
+        self.leave_peer();
         let counters = &self.shared.counters;
         counters.reorder_bytes.sub(self.last.reorder_bytes);
         counters.sessions.sub(1);
@@ -384,14 +393,12 @@ impl Drop for Driver {
         if reason != EndReason::Finished {
             counters.sessions_reset.add(1);
         }
-        let now = Instant::now();
-        self.peer.end_session(self.number, reason, self.last.delivered, now);
         self.shared.release_session();
         let end = SessionEnd {
             reason,
             bytes_up: self.progress.up.load(Ordering::Relaxed),
             bytes_down: self.progress.down.load(Ordering::Relaxed),
-            duration: now - self.begun,
+            duration: self.begun.elapsed(),
         };
         match &mut self.side {
             Side::Ingress(told) => {

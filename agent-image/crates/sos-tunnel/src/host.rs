@@ -13,11 +13,15 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::buffers::Buffers;
+use crate::sockopt::is_taken;
 
 /// Most pieces of one write.
 const MAX_SLICES: usize = 32;
 /// A host that has filled no buffer yet gets one of this size: most hosts say little.
 const SMALL: usize = 16 << 10;
+/// How often it is looked whether a host has taken the last bytes: at first, as most do at once, and with those that take their time.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Below this much free space a buffer is replaced.
 const MIN_READ: usize = 4 << 10;
 
@@ -100,8 +104,14 @@ impl Host {
         self.ended
     }
 
-    /// Both directions have ended: closing is no reset any more.
-    pub(crate) fn end_cleanly(self) {
+    /// Both directions have ended: closing is no reset any more once the host has everything. What it has not read yet is in this
+    /// machine's kernel, and would stay there: switches stop leading the connection here soon after the session's end is told.
+    pub(crate) async fn end_cleanly(self) {
+        let mut pause = LOOK_AGAIN;
+        while !is_taken(&self.socket) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LOOK_AGAIN_MAX);
+        }
         // If this fails the host sees a reset after all its data, which is the best that is left.
         let _ = SockRef::from(&self.socket).set_linger(None);
     }

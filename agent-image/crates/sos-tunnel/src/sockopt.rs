@@ -87,29 +87,21 @@ pub fn set_pacing(socket: &impl AsFd, bytes_per_second: Option<u64>) -> io::Resu
 /// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.18.
 const TCP_INFO_LEN: usize = 196;
 
+/// States of a connection whose other end has everything, the end included (linux/tcp_states.h): FIN_WAIT2, TIME_WAIT, CLOSE.
+const TAKEN: [u8; 3] = [5, 6, 7];
+
+/// Whether the other end of a connection that was shut down has acknowledged everything, or will never do so. A host that has everything
+/// in its kernel needs nothing more from here.
+pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
+    tcp_info(socket).map_or(true, |info| TAKEN.contains(&info[0]))
+}
+
 /// Asks the kernel about a stream's path.
 ///
 /// # Errors
 /// What the kernel says, and `Unsupported` where it says too little.
 pub fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
-    let mut info = [0u8; TCP_INFO_LEN];
-    let mut len = TCP_INFO_LEN as libc::socklen_t;
-    // SAFETY: the descriptor is open for as long as `socket` lives, and the kernel writes at most `len` bytes to `info`.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    if (len as usize) < TCP_INFO_LEN {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
+    let info = tcp_info(socket)?;
     let field = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
     let micros = |at: usize| Duration::from_micros(field(at).into());
     let acknowledged = u64::from(field(120)) | u64::from(field(124)) << 32;
@@ -130,6 +122,28 @@ pub fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
             acknowledged.rotate_left(32)
         },
     })
+}
+
+fn tcp_info(socket: &impl AsFd) -> io::Result<[u8; TCP_INFO_LEN]> {
+    let mut info = [0u8; TCP_INFO_LEN];
+    let mut len = TCP_INFO_LEN as libc::socklen_t;
+    // SAFETY: the descriptor is open for as long as `socket` lives, and the kernel writes at most `len` bytes to `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if (len as usize) < TCP_INFO_LEN {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(info)
 }
 
 #[cfg(test)]

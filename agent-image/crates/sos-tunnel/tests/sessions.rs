@@ -12,7 +12,7 @@ use socket2::SockRef;
 use sos_tunnel::{Limits, Tunnel};
 use sos_wire::{EndReason, RefuseReason};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 };
 
@@ -121,6 +121,33 @@ async fn each_direction_ends_by_itself() {
     assert_eq!(read_all(&mut server).await, b"thanks");
     assert_eq!(soon(session).await.reason, EndReason::Finished);
     net.nothing_left().await;
+}
+
+#[tokio::test]
+async fn a_session_lasts_until_a_slow_host_has_everything() {
+    let net = Net::new(Setup::default()).await;
+    let listener = listener_with_little_room();
+    let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
+    let mut server = soon(listener.accept()).await.unwrap().0;
+    // The far agent's kernel takes all of this, the server's hardly any.
+    let data = pattern(300_000);
+    server.shutdown().await.unwrap();
+    client.write_all(&data).await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(soon(session.unwrap()).await.reason, EndReason::Finished, "the client has all it will get");
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!((net.far.stats().sessions, net.servers.ended.lock().unwrap().len()), (1, 0));
+    assert!(read_all(&mut server).await == data);
+    net.nothing_left().await;
+    assert_eq!(net.servers.ended.lock().unwrap()[0].1.reason, EndReason::Finished);
+}
+
+/// A server whose kernel takes a few kilobytes that nobody reads.
+fn listener_with_little_room() -> TcpListener {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    socket.listen(1).unwrap()
 }
 
 #[tokio::test]

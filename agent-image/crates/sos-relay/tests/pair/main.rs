@@ -1,6 +1,7 @@
 //! Whole sessions in virtual time: whatever streams and hosts do, bytes arrive in order and both ends come to an end.
 #![allow(clippy::unwrap_used, missing_docs)]
 
+mod chaos;
 mod script;
 mod world;
 
@@ -23,7 +24,7 @@ fn host() -> impl Strategy<Value = HostScript> {
             write_step,
             read_step,
             read_from_ms,
-            reset_at_ms: None,
+            ..HostScript::default()
         },
     )
 }
@@ -37,6 +38,7 @@ fn stream(dies: impl Strategy<Value = Option<u64>>) -> impl Strategy<Value = Str
             delay_ms,
             rate,
             notice_ms,
+            ..StreamScript::default()
         },
     )
 }
@@ -54,7 +56,14 @@ fn script(streams: impl Strategy<Value = Vec<StreamScript>>) -> impl Strategy<Va
     let block = prop_oneof![Just(0usize), Just(4096), Just(262_144)];
     let budget = prop_oneof![Just(1usize << 30), Just(600 << 10), 2usize << 20..16 << 20];
     ([host(), host()], streams, 0u64..500, block, budget).prop_map(
-        |(hosts, streams, connect_ms, block, budget)| Script { hosts, streams, connect_ms, block, budget },
+        |(hosts, streams, connect_ms, block, budget)| Script {
+            hosts,
+            streams,
+            connect_ms,
+            block,
+            budget,
+            ..Script::default()
+        },
     )
 }
 
@@ -103,7 +112,7 @@ proptest! {
     fn the_loss_of_all_streams_ends_both(script in script(prop::collection::vec(mortal(), 1..5))) {
         let mut script = script;
         // More than is read while a stream lives.
-        let host = HostScript { bytes: 300_000, write_step: 300_000, read_step: 1000, read_from_ms: 60_000, reset_at_ms: None };
+        let host = HostScript { bytes: 300_000, write_step: 300_000, read_step: 1000, read_from_ms: 60_000, ..HostScript::default() };
         script.hosts = [host.clone(), host];
         let mut world = World::new(script);
         let finished = world.run(LIMIT);
@@ -123,7 +132,8 @@ fn lasting() -> impl Strategy<Value = StreamScript> {
 /// How long a download over these streams takes, with `memory` bytes for the session at each end.
 fn taken(bytes: usize, streams: &[StreamScript], memory: usize) -> Duration {
     let hosts = [fast_host(bytes), fast_host(0)];
-    let script = Script { hosts, streams: streams.to_vec(), connect_ms: 1, block: 0, budget: 1 << 30 };
+    let script =
+        Script { hosts, streams: streams.to_vec(), connect_ms: 1, budget: 1 << 30, ..Script::default() };
     let mut world = World::with_memory(script, memory);
     assert!(world.run(LIMIT), "{}", world.describe());
     assert_eq!(world.received(1), bytes);
@@ -164,18 +174,19 @@ fn a_path_that_turns_black_costs_its_stall_and_no_more() {
 }
 
 fn fast_host(bytes: usize) -> HostScript {
-    HostScript { bytes, write_step: 1 << 20, read_step: 1 << 20, read_from_ms: 0, reset_at_ms: None }
+    HostScript { bytes, write_step: 1 << 20, read_step: 1 << 20, ..HostScript::default() }
 }
 
 fn path(delay_ms: u64, rate: usize, dies_ms: Option<u64>) -> StreamScript {
-    StreamScript { born_ms: 0, dies_ms, delay_ms, rate, notice_ms: [5, 9] }
+    StreamScript { born_ms: 0, dies_ms, delay_ms, rate, notice_ms: [5, 9], ..StreamScript::default() }
 }
 
 #[test]
 fn what_was_on_a_dead_stream_is_sent_again() {
     let hosts = [fast_host(3_000_000), fast_host(0)];
     let streams = vec![path(40, 10_000, Some(100)), path(40, 10_000, None)];
-    let mut world = World::new(Script { hosts, streams, connect_ms: 1, block: 0, budget: 1 << 30 });
+    let mut world =
+        World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, ..Script::default() });
     assert!(world.run(LIMIT));
     assert_eq!(world.received(1), 3_000_000);
     assert!(world.resent > 0);
@@ -185,8 +196,13 @@ fn what_was_on_a_dead_stream_is_sent_again() {
 fn windows_open_fast_enough_for_a_long_path() {
     // 8 streams of 8 MB/s with 82 ms each way: 10.5 MB under way. 40 MB take 625 ms at full rate; the ramp may cost as much again.
     let hosts = [fast_host(40_000_000), fast_host(0)];
-    let mut script =
-        Script { hosts, streams: vec![path(82, 8_000, None); 8], connect_ms: 1, block: 0, budget: 1 << 30 };
+    let mut script = Script {
+        hosts,
+        streams: vec![path(82, 8_000, None); 8],
+        connect_ms: 1,
+        budget: 1 << 30,
+        ..Script::default()
+    };
     script.hosts[1].read_step = 4 << 20;
     let mut world = World::with_memory(script, 32 << 20);
     assert!(world.run(LIMIT));
@@ -197,7 +213,8 @@ fn windows_open_fast_enough_for_a_long_path() {
 fn a_small_exchange_takes_one_round_trip_and_the_server() {
     let hosts = [fast_host(100), fast_host(1000)];
     let streams = vec![path(50, 100_000, None); 8];
-    let mut world = World::new(Script { hosts, streams, connect_ms: 1, block: 0, budget: 1 << 30 });
+    let mut world =
+        World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, ..Script::default() });
     assert!(world.run(LIMIT));
     assert!(world.elapsed() < Duration::from_millis(160), "{:?}", world.elapsed());
 }

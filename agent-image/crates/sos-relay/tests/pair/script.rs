@@ -2,8 +2,15 @@
 
 use bytes::Bytes;
 
+/// A time from its first to before its last millisecond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) from_ms: u64,
+    pub(crate) until_ms: u64,
+}
+
 /// One host: what it sends, and how it reads.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct HostScript {
     pub(crate) bytes: usize,
     /// Bytes written each millisecond.
@@ -12,11 +19,15 @@ pub(crate) struct HostScript {
     pub(crate) read_step: usize,
     /// Reads nothing before this time.
     pub(crate) read_from_ms: u64,
+    /// Reads nothing in these times.
+    pub(crate) read_pauses: Vec<Span>,
+    /// Says no earlier than this that it will send no more: a connection stays open in one direction.
+    pub(crate) eof_at_ms: u64,
     /// Resets its connection at this time.
     pub(crate) reset_at_ms: Option<u64>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct StreamScript {
     pub(crate) born_ms: u64,
     pub(crate) dies_ms: Option<u64>,
@@ -25,15 +36,43 @@ pub(crate) struct StreamScript {
     pub(crate) rate: usize,
     /// How much later than the death the two ends hear of it.
     pub(crate) notice_ms: [u64; 2],
+    /// Nothing gets through in these times, and everything does after them: a black path under a transport that tries again.
+    pub(crate) pauses: Vec<Span>,
 }
 
-#[derive(Debug, Clone)]
+/// What becomes of an agent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaving {
+    /// It has drained for as long as it may: it resets its sessions, and closes its streams a second later.
+    Drained,
+    /// Its process ends, and another one begins.
+    Killed,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AgentScript {
+    pub(crate) end: usize,
+    pub(crate) at_ms: u64,
+    pub(crate) leaving: Leaving,
+}
+
+/// Another session of an agent, which takes this share of the budget that is free.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Neighbour {
+    pub(crate) end: usize,
+    pub(crate) lives: Span,
+    pub(crate) percent: usize,
+}
+
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Script {
     pub(crate) hosts: [HostScript; 2],
     pub(crate) streams: Vec<StreamScript>,
     pub(crate) connect_ms: u64,
     pub(crate) block: usize,
     pub(crate) budget: usize,
+    pub(crate) agent: Option<AgentScript>,
+    pub(crate) neighbours: Vec<Neighbour>,
 }
 
 /// Bytes that tell their own position, differently in each direction.

@@ -5,19 +5,22 @@
 //! more to do, and their invariants are checked.
 
 mod ends;
+mod troubles;
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sos_relay::{Budget, EndedSessions, Session, SessionConfig, StreamId};
+use sos_relay::{Budget, EndedSessions, Reservation, Session, SessionConfig, StreamId};
 use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
 
 use crate::script::{HostScript, Script, StreamScript, pattern};
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
+/// A timer that is due again at once would keep virtual time where it is for ever.
+const MAX_STEPS_AT_ONCE: u32 = 100_000;
 const NUMBER: SessionNumber = SessionNumber(1);
 
 struct Host {
@@ -32,6 +35,8 @@ struct Host {
     saw_end: bool,
     saw_reset: bool,
     reading: bool,
+    /// It has reset its connection.
+    reset: bool,
 }
 
 #[derive(Default)]
@@ -39,6 +44,8 @@ struct Direction {
     queue: VecDeque<Frame>,
     queued: usize,
     busy: bool,
+    /// Sent and not there yet, in order.
+    flying: VecDeque<Frame>,
 }
 
 struct Stream {
@@ -63,25 +70,37 @@ enum Happening {
     Dies(usize),
     Notice(usize, usize),
     Sent(usize, usize),
-    Arrives(usize, usize, u64),
+    /// The first of what flies on a stream is at an end.
+    Arrives(usize, usize),
     Write(usize),
     Read(usize),
     ResetHost(usize),
     Connected,
     Timeout(usize),
+    /// An agent resets what it has and is about to close its streams.
+    Drained(usize),
+    /// An agent's process is gone.
+    Killed(usize),
+    /// Another session of an agent comes, or goes.
+    NeighbourComes(usize),
+    NeighbourGoes(usize),
 }
 
 pub(crate) struct World {
     start: Instant,
     pub(crate) now: Instant,
+    /// How many things have happened at this time.
+    now_steps: u32,
     events: BinaryHeap<Reverse<(Instant, u64, Happening)>>,
     sequence: u64,
-    flying: BTreeMap<u64, Frame>,
     ends: [End; 2],
     hosts: [Host; 2],
     streams: Vec<Stream>,
     script: Script,
     budgets: [Arc<Budget>; 2],
+    neighbours: Vec<Option<Reservation>>,
+    /// The end whose agent's process has been replaced.
+    gone: Option<usize>,
     max_memory: usize,
     pub(crate) resent: u64,
 }
@@ -107,6 +126,7 @@ impl World {
             saw_end: false,
             saw_reset: false,
             reading: false,
+            reset: false,
         };
         let end = || End {
             session: None,
@@ -125,13 +145,15 @@ impl World {
         let mut world = Self {
             start,
             now: start,
+            now_steps: 0,
             events: BinaryHeap::new(),
             sequence: 0,
-            flying: BTreeMap::new(),
             ends: [end(), end()],
             hosts: [host(0), host(1)],
             streams: script.streams.iter().map(stream).collect(),
             budgets,
+            neighbours: script.neighbours.iter().map(|_| None).collect(),
+            gone: None,
             max_memory,
             script,
             resent: 0,
@@ -157,10 +179,12 @@ impl World {
         }
         for i in 0..2 {
             self.at(0, Happening::Write(i));
+            self.at(self.script.hosts[i].eof_at_ms, Happening::Write(i));
             if let Some(reset) = self.script.hosts[i].reset_at_ms {
                 self.at(reset, Happening::ResetHost(i));
             }
         }
+        self.begin_troubles();
     }
 
     fn config(&self) -> SessionConfig {
@@ -190,14 +214,8 @@ impl World {
 
     /// Runs until both ends are closed or virtual time is up. Says whether both are closed.
     pub(crate) fn run(&mut self, limit: Duration) -> bool {
-        while let Some(Reverse((time, _, what))) = self.events.pop() {
-            if time > self.start + limit {
-                break;
-            }
-            self.now = time;
-            self.happen(what);
-            self.drive(0);
-            self.drive(1);
+        while self.next_time().is_some_and(|time| time <= self.start + limit) {
+            self.step();
             if self.ends.iter().all(|e| e.closed.is_some() && e.answers.is_empty()) {
                 return true;
             }
@@ -205,12 +223,24 @@ impl World {
         false
     }
 
+    fn next_time(&self) -> Option<Instant> {
+        self.events.peek().map(|Reverse((time, ..))| *time)
+    }
+
+    /// The next thing that happens, and what both ends make of it.
+    fn step(&mut self) {
+        let Some(Reverse((time, _, what))) = self.events.pop() else { return };
+        self.now_steps = if time == self.now { self.now_steps + 1 } else { 0 };
+        assert!(self.now_steps < MAX_STEPS_AT_ONCE, "time stands still: {what:?}");
+        self.now = time;
+        self.happen(what);
+        self.drive(0);
+        self.drive(1);
+    }
+
     fn happen(&mut self, what: Happening) {
         match what {
-            Happening::Born(i) => {
-                self.streams[i].alive = true;
-                (0..2).for_each(|end| self.stream_up(i, end));
-            }
+            Happening::Born(i) => self.born(i),
             Happening::Dies(i) => {
                 self.streams[i].alive = false;
                 let [a, b] = self.streams[i].script.notice_ms;
@@ -224,19 +254,14 @@ impl World {
                 }
             }
             Happening::Sent(i, from) => self.sent(i, from),
-            Happening::Arrives(i, to, frame) => self.arrives(i, to, frame),
-            Happening::Write(i) => {
-                let host = &mut self.hosts[i];
-                host.allowed = (host.allowed + host.script.write_step).min(host.script.bytes);
-                if host.allowed < host.script.bytes {
-                    self.after(MS, Happening::Write(i));
-                }
-            }
+            Happening::Arrives(i, to) => self.arrives(i, to),
+            Happening::Write(i) => self.write(i),
             Happening::Read(i) => self.read(i),
             Happening::ResetHost(i) => {
                 let reason = [EndReason::ClientReset, EndReason::ServerReset][i];
                 if let Some(session) = &mut self.ends[i].session {
                     session.handle_local_reset(reason, self.now);
+                    self.hosts[i].reset = true;
                 }
             }
             Happening::Connected => {
@@ -250,6 +275,18 @@ impl World {
                     session.handle_timeout(self.now);
                 }
             }
+            Happening::Drained(end) => self.drained(end),
+            Happening::Killed(end) => self.killed(end),
+            Happening::NeighbourComes(i) => self.neighbour_comes(i),
+            Happening::NeighbourGoes(i) => self.neighbours[i] = None,
+        }
+    }
+
+    fn write(&mut self, i: usize) {
+        let host = &mut self.hosts[i];
+        host.allowed = (host.allowed + host.script.write_step).min(host.script.bytes);
+        if host.allowed < host.script.bytes {
+            self.after(MS, Happening::Write(i));
         }
     }
 
@@ -262,16 +299,17 @@ impl World {
 
     /// The frame at the front of a stream has left; the next one begins to leave.
     fn sent(&mut self, i: usize, from: usize) {
+        if let Some(until) = self.paused(i) {
+            return self.schedule(until, Happening::Sent(i, from));
+        }
         let (alive, delay) = (self.streams[i].alive, self.streams[i].script.delay_ms);
         let direction = &mut self.streams[i].directions[from];
         direction.busy = false;
         if let Some(frame) = direction.queue.pop_front() {
             direction.queued -= frame.wire_len();
             if alive {
-                self.sequence += 1;
-                let id = self.sequence;
-                self.flying.insert(id, frame);
-                self.after(MS * u32::try_from(delay).unwrap(), Happening::Arrives(i, 1 - from, id));
+                direction.flying.push_back(frame);
+                self.after(MS * u32::try_from(delay).unwrap(), Happening::Arrives(i, 1 - from));
             }
         }
         self.start_sending(i, from);
@@ -297,14 +335,17 @@ impl World {
         self.start_sending(i, from);
     }
 
-    fn arrives(&mut self, i: usize, to: usize, id: u64) {
-        let frame = self.flying.remove(&id).unwrap();
+    fn arrives(&mut self, i: usize, to: usize) {
+        if let Some(until) = self.paused(i) {
+            return self.schedule(until, Happening::Arrives(i, to));
+        }
+        let frame = self.streams[i].directions[1 - to].flying.pop_front().unwrap();
         // What is on the way when a stream dies is lost, and an end that knows of the death reads no more from it.
         if !self.streams[i].alive || !self.streams[i].known[to] {
             return;
         }
         if to == 1 && self.ends[1].session.is_none() && matches!(frame.body, Body::Open { .. }) {
-            self.accept();
+            self.accept(StreamId(i as u64));
         }
         let (now, end) = (self.now, &mut self.ends[to]);
         match &mut end.session {
@@ -317,15 +358,24 @@ impl World {
         }
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, from: StreamId) {
         if self.ends[1].ended.contains(NUMBER) {
             return;
         }
-        let mut session = Session::accept(&self.config(), &self.budgets[1], self.now).unwrap();
+        assert_eq!(self.ends[1].closed, None, "a session that is over does not begin again");
+        let Some(mut session) = Session::accept(&self.config(), &self.budgets[1], self.now) else {
+            return self.refuse(from);
+        };
         let known = (0..self.streams.len()).filter(|i| self.streams[*i].known[1]);
         known.for_each(|i| session.handle_stream_up(StreamId(i as u64)));
         self.ends[1].session = Some(session);
         self.after(MS * u32::try_from(self.script.connect_ms).unwrap(), Happening::Connected);
+    }
+
+    fn refuse(&mut self, from: StreamId) {
+        let (reason, end) = (EndReason::InternalLimit, &mut self.ends[1]);
+        end.ended.insert(NUMBER, reason, 0, self.now);
+        end.answers.push_back((from, Frame { session: NUMBER, body: Body::Reset { reason } }));
     }
 
     /// Where it stands, for the message of a failed test.

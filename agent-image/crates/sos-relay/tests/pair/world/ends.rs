@@ -59,7 +59,8 @@ impl World {
             session.handle_local_data(host.source.slice(host.written..host.written + room));
             host.written += room;
         }
-        if host.written == host.script.bytes && !host.eof_told {
+        let ends_from = self.start + MS * u32::try_from(host.script.eof_at_ms).unwrap();
+        if host.written == host.script.bytes && self.now >= ends_from && !host.eof_told {
             host.eof_told = true;
             session.handle_local_eof();
         }
@@ -82,11 +83,11 @@ impl World {
         session.assert_invariants();
         let connected =
             end == 0 || self.now >= self.start + MS * u32::try_from(self.script.connect_ms).unwrap();
-        let host = &mut self.hosts[end];
-        if !host.reading && connected && session.deliverable().next().is_some() {
-            host.reading = true;
-            let from = self.start + MS * u32::try_from(host.script.read_from_ms).unwrap();
-            let time = from.max(self.now + MS);
+        self.check_memory(end, session);
+        if !self.hosts[end].reading && connected && session.deliverable().next().is_some() {
+            self.hosts[end].reading = true;
+            let from = self.start + MS * u32::try_from(self.hosts[end].script.read_from_ms).unwrap();
+            let time = self.after_pauses(end, from.max(self.now + MS));
             self.schedule(time, Happening::Read(end));
         }
         if let Some(deadline) = session.poll_timeout()
@@ -106,8 +107,7 @@ impl World {
     fn view(&self, id: StreamId, stream: &Stream, end: usize) -> StreamView {
         let (queued, script) = (stream.directions[end].queued, &stream.script);
         let rtt = MS * 2 * u32::try_from(script.delay_ms).unwrap();
-        let died = script.dies_ms.map(|ms| self.start + MS * u32::try_from(ms).unwrap());
-        let stalled = died.is_some_and(|died| self.now >= died + 2 * rtt + 300 * MS);
+        let stalled = self.silent_since(script).is_some_and(|since| self.now >= since + 2 * rtt + 300 * MS);
         let window = script.rate as u64 * 2 * script.delay_ms;
         StreamView {
             id,

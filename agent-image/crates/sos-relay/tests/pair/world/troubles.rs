@@ -1,0 +1,149 @@
+//! What befalls agents, streams and hosts besides the death of single streams, and what holds whatever befalls them.
+
+use std::time::Instant;
+
+use sos_relay::Session;
+use sos_wire::EndReason;
+use sos_wire::frame::INITIAL_CREDIT;
+
+use super::{Happening, MS, World};
+use crate::script::{Leaving, Span, StreamScript};
+
+/// A sender may hold this without having reserved it.
+const FLOOR: usize = 64 << 10;
+/// How long an agent that leaves gives its peers to hear of its resets, in milliseconds.
+const CLOSE_PATIENCE_MS: u64 = 1000;
+
+impl World {
+    pub(super) fn begin_troubles(&mut self) {
+        if let Some(agent) = self.script.agent {
+            let killed_ms = match agent.leaving {
+                Leaving::Killed => agent.at_ms,
+                Leaving::Drained => {
+                    self.at(agent.at_ms, Happening::Drained(agent.end));
+                    agent.at_ms + CLOSE_PATIENCE_MS
+                }
+            };
+            self.at(killed_ms, Happening::Killed(agent.end));
+        }
+        for (i, neighbour) in self.script.neighbours.clone().into_iter().enumerate() {
+            self.at(neighbour.lives.from_ms, Happening::NeighbourComes(i));
+            self.at(neighbour.lives.until_ms, Happening::NeighbourGoes(i));
+        }
+    }
+
+    /// A stream comes up, unless an agent has been replaced meanwhile: then it leads to another process, and the old one is lost.
+    pub(super) fn born(&mut self, i: usize) {
+        if let Some(gone) = self.gone {
+            if let Some(session) = &mut self.ends[1 - gone].session {
+                session.handle_peer_lost();
+                assert!(session.is_closed(), "no session outlives the process at its other end");
+            }
+            return;
+        }
+        self.streams[i].alive = true;
+        (0..2).for_each(|end| self.stream_up(i, end));
+    }
+
+    pub(super) fn drained(&mut self, end: usize) {
+        if let Some(session) = &mut self.ends[end].session {
+            session.handle_local_reset(EndReason::PeerLost, self.now);
+            self.hosts[end].saw_reset = true;
+        }
+    }
+
+    /// The kernel resets the host of a process that is gone and closes its streams; the peer hears of each in its own time.
+    pub(super) fn killed(&mut self, end: usize) {
+        self.gone = Some(end);
+        if self.ends[end].session.take().is_some() {
+            self.hosts[end].saw_reset = true;
+            self.ends[end].closed.get_or_insert(EndReason::PeerLost);
+        }
+        for i in 0..self.streams.len() {
+            self.streams[i].known[end] = false;
+            if std::mem::take(&mut self.streams[i].alive) {
+                let notice = MS * u32::try_from(self.streams[i].script.notice_ms[1 - end]).unwrap();
+                self.after(notice, Happening::Notice(i, 1 - end));
+            }
+        }
+    }
+
+    pub(super) fn neighbour_comes(&mut self, i: usize) {
+        let neighbour = self.script.neighbours[i];
+        let budget = &self.budgets[neighbour.end];
+        let free = budget.limit() - budget.used();
+        self.neighbours[i] = budget.reserve(free / 100 * neighbour.percent);
+    }
+
+    /// Until when nothing gets through on a stream, if so.
+    pub(super) fn paused(&self, i: usize) -> Option<Instant> {
+        self.span_at(&self.streams[i].script.pauses, self.now).map(|span| self.moment(span.until_ms))
+    }
+
+    /// Since when nothing has been acknowledged on a stream that should have been.
+    pub(super) fn silent_since(&self, stream: &StreamScript) -> Option<Instant> {
+        let paused = self.span_at(&stream.pauses, self.now).map(|span| span.from_ms);
+        stream.dies_ms.or(paused).map(|ms| self.moment(ms)).filter(|since| *since <= self.now)
+    }
+
+    /// When a host reads that would have read at `time`.
+    pub(super) fn after_pauses(&self, end: usize, time: Instant) -> Instant {
+        let paused = self.span_at(&self.hosts[end].script.read_pauses, time);
+        paused.map_or(time, |span| self.moment(span.until_ms))
+    }
+
+    /// What is held, counted from outside the session, is within its windows, its memory and the budget.
+    pub(super) fn check_memory(&self, end: usize, session: &Session) {
+        let (stats, budget) = (session.stats(), &self.budgets[end]);
+        let waiting =
+            session.deliverable().map(|chunk| chunk.len() as u64).sum::<u64>() + stats.reorder_bytes;
+        assert!(waiting <= stats.window, "{waiting} bytes for the host in a window of {}", stats.window);
+        let most = self.max_memory.max(INITIAL_CREDIT as usize) as u64;
+        assert!(stats.window <= most, "a window of {} where {most} are allowed", stats.window);
+        if !session.is_closed() {
+            let held = self.hosts[end].written - usize::try_from(stats.acknowledged).unwrap();
+            assert!(self.hosts[end].reset || held <= self.max_memory.max(FLOOR), "{held} bytes of the host");
+            assert!(budget.used() as u64 >= stats.window, "a window that is not reserved");
+        }
+        assert!(budget.used() <= budget.limit(), "more is promised than there is");
+    }
+
+    /// Runs until nothing happens any more or virtual time is up: what flies when sessions end arrives, too. Says when the last one ended.
+    pub(crate) fn run_to_rest(&mut self, limit: std::time::Duration) -> std::time::Duration {
+        let mut ended = self.elapsed();
+        loop {
+            let running = (0..2).any(|end| self.runs(end));
+            let Some(time) = self.next_time().filter(|time| *time <= self.start + limit) else {
+                return ended;
+            };
+            self.step();
+            if running {
+                ended = time - self.start;
+            }
+        }
+    }
+
+    /// Whether an end has a session.
+    pub(crate) fn runs(&self, end: usize) -> bool {
+        self.ends[end].session.is_some()
+    }
+
+    /// Whether a host has said everything it had to say, its end included.
+    pub(crate) fn said_all(&self, end: usize) -> bool {
+        self.hosts[end].eof_told && self.hosts[end].written == self.hosts[end].script.bytes
+    }
+
+    /// Whether a host has reset its connection itself.
+    pub(crate) fn has_reset(&self, end: usize) -> bool {
+        self.hosts[end].reset
+    }
+
+    fn moment(&self, ms: u64) -> Instant {
+        self.start + MS * u32::try_from(ms).unwrap()
+    }
+
+    fn span_at(&self, spans: &[Span], time: Instant) -> Option<Span> {
+        let within = |span: &&Span| self.moment(span.from_ms) <= time && time < self.moment(span.until_ms);
+        spans.iter().find(within).copied()
+    }
+}
