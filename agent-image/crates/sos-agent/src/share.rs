@@ -25,7 +25,10 @@ const WINDOW: Duration = Duration::from_millis(500);
 const WINDOW_RTTS: u32 = 3;
 /// A queue is seen when it adds so much to a round trip: a quarter of it, but more than a busy machine does.
 const QUEUE_PART: u32 = 4;
-const QUEUE_LEAST: Duration = Duration::from_millis(5);
+const QUEUE_LEAST: Duration = Duration::from_millis(10);
+/// And a rate is that of the path only when so many bytes of the streams were in that queue: a few segments that were held up somewhere
+/// say nothing, and a rate that is taken for too low would hold everything down.
+const QUEUE_BYTES: f64 = 131_072.0;
 /// How long a beginning takes: others have found their rate after eight round trips of slow start.
 const START_RTTS: u32 = 8;
 const START_LEAST: Duration = Duration::from_millis(700);
@@ -35,6 +38,8 @@ const START_LOOKS: u32 = 2;
 const IDLE: f64 = 0.02;
 /// Without a queue for so long nobody else wants the rest.
 const HOLD: Duration = Duration::from_secs(5);
+/// And after so long it is looked at anew, whether the path may carry more than is known.
+const GIVE_MOST: Duration = Duration::from_secs(30);
 /// A rate that was seen longer ago is forgotten when the path is idle.
 const KNOWN: Duration = Duration::from_secs(600);
 /// After evidence that turned out to be none, no more is taken for so long; doubled each time in a row.
@@ -55,8 +60,12 @@ pub struct Look {
 }
 
 impl Look {
+    fn queue(&self) -> Duration {
+        self.rtt.saturating_sub(self.min_rtt)
+    }
+
     fn is_queued(&self) -> bool {
-        self.rtt.saturating_sub(self.min_rtt) >= (self.min_rtt / QUEUE_PART).max(QUEUE_LEAST)
+        self.queue() >= (self.min_rtt / QUEUE_PART).max(QUEUE_LEAST)
     }
 
     fn rate(&self) -> f64 {
@@ -69,6 +78,8 @@ impl Look {
 struct Window {
     streams: BTreeMap<u64, (u64, Duration)>,
     rtt: Duration,
+    /// The shortest queue.
+    queue: Duration,
     /// Every look, and some look, has seen a queue.
     all_queued: bool,
     some_queued: bool,
@@ -76,7 +87,7 @@ struct Window {
 
 impl Window {
     fn new() -> Self {
-        Self { all_queued: true, ..Self::default() }
+        Self { all_queued: true, queue: Duration::MAX, ..Self::default() }
     }
 
     fn add(&mut self, stream: u64, look: Look) {
@@ -84,6 +95,7 @@ impl Window {
         *bytes += look.bytes;
         *elapsed += look.elapsed;
         self.rtt = self.rtt.max(look.min_rtt);
+        self.queue = self.queue.min(look.queue());
         self.all_queued &= look.is_queued();
         self.some_queued |= look.is_queued();
     }
@@ -91,6 +103,11 @@ impl Window {
     /// Bytes a second. Looks at different streams are not at the same moments: each has its own time.
     fn rate(&self) -> f64 {
         self.streams.values().map(|(bytes, time)| *bytes as f64 / time.as_secs_f64().max(1e-3)).sum()
+    }
+
+    /// The streams kept the path full: what of theirs is in a queue is their rate times its delay.
+    fn is_full(&self) -> bool {
+        self.all_queued && self.rate() * self.queue.as_secs_f64() >= QUEUE_BYTES
     }
 }
 
@@ -102,8 +119,8 @@ enum State {
     Starting { until: Instant },
     /// All of the path is taken.
     Open { evidence: u32 },
-    /// Some of it is left. `proved`: a queue came after the one that was there at first had gone.
-    Giving { queue_at: Instant, gone: bool, proved: bool },
+    /// Some of it is left, since `began`. `proved`: a queue came after the one that was there at first had gone.
+    Giving { began: Instant, queue_at: Instant, gone: bool, proved: bool },
 }
 
 /// The share of one path.
@@ -180,7 +197,7 @@ impl Sharer {
     }
 
     fn give(&mut self, now: Instant) {
-        self.enter(State::Giving { queue_at: now, gone: false, proved: false }, now);
+        self.enter(State::Giving { began: now, queue_at: now, gone: false, proved: false }, now);
     }
 
     fn judge(&mut self, now: Instant) {
@@ -189,14 +206,17 @@ impl Sharer {
             self.rest(now);
             return;
         }
-        if self.window.all_queued && self.rate.is_none_or(|(known, _)| rate >= known * ALL) {
+        if self.window.is_full() && self.rate.is_none_or(|(known, _)| rate >= known * ALL) {
             self.rate = Some((self.rate.map_or(rate, |(known, _)| known.max(rate)), now));
         }
         match self.state {
             State::Idle | State::Starting { .. } => {}
             State::Open { evidence } => self.weigh(evidence, rate, now),
-            State::Giving { queue_at, gone, proved } => {
-                self.hold((queue_at, gone, proved), now);
+            State::Giving { began, .. } if now.saturating_duration_since(began) >= GIVE_MOST => {
+                self.enter(State::Open { evidence: 0 }, now);
+            }
+            State::Giving { began, queue_at, gone, proved } => {
+                self.hold((began, queue_at, gone, proved), now);
             }
         }
     }
@@ -211,7 +231,7 @@ impl Sharer {
 
     /// Whether somebody else has a part of the path.
     fn weigh(&mut self, evidence: u32, rate: f64, now: Instant) {
-        let less = self.window.all_queued && self.rate.is_some_and(|(known, _)| rate < known * ALL);
+        let less = self.window.is_full() && self.rate.is_some_and(|(known, _)| rate < known * ALL);
         let evidence = if less && now >= self.doubt_until { evidence + 1 } else { 0 };
         self.state = State::Open { evidence };
         if evidence >= EVIDENCE {
@@ -220,11 +240,11 @@ impl Sharer {
     }
 
     /// Whether somebody else still wants it.
-    fn hold(&mut self, (queue_at, gone, proved): (Instant, bool, bool), now: Instant) {
+    fn hold(&mut self, (began, queue_at, gone, proved): (Instant, Instant, bool, bool), now: Instant) {
         if self.window.some_queued {
-            self.state = State::Giving { queue_at: now, gone, proved: proved || gone };
+            self.state = State::Giving { began, queue_at: now, gone, proved: proved || gone };
         } else if now.saturating_duration_since(queue_at) < HOLD {
-            self.state = State::Giving { queue_at, gone: true, proved };
+            self.state = State::Giving { began, queue_at, gone: true, proved };
         } else {
             self.doubt = if proved { DOUBT_LEAST } else { (self.doubt * 2).min(DOUBT_MOST) };
             self.doubt_until = now + self.doubt;
@@ -353,6 +373,25 @@ mod tests {
         assert_eq!(world.limit(), Some(760));
         world.pass(600.0, 1.0, false);
         assert_eq!(world.limit(), None);
+    }
+
+    #[test]
+    fn segments_that_were_held_up_are_not_the_rate_of_a_path() {
+        let mut world = World::new();
+        world.pass(10.0, 5.0, true);
+        world.pass(2.0, 0.0, false);
+        assert_eq!(world.limit(), None);
+    }
+
+    #[test]
+    fn a_path_that_is_shared_for_long_is_looked_at_anew() {
+        let mut world = World::known();
+        world.pass(30.0, 720.0, true);
+        assert_eq!(world.limit(), Some(720));
+        world.pass(1.5, 950.0, true);
+        assert_eq!(world.limit(), None);
+        world.pass(2.0, 840.0, true);
+        assert_eq!(world.limit(), Some(760));
     }
 
     #[test]
