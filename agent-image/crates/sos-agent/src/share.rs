@@ -68,7 +68,9 @@ impl Look {
         self.queue() >= (self.min_rtt / QUEUE_PART).max(QUEUE_LEAST)
     }
 
-    fn rate(&self) -> f64 {
+    /// Bytes a second.
+    #[must_use]
+    pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-3)
     }
 }

@@ -24,8 +24,8 @@ const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts of a stream to send again: a path that has been moved is found within it, where the kernel's pauses
 /// would have doubled to several seconds (Linux 6.15 and later).
 const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
-/// Unsent bytes a stream may hold: what waits here can no longer go by a faster stream. Two of the largest frames.
-const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
+/// Unsent bytes a stream may hold at most: what waits here can no longer go by a faster stream. Two of the largest frames.
+pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
 /// The listener that nft hands SYNs to; takes connections to any address (IP_TRANSPARENT needs NET_ADMIN).
 ///

@@ -49,6 +49,10 @@ fn is_peer(shared: &Shared, address: IpAddr) -> bool {
 /// How often a stream's path is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Unsent bytes that a stream's socket may hold: what it sends in this time, as small sessions wait behind them, and at least so many.
+const UNSENT: Duration = Duration::from_millis(10);
+const UNSENT_LEAST: u64 = 32 << 10;
+
 /// A path: the peer's address and the label.
 type PathKey = (Ipv4Addr, u8);
 
@@ -118,6 +122,8 @@ struct Wish {
     congestion: CongestionControl,
     /// Bytes a second.
     pacing: Option<u64>,
+    /// Bytes.
+    unsent: u32,
 }
 
 impl Tended {
@@ -133,15 +139,17 @@ impl Tended {
     /// Takes what the kernel says of it, and decides.
     fn look(&mut self, info: PathInfo, now: Instant) -> Wish {
         let before = self.before.replace((info, now));
+        let moved = before.map(|(before, at)| look(before, info, now - at));
+        let unsent = unsent(moved);
         let configured = pool::congestion(&self.shared.config(), self.path.0);
         if configured != CongestionControl::Auto {
-            return Wish { congestion: configured, pacing: None };
+            return Wish { congestion: configured, pacing: None, unsent };
         }
         let (path, number) = (self.path, self.number);
         self.paths.with(path, now, |known| {
             let (choice, limit) = (known.chooser.choice(), known.sharer.limit());
-            if let Some((before, at)) = before {
-                known.sharer.observe(number, look(before, info, now - at), now);
+            if let Some((moved, (before, _))) = moved.zip(before) {
+                known.sharer.observe(number, moved, now);
                 let sample = difference(before, info);
                 if sample.segments > 0 {
                     known.chooser.observe(sample, now);
@@ -157,7 +165,7 @@ impl Tended {
             // A model of the path's rate shares it in its own way.
             let limit = known.sharer.limit().filter(|_| choice.1 == Choice::Cubic);
             let each = limit.map(|limit| (limit / known.streams.len().max(1) as f64) as u64);
-            Wish { congestion: fitting(choice.1), pacing: each }
+            Wish { congestion: fitting(choice.1), pacing: each, unsent }
         })
     }
 }
@@ -196,11 +204,19 @@ fn difference(before: PathInfo, after: PathInfo) -> Sample {
     }
 }
 
+/// What a stream's socket may hold unsent, in powers of two: setting it costs a system call.
+fn unsent(moved: Option<Look>) -> u32 {
+    let sent = moved.map_or(0.0, |moved| moved.rate() * UNSENT.as_secs_f64());
+    let bytes = (sent as u64).max(UNSENT_LEAST).next_power_of_two();
+    u32::try_from(bytes).unwrap_or(u32::MAX).min(socket::STREAM_NOTSENT_LOWAT)
+}
+
 /// Keeps a stream's congestion control and pace as they should be, for as long as the stream stands.
 async fn tend(mut tended: Tended, socket: OwnedFd) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut in_force = Wish { congestion: wished(&tended.shared, &tended.paths, tended.path), pacing: None };
+    let mut in_force =
+        Wish { congestion: wished(&tended.shared, &tended.paths, tended.path), pacing: None, unsent: 0 };
     loop {
         ticks.tick().await;
         let Ok(info) = path_info(&socket) else { return };
@@ -209,6 +225,11 @@ async fn tend(mut tended: Tended, socket: OwnedFd) {
             socket::set_congestion(&SockRef::from(&socket), wish.congestion);
         }
         if wish.pacing != in_force.pacing && set_pacing(&socket, wish.pacing).is_err() {
+            return;
+        }
+        if wish.unsent != in_force.unsent
+            && SockRef::from(&socket).set_tcp_notsent_lowat(wish.unsent).is_err()
+        {
             return;
         }
         in_force = wish;
@@ -272,6 +293,15 @@ impl Keys for PairKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_socket_holds_what_it_sends_in_ten_milliseconds() {
+        let second = Duration::from_secs(1);
+        let at = |bytes| unsent(Some(Look { bytes, elapsed: second, rtt: second, min_rtt: second }));
+        assert_eq!((unsent(None), at(0), at(3_000_000)), (32 << 10, 32 << 10, 32 << 10));
+        assert_eq!((at(6_250_000), at(25_000_000)), (64 << 10, 256 << 10));
+        assert_eq!(at(1 << 40), socket::STREAM_NOTSENT_LOWAT);
+    }
 
     #[test]
     fn a_queue_that_ran_over_between_two_looks_was_there() {

@@ -41,7 +41,7 @@ impl StreamView {
     }
 
     /// Bytes per second.
-    fn rate(&self) -> f64 {
+    pub(crate) fn rate(&self) -> f64 {
         self.window_or_default() / self.rtt.as_secs_f64().max(MIN_RTT)
     }
 

@@ -16,6 +16,8 @@ pub(crate) const FLOOR: usize = 64 << 10;
 /// Unless a block size was asked for, blocks grow to this share of what the peer lets be under way: large windows belong to fast paths,
 /// where each block's own cost counts and its delay does not.
 const BLOCK_SHARE: u64 = 128;
+/// And no larger than what a stream sends in this time, in seconds: what other sessions put behind a block waits for all of it.
+const BLOCK_TIME: f64 = 0.005;
 /// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
 const UNSENT_BLOCKS: usize = 4;
 /// A block is not cut below this just because credit ends there, as long as an acknowledgement is on its way (silly window, RFC 9293 3.8.6.2).
@@ -74,6 +76,8 @@ pub(crate) struct Sender {
     block: usize,
     /// The block size was not asked for.
     auto_block: bool,
+    /// Bytes a second of the fastest stream; 0 = not known.
+    rate: f64,
     fin: Fin,
     /// Fin was sent once, be it on a stream that died since: the peer may have it.
     fin_told: bool,
@@ -97,6 +101,7 @@ impl Sender {
             credit: INITIAL_CREDIT,
             block: block.unwrap_or(DEFAULT_BLOCK),
             auto_block: block.is_none(),
+            rate: f64::MAX,
             fin: Fin::Open,
             fin_told: false,
             stalled: false,
@@ -114,7 +119,8 @@ impl Sender {
         if self.fin != Fin::Open || uncut < self.block {
             return 0;
         }
-        if self.held() + uncut > self.hold {
+        // A host that says little keeps what needs no reservation: most sessions of many are idle.
+        if self.held() > self.hold / 2 {
             let total = (self.hold * 2).min(self.max_hold);
             if total > self.hold && self.reservation.grow_to(total) {
                 self.hold = total;
@@ -139,11 +145,23 @@ impl Sender {
 
     pub(crate) fn handle_credit(&mut self, limit: u64) {
         self.credit = self.credit.max(limit);
+        self.fit_block();
+        self.stalled &= self.sent >= self.credit;
+    }
+
+    /// How fast the fastest stream is now.
+    pub(crate) fn set_rate(&mut self, bytes_per_second: f64) {
+        self.rate = bytes_per_second;
+        self.fit_block();
+    }
+
+    fn fit_block(&mut self) {
         if self.auto_block {
             let share = (self.credit - self.acknowledged.min(self.credit)) / BLOCK_SHARE;
-            self.block = usize::try_from(share).unwrap_or(MAX_BLOCK).clamp(DEFAULT_BLOCK, MAX_BLOCK);
+            let quick = (self.rate * BLOCK_TIME) as u64;
+            let block = usize::try_from(share.min(quick)).unwrap_or(MAX_BLOCK);
+            self.block = block.clamp(DEFAULT_BLOCK, MAX_BLOCK);
         }
-        self.stalled &= self.sent >= self.credit;
     }
 
     pub(crate) fn handle_ack(&mut self, offset: u64) -> Result<(), ImpossibleAck> {
@@ -317,4 +335,35 @@ fn cut(available: usize, block: usize, credit: u64, in_flight: bool) -> Option<u
     let len = usize::try_from(credit).unwrap_or(usize::MAX).min(wanted);
     let silly = len < wanted && (len as u64) < MIN_CUT && in_flight;
     (len > 0 && !silly).then_some(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+
+    #[test]
+    fn an_idle_host_reserves_nothing_and_one_with_much_to_say_does() {
+        let budget = Budget::new(64 << 20);
+        let mut sender = Sender::new(None, 32 << 20, budget.reserve(0).unwrap());
+        assert_eq!((sender.room(), budget.used()), (FLOOR, 0));
+        sender.handle_data(Bytes::from(vec![7; 1000]));
+        assert_eq!((sender.room(), budget.used()), (FLOOR - 1000, 0));
+        sender.handle_data(Bytes::from(vec![7; FLOOR - 1000]));
+        assert!(sender.room() > 0 && budget.used() > FLOOR);
+    }
+
+    #[test]
+    fn blocks_fit_the_window_and_the_fastest_stream() {
+        let mut sender = Sender::new(None, 32 << 20, Budget::new(64 << 20).reserve(0).unwrap());
+        sender.handle_credit(32 << 20);
+        assert_eq!(sender.block, MAX_BLOCK, "nothing is known of the streams");
+        sender.set_rate(31.25e6);
+        assert_eq!(sender.block, 156_250);
+        sender.set_rate(1e6);
+        assert_eq!(sender.block, DEFAULT_BLOCK);
+        let mut asked = Sender::new(Some(4096), 32 << 20, Budget::new(64 << 20).reserve(0).unwrap());
+        asked.set_rate(1e9);
+        assert_eq!(asked.block, 4096);
+    }
 }

@@ -15,6 +15,7 @@ impl Session {
         streams: &[StreamView],
     ) -> Option<(StreamId, Body)> {
         self.note_stalled(streams);
+        self.sender.set_rate(streams.iter().map(StreamView::rate).fold(0.0, f64::max));
         let control = self.transmit_opened(streams).or_else(|| self.transmit_ack(streams));
         if control.is_some() {
             return control;
