@@ -32,6 +32,8 @@ SMALL_BYTES = 1 << 14
 BACKLOG = 4096
 PATIENCE_S = 20.0
 """A connection that has not ended after so long has failed."""
+HELD_S = 200.0
+"""Connections that stay do so no longer, so that nothing is left of a bench that was killed."""
 PAUSE_S = 0.01
 """Between an answer and the next request of one that talks."""
 
@@ -208,11 +210,12 @@ def ask(address: str, port: int, size: int, seconds: float, at_once: int) -> dic
 
 
 def hold(address: str, port: int, count: int, at_once: int) -> None:
-    """Connections that stay: said when they are there."""
+    """Connections that stay until this is ended: said when they are there."""
     began, crowd = time.monotonic(), Crowd(address, port, 1, stay=True)
     crowd.run(at_once, lambda begun: begun < count)
     print(json.dumps(crowd.report(time.monotonic() - began)), flush=True)
-    time.sleep(10 * PATIENCE_S)  # whoever wanted them has killed us by then
+    time.sleep(HELD_S)
+    sys.exit(f"nobody ended connections that stay within {HELD_S:.0f} s")
 
 
 def talk(address: str, port: int, seconds: float) -> dict[str, object]:

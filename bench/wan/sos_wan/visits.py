@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from sos_testbed.model import LabError
+
 from sos_wan import parse
 from sos_wan.figures import FAILED, Found, percentile
 from sos_wan.parse import Trips
@@ -38,6 +40,8 @@ def held(site: Site, way: Way, count: int, at_once: int) -> Iterator[Trips]:
     program = site.begin(*site.crowd("client", "hold", way.address, str(way.port), *words))
     try:
         yield parse.parse_trips(first_line(program, GRACE_S + count / 100))
+        if program.poll() is not None:
+            raise LabError("the connections ended while they were looked at")
     finally:
         stop(program)
 

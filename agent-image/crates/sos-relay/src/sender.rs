@@ -76,7 +76,7 @@ pub(crate) struct Sender {
     block: usize,
     /// The block size was not asked for.
     auto_block: bool,
-    /// Bytes a second of the fastest stream; 0 = not known.
+    /// Bytes a second of the fastest stream; no bound until a stream was seen.
     rate: f64,
     fin: Fin,
     /// Fin was sent once, be it on a stream that died since: the peer may have it.
