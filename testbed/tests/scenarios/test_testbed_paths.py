@@ -48,7 +48,10 @@ def streams(net: Lab, label: int) -> list[str]:
     return re.findall(r":(\d+) +\S+:\d+ *$", text, flags=re.MULTILINE)
 
 
-def declare(net: Lab, mode: str, streams_wished: int = 8) -> None:
+STREAMS = 8
+
+
+def declare(net: Lab, mode: str, streams_wished: int = STREAMS) -> None:
     """Put the mode in force and wait until its paths and streams stand."""
     net.declare(with_service(net.objects, paths=MODES[mode], transport={"streams": streams_wished}))
     labs.wait_ready(net, net.documents)
@@ -116,6 +119,7 @@ def pause_after(net: Lab, mode: str, name: str) -> float:
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
     eventually("a session", lambda: active(net), within_s=5)
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
+    eventually("all streams", lambda: len(streams(net, 0)) == STREAMS)  # a service that has just changed may still have some to open
     stood = set(streams(net, 0))
     fault.strike(net, before[0])
     other = [core for core in CORES if core != before[0]]
