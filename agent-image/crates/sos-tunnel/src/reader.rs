@@ -38,8 +38,7 @@ impl<'a> Reader<'a> {
 
     /// Appends to the buffer; says whether the stream goes on. `missing` bytes are needed for the frame at the front.
     pub(crate) async fn read(&mut self, missing: usize, rtt: Duration) -> io::Result<bool> {
-        let free = self.buffer.capacity() - self.buffer.len();
-        if free < missing || (self.buffer.is_empty() && free < MIN_READ) {
+        if !self.has_room(missing) || (self.buffer.is_empty() && !self.has_room(MIN_READ)) {
             self.replace_buffer();
         }
         let read = if self.busy {
@@ -56,6 +55,11 @@ impl<'a> Reader<'a> {
             set_receive_low_water(self.socket.as_ref(), if busy { UNPOLLED } else { 1 })?;
         }
         Ok(read != Some(0))
+    }
+
+    /// Whether so many bytes can be read without the buffer being replaced, for which what is in it is copied.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.buffer.capacity() - self.buffer.len() >= bytes
     }
 
     /// What is there at the next tick; `None` if that is nothing.

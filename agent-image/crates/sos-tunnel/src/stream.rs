@@ -282,7 +282,7 @@ impl Stream {
                 Ok(false) => return StreamEnd::Eof,
                 Err(error) => return error.into(),
             }
-            if let Err(end) = self.decode(&mut decoder, &mut reader.buffer, &mut deliver) {
+            if let Err(end) = self.decode(&mut decoder, &mut reader, &mut deliver) {
                 return end;
             }
         }
@@ -291,20 +291,22 @@ impl Stream {
     fn decode(
         &self,
         decoder: &mut Decoder,
-        buffer: &mut BytesMut,
+        reader: &mut Reader<'_>,
         deliver: &mut impl FnMut(Vec<Frame>) -> Result<(), StreamEnd>,
     ) -> Result<(), StreamEnd> {
         let mut frames = Vec::new();
-        while let Some(frame) = decoder.decode(buffer)? {
+        while let Some(frame) = decoder.decode(&mut reader.buffer)? {
             match frame.body {
                 Body::Ping { opaque } => self.push_if_room(of_stream(Body::Pong { opaque })),
                 Body::Pong { opaque } => self.handle_pong(opaque),
-                _ => {
-                    self.meter.received.add(frame.data().map_or(0, |data| data.len() as u64));
-                    frames.push(frame);
-                }
+                _ => frames.push(frame),
             }
         }
+        if !reader.has_room(decoder.missing(reader.buffer.len())) {
+            frames.extend(decoder.take_part(&mut reader.buffer));
+        }
+        let received = frames.iter().filter_map(Frame::data).map(Bytes::len).sum::<usize>();
+        self.meter.received.add(received as u64);
         if frames.is_empty() { Ok(()) } else { deliver(frames) }
     }
 

@@ -9,6 +9,8 @@ use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
 pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;
 /// Payloads up to this size are copied out: a slice would keep the whole read buffer alive for a few bytes.
 const COPY_LIMIT: usize = 4096;
+/// Parts below this size are not worth a piece of their own.
+const PART_MIN: usize = 16 << 10;
 
 /// Takes whole frames from the front of a buffer that the caller fills.
 ///
@@ -47,6 +49,19 @@ impl Decoder {
     /// [`MAX_FRAME`].
     pub fn missing(&self, buffered: usize) -> usize {
         self.header.map_or(HEADER_LEN, |header| header.payload_len).saturating_sub(buffered)
+    }
+
+    /// Takes what is there of a Data frame that is not whole yet, as a Data frame of its own; what follows then continues behind it. For a
+    /// caller whose buffer has no room for the rest: a session takes bytes by their offset, and joining them would mean copying them.
+    /// `None` if that is nothing or so little that copying it is cheaper.
+    pub fn take_part(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
+        let header = self.header.as_mut()?;
+        let len = buffer.len();
+        if len < PART_MIN || len >= header.payload_len {
+            return None;
+        }
+        let part = header.split_off(len)?;
+        part.complete(buffer.split().freeze()).ok()
     }
 
     fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {

@@ -266,6 +266,16 @@ impl Header {
         Ok(Self { kind, payload_len, session, offset, credit })
     }
 
+    /// Of a Data frame the header of its first `len` bytes, which must be fewer than it has; this one is for the rest from now on.
+    pub(crate) fn split_off(&mut self, len: usize) -> Option<Self> {
+        (self.kind == Kind::Data).then(|| {
+            let part = Self { payload_len: len, ..*self };
+            self.payload_len -= len;
+            self.offset += len as u64;
+            part
+        })
+    }
+
     /// Puts header and payload together; `payload` has `payload_len` bytes.
     pub(crate) fn complete(self, payload: Bytes) -> Result<Frame, WireError> {
         let Self { offset, credit, .. } = self;

@@ -220,6 +220,41 @@ proptest! {
         prop_assert_eq!(decoded, frames);
     }
 
+    /// A reader without room takes parts; by their offsets the parts are the frame.
+    #[test]
+    fn parts_of_a_data_frame_are_its_bytes(
+        at in 0u64..1 << 40,
+        len in 20_000usize..MAX_PAYLOAD,
+        sizes in vec(1000usize..60_000, 1..20),
+    ) {
+        let payload: Bytes = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
+        let frame = Frame { session: SessionNumber(9), body: Body::Data { offset: at, payload: payload.clone() } };
+        let after = Frame { session: SessionNumber(9), body: Body::Fin { offset: at + len as u64 } };
+        let mut bytes = BytesMut::new();
+        [&frame, &after].iter().for_each(|frame| frame.encode(&mut bytes));
+        let (mut decoder, mut buffer, mut found) = (Decoder::default(), BytesMut::new(), Vec::new());
+        let mut sizes = sizes.iter().cycle();
+        while !bytes.is_empty() {
+            buffer.extend_from_slice(&bytes.split_to((*sizes.next().unwrap()).min(bytes.len())));
+            while let Some(frame) = decoder.decode(&mut buffer).unwrap() {
+                found.push(frame);
+            }
+            let before = decoder.missing(buffer.len());
+            let part = decoder.take_part(&mut buffer);
+            prop_assert_eq!(decoder.missing(buffer.len()), before, "as many bytes are missing as before");
+            prop_assert!(part.as_ref().is_none_or(|part| part.session == frame.session));
+            found.extend(part);
+        }
+        prop_assert_eq!(found.pop(), Some(after));
+        let mut joined = Vec::new();
+        for part in &found {
+            let Body::Data { offset, payload } = &part.body else { panic!("{part:?}") };
+            prop_assert_eq!(*offset, at + joined.len() as u64);
+            joined.extend_from_slice(payload);
+        }
+        prop_assert_eq!(joined, payload);
+    }
+
     #[test]
     fn garbage_is_the_same_garbage_in_pieces(
         frames in vec(frame(), 0..4),
@@ -310,6 +345,24 @@ fn impossible_headers_break_the_stream_at_once() {
         let mut good = header(5, 0, 1, 0);
         assert_eq!(decoder.decode(&mut good), Err(error), "a broken stream stays broken");
     }
+}
+
+#[test]
+fn only_much_of_a_begun_data_frame_is_a_part() {
+    let (mut decoder, mut none) = (Decoder::default(), BytesMut::new());
+    assert_eq!(decoder.take_part(&mut none), None, "nothing has begun");
+    let mut bytes = header(3, 100_000, 1, 0);
+    bytes.extend_from_slice(&[7; 16_000]);
+    assert_eq!(decoder.decode(&mut bytes), Ok(None));
+    assert_eq!(decoder.take_part(&mut bytes), None, "so little is copied");
+    assert_eq!(bytes.len(), 16_000);
+    bytes.extend_from_slice(&[7; 1000]);
+    let part = decoder.take_part(&mut bytes).and_then(|part| part.data().map(Bytes::len));
+    assert_eq!((part, bytes.len(), decoder.missing(0)), (Some(17_000), 0, 83_000));
+    let mut open = header(1, 64, 1, 0);
+    open.extend_from_slice(&[7; 63]);
+    let mut decoder = Decoder::default();
+    assert_eq!((decoder.decode(&mut open), decoder.take_part(&mut open)), (Ok(None), None));
 }
 
 #[test]
