@@ -184,7 +184,7 @@ impl Driver {
         }
         let host = result.and_then(|egress| {
             self.restrict(egress.labels, now);
-            Host::new(egress.host).map_err(|_| EndReason::InternalLimit)
+            Host::new(egress.host, self.shared.epoch).map_err(|_| EndReason::InternalLimit)
         });
         match host {
             Ok(host) => {
@@ -213,7 +213,7 @@ impl Driver {
         if room == 0 {
             return false;
         }
-        match host.poll_read(cx, room, &self.shared.buffers) {
+        match host.poll_read(cx, now, room, &self.shared.buffers) {
             Poll::Ready(Ok(bytes)) if bytes.is_empty() => self.session.handle_local_eof(),
             Poll::Ready(Ok(bytes)) => self.session.handle_local_data(bytes),
             Poll::Ready(Err(error)) => self.host_failed(&error, now),
@@ -304,7 +304,8 @@ impl Driver {
             self.host.as_ref().is_none_or(|host| !host.has_ended()) && self.session.local_room() > 0;
         let check = self.check_at.or(Some(now + CHECK)).filter(|_| !reading && self.host.is_some());
         self.check_at = check;
-        let next = [self.session.poll_timeout(), check].into_iter().flatten().min();
+        let tick = self.host.as_ref().filter(|_| reading).and_then(Host::tick_at);
+        let next = [self.session.poll_timeout(), check, tick].into_iter().flatten().min();
         let Some(next) = next else { return false };
         if next <= now {
             self.handle_time(now);

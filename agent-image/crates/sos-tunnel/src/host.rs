@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use socket2::SockRef;
@@ -13,7 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::buffers::Buffers;
-use crate::sockopt::is_taken;
+use crate::pace::{Pace, Rhythm};
+use crate::sockopt::{is_taken, receive_now, set_polled};
 
 /// Most pieces of one write.
 const MAX_SLICES: usize = 32;
@@ -22,8 +23,9 @@ const SMALL: usize = 16 << 10;
 /// How often it is looked whether a host has taken the last bytes: at first, as most do at once, and with those that take their time.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
-/// Below this much free space a buffer is replaced.
+/// Below this much free space a buffer is replaced; what comes in ticks is worth larger pieces.
 const MIN_READ: usize = 4 << 10;
+const MIN_TICK_READ: usize = 32 << 10;
 
 /// A connection to a host. Until [`Self::end_cleanly`] every way of losing it resets the host's end: a process that is killed must not
 /// look like the end of the data.
@@ -36,22 +38,87 @@ pub(crate) struct Host {
     /// `buffer` is one that is used again.
     pooled: bool,
     ended: bool,
+    pace: Pace,
+    /// The start of the ticks, which all of the process share.
+    epoch: Instant,
+    /// The host says so much that it is read at ticks (see [`crate::pace`]): when next.
+    tick_at: Option<Instant>,
 }
 
 impl Host {
-    pub(crate) fn new(socket: TcpStream) -> io::Result<Self> {
+    pub(crate) fn new(socket: TcpStream, epoch: Instant) -> io::Result<Self> {
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
         socket.set_nodelay(true)?;
-        Ok(Self { socket, buffer: BytesMut::new(), busy: false, pooled: false, ended: false })
+        Ok(Self {
+            socket,
+            buffer: BytesMut::new(),
+            busy: false,
+            pooled: false,
+            ended: false,
+            pace: Pace::default(),
+            epoch,
+            tick_at: None,
+        })
     }
 
-    /// Bytes of the host, at most `room`; empty at its end, after which it must not be called.
+    /// Bytes of the host, at most `room`; empty at its end, after which it must not be called. Pending until the next tick ([`Self::tick_at`])
+    /// if the host is read at ticks.
     pub(crate) fn poll_read(
         &mut self,
         cx: &mut Context<'_>,
+        now: Instant,
         room: usize,
         buffers: &Buffers,
     ) -> Poll<io::Result<Bytes>> {
+        if let Some(tick) = self.tick_at {
+            return if tick <= now { self.read_at_tick(cx, now, room, buffers) } else { Poll::Pending };
+        }
+        let read = ready!(self.read(cx, room, buffers))?;
+        if self.pace.note_poll(read, Rhythm::HOST, now) {
+            set_polled(&self.socket, false)?;
+            self.busy = true;
+            self.tick_at = Some(self.pace.next_tick(self.epoch, now));
+        }
+        Poll::Ready(Ok(self.buffer.split().freeze()))
+    }
+
+    /// When what has arrived is to be read; `None` if the poll tells.
+    pub(crate) fn tick_at(&self) -> Option<Instant> {
+        self.tick_at
+    }
+
+    /// What is there by now: as long as it fills what there is room for, more of it at once.
+    fn read_at_tick(
+        &mut self,
+        cx: &mut Context<'_>,
+        now: Instant,
+        room: usize,
+        buffers: &Buffers,
+    ) -> Poll<io::Result<Bytes>> {
+        self.make_space(buffers);
+        let wanted = room.min(self.buffer.capacity());
+        let read = match receive_now(&self.socket, &mut self.buffer, wanted) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            read => Some(read?),
+        };
+        self.ended = read == Some(0);
+        if read == Some(wanted) {
+            return Poll::Ready(Ok(self.buffer.split().freeze()));
+        }
+        self.tick_at = Some(self.pace.next_tick(self.epoch, now));
+        if !self.pace.note_tick(read.unwrap_or(0)) {
+            self.tick_at = None;
+            set_polled(&self.socket, true)?;
+        }
+        match read {
+            Some(_) => Poll::Ready(Ok(self.buffer.split().freeze())),
+            None if self.tick_at.is_some() => Poll::Pending,
+            None => self.poll_read(cx, now, room, buffers),
+        }
+    }
+
+    /// What the runtime says is there.
+    fn read(&mut self, cx: &mut Context<'_>, room: usize, buffers: &Buffers) -> Poll<io::Result<usize>> {
         // Memory is found only once there is something to read, so that silent hosts hold none.
         ready!(self.socket.poll_read_ready(cx))?;
         self.make_space(buffers);
@@ -61,11 +128,12 @@ impl Host {
         let read = ready!(pin!(self.socket.read_buf(&mut into)).poll(cx))?;
         self.busy = if self.busy { read > MIN_READ } else { read == wanted && read >= MIN_READ };
         self.ended = read == 0;
-        Poll::Ready(Ok(self.buffer.split().freeze()))
+        Poll::Ready(Ok(read))
     }
 
     fn make_space(&mut self, buffers: &Buffers) {
-        if self.buffer.capacity() >= MIN_READ {
+        let least = if self.tick_at.is_some() { MIN_TICK_READ } else { MIN_READ };
+        if self.buffer.capacity() >= least {
             return;
         }
         let new = if self.busy { buffers.take() } else { BytesMut::with_capacity(SMALL) };
@@ -114,5 +182,82 @@ impl Host {
         }
         // If this fails the host sees a reset after all its data, which is the best that is left.
         let _ = SockRef::from(&self.socket).set_linger(None);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A host's end of its connection, and ours.
+    async fn pair(epoch: Instant) -> (TcpStream, Host) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        (near, Host::new(listener.accept().await.unwrap().0, epoch).unwrap())
+    }
+
+    /// Says `message` and reads it by poll.
+    async fn exchange(near: &mut TcpStream, host: &mut Host, message: &[u8], now: Instant) {
+        near.write_all(message).await.unwrap();
+        let mut left = message.len();
+        while left > 0 && host.tick_at().is_none() {
+            left -= poll_fn(|cx| host.poll_read(cx, now, left, &Buffers::default())).await.unwrap().len();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_that_says_much_is_read_at_ticks_until_it_says_little() {
+        let epoch = Instant::now();
+        let (mut near, mut host) = pair(epoch).await;
+        let buffers = Buffers::default();
+        while host.tick_at().is_none() {
+            exchange(&mut near, &mut host, &[7; 20_000], epoch).await;
+        }
+        let mut now = host.tick_at().unwrap();
+        near.write_all(&[8; 300_000]).await.unwrap();
+        let early =
+            poll_fn(|cx| Poll::Ready(host.poll_read(cx, now - MS, 1 << 20, &buffers).is_pending())).await;
+        assert!(early, "not before the tick");
+        let mut read = 0;
+        while read < 300_000 {
+            now = now.max(host.tick_at().unwrap());
+            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, &buffers))).await;
+            if let Poll::Ready(bytes) = got {
+                read += bytes.unwrap().iter().filter(|byte| **byte == 8).count();
+            }
+        }
+        for _ in 0..10 {
+            now = host.tick_at().unwrap_or(now);
+            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, &buffers))).await;
+            assert!(got.is_pending(), "nothing is there");
+        }
+        assert_eq!(host.tick_at(), None, "the poll tells again");
+        near.write_all(b"more").await.unwrap();
+        let more = poll_fn(|cx| host.poll_read(cx, now, 1 << 20, &buffers)).await.unwrap();
+        assert_eq!(more, "more");
+    }
+
+    #[tokio::test]
+    async fn the_end_is_seen_at_a_tick() {
+        let epoch = Instant::now();
+        let (mut near, mut host) = pair(epoch).await;
+        while host.tick_at().is_none() {
+            exchange(&mut near, &mut host, &[7; 20_000], epoch).await;
+        }
+        near.shutdown().await.unwrap();
+        let mut now = epoch;
+        while !host.has_ended() {
+            now = host.tick_at().unwrap_or(now);
+            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, &Buffers::default()))).await;
+            assert!(!matches!(got, Poll::Ready(Err(_))));
+        }
     }
 }

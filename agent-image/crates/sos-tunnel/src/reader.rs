@@ -9,13 +9,11 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 
 use crate::buffers::{BUFFER, Buffers};
-use crate::pace::Pace;
-use crate::sockopt::{receive_now, set_receive_low_water};
+use crate::pace::{Pace, Rhythm};
+use crate::sockopt::{receive_now, set_polled};
 
 /// Below this much free space an empty buffer is replaced.
 const MIN_READ: usize = 32 << 10;
-/// Low water mark of a stream that is read at ticks: so much gathers only if the ticks do not keep up, and then the poll may report it.
-const UNPOLLED: i32 = 4 << 20;
 
 pub(crate) struct Reader<'a> {
     socket: OwnedReadHalf,
@@ -49,10 +47,10 @@ impl<'a> Reader<'a> {
         self.full = self.buffer.len() == self.buffer.capacity();
         let busy = match read {
             _ if self.busy => self.pace.note_tick(read.unwrap_or(0)),
-            read => self.pace.note_poll(read.unwrap_or(0), rtt, Instant::now()),
+            read => self.pace.note_poll(read.unwrap_or(0), Rhythm::of_stream(rtt), Instant::now()),
         };
         if std::mem::replace(&mut self.busy, busy) != busy {
-            set_receive_low_water(self.socket.as_ref(), if busy { UNPOLLED } else { 1 })?;
+            set_polled(self.socket.as_ref(), !busy)?;
         }
         Ok(read != Some(0))
     }
@@ -70,7 +68,7 @@ impl<'a> Reader<'a> {
         } else {
             tokio::task::yield_now().await;
         }
-        match receive_now(self.socket.as_ref(), &mut self.buffer) {
+        match receive_now(self.socket.as_ref(), &mut self.buffer, usize::MAX) {
             Ok(n) => Ok(Some(n)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),

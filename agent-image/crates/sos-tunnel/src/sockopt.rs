@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 /// Sets SO_RCVLOWAT: a poll reports data only when there is this much (socket(7)), the end and errors at once. The kernel caps it at half
 /// of the receive buffer's limit, and reports anyway when the window is full.
-pub(crate) fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
+fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
     let (value, len) = ((&raw const bytes).cast(), size_of::<i32>() as libc::socklen_t);
     // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `value` points to `len` bytes.
     let result =
@@ -19,10 +19,20 @@ pub(crate) fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Resul
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Reads what is there into the free space of `buffer`, without asking the runtime whether there is something: below the low water mark
-/// it does not know. 0 = the end. The buffer must have free space.
-pub(crate) fn receive_now(socket: &TcpStream, buffer: &mut BytesMut) -> io::Result<usize> {
-    let read = SockRef::from(socket).recv(buffer.spare_capacity_mut())?;
+/// Low water mark of a socket that is read at ticks: so much gathers only if the ticks do not keep up, and then the poll may report it.
+const UNPOLLED: i32 = 4 << 20;
+
+/// Whether polls report what has arrived, or only the end, errors and a full window.
+pub(crate) fn set_polled(socket: &TcpStream, polled: bool) -> io::Result<()> {
+    set_receive_low_water(socket, if polled { 1 } else { UNPOLLED })
+}
+
+/// Reads what is there into the free space of `buffer`, at most `most` bytes, without asking the runtime whether there is something: below
+/// the low water mark it does not know. 0 = the end. The buffer must have free space.
+pub(crate) fn receive_now(socket: &TcpStream, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
+    let free = buffer.spare_capacity_mut();
+    let most = most.min(free.len());
+    let read = SockRef::from(socket).recv(&mut free[..most])?;
     // SAFETY: `recv` has written `read` bytes at the beginning of the free space.
     unsafe { buffer.set_len(buffer.len() + read) };
     Ok(read)
@@ -164,9 +174,9 @@ mod tests {
         near.write_all(&[7; 999]).await.unwrap();
         assert!(tokio::time::timeout(Duration::from_millis(100), far.readable()).await.is_err());
         let mut buffer = BytesMut::with_capacity(2000);
-        assert_eq!(receive_now(&far, &mut buffer).unwrap(), 999);
+        assert_eq!(receive_now(&far, &mut buffer, usize::MAX).unwrap(), 999);
         assert_eq!(buffer, vec![7; 999]);
-        assert_eq!(receive_now(&far, &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(receive_now(&far, &mut buffer, usize::MAX).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         near.write_all(&[7; 1000]).await.unwrap();
         tokio::time::timeout(Duration::from_secs(60), far.readable()).await.unwrap().unwrap();
     }

@@ -205,7 +205,7 @@ impl Shared {
 
     fn open(self: &Arc<Self>, request: OpenRequest, host: TcpStream) -> Result<SessionHandle, RefuseReason> {
         // From here on every way out resets the host.
-        let host = Host::new(host).map_err(|_| RefuseReason::SessionLimit)?;
+        let host = Host::new(host, self.epoch).map_err(|_| RefuseReason::SessionLimit)?;
         let peer =
             self.find_peer(request.peer).filter(|peer| peer.is_alive()).ok_or(RefuseReason::UnknownPeer)?;
         self.reserve_session()?;
