@@ -252,7 +252,7 @@ impl Driver {
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {
-                stream.push(transmit.frame);
+                stream.send(transmit.frame, || _ = self.peer.wake_next(stream.label));
             }
             if sent >= QUANTUM && self.peer.others_wait() {
                 break;

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,6 @@ use sos_relay::{StreamId, StreamView};
 use sos_wire::frame::HEADER_LEN;
 use sos_wire::{Body, Decoder, Frame, SessionNumber, WireError};
 use thiserror::Error;
-use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
@@ -34,6 +33,9 @@ const LOW: usize = 32 << 10;
 const MAX_CONTROL: usize = 4096;
 /// Most pieces of one write (the kernel takes 1,024).
 const MAX_SLICES: usize = 64;
+/// Frames from this size on are written by whoever sends them, if nobody else is writing: waking the writing task costs as much as the
+/// write. Smaller ones are worth waiting for one another.
+const DIRECT: usize = 16 << 10;
 /// What the kernel says as long as it has seen no round trip (`tcp_min_rtt`: all bits set).
 const UNKNOWN_RTT: Duration = Duration::from_micros(u32::MAX as u64);
 /// Why a stream ended.
@@ -58,8 +60,37 @@ struct Queue {
     /// Goes first: small, and what lets the other side go on.
     control: VecDeque<Frame>,
     data: VecDeque<Frame>,
+    /// Of what has been taken, what the socket had no room for when it was written without waiting: goes before everything else.
+    rest: VecDeque<Bytes>,
+    /// Somebody writes what has been taken; others only queue.
+    writing: bool,
+    /// For those who do not wait; gone once the stream is closed.
+    socket: Option<Arc<OwnedWriteHalf>>,
+    heads: BytesMut,
     waker: Option<Waker>,
     closed: bool,
+}
+
+impl Queue {
+    /// Everything that is queued, for whoever writes it now; `None` if somebody else writes, or there is nothing.
+    fn take(&mut self) -> Option<VecDeque<Bytes>> {
+        if self.writing || (self.rest.is_empty() && self.control.is_empty() && self.data.is_empty()) {
+            return None;
+        }
+        self.writing = true;
+        let mut batch = std::mem::take(&mut self.control);
+        batch.append(&mut self.data);
+        let mut taken = std::mem::take(&mut self.rest);
+        taken.append(&mut pieces(batch, &mut self.heads));
+        Some(taken)
+    }
+
+    fn clear(&mut self) {
+        self.control.clear();
+        self.data.clear();
+        self.rest.clear();
+        self.socket = None;
+    }
 }
 
 /// A stream as sessions see it.
@@ -165,6 +196,31 @@ impl Stream {
     /// Queues a frame. On a closed stream it is dropped; the sessions are about to hear that the stream is gone.
     pub(crate) fn push(&self, frame: Frame) {
         let mut queue = lock(&self.queue);
+        self.add(&mut queue, frame);
+        wake(queue);
+    }
+
+    /// Sends a frame: queues it and, if it is large and nobody else writes, writes what is queued as far as the socket takes it.
+    pub(crate) fn send(&self, frame: Frame, on_room: impl Fn()) {
+        let large = frame.wire_len() >= DIRECT;
+        let mut queue = lock(&self.queue);
+        self.add(&mut queue, frame);
+        let socket = queue.socket.clone().filter(|_| large);
+        let Some((socket, mut pieces)) = socket.and_then(|socket| Some((socket, queue.take()?))) else {
+            return wake(queue);
+        };
+        drop(queue);
+        // An error meets the writing task as well, which ends the stream.
+        let _ = self.write_some(&socket, &mut pieces, &on_room);
+        let mut queue = lock(&self.queue);
+        if !queue.closed {
+            queue.rest = pieces;
+        }
+        queue.writing = false;
+        wake(queue);
+    }
+
+    fn add(&self, queue: &mut Queue, frame: Frame) {
         if queue.closed {
             return;
         }
@@ -177,11 +233,6 @@ impl Stream {
             None => &mut queue.control,
         };
         line.push_back(frame);
-        let waker = queue.waker.take();
-        drop(queue);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 
     /// Queues a frame that may as well be dropped.
@@ -195,8 +246,7 @@ impl Stream {
     pub(crate) fn close(&self) {
         let mut queue = lock(&self.queue);
         queue.closed = true;
-        queue.control.clear();
-        queue.data.clear();
+        queue.clear();
         let waker = queue.waker.take();
         drop(queue);
         if let Some(waker) = waker {
@@ -206,55 +256,75 @@ impl Stream {
         self.closing.notify_one();
     }
 
-    /// Everything that is queued, once something is.
-    async fn next_batch(&self) -> Result<VecDeque<Frame>, StreamEnd> {
+    /// Everything that is queued, once something is and nobody else writes.
+    async fn next_pieces(&self) -> Result<VecDeque<Bytes>, StreamEnd> {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);
             if queue.closed {
                 return Poll::Ready(Err(StreamEnd::Closed));
             }
-            if queue.control.is_empty() && queue.data.is_empty() {
-                queue.waker = Some(cx.waker().clone());
-                return Poll::Pending;
-            }
-            let mut batch = std::mem::take(&mut queue.control);
-            batch.append(&mut queue.data);
-            Poll::Ready(Ok(batch))
+            queue.take().map_or_else(
+                || {
+                    queue.waker = Some(cx.waker().clone());
+                    Poll::Pending
+                },
+                |pieces| Poll::Ready(Ok(pieces)),
+            )
         })
         .await
     }
 
     /// Writes what sessions queue, until the stream is closed or fails. `on_room` is called when the queue has become short.
-    pub(crate) async fn write(&self, mut socket: OwnedWriteHalf, on_room: impl Fn()) -> StreamEnd {
-        let mut heads = BytesMut::new();
+    pub(crate) async fn write(&self, socket: OwnedWriteHalf, on_room: impl Fn()) -> StreamEnd {
+        let socket = Arc::new(socket);
+        {
+            let mut queue = lock(&self.queue);
+            queue.socket = Some(Arc::clone(&socket)).filter(|_| !queue.closed);
+        }
         loop {
-            let result = match self.next_batch().await {
-                Ok(batch) => self.write_batch(&mut socket, pieces(batch, &mut heads), &on_room).await,
+            let written = match self.next_pieces().await {
+                Ok(pieces) => self.write_all(&socket, pieces, &on_room).await,
                 Err(end) => return end,
             };
-            if let Err(error) = result {
+            if let Err(error) = written {
                 return error.into();
+            }
+            lock(&self.queue).writing = false;
+        }
+    }
+
+    async fn write_all(
+        &self,
+        socket: &OwnedWriteHalf,
+        mut pieces: VecDeque<Bytes>,
+        on_room: &impl Fn(),
+    ) -> io::Result<()> {
+        loop {
+            match self.write_some(socket, &mut pieces, on_room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
+                result => return result,
             }
         }
     }
 
-    async fn write_batch(
+    /// Writes until the socket takes no more, which is an error, or everything is written.
+    fn write_some(
         &self,
-        socket: &mut OwnedWriteHalf,
-        mut pieces: VecDeque<Bytes>,
+        socket: &OwnedWriteHalf,
+        pieces: &mut VecDeque<Bytes>,
         on_room: &impl Fn(),
     ) -> io::Result<()> {
         while !pieces.is_empty() {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
             let count = pieces.len().min(MAX_SLICES);
-            for (slice, piece) in slices.iter_mut().zip(&pieces) {
+            for (slice, piece) in slices.iter_mut().zip(&*pieces) {
                 *slice = IoSlice::new(piece);
             }
-            let written = socket.write_vectored(&slices[..count]).await?;
+            let written = socket.try_write_vectored(&slices[..count])?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            advance(&mut pieces, written);
+            advance(pieces, written);
             lock(&self.path).handle_written(written);
             let before = self.queued.fetch_sub(written, Ordering::AcqRel);
             if before >= LOW && before - written < LOW {
@@ -333,6 +403,16 @@ impl Stream {
     }
 }
 
+/// Wakes the writing task, if there is something for it.
+fn wake(mut queue: MutexGuard<'_, Queue>) {
+    let idle = queue.rest.is_empty() && queue.control.is_empty() && queue.data.is_empty();
+    let waker = if idle || queue.writing { None } else { queue.waker.take() };
+    drop(queue);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
 /// A frame of the stream itself.
 pub(crate) fn of_stream(body: Body) -> Frame {
     Frame { session: SessionNumber::NONE, body }
@@ -372,4 +452,73 @@ fn micros(time: Duration) -> u64 {
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// What one sender says: small frames and large ones, in turns that differ.
+    fn script(sender: u64) -> Vec<Frame> {
+        let (mut offset, mut frames) = (0, Vec::new());
+        for i in 0..60u64 {
+            let len =
+                if (i * 7 + sender).is_multiple_of(3) { 100 } else { 1000 * (1 + (i * 31 + sender) % 200) };
+            let payload: Bytes = (0..len).map(|at| (offset + at + sender) as u8).collect();
+            frames.push(Frame { session: SessionNumber(sender + 1), body: Body::Data { offset, payload } });
+            offset += len;
+        }
+        frames
+    }
+
+    async fn written(near: TcpStream) -> Vec<Frame> {
+        let (mut decoder, mut buffer, mut frames) = (Decoder::default(), BytesMut::new(), Vec::new());
+        let mut near = near;
+        while near.read_buf(&mut buffer).await.unwrap() > 0 {
+            while let Some(frame) = decoder.decode(&mut buffer).unwrap() {
+                frames.push(frame);
+            }
+            // So slow that the senders meet a full socket.
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+        frames
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn frames_of_several_senders_stay_whole_and_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (_read, write) = listener.accept().await.unwrap().0.into_split();
+        let meter = Arc::new(Meter::default());
+        let stream = Arc::new(Stream::new(StreamId(1), (0, meter), Duration::ZERO, None, Instant::now()));
+        let reader = tokio::spawn(written(near));
+        let writer = tokio::spawn({
+            let stream = Arc::clone(&stream);
+            async move { stream.write(write, || ()).await }
+        });
+        let senders: Vec<_> = (0..4)
+            .map(|sender| {
+                let stream = Arc::clone(&stream);
+                std::thread::spawn(move || {
+                    script(sender).into_iter().for_each(|frame| stream.send(frame, || ()));
+                })
+            })
+            .collect();
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        while stream.queued() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stream.close();
+        assert!(matches!(writer.await.unwrap(), StreamEnd::Closed));
+        let frames = reader.await.unwrap();
+        for sender in 0..4 {
+            let said: Vec<_> =
+                frames.iter().filter(|f| f.session == SessionNumber(sender + 1)).cloned().collect();
+            assert_eq!(said, script(sender));
+        }
+    }
 }
