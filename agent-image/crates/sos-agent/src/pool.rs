@@ -83,7 +83,7 @@ fn streams(config: &AgentConfig, peer: &Peer) -> usize {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
     let wished =
         services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0);
-    wished.max().unwrap_or(PeerConfig::DEFAULT_STREAMS)
+    wished.max().unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::LIGHT_STREAMS
 }
 
 /// Path labels, from 0, that some service towards a peer site may use. Kept warm even where paths share links: the
@@ -165,13 +165,16 @@ mod tests {
     fn services_say_how_many_and_how() {
         let mut config = config();
         let address = Ipv4Addr::new(10, 0, 0, 254);
-        assert_eq!(peers(&config, &OrderedLabels::default())[0].streams[&0], PeerConfig::DEFAULT_STREAMS);
+        assert_eq!(
+            peers(&config, &OrderedLabels::default())[0].streams[&0],
+            PeerConfig::DEFAULT_STREAMS + PeerConfig::LIGHT_STREAMS
+        );
         assert_eq!(congestion(&config, address), CongestionControl::Auto);
         config.services[0].transport.streams = 3;
         config.services[0].transport.congestion_control = CongestionControl::Reno;
         config.services[0].labels = 2;
         let streams = peers(&config, &OrderedLabels::default())[0].streams.clone();
-        assert_eq!(streams, BTreeMap::from([(0, 3), (1, 3)]));
+        assert_eq!(streams, BTreeMap::from([(0, 4), (1, 4)]));
         assert_eq!(congestion(&config, address), CongestionControl::Reno);
         assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
     }

@@ -29,6 +29,8 @@ const QUEUE_LEAST: Duration = Duration::from_millis(10);
 /// And a rate is that of the path only when so many bytes of the streams were in that queue: a few segments that were held up somewhere
 /// say nothing, and a rate that is taken for too low would hold everything down.
 const QUEUE_BYTES: f64 = 131_072.0;
+/// A stream that moved less than this between two looks knows nothing of the queue: its round trip is an old one.
+const TELLING: u64 = 4096;
 /// How long a beginning takes: others have found their rate after eight round trips of slow start.
 const START_RTTS: u32 = 8;
 const START_LEAST: Duration = Duration::from_millis(700);
@@ -65,7 +67,12 @@ impl Look {
     }
 
     fn is_queued(&self) -> bool {
-        self.queue() >= (self.min_rtt / QUEUE_PART).max(QUEUE_LEAST)
+        self.tells() && self.queue() >= (self.min_rtt / QUEUE_PART).max(QUEUE_LEAST)
+    }
+
+    /// It knows of the queue as it is.
+    fn tells(&self) -> bool {
+        self.bytes >= TELLING
     }
 
     /// Bytes a second.
@@ -82,7 +89,8 @@ struct Window {
     rtt: Duration,
     /// The shortest queue.
     queue: Duration,
-    /// Every look, and some look, has seen a queue.
+    /// Some stream moved enough to know of the queue; of its looks every one, and some one, has seen one.
+    told: bool,
     all_queued: bool,
     some_queued: bool,
 }
@@ -97,6 +105,10 @@ impl Window {
         *bytes += look.bytes;
         *elapsed += look.elapsed;
         self.rtt = self.rtt.max(look.min_rtt);
+        if !look.tells() {
+            return;
+        }
+        self.told = true;
         self.queue = self.queue.min(look.queue());
         self.all_queued &= look.is_queued();
         self.some_queued |= look.is_queued();
@@ -109,7 +121,7 @@ impl Window {
 
     /// The streams kept the path full: what of theirs is in a queue is their rate times its delay.
     fn is_full(&self) -> bool {
-        self.all_queued && self.rate() * self.queue.as_secs_f64() >= QUEUE_BYTES
+        self.told && self.all_queued && self.rate() * self.queue.as_secs_f64() >= QUEUE_BYTES
     }
 }
 
@@ -263,7 +275,7 @@ mod tests {
     const LOOK: Duration = Duration::from_millis(100);
     const MEGABIT: f64 = 125_000.0;
 
-    /// A path and four streams that are looked at by turns.
+    /// A path and four streams that are looked at by turns, beside one that carries next to nothing and knows of no queue.
     struct World {
         sharer: Sharer,
         now: Instant,
@@ -293,6 +305,14 @@ mod tests {
                 for stream in 0..4 {
                     self.sharer.observe(stream, Look { bytes, elapsed: LOOK, rtt, min_rtt: RTT }, self.now);
                 }
+                // Its last round trip is from another time.
+                let ping = Look {
+                    bytes: 1448,
+                    elapsed: LOOK,
+                    rtt: if queued { RTT } else { RTT * 2 },
+                    min_rtt: RTT,
+                };
+                self.sharer.observe(4, ping, self.now);
             }
         }
 
@@ -399,7 +419,7 @@ mod tests {
     #[test]
     fn a_stream_that_ends_is_forgotten() {
         let mut world = World::known();
-        for stream in 0..4 {
+        for stream in 0..5 {
             world.sharer.forget(stream);
         }
         assert!(world.sharer.queued_looks.is_empty() && world.sharer.window.streams.is_empty());

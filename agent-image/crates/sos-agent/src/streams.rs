@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sos_tunnel::{BoxFuture, Keys, PathInfo, Sockets, path_info, set_pacing};
+use sos_tunnel::{BoxFuture, Keys, PathInfo, PeerConfig, Sockets, path_info, set_pacing};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
@@ -164,7 +164,9 @@ impl Tended {
             }
             // A model of the path's rate shares it in its own way.
             let limit = known.sharer.limit().filter(|_| choice.1 == Choice::Cubic);
-            let each = limit.map(|limit| (limit / known.streams.len().max(1) as f64) as u64);
+            // What bulk leaves to small sessions takes no part of it.
+            let carrying = known.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
+            let each = limit.map(|limit| (limit / carrying as f64) as u64);
             Wish { congestion: fitting(choice.1), pacing: each, unsent }
         })
     }

@@ -345,6 +345,7 @@ impl Session {
         SessionStats {
             sent: self.sender.sent(),
             acknowledged: self.sender.acknowledged(),
+            held: self.sender.held() as u64,
             delivered: self.receiver.delivered(),
             resent_frames: self.sender.resent_frames,
             credit_stalls: self.sender.credit_stalls,

@@ -7,6 +7,8 @@ pub struct SessionStats {
     pub sent: u64,
     /// Bytes of the local host that the peer has acknowledged.
     pub acknowledged: u64,
+    /// Bytes of the local host that it keeps: sent and not acknowledged, and not sent yet.
+    pub held: u64,
     /// Bytes of the peer that the local host has taken.
     pub delivered: u64,
     /// Data frames sent again because their stream died, stalled or was too slow.

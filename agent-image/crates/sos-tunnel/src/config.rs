@@ -109,6 +109,8 @@ impl PeerConfig {
     /// Streams on label 0 that are opened when nothing says otherwise. Four fill a path of
     /// 1 Gbit/s and take no more of it beside others than four connections would.
     pub const DEFAULT_STREAMS: usize = 4;
+    /// Streams of each label besides them: one, which bulk sessions leave to the others.
+    pub const LIGHT_STREAMS: usize = 1;
 
     /// A peer with the default number of streams on label 0.
     pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {

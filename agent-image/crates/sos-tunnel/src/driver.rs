@@ -247,8 +247,8 @@ impl Driver {
             for (label, view) in labels().zip(&mut self.views) {
                 view.doubtful &= stalled.contains(label);
             }
-            let so_far = self.session.stats().sent;
-            spare::settle(self.streams.iter().map(|s| s.label).zip(&mut self.views), so_far);
+            let stats = self.session.stats();
+            spare::settle(self.streams.iter().map(|s| s.label).zip(&mut self.views), &stats);
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {

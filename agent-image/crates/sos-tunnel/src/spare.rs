@@ -1,8 +1,8 @@
 //! Which streams a session leaves alone.
 
-use sos_relay::StreamView;
+use sos_relay::{SessionStats, StreamView};
 
-use crate::config::Labels;
+use crate::config::{Labels, PeerConfig};
 
 /// Of streams whose congestion control models the path a session that is bulk uses so many over each path: each takes the best rate it has
 /// seen for its own, and the sum of such maxima is more than the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and send
@@ -10,16 +10,33 @@ use crate::config::Labels;
 const MODELLED_AT_ONCE: usize = 2;
 /// Bytes sent from which a session is bulk.
 const BULK: u64 = 1 << 20;
+/// Bytes a session keeps, unacknowledged or unsent, from which it has much to say at the moment, however little it has said so far.
+const MUCH: u64 = 64 << 10;
+/// Streams of one label of which a session with much to say leaves one to others.
+const ENOUGH: usize = PeerConfig::LIGHT_STREAMS + 1;
 
 /// Decides about streams that call themselves spare, as far as they can tell: the first of each label that work are not, nor is any for a
-/// session that has sent little.
-pub(crate) fn settle<'a>(streams: impl Iterator<Item = (u8, &'a mut StreamView)>, sent: u64) {
-    let mut used = [0; Labels::COUNT];
-    for (label, view) in streams {
-        let used = &mut used[usize::from(label) % Labels::COUNT];
-        let works = !view.stalled && !view.doubtful;
-        view.spare &= works && sent >= BULK && *used >= MODELLED_AT_ONCE;
-        *used += usize::from(works && !view.spare);
+/// session that has sent little. And of each label that has enough, the first is not for sessions with much to say: what they put on a
+/// stream takes several round trips to leave, and a request behind it would wait for all of it.
+pub(crate) fn settle<'a>(streams: impl Iterator<Item = (u8, &'a mut StreamView)>, session: &SessionStats) {
+    let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
+    let mut streams: Vec<_> = streams.collect();
+    let works = |view: &StreamView| !view.stalled && !view.doubtful;
+    let (mut working, mut light, mut used) = ([0; Labels::COUNT], [None; Labels::COUNT], [0; Labels::COUNT]);
+    for (label, view) in &streams {
+        let at = usize::from(*label) % Labels::COUNT;
+        if works(view) {
+            working[at] += 1;
+            // By its number, so that it is the same one for all sessions whatever the order in which they heard of them.
+            light[at] = light[at].into_iter().chain([view.id]).min();
+        }
+    }
+    for (label, view) in &mut streams {
+        let at = usize::from(*label) % Labels::COUNT;
+        let left = much && working[at] >= ENOUGH && light[at] == Some(view.id);
+        let modelled = bulk && view.spare && used[at] >= MODELLED_AT_ONCE;
+        view.spare = works(view) && (left || modelled);
+        used[at] += usize::from(works(view) && !view.spare);
     }
 }
 
@@ -31,43 +48,66 @@ mod tests {
 
     use super::*;
 
-    /// Of streams with these labels, all modelled but those in `others` and those in `stalled` stalled, the ones left alone.
-    fn spare(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
-        let view = |at: usize| StreamView {
+    fn view(at: usize, modelled: bool) -> StreamView {
+        StreamView {
             id: StreamId(at as u64),
             has_room: true,
             queued: 0,
             rtt: Duration::from_millis(20),
             window: 1 << 20,
             grows: false,
-            stalled: stalled.contains(&at),
+            stalled: false,
             doubtful: false,
-            spare: !others.contains(&at),
-        };
+            spare: modelled,
+        }
+    }
+
+    /// Of streams with these labels, all modelled but those in `others` and those in `stalled` stalled, the ones left alone.
+    fn spare(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
+        let view =
+            |at: usize| StreamView { stalled: stalled.contains(&at), ..view(at, !others.contains(&at)) };
         let mut views: Vec<_> = (0..labels.len()).map(view).collect();
-        settle(labels.iter().copied().zip(&mut views), sent);
+        // What it has sent last is under way.
+        let session = SessionStats { sent, held: sent.min(MUCH), ..SessionStats::default() };
+        settle(labels.iter().copied().zip(&mut views), &session);
         (0..labels.len()).filter(|at| views[*at].spare).collect()
     }
 
     #[test]
-    fn a_bulk_session_uses_two_of_each_label() {
-        assert_eq!(spare(&[0, 1, 0, 1, 0, 1, 0], &[], &[], BULK), [4, 5, 6]);
+    fn a_bulk_session_uses_two_of_each_label_and_leaves_the_first() {
+        assert_eq!(spare(&[0, 1, 0, 1, 0, 1, 0], &[], &[], BULK), [0, 1, 6]);
     }
 
     #[test]
-    fn streams_that_model_nothing_are_all_used() {
-        assert!(spare(&[0; 4], &[], &[0, 1, 2, 3], BULK).is_empty());
-        assert_eq!(spare(&[0; 4], &[], &[2], BULK), [3], "while they change over");
+    fn of_streams_that_model_nothing_all_are_used_but_the_first() {
+        assert_eq!(spare(&[0; 4], &[], &[0, 1, 2, 3], BULK), [0]);
+        assert_eq!(spare(&[0; 4], &[], &[2], BULK), [0, 3], "while they change over");
+        assert_eq!(spare(&[0, 0, 1, 1], &[], &[0, 1, 2, 3], BULK), [0, 2], "each label has one");
+        assert!(spare(&[0, 1], &[], &[0, 1], BULK).is_empty(), "none can be left");
     }
 
     #[test]
-    fn a_small_session_uses_any() {
-        assert!(spare(&[0; 8], &[], &[], BULK - 1).is_empty());
+    fn another_is_left_when_the_first_stalls() {
+        assert_eq!(spare(&[0; 4], &[0], &[0, 1, 2, 3], BULK), [1]);
+    }
+
+    #[test]
+    fn one_that_has_sent_little_uses_any_but_the_first_and_one_that_says_little_any() {
+        assert_eq!(spare(&[0; 8], &[], &[], BULK - 1), [0]);
+        assert!(spare(&[0; 8], &[], &[], MUCH - 1).is_empty());
+    }
+
+    #[test]
+    fn one_that_has_sent_much_may_say_little() {
+        let mut views: Vec<StreamView> = (0..4).map(|at| view(at, true)).collect();
+        let session = SessionStats { sent: 100 * BULK, held: 1000, ..SessionStats::default() };
+        settle([0; 4].into_iter().zip(&mut views), &session);
+        assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [false, false, true, true]);
     }
 
     #[test]
     fn another_takes_the_place_of_one_that_stalls() {
-        assert_eq!(spare(&[0; 5], &[0], &[], BULK), [3, 4]);
+        assert_eq!(spare(&[0; 5], &[0], &[], BULK), [1, 4]);
         assert!(spare(&[0; 3], &[0, 1, 2], &[], BULK).is_empty(), "none works");
     }
 }
