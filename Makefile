@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-operator bench-relay bench-sessions bench-short bench-wan crds lab clean setup setup-test setup-compiled
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds lab clean setup setup-test setup-compiled
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -67,6 +67,9 @@ bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 servi
 
 bench-wan: setup ## SOS beside plain TCP, iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
 	@$(python) bench/wan/run.py --out out/bench $(ARGS)
+
+bench-matrix: setup ## never worse: SOS beside plain TCP and beside its own paths alone on thirty networks, 5 runs of 10 s: two and a half hours; goes on where it stopped; ARGS='--only equal --runs 1' (bench/matrix/README.md; root)
+	@$(python) bench/matrix/run.py --out out/bench $(ARGS)
 
 bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay: twelve minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
 	@$(python) bench/relay/run.py --out out/bench $(ARGS)

@@ -169,7 +169,7 @@ def test_a_transfer_that_ends_before_its_time_is_no_figure() -> None:
 def test_the_median_stands_with_the_least_and_the_most() -> None:
     runs = [row("plain", value, run) for run, value in enumerate((300.0, 100.0, 200.0, 900.0, 250.0), 1)]
     found = figures.summaries([*runs, replace(runs[0], run=6, status="failed: x", mbps_total=None)])[0]
-    assert found.figures["mbps_total"] == figures.Figure(median=250, least=100, most=900)
+    assert found.figures["mbps_total"] == figures.Figure(median=250, least=100, most=900, values=(300, 100, 200, 900, 250))
     assert (found.runs, found.failed, found.status) == (5, 1, "ok")
     assert found.encode()["mbps_total"] == {"median": 250, "least": 100, "most": 900}
     assert "cpu_s_per_gb" not in found.encode()

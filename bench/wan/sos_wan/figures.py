@@ -93,8 +93,8 @@ FIGURES = tuple(
 
 
 def mbps(received: Received, begin: float, end: float) -> float:
-    """Mean rate between two moments."""
-    return round((bytes_at(received.samples, end) - bytes_at(received.samples, begin)) * 8 / (end - begin) / 1e6, 1)
+    """Mean rate between two moments. A tenth of a Mbit/s would be a hundredth of a path of 10."""
+    return round((bytes_at(received.samples, end) - bytes_at(received.samples, begin)) * 8 / (end - begin) / 1e6, 3)
 
 
 def rates(received: Received, seconds: float) -> dict[str, float]:
@@ -154,6 +154,12 @@ class Figure:
     median: float
     least: float
     most: float
+    values: tuple[float, ...]
+    """Of each run that counts; in the .json they are left out: the .jsonl has them."""
+
+    def encode(self) -> dict[str, float]:
+        """As in the .json."""
+        return {"median": self.median, "least": self.least, "most": self.most}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +182,7 @@ class Summary:
     def encode(self) -> dict[str, object]:
         """As in the .json: {median, least, most} for each figure that was measured."""
         plain = {name: value for name, value in asdict(self).items() if name != "figures"}
-        return {**plain, **{name: asdict(figure) for name, figure in self.figures.items()}}
+        return {**plain, **{name: figure.encode() for name, figure in self.figures.items()}}
 
 
 def summaries(rows: Iterable[Row]) -> list[Summary]:
@@ -194,7 +200,7 @@ def _summary(group: Sequence[Row]) -> Summary:
     for name in FIGURES:
         values = [value for each in good if (value := getattr(each, name)) is not None]
         if values:
-            found[name] = Figure(median=round(statistics.median(values), 3), least=min(values), most=max(values))
+            found[name] = _figure(values)
     return Summary(
         scenario=group[0].scenario,
         scheme=group[0].scheme,
@@ -204,6 +210,10 @@ def _summary(group: Sequence[Row]) -> Summary:
         wire_limit_mbps=group[0].wire_limit_mbps,
         figures=found,
     )
+
+
+def _figure(values: Sequence[float]) -> Figure:
+    return Figure(median=round(statistics.median(values), 3), least=min(values), most=max(values), values=tuple(values))
 
 
 def best_peer(found: Sequence[Summary], figure: str) -> Summary | None:

@@ -10,8 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from types import FrameType
@@ -42,6 +42,8 @@ class Bench:
     said: tuple[str, ...]
     """Figures that are said as soon as they are known."""
     chart: Callable[[Sequence[Summary], Path], None] | None = None
+    more: Callable[[Sequence[Summary]], Mapping[str, object]] = field(default=lambda _found: {})
+    """What the .json has besides."""
     runs: int = 5
     seconds: float = 10.0
     least_seconds: float = 1.0
@@ -116,8 +118,9 @@ class Log:
 def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> None:
     """Measure what is left, a scenario's network up at a time."""
     began, done_s, all_s = time.monotonic(), 0.0, sum(unit.takes_s(seconds) for unit in left)
+    places = {scenario.name: f"{number}/{len(bench.scenarios)}" for number, scenario in enumerate(bench.scenarios, 1)}
     for scenario, group in groupby(left, key=lambda unit: unit.scenario):
-        say(f"{scenario.title}: putting up the network")
+        say(f"[{places[scenario.name]}] {scenario.title}: putting up the network")
         with up(scenario, say) as site:
             for unit in group:
                 spent = time.monotonic() - began
@@ -156,7 +159,7 @@ def write(bench: Bench, out: Path, wanted: Sequence[Unit], log: Log) -> tuple[li
     """The .json, and the chart of a benchmark that has one, of what is wanted and was measured; and where they are."""
     found, files = figures.summaries(book.wanted_rows(wanted, log.rows())), [log.path, out / f"{bench.name}.json"]
     machine = {"kernel": os.uname().release, "cpus": os.cpu_count()}
-    document = {"settings": log.settings, "machine": machine, "rows": [each.encode() for each in found]}
+    document = {"settings": log.settings, "machine": machine, "rows": [each.encode() for each in found], **bench.more(found)}
     files[1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if bench.chart is not None:
         files.append(out / f"{bench.name}.png")
@@ -194,7 +197,8 @@ def main(bench: Bench) -> int:
 
     def act() -> None:
         left = book.left(wanted, log.rows())
-        say(f"{len(wanted) - len(left)} of {len(wanted)} measurements are there ({log.settings})")
+        takes = sum(unit.takes_s(a.seconds) for unit in left) / 60
+        say(f"{len(wanted) - len(left)} of {len(wanted)} measurements are there ({log.settings}); the others take about {takes:.0f} min")
         if not a.report:
             run_all(bench, left, a.seconds, log)
         found, files = write(bench, a.out, wanted, log)

@@ -53,6 +53,11 @@ class Plan:
         return ("ip", "netns", "exec", self.netns(part), *argv)
 
     @property
+    def alone(self) -> PurePosixPath:
+        """Where the agents' files for a single path are, in a network that has more."""
+        return self.root / "one-path"
+
+    @property
     def control(self) -> PurePosixPath:
         """Where the link emulator answers."""
         return self.root / "linkemu.sock"
@@ -141,12 +146,26 @@ def _wire(plan: Plan, number: int, emulated: bool) -> Iterator[Step]:
     else:
         yield from _veth(plan, west, east)
     table = "" if number == 0 else f" table {_SECOND_PATH}"
-    for router, own, far, prefix in (("west", 1, 2, EAST), ("east", 2, 1, WEST)):
+    for router, own, far in _ENDS:
         yield _ip(plan, router, f"address add 10.9.{number}.{own}/30 dev wan{number}")
         # known from the start: the first transfer of a network would pay a round trip for asking
         yield _ip(plan, router, f"link set wan{number} address {_mac(number, own)}")
         yield _ip(plan, router, f"neighbour replace 10.9.{number}.{far} lladdr {_mac(number, far)} dev wan{number} nud permanent")
-        yield _ip(plan, router, f"route add {prefix} via 10.9.{number}.{far} dev wan{number}{table}")
+        yield _ip(plan, router, f"route add {_across(router, number)}{table}")
+
+
+_ENDS = (("west", 1, 2), ("east", 2, 1))
+"""Routers, and of the addresses of a wire their own and the other one's."""
+
+
+def _across(router: str, number: int) -> str:
+    prefix, far = (EAST, 2) if router == "west" else (WEST, 1)
+    return f"{prefix} via 10.9.{number}.{far} dev wan{number}"
+
+
+def lead_over(number: int) -> list[tuple[str, tuple[str, ...]]]:
+    """Routers, and the commands in them that lead over this wire whatever has no rule of its own."""
+    return [(router, ("ip", "route", "replace", *_across(router, number).split())) for router, _own, _far in _ENDS]
 
 
 def _mac(number: int, end: int) -> str:

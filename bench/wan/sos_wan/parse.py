@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from sos_testbed.model import LabError
@@ -142,6 +142,22 @@ def emulator_lost(stats: str) -> int:
         )
     except (ValueError, KeyError, TypeError):
         raise ParseError(f"the link emulator said {stats[:100]!r}") from None
+
+
+def emulator_carried(stats: str) -> dict[str, int]:
+    """Wire -> bytes that the link emulator has delivered over it, both ways."""
+    try:
+        return {
+            link["name"]: sum(link[way]["stats"]["delivered"]["bytes"] for way in ("a2b", "b2a")) for link in json.loads(stats)["links"]
+        }
+    except (ValueError, KeyError, TypeError):
+        raise ParseError(f"the link emulator said {stats[:100]!r}") from None
+
+
+def strays(before: Mapping[str, int], after: Mapping[str, int], meant: str) -> list[str]:
+    """Wires that have carried more in between than the one that was meant."""
+    carried = {wire: after[wire] - before[wire] for wire in after}
+    return [wire for wire, size in carried.items() if size > carried[meant]]
 
 
 def metric(page: str, name: str) -> float | None:

@@ -54,11 +54,12 @@ def plain(_site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Wa
 
 
 @contextmanager
-def sos(site: Site, _scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
+def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
     """Through two agents that have just started and have their streams."""
+    root = site.plan.root if scheme.only_path is None else site.plan.alone
     with ExitStack() as stack:
         pids = {
-            each.part: stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, site.plan.root)))
+            each.part: stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, root)))
             for each in site.plan.agents
         }
         site.wait_armed()

@@ -75,10 +75,14 @@ def peers(rows: Sequence[Summary], column: Column) -> list[str]:
     return [f"{column.head}: sos is {shares}"] if shares else []
 
 
-def _block(body: Sequence[Sequence[str]], rows: Sequence[Summary]) -> list[str]:
+def aligned(body: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of cells in columns: the first to the left, figures to the right."""
     widths = [max(len(line[column]) for line in body) for column in range(len(body[0]))]
-    lines = ["  " + "  ".join(_padded(line, widths)).rstrip() for line in body]
-    return lines + [f"    {each.scheme}: {each.status}" for each in rows if each.status != OK or each.failed]
+    return ["  " + "  ".join(_padded(line, widths)).rstrip() for line in body]
+
+
+def _block(body: Sequence[Sequence[str]], rows: Sequence[Summary]) -> list[str]:
+    return aligned(body) + [f"    {each.scheme}: {each.status}" for each in rows if each.status != OK or each.failed]
 
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:

@@ -35,6 +35,8 @@ class Scheme:
     """Only where there are several paths: on one it is TCP with more words."""
     splice: bool = False
     """haproxy splices everything, instead of when it thinks fit: that it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
+    only_path: int | None = None
+    """A download by plain TCP or SOS goes over this path alone, the first being 0; otherwise over all that it can use, or the first."""
     rows: tuple[str, ...] = ()
     """Names of the rows that one measurement of it gives, where it is not one with its own name."""
 
@@ -64,6 +66,12 @@ class Scenario:
         """TCP payload that the wires carry: of each full frame of 1538 byte times, 1448 bytes with timestamps at an MTU of 1500. A
         plain veth pair has none: 0."""
         return sum(formula_mbps(path.shape()) for path in self.paths) if self.emulated else 0.0
+
+    @property
+    def drain_s(self) -> float:
+        """When everything has come out of the wires that was sent before, and been answered: a full queue and a round trip."""
+        shapes = [path.shape() for path in self.paths]
+        return max(shape.rtt_us / 1e6 + shape.queue_bytes * 8 / shape.rate_bps for shape in shapes) if self.emulated else 0.0
 
 
 SCHEMES = (

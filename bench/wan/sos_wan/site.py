@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from sos_testbed import process
+from sos_testbed.declare import Documents
 from sos_testbed.lab import find_programs
 from sos_testbed.model import LabError
 from sos_testbed.realise import Programs
@@ -117,15 +118,40 @@ class Site:
 
     def emulator_lost(self) -> int:
         """Packets that the link emulator has lost on its own so far; where there is none, none."""
-        if not self.scenario.emulated:
-            return 0
+        return parse.emulator_lost(self._emulator()) if self.scenario.emulated else 0
+
+    @contextmanager
+    def over(self, path: int | None) -> Iterator[Callable[[], None]]:
+        """Whatever would take the first path takes this one meanwhile. To be called before a figure is taken for one of this path:
+        LabError if another one has carried more."""
+        if path is None:
+            yield lambda: None
+            return
+        before = parse.emulator_carried(self._emulator())
+
+        def check() -> None:
+            if strays := parse.strays(before, parse.emulator_carried(self._emulator()), f"wan{path}"):
+                raise LabError(f"what should have gone over wan{path} alone went over {', '.join(strays)}")
+
+        self._lead_over(path)
+        try:
+            yield check
+        finally:
+            self._lead_over(0)
+
+    def _lead_over(self, path: int) -> None:
+        for router, argv in network.lead_over(path):
+            self.command(router, *argv)
+
+    def _emulator(self) -> str:
+        """What the link emulator has counted, as it says it."""
         with socket.socket(socket.AF_UNIX) as asked:
             asked.settimeout(START_S)
             try:
                 asked.connect(str(self.plan.control))
                 asked.sendall(b'{"op":"stats"}\n')
                 with asked.makefile(encoding="utf-8") as answers:
-                    return parse.emulator_lost(answers.readline())
+                    return answers.readline()
             except OSError as error:
                 raise LabError(f"the link emulator does not answer: {error}") from None
 
@@ -204,7 +230,7 @@ def up(scenario: Scenario, say: Say) -> Iterator[Site]:
     runner = Runner(root)
     try:
         runner.perform(network.build(plan, scenario.paths, emulated=scenario.emulated))
-        for path, text in agents.files(found, plan.root).items():
+        for path, text in _files(scenario, found, plan).items():
             write_file(Path(path), text, 0o600)
         site = Site(plan, programs, scenario)
         if scenario.emulated:
@@ -214,6 +240,13 @@ def up(scenario: Scenario, say: Say) -> Iterator[Site]:
         with uninterrupted():
             for problem in runner.undo_all():
                 say(problem)
+
+
+def _files(scenario: Scenario, found: Documents, plan: network.Plan) -> dict[str, str]:
+    files = agents.files(found, plan.root)
+    if any(scheme.only_path is not None for scheme in scenario.schemes):
+        files |= agents.files(agents.documents(1, scenario.resources), plan.alone)
+    return files
 
 
 def sweep(say: Say) -> None:

@@ -1,0 +1,15 @@
+"""`make bench-matrix`: SOS is never worse than plain TCP, nor than its own best path alone, over thirty networks. README.md says how."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "wan"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+
+from sos_matrix.bench import BENCH
+from sos_wan.loop import main
+
+if __name__ == "__main__":
+    sys.exit(main(BENCH))

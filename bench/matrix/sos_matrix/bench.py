@@ -1,0 +1,33 @@
+"""The `matrix` benchmark for the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sos_wan.figures import Summary
+from sos_wan.loop import Bench
+from sos_wan.transfer import measure
+
+from sos_matrix import report, verdicts
+from sos_matrix.cases import CASES
+
+
+def judged(found: Sequence[Summary]) -> dict[str, object]:
+    """What the .json has besides the rows."""
+    words = {"least_ratio": verdicts.LEAST_RATIO, "confidence": verdicts.CONFIDENCE, "figure": verdicts.FIGURE}
+    return {**words, "cases": [case.encode() for case in verdicts.cases(CASES, found)]}
+
+
+BENCH = Bench(
+    name="matrix",
+    about="SOS is never worse than plain TCP, nor than its own best path alone",
+    scenarios=CASES,
+    measure=measure,
+    table=report.table,
+    chart=report.chart,
+    more=judged,
+    said=("mbps_total",),
+    runs=5,
+    seconds=10.0,
+    least_seconds=5.0,  # less is start-up alone where a round trip takes 400 ms
+)

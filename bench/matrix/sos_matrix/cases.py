@@ -1,0 +1,107 @@
+"""The thirty cases. Pure.
+
+The space: 10 to 1000 Mbit/s, 1 to 400 ms, 0 to 3 % loss (each way), queues of 0.1 to 2 bandwidth-delay products, one or two paths.
+
+Ten CORNERS of one path: all that there are without loss, and of those with 3 % the ones where plain TCP has a chance. At 400 ms and
+3 % it has 0.2 Mbit/s at any rate, so that corner is there once. At 10 Mbit/s and 1 ms both queues are the least one: also once.
+
+Ten points SPREAD inside: a Latin hypercube, which has each tenth of each logarithmic scale once; of loss the lower five tenths are
+none at all, and the others divide 0.01 to 3 %. It was drawn once, of 2,000 draws the one with the least correlation between two
+scales (0.19), and is written out: a case that changes with the program cannot be compared with itself.
+
+Ten pairs of paths, TWO: equal (plainly, fast, slow, lossy), then unequal in one thing each (rate, round trip, loss, queue), then in
+several, where the better path is not the same for everybody.
+"""
+
+from __future__ import annotations
+
+from sos_testbed.measure import FRAME_BYTES
+from sos_testbed.topology import PathOptions
+from sos_wan.scenarios import MBIT, Kind, Scenario, Scheme
+
+LEAST_QUEUE_BYTES = 10 * FRAME_BYTES
+"""What a connection sends at once when it begins. A tenth of the product of 10 Mbit/s and 1 ms would be a tenth of a packet."""
+MOST_MBIT = 1000.0
+"""Of all paths of a case together: what the link emulator carries on two cores beside agents and hosts."""
+
+ONE_PATH = (
+    Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # by agents that have just started, and by the same ones again
+    Scheme(name="plain", kind=Kind.PLAIN),
+)
+TWO_PATHS = (
+    *ONE_PATH,
+    Scheme(name="sos-a", kind=Kind.SOS, only_path=0, rows=("sos-a first", "sos-a")),
+    Scheme(name="sos-b", kind=Kind.SOS, only_path=1, rows=("sos-b first", "sos-b")),
+    Scheme(name="plain-b", kind=Kind.PLAIN, only_path=1),
+)
+
+Numbers = tuple[float, float, float, float]
+"""A path: Mbit/s, ms, queue in bandwidth-delay products, loss in percent."""
+
+CORNERS: tuple[Numbers, ...] = (
+    (10, 1, 0.1, 0),
+    (10, 1, 0.1, 3),
+    (10, 400, 0.1, 0),
+    (10, 400, 2, 0),
+    (1000, 1, 0.1, 0),
+    (1000, 1, 2, 0),
+    (1000, 1, 2, 3),
+    (1000, 400, 0.1, 0),
+    (1000, 400, 0.1, 3),
+    (1000, 400, 2, 0),  # the queue holds 100 MB, and the wire 50: half of it each way
+)
+SPREAD: tuple[Numbers, ...] = (
+    (12, 9.1, 1.8, 0),
+    (20, 24, 0.72, 0.07),
+    (28, 94, 0.14, 0),
+    (52, 14, 0.2, 1.4),
+    (71, 45, 0.89, 0.74),
+    (120, 1.4, 0.11, 0),
+    (190, 4.1, 0.28, 0.2),
+    (330, 2.1, 1.3, 0),
+    (470, 320, 0.54, 0.019),
+    (880, 140, 0.41, 0),
+)
+TWO: dict[str, tuple[Numbers, Numbers]] = {
+    "equal": ((100, 40, 1, 0), (100, 40, 1, 0)),
+    "equal-fast": ((500, 20, 0.5, 0), (500, 20, 0.5, 0)),
+    "equal-slow": ((10, 5, 1, 0), (10, 5, 1, 0)),
+    "equal-lossy": ((100, 50, 1, 1), (100, 50, 1, 1)),
+    "rates": ((900, 50, 1, 0), (10, 50, 1, 0)),
+    "rtts": ((200, 5, 1, 0), (200, 400, 1, 0)),
+    "losses": ((200, 50, 1, 0), (200, 50, 1, 3)),
+    "queues": ((200, 60, 2, 0), (200, 60, 0.1, 0)),
+    "crossed": ((50, 10, 1, 0), (500, 300, 0.2, 1)),  # near and slow, far and fast and lossy: plain TCP wants the first, bulk the second
+    "lean-and-fat": ((20, 30, 2, 0), (100, 400, 0.5, 0.3)),
+}
+
+
+def path(numbers: Numbers) -> PathOptions:
+    """A path as the link emulator has it."""
+    mbit, ms, products, percent = numbers
+    rate_bps, rtt_us = round(mbit * MBIT), round(ms * 1000)
+    queue = max(LEAST_QUEUE_BYTES, round(rate_bps * rtt_us * products / 8e6))
+    return PathOptions(rate_bps=rate_bps, rtt_us=rtt_us, loss=percent / 100, queue_bytes=queue)
+
+
+def words(numbers: Numbers) -> str:
+    """A path for people."""
+    mbit, ms, _, percent = numbers
+    lost = f", {percent:g} % loss" if percent else ""
+    return f"{mbit:g} Mbit/s, {ms:g} ms, queue of {(path(numbers).queue_bytes or 0) / 1e3:.0f} kB{lost}"
+
+
+def one(numbers: Numbers) -> Scenario:
+    """A case of one path, named after it."""
+    mbit, ms, products, percent = numbers
+    name = f"{mbit:g}m-{ms:g}ms-{products:g}q" + (f"-{percent:g}l" if percent else "")
+    return Scenario(name=name, title=words(numbers), paths=(path(numbers),), schemes=ONE_PATH)
+
+
+def two(name: str, both: tuple[Numbers, Numbers]) -> Scenario:
+    """A case of two paths."""
+    title = " + ".join(words(numbers) for numbers in both)
+    return Scenario(name=name, title=title, paths=tuple(map(path, both)), schemes=TWO_PATHS)
+
+
+CASES = (*map(one, CORNERS), *map(one, SPREAD), *(two(name, both) for name, both in TWO.items()))

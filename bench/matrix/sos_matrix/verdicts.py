@@ -1,0 +1,179 @@
+"""Rates of several runs -> ratios with their intervals -> verdicts. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from statistics import fmean, variance
+
+from sos_wan.figures import Summary
+from sos_wan.scenarios import Scenario
+
+LEAST_RATIO = 0.97
+"""Below is worse: less than that is noise of a machine that also emulates the network."""
+FIGURE = "mbps_total"
+CONFIDENCE = 0.95
+_T975 = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+"""Student's t for two-sided intervals of 95 %, with 1 to 30 degrees of freedom."""
+
+
+class Verdict(StrEnum):
+    """What an interval says about LEAST_RATIO."""
+
+    HOLDS = "holds"
+    OPEN = "open"
+    BELOW = "below"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A ratio of geometric means and its interval of 95 %; without an interval where there are too few runs for one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Welch's interval for the difference of the means of logarithms, which is one for the ratio of geometric means.
+
+    Not a bootstrap: five runs drawn from five runs give intervals that are far too narrow. Not of medians: the middle of five says
+    nothing of the run that got stuck, and `never worse` is about that one. Logarithms, since rates of lossy paths differ by factors.
+    Not in pairs: a run that failed leaves its partner a figure, and where both schemes suffer from the same moment of the machine
+    the interval only becomes too wide.
+    """
+    logs = [[math.log(value) for value in values] for values in (ours, theirs)]
+    value = math.exp(fmean(logs[0]) - fmean(logs[1]))
+    if min(map(len, logs)) < 2:
+        return Ratio(value=value)
+    errors = [variance(each) / len(each) for each in logs]
+    reach = math.exp(_t(errors, [len(each) - 1 for each in logs]) * math.sqrt(sum(errors)))
+    return Ratio(value=value, low=value / reach, high=value * reach)
+
+
+def _t(errors: Sequence[float], freedoms: Sequence[int]) -> float:
+    """Student's t for Welch and Satterthwaite's degrees of freedom, rounded down: never too narrow."""
+    if not sum(errors):
+        return 0.0
+    freedom = sum(errors) ** 2 / sum(error**2 / own for error, own in zip(errors, freedoms, strict=True))
+    return _T975[min(len(_T975), max(1, int(freedom))) - 1]
+
+
+def judge(found: Ratio, failed: int) -> Verdict:
+    """What a ratio says; `failed` is how many of our runs gave no figure, which no interval knows of."""
+    if found.low is None or found.high is None:
+        return Verdict.OPEN
+    if found.high < LEAST_RATIO:
+        return Verdict.BELOW
+    return Verdict.HOLDS if found.low >= LEAST_RATIO and not failed else Verdict.OPEN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One of our transfers beside the best of what it must not be below; `against` is what those are called together."""
+
+    ours: str
+    against: str
+    best: str
+    ours_mbps: float
+    best_mbps: float
+    runs: tuple[int, int]
+    failed: int
+    ratio: Ratio
+    verdict: Verdict
+
+
+PLAIN, PATH = "plain", "own path"
+PLAINS = ("plain", "plain-b")
+
+
+def wanted(scenario: Scenario) -> list[tuple[str, str, tuple[str, ...]]]:
+    """What has to be compared in a case: ours, what the others are called together, and the rows that they have."""
+    found: list[tuple[str, str, tuple[str, ...]]] = []
+    for ours, which in (("sos first", " first"), ("sos", "")):
+        if len(scenario.paths) == 1:
+            found.append((ours, PLAIN, ("plain",)))
+        else:
+            found += [(ours, PLAIN, PLAINS), (ours, PATH, (f"sos-a{which}", f"sos-b{which}"))]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A case and what became of it; `missing` comparisons have not been measured."""
+
+    name: str
+    title: str
+    wire_limit_mbps: float
+    comparisons: tuple[Comparison, ...]
+    missing: int
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its comparisons. Nothing holds before everything was measured."""
+        found = {each.verdict for each in self.comparisons}
+        if Verdict.BELOW in found:
+            return Verdict.BELOW
+        return Verdict.OPEN if Verdict.OPEN in found or self.missing else Verdict.HOLDS
+
+    def encode(self) -> dict[str, object]:
+        """As in the .json."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def cases(scenarios: Iterable[Scenario], summaries: Sequence[Summary]) -> list[Case]:
+    """All cases of which something was measured."""
+    found = []
+    for scenario in scenarios:
+        rows = {each.scheme: each for each in summaries if each.scenario == scenario.name}
+        if not rows:
+            continue
+        each = [_compare(rows, *words) for words in wanted(scenario)]
+        there = tuple(comparison for comparison in each if comparison is not None)
+        found.append(
+            Case(
+                name=scenario.name,
+                title=scenario.title,
+                wire_limit_mbps=round(scenario.wire_limit_mbps, 1),
+                comparisons=there,
+                missing=len(each) - len(there),
+            )
+        )
+    return found
+
+
+def _compare(rows: Mapping[str, Summary], ours: str, against: str, others: Sequence[str]) -> Comparison | None:
+    """Beside the best of the others; None unless all were measured, since the best may be the one that is not there."""
+    rates = {name: runs(rows.get(name)) for name in (ours, *others)}
+    if not all(rates.values()):
+        return None
+    best = max(others, key=lambda name: mean(rates[name]))
+    found, failed = ratio(rates[ours], rates[best]), rows[ours].failed
+    return Comparison(
+        ours=ours,
+        against=against,
+        best=best,
+        ours_mbps=round(mean(rates[ours]), 3),
+        best_mbps=round(mean(rates[best]), 3),
+        runs=(len(rates[ours]), len(rates[best])),
+        failed=failed,
+        ratio=found,
+        verdict=judge(found, failed),
+    )
+
+
+def runs(summary: Summary | None) -> tuple[float, ...]:
+    """The rate of each run that counts."""
+    figure = None if summary is None else summary.figures.get(FIGURE)
+    return () if figure is None else figure.values
+
+
+def mean(rates: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(fmean(map(math.log, rates)))
