@@ -14,11 +14,10 @@ use sos_relay::{StreamId, StreamView};
 use sos_wire::frame::HEADER_LEN;
 use sos_wire::{Body, Decoder, Frame, SessionNumber, WireError};
 use thiserror::Error;
-use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
+use crate::channel::WriteHalf;
 use crate::config::Timing;
 use crate::counters::Meter;
 use crate::lock;
@@ -67,6 +66,7 @@ struct Queue {
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) label: u8,
+    pub(crate) encrypted: bool,
     queue: Mutex<Queue>,
     queued: AtomicUsize,
     rtt_us: AtomicU64,
@@ -84,7 +84,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn new(
-        id: StreamId,
+        (id, encrypted): (StreamId, bool),
         (label, meter): (u8, Arc<Meter>),
         rtt: Duration,
         socket: Option<OwnedFd>,
@@ -93,6 +93,7 @@ impl Stream {
         Self {
             id,
             label,
+            encrypted,
             meter,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -225,7 +226,7 @@ impl Stream {
     }
 
     /// Writes what sessions queue, until the stream is closed or fails. `on_room` is called when the queue has become short.
-    pub(crate) async fn write(&self, mut socket: OwnedWriteHalf, on_room: impl Fn()) -> StreamEnd {
+    pub(crate) async fn write(&self, mut socket: WriteHalf, on_room: impl Fn()) -> StreamEnd {
         let mut heads = BytesMut::new();
         loop {
             let result = match self.next_batch().await {
@@ -240,7 +241,7 @@ impl Stream {
 
     async fn write_batch(
         &self,
-        socket: &mut OwnedWriteHalf,
+        socket: &mut WriteHalf,
         mut pieces: VecDeque<Bytes>,
         on_room: &impl Fn(),
     ) -> io::Result<()> {
