@@ -205,9 +205,9 @@ def test_encryption_is_told_to_agents_of_both_sites_and_only_where_it_is_asked_f
     compiled, before = compile_world(world(*base, with_tls, nodes=here)), compile_world(world(*base, without, nodes=here))
     for key, document in compiled.agents.items():
         transports = {each["id"]: each["transport"] for each in document["services"]}
-        assert transports["default/secret"]["encryption"] == "TLS"
+        assert transports["sos-system/secret"]["encryption"] == "TLS"
         # agents that do not know the field go on taking documents of services without it
-        assert "encryption" not in transports["default/plain"]
+        assert "encryption" not in transports["sos-system/plain"]
         assert "encryption" not in json.dumps(before.agents[key])
     assert len(compiled.agents) == 2
     assert "encryption" not in json.dumps(list(compiled.controllers.values()))

@@ -54,14 +54,18 @@ def plain(_site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Wa
 
 
 @contextmanager
-def sos(site: Site, _scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
+def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
     """Through two agents that have just started and have their streams."""
     with ExitStack() as stack:
         pids = {
-            each.part: stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, site.plan.root)))
+            each.part: stack.enter_context(
+                site.running(each.part, each.part, *each.argv(site.programs.agent, site.plan.root, encrypted=scheme.encrypted))
+            )
             for each in site.plan.agents
         }
         site.wait_armed()
+        if site.encrypted() is not scheme.encrypted:
+            raise LabError("the agents' streams are encrypted where they should not be, or the other way round")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
 
 

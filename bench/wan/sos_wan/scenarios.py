@@ -35,6 +35,8 @@ class Scheme:
     """Only where there are several paths: on one it is TCP with more words."""
     splice: bool = False
     """haproxy splices everything, instead of when it thinks fit: that it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
+    encrypted: bool = False
+    """SOS with streams that are."""
     rows: tuple[str, ...] = ()
     """Names of the rows that one measurement of it gives, where it is not one with its own name."""
 

@@ -83,6 +83,12 @@ class Site:
         """Until the near agent has its streams and takes connections."""
         self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
 
+    def encrypted(self) -> bool:
+        """All streams of the near agent are, and there are some."""
+        page = self.metrics()
+        streams = parse.metric(page, "sos_agent_streams") or 0
+        return 0 < streams == parse.metric(page, "sos_agent_streams_encrypted")
+
     def metrics(self) -> str:
         """The near agent's page; nothing while it has none."""
         with contextlib.suppress(LabError):
@@ -204,7 +210,10 @@ def up(scenario: Scenario, say: Say) -> Iterator[Site]:
     runner = Runner(root)
     try:
         runner.perform(network.build(plan, scenario.paths, emulated=scenario.emulated))
-        for path, text in agents.files(found, plan.root).items():
+        written = agents.files(found, plan.root)
+        if any(scheme.encrypted for scheme in scenario.schemes):
+            written |= agents.encrypted_files(len(scenario.paths), scenario.resources, plan.root)
+        for path, text in written.items():
             write_file(Path(path), text, 0o600)
         site = Site(plan, programs, scenario)
         if scenario.emulated:

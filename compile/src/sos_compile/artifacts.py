@@ -92,7 +92,13 @@ def _bad(document: Json, path: str, edit: Callable[[Json], None], *, rehash: boo
 
 
 def _tune(doc: Json) -> None:
-    doc["services"][0]["transport"] = {"streams": 16, "blockBytes": 65536, "queueBytes": 8388608, "congestionControl": "BBR", "encryption": "TLS"}
+    doc["services"][0]["transport"] = {
+        "streams": 16,
+        "blockBytes": 65536,
+        "queueBytes": 8388608,
+        "congestionControl": "BBR",
+        "encryption": "TLS",
+    }
     doc["services"][0]["setup"] = "Proactive"
     doc["services"][0]["labels"] = 2
 
