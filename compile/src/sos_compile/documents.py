@@ -8,8 +8,8 @@ import json
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.config import JsonDict
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 
 from sos_compile.world import Json
 
