@@ -275,7 +275,7 @@ pub enum Encryption {
     /// They are authenticated when they open, and readable on the way.
     #[default]
     None,
-    /// TLS 1.3 (frame.md section 4).
+    /// TLS 1.3 (frame.md section 3).
     #[serde(rename = "TLS")]
     Tls,
 }

@@ -39,7 +39,7 @@ impl Kind {
 pub(crate) async fn replacement(shared: &Shared, peer: &Peer, stream: &Stream, slot: Option<usize>) -> Ready {
     let timing = &shared.config.timing;
     if slot.is_none() {
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
     loop {
         sleep(timing.ping).await;
