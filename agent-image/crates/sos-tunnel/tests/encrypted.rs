@@ -68,6 +68,9 @@ fn none_encrypted(net: &Net, n: u64) -> bool {
     })
 }
 
+/// Puts into one end's configuration whether the pair is encrypted.
+type Says = fn(&Net, bool);
+
 fn near_says(net: &Net, encrypted: bool) {
     net.near.set_peers(vec![PeerConfig { encrypted, ..peer(FAR, net.stream_address.port(), 4) }]);
 }
@@ -203,7 +206,7 @@ async fn encryption_comes_and_goes_under_a_running_session() {
     };
     talk(&net, "plain").await;
     for dialer_first in [true, false] {
-        let (first, second): (fn(&Net, bool), fn(&Net, bool)) =
+        let (first, second): (Says, Says) =
             if dialer_first { (near_says, far_says) } else { (far_says, near_says) };
         first(&net, true);
         until(|| all_encrypted(&net, 4)).await;
