@@ -96,30 +96,27 @@ pub(crate) fn keep_streams(shared: &Arc<Shared>, peer: &Arc<Peer>) {
 async fn keep_stream(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usize) {
     let timing = shared.config.timing;
     let mut backoff = timing.backoff_min;
-    let mut next = None;
     loop {
         if !peer.wants(label, slot) {
             tokio::time::sleep(timing.backoff_max).await;
             continue;
         }
         let begun = Instant::now();
-        let dialed = match next.take() {
-            Some(dialed) => Ok(dialed),
-            None => dial(&shared, &peer.config(), label).await,
-        };
-        match dialed {
-            Ok(dialed) => {
-                let end;
-                (end, next) = run(&shared, &peer, dialed, label, Some(slot)).await;
+        let dialed = dial(&shared, &peer.config(), label).await;
+        match dialed.and_then(|ready| begin(&shared, &peer, ready, label)) {
+            Ok(mut stream) => {
+                let end = loop {
+                    match run(stream, Some(slot)).await {
+                        (_, Some(next)) => stream = next,
+                        (end, None) => break end,
+                    }
+                };
                 debug!(peer = %peer.agent, label, slot, %end, "stream ended");
             }
             Err(error) => {
                 shared.counters.handshakes_failed.add(1);
                 debug!(peer = %peer.agent, label, slot, %error, "no stream");
             }
-        }
-        if next.is_some() {
-            continue;
         }
         // One that lived was no failure to dial: the next attempt is prompt.
         if begun.elapsed() > timing.backoff_max {
@@ -193,10 +190,11 @@ async fn accepted(shared: Arc<Shared>, socket: TcpStream, label: u8, id: u64) {
     if !shared.pending.remove(id) {
         return;
     }
-    match result {
-        Ok((peer, ready)) => {
-            let (end, _) = run(&shared, &peer, ready, label, None).await;
-            debug!(peer = %peer.agent, label, %end, "stream ended");
+    match result.and_then(|(peer, ready)| begin(&shared, &peer, ready, label)) {
+        Ok(stream) => {
+            let agent = stream.standing.peer.agent;
+            let (end, _) = run(stream, None).await;
+            debug!(peer = %agent, label, %end, "stream ended");
         }
         Err(error) => {
             shared.counters.handshakes_failed.add(1);
@@ -256,34 +254,44 @@ async fn accept_channel(
     Ok((channel, Some(proved)))
 }
 
-/// Runs a stream to its end; gives back one that has been dialed to take its place.
-async fn run(
+/// A stream that stands and is about to run.
+pub(crate) struct Begun {
+    channel: Channel,
+    standing: Standing,
+}
+
+/// Puts a stream on the books: sessions may use it from now on.
+pub(crate) fn begin(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
     (channel, established): Ready,
     label: u8,
-    slot: Option<usize>,
-) -> (StreamEnd, Option<Ready>) {
+) -> Result<Begun, ExchangeError> {
     let second = channel.socket().as_fd().try_clone_to_owned().ok();
     let (id, now) = ((shared.name_stream(), channel.is_encrypted()), Instant::now());
     let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established.rtt, second, now));
-    if peer.add_stream(Arc::clone(&stream), established.boot).is_err() {
-        shared.counters.handshakes_failed.add(1);
-        return (StreamEnd::Io(io::Error::other(ExchangeError::OldBoot)), None);
-    }
-    let guard = Standing { shared, peer, stream: &stream };
+    peer.add_stream(Arc::clone(&stream), established.boot).map_err(|_| ExchangeError::OldBoot)?;
     shared.counters.streams.add(1);
     shared.counters.streams_begun.add(1);
     shared.counters.streams_encrypted.add(u64::from(stream.encrypted));
+    let standing = Standing { shared: Arc::clone(shared), peer: Arc::clone(peer), stream };
     shared.publish_live();
-    info!(peer = %peer.agent, label, encrypted = stream.encrypted, rtt = ?established.rtt, "stream stands");
+    let encrypted = standing.stream.encrypted;
+    info!(peer = %peer.agent, label, encrypted, rtt = ?established.rtt, "stream stands");
     if shared.is_draining() {
-        stream.push(of_stream(Body::GoAway));
+        standing.stream.push(of_stream(Body::GoAway));
     }
+    Ok(Begun { channel, standing })
+}
+
+/// Runs a stream to its end; gives back one that has begun to take its place.
+async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (StreamEnd, Option<Begun>) {
+    let Standing { shared, peer, stream } = &standing;
+    let (label, timing) = (stream.label, &shared.config.timing);
     let tended = tend(shared, channel.socket(), label);
     let (read, write) = channel.into_split();
     let mut writer = Writer(tokio::spawn({
-        let (stream, peer) = (Arc::clone(&stream), Arc::clone(peer));
+        let (stream, peer) = (Arc::clone(stream), Arc::clone(peer));
         async move {
             let end = stream.write(write, || _ = peer.wake_next(stream.label)).await;
             stream.close();
@@ -292,17 +300,17 @@ async fn run(
     }));
     let mut next = None;
     let end = tokio::select! {
-        end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, &stream, frames)) => end,
-        end = stream.watch(&shared.config.timing) => end,
-        end = unwanted(peer, label, slot, &shared.config.timing) => end,
-        ready = replace::replacement(shared, peer, &stream, slot) => {
-            next = Some(ready);
+        end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, stream, frames)) => end,
+        end = stream.watch(timing) => end,
+        end = unwanted(peer, label, slot, timing) => end,
+        begun = replace::replacement(shared, peer, stream, slot) => {
+            next = Some(begun);
             StreamEnd::Closed
         }
-        () = replace::overdue(peer, &stream, &shared.config.timing) => StreamEnd::Closed,
+        () = replace::overdue(peer, stream, timing) => StreamEnd::Closed,
         never = tended => match never {},
     };
-    drop(guard);
+    drop(standing);
     writer.0.abort();
     // The writer knows better why, if it was the one to fail.
     match (end, (&mut writer.0).await) {
@@ -334,13 +342,13 @@ impl Drop for Writer {
 }
 
 /// A stream that stands; however its task ends it is taken off the books.
-struct Standing<'a> {
-    shared: &'a Shared,
-    peer: &'a Peer,
-    stream: &'a Stream,
+struct Standing {
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    stream: Arc<Stream>,
 }
 
-impl Drop for Standing<'_> {
+impl Drop for Standing {
     fn drop(&mut self) {
         self.stream.close();
         self.peer.remove_stream(self.stream.id);

@@ -14,7 +14,7 @@ use tracing::{debug, info};
 use crate::config::{PeerConfig, Timing};
 use crate::exchange::ExchangeError;
 use crate::peer::Peer;
-use crate::pool::{Ready, dial_as};
+use crate::pool::{Begun, begin, dial_as};
 use crate::stream::Stream;
 use crate::tunnel::Shared;
 
@@ -35,8 +35,13 @@ impl Kind {
     }
 }
 
-/// Comes with a stream that takes the place of this one, once that is of the wrong kind. Only streams that were dialed are replaced.
-pub(crate) async fn replacement(shared: &Shared, peer: &Peer, stream: &Stream, slot: Option<usize>) -> Ready {
+/// Comes with a stream that stands in the place of this one, once that is of the wrong kind. Only streams that were dialed are replaced.
+pub(crate) async fn replacement(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    stream: &Stream,
+    slot: Option<usize>,
+) -> Begun {
     let timing = &shared.config.timing;
     if slot.is_none() {
         std::future::pending::<()>().await;
@@ -48,10 +53,11 @@ pub(crate) async fn replacement(shared: &Shared, peer: &Peer, stream: &Stream, s
         if wished == Kind::of(stream) {
             continue;
         }
-        match dial_as(shared, &config, label, wished).await {
-            Ok(ready) => {
+        let dialed = dial_as(shared, &config, label, wished).await;
+        match dialed.and_then(|ready| begin(shared, peer, ready, label)) {
+            Ok(begun) => {
                 info!(peer = %peer.agent, label, is = ?wished, "a stream takes the place of one of the other kind");
-                return ready;
+                return begun;
             }
             Err(error) => {
                 shared.counters.handshakes_failed.add(1);

@@ -225,6 +225,17 @@ async fn encryption_comes_and_goes_under_a_running_session() {
 }
 
 #[tokio::test]
+async fn a_single_stream_is_replaced_and_the_peer_lives_on_meanwhile() {
+    let net = Net::new(Setup { streams: 1, timing: quick(), ..Setup::default() }).await;
+    let mut live = [net.near.live_peers(), net.far.live_peers()];
+    live.iter_mut().for_each(|live| _ = live.borrow_and_update());
+    let there = peer(FAR, net.stream_address.port(), 1);
+    net.near.set_peers(vec![PeerConfig { encrypted: true, ..there }]);
+    until(|| all_encrypted(&net, 1)).await;
+    assert!(live.iter().all(|live| !live.has_changed().unwrap()), "clients would be plain for a moment");
+}
+
+#[tokio::test]
 async fn where_the_dialer_cannot_plain_streams_end_all_the_same() {
     let net = Net::new(Setup { timing: quick(), near_key: [7; 32], ..Setup::default() }).await;
     net.cuttable.refuses.store(true, std::sync::atomic::Ordering::SeqCst);

@@ -171,3 +171,16 @@ async fn a_key_that_is_used_up_makes_no_more_records() {
     assert!(sealer.seal(&[&[0; record::MAX_PLAIN + 1]], usize::MAX, &mut records).is_err());
     assert_eq!(records.len(), 2, "what is still good for something is used");
 }
+
+#[tokio::test]
+async fn no_record_that_a_stranger_makes_up_is_opened() {
+    for length in (0..40).chain([16_384, 16_401, 16_640]) {
+        let (_, (_, mut opener)) = shaken().await;
+        opener.incoming.extend_from_slice(&[0x17, 3, 3]);
+        opener.incoming.extend_from_slice(&u16::to_be_bytes(length));
+        opener.incoming.extend((0..length).map(|_| rand::random::<u8>()));
+        let mut out = BytesMut::with_capacity(64);
+        assert!(opener.open(&mut out, 64).is_err(), "{length}");
+        assert!(out.is_empty());
+    }
+}
