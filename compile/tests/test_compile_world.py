@@ -195,3 +195,19 @@ def test_only_changed_documents_get_another_generation() -> None:
         m["data"]["amber-0.json"] for m in compiled.manifests if m["kind"] == "ConfigMap" and m["metadata"]["name"] == "sos-node-amber"
     ]
     assert json.loads(text) == compiled.nodes["amber-0"]
+
+
+def test_encryption_is_told_to_agents_of_both_sites_and_only_where_it_is_asked_for() -> None:
+    base = (site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), service("plain", "west", "east", 22))
+    here = nodes(west=1, east=1)
+    with_tls = service("secret", "west", "east", 443, transport={"encryption": "TLS"})
+    without = service("secret", "west", "east", 443, transport={"encryption": "None"})
+    compiled, before = compile_world(world(*base, with_tls, nodes=here)), compile_world(world(*base, without, nodes=here))
+    for key, document in compiled.agents.items():
+        transports = {each["id"]: each["transport"] for each in document["services"]}
+        assert transports["sos-system/secret"]["encryption"] == "TLS"
+        # agents that do not know the field go on taking documents of services without it
+        assert "encryption" not in transports["sos-system/plain"]
+        assert "encryption" not in json.dumps(before.agents[key])
+    assert len(compiled.agents) == 2
+    assert "encryption" not in json.dumps(list(compiled.controllers.values()))

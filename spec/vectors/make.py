@@ -44,6 +44,7 @@ def keys() -> list[dict]:
     """Vectors of the derivation."""
     rows = [("site 1", MASTER, b"sos/site/\x00\x01"), ("pair 1,2", MASTER, b"sos/pair/\x00\x01\x00\x02")]
     rows += [(label, SITE1, f"sos/{label}/".encode() + WEST) for label in ("beacon", "order/c2a", "order/a2c")]
+    rows += [(label, PAIR, f"sos/{label}".encode()) for label in ("tls/dialer", "tls/acceptor")]
     out = [{"name": n, "fields": {"key": k.hex(), "info": i.hex()}, "hex": expand(k, i).hex()} for n, k, i in rows]
     out.append({"name": "agent id", "fields": {"site": "west", "pool": "default", "node": "edge1"}, "hex": WEST.hex()})
     return out

@@ -53,6 +53,17 @@ def test_every_scenario_has_what_it_needs() -> None:
     assert set(sessions.ACTS) == {scenario.name for scenario in sessions.SCENARIOS}
 
 
+def test_agents_with_encrypted_streams_have_documents_of_their_own() -> None:
+    root = PurePosixPath("/x")
+    near, _ = agents.agents(agents.documents(1))
+    plain, encrypted = (near.argv("agent", root, encrypted=encrypted) for encrypted in (False, True))
+    config, state = (encrypted[encrypted.index(name) + 1] for name in ("--config", "--state"))
+    document = json.loads(agents.encrypted_files(1, (), root)[f"{config}/edge1.json"])
+    assert [each["transport"]["encryption"] for each in document["services"]] == ["TLS"]
+    # the agent refuses a second document of one generation
+    assert not {config, state} & {*plain}
+
+
 def test_without_the_emulator_sites_are_joined_by_plain_pairs_and_there_is_no_limit() -> None:
     flat = relay.SCENARIOS[1]
     plan = network.Plan(prefix="wan1", root=PurePosixPath("/x"), linkemu="/emu", agents=agents.agents(agents.documents(1)))

@@ -14,6 +14,7 @@ from sos_wan.transfer import Emit, download, served
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
+    Scheme(name="sos-tls", kind=Kind.SOS, encrypted=True),
     Scheme(name="haproxy", kind=Kind.HAPROXY, splice=True),
     Scheme(name="haproxy-auto", kind=Kind.HAPROXY),
     Scheme(name="socat", kind=Kind.SOCAT),

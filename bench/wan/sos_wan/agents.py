@@ -16,6 +16,8 @@ from sos_testbed.topology import PathOptions, figure8
 HERE = Path(__file__).resolve().parents[1]
 SERVICE_PORTS = (5000, 5999)
 """Of one-path.yaml and two-paths.yaml."""
+ENCRYPTED = "encrypted"
+"""The folder with configurations for encrypted streams."""
 STREAM_PORT = 10_000
 METRICS_PORT = 9465
 
@@ -30,12 +32,12 @@ class Agent:
     address: str
     mac: str
 
-    def argv(self, program: str, root: PurePosixPath) -> tuple[str, ...]:
+    def argv(self, program: str, root: PurePosixPath, *, encrypted: bool = False) -> tuple[str, ...]:
         """Its command line."""
-        folder = root / self.part
+        folder = root / (f"{self.part}-{ENCRYPTED}" if encrypted else self.part)
         places = (
             "--config",
-            f"{root}/agent-config",
+            f"{root / ENCRYPTED if encrypted else root}/agent-config",
             "--node",
             self.node,
             "--keys",
@@ -52,6 +54,11 @@ def documents(paths: int, more: tuple[Path, ...] = ()) -> declare.Documents:
     # shapes do not matter here: names, sites and addresses are those of the figure of eight
     topology = figure8(PathOptions(), PathOptions())
     return declare.compile_lab(declare.load((EXAMPLE, service, *more)), topology, 1, Allocations())
+
+
+def encrypted_files(scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
+    """Path -> text of configurations for encrypted streams, beside those that the agents have otherwise."""
+    return declare.files(documents(scenario_paths, (*more, HERE / "encrypted.yaml")), root / ENCRYPTED)
 
 
 def agents(found: declare.Documents) -> tuple[Agent, Agent]:

@@ -59,10 +59,14 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
     root = site.plan.root if scheme.only_path is None else site.plan.alone
     with ExitStack() as stack:
         pids = {
-            each.part: stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, root)))
+            each.part: stack.enter_context(
+                site.running(each.part, each.part, *each.argv(site.programs.agent, root, encrypted=scheme.encrypted))
+            )
             for each in site.plan.agents
         }
         site.wait_armed()
+        if site.encrypted() is not scheme.encrypted:
+            raise LabError("the agents' streams are encrypted where they should not be, or the other way round")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
 
 

@@ -84,6 +84,12 @@ class Site:
         """Until the near agent has its streams and takes connections."""
         self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
 
+    def encrypted(self) -> bool:
+        """All streams of the near agent are, and there are some."""
+        page = self.metrics()
+        streams = parse.metric(page, "sos_agent_streams") or 0
+        return 0 < streams == parse.metric(page, "sos_agent_streams_encrypted")
+
     def metrics(self) -> str:
         """The near agent's page; nothing while it has none."""
         with contextlib.suppress(LabError):
@@ -246,6 +252,8 @@ def _files(scenario: Scenario, found: Documents, plan: network.Plan) -> dict[str
     files = agents.files(found, plan.root)
     if any(scheme.only_path is not None for scheme in scenario.schemes):
         files |= agents.files(agents.documents(1, scenario.resources), plan.alone)
+    if any(scheme.encrypted for scheme in scenario.schemes):
+        files |= agents.encrypted_files(len(scenario.paths), scenario.resources, plan.root)
     return files
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from sos_compile import documents as doc
-from sos_compile.controller_config import build_ports, build_transport
+from sos_compile.controller_config import build_ports, transport_values
 from sos_compile.memo import Same
 from sos_compile.network import AgentPlace, Network, PlacedService, PlacedSite
 from sos_compile.world import Json
@@ -98,6 +98,6 @@ def _service(placed: PlacedSite, service: PlacedService) -> Json:
         "from": [str(prefix) for prefix in service.source_prefixes],
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.service.ports),
-        "transport": build_transport(service.service.transport),
+        "transport": {**transport_values(service.service.transport), "encryption": service.service.transport.encryption},
         "labels": service.service.paths_max,
     }

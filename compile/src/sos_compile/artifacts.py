@@ -55,7 +55,7 @@ def _without_defaults(schema: Any) -> Any:
     if isinstance(schema, dict):
         cleaned = {key: _without_defaults(value) for key, value in schema.items() if key != "default"}
         if isinstance(cleaned.get("properties"), dict) and cleaned.get("type") == "object":
-            cleaned["required"] = sorted(cleaned["properties"])
+            cleaned["required"] = sorted(name for name, value in cleaned["properties"].items() if not value.pop("optional", False))
         return cleaned
     return [_without_defaults(item) for item in schema] if isinstance(schema, list) else schema
 
@@ -92,7 +92,13 @@ def _bad(document: Json, path: str, edit: Callable[[Json], None], *, rehash: boo
 
 
 def _tune(doc: Json) -> None:
-    doc["services"][0]["transport"] = {"streams": 16, "blockBytes": 65536, "queueBytes": 8388608, "congestionControl": "BBR"}
+    doc["services"][0]["transport"] = {
+        "streams": 16,
+        "blockBytes": 65536,
+        "queueBytes": 8388608,
+        "congestionControl": "BBR",
+        "encryption": "TLS",
+    }
     doc["services"][0]["setup"] = "Proactive"
     doc["services"][0]["labels"] = 2
 
@@ -135,6 +141,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "bad-address", "interface.address", _set("interface", "address", value="10.0.0.300/24")),
     ("agent", "unknown-peer", "services[0].peer", _set("services", 0, "peer", value="atlantis")),
     ("agent", "labels-out-of-bounds", "services[0].labels", _set("services", 0, "labels", value=9)),
+    ("agent", "unknown-encryption", "services[0].transport.encryption", _set("services", 0, "transport", "encryption", value="SSL")),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),

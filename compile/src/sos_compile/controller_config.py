@@ -96,15 +96,18 @@ def build_ports(ranges: tuple[tuple[int, int], ...]) -> list[doc.PortRange]:
 
 
 def build_transport(transport: Transport) -> doc.Transport:
-    """Return transport settings as the documents have them."""
-    return doc.Transport.model_validate(
-        {
-            "streams": transport.streams,
-            "blockBytes": transport.block_bytes,
-            "queueBytes": transport.queue_bytes,
-            "congestionControl": transport.congestion_control,
-        }
-    )
+    """Return transport settings as a controller has them: whether streams are encrypted is between the agents."""
+    return doc.Transport.model_validate(transport_values(transport))
+
+
+def transport_values(transport: Transport) -> Json:
+    """Return what controllers and agents are told of transport settings."""
+    return {
+        "streams": transport.streams,
+        "blockBytes": transport.block_bytes,
+        "queueBytes": transport.queue_bytes,
+        "congestionControl": transport.congestion_control,
+    }
 
 
 def _link(link: Link) -> doc.LinkEntry:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
 
 from sos_compile.world import Json
 
@@ -37,6 +38,9 @@ Seconds = Annotated[int, Field(ge=1, le=3600)]
 Generation = Annotated[int, Field(ge=1, le=2**53 - 1)]
 Prefixes = Annotated[list[Prefix], Field(max_length=64)]
 SomePrefixes = Annotated[list[Prefix], Field(min_length=1, max_length=64)]
+
+
+OPTIONAL: JsonDict = {"optional": True}  # may be missing, unlike every other field; not part of the schema
 
 
 class Model(BaseModel):
@@ -77,6 +81,13 @@ class Transport(Model):
     block_bytes: Annotated[int, Field(ge=0, le=262_144)]
     queue_bytes: Annotated[int, Field(ge=0, le=2**32 - 1)]
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
+
+
+class AgentTransport(Transport):
+    """How bytes travel, as agents are told."""
+
+    # left out where it says nothing: agents that do not know the field refuse documents with it
+    encryption: Annotated[Literal["None", "TLS"], Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)] = "None"
 
 
 Ports = Annotated[list[PortRange], Field(min_length=1, max_length=64)]
@@ -324,7 +335,7 @@ class AgentService(Model):
     source: Annotated[SomePrefixes, Field(alias="from")]
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports
-    transport: Transport
+    transport: AgentTransport
     labels: Annotated[int, Field(ge=1, le=STREAM_PORTS)]
 
 

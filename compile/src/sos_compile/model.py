@@ -120,6 +120,7 @@ class Transport:
     block_bytes: int
     queue_bytes: int
     congestion_control: str
+    encryption: str
 
 
 @dataclass(frozen=True)
@@ -267,6 +268,7 @@ def _service(origin: Origin, spec: Json) -> Service:
             block_bytes=transport.get("blockKiB", 0) * 1024,
             queue_bytes=transport.get("queueMiB", 0) * 1024 * 1024,
             congestion_control=transport["congestionControl"],
+            encryption=transport.get("encryption", "None"),
         ),
         paths_mode="Shortest" if paths["mode"] == "Auto" else paths["mode"],
         paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],

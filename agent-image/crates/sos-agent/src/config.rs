@@ -264,6 +264,20 @@ pub struct Transport {
     pub queue_bytes: u32,
     /// Congestion control of the streams.
     pub congestion_control: CongestionControl,
+    /// Whether the streams are encrypted. Written only where they are: documents for agents that know nothing of it stay as they were.
+    #[serde(default)]
+    pub encryption: Encryption,
+}
+
+/// Encryption of streams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Encryption {
+    /// They are authenticated when they open, and readable on the way.
+    #[default]
+    None,
+    /// TLS 1.3 (frame.md section 3).
+    #[serde(rename = "TLS")]
+    Tls,
 }
 
 /// Congestion control of streams.

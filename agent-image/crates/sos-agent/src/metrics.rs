@@ -176,10 +176,11 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
     }
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 4] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 5] {
     [
         ("sos_agent_sessions", "Sessions open", stats.sessions),
         ("sos_agent_streams", "Streams open", stats.streams),
+        ("sos_agent_streams_encrypted", "Streams open that are encrypted", stats.streams_encrypted),
         ("sos_agent_memory_reserved_bytes", "Bytes promised to sessions", stats.memory_reserved),
         ("sos_agent_reorder_bytes", "Bytes waiting in reorder buffers", stats.reorder_bytes),
     ]
@@ -187,7 +188,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 4] {
 
 type CounterLine = (&'static str, &'static str, Option<Unit>, u64);
 
-fn counters(stats: &Stats) -> [CounterLine; 10] {
+fn counters(stats: &Stats) -> [CounterLine; 11] {
     let bytes = || Some(Unit::Bytes);
     [
         ("sos_agent_sessions_begun", "Sessions begun", None, stats.sessions_total),
@@ -196,6 +197,12 @@ fn counters(stats: &Stats) -> [CounterLine; 10] {
         ("sos_agent_streams_opened", "Streams opened or accepted", None, stats.streams_total),
         ("sos_agent_streams_lost", "Streams that died", None, stats.streams_lost_total),
         ("sos_agent_handshakes_failed", "Stream exchanges that failed", None, stats.handshakes_failed_total),
+        (
+            "sos_agent_plain_refused",
+            "Plain streams refused because a service asks for encryption",
+            None,
+            stats.plain_refused_total,
+        ),
         ("sos_agent_sent", "Bytes of hosts sent to peers", bytes(), stats.bytes_sent_total),
         ("sos_agent_received", "Bytes of peers given to hosts", bytes(), stats.bytes_received_total),
         (

@@ -7,7 +7,7 @@ use std::time::Instant;
 use sos_tunnel::PeerConfig;
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, CongestionControl, MAX_STREAM_PORTS, Peer};
+use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer};
 
 /// Path labels beyond the configured ones that controllers have named for a peer. They are never taken back while the agent runs:
 /// eight labels bound them, and a warm stream costs next to nothing.
@@ -24,7 +24,7 @@ impl OrderedLabels {
 }
 
 /// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for on each label that
-/// a service may use and on each that an order has named.
+/// a service may use and on each that an order has named; encrypted if a service asks for that.
 #[must_use]
 pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     let mut list = Vec::new();
@@ -36,6 +36,7 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
             let there = 0..u8::try_from(config.stream_ports.count.min(MAX_STREAM_PORTS)).unwrap_or(1);
             let labels = there.filter(|label| u16::from(*label) < configured || named(label));
             entry.streams = labels.map(|label| (label, streams)).collect();
+            entry.encrypted = encrypted(config, peer);
             list.push(entry);
         }
     }
@@ -84,6 +85,12 @@ fn streams(config: &AgentConfig, peer: &Peer) -> usize {
     let wished =
         services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0);
     wished.max().unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::LIGHT_STREAMS
+}
+
+/// Streams carry sessions of any service between the two sites, so one that asks for encryption has it for all.
+fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
+    let mut services = config.services.iter().filter(|service| service.peer == peer.site);
+    services.any(|service| service.transport.encryption == Encryption::Tls)
 }
 
 /// Path labels, from 0, that some service towards a peer site may use. Kept warm even where paths share links: the
@@ -177,5 +184,19 @@ mod tests {
         assert_eq!(streams, BTreeMap::from([(0, 4), (1, 4)]));
         assert_eq!(congestion(&config, address), CongestionControl::Reno);
         assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
+    }
+
+    #[test]
+    fn one_service_that_asks_for_encryption_has_it_for_all_of_its_peer() {
+        let mut config = config();
+        let encrypted = |config: &AgentConfig| peers(config, &OrderedLabels::default())[0].encrypted;
+        assert!(!encrypted(&config));
+        let mut another = config.services[0].clone();
+        another.transport.encryption = Encryption::Tls;
+        config.services.push(another.clone());
+        assert!(encrypted(&config));
+        another.peer = "elsewhere".to_owned();
+        config.services[1] = another;
+        assert!(!encrypted(&config));
     }
 }

@@ -1,18 +1,19 @@
 //! Goodput and CPU of a pair of agents.
 //!
-//! `cargo run --release -p sos-tunnel --example throughput -- [--gigabytes N] [--streams N] [--block BYTES] [--mbps N]`
+//! `cargo run --release -p sos-tunnel --example throughput -- [--gigabytes N] [--streams N] [--block BYTES] [--mbps N]
+//! [--encrypted]`
 //!
 //! Everything runs on loopback, the two agents and the source and the sink as processes of their own (this program again), so that their
 //! CPU can be told apart. `--mbps` limits the source. Over a real or emulated path, start the four by hand where they belong:
 //!
 //! ```text
 //! throughput sink ADDR:PORT
-//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION
-//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION HOST_PORT BLOCK SINK_ADDR:PORT
+//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION ENCRYPTED
+//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION ENCRYPTED HOST_PORT BLOCK SINK_ADDR:PORT
 //! throughput source ADDR:PORT BYTES MBPS
 //! ```
 //!
-//! The agents print `ready`, and their figures when their standard input ends.
+//! ENCRYPTED is `true` or `false`. The agents print `ready`, and their figures when their standard input ends.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -66,6 +67,7 @@ struct Options {
     streams: usize,
     block: u32,
     mbps: u64,
+    encrypted: bool,
 }
 
 fn number<T: FromStr>(args: &mut impl Iterator<Item = String>) -> Outcome<T> {
@@ -73,12 +75,13 @@ fn number<T: FromStr>(args: &mut impl Iterator<Item = String>) -> Outcome<T> {
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
-    let mut options = Options { bytes: 4_000_000_000, streams: 8, block: 0, mbps: 0 };
+    let mut options = Options { bytes: 4_000_000_000, streams: 8, block: 0, mbps: 0, encrypted: false };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--gigabytes" => options.bytes = (number::<f64>(&mut args)? * 1e9) as u64,
             "--streams" => options.streams = number(&mut args)?,
             "--block" => options.block = number(&mut args)?,
+            "--encrypted" => options.encrypted = true,
             "--mbps" => options.mbps = number(&mut args)?,
             other => return Err(format!("unknown option {other}").into()),
         }
@@ -148,7 +151,8 @@ fn start_tunnel(agent: AgentId, congestion: String) -> Tunnel {
 fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()> {
     let (own, address, stream_port): (Ipv4Addr, Ipv4Addr, u16) =
         (number(args)?, number(args)?, number(args)?);
-    let (streams, congestion) = (BTreeMap::from([(0, number(args)?)]), number(args)?);
+    let (streams, congestion, encrypted) =
+        (BTreeMap::from([(0, number(args)?)]), number(args)?, number(args)?);
     let other = if agent == NEAR { FAR } else { NEAR };
     let site = SiteId(u16::from(other.0[0]));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -160,6 +164,7 @@ fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()>
             address,
             first_stream_port: stream_port,
             streams,
+            encrypted,
         }]);
         if agent == NEAR {
             let listener = TcpListener::bind((own, number::<u16>(args)?)).await?;
@@ -219,9 +224,11 @@ fn bench(options: &Options) -> Outcome<()> {
         stream_port.clone(),
         streams.clone(),
         congestion.clone(),
+        options.encrypted.to_string(),
     ];
     let (mut far, mut far_out) = start(&far)?;
-    let near = ["near".into(), local.clone(), local, stream_port, streams, congestion, host_port];
+    let encrypted = options.encrypted.to_string();
+    let near = ["near".into(), local.clone(), local, stream_port, streams, congestion, encrypted, host_port];
     let (mut near, mut near_out) =
         start(&[near.as_slice(), &[options.block.to_string(), sink_address]].concat())?;
     let ready = &mut String::new();

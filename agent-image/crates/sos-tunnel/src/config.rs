@@ -75,6 +75,8 @@ pub struct Timing {
     pub backoff_min: Duration,
     /// Longest pause before dialing again.
     pub backoff_max: Duration,
+    /// How long a plain stream may stand once its peer's streams are to be encrypted: until then the dialer has time to replace it.
+    pub switch: Duration,
 }
 
 impl Default for Timing {
@@ -86,6 +88,7 @@ impl Default for Timing {
             silence: Duration::from_secs(5),
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(5),
+            switch: Duration::from_secs(30),
         }
     }
 }
@@ -103,6 +106,8 @@ pub struct PeerConfig {
     pub first_stream_port: u16,
     /// How many streams to keep open on each path label.
     pub streams: BTreeMap<u8, usize>,
+    /// Its streams are encrypted: plain ones are neither dialed nor taken.
+    pub encrypted: bool,
 }
 
 impl PeerConfig {
@@ -112,7 +117,7 @@ impl PeerConfig {
     /// Streams of each label besides them: one, which bulk sessions leave to the others.
     pub const LIGHT_STREAMS: usize = 1;
 
-    /// A peer with the default number of streams on label 0.
+    /// A peer with the default number of plain streams on label 0.
     pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {
         Self {
             agent,
@@ -120,6 +125,7 @@ impl PeerConfig {
             address,
             first_stream_port,
             streams: BTreeMap::from([(0, Self::DEFAULT_STREAMS)]),
+            encrypted: false,
         }
     }
 }
@@ -204,12 +210,16 @@ pub struct Stats {
     pub sessions_refused_total: u64,
     /// Streams open now.
     pub streams: u64,
+    /// Of them, those that are encrypted.
+    pub streams_encrypted: u64,
     /// Streams opened or accepted whose exchange succeeded.
     pub streams_total: u64,
     /// Streams that died.
     pub streams_lost_total: u64,
     /// Exchanges that failed: wrong key, garbage, time out, not permitted.
     pub handshakes_failed_total: u64,
+    /// Of them, plain streams refused because the peer's are to be encrypted.
+    pub plain_refused_total: u64,
     /// Bytes of hosts sent to peers, each once.
     pub bytes_sent_total: u64,
     /// Bytes of peers delivered to hosts.

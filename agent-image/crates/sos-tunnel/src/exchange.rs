@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use sos_wire::handshake::{CONFIRM_LEN, HELLO_LEN, WELCOME_LEN, encode_confirm, verify_confirm};
 use sos_wire::{BootId, Hello, Key, Welcome, WelcomeStatus, WireError};
 use thiserror::Error;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
+use crate::channel::Channel;
 use crate::config::{PeerConfig, TunnelConfig};
+use crate::tls::{PairKeyName, TlsError};
 
 /// Why no stream came of a connection.
 #[derive(Debug, Error)]
@@ -18,6 +18,8 @@ pub(crate) enum ExchangeError {
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Wire(#[from] WireError),
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     #[error("timed out")]
     Timeout,
     #[error("no pair key for the peer's site")]
@@ -26,6 +28,8 @@ pub(crate) enum ExchangeError {
     Stranger,
     #[error("turned away: {0:?}")]
     TurnedAway(WelcomeStatus),
+    #[error("another pair key inside the encryption than the one that made it")]
+    OtherKey,
     #[error("a stream of an earlier life")]
     OldBoot,
 }
@@ -41,7 +45,7 @@ pub(crate) struct Established {
 
 /// The dialer's part.
 pub(crate) async fn dial(
-    socket: &mut TcpStream,
+    channel: &mut Channel,
     config: &TunnelConfig,
     peer: &PeerConfig,
     label: u8,
@@ -59,9 +63,9 @@ pub(crate) async fn dial(
     };
     let hello = hello.encode();
     let asked = Instant::now();
-    socket.write_all(&hello).await?;
+    channel.write_all(&hello).await?;
     let mut bytes = [0; WELCOME_LEN];
-    socket.read_exact(&mut bytes).await?;
+    channel.read_exact(&mut bytes).await?;
     let rtt = asked.elapsed();
     let welcome = Welcome::verify(&bytes, &key, &hello)?;
     if welcome.agent != peer.agent || welcome.site != peer.site {
@@ -70,14 +74,14 @@ pub(crate) async fn dial(
     if welcome.status != WelcomeStatus::Accepted {
         return Err(ExchangeError::TurnedAway(welcome.status));
     }
-    socket.write_all(&encode_confirm(key_id, &key, &hello, &bytes)).await?;
+    channel.write_all(&encode_confirm(key_id, &key, &hello, &bytes)).await?;
     Ok(Established { boot: welcome.boot, rtt })
 }
 
 /// The acceptor's part up to what the dialer claims.
-pub(crate) async fn read_hello(socket: &mut TcpStream) -> Result<(Hello, [u8; HELLO_LEN]), ExchangeError> {
+pub(crate) async fn read_hello(channel: &mut Channel) -> Result<(Hello, [u8; HELLO_LEN]), ExchangeError> {
     let mut bytes = [0; HELLO_LEN];
-    socket.read_exact(&mut bytes).await?;
+    channel.read_exact(&mut bytes).await?;
     Ok((Hello::decode(&bytes)?, bytes))
 }
 
@@ -89,9 +93,14 @@ pub(crate) fn check_claim(hello: &Hello, from: IpAddr, peer: &PeerConfig) -> Res
     if fits { Ok(()) } else { Err(ExchangeError::Stranger) }
 }
 
+/// What was said inside an encrypted connection must be by the key that made it: or a site could pass on, encrypted, what another sends plainly.
+pub(crate) fn check_key(hello: &Hello, proved: PairKeyName) -> Result<(), ExchangeError> {
+    if (hello.site, hello.key_id) == proved { Ok(()) } else { Err(ExchangeError::OtherKey) }
+}
+
 /// The acceptor's answer and the dialer's proof.
 pub(crate) async fn welcome(
-    socket: &mut TcpStream,
+    channel: &mut Channel,
     config: &TunnelConfig,
     (hello, hello_bytes): (Hello, [u8; HELLO_LEN]),
     status: WelcomeStatus,
@@ -109,12 +118,12 @@ pub(crate) async fn welcome(
     };
     let answer = answer.encode(key.as_ref(), &hello_bytes);
     let asked = Instant::now();
-    socket.write_all(&answer).await?;
+    channel.write_all(&answer).await?;
     let (Some(key), WelcomeStatus::Accepted) = (key, status) else {
         return Err(ExchangeError::TurnedAway(status));
     };
     let mut confirm = [0; CONFIRM_LEN];
-    socket.read_exact(&mut confirm).await?;
+    channel.read_exact(&mut confirm).await?;
     verify_confirm(&confirm, &key, &hello_bytes, &answer)?;
     Ok(Established { boot: hello.boot, rtt: asked.elapsed() })
 }

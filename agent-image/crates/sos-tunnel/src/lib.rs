@@ -23,6 +23,7 @@
 #![deny(unsafe_code)]
 
 mod buffers;
+mod channel;
 mod config;
 mod counters;
 mod driver;
@@ -35,9 +36,11 @@ mod path;
 mod peer;
 mod pool;
 mod reader;
+mod replace;
 mod sockopt;
 mod spare;
 mod stream;
+mod tls;
 mod tunnel;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

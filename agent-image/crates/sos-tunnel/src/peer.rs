@@ -135,6 +135,11 @@ impl Peer {
         }
     }
 
+    /// How many plain streams stand that began before this one.
+    pub(crate) fn plain_before(&self, id: StreamId) -> usize {
+        lock(&self.state).streams.iter().take_while(|stream| stream.id != id).filter(|s| !s.encrypted).count()
+    }
+
     pub(crate) fn close_streams(&self) {
         lock(&self.state).streams.iter().for_each(|stream| stream.close());
     }

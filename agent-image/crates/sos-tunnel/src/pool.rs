@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,12 +16,15 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::{debug, info};
 
+use crate::channel::Channel;
 use crate::config::{PeerConfig, Timing};
 use crate::exchange::{self, Established, ExchangeError};
 use crate::lock;
 use crate::peer::{Delivery, Peer};
 use crate::reader::Reader;
+use crate::replace::{self, Kind};
 use crate::stream::{Stream, StreamEnd, of_stream};
+use crate::tls::{self, PairKeyName};
 use crate::tunnel::Shared;
 
 /// Exchanges that may be under way with dialers; over that the oldest is closed (frame.md clause 3).
@@ -99,9 +102,15 @@ async fn keep_stream(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usiz
             continue;
         }
         let begun = Instant::now();
-        match dial(&shared, &peer.config(), label).await {
-            Ok((socket, established)) => {
-                let end = run(&shared, &peer, socket, label, established, Some(slot)).await;
+        let dialed = dial(&shared, &peer.config(), label).await;
+        match dialed.and_then(|ready| begin(&shared, &peer, ready, label)) {
+            Ok(mut stream) => {
+                let end = loop {
+                    match run(stream, Some(slot)).await {
+                        (_, Some(next)) => stream = next,
+                        (end, None) => break end,
+                    }
+                };
                 debug!(peer = %peer.agent, label, slot, %end, "stream ended");
             }
             Err(error) => {
@@ -118,18 +127,41 @@ async fn keep_stream(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usiz
     }
 }
 
-async fn dial(
+/// A connection that is about to be a stream.
+pub(crate) type Ready = (Channel, Established);
+
+/// Dials as is configured, and encrypted if the peer takes nothing else: its configuration may be newer.
+async fn dial(shared: &Shared, peer: &PeerConfig, label: u8) -> Result<Ready, ExchangeError> {
+    match dial_as(shared, peer, label, Kind::configured(peer)).await {
+        Err(ExchangeError::TurnedAway(WelcomeStatus::EncryptedOnly)) => {
+            dial_as(shared, peer, label, Kind::Encrypted).await
+        }
+        result => result,
+    }
+}
+
+pub(crate) async fn dial_as(
     shared: &Shared,
     peer: &PeerConfig,
     label: u8,
-) -> Result<(TcpStream, Established), ExchangeError> {
-    let limit = shared.config.timing.handshake;
+    kind: Kind,
+) -> Result<Ready, ExchangeError> {
+    let (config, limit) = (&shared.config, shared.config.timing.handshake);
     let to = SocketAddrV4::new(peer.address, peer.first_stream_port + u16::from(label));
-    let mut socket = within(limit, shared.config.sockets.dial(to, label)).await??;
+    let socket = within(limit, config.sockets.dial(to, label)).await??;
     let number = shared.number_stream();
-    let established =
-        within(limit, exchange::dial(&mut socket, &shared.config, peer, label, number)).await??;
-    Ok((socket, established))
+    let exchange = async {
+        let mut channel = match kind {
+            Kind::Plain => Channel::plain(socket),
+            Kind::Encrypted => {
+                let (id, key) = config.keys.sending(peer.site).ok_or(ExchangeError::NoKey)?;
+                Channel::dial(socket, &key, (config.site, id)).await?
+            }
+        };
+        let established = exchange::dial(&mut channel, config, peer, label, number).await?;
+        Ok((channel, established))
+    };
+    within(limit, exchange).await?
 }
 
 async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, ExchangeError> {
@@ -152,16 +184,17 @@ pub(crate) fn accept(shared: &Arc<Shared>, socket: TcpStream, label: u8) {
     let _ = entered.send(());
 }
 
-async fn accepted(shared: Arc<Shared>, mut socket: TcpStream, label: u8, id: u64) {
+async fn accepted(shared: Arc<Shared>, socket: TcpStream, label: u8, id: u64) {
     let limit = shared.config.timing.handshake;
-    let result = within(limit, accept_exchange(&shared, &mut socket, label)).await.and_then(|result| result);
+    let result = within(limit, accept_exchange(&shared, socket, label)).await.and_then(|result| result);
     if !shared.pending.remove(id) {
         return;
     }
-    match result {
-        Ok((peer, established)) => {
-            let end = run(&shared, &peer, socket, label, established, None).await;
-            debug!(peer = %peer.agent, label, %end, "stream ended");
+    match result.and_then(|(peer, ready)| begin(&shared, &peer, ready, label)) {
+        Ok(stream) => {
+            let agent = stream.standing.peer.agent;
+            let (end, _) = run(stream, None).await;
+            debug!(peer = %agent, label, %end, "stream ended");
         }
         Err(error) => {
             shared.counters.handshakes_failed.add(1);
@@ -171,71 +204,117 @@ async fn accepted(shared: Arc<Shared>, mut socket: TcpStream, label: u8, id: u64
 }
 
 async fn accept_exchange(
-    shared: &Shared,
-    socket: &mut TcpStream,
+    shared: &Arc<Shared>,
+    socket: TcpStream,
     label: u8,
-) -> Result<(Arc<Peer>, Established), ExchangeError> {
-    shared.config.sockets.accepted(socket, label)?;
+) -> Result<(Arc<Peer>, Ready), ExchangeError> {
+    shared.config.sockets.accepted(&socket, label)?;
     let from = socket.peer_addr()?.ip();
-    let hello = exchange::read_hello(socket).await?;
+    let (mut channel, proved) = accept_channel(shared, socket, from).await?;
+    let hello = exchange::read_hello(&mut channel).await?;
     let peer = shared.find_peer(hello.0.agent).ok_or(ExchangeError::Stranger)?;
     exchange::check_claim(&hello.0, from, &peer.config())?;
-    let status = if hello.0.label != label || (shared.is_draining() && peer.session_count() == 0) {
+    if let Some(proved) = proved {
+        exchange::check_key(&hello.0, proved)?;
+    }
+    let status = if peer.config().encrypted && !channel.is_encrypted() {
+        shared.counters.plain_refused.add(1);
+        info!(peer = %peer.agent, label, "a plain stream is refused: this pair of sites is encrypted");
+        WelcomeStatus::EncryptedOnly
+    } else if hello.0.label != label || (shared.is_draining() && peer.session_count() == 0) {
         WelcomeStatus::Draining
     } else if peer.stream_count() >= shared.config.limits.streams_per_peer {
         WelcomeStatus::TooManyStreams
     } else {
         WelcomeStatus::Accepted
     };
-    let established = exchange::welcome(socket, &shared.config, hello, status).await?;
-    Ok((peer, established))
+    let established = exchange::welcome(&mut channel, &shared.config, hello, status).await?;
+    Ok((peer, (channel, established)))
 }
 
-/// Runs a stream to its end.
-async fn run(
+/// The connection as its first byte says it is, and the pair key that was proved by encryption.
+async fn accept_channel(
+    shared: &Arc<Shared>,
+    socket: TcpStream,
+    from: IpAddr,
+) -> Result<(Channel, Option<PairKeyName>), ExchangeError> {
+    let mut first = [0];
+    if socket.peek(&mut first).await? == 0 {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    if first != [tls::FIRST_BYTE] {
+        return Ok((Channel::plain(socket), None));
+    }
+    let shared = Arc::clone(shared);
+    let find = move |(site, id)| {
+        let listed = shared.is_at(site, from);
+        listed.then(|| shared.config.keys.find(site, id)).flatten()
+    };
+    let (channel, proved) = Channel::accept(socket, find).await?;
+    Ok((channel, Some(proved)))
+}
+
+/// A stream that stands and is about to run.
+pub(crate) struct Begun {
+    channel: Channel,
+    standing: Standing,
+}
+
+/// Puts a stream on the books: sessions may use it from now on.
+pub(crate) fn begin(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
-    socket: TcpStream,
+    (channel, established): Ready,
     label: u8,
-    established: Established,
-    slot: Option<usize>,
-) -> StreamEnd {
-    let second = socket.as_fd().try_clone_to_owned().ok();
-    let (id, now) = (shared.name_stream(), Instant::now());
+) -> Result<Begun, ExchangeError> {
+    let second = channel.socket().as_fd().try_clone_to_owned().ok();
+    let (id, now) = ((shared.name_stream(), channel.is_encrypted()), Instant::now());
     let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established.rtt, second, now));
-    if peer.add_stream(Arc::clone(&stream), established.boot).is_err() {
-        shared.counters.handshakes_failed.add(1);
-        return StreamEnd::Io(io::Error::other(ExchangeError::OldBoot));
-    }
-    let guard = Standing { shared, peer, stream: &stream };
+    peer.add_stream(Arc::clone(&stream), established.boot).map_err(|_| ExchangeError::OldBoot)?;
     shared.counters.streams.add(1);
     shared.counters.streams_begun.add(1);
+    shared.counters.streams_encrypted.add(u64::from(stream.encrypted));
+    let standing = Standing { shared: Arc::clone(shared), peer: Arc::clone(peer), stream };
     shared.publish_live();
-    info!(peer = %peer.agent, label, rtt = ?established.rtt, "stream stands");
+    let encrypted = standing.stream.encrypted;
+    info!(peer = %peer.agent, label, encrypted, rtt = ?established.rtt, "stream stands");
     if shared.is_draining() {
-        stream.push(of_stream(Body::GoAway));
+        standing.stream.push(of_stream(Body::GoAway));
     }
-    let tended = tend(shared, &socket, label);
-    let (read, write) = socket.into_split();
+    Ok(Begun { channel, standing })
+}
+
+/// Runs a stream to its end; gives back one that has begun to take its place.
+async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (StreamEnd, Option<Begun>) {
+    let Standing { shared, peer, stream } = &standing;
+    let (label, timing) = (stream.label, &shared.config.timing);
+    let tended = tend(shared, channel.socket(), label);
+    let (read, write) = channel.into_split();
     let mut writer = Writer(tokio::spawn({
-        let (stream, peer) = (Arc::clone(&stream), Arc::clone(peer));
+        let (stream, peer) = (Arc::clone(stream), Arc::clone(peer));
         async move {
             let end = stream.write(write, || _ = peer.wake_next(stream.label)).await;
             stream.close();
             end
         }
     }));
+    let mut next = None;
     let end = tokio::select! {
-        end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, &stream, frames)) => end,
-        end = stream.watch(&shared.config.timing) => end,
-        end = unwanted(peer, label, slot, &shared.config.timing) => end,
+        end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, stream, frames)) => end,
+        end = stream.watch(timing) => end,
+        end = unwanted(peer, label, slot, timing) => end,
+        begun = replace::replacement(shared, peer, stream, slot) => {
+            next = Some(begun);
+            StreamEnd::Closed
+        }
+        () = replace::overdue(peer, stream, timing) => StreamEnd::Closed,
         never = tended => match never {},
     };
-    drop(guard);
+    drop(standing);
     writer.0.abort();
     // The writer knows better why, if it was the one to fail.
     match (end, (&mut writer.0).await) {
-        (StreamEnd::Closed, Ok(end)) | (end, _) => end,
+        (StreamEnd::Closed, Ok(end)) | (end, _) => (end, next),
     }
 }
 
@@ -263,17 +342,18 @@ impl Drop for Writer {
 }
 
 /// A stream that stands; however its task ends it is taken off the books.
-struct Standing<'a> {
-    shared: &'a Shared,
-    peer: &'a Peer,
-    stream: &'a Stream,
+struct Standing {
+    shared: Arc<Shared>,
+    peer: Arc<Peer>,
+    stream: Arc<Stream>,
 }
 
-impl Drop for Standing<'_> {
+impl Drop for Standing {
     fn drop(&mut self) {
         self.stream.close();
         self.peer.remove_stream(self.stream.id);
         self.shared.counters.streams.sub(1);
+        self.shared.counters.streams_encrypted.sub(u64::from(self.stream.encrypted));
         self.shared.counters.streams_lost.add(1);
         self.shared.publish_live();
     }

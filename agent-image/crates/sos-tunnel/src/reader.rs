@@ -5,18 +5,17 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use sos_wire::frame::MAX_PAYLOAD;
-use tokio::io::AsyncReadExt;
-use tokio::net::tcp::OwnedReadHalf;
 
 use crate::buffers::{BUFFER, Buffers};
+use crate::channel::ReadHalf;
 use crate::pace::{Pace, Rhythm};
-use crate::sockopt::{receive_now, set_polled};
+use crate::sockopt::set_polled;
 
 /// Below this much free space an empty buffer is replaced.
 const MIN_READ: usize = 32 << 10;
 
 pub(crate) struct Reader<'a> {
-    socket: OwnedReadHalf,
+    socket: ReadHalf,
     /// What was read and is not decoded yet.
     pub(crate) buffer: BytesMut,
     buffers: &'a Buffers,
@@ -29,7 +28,7 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// `epoch` is the same for all streams of a process: their ticks fall together.
-    pub(crate) fn new(socket: OwnedReadHalf, buffers: &'a Buffers, epoch: Instant) -> Self {
+    pub(crate) fn new(socket: ReadHalf, buffers: &'a Buffers, epoch: Instant) -> Self {
         let (buffer, pace) = (buffers.take(), Pace::default());
         Self { socket, buffer, buffers, pace, epoch, busy: false, full: false }
     }
@@ -68,7 +67,7 @@ impl<'a> Reader<'a> {
         } else {
             tokio::task::yield_now().await;
         }
-        match receive_now(self.socket.as_ref(), &mut self.buffer, usize::MAX) {
+        match self.socket.receive_now(&mut self.buffer) {
             Ok(n) => Ok(Some(n)),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),

@@ -18,6 +18,7 @@ use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
+use crate::channel::WriteHalf;
 use crate::config::Timing;
 use crate::counters::Meter;
 use crate::lock;
@@ -98,6 +99,7 @@ impl Queue {
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) label: u8,
+    pub(crate) encrypted: bool,
     queue: Mutex<Queue>,
     queued: AtomicUsize,
     rtt_us: AtomicU64,
@@ -115,7 +117,7 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn new(
-        id: StreamId,
+        (id, encrypted): (StreamId, bool),
         (label, meter): (u8, Arc<Meter>),
         rtt: Duration,
         socket: Option<OwnedFd>,
@@ -124,6 +126,7 @@ impl Stream {
         Self {
             id,
             label,
+            encrypted,
             meter,
             queue: Mutex::default(),
             queued: AtomicUsize::new(0),
@@ -211,7 +214,7 @@ impl Stream {
         };
         drop(queue);
         // An error meets the writing task as well, which ends the stream.
-        let _ = self.write_some(&socket, &mut pieces, &on_room);
+        let _ = self.write_now(&socket, &mut pieces, &on_room);
         let mut queue = lock(&self.queue);
         if !queue.closed {
             queue.rest = pieces;
@@ -275,15 +278,14 @@ impl Stream {
     }
 
     /// Writes what sessions queue, until the stream is closed or fails. `on_room` is called when the queue has become short.
-    pub(crate) async fn write(&self, socket: OwnedWriteHalf, on_room: impl Fn()) -> StreamEnd {
-        let socket = Arc::new(socket);
+    pub(crate) async fn write(&self, mut socket: WriteHalf, on_room: impl Fn()) -> StreamEnd {
         {
             let mut queue = lock(&self.queue);
-            queue.socket = Some(Arc::clone(&socket)).filter(|_| !queue.closed);
+            queue.socket = socket.direct().filter(|_| !queue.closed);
         }
         loop {
             let written = match self.next_pieces().await {
-                Ok(pieces) => self.write_all(&socket, pieces, &on_room).await,
+                Ok(pieces) => self.write_all(&mut socket, pieces, &on_room).await,
                 Err(end) => return end,
             };
             if let Err(error) = written {
@@ -295,41 +297,47 @@ impl Stream {
 
     async fn write_all(
         &self,
-        socket: &OwnedWriteHalf,
+        socket: &mut WriteHalf,
         mut pieces: VecDeque<Bytes>,
         on_room: &impl Fn(),
     ) -> io::Result<()> {
-        loop {
-            match self.write_some(socket, &mut pieces, on_room) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
-                result => return result,
-            }
+        while !pieces.is_empty() {
+            let (slices, count) = slices(&pieces);
+            let written = socket.write_vectored(&slices[..count]).await?;
+            self.note_written(&mut pieces, written, on_room)?;
         }
+        Ok(())
     }
 
     /// Writes until the socket takes no more, which is an error, or everything is written.
-    fn write_some(
+    fn write_now(
         &self,
         socket: &OwnedWriteHalf,
         pieces: &mut VecDeque<Bytes>,
         on_room: &impl Fn(),
     ) -> io::Result<()> {
         while !pieces.is_empty() {
-            let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-            let count = pieces.len().min(MAX_SLICES);
-            for (slice, piece) in slices.iter_mut().zip(&*pieces) {
-                *slice = IoSlice::new(piece);
-            }
+            let (slices, count) = slices(pieces);
             let written = socket.try_write_vectored(&slices[..count])?;
-            if written == 0 {
-                return Err(io::ErrorKind::WriteZero.into());
-            }
-            advance(pieces, written);
-            lock(&self.path).handle_written(written);
-            let before = self.queued.fetch_sub(written, Ordering::AcqRel);
-            if before >= LOW && before - written < LOW {
-                on_room();
-            }
+            self.note_written(pieces, written, on_room)?;
+        }
+        Ok(())
+    }
+
+    fn note_written(
+        &self,
+        pieces: &mut VecDeque<Bytes>,
+        written: usize,
+        on_room: &impl Fn(),
+    ) -> io::Result<()> {
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        advance(pieces, written);
+        lock(&self.path).handle_written(written);
+        let before = self.queued.fetch_sub(written, Ordering::AcqRel);
+        if before >= LOW && before - written < LOW {
+            on_room();
         }
         Ok(())
     }
@@ -435,6 +443,15 @@ fn pieces(batch: VecDeque<Frame>, heads: &mut BytesMut) -> VecDeque<Bytes> {
     pieces
 }
 
+/// The first pieces as slices, and how many.
+fn slices(pieces: &VecDeque<Bytes>) -> ([IoSlice<'_>; MAX_SLICES], usize) {
+    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(piece);
+    }
+    (slices, pieces.len().min(MAX_SLICES))
+}
+
 fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
     while let Some(front) = pieces.front_mut() {
         if front.len() > written {
@@ -461,6 +478,7 @@ mod tests {
     use tokio::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::channel::Channel;
 
     /// What one sender says: small frames and large ones, in turns that differ.
     fn script(sender: u64) -> Vec<Frame> {
@@ -492,9 +510,10 @@ mod tests {
     async fn frames_of_several_senders_stay_whole_and_in_order() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (_read, write) = listener.accept().await.unwrap().0.into_split();
+        let (_read, write) = Channel::plain(listener.accept().await.unwrap().0).into_split();
         let meter = Arc::new(Meter::default());
-        let stream = Arc::new(Stream::new(StreamId(1), (0, meter), Duration::ZERO, None, Instant::now()));
+        let stream =
+            Arc::new(Stream::new((StreamId(1), false), (0, meter), Duration::ZERO, None, Instant::now()));
         let reader = tokio::spawn(written(near));
         let writer = tokio::spawn({
             let stream = Arc::clone(&stream);

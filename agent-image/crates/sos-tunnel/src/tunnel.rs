@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sos_relay::{Budget, Session, SessionConfig, StreamId};
-use sos_wire::{AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber};
+use sos_wire::{AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber, SiteId};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -176,6 +177,12 @@ impl Tunnel {
 impl Shared {
     pub(crate) fn find_peer(&self, agent: AgentId) -> Option<Arc<Peer>> {
         lock(&self.peers).get(&agent).cloned()
+    }
+
+    /// Whether an agent of a site is configured at an address.
+    pub(crate) fn is_at(&self, site: SiteId, address: IpAddr) -> bool {
+        let peers = lock(&self.peers).values().map(|peer| peer.config()).collect::<Vec<_>>();
+        peers.iter().any(|peer| peer.site == site && address.to_canonical() == IpAddr::V4(peer.address))
     }
 
     pub(crate) fn is_draining(&self) -> bool {

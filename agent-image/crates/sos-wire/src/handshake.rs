@@ -50,6 +50,8 @@ pub enum WelcomeStatus {
     TooManyStreams,
     /// It has no key with the named id; this answer carries no tag.
     UnknownKey,
+    /// It takes encrypted streams only.
+    EncryptedOnly,
 }
 
 /// The acceptor's answer.
@@ -173,6 +175,7 @@ impl WelcomeStatus {
             Self::Draining => 1,
             Self::TooManyStreams => 2,
             Self::UnknownKey => 3,
+            Self::EncryptedOnly => 4,
         }
     }
 
@@ -182,6 +185,7 @@ impl WelcomeStatus {
             1 => Ok(Self::Draining),
             2 => Ok(Self::TooManyStreams),
             3 => Ok(Self::UnknownKey),
+            4 => Ok(Self::EncryptedOnly),
             _ => Err(WireError::Field("status")),
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
+use zeroize::{Zeroize as _, Zeroizing};
 
 use crate::error::WireError;
 use crate::id::{AgentId, KeyId, SiteId, parse_hex};
@@ -12,7 +13,7 @@ use crate::id::{AgentId, KeyId, SiteId, parse_hex};
 /// Bytes of an authentication tag.
 pub const TAG_LEN: usize = 32;
 
-/// A secret of 32 bytes. It is never printed.
+/// A secret of 32 bytes. It is never printed, and overwritten when it is dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 32]);
 
@@ -20,6 +21,21 @@ impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
+}
+
+impl Drop for Key {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+/// Which end of a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StreamEndpoint {
+    /// The one that connects.
+    Dialer,
+    /// The one that is connected to.
+    Acceptor,
 }
 
 impl Key {
@@ -62,6 +78,15 @@ impl Key {
     /// The key under orders from an agent to a controller, from the agent's site's key.
     pub fn order_to_controller(&self, agent: AgentId) -> Self {
         self.expand(&[b"sos/order/a2c/".as_slice(), &agent.0].concat())
+    }
+
+    /// The Ed25519 private key by which one end of an encrypted stream proves itself, from the pair key. Both ends derive both.
+    pub fn stream_identity(&self, endpoint: StreamEndpoint) -> Zeroizing<[u8; 32]> {
+        let info = match endpoint {
+            StreamEndpoint::Dialer => b"sos/tls/dialer".as_slice(),
+            StreamEndpoint::Acceptor => b"sos/tls/acceptor",
+        };
+        Zeroizing::new(self.tag(&[info, &[1]]))
     }
 
     fn mac(&self, parts: &[&[u8]]) -> Hmac<Sha256> {

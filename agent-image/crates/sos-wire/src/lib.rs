@@ -31,7 +31,7 @@ pub use error::WireError;
 pub use frame::{Body, Frame, Open};
 pub use handshake::{Hello, Welcome, WelcomeStatus};
 pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, SessionUuid, SiteId};
-pub use keys::{Key, KeyFile, Keyring, SENDING_FILE};
+pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint};
 pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
 pub use order_body::{
     Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role, SessionReport,

@@ -67,6 +67,8 @@ fn keys() {
         let derived = match text(&row, "name") {
             "site 1" => key.site(SiteId(1)),
             "pair 1,2" => key.pair(SiteId(2), SiteId(1)),
+            "tls/dialer" => Key::new(*key.stream_identity(StreamEndpoint::Dialer)),
+            "tls/acceptor" => Key::new(*key.stream_identity(StreamEndpoint::Acceptor)),
             "beacon" => key.beacon(agent),
             "order/c2a" => key.order_to_agent(agent),
             "order/a2c" => key.order_to_controller(agent),

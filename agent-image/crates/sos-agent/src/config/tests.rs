@@ -54,9 +54,20 @@ fn reads_the_document_of_the_spec() {
 }
 
 #[test]
+fn encryption_is_none_unless_said_otherwise() {
+    assert_eq!(config().services[0].transport.encryption, Encryption::None);
+    for (said, meant) in [("None", Encryption::None), ("TLS", Encryption::Tls)] {
+        let mut document = document();
+        document["services"][0]["transport"]["encryption"] = json!(said);
+        let config = AgentConfig::parse(&sealed(document)).unwrap();
+        assert_eq!(config.services[0].transport.encryption, meant);
+    }
+}
+
+#[test]
 fn errors_name_the_path() {
     type Case = (&'static str, fn(&mut Value));
-    let cases: [Case; 17] = [
+    let cases: [Case; 18] = [
         ("version", |d| d["version"] = json!("v2")),
         ("services[0].portz", |d| d["services"][0]["portz"] = json!([])),
         ("services[0].ports[1].last", |d| d["services"][0]["ports"][1]["last"] = json!(4999)),
@@ -73,6 +84,7 @@ fn errors_name_the_path() {
         ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(0)),
         ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(10_007)),
         ("site.rewrite", |d| d["site"]["rewrite"] = json!("Sometimes")),
+        ("services[0].transport.encryption", |d| d["services"][0]["transport"]["encryption"] = json!("tls")),
         ("streamPorts.count", |d| d["streamPorts"]["count"] = json!(9)),
     ];
     for (path, change) in cases {

@@ -21,15 +21,30 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it happens at all")
 }
 
-pub(crate) struct TestKeys(pub(crate) [u8; 32]);
+/// What key 2 is wherever it is known: everywhere.
+pub(crate) const KEY_2: [u8; 32] = [9; 32];
+
+/// Key 1, and the id of the one to send with.
+pub(crate) struct TestKeys(pub(crate) [u8; 32], pub(crate) u16);
+
+impl TestKeys {
+    fn key(&self, id: KeyId) -> Option<Key> {
+        match id.as_u16() {
+            1 => Some(Key::new(self.0)),
+            2 => Some(Key::new(KEY_2)),
+            _ => None,
+        }
+    }
+}
 
 impl Keys for TestKeys {
     fn sending(&self, _: SiteId) -> Option<(KeyId, Key)> {
-        Some((KeyId::new(1).unwrap(), Key::new(self.0)))
+        let id = KeyId::new(self.1).unwrap();
+        Some((id, self.key(id).unwrap_or_else(|| Key::new(self.0))))
     }
 
     fn find(&self, _: SiteId, id: KeyId) -> Option<Key> {
-        (id.as_u16() == 1).then(|| Key::new(self.0))
+        self.key(id)
     }
 }
 
@@ -98,12 +113,23 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     pub(crate) timing: Timing,
     pub(crate) near_key: [u8; 32],
+    /// The key that the dialer sends with.
+    pub(crate) key_id: u16,
+    /// Whether near and far say that the pair is encrypted.
+    pub(crate) encrypted: (bool, bool),
 }
 
 impl Default for Setup {
     fn default() -> Self {
         let timing = Timing { backoff_max: Duration::from_millis(500), ..Timing::default() };
-        Self { streams: 4, limits: Limits::default(), timing, near_key: [7; 32] }
+        Self {
+            streams: 4,
+            limits: Limits::default(),
+            timing,
+            near_key: [7; 32],
+            key_id: 1,
+            encrypted: (false, false),
+        }
     }
 }
 
@@ -130,7 +156,7 @@ pub(crate) fn tunnel(
         site: SiteId(u16::from(agent.0[0])),
         limits: setup.limits,
         timing: setup.timing,
-        keys: Arc::new(TestKeys(key)),
+        keys: Arc::new(TestKeys(key, setup.key_id)),
         sockets: Arc::new(Dial(Arc::clone(cuttable))),
         egress: Arc::new(Connect(Arc::clone(servers))),
     })
@@ -143,6 +169,7 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
         address: Ipv4Addr::LOCALHOST,
         first_stream_port: port,
         streams: BTreeMap::from([(0, streams)]),
+        encrypted: false,
     }
 }
 
@@ -154,8 +181,10 @@ impl Net {
         let far = tunnel(&setup, FAR, 1, &cuttable, &servers);
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let stream_address = listener.local_addr().unwrap();
-        far.set_peers(vec![peer(NEAR, 1, setup.streams)]);
-        near.set_peers(vec![peer(FAR, stream_address.port(), setup.streams)]);
+        let (near_says, far_says) = setup.encrypted;
+        far.set_peers(vec![PeerConfig { encrypted: far_says, ..peer(NEAR, 1, setup.streams) }]);
+        let there = peer(FAR, stream_address.port(), setup.streams);
+        near.set_peers(vec![PeerConfig { encrypted: near_says, ..there }]);
         let acceptor = far.clone();
         tokio::spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
