@@ -121,7 +121,8 @@ def pause_after(net: Lab, mode: str, name: str) -> float:
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
     eventually("a session", lambda: active(net), within_s=5)
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
-    eventually("all streams", lambda: len(streams(net, 0)) == STREAMS + LIGHT)  # a service that has just changed may still have some to open
+    # A service that has just changed may still have some to open.
+    eventually("all streams", lambda: len(streams(net, 0)) == STREAMS + LIGHT)
     stood = set(streams(net, 0))
     fault.strike(net, before[0])
     other = [core for core in CORES if core != before[0]]

@@ -219,7 +219,11 @@ async fn accept_exchange(
     }
     let status = if peer.config().encrypted && !channel.is_encrypted() {
         shared.counters.plain_refused.add(1);
-        info!(peer = %peer.agent, label, "a plain stream is refused: this pair of sites is encrypted");
+        let refused = shared.counters.plain_refused.value();
+        // Nothing is proved yet: who sends many of these shall not fill the log.
+        if refused.is_power_of_two() {
+            info!(peer = %peer.agent, label, refused, "a plain stream is refused: this pair of sites is encrypted");
+        }
         WelcomeStatus::EncryptedOnly
     } else if hello.0.label != label || (shared.is_draining() && peer.session_count() == 0) {
         WelcomeStatus::Draining
