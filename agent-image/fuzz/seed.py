@@ -91,6 +91,10 @@ def main() -> None:
         "acceptor",
         b"\x01\x03\x01\x05\x00\x00" + data + b"\x06\xff\x01\x20" + turn + b"\x04\x01\x03\x02" + turn + b"\x08\xff" * 3,
     )
+    write("records", "said", b"\x03" + b"\x03\x05hello" + b"\x02\x10" + bytes(range(16)) + b"\x04\x01!")
+    write("records", "changed", b"\x10" + b"\x03\x05hello" + b"\x09\x05never" + b"\x03\x05heard")
+    write("records", "forged", b"\x00" + b"\x03\x02no" + b"\x00\x07\x17\x03\x03\x00\x02??" + b"\x03\x02no")
+    write("records", "unfinished", b"\xff" + b"\x02\x40" + bytes(64) + b"\x00\x03\x17\x03\x03")
     for path in sorted((VECTORS / "config" / "node").glob("01-*edge1.json")):
         write("node_config", path.stem, path.read_bytes())
     for name, text in ANSWERS.items():

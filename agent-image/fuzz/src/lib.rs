@@ -60,6 +60,11 @@ pub fn handshake(data: &[u8]) {
     }
 }
 
+/// Of the records of an encrypted stream comes what the peer has said, up to the first byte that is not its own.
+pub fn records(data: &[u8]) {
+    sos_tunnel::fuzz_records(data);
+}
+
 /// A beacon that passes comes back from its encoding.
 pub fn beacon(data: &[u8]) {
     let Ok(unverified) = UnverifiedBeacon::parse(data) else { return };

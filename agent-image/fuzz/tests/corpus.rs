@@ -33,6 +33,11 @@ fn frame() {
 }
 
 #[test]
+fn records() {
+    run("records", sos_fuzz::records);
+}
+
+#[test]
 fn session() {
     run("session", sos_fuzz::session);
 }

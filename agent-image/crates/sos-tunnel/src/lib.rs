@@ -45,6 +45,9 @@ mod tunnel;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+#[cfg(feature = "fuzzing")]
+pub use tls::fuzzing::records as fuzz_records;
+
 pub use config::{
     Labels, Limits, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig,
 };

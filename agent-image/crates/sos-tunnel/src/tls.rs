@@ -7,6 +7,8 @@
 //! dialed anew.
 
 mod config;
+#[cfg(feature = "fuzzing")]
+pub(crate) mod fuzzing;
 mod handshake;
 mod identity;
 mod record;

@@ -149,8 +149,10 @@ impl Opener {
     pub(crate) fn make_room(&mut self) -> usize {
         debug_assert!(self.plain.is_empty());
         let (from, end) = (self.opened, self.incoming.len());
-        self.incoming.copy_within(from..end, 0);
-        self.incoming.truncate(end - from);
+        if from > 0 {
+            self.incoming.copy_within(from..end, 0);
+            self.incoming.truncate(end - from);
+        }
         (self.plain, self.opened) = (0..0, 0);
         self.incoming.capacity() - self.incoming.len()
     }
