@@ -31,6 +31,7 @@ mod exchange;
 mod hooks;
 mod host;
 mod mailbox;
+mod outgoing;
 mod pace;
 mod path;
 mod peer;

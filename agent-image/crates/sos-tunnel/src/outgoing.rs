@@ -1,0 +1,349 @@
+//! What waits to be written on a stream, and who writes it: whoever sends, without waiting, or the stream's writing task.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Poll, Waker};
+
+use bytes::{Buf, Bytes, BytesMut};
+use sos_wire::frame::HEADER_LEN;
+use sos_wire::{Body, Frame};
+use tokio::net::tcp::OwnedWriteHalf;
+
+use crate::channel::WriteHalf;
+use crate::lock;
+
+/// Sessions that wait for room are told when the queue has fallen below this.
+const LOW: usize = 32 << 10;
+/// Control frames that may wait on a stream. Beyond it the stream is full for them too; answers nobody waits for are dropped.
+const MAX_CONTROL: usize = 4096;
+/// Most pieces of one write (the kernel takes 1,024).
+const MAX_SLICES: usize = 64;
+/// Frames from this size on are written by whoever sends them, if nobody else is writing: waking the writing task costs as much as the
+/// write. Smaller ones are worth waiting for one another.
+const DIRECT: usize = 16 << 10;
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// Goes first: small, and what lets the other side go on.
+    control: VecDeque<Frame>,
+    data: VecDeque<Frame>,
+    /// Of what has been taken, what the socket had no room for when it was written without waiting: goes before everything else.
+    rest: VecDeque<Bytes>,
+    /// Somebody writes what has been taken; others only queue.
+    writing: bool,
+    /// For those who do not wait; gone once the stream is closed.
+    socket: Option<Arc<OwnedWriteHalf>>,
+    heads: BytesMut,
+    waker: Option<Waker>,
+    closed: bool,
+}
+
+impl Queue {
+    /// Everything that is queued, for whoever writes it now; `None` if somebody else writes, or there is nothing.
+    fn take(&mut self) -> Option<VecDeque<Bytes>> {
+        if self.writing || self.is_empty() {
+            return None;
+        }
+        self.writing = true;
+        let mut batch = std::mem::take(&mut self.control);
+        batch.append(&mut self.data);
+        let mut taken = std::mem::take(&mut self.rest);
+        taken.append(&mut pieces(batch, &mut self.heads));
+        Some(taken)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.rest.is_empty() && self.control.is_empty() && self.data.is_empty()
+    }
+
+    fn clear(&mut self) {
+        self.control.clear();
+        self.data.clear();
+        self.rest.clear();
+        self.socket = None;
+    }
+}
+
+/// The frames of a stream on their way to its socket.
+///
+/// `on_written` is told of bytes that the socket has taken, `on_room` is called when the queue has become short.
+#[derive(Debug, Default)]
+pub(crate) struct Outgoing {
+    queue: Mutex<Queue>,
+    queued: AtomicUsize,
+}
+
+impl Outgoing {
+    /// Bytes queued and not yet written.
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.load(Ordering::Acquire)
+    }
+
+    /// There is room for a frame that may as well be dropped.
+    pub(crate) fn takes_control(&self) -> bool {
+        lock(&self.queue).control.len() < MAX_CONTROL
+    }
+
+    /// Queues a frame, unless the stream is closed; says how many bytes of data it has, then.
+    pub(crate) fn push(&self, frame: Frame) -> usize {
+        let mut queue = lock(&self.queue);
+        let data = self.add(&mut queue, frame);
+        wake(queue);
+        data
+    }
+
+    /// The same, and writes what is queued as far as the socket takes it, if the frame is large and nobody else writes.
+    pub(crate) fn send(&self, frame: Frame, on_written: &impl Fn(usize), on_room: &impl Fn()) -> usize {
+        let large = frame.wire_len() >= DIRECT;
+        let mut queue = lock(&self.queue);
+        let data = self.add(&mut queue, frame);
+        let socket = queue.socket.clone().filter(|_| large);
+        let Some((socket, mut pieces)) = socket.and_then(|socket| Some((socket, queue.take()?))) else {
+            wake(queue);
+            return data;
+        };
+        drop(queue);
+        // An error meets the writing task as well, which ends the stream.
+        let _ = self.write_now(&socket, &mut pieces, on_written, on_room);
+        let mut queue = lock(&self.queue);
+        if !queue.closed {
+            queue.rest = pieces;
+        }
+        queue.writing = false;
+        wake(queue);
+        data
+    }
+
+    fn add(&self, queue: &mut Queue, frame: Frame) -> usize {
+        if queue.closed {
+            return 0;
+        }
+        self.queued.fetch_add(frame.wire_len(), Ordering::AcqRel);
+        let data = frame.data().map(Bytes::len);
+        let line = if data.is_some() { &mut queue.data } else { &mut queue.control };
+        line.push_back(frame);
+        data.unwrap_or(0)
+    }
+
+    /// Forgets what is queued, takes no more, and ends the writing task.
+    pub(crate) fn close(&self) {
+        let mut queue = lock(&self.queue);
+        queue.closed = true;
+        queue.clear();
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Everything that is queued, once something is and nobody else writes; `None` once the stream is closed.
+    async fn next_pieces(&self) -> Option<VecDeque<Bytes>> {
+        poll_fn(|cx| {
+            let mut queue = lock(&self.queue);
+            if queue.closed {
+                return Poll::Ready(None);
+            }
+            let taken = queue.take();
+            if taken.is_none() {
+                queue.waker = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(taken)
+        })
+        .await
+    }
+
+    /// Writes what is queued until the stream is closed, or fails with an error.
+    pub(crate) async fn write(
+        &self,
+        mut socket: WriteHalf,
+        on_written: &impl Fn(usize),
+        on_room: &impl Fn(),
+    ) -> Option<io::Error> {
+        {
+            let mut queue = lock(&self.queue);
+            queue.socket = socket.direct().filter(|_| !queue.closed);
+        }
+        while let Some(pieces) = self.next_pieces().await {
+            if let Err(error) = self.write_all(&mut socket, pieces, on_written, on_room).await {
+                return Some(error);
+            }
+            lock(&self.queue).writing = false;
+        }
+        None
+    }
+
+    async fn write_all(
+        &self,
+        socket: &mut WriteHalf,
+        mut pieces: VecDeque<Bytes>,
+        on_written: &impl Fn(usize),
+        on_room: &impl Fn(),
+    ) -> io::Result<()> {
+        while !pieces.is_empty() {
+            let (slices, count) = slices(&pieces);
+            let written = socket.write_vectored(&slices[..count]).await?;
+            self.note_written(&mut pieces, written, on_written, on_room)?;
+        }
+        Ok(())
+    }
+
+    /// Writes until the socket takes no more, which is an error, or everything is written.
+    fn write_now(
+        &self,
+        socket: &OwnedWriteHalf,
+        pieces: &mut VecDeque<Bytes>,
+        on_written: &impl Fn(usize),
+        on_room: &impl Fn(),
+    ) -> io::Result<()> {
+        while !pieces.is_empty() {
+            let (slices, count) = slices(pieces);
+            let written = socket.try_write_vectored(&slices[..count])?;
+            self.note_written(pieces, written, on_written, on_room)?;
+        }
+        Ok(())
+    }
+
+    fn note_written(
+        &self,
+        pieces: &mut VecDeque<Bytes>,
+        written: usize,
+        on_written: &impl Fn(usize),
+        on_room: &impl Fn(),
+    ) -> io::Result<()> {
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        advance(pieces, written);
+        on_written(written);
+        let before = self.queued.fetch_sub(written, Ordering::AcqRel);
+        if before >= LOW && before - written < LOW {
+            on_room();
+        }
+        Ok(())
+    }
+}
+
+/// Wakes the writing task, if there is something for it.
+fn wake(mut queue: MutexGuard<'_, Queue>) {
+    let waker = if queue.is_empty() || queue.writing { None } else { queue.waker.take() };
+    drop(queue);
+    if let Some(waker) = waker {
+        waker.wake();
+    }
+}
+
+/// Frames as pieces to write: heads together in a few small buffers, payloads as they are.
+fn pieces(batch: VecDeque<Frame>, heads: &mut BytesMut) -> VecDeque<Bytes> {
+    let mut pieces = VecDeque::with_capacity(2 * batch.len());
+    heads.reserve(batch.len() * 2 * HEADER_LEN);
+    for frame in batch {
+        frame.encode_head(heads);
+        if let Body::Data { payload, .. } = frame.body {
+            pieces.push_back(heads.split().freeze());
+            pieces.push_back(payload);
+        }
+    }
+    if !heads.is_empty() {
+        pieces.push_back(heads.split().freeze());
+    }
+    pieces
+}
+
+/// The first pieces as slices, and how many.
+fn slices(pieces: &VecDeque<Bytes>) -> ([IoSlice<'_>; MAX_SLICES], usize) {
+    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(piece);
+    }
+    (slices, pieces.len().min(MAX_SLICES))
+}
+
+fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
+    while let Some(front) = pieces.front_mut() {
+        if front.len() > written {
+            front.advance(written);
+            return;
+        }
+        written -= front.len();
+        pieces.pop_front();
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use std::time::Duration;
+
+    use sos_wire::{Decoder, SessionNumber};
+    use tokio::io::AsyncReadExt;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+    use crate::channel::Channel;
+
+    /// What one sender says: small frames and large ones, in turns that differ.
+    fn script(sender: u64) -> Vec<Frame> {
+        let (mut offset, mut frames) = (0, Vec::new());
+        for i in 0..60u64 {
+            let len =
+                if (i * 7 + sender).is_multiple_of(3) { 100 } else { 1000 * (1 + (i * 31 + sender) % 200) };
+            let payload: Bytes = (0..len).map(|at| (offset + at + sender) as u8).collect();
+            frames.push(Frame { session: SessionNumber(sender + 1), body: Body::Data { offset, payload } });
+            offset += len;
+        }
+        frames
+    }
+
+    async fn written(near: TcpStream) -> Vec<Frame> {
+        let (mut decoder, mut buffer, mut frames) = (Decoder::default(), BytesMut::new(), Vec::new());
+        let mut near = near;
+        while near.read_buf(&mut buffer).await.unwrap() > 0 {
+            while let Some(frame) = decoder.decode(&mut buffer).unwrap() {
+                frames.push(frame);
+            }
+            // So slow that the senders meet a full socket.
+            tokio::time::sleep(Duration::from_micros(200)).await;
+        }
+        frames
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn frames_of_several_senders_stay_whole_and_in_order() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (_read, write) = Channel::plain(listener.accept().await.unwrap().0).into_split();
+        let stream = Arc::new(Outgoing::default());
+        let reader = tokio::spawn(written(near));
+        let writer = tokio::spawn({
+            let stream = Arc::clone(&stream);
+            async move { stream.write(write, &|_| (), &|| ()).await }
+        });
+        let senders: Vec<_> = (0..4)
+            .map(|sender| {
+                let stream = Arc::clone(&stream);
+                std::thread::spawn(move || {
+                    for frame in script(sender) {
+                        stream.send(frame, &|_| (), &|| ());
+                    }
+                })
+            })
+            .collect();
+        senders.into_iter().for_each(|sender| sender.join().unwrap());
+        while stream.queued() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stream.close();
+        assert!(writer.await.unwrap().is_none());
+        let frames = reader.await.unwrap();
+        for sender in 0..4 {
+            let said: Vec<_> =
+                frames.iter().filter(|f| f.session == SessionNumber(sender + 1)).cloned().collect();
+            assert_eq!(said, script(sender));
+        }
+    }
+}
