@@ -51,37 +51,28 @@ pub(super) trait Side: Send {
     fn secrets(self) -> Result<ExtractedSecrets, Error>;
 }
 
-impl Side for UnbufferedClientConnection {
-    type Data = ClientConnectionData;
+macro_rules! side {
+    ($connection:ty, $data:ty) => {
+        impl Side for $connection {
+            type Data = $data;
 
-    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
-    }
+            fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
+                self.process_tls_records(incoming)
+            }
 
-    fn suite(&self) -> Option<SupportedCipherSuite> {
-        self.negotiated_cipher_suite()
-    }
+            fn suite(&self) -> Option<SupportedCipherSuite> {
+                self.negotiated_cipher_suite()
+            }
 
-    fn secrets(self) -> Result<ExtractedSecrets, Error> {
-        self.dangerous_into_kernel_connection().map(|(secrets, _)| secrets)
-    }
+            fn secrets(self) -> Result<ExtractedSecrets, Error> {
+                self.dangerous_into_kernel_connection().map(|(secrets, _)| secrets)
+            }
+        }
+    };
 }
 
-impl Side for UnbufferedServerConnection {
-    type Data = ServerConnectionData;
-
-    fn process<'c, 'i>(&'c mut self, incoming: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data> {
-        self.process_tls_records(incoming)
-    }
-
-    fn suite(&self) -> Option<SupportedCipherSuite> {
-        self.negotiated_cipher_suite()
-    }
-
-    fn secrets(self) -> Result<ExtractedSecrets, Error> {
-        self.dangerous_into_kernel_connection().map(|(secrets, _)| secrets)
-    }
-}
+side!(UnbufferedClientConnection, ClientConnectionData);
+side!(UnbufferedServerConnection, ServerConnectionData);
 
 /// What has to be done before the connection can go on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
