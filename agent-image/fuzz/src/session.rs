@@ -138,8 +138,10 @@ impl Driver {
     fn transmit(&mut self, states: u8) {
         let view = |(slot, id): (&u8, &StreamId)| StreamView {
             id: *id,
+            label: slot / 2,
             has_room: states >> (4 + slot) & 1 == 0,
             queued: usize::from(*slot) << 14,
+            under_way: states >> (slot ^ 1) & 1 == 0,
             rtt: Duration::from_millis(10 << slot),
             window: u64::from(*slot) * 100_000,
             grows: slot % 2 == 0,

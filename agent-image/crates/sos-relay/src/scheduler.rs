@@ -16,10 +16,14 @@ pub struct StreamId(pub u64);
 pub struct StreamView {
     /// The stream.
     pub id: StreamId,
+    /// The path label it uses.
+    pub label: u8,
     /// It takes a frame now.
     pub has_room: bool,
     /// Bytes queued on it and not yet sent by its transport.
     pub queued: usize,
+    /// Something of what was queued on it has not been acknowledged by its transport.
+    pub under_way: bool,
     /// Round trip time, with what waits in the network now.
     pub rtt: Duration,
     /// Bytes its transport keeps under way in one round trip; 0 = not known.
@@ -140,6 +144,10 @@ fn least_in_doubt(streams: &[StreamView], avoided: impl Fn(&StreamView) -> bool)
     streams.iter().filter(|s| Some(doubt(s)) == least).collect()
 }
 
+/// Bytes that may be expected to come before a frame and wait for it: what a slow stream adds is worth no more. It is a quarter of what they
+/// should be at most, since a slow path can be later than it seems by some times: a few lost segments are enough.
+const WORTH: f64 = (8 << 20) as f64;
+
 /// Whether a frame had better wait for a stream without room than go by `here`, the best of those with room.
 fn waits(usable: &[&StreamView], here: &StreamView, demand: Demand) -> bool {
     let best = here.arrival(demand.len);
@@ -148,8 +156,9 @@ fn waits(usable: &[&StreamView], here: &StreamView, demand: Demand) -> bool {
     let rate: f64 = faster.map(|s| s.rate()).sum();
     // What the faster streams would carry until this frame is acknowledged has to fit the window: until then it does not move.
     let blocked = rate * (best + here.rtt / 2).as_secs_f64() > demand.window as f64;
+    let held_up = rate * (best - first).as_secs_f64() > WORTH;
     let through = |left: usize| first.as_secs_f64() + left as f64 / rate < best.as_secs_f64();
-    blocked || demand.left.is_some_and(through)
+    blocked || held_up || demand.left.is_some_and(through)
 }
 
 /// The stream with room that small frames arrive first on; they cost the path nothing, so spare ones will do.
@@ -171,8 +180,10 @@ mod tests {
         let window = 10_000 * rtt_ms;
         StreamView {
             id: StreamId(id),
+            label: 0,
             has_room: true,
             queued,
+            under_way: queued > 0,
             rtt,
             window,
             grows: false,
@@ -210,6 +221,16 @@ mod tests {
         assert_eq!(scheduler.choose(&busy, SMALL), None, "it is through sooner on the shorter one");
         let tight = Demand { window: 256 << 10, ..BULK };
         assert_eq!(scheduler.choose(&busy, tight), None, "it would block 500 kB");
+    }
+
+    #[test]
+    fn a_slow_path_takes_nothing_that_much_would_wait_for() {
+        let mut scheduler = EarliestArrival::new(0);
+        let slow = StreamView { window: 25_000, ..view(0, 100, 0) };
+        let beside = |rate: u64| [slow, full(StreamView { window: rate / 20, ..view(1, 50, 0) })];
+        // It takes 0.31 s there.
+        assert_eq!(scheduler.choose(&beside(20_000_000), BULK), Some(StreamId(0)), "for 5 MB");
+        assert_eq!(scheduler.choose(&beside(40_000_000), BULK), None, "10 MB");
     }
 
     #[test]

@@ -243,22 +243,30 @@ impl Sender {
         Some(Body::Data { offset, payload })
     }
 
-    /// Sends one of the first blocks again on a stream by which it arrives well before it is due where it is (thesis 3.6: a gap stops
-    /// everything behind it). Only for streams that have nothing else to carry.
+    /// Sends one of the first blocks again on a stream by which it arrives well before it is expected where it is (thesis 3.6: a gap stops
+    /// everything behind it). Only for streams that have nothing else to carry. `expected` says when a block is on a stream where it was due
+    /// at some time.
     pub(crate) fn reinject(
         &mut self,
         stream: StreamId,
         arrival: impl Fn(usize) -> Instant,
+        expected: impl Fn(StreamId, Instant) -> Option<Instant>,
         now: Instant,
     ) -> Option<Body> {
         let late = |b: &Block| {
             let arrives = arrival(b.payload.len());
-            let there = b.due.max(now);
-            !b.copied && b.stream != stream && arrives + (arrives - now) / 2 < there
+            let sooner = |there| arrives + (arrives - now) / 2 < there;
+            !b.copied && expected(b.stream, b.due).is_some_and(sooner)
         };
         let found = self.blocks.iter().take(REINJECTED).position(late)?;
         self.blocks[found].copied = true;
         self.resend(found, stream, arrival(self.blocks[found].payload.len()))
+    }
+
+    /// When it is time to look whether one of the first blocks is late; the longer it has been, the less often.
+    pub(crate) fn late_at(&self, now: Instant) -> Option<Instant> {
+        let first = self.blocks.iter().take(REINJECTED).find(|b| !b.copied)?;
+        Some(first.due.max(now + now.saturating_duration_since(first.due) / 2))
     }
 
     fn resend(&mut self, found: usize, stream: StreamId, due: Instant) -> Option<Body> {

@@ -70,7 +70,7 @@ pub struct Session {
     probe_at: Option<Instant>,
     /// Streams that stalled while others moved.
     stalled: BTreeSet<StreamId>,
-    /// There is something to send, and of the streams with room none is good enough: they are looked at again then.
+    /// The streams are looked at again then: of those with room none was good enough, or what was sent first may be late.
     ask_at: Option<Instant>,
     scheduler: Box<dyn Scheduler>,
     events: VecDeque<Event>,
@@ -252,9 +252,7 @@ impl Session {
         let transmit = match self.state {
             State::Running => {
                 let transmit = self.transmit_running(now, streams);
-                let declined =
-                    transmit.is_none() && self.has_transmit() && streams.iter().any(|s| s.has_room);
-                self.ask_at = self.ask_at.or(Some(now + ASK_AGAIN)).filter(|_| declined);
+                self.ask_at = if transmit.is_none() { self.ask_again(now, streams) } else { None };
                 let waits = self.heard && self.sender.awaits_ack();
                 self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| waits);
                 transmit
@@ -264,6 +262,17 @@ impl Session {
         };
         self.settle();
         transmit.map(|(stream, body)| Transmit { stream, frame: Frame { session: self.number, body } })
+    }
+
+    /// When to look again, nothing having been sent, though no stream gets room nor anything to send.
+    fn ask_again(&self, now: Instant, streams: &[StreamView]) -> Option<Instant> {
+        let soon = now + ASK_AGAIN;
+        if self.has_transmit() {
+            let declined = streams.iter().any(|s| s.has_room);
+            return declined.then(|| self.ask_at.map_or(soon, |at| at.min(soon)));
+        }
+        let paths = streams.iter().any(|s| s.label != streams[0].label);
+        self.sender.late_at(now).filter(|_| paths).map(|at| at.max(soon))
     }
 
     /// Whether [`Self::poll_transmit`] would send something if every stream had room.

@@ -241,14 +241,12 @@ impl Driver {
         loop {
             self.views.clear();
             self.views.extend(self.streams.iter().map(|s| s.view(now)));
-            let labels = || self.streams.iter().map(|s| s.label);
-            let stalled = labels().zip(&self.views).filter(|(_, view)| view.stalled);
-            let stalled = Labels(stalled.fold(0, |set, (label, _)| set | 1 << label));
-            for (label, view) in labels().zip(&mut self.views) {
-                view.doubtful &= stalled.contains(label);
+            let stalled = self.views.iter().filter(|view| view.stalled);
+            let stalled = Labels(stalled.fold(0, |set, view| set | 1 << view.label));
+            for view in &mut self.views {
+                view.doubtful &= stalled.contains(view.label);
             }
-            let stats = self.session.stats();
-            spare::settle(self.streams.iter().map(|s| s.label).zip(&mut self.views), &stats);
+            spare::settle(&mut self.views, &self.session.stats());
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {

@@ -72,6 +72,11 @@ impl Path {
         u64::from(self.info.unsent) + self.written
     }
 
+    /// Something was given to the socket that has not been acknowledged, as far as is known.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.info.outstanding > 0 || self.unsent() > 0
+    }
+
     fn note(&mut self, info: PathInfo, now: Instant) {
         if info.acknowledged != self.info.acknowledged {
             self.proved = now;
@@ -123,12 +128,12 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut path, start) = (Path::new(MS, Instant::now()), Instant::now());
         path.handle_written(7);
-        assert_eq!(path.unsent(), 0, "never asked");
+        assert_eq!((path.unsent(), path.is_under_way()), (0, false), "never asked");
         path.ask(&socket, start);
         path.handle_written(1000);
         path.ask(&socket, start + FRESH - MS);
         path.handle_written(24);
-        assert_eq!(path.unsent(), 1024);
+        assert_eq!((path.unsent(), path.is_under_way()), (1024, true));
         path.ask(&socket, start + FRESH);
         assert_eq!(path.unsent(), 0);
     }

@@ -18,21 +18,20 @@ const ENOUGH: usize = PeerConfig::LIGHT_STREAMS + 1;
 /// Decides about streams that call themselves spare, as far as they can tell: the first of each label that work are not, nor is any for a
 /// session that has sent little. And of each label that has enough, the first is not for sessions with much to say: what they put on a
 /// stream takes several round trips to leave, and a request behind it would wait for all of it.
-pub(crate) fn settle<'a>(streams: impl Iterator<Item = (u8, &'a mut StreamView)>, session: &SessionStats) {
+pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
-    let mut streams: Vec<_> = streams.collect();
     let works = |view: &StreamView| !view.stalled && !view.doubtful;
     let (mut working, mut light, mut used) = ([0; Labels::COUNT], [None; Labels::COUNT], [0; Labels::COUNT]);
-    for (label, view) in &streams {
-        let at = usize::from(*label) % Labels::COUNT;
+    for view in &*streams {
+        let at = usize::from(view.label) % Labels::COUNT;
         if works(view) {
             working[at] += 1;
             // By its number, so that it is the same one for all sessions whatever the order in which they heard of them.
             light[at] = light[at].into_iter().chain([view.id]).min();
         }
     }
-    for (label, view) in &mut streams {
-        let at = usize::from(*label) % Labels::COUNT;
+    for view in streams {
+        let at = usize::from(view.label) % Labels::COUNT;
         let left = much && working[at] >= ENOUGH && light[at] == Some(view.id);
         let modelled = bulk && view.spare && used[at] >= MODELLED_AT_ONCE;
         view.spare = works(view) && (left || modelled);
@@ -48,11 +47,13 @@ mod tests {
 
     use super::*;
 
-    fn view(at: usize, modelled: bool) -> StreamView {
+    fn view(at: usize, label: u8, modelled: bool) -> StreamView {
         StreamView {
             id: StreamId(at as u64),
+            label,
             has_room: true,
             queued: 0,
+            under_way: false,
             rtt: Duration::from_millis(20),
             window: 1 << 20,
             grows: false,
@@ -64,12 +65,14 @@ mod tests {
 
     /// Of streams with these labels, all modelled but those in `others` and those in `stalled` stalled, the ones left alone.
     fn spare(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
-        let view =
-            |at: usize| StreamView { stalled: stalled.contains(&at), ..view(at, !others.contains(&at)) };
-        let mut views: Vec<_> = (0..labels.len()).map(view).collect();
+        let view = |(at, label): (usize, &u8)| StreamView {
+            stalled: stalled.contains(&at),
+            ..view(at, *label, !others.contains(&at))
+        };
+        let mut views: Vec<_> = labels.iter().enumerate().map(view).collect();
         // What it has sent last is under way.
         let session = SessionStats { sent, held: sent.min(MUCH), ..SessionStats::default() };
-        settle(labels.iter().copied().zip(&mut views), &session);
+        settle(&mut views, &session);
         (0..labels.len()).filter(|at| views[*at].spare).collect()
     }
 
@@ -99,9 +102,9 @@ mod tests {
 
     #[test]
     fn one_that_has_sent_much_may_say_little() {
-        let mut views: Vec<StreamView> = (0..4).map(|at| view(at, true)).collect();
+        let mut views: Vec<StreamView> = (0..4).map(|at| view(at, 0, true)).collect();
         let session = SessionStats { sent: 100 * BULK, held: 1000, ..SessionStats::default() };
-        settle([0; 4].into_iter().zip(&mut views), &session);
+        settle(&mut views, &session);
         assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [false, false, true, true]);
     }
 

@@ -103,8 +103,10 @@ impl Stream {
         let queued = self.queued();
         StreamView {
             id: self.id,
+            label: self.label,
             has_room: queued < ROOM,
             queued: queued + usize::try_from(path.unsent()).unwrap_or(usize::MAX),
+            under_way: queued > 0 || path.is_under_way(),
             rtt: info.rtt,
             window: info.window,
             grows: info.grows,

@@ -54,14 +54,27 @@ impl Session {
         }
     }
 
+    /// A block that is late over one path, by another.
     fn reinject(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
-        let stream = quickest(streams)?;
-        let view = *streams.iter().find(|s| s.id == stream && !s.stalled)?;
+        if !self.sender.awaits_ack() || streams.iter().all(|s| s.label == streams[0].label) {
+            return None;
+        }
+        let mut labels: Vec<u8> = streams.iter().map(|s| s.label).collect();
+        labels.sort_unstable();
+        labels.dedup();
+        labels.into_iter().find_map(|label| self.reinject_by(label, now, streams))
+    }
+
+    fn reinject_by(&mut self, label: u8, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
+        let there: Vec<_> = streams.iter().filter(|s| s.label == label && !s.stalled).copied().collect();
+        let stream = quickest(&there)?;
         // There Open would have to go first.
         if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&stream)) {
             return None;
         }
-        self.sender.reinject(stream, |len| now + view.arrival(len), now).map(|body| (stream, body))
+        let view = there.into_iter().find(|s| s.id == stream)?;
+        let expected = |on, due| expected(streams.iter().find(|s| s.id == on)?, &view, due, now);
+        self.sender.reinject(stream, |len| now + view.arrival(len), expected, now).map(|body| (stream, body))
     }
 
     /// Open without data: the server may be the one to speak first.
@@ -105,6 +118,15 @@ impl Session {
     }
 }
 
+/// When a block that should have arrived by one stream when it was `due` will have done so, if `other` is a way for it to be there sooner.
+///
+/// What is late over a path is late by any of its streams. A transport that has nothing under way has brought all there was; and from one that
+/// has kept quiet for longer than it should have, no more can be expected than that it will do so for as long again.
+fn expected(view: &StreamView, other: &StreamView, due: Instant, now: Instant) -> Option<Instant> {
+    let overdue = now.saturating_duration_since(due + view.rtt / 2);
+    (view.label != other.label && view.under_way).then(|| due.max(now) + overdue)
+}
+
 /// When a block that is put on a stream now should have arrived.
 fn due(now: Instant, streams: &[StreamView], stream: StreamId, len: usize) -> Instant {
     let view = streams.iter().find(|s| s.id == stream);
@@ -114,38 +136,97 @@ fn due(now: Instant, streams: &[StreamView], stream: StreamId, len: usize) -> In
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests {
+    use bytes::Bytes;
     use sos_wire::SessionNumber;
 
     use super::*;
     use crate::budget::Budget;
     use crate::{ASK_AGAIN, Event, SessionConfig};
 
-    #[test]
-    fn what_waits_beside_a_stream_with_room_is_asked_for_again() {
-        let (now, second) = (Instant::now(), Duration::from_secs(1));
+    const RTT: Duration = Duration::from_millis(20);
+
+    /// A session that two streams carry, the first of 20 ms.
+    fn session(now: Instant) -> Session {
         let config = SessionConfig {
             number: SessionNumber(1),
             block: 0,
             max_memory: 1 << 20,
-            stream_wait: second,
-            rtt: Duration::from_millis(20),
+            stream_wait: Duration::from_secs(1),
+            rtt: RTT,
         };
         let mut session = Session::accept(&config, &Budget::new(64 << 20), now).unwrap();
         session.handle_stream_up(StreamId(0));
         session.handle_stream_up(StreamId(1));
         session.handle_connected();
-        let full = StreamView {
-            id: StreamId(0),
-            has_room: false,
+        session
+    }
+
+    fn stream(id: u64, label: u8) -> StreamView {
+        StreamView {
+            id: StreamId(id),
+            label,
+            has_room: true,
             queued: 0,
-            rtt: config.rtt,
+            under_way: true,
+            rtt: RTT,
             window: 1 << 20,
             grows: false,
             stalled: false,
             doubtful: false,
             spare: false,
+        }
+    }
+
+    #[test]
+    fn what_is_late_is_expected_to_be_as_late_again_unless_it_is_there() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let (slow, fast) = (stream(0, 0), stream(1, 1));
+        let due = start + ms(30);
+        assert_eq!(expected(&slow, &fast, due, start), Some(due));
+        assert_eq!(expected(&slow, &fast, due, due + ms(10)), Some(due + ms(10)), "the answer is on its way");
+        assert_eq!(expected(&slow, &fast, due, due + ms(50)), Some(due + ms(50 + 40)));
+        assert_eq!(
+            expected(&slow, &StreamView { label: 0, ..fast }, due, due + ms(50)),
+            None,
+            "the same path"
+        );
+        assert_eq!(
+            expected(&StreamView { under_way: false, ..slow }, &fast, due, due + ms(50)),
+            None,
+            "it is there"
+        );
+    }
+
+    #[test]
+    fn late_blocks_go_by_another_path_when_credit_is_used_up() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let mut session = session(start);
+        session.handle_local_data(Bytes::from(vec![7; 1000]));
+        let (slow, fast) = (stream(0, 0), StreamView { has_room: false, ..stream(1, 1) });
+        let sent = |session: &mut Session, now, views: &[StreamView]| {
+            while session.poll_event().is_some() {}
+            std::iter::from_fn(|| session.poll_transmit(now, views))
+                .map(|sent| sent.stream.0)
+                .collect::<Vec<_>>()
         };
-        let doubtful = StreamView { id: StreamId(1), has_room: true, doubtful: true, ..full };
+        assert_eq!(sent(&mut session, start, &[slow, fast]), [0, 0], "Opened, then the data");
+        let fast = StreamView { has_room: true, ..fast };
+        let again = session.poll_timeout().unwrap();
+        assert!(again >= start + ms(10), "it is not late before it is due");
+        assert_eq!(sent(&mut session, again, &[slow, fast]), [0; 0]);
+        session.handle_timeout(again);
+        let late = start + ms(10 + 10 + 16);
+        assert!(session.poll_timeout().unwrap() <= late, "and is looked after");
+        assert_eq!(sent(&mut session, late, &[slow, fast]), [1]);
+        assert_eq!(sent(&mut session, late + ms(100), &[slow, fast]), [0; 0], "once");
+    }
+
+    #[test]
+    fn what_waits_beside_a_stream_with_room_is_asked_for_again() {
+        let now = Instant::now();
+        let mut session = session(now);
+        let full = StreamView { has_room: false, ..stream(0, 0) };
+        let doubtful = StreamView { doubtful: true, ..stream(1, 0) };
         assert_eq!(session.poll_transmit(now, &[full, doubtful]), None, "Opened waits for the first");
         assert_eq!(session.poll_timeout(), Some(now + ASK_AGAIN));
         session.handle_timeout(now + ASK_AGAIN);

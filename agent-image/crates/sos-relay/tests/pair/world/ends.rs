@@ -105,14 +105,17 @@ impl World {
 
     /// What a transport would tell: nothing is acknowledged any more once the stream is dead.
     fn view(&self, id: StreamId, stream: &Stream, end: usize) -> StreamView {
-        let (queued, script) = (stream.directions[end].queued, &stream.script);
+        let (direction, script) = (&stream.directions[end], &stream.script);
+        let queued = direction.queued;
         let rtt = MS * 2 * u32::try_from(script.delay_ms).unwrap();
         let stalled = self.silent_since(script).is_some_and(|since| self.now >= since + 2 * rtt + 300 * MS);
         let window = script.rate as u64 * 2 * script.delay_ms;
         StreamView {
             id,
+            label: u8::try_from(id.0).unwrap(),
             has_room: queued < STREAM_ROOM,
             queued,
+            under_way: queued > 0 || direction.busy || !direction.flying.is_empty(),
             rtt,
             window,
             grows: false,
