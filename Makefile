@@ -89,7 +89,7 @@ lab: setup ## a lab to play with (the same as ./lab up)
 check: lint test test-compiled test-long test-soak ## what has to pass before a change lands
 
 fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
-	@$(python) scripts/fuzz.py
+	@$(python) scripts/fuzz.py $(ARGS)
 
 lint: setup ## style, types, import rules; changes nothing
 	$(python) scripts/lint.py

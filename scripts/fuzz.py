@@ -1,4 +1,6 @@
-"""Fuzzes every parser of network input: `python scripts/fuzz.py [--runs N] [--seed N] [TARGET ...]`; a million cases each unless told.
+"""Fuzzes every parser of network input: `python scripts/fuzz.py [--runs N] [--seed N] [--cpu-seconds S] [TARGET ...]`.
+
+A million cases each unless told; with `--cpu-seconds` that again with the next seed, and what was learned, until so much CPU time is used.
 
 Controller targets are in controller-image/fuzz, those of agents and nodes in agent-image/fuzz; both are driven by libFuzzer, so a run
 is repeated by its seed, and what was found is a file that reproduces it. Ends with one line and status 1 if anything was found.
@@ -7,6 +9,7 @@ is repeated by its seed, and what was found is a file that reproduces it. Ends w
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import subprocess
 import sys
@@ -64,24 +67,45 @@ def targets(build: bool) -> Iterator[Target]:
         yield Target(f"agent-{source.stem}", (str(program),), AGENT / "corpus" / source.stem, 4_096)
 
 
-def run(target: Target, runs: int, seed: int) -> bool:
-    """Fuzz one target; whether nothing was found."""
+@dataclass(frozen=True)
+class Round:
+    """What one run of libFuzzer did."""
+
+    well: bool
+    cases: int
+    cpu_s: float
+
+
+def run(target: Target, runs: int, seed: int, cpu_s: float) -> bool:
+    """Fuzz one target, a round at least and until so much CPU time is used; whether nothing was found."""
+    began, cases, used = time.monotonic(), 0, 0.0
+    for number in itertools.count(seed):
+        done = fuzz(target, runs, number)
+        cases, used = cases + done.cases, used + done.cpu_s
+        if not done.well or used >= cpu_s:
+            break
+    took = time.monotonic() - began
+    print(f"{'ok' if done.well else 'FOUND'} {target.name}: {cases:,} cases in {took:.0f} s, {used:.0f} s of CPU time", flush=True)
+    return done.well
+
+
+def fuzz(target: Target, runs: int, seed: int) -> Round:
+    """One round. What it finds is printed, with the command that finds it again."""
     folder, found = OUT / "corpus" / target.name, OUT / "found"
     for made in (folder, found):
         made.mkdir(parents=True, exist_ok=True)
     arguments = (f"-runs={runs}", f"-seed={seed}", f"-max_len={target.max_bytes}", f"-artifact_prefix={found}/{target.name}-", *LIMITS)
-    began = time.monotonic()
+    command = [*target.argv, *arguments, str(folder), str(target.seeds)]
     with (OUT / f"{target.name}.log").open("wb") as log:
-        command = [*target.argv, *arguments, str(folder), str(target.seeds)]
-        status = subprocess.run(command, stdout=log, stderr=log, check=False, env={**os.environ, "PYTHONSAFEPATH": "1"}).returncode
-    took = time.monotonic() - began
+        started = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONSAFEPATH": "1"})
+        _, status, usage = os.wait4(started.pid, 0)
+    started.returncode = os.waitstatus_to_exitcode(status)
     text = (OUT / f"{target.name}.log").read_text(errors="replace")
-    done = next((line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line), "0")
-    well = status == 0 and int(done) >= runs
-    print(f"{'ok' if well else 'FOUND'} {target.name}: {int(done):,} cases in {took:.0f} s", flush=True)
+    done = int(next((line.split()[-1] for line in text.splitlines() if "number_of_executed_units" in line), "0"))
+    well = started.returncode == 0 and done >= runs
     if not well:
         print(text[-3_000:], f"again: {' '.join(command)}", sep="\n", flush=True)
-    return well
+    return Round(well, done, usage.ru_utime + usage.ru_stime)
 
 
 def main() -> int:
@@ -89,6 +113,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--cpu-seconds", type=float, default=0.0)
     parser.add_argument("targets", nargs="*")
     arguments = parser.parse_args()
     OUT.mkdir(parents=True, exist_ok=True)
@@ -98,8 +123,9 @@ def main() -> int:
     if not chosen:
         parser.error(f"no target begins with {' or '.join(wanted)}: they are called {', '.join(t.name for t in targets(build=False))}")
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        well = list(pool.map(lambda target: run(target, arguments.runs, arguments.seed), chosen))
-    print(f"fuzz: {sum(well)} of {len(well)} targets met nothing in {arguments.runs:,} cases, seed {arguments.seed}", flush=True)
+        well = list(pool.map(lambda target: run(target, arguments.runs, arguments.seed, arguments.cpu_seconds), chosen))
+    least = f"{arguments.cpu_seconds:.0f} s of CPU time" if arguments.cpu_seconds else f"{arguments.runs:,} cases"
+    print(f"fuzz: {sum(well)} of {len(well)} targets met nothing in {least}, seed {arguments.seed}", flush=True)
     return 0 if well and all(well) else 1
 
 
