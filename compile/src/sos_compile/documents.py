@@ -86,8 +86,9 @@ class Transport(Model):
 class AgentTransport(Transport):
     """How bytes travel, as agents are told."""
 
-    # left out where it says nothing: agents that do not know the field refuse documents with it
+    # left out where they say nothing: agents that do not know the fields refuse documents with them
     encryption: Annotated[Literal["None", "TLS"], Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)] = "None"
+    compression: Annotated[Literal["None", "Adaptive"], Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)] = "None"
 
 
 Ports = Annotated[list[PortRange], Field(min_length=1, max_length=64)]
