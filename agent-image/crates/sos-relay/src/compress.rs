@@ -254,6 +254,11 @@ impl Compression {
         }
     }
 
+    /// Whether blocks are being compressed.
+    pub fn is_on(&self) -> bool {
+        self.adaptive.is_on()
+    }
+
     /// There is something to send and no stream has room.
     pub fn handle_full(&mut self) {
         self.adaptive.handle_full();

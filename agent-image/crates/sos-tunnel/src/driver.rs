@@ -25,8 +25,9 @@ use crate::spare;
 use crate::stream::Stream;
 use crate::tunnel::Shared;
 
-/// Rounds before other tasks get their turn.
+/// Rounds before other tasks get their turn, and while blocks are compressed: each takes several times as long then.
 const ROUNDS: usize = 16;
+const COMPRESSING_ROUNDS: usize = 4;
 /// Bytes a session may queue while others wait for room.
 const QUANTUM: usize = 64 << 10;
 /// How often a connection that is not being read is asked whether it still exists.
@@ -133,7 +134,8 @@ impl Driver {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..ROUNDS {
+        let compressing = self.compression.as_ref().is_some_and(|compression| compression.is_on());
+        for _ in 0..if compressing { COMPRESSING_ROUNDS } else { ROUNDS } {
             let now = Instant::now();
             let mut progress = self.take_mail(cx, now);
             progress |= self.poll_connect(cx, now);

@@ -96,7 +96,7 @@ fn errors_name_the_path() {
         ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(10_007)),
         ("site.rewrite", |d| d["site"]["rewrite"] = json!("Sometimes")),
         ("services[0].transport.compression", |d| {
-            d["services"][0]["transport"]["compression"] = json!("zstd")
+            d["services"][0]["transport"]["compression"] = json!("zstd");
         }),
         ("services[0].transport.encryption", |d| d["services"][0]["transport"]["encryption"] = json!("tls")),
         ("streamPorts.count", |d| d["streamPorts"]["count"] = json!(9)),
