@@ -85,6 +85,14 @@ async fn compressed_data_survives_the_death_of_streams() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_compressed_may_be_encrypted_as_well() {
+    let net = Net::new(Setup { encrypted: (true, true), ..compressing() }).await;
+    assert!(upload(&net, &pattern(BULK / 2), || ()).await);
+    let stats = net.near.stats();
+    assert!(stats.streams_encrypted == 4 && stats.compressed_bytes_total > 0, "{stats:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_end_compresses_whatever_the_other_is_told() {
     let net = Net::new(Setup { compress: (true, false), ..compressing() }).await;
     assert!(upload(&net, &pattern(BULK / 2), || ()).await);
