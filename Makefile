@@ -71,7 +71,7 @@ bench-wan: setup ## SOS beside plain TCP, iperf3, MPTCP, haproxy and GridFTP on 
 bench-matrix: setup ## never worse: SOS beside plain TCP and beside its own paths alone on thirty networks, 5 runs of 10 s: two and a half hours; goes on where it stopped; ARGS='--only equal --runs 1' (bench/matrix/README.md; root)
 	@$(python) bench/matrix/run.py --out out/bench $(ARGS)
 
-bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay: twelve minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
+bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay; what compression costs and gives: twenty-five minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
 	@$(python) bench/relay/run.py --out out/bench $(ARGS)
 
 bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: eighteen minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)

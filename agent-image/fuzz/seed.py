@@ -91,6 +91,11 @@ def main() -> None:
         "acceptor",
         b"\x01\x03\x01\x05\x00\x00" + data + b"\x06\xff\x01\x20" + turn + b"\x04\x01\x03\x02" + turn + b"\x08\xff" * 3,
     )
+    small = frames["compressed"][32:]
+    write("block", "compressed", (300).to_bytes(4, "big") + small)
+    write("block", "less-than-declared", (301).to_bytes(4, "big") + small)
+    write("block", "text", b"compressible " * 60)
+    write("session", "compressed", b"\x01\x03\x01\x05\x00\x00" + frames["compressed"] + b"\x06\xff" + turn)
     write("records", "said", b"\x03" + b"\x03\x05hello" + b"\x02\x10" + bytes(range(16)) + b"\x04\x01!")
     write("records", "changed", b"\x10" + b"\x03\x05hello" + b"\x09\x05never" + b"\x03\x05heard")
     write("records", "forged", b"\x00" + b"\x03\x02no" + b"\x00\x07\x17\x03\x03\x00\x02??" + b"\x03\x02no")

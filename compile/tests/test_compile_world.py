@@ -8,6 +8,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Memo, Node, ObjectKey, Observed, World, compile_world, draft
@@ -197,17 +198,18 @@ def test_only_changed_documents_get_another_generation() -> None:
     assert json.loads(text) == compiled.nodes["amber-0"]
 
 
-def test_encryption_is_told_to_agents_of_both_sites_and_only_where_it_is_asked_for() -> None:
+@pytest.mark.parametrize(("field", "value"), [("encryption", "TLS"), ("compression", "Adaptive")])
+def test_what_agents_agree_on_is_told_to_both_sites_and_only_where_it_is_asked_for(field: str, value: str) -> None:
     base = (site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), service("plain", "west", "east", 22))
     here = nodes(west=1, east=1)
-    with_tls = service("secret", "west", "east", 443, transport={"encryption": "TLS"})
-    without = service("secret", "west", "east", 443, transport={"encryption": "None"})
-    compiled, before = compile_world(world(*base, with_tls, nodes=here)), compile_world(world(*base, without, nodes=here))
+    asked = service("special", "west", "east", 443, transport={field: value})
+    without = service("special", "west", "east", 443, transport={field: "None"})
+    compiled, before = compile_world(world(*base, asked, nodes=here)), compile_world(world(*base, without, nodes=here))
     for key, document in compiled.agents.items():
         transports = {each["id"]: each["transport"] for each in document["services"]}
-        assert transports["sos-system/secret"]["encryption"] == "TLS"
+        assert transports["sos-system/special"][field] == value
         # agents that do not know the field go on taking documents of services without it
-        assert "encryption" not in transports["sos-system/plain"]
-        assert "encryption" not in json.dumps(before.agents[key])
+        assert field not in transports["sos-system/plain"]
+        assert field not in json.dumps(before.agents[key])
     assert len(compiled.agents) == 2
-    assert "encryption" not in json.dumps(list(compiled.controllers.values()))
+    assert field not in json.dumps(list(compiled.controllers.values()))

@@ -177,11 +177,15 @@ def orders() -> list[dict]:
     return out
 
 
+# RFC 8878: magic; one segment, two bytes of content size (less 256); a last block of the type RLE: 300 times "a"
+ZSTD_300_A = bytes.fromhex("28b52ffd" + "60" + "2c00" + "630900" + "61")
+
+
 def frames() -> list[dict]:
     """Vectors of the stream's opening and of every frame type."""
-    hello_f = {"key_id": 1, "site_id": 1, "path_label": 2, "stream_no": 7, "agent_id": WEST.hex(), "boot_id": BOOT, "nonce": "11" * 16}
-    hello = b"SOSF" + struct.pack("!BBHHBxI", 1, 1, 1, 1, 2, 7) + WEST + struct.pack("!Q", BOOT) + b"\x11" * 16 + bytes(8)
-    welcome_f = {"key_id": 1, "site_id": 2, "status": 0, "stream_no": 7, "agent_id": EAST.hex(), "boot_id": BOOT + 1, "nonce": "22" * 16}
+    hello_f = {"key_id": 1, "site_id": 1, "path_label": 2, "stream_no": 7, "agent_id": WEST.hex(), "boot_id": BOOT, "nonce": "11" * 16, "capabilities": 1}
+    hello = b"SOSF" + struct.pack("!BBHHBxI", 1, 1, 1, 1, 2, 7) + WEST + struct.pack("!Q", BOOT) + b"\x11" * 16 + struct.pack("!Q", 1)
+    welcome_f = {"key_id": 1, "site_id": 2, "status": 0, "stream_no": 7, "agent_id": EAST.hex(), "boot_id": BOOT + 1, "nonce": "22" * 16, "capabilities": 0}
     welcome = b"SOSF" + struct.pack("!BBHHBxI", 1, 2, 1, 2, 0, 7) + EAST + struct.pack("!Q", BOOT + 1) + b"\x22" * 16 + bytes(8)
     welcome += hmac.new(PAIR, b"sos/stream/welcome" + hello + welcome, hashlib.sha256).digest()
     confirm = b"SOSF" + struct.pack("!BBH", 1, 3, 1) + hmac.new(PAIR, b"sos/stream/confirm" + hello + welcome, hashlib.sha256).digest()
@@ -211,6 +215,7 @@ def frames() -> list[dict]:
         ("ping", 7, 0, 0x0102030405060708, 0, b"", {}),
         ("pong", 8, 0, 0x0102030405060708, 0, b"", {}),
         ("goaway", 9, 0, 0, 0, b"", {}),
+        ("compressed", 10, session, 2**40 + 10, 300, ZSTD_300_A, {"payload": ZSTD_300_A.hex()}),
     ]
     for name, kind, number, offset, credit, payload, extra in rows:
         header = struct.pack("!BBHIQQQ", kind, 0, 0, len(payload), number, offset, credit)

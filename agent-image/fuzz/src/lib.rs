@@ -13,6 +13,8 @@ use sos_agent::config::AgentConfig;
 use sos_agent::source::{Verdict, judge};
 use sos_node::config::{NodeConfig, supersedes};
 use sos_node::{encode, flow, link, ovsdb};
+use sos_relay::codec;
+use sos_wire::frame::MAX_PAYLOAD;
 use sos_wire::{Decoder, Frame, Hello, Key, UnverifiedBeacon, UnverifiedOrder, Welcome, WireError};
 
 /// Tags made under this key are right in the corpus, so that fuzzing starts behind the authentication.
@@ -57,6 +59,19 @@ pub fn handshake(data: &[u8]) {
     let key = Key::new(KEY);
     if let Ok(parsed) = Welcome::verify(welcome, &key, hello) {
         assert_eq!(Welcome::verify(&parsed.encode(Some(&key), hello), &key, hello), Ok(parsed));
+    }
+}
+
+/// A compressed block becomes what was declared or nothing, and what was compressed becomes what it was.
+pub fn block(data: &[u8]) {
+    let Some((length, payload)) = data.split_first_chunk() else { return };
+    let length = u32::from_be_bytes(*length);
+    let expanded = codec::expand(payload, length);
+    assert!(expanded.is_none_or(|block| block.len() == length as usize && block.len() <= MAX_PAYLOAD));
+    if let Some(small) = codec::compress(data) {
+        assert!(small.len() < data.len());
+        let again = u32::try_from(data.len()).ok().and_then(|length| codec::expand(&small, length));
+        assert_eq!(again.as_deref(), Some(data));
     }
 }
 

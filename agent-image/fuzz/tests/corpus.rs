@@ -38,6 +38,19 @@ fn records() {
 }
 
 #[test]
+fn block() {
+    run("block", sos_fuzz::block);
+    let expands = |bytes: &[u8]| {
+        let (length, payload) = bytes.split_first_chunk().unwrap();
+        sos_relay::codec::expand(payload, u32::from_be_bytes(*length)).is_some()
+    };
+    assert!(
+        corpus("block").iter().any(|(_, bytes)| expands(bytes)),
+        "some of the corpus is a compressed block"
+    );
+}
+
+#[test]
 fn session() {
     run("session", sos_fuzz::session);
 }

@@ -8,24 +8,39 @@ from sos_wan.book import Unit
 from sos_wan.figures import found
 from sos_wan.loop import Bench
 from sos_wan.report import Column
-from sos_wan.scenarios import GBIT, Kind, Scenario, Scheme
+from sos_wan.scenarios import COMPRESSED, ENCRYPTED, GBIT, MBIT, Kind, Scenario, Scheme
 from sos_wan.site import Site
 from sos_wan.transfer import Emit, download, served
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
-    Scheme(name="sos-tls", kind=Kind.SOS, encrypted=True),
+    Scheme(name="sos-tls", kind=Kind.SOS, policy=ENCRYPTED),
     Scheme(name="haproxy", kind=Kind.HAPROXY, splice=True),
     Scheme(name="haproxy-auto", kind=Kind.HAPROXY),
     Scheme(name="socat", kind=Kind.SOCAT),
     Scheme(name="plain", kind=Kind.PLAIN),
 )
-OFFERED_BPS = {"1gbit": GBIT, "flat": 0}
-"""Scenario -> what the server sends at most, by pacing; 0: as much as it can."""
+COMPRESSING = (
+    Scheme(name="sos", kind=Kind.SOS),
+    Scheme(name="sos-zstd", kind=Kind.SOS, policy=COMPRESSED),
+    Scheme(name="plain", kind=Kind.PLAIN),
+)
+OFFERED_BPS = {"1gbit": GBIT}
+"""Scenario -> what the server sends at most, by pacing; the others: as much as it can."""
 
 SCENARIOS = tuple(
     Scenario(name=name, title=title, paths=(PathOptions(),), schemes=SCHEMES, emulated=False)
     for name, title in (("1gbit", "1 Gbit/s offered, no delay"), ("flat", "flat out, no delay"))
+) + tuple(
+    Scenario(
+        name=f"{rate // MBIT}mbit-{'text' if text else 'noise'}",
+        title=f"{rate // MBIT} Mbit/s, 20 ms, {'source code' if text else 'random bytes'}",
+        paths=(PathOptions(rate_bps=rate, rtt_us=20_000),),
+        schemes=COMPRESSING,
+        text=text,
+    )
+    for rate in (100 * MBIT, GBIT)
+    for text in (True, False)
 )
 
 COLUMNS = (
@@ -40,10 +55,10 @@ COLUMNS = (
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
     """A download, paced or not. NotAvailableError, or LabError if its programs do not start."""
-    pace = ("--rate", str(OFFERED_BPS[unit.scenario.name] // 8))
+    offered = ("--rate", str(OFFERED_BPS.get(unit.scenario.name, 0) // 8), *(("--text",) if unit.scenario.text else ()))
     with (
         relays.opened(site, unit.scheme) as way,
-        served(site, "server", way.server_port, *pace),
+        served(site, "server", way.server_port, *offered),
         relays.taken(site, unit.scheme) as check,
     ):
         seen = download(site, way, seconds)

@@ -16,8 +16,6 @@ from sos_testbed.topology import PathOptions, figure8
 HERE = Path(__file__).resolve().parents[1]
 SERVICE_PORTS = (5000, 5999)
 """Of one-path.yaml and two-paths.yaml."""
-ENCRYPTED = "encrypted"
-"""The folder with configurations for encrypted streams."""
 STREAM_PORT = 10_000
 METRICS_PORT = 9465
 
@@ -32,12 +30,12 @@ class Agent:
     address: str
     mac: str
 
-    def argv(self, program: str, root: PurePosixPath, *, encrypted: bool = False) -> tuple[str, ...]:
+    def argv(self, program: str, root: PurePosixPath, policy: str = "") -> tuple[str, ...]:
         """Its command line."""
-        folder = root / (f"{self.part}-{ENCRYPTED}" if encrypted else self.part)
+        folder = root / (f"{self.part}-{policy}" if policy else self.part)
         places = (
             "--config",
-            f"{root / ENCRYPTED if encrypted else root}/agent-config",
+            f"{root / policy}/agent-config",
             "--node",
             self.node,
             "--keys",
@@ -56,9 +54,9 @@ def documents(paths: int, more: tuple[Path, ...] = ()) -> declare.Documents:
     return declare.compile_lab(declare.load((EXAMPLE, service, *more)), topology, 1, Allocations())
 
 
-def encrypted_files(scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
-    """Path -> text of configurations for encrypted streams, beside those that the agents have otherwise."""
-    return declare.files(documents(scenario_paths, (*more, HERE / "encrypted.yaml")), root / ENCRYPTED)
+def policy_files(policy: str, scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
+    """Path -> text of configurations for a policy, beside those that the agents have otherwise."""
+    return declare.files(documents(scenario_paths, (*more, HERE / f"{policy}.yaml")), root / policy)
 
 
 def agents(found: declare.Documents) -> tuple[Agent, Agent]:

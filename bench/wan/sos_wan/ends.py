@@ -1,7 +1,8 @@
 """The two ends of a transfer, and somebody who watches an agent, as programs for a namespace. Standard library only.
 
-ends.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES]
-                                                            send random bytes to whoever connects until they go, at most so many a second
+ends.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES] [--text]
+                                                            send random bytes, or source code, to whoever connects until they go, at most
+                                                            so many a second
 ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for so long from before the connect; samples as JSON
 ends.py peak URL METRIC SECONDS                             highest value a metric was seen with, as JSON
 """
@@ -17,10 +18,12 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 IPPROTO_MPTCP = 262  # linux/in.h; Python 3.11 does not name it
 SO_MAX_PACING_RATE = 47  # asm-generic/socket.h; Python 3.11 does not name it
 BLOCK_BYTES = 1 << 20
+TEXT_BYTES = 8 << 20
 SAMPLE_S = 0.1
 WATCH_S = 0.25
 STALL_S = 15.0
@@ -32,9 +35,18 @@ def tcp_socket(mptcp: bool) -> socket.socket:
     return socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP if mptcp else 0)
 
 
-def serve(port: int, congestion: str, mptcp: bool, rate: int) -> None:
+def source_code() -> bytes:
+    """What can be compressed as much as text: Python's own modules, by name, up to a bound."""
+    block = b""
+    for path in sorted(Path(os.__file__).parent.glob("*.py")):
+        block += path.read_bytes()
+        if len(block) >= TEXT_BYTES:
+            break
+    return block[:TEXT_BYTES]
+
+
+def serve(port: int, congestion: str, mptcp: bool, rate: int, block: bytes) -> None:
     """Serve until killed."""
-    block = os.urandom(BLOCK_BYTES)
     listener = tcp_socket(mptcp)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("", port))
@@ -105,6 +117,7 @@ def main() -> None:
     server.add_argument("port", type=int)
     server.add_argument("--congestion", default="")
     server.add_argument("--rate", type=int, default=0)
+    server.add_argument("--text", action="store_true")
     client = commands.add_parser("fetch")
     client.add_argument("address")
     client.add_argument("port", type=int)
@@ -117,7 +130,7 @@ def main() -> None:
     watch.add_argument("seconds", type=float)
     a = parser.parse_args()
     if a.command == "serve":
-        serve(a.port, a.congestion, a.mptcp, a.rate)
+        serve(a.port, a.congestion, a.mptcp, a.rate, source_code() if a.text else os.urandom(BLOCK_BYTES))
     elif a.command == "fetch":
         print(json.dumps(fetch(a.address, a.port, a.seconds, a.mptcp)))
     else:

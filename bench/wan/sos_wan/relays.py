@@ -12,7 +12,7 @@ from sos_testbed.runner import write_file
 
 from sos_wan import network
 from sos_wan.agents import SERVICE_PORTS
-from sos_wan.scenarios import Kind, Scheme
+from sos_wan.scenarios import ENCRYPTED, Kind, Scheme
 from sos_wan.site import Site, missing
 
 SOS_PORT = SERVICE_PORTS[0] + 3
@@ -59,13 +59,11 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
     root = site.plan.root if scheme.only_path is None else site.plan.alone
     with ExitStack() as stack:
         pids = {
-            each.part: stack.enter_context(
-                site.running(each.part, each.part, *each.argv(site.programs.agent, root, encrypted=scheme.encrypted))
-            )
+            each.part: stack.enter_context(site.running(each.part, each.part, *each.argv(site.programs.agent, root, scheme.policy)))
             for each in site.plan.agents
         }
         site.wait_armed()
-        if site.encrypted() is not scheme.encrypted:
+        if site.encrypted() is not (scheme.policy == ENCRYPTED):
             raise LabError("the agents' streams are encrypted where they should not be, or the other way round")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
 

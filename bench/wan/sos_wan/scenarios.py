@@ -9,6 +9,9 @@ from pathlib import Path
 from sos_testbed.measure import formula_mbps
 from sos_testbed.topology import PathOptions
 
+ENCRYPTED, COMPRESSED = "encrypted", "compressed"
+"""Policies: YAML files of this benchmark."""
+
 
 class Kind(StrEnum):
     """How a transfer is made."""
@@ -37,8 +40,8 @@ class Scheme:
     """haproxy splices everything, instead of when it thinks fit: that it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
     only_path: int | None = None
     """A download by plain TCP or SOS goes over this path alone, the first being 0; otherwise over all that it can use, or the first."""
-    encrypted: bool = False
-    """SOS with streams that are."""
+    policy: str = ""
+    """SOS with another policy than the default one: the name of its YAML file."""
     rows: tuple[str, ...] = ()
     """Names of the rows that one measurement of it gives, where it is not one with its own name."""
 
@@ -60,6 +63,8 @@ class Scenario:
     """Otherwise the sites are joined by plain veth pairs: no delay, no rate, segmentation offload."""
     shared: bool = False
     """A plain download of other hosts goes over the first path at the same time."""
+    text: bool = False
+    """The server sends what can be compressed, else noise."""
     resources: tuple[Path, ...] = ()
     """Custom resources besides those that every scenario has; they take the place of those with the same name."""
 

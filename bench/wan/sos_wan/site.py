@@ -252,8 +252,8 @@ def _files(scenario: Scenario, found: Documents, plan: network.Plan) -> dict[str
     files = agents.files(found, plan.root)
     if any(scheme.only_path is not None for scheme in scenario.schemes):
         files |= agents.files(agents.documents(1, scenario.resources), plan.alone)
-    if any(scheme.encrypted for scheme in scenario.schemes):
-        files |= agents.encrypted_files(len(scenario.paths), scenario.resources, plan.root)
+    for policy in {scheme.policy for scheme in scenario.schemes if scheme.policy}:
+        files |= agents.policy_files(policy, len(scenario.paths), scenario.resources, plan.root)
     return files
 
 

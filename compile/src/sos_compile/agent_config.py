@@ -90,6 +90,7 @@ def _peer(peer: PlacedSite) -> Json:
 
 
 def _service(placed: PlacedSite, service: PlacedService) -> Json:
+    transport = service.service.transport
     return {
         "id": service.service.id,
         "role": "Ingress" if service.source == placed.site.name else "Egress",
@@ -98,6 +99,6 @@ def _service(placed: PlacedSite, service: PlacedService) -> Json:
         "from": [str(prefix) for prefix in service.source_prefixes],
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.service.ports),
-        "transport": {**transport_values(service.service.transport), "encryption": service.service.transport.encryption},
+        "transport": {**transport_values(transport), "encryption": transport.encryption, "compression": transport.compression},
         "labels": service.service.paths_max,
     }

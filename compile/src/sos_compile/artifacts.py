@@ -98,6 +98,7 @@ def _tune(doc: Json) -> None:
         "queueBytes": 8388608,
         "congestionControl": "BBR",
         "encryption": "TLS",
+        "compression": "Adaptive",
     }
     doc["services"][0]["setup"] = "Proactive"
     doc["services"][0]["labels"] = 2
@@ -141,6 +142,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "bad-address", "interface.address", _set("interface", "address", value="10.0.0.300/24")),
     ("agent", "unknown-peer", "services[0].peer", _set("services", 0, "peer", value="atlantis")),
     ("agent", "labels-out-of-bounds", "services[0].labels", _set("services", 0, "labels", value=9)),
+    ("agent", "unknown-compression", "services[0].transport.compression", _set("services", 0, "transport", "compression", value="zstd")),
     ("agent", "unknown-encryption", "services[0].transport.encryption", _set("services", 0, "transport", "encryption", value="SSL")),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),

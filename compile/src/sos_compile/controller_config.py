@@ -96,7 +96,7 @@ def build_ports(ranges: tuple[tuple[int, int], ...]) -> list[doc.PortRange]:
 
 
 def build_transport(transport: Transport) -> doc.Transport:
-    """Return transport settings as a controller has them: whether streams are encrypted is between the agents."""
+    """Return transport settings as a controller has them: whether streams are encrypted and data is compressed is between the agents."""
     return doc.Transport.model_validate(transport_values(transport))
 
 

@@ -83,11 +83,15 @@ class Transport(Model):
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
 
 
+UNLESS_NONE = Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)
+
+
 class AgentTransport(Transport):
     """How bytes travel, as agents are told."""
 
-    # left out where it says nothing: agents that do not know the field refuse documents with it
-    encryption: Annotated[Literal["None", "TLS"], Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)] = "None"
+    # left out where they say nothing: agents that do not know the fields refuse documents with them
+    encryption: Annotated[Literal["None", "TLS"], UNLESS_NONE] = "None"
+    compression: Annotated[Literal["None", "Adaptive"], UNLESS_NONE] = "None"
 
 
 Ports = Annotated[list[PortRange], Field(min_length=1, max_length=64)]

@@ -1,6 +1,7 @@
 """A TCP server and client that tell how a connection ended. Run inside a host's namespace; prints one JSON line.
 
     peer.py serve PORT BYTES [RATE]   send BYTES (RATE bytes a second, 0 = as fast as it goes) to one client, then close
+    peer.py noise PORT BYTES          the same with bytes that cannot be compressed
     peer.py steady PORT RATE SECONDS  send RATE bytes a second to one client, evenly
     peer.py fetch ADDRESS PORT        read to the end
     peer.py echo PORT                 answer a client's bytes once it has finished sending
@@ -13,10 +14,12 @@
 
 import hashlib
 import json
+import os
 import resource
 import socket
 import sys
 import time
+from collections.abc import Callable
 
 CHUNK = 65536
 
@@ -26,12 +29,17 @@ def pattern(offset: int, size: int) -> bytes:
     return (hashlib.sha256((offset // CHUNK).to_bytes(8)).digest() * (CHUNK // 32))[:size]
 
 
-def send(connection: socket.socket, total: int, rate: int) -> dict:
-    """Send `total` bytes of the pattern; returns what happened."""
+def noise(_offset: int, size: int) -> bytes:
+    """Bytes that nothing makes shorter."""
+    return os.urandom(size)
+
+
+def send(connection: socket.socket, total: int, rate: int, content: Callable[[int, int], bytes] = pattern) -> dict:
+    """Send `total` bytes of some content; returns what happened."""
     sent, started = 0, time.monotonic()
     try:
         while sent < total:
-            chunk = pattern(sent, min(CHUNK, total - sent))
+            chunk = content(sent, min(CHUNK, total - sent))
             connection.sendall(chunk)
             sent += len(chunk)
             if rate:
@@ -135,6 +143,9 @@ def main() -> None:
     if command == "serve":
         connection, client = accept(int(rest[0]))
         result = {"client": endpoint(client), **send(connection, int(rest[1]), int(rest[2]) if len(rest) > 2 else 0)}
+    elif command == "noise":
+        connection, client = accept(int(rest[0]))
+        result = {"client": endpoint(client), **send(connection, int(rest[1]), 0, noise)}
     elif command == "steady":
         connection, client = accept(int(rest[0]))
         result = {"client": endpoint(client), **steady(connection, int(rest[1]), float(rest[2]))}

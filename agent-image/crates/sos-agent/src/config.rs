@@ -267,6 +267,9 @@ pub struct Transport {
     /// Whether the streams are encrypted. Written only where they are: documents for agents that know nothing of it stay as they were.
     #[serde(default)]
     pub encryption: Encryption,
+    /// Whether data is compressed. Written only where it may be, for the same reason.
+    #[serde(default)]
+    pub compression: Compression,
 }
 
 /// Encryption of streams.
@@ -278,6 +281,16 @@ pub enum Encryption {
     /// TLS 1.3 (frame.md section 3).
     #[serde(rename = "TLS")]
     Tls,
+}
+
+/// Compression of data on its way between agents.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Compression {
+    /// It travels as it is.
+    #[default]
+    None,
+    /// While that makes a session faster, as its agents measure it (frame.md section 4).
+    Adaptive,
 }
 
 /// Congestion control of streams.

@@ -11,7 +11,7 @@ use sos_wire::{EndReason, Role};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
-use crate::config::{AgentConfig, Rewrite};
+use crate::config::{self, AgentConfig, Rewrite};
 use crate::metrics::{self, Reason};
 use crate::permit::{self, FlowKey};
 use crate::shared::Shared;
@@ -60,7 +60,8 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
     if !admitted.ordered {
         shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
     }
-    Ok(Egress { host, labels: admitted.labels })
+    let compress = permit::compresses(&shared.config(), flow, info.peer, config::Role::Egress);
+    Ok(Egress { host, labels: admitted.labels, compress })
 }
 
 /// A session that may go on.

@@ -10,6 +10,7 @@ use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
+use crate::config;
 use crate::metrics::Reason;
 use crate::orders::OrderDesk;
 use crate::permit::{self, FlowKey};
@@ -69,6 +70,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
         dscp: socket::dscp(&SockRef::from(&client)),
         block_bytes,
         labels,
+        compress: permit::compresses(&shared.config(), flow, peer, config::Role::Ingress),
     };
     match shared.tunnel().open(request, client) {
         Ok(handle) => {

@@ -164,8 +164,12 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
             let counter = ConstCounter::new(value);
             counter.encode(encoder.encode_descriptor(name, help, unit.as_ref(), counter.metric_type())?)?;
         }
-        let syns: Vec<_> = self.syns.read();
         let kind = prometheus_client::metrics::MetricType::Counter;
+        let help = "Time of the processor spent on compressing";
+        encoder
+            .encode_descriptor("sos_agent_compression", help, Some(&Unit::Seconds), kind)?
+            .encode_counter::<NoLabelSet, _, u64>(&stats.compress_time_total.as_secs_f64(), None)?;
+        let syns: Vec<_> = self.syns.read();
         let mut family =
             encoder.encode_descriptor("sos_agent_syns", "Bare SYNs by what nft decided", None, kind)?;
         for (decision, packets) in syns {
@@ -188,7 +192,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 5] {
 
 type CounterLine = (&'static str, &'static str, Option<Unit>, u64);
 
-fn counters(stats: &Stats) -> [CounterLine; 11] {
+fn counters(stats: &Stats) -> [CounterLine; 13] {
     let bytes = || Some(Unit::Bytes);
     [
         ("sos_agent_sessions_begun", "Sessions begun", None, stats.sessions_total),
@@ -205,6 +209,13 @@ fn counters(stats: &Stats) -> [CounterLine; 11] {
         ),
         ("sos_agent_sent", "Bytes of hosts sent to peers", bytes(), stats.bytes_sent_total),
         ("sos_agent_received", "Bytes of peers given to hosts", bytes(), stats.bytes_received_total),
+        ("sos_agent_compressed", "Bytes of hosts sent compressed", bytes(), stats.compressed_bytes_total),
+        (
+            "sos_agent_compressed_wire",
+            "What they were sent as, in bytes",
+            bytes(),
+            stats.compressed_wire_bytes_total,
+        ),
         (
             "sos_agent_frames_resent",
             "Data frames sent again on another stream",

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, Rewrite, Role, Service, Setup};
+use crate::config::{AgentConfig, Compression, Rewrite, Role, Service, Setup};
 use crate::preparations::Preparation;
 
 /// A client's TCP connection as the network sees it.
@@ -96,6 +96,17 @@ pub fn opened(
     egress_service(config, flow, &site.site).map(Service::label_mask)
 }
 
+/// Whether what this agent sends in a session with a peer is compressed where that pays: as its first service that covers the flow says.
+#[must_use]
+pub fn compresses(config: &AgentConfig, flow: FlowKey, peer: AgentId, role: Role) -> bool {
+    let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
+    let service = site.and_then(|site| match role {
+        Role::Ingress => ingress_service_towards(config, flow, &site.site),
+        Role::Egress => egress_service(config, flow, &site.site),
+    });
+    service.is_some_and(|service| service.transport.compression == Compression::Adaptive)
+}
+
 fn covers(service: &Service, flow: FlowKey) -> bool {
     contains(&service.from, *flow.client.ip()) && serves(service, flow.server)
 }
@@ -149,6 +160,22 @@ mod tests {
         let covered = flow("10.0.0.11:40000", "10.0.0.139:22");
         assert!(ingress_service_towards(&config, covered, "east").is_some());
         assert!(ingress_service_towards(&config, covered, "north").is_none());
+    }
+
+    #[test]
+    fn each_end_compresses_as_its_own_service_says() {
+        let mut config = config();
+        let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.11:40000", "10.0.0.139:22"));
+        let ingress = |config: &AgentConfig, flow, peer| compresses(config, flow, peer, Role::Ingress);
+        assert!(!ingress(&config, covered, peer));
+        config.services[0].transport.compression = Compression::Adaptive;
+        assert!(ingress(&config, covered, peer));
+        assert!(!ingress(&config, flow("10.0.0.11:40000", "10.0.0.139:23"), peer), "no service covers it");
+        assert!(!ingress(&config, covered, AgentId([9; 16])), "nobody we know");
+        assert!(!compresses(&config, covered, peer, Role::Egress));
+        config.services[0].role = Role::Egress;
+        config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
+        assert!(compresses(&config, flow("10.0.0.139:1", "10.0.0.11:22"), peer, Role::Egress));
     }
 
     #[test]

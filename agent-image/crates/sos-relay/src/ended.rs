@@ -62,16 +62,13 @@ impl EndedSessions {
         match (ending, body) {
             // Answers of this kind carry no credit and are not answered, or two ended sessions would answer each other for ever.
             (_, Body::Ack { credit: 0, .. }) => None,
-            (Some(Ending::Clean { delivered }), Body::Data { .. } | Body::Fin { .. } | Body::Ack { .. }) => {
+            (Some(Ending::Clean { delivered }), body) if waits(body) => {
                 Some(Body::Ack { offset: delivered + 1, credit: 0 })
             }
-            (
-                Some(Ending::Reset(reason)),
-                Body::Opened { .. } | Body::Data { .. } | Body::Fin { .. } | Body::Ack { .. },
-            ) => self.reset(reason, now),
-            (None, Body::Data { .. } | Body::Fin { .. } | Body::Ack { .. }) => {
-                self.reset(EndReason::PeerLost, now)
+            (Some(Ending::Reset(reason)), body) if waits(body) || matches!(body, Body::Opened { .. }) => {
+                self.reset(reason, now)
             }
+            (None, body) if waits(body) => self.reset(EndReason::PeerLost, now),
             _ => None,
         }
     }
@@ -94,6 +91,11 @@ impl EndedSessions {
             self.endings.remove(&number);
         }
     }
+}
+
+/// Whether who says this has a session that waits for an answer (frame.md clause 10).
+fn waits(body: &Body) -> bool {
+    matches!(body, Body::Data { .. } | Body::Compressed { .. } | Body::Fin { .. } | Body::Ack { .. })
 }
 
 #[cfg(test)]

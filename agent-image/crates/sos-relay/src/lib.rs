@@ -25,10 +25,15 @@
 //! granted, an absolute limit that moves with what the host has taken ([`credit`]). Windows grow while the host keeps up, as far as a
 //! [`Budget`] that all sessions share allows.
 //!
+//! **Compressing.** A session sends Data and takes Compressed as well. Whoever drives it may compress what it sends on the way
+//! ([`Compression`]): everything is kept, counted and granted as it is without.
+//!
 //! **Ends.** Each direction ends by itself (Fin), both at once by Reset. Nothing here is fatal to more than the one session.
 #![forbid(unsafe_code)]
 
 pub mod budget;
+pub mod codec;
+pub mod compress;
 pub mod credit;
 pub mod ended;
 mod receiver;
@@ -39,6 +44,7 @@ mod session;
 mod stats;
 
 pub use budget::{Budget, Reservation};
+pub use compress::{Adaptive, Compressed, Compression, Outcome};
 pub use ended::EndedSessions;
 pub use reorder::ReorderBuffer;
 pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, usable};

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use sos_wire::Body;
 
+use crate::codec;
 use crate::credit::Window;
 use crate::reorder::ReorderBuffer;
 
@@ -56,13 +57,33 @@ impl Receiver {
         payload: &Bytes,
         now: Instant,
     ) -> Result<(), Violation> {
-        let end = offset + payload.len() as u64;
-        if end > self.window.limit() || self.end.is_some_and(|fin| end > fin) {
-            return Err(Violation);
-        }
+        self.check_end(offset + payload.len() as u64)?;
         self.reorder.insert(offset, payload).map_err(|_| Violation)?;
         self.schedule_ack(now);
         Ok(())
+    }
+
+    /// The same of `length` bytes that are compressed. What has arrived already is not expanded again.
+    pub(crate) fn handle_compressed(
+        &mut self,
+        offset: u64,
+        (length, payload): (u32, &[u8]),
+        now: Instant,
+    ) -> Result<(), Violation> {
+        let end = offset + u64::from(length);
+        self.check_end(end)?;
+        if end <= self.reorder.arrived() {
+            self.schedule_ack(now);
+            return Ok(());
+        }
+        let block = codec::expand(payload, length).ok_or(Violation)?;
+        self.handle_data(offset, &block, now)
+    }
+
+    /// Bytes before `end` were granted, and the direction is not over before it.
+    fn check_end(&self, end: u64) -> Result<(), Violation> {
+        let fits = end <= self.window.limit() && self.end.is_none_or(|fin| end <= fin);
+        if fits { Ok(()) } else { Err(Violation) }
     }
 
     pub(crate) fn handle_fin(&mut self, offset: u64, now: Instant) -> Result<(), Violation> {

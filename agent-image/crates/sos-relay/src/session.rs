@@ -226,6 +226,9 @@ impl Session {
                 Ok(())
             }
             Body::Data { offset, payload } => self.receiver.handle_data(offset, &payload, now),
+            Body::Compressed { offset, length, payload } => {
+                self.receiver.handle_compressed(offset, (length, &payload), now)
+            }
             Body::Ack { offset, credit } => {
                 self.sender.handle_credit(credit);
                 self.probe_at = None;

@@ -55,7 +55,7 @@ impl EgressHandler for Connect {
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
         Box::pin(async move {
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
-            Ok(Egress { host, labels: Labels::ALL })
+            Ok(Egress { host, labels: Labels::ALL, compress: false })
         })
     }
 
@@ -196,6 +196,7 @@ async fn serve_hosts(listener: TcpListener, tunnel: Tunnel, block_bytes: u32, se
             dscp: 0,
             block_bytes,
             labels: Labels::ALL,
+            compress: false,
         };
         if let Ok(session) = tunnel.open(request, host) {
             tokio::spawn(session);

@@ -163,6 +163,8 @@ pub struct OpenRequest {
     pub block_bytes: u32,
     /// Path labels that may be used.
     pub labels: Labels,
+    /// Whether data towards the peer is compressed where that pays.
+    pub compress: bool,
 }
 
 /// How a session ended.
@@ -224,6 +226,12 @@ pub struct Stats {
     pub bytes_sent_total: u64,
     /// Bytes of peers delivered to hosts.
     pub bytes_received_total: u64,
+    /// Bytes of hosts that were sent compressed.
+    pub compressed_bytes_total: u64,
+    /// What they were sent as, in bytes.
+    pub compressed_wire_bytes_total: u64,
+    /// Time of the processor spent on compressing, also what did not become shorter.
+    pub compress_time_total: Duration,
     /// Data frames sent a second time because their stream died.
     pub frames_resent_total: u64,
     /// Times a sender had bytes and a stream but no credit.

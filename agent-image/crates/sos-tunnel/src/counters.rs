@@ -1,6 +1,7 @@
 //! Counters that all tasks of a tunnel share.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::config::Stats;
 
@@ -45,6 +46,9 @@ pub(crate) struct Counters {
     pub(crate) plain_refused: Counter,
     pub(crate) bytes_sent: Counter,
     pub(crate) bytes_received: Counter,
+    pub(crate) compressed_bytes: Counter,
+    pub(crate) compressed_wire_bytes: Counter,
+    pub(crate) compress_nanos: Counter,
     pub(crate) frames_resent: Counter,
     pub(crate) credit_stalls: Counter,
     pub(crate) frames_unknown: Counter,
@@ -66,6 +70,9 @@ impl Counters {
             plain_refused_total: self.plain_refused.value(),
             bytes_sent_total: self.bytes_sent.value(),
             bytes_received_total: self.bytes_received.value(),
+            compressed_bytes_total: self.compressed_bytes.value(),
+            compressed_wire_bytes_total: self.compressed_wire_bytes.value(),
+            compress_time_total: Duration::from_nanos(self.compress_nanos.value()),
             frames_resent_total: self.frames_resent.value(),
             credit_stalls_total: self.credit_stalls.value(),
             frames_unknown_total: self.frames_unknown.value(),

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use sos_relay::{Event, Session, SessionStats, StreamView, usable};
-use sos_wire::{EndReason, Role, SessionNumber};
+use rustix::time::{ClockId, clock_gettime};
+use sos_relay::{Compression, Event, Session, SessionStats, StreamView, usable};
+use sos_wire::{EndReason, Frame, Role, SessionNumber};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tracing::{debug, trace};
@@ -24,8 +25,9 @@ use crate::spare;
 use crate::stream::Stream;
 use crate::tunnel::Shared;
 
-/// Rounds before other tasks get their turn.
+/// Rounds before other tasks get their turn, and while blocks are compressed: each takes several times as long then.
 const ROUNDS: usize = 16;
+const COMPRESSING_ROUNDS: usize = 4;
 /// Bytes a session may queue while others wait for room.
 const QUANTUM: usize = 64 << 10;
 /// How often a connection that is not being read is asked whether it still exists.
@@ -49,6 +51,8 @@ pub(crate) struct Driver {
     peer: Arc<Peer>,
     number: SessionNumber,
     session: Session,
+    /// Of what goes to the peer, if that is to be compressed where it pays.
+    compression: Option<Box<Compression>>,
     mailbox: Arc<Mailbox>,
     mail: VecDeque<Mail>,
     host: Option<Host>,
@@ -74,13 +78,15 @@ pub(crate) struct Beginning {
     pub(crate) host: Option<Host>,
     pub(crate) side: Side,
     pub(crate) labels: Labels,
+    pub(crate) compress: bool,
     pub(crate) progress: Arc<Progress>,
     pub(crate) now: Instant,
 }
 
 impl Driver {
     pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { shared, peer, session, mailbox, host, side, labels, progress, now } = beginning;
+        let Beginning { shared, peer, session, mailbox, host, side, labels, compress, progress, now } =
+            beginning;
         shared.counters.sessions.add(1);
         shared.counters.sessions_begun.add(1);
         Self {
@@ -88,6 +94,7 @@ impl Driver {
             shared,
             peer,
             session,
+            compression: compress.then(|| Box::new(Compression::new(now))),
             mailbox,
             mail: VecDeque::new(),
             host,
@@ -127,7 +134,8 @@ impl Driver {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        for _ in 0..ROUNDS {
+        let compressing = self.compression.as_ref().is_some_and(|compression| compression.is_on());
+        for _ in 0..if compressing { COMPRESSING_ROUNDS } else { ROUNDS } {
             let now = Instant::now();
             let mut progress = self.take_mail(cx, now);
             progress |= self.poll_connect(cx, now);
@@ -184,6 +192,7 @@ impl Driver {
         }
         let host = result.and_then(|egress| {
             self.restrict(egress.labels, now);
+            self.compression = egress.compress.then(|| Box::new(Compression::new(now)));
             Host::new(egress.host, self.shared.epoch).map_err(|_| EndReason::InternalLimit)
         });
         match host {
@@ -250,7 +259,12 @@ impl Driver {
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {
-                stream.send(transmit.frame, || _ = self.peer.wake_next(stream.label));
+                let Frame { session, body } = transmit.frame;
+                let body = match &mut self.compression {
+                    Some(compression) => compression.pack(body, stream.takes_compressed, now, thread_time),
+                    None => body,
+                };
+                stream.send(Frame { session, body }, || _ = self.peer.wake_next(stream.label));
             }
             if sent >= QUANTUM && self.peer.others_wait() {
                 break;
@@ -259,6 +273,9 @@ impl Driver {
         // Where a stream it would use has room the core has declined it, and will ask again by its timer: in the line it would wake itself for
         // it for ever.
         let full = !usable(&self.views).iter().any(|view| view.has_room);
+        if let Some(compression) = self.compression.as_mut().filter(|_| full && self.session.has_transmit()) {
+            compression.handle_full();
+        }
         if self.session.has_transmit() && !self.streams.is_empty() && (full || sent >= QUANTUM) {
             self.peer.wait_for_room(&self.mailbox, self.labels);
         }
@@ -363,6 +380,11 @@ impl Driver {
         counters.credit_stalls.add(now.credit_stalls - last.credit_stalls);
         counters.reorder_bytes.add(now.reorder_bytes);
         counters.reorder_bytes.sub(last.reorder_bytes);
+        if let Some(done) = self.compression.as_mut().map(|compression| compression.take_done()) {
+            counters.compressed_bytes.add(done.original);
+            counters.compressed_wire_bytes.add(done.wire);
+            counters.compress_nanos.add(u64::try_from(done.cpu.as_nanos()).unwrap_or(u64::MAX));
+        }
         let (up, down) = match self.role() {
             Role::Ingress => (now.sent, now.delivered),
             Role::Egress => (now.delivered, now.sent),
@@ -378,6 +400,11 @@ impl Driver {
             Side::Egress(..) => Role::Egress,
         }
     }
+}
+
+/// What this thread has taken of the processor.
+fn thread_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
 /// However the task ends, by itself, dropped or by a panic, the session is taken off the books and its end told.

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use sos_wire::handshake::{CONFIRM_LEN, HELLO_LEN, WELCOME_LEN, encode_confirm, verify_confirm};
-use sos_wire::{BootId, Hello, Key, Welcome, WelcomeStatus, WireError};
+use sos_wire::{BootId, Capabilities, Hello, Key, Welcome, WelcomeStatus, WireError};
 use thiserror::Error;
 
 use crate::channel::Channel;
@@ -41,7 +41,12 @@ pub(crate) struct Established {
     pub(crate) boot: BootId,
     /// One round trip, measured by the exchange itself.
     pub(crate) rtt: Duration,
+    /// What the other end can do.
+    pub(crate) capabilities: Capabilities,
 }
+
+/// What this agent can do, whatever its configuration.
+const CAPABILITIES: Capabilities = Capabilities::COMPRESSED;
 
 /// The dialer's part.
 pub(crate) async fn dial(
@@ -60,6 +65,7 @@ pub(crate) async fn dial(
         agent: config.agent,
         boot: config.boot,
         nonce: rand::random(),
+        capabilities: CAPABILITIES,
     };
     let hello = hello.encode();
     let asked = Instant::now();
@@ -75,7 +81,7 @@ pub(crate) async fn dial(
         return Err(ExchangeError::TurnedAway(welcome.status));
     }
     channel.write_all(&encode_confirm(key_id, &key, &hello, &bytes)).await?;
-    Ok(Established { boot: welcome.boot, rtt })
+    Ok(Established { boot: welcome.boot, rtt, capabilities: welcome.capabilities })
 }
 
 /// The acceptor's part up to what the dialer claims.
@@ -115,6 +121,7 @@ pub(crate) async fn welcome(
         agent: config.agent,
         boot: config.boot,
         nonce: rand::random(),
+        capabilities: CAPABILITIES,
     };
     let answer = answer.encode(key.as_ref(), &hello_bytes);
     let asked = Instant::now();
@@ -125,5 +132,5 @@ pub(crate) async fn welcome(
     let mut confirm = [0; CONFIRM_LEN];
     channel.read_exact(&mut confirm).await?;
     verify_confirm(&confirm, &key, &hello_bytes, &answer)?;
-    Ok(Established { boot: hello.boot, rtt: asked.elapsed() })
+    Ok(Established { boot: hello.boot, rtt: asked.elapsed(), capabilities: hello.capabilities })
 }

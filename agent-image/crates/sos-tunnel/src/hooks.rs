@@ -73,6 +73,8 @@ pub struct Egress {
     pub host: TcpStream,
     /// The path labels that data towards the peer may use.
     pub labels: Labels,
+    /// Whether data towards the peer is compressed where that pays.
+    pub compress: bool,
 }
 
 /// Connects to servers on behalf of peers.

@@ -57,7 +57,7 @@ impl Mailbox {
     pub(crate) fn push(&self, mail: Mail) {
         let mut inbox = lock(&self.inbox);
         if let Mail::Frame(body) = &mail {
-            let payload = if let Body::Data { payload, .. } = body { payload.len() } else { 0 };
+            let payload = carried(body);
             if inbox.overflowed || inbox.frames >= MAX_FRAMES || inbox.bytes + payload > self.max_bytes {
                 inbox.overflowed = true;
             } else {
@@ -109,6 +109,15 @@ impl Mailbox {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+}
+
+/// Bytes of the direction that a frame carries: what is compressed counts as what it becomes, as it does for the credit.
+fn carried(body: &Body) -> usize {
+    match body {
+        Body::Data { payload, .. } => payload.len(),
+        Body::Compressed { length, .. } => usize::try_from(*length).unwrap_or(usize::MAX),
+        _ => 0,
     }
 }
 

@@ -243,7 +243,7 @@ fn pieces(batch: VecDeque<Frame>, heads: &mut BytesMut) -> VecDeque<Bytes> {
     heads.reserve(batch.len() * 2 * HEADER_LEN);
     for frame in batch {
         frame.encode_head(heads);
-        if let Body::Data { payload, .. } = frame.body {
+        if let Body::Data { payload, .. } | Body::Compressed { payload, .. } = frame.body {
             pieces.push_back(heads.split().freeze());
             pieces.push_back(payload);
         }

@@ -273,7 +273,7 @@ pub(crate) fn begin(
 ) -> Result<Begun, ExchangeError> {
     let second = channel.socket().as_fd().try_clone_to_owned().ok();
     let (id, now) = ((shared.name_stream(), channel.is_encrypted()), Instant::now());
-    let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established.rtt, second, now));
+    let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established, second, now));
     peer.add_stream(Arc::clone(&stream), established.boot).map_err(|_| ExchangeError::OldBoot)?;
     shared.counters.streams.add(1);
     shared.counters.streams_begun.add(1);

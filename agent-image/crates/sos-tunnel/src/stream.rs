@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sos_relay::{StreamId, StreamView};
-use sos_wire::{Body, Decoder, Frame, SessionNumber, WireError};
+use sos_wire::{Body, Capabilities, Decoder, Frame, SessionNumber, WireError};
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
@@ -16,6 +16,7 @@ use tokio::time::MissedTickBehavior;
 use crate::channel::WriteHalf;
 use crate::config::Timing;
 use crate::counters::Meter;
+use crate::exchange::Established;
 use crate::lock;
 use crate::outgoing::Outgoing;
 use crate::path::Path;
@@ -49,6 +50,8 @@ pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) label: u8,
     pub(crate) encrypted: bool,
+    /// The other end takes Compressed frames.
+    pub(crate) takes_compressed: bool,
     outgoing: Outgoing,
     rtt_us: AtomicU64,
     /// The lowest round trip since [`Self::round_trips`] was last asked; all bits set = none.
@@ -67,11 +70,13 @@ impl Stream {
     pub(crate) fn new(
         (id, encrypted): (StreamId, bool),
         (label, meter): (u8, Arc<Meter>),
-        rtt: Duration,
+        established: Established,
         socket: Option<OwnedFd>,
         now: Instant,
     ) -> Self {
+        let Established { rtt, capabilities, .. } = established;
         Self {
+            takes_compressed: capabilities.contains(Capabilities::COMPRESSED),
             id,
             label,
             encrypted,

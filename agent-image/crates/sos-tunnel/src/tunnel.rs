@@ -242,6 +242,7 @@ impl Shared {
             host: Some(host),
             side: Side::Ingress(Some(told)),
             labels: request.labels,
+            compress: request.compress,
             progress: Arc::clone(&progress),
             now,
         });
@@ -280,6 +281,7 @@ impl Shared {
             host: None,
             side: Side::Egress(info, Some(connecting)),
             labels: Labels::ALL,
+            compress: false,
             progress: Arc::default(),
             now,
         });

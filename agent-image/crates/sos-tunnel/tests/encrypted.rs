@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use sos_tunnel::{PeerConfig, Timing};
 use sos_wire::handshake::WELCOME_LEN;
-use sos_wire::{BootId, EndReason, Hello, Key, KeyId, SiteId, Welcome, WelcomeStatus};
+use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId, Welcome, WelcomeStatus};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -150,6 +150,7 @@ async fn a_plain_stream_is_told_that_it_must_be_encrypted_and_does_not_stand() {
         agent: NEAR,
         boot: BootId(1),
         nonce: [5; 16],
+        capabilities: Capabilities::default(),
     }
     .encode();
     let mut socket = TcpStream::connect(net.stream_address).await.unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::*;
 use sos_tunnel::Timing;
 use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
-use sos_wire::{BootId, EndReason, Hello, Key, KeyId, SiteId};
+use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -133,6 +133,7 @@ fn hello(agent: sos_wire::AgentId) -> Hello {
         agent,
         boot: BootId(1),
         nonce: [5; 16],
+        capabilities: Capabilities::default(),
     }
 }
 

@@ -49,6 +49,15 @@ pub enum Body {
         /// 1 to 262,144 bytes.
         payload: Bytes,
     },
+    /// Bytes of a direction, compressed: as good as Data once they are not any more.
+    Compressed {
+        /// Position of the first byte in the direction.
+        offset: u64,
+        /// How many bytes they are when they are not compressed, 2 to 262,144.
+        length: u32,
+        /// One zstd frame, shorter than `length`.
+        payload: Bytes,
+    },
     /// What has arrived, and how far may be sent.
     Ack {
         /// All before it has arrived; the end of a direction counts as one more byte.
@@ -139,6 +148,7 @@ enum Kind {
     Ping = 7,
     Pong = 8,
     GoAway = 9,
+    Compressed = 10,
 }
 
 impl Kind {
@@ -153,6 +163,7 @@ impl Kind {
             7 => Self::Ping,
             8 => Self::Pong,
             9 => Self::GoAway,
+            10 => Self::Compressed,
             other => return Err(WireError::Type(other)),
         })
     }
@@ -166,23 +177,37 @@ impl Kind {
         let fits = match self {
             Self::Open => len == OPEN_LEN,
             Self::Data => (1..=MAX_PAYLOAD).contains(&len),
+            Self::Compressed => (1..MAX_PAYLOAD).contains(&len),
             Self::Reset => len == RESET_LEN,
             _ => len == 0,
         };
         if fits { Ok(()) } else { Err(WireError::Length) }
     }
+
+    /// Whether the field may have this value beside a payload of `len` bytes: of Compressed it is the length that `len` bytes stand for.
+    fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
+        let fits = self != Self::Compressed || (len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit);
+        if fits { Ok(()) } else { Err(WireError::Field("length")) }
+    }
+
+    /// Bytes of the direction that the frame carries.
+    const fn carried(self, credit: u64, len: usize) -> u64 {
+        if matches!(self, Self::Compressed) { credit } else { len as u64 }
+    }
 }
 
 impl Frame {
-    /// Appends the header and every payload but that of Data, which the caller writes behind it (see [`Self::data`]).
+    /// Appends the header and every payload but that of Data and Compressed, which the caller writes behind it (see [`Self::data`]).
     ///
     /// # Panics
-    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`]: the sender cuts blocks inside these bounds.
+    /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or a compressed one not shorter than what it stands for: the sender cuts
+    /// and compresses blocks inside these bounds.
     pub fn encode_head(&self, out: &mut BytesMut) {
         let (kind, offset, credit) = match &self.body {
             Body::Open { credit, .. } => (Kind::Open, 0, *credit),
             Body::Opened { credit } => (Kind::Opened, 0, *credit),
             Body::Data { offset, .. } => (Kind::Data, *offset, 0),
+            Body::Compressed { offset, length, .. } => (Kind::Compressed, *offset, u64::from(*length)),
             Body::Ack { offset, credit } => (Kind::Ack, *offset, *credit),
             Body::Fin { offset } => (Kind::Fin, *offset, 0),
             Body::Reset { .. } => (Kind::Reset, 0, 0),
@@ -191,7 +216,8 @@ impl Frame {
             Body::GoAway => (Kind::GoAway, 0, 0),
         };
         let payload = self.payload_len();
-        assert!(kind.check_len(payload).is_ok(), "payload of {payload} bytes in a {kind:?} frame");
+        let fits = kind.check_len(payload).and_then(|()| kind.check_credit(credit, payload));
+        assert!(fits.is_ok(), "payload of {payload} bytes in a {kind:?} frame");
         out.reserve(HEADER_LEN + OPEN_LEN);
         out.put_slice(&[kind as u8, 0, 0, 0]);
         out.put_u32(u32::try_from(payload).expect("checked against the bound"));
@@ -205,10 +231,10 @@ impl Frame {
         }
     }
 
-    /// The payload of a Data frame.
+    /// The payload of a Data or Compressed frame, as it travels.
     pub fn data(&self) -> Option<&Bytes> {
         match &self.body {
-            Body::Data { payload, .. } => Some(payload),
+            Body::Data { payload, .. } | Body::Compressed { payload, .. } => Some(payload),
             _ => None,
         }
     }
@@ -229,7 +255,7 @@ impl Frame {
     fn payload_len(&self) -> usize {
         match &self.body {
             Body::Open { .. } => OPEN_LEN,
-            Body::Data { payload, .. } => payload.len(),
+            Body::Data { payload, .. } | Body::Compressed { payload, .. } => payload.len(),
             Body::Reset { .. } => RESET_LEN,
             _ => 0,
         }
@@ -258,8 +284,9 @@ impl Header {
         if kind.of_stream() != (session == SessionNumber::NONE) {
             return Err(WireError::Field("session number"));
         }
-        // Ping's offset is opaque; elsewhere the end of the frame, and Fin's one more, must be an offset too.
-        let end = offset.checked_add(payload_len as u64 + 1);
+        // Ping's offset is opaque; elsewhere the end of what it carries, and Fin's one more, must be an offset too.
+        kind.check_credit(credit, payload_len)?;
+        let end = offset.checked_add(kind.carried(credit, payload_len) + 1);
         if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong) {
             return Err(WireError::Field("offset"));
         }
@@ -283,6 +310,10 @@ impl Header {
             Kind::Open => Body::Open { credit, open: Open::decode(&payload)? },
             Kind::Opened => Body::Opened { credit },
             Kind::Data => Body::Data { offset, payload },
+            Kind::Compressed => {
+                let length = u32::try_from(credit).map_err(|_| WireError::Field("length"))?;
+                Body::Compressed { offset, length, payload }
+            }
             Kind::Ack => Body::Ack { offset, credit },
             Kind::Fin => Body::Fin { offset },
             Kind::Reset => Body::Reset { reason: EndReason::from_code(Cursor::new(&payload).u16()?)? },

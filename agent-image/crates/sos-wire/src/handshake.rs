@@ -20,6 +20,20 @@ const HELLO: u8 = 1;
 const WELCOME: u8 = 2;
 const CONFIRM: u8 = 3;
 
+/// What an agent can do that older ones cannot; bits nobody knows are left alone (frame.md clause 2).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Capabilities(pub u64);
+
+impl Capabilities {
+    /// It takes Compressed frames on this stream (frame.md section 4).
+    pub const COMPRESSED: Self = Self(1);
+
+    /// Whether all of `other` are among them.
+    pub const fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
 /// The dialer's first message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
@@ -37,6 +51,8 @@ pub struct Hello {
     pub boot: BootId,
     /// Random.
     pub nonce: [u8; 16],
+    /// What the sender can do.
+    pub capabilities: Capabilities,
 }
 
 /// Whether the acceptor takes the stream.
@@ -71,6 +87,8 @@ pub struct Welcome {
     pub boot: BootId,
     /// Random.
     pub nonce: [u8; 16],
+    /// What the sender can do.
+    pub capabilities: Capabilities,
 }
 
 /// The 64 bytes that Hello and Welcome share. `detail` is the label or the status.
@@ -83,6 +101,7 @@ struct Head {
     agent: AgentId,
     boot: BootId,
     nonce: [u8; 16],
+    capabilities: Capabilities,
 }
 
 impl Head {
@@ -98,6 +117,7 @@ impl Head {
         out[16..32].copy_from_slice(&self.agent.0);
         out[32..40].copy_from_slice(&self.boot.0.to_be_bytes());
         out[40..56].copy_from_slice(&self.nonce);
+        out[56..].copy_from_slice(&self.capabilities.0.to_be_bytes());
         out
     }
 
@@ -111,16 +131,18 @@ impl Head {
         }
         let (key_id, site, detail) = (KeyId::decode(c.u16()?)?, SiteId(c.u16()?), c.u8()?);
         c.skip(1)?;
-        let (stream_no, agent, boot, nonce) = (c.u32()?, AgentId(c.array()?), BootId(c.u64()?), c.array()?);
-        Ok(Self { kind, detail, key_id, site, stream_no, agent, boot, nonce })
+        let (stream_no, agent, boot) = (c.u32()?, AgentId(c.array()?), BootId(c.u64()?));
+        let (nonce, capabilities) = (c.array()?, Capabilities(c.u64()?));
+        Ok(Self { kind, detail, key_id, site, stream_no, agent, boot, nonce, capabilities })
     }
 }
 
 impl Hello {
     /// Writes the Hello.
     pub fn encode(&self) -> [u8; HELLO_LEN] {
-        let Self { key_id, site, label, stream_no, agent, boot, nonce } = *self;
-        Head { kind: HELLO, detail: label, key_id, site, stream_no, agent, boot, nonce }.encode()
+        let Self { key_id, site, label, stream_no, agent, boot, nonce, capabilities } = *self;
+        Head { kind: HELLO, detail: label, key_id, site, stream_no, agent, boot, nonce, capabilities }
+            .encode()
     }
 
     /// Reads a Hello. Nothing in it is proved yet.
@@ -128,18 +150,19 @@ impl Hello {
     /// # Errors
     /// Magic, version, type, or key id 0.
     pub fn decode(bytes: &[u8; HELLO_LEN]) -> Result<Self, WireError> {
-        let Head { detail: label, key_id, site, stream_no, agent, boot, nonce, .. } =
+        let Head { detail: label, key_id, site, stream_no, agent, boot, nonce, capabilities, .. } =
             Head::decode(bytes, HELLO)?;
-        Ok(Self { key_id, site, label, stream_no, agent, boot, nonce })
+        Ok(Self { key_id, site, label, stream_no, agent, boot, nonce, capabilities })
     }
 }
 
 impl Welcome {
     /// Writes the Welcome to `hello`. Without a key ([`WelcomeStatus::UnknownKey`]) the tag is zero.
     pub fn encode(&self, key: Option<&Key>, hello: &[u8; HELLO_LEN]) -> [u8; WELCOME_LEN] {
-        let Self { key_id, site, status, stream_no, agent, boot, nonce } = *self;
-        let head = Head { kind: WELCOME, detail: status.code(), key_id, site, stream_no, agent, boot, nonce }
-            .encode();
+        let Self { key_id, site, status, stream_no, agent, boot, nonce, capabilities } = *self;
+        let detail = status.code();
+        let head = Head { kind: WELCOME, detail, key_id, site, stream_no, agent, boot, nonce, capabilities };
+        let head = head.encode();
         let mut out = [0; WELCOME_LEN];
         out[..HELLO_LEN].copy_from_slice(&head);
         if let Some(key) = key {
@@ -154,7 +177,8 @@ impl Welcome {
     /// [`WireError::UnknownKey`] if the acceptor says so, [`WireError::Tag`], or a field that does not fit the Hello.
     pub fn verify(bytes: &[u8; WELCOME_LEN], key: &Key, hello: &[u8; HELLO_LEN]) -> Result<Self, WireError> {
         let (head, tag) = bytes.split_at(HELLO_LEN);
-        let Head { detail, key_id, site, stream_no, agent, boot, nonce, .. } = Head::decode(head, WELCOME)?;
+        let Head { detail, key_id, site, stream_no, agent, boot, nonce, capabilities, .. } =
+            Head::decode(head, WELCOME)?;
         let status = WelcomeStatus::from_code(detail)?;
         if status == WelcomeStatus::UnknownKey {
             return Err(WireError::UnknownKey(key_id.as_u16()));
@@ -164,7 +188,7 @@ impl Welcome {
         if stream_no != asked.stream_no || key_id != asked.key_id {
             return Err(WireError::Field("stream number"));
         }
-        Ok(Self { key_id, site, status, stream_no, agent, boot, nonce })
+        Ok(Self { key_id, site, status, stream_no, agent, boot, nonce, capabilities })
     }
 }
 

@@ -43,6 +43,9 @@ fn session_body() -> impl Strategy<Value = Body> {
         any::<u64>().prop_map(|credit| Body::Opened { credit }),
         (offset.clone(), vec(any::<u8>(), 1..9000))
             .prop_map(|(offset, p)| Body::Data { offset, payload: Bytes::from(p) }),
+        (offset.clone(), vec(any::<u8>(), 1..9000), 1u32..100_000).prop_map(|(offset, p, more)| {
+            Body::Compressed { offset, length: p.len() as u32 + more, payload: Bytes::from(p) }
+        }),
         (offset.clone(), any::<u64>()).prop_map(|(offset, credit)| Body::Ack { offset, credit }),
         offset.prop_map(|offset| Body::Fin { offset }),
         reason().prop_map(|reason| Body::Reset { reason }),
@@ -317,19 +320,28 @@ proptest! {
 }
 
 fn header(kind: u8, len: u32, session: u64, offset: u64) -> BytesMut {
+    header_with(kind, len, session, offset, 0)
+}
+
+fn header_with(kind: u8, len: u32, session: u64, offset: u64, credit: u64) -> BytesMut {
     let mut bytes = BytesMut::new();
     bytes.extend_from_slice(&[kind, 0, 0, 0]);
     bytes.extend_from_slice(&len.to_be_bytes());
     bytes.extend_from_slice(&session.to_be_bytes());
     bytes.extend_from_slice(&offset.to_be_bytes());
-    bytes.extend_from_slice(&[0; 8]);
+    bytes.extend_from_slice(&credit.to_be_bytes());
     bytes
 }
 
 #[test]
 fn impossible_headers_break_the_stream_at_once() {
     let cases = [
-        (header(10, 0, 1, 0), WireError::Type(10)),
+        (header(11, 0, 1, 0), WireError::Type(11)),
+        (header_with(10, 0, 1, 0, 10), WireError::Length),
+        (header_with(10, 262_144, 1, 0, 262_145), WireError::Length),
+        (header_with(10, 10, 1, 0, 10), WireError::Field("length")),
+        (header_with(10, 10, 1, 0, 262_145), WireError::Field("length")),
+        (header_with(10, 10, 1, u64::MAX - 5, 11), WireError::Field("offset")),
         (header(3, 262_145, 1, 0), WireError::Length),
         (header(3, u32::MAX, 1, 0), WireError::Length),
         (header(3, 0, 1, 0), WireError::Length),
@@ -359,6 +371,10 @@ fn only_much_of_a_begun_data_frame_is_a_part() {
     bytes.extend_from_slice(&[7; 1000]);
     let part = decoder.take_part(&mut bytes).and_then(|part| part.data().map(Bytes::len));
     assert_eq!((part, bytes.len(), decoder.missing(0)), (Some(17_000), 0, 83_000));
+    let mut compressed = header_with(10, 100_000, 1, 0, 200_000);
+    compressed.extend_from_slice(&[7; 60_000]);
+    let mut decoder = Decoder::default();
+    assert_eq!((decoder.decode(&mut compressed), decoder.take_part(&mut compressed)), (Ok(None), None));
     let mut open = header(1, 64, 1, 0);
     open.extend_from_slice(&[7; 63]);
     let mut decoder = Decoder::default();

@@ -254,6 +254,7 @@ fn opening_a_stream() {
         agent: text(f, "agent_id").parse().unwrap(),
         boot: BootId(number(f, "boot_id")),
         nonce: bytes_of(f, "nonce"),
+        capabilities: Capabilities(number(f, "capabilities")),
     };
     assert_eq!(hello.encode(), hello_bytes);
     assert_eq!(Hello::decode(&hello_bytes), Ok(hello));
@@ -267,6 +268,7 @@ fn opening_a_stream() {
         agent: text(f, "agent_id").parse().unwrap(),
         boot: BootId(number(f, "boot_id")),
         nonce: bytes_of(f, "nonce"),
+        capabilities: Capabilities(number(f, "capabilities")),
     };
     assert_eq!(welcome.encode(Some(&key), &hello_bytes), welcome_bytes);
     assert_eq!(Welcome::verify(&welcome_bytes, &key, &hello_bytes), Ok(welcome));
@@ -301,6 +303,10 @@ fn frame_body(f: &Value) -> Body {
         7 => Body::Ping { opaque: offset },
         8 => Body::Pong { opaque: offset },
         9 => Body::GoAway,
+        10 => {
+            let length = u32::try_from(credit).unwrap();
+            Body::Compressed { offset, length, payload: Bytes::from(hex(text(f, "payload"))) }
+        }
         other => panic!("no frame type {other}"),
     }
 }
@@ -309,7 +315,7 @@ fn frame_body(f: &Value) -> Body {
 fn frames() {
     let rows = vectors("frame");
     let rows: Vec<_> = rows.iter().filter(|row| row.get("key").is_none()).collect();
-    assert_eq!(rows.len(), 9, "a vector for every type");
+    assert_eq!(rows.len(), 10, "a vector for every type");
     for row in rows {
         let (f, bytes) = (&row["fields"], hex(text(row, "hex")));
         let frame = Frame { session: SessionNumber(number(f, "session")), body: frame_body(f) };

@@ -65,9 +65,20 @@ fn encryption_is_none_unless_said_otherwise() {
 }
 
 #[test]
+fn compression_is_none_unless_said_otherwise() {
+    assert_eq!(config().services[0].transport.compression, Compression::None);
+    for (said, meant) in [("None", Compression::None), ("Adaptive", Compression::Adaptive)] {
+        let mut document = document();
+        document["services"][0]["transport"]["compression"] = json!(said);
+        let config = AgentConfig::parse(&sealed(document)).unwrap();
+        assert_eq!(config.services[0].transport.compression, meant);
+    }
+}
+
+#[test]
 fn errors_name_the_path() {
     type Case = (&'static str, fn(&mut Value));
-    let cases: [Case; 18] = [
+    let cases: [Case; 19] = [
         ("version", |d| d["version"] = json!("v2")),
         ("services[0].portz", |d| d["services"][0]["portz"] = json!([])),
         ("services[0].ports[1].last", |d| d["services"][0]["ports"][1]["last"] = json!(4999)),
@@ -84,6 +95,9 @@ fn errors_name_the_path() {
         ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(0)),
         ("discovery.redirectPort", |d| d["discovery"]["redirectPort"] = json!(10_007)),
         ("site.rewrite", |d| d["site"]["rewrite"] = json!("Sometimes")),
+        ("services[0].transport.compression", |d| {
+            d["services"][0]["transport"]["compression"] = json!("zstd");
+        }),
         ("services[0].transport.encryption", |d| d["services"][0]["transport"]["encryption"] = json!("tls")),
         ("streamPorts.count", |d| d["streamPorts"]["count"] = json!(9)),
     ];

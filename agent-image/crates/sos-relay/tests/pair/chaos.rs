@@ -56,8 +56,9 @@ fn host() -> impl Strategy<Value = HostScript> {
     let stalls = prop::collection::vec(span(0u64..BUSY_MS, 1u64..3000), 0..3);
     let eof = prop_oneof![3 => Just(0u64), 1 => 0u64..BUSY_MS];
     let reset = prop_oneof![5 => Just(None), 1 => (0u64..BUSY_MS).prop_map(Some)];
-    (bytes, step(), step(), stalls, eof, reset).prop_map(
-        |(bytes, write_step, read_step, read_pauses, eof_at_ms, reset_at_ms)| HostScript {
+    (bytes, any::<bool>(), step(), step(), stalls, eof, reset).prop_map(
+        |(bytes, noise, write_step, read_step, read_pauses, eof_at_ms, reset_at_ms)| HostScript {
+            noise,
             // A slow host with much to say would only make the test long.
             bytes: bytes.min(write_step.min(read_step) * 1000),
             write_step,
@@ -108,8 +109,9 @@ fn chaos() -> impl Strategy<Value = Script> {
     let budget = prop_oneof![Just(1usize << 30), Just(600 << 10), 2usize << 20..16 << 20];
     let paths = prop::collection::vec(path(), 1..4);
     let neighbours = prop_oneof![2 => Just(vec![]), 1 => prop::collection::vec(neighbour(), 1..5)];
-    ([host(), host()], paths, 0u64..500, block, budget, agent(), neighbours).prop_map(
-        |(hosts, paths, connect_ms, block, budget, agent, neighbours)| Script {
+    ([host(), host()], paths, 0u64..500, block, budget, any::<[bool; 2]>(), agent(), neighbours).prop_map(
+        |(hosts, paths, connect_ms, block, budget, compress, agent, neighbours)| Script {
+            compress,
             hosts,
             streams: paths.iter().flat_map(streams).collect(),
             connect_ms,

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use script::{HostScript, Script, StreamScript};
+use sos_relay::Compressed;
 use sos_wire::EndReason;
 use world::{MS, World};
 
@@ -55,8 +56,9 @@ fn immortal() -> impl Strategy<Value = StreamScript> {
 fn script(streams: impl Strategy<Value = Vec<StreamScript>>) -> impl Strategy<Value = Script> {
     let block = prop_oneof![Just(0usize), Just(4096), Just(262_144)];
     let budget = prop_oneof![Just(1usize << 30), Just(600 << 10), 2usize << 20..16 << 20];
-    ([host(), host()], streams, 0u64..500, block, budget).prop_map(
-        |(hosts, streams, connect_ms, block, budget)| Script {
+    ([host(), host()], streams, 0u64..500, block, budget, any::<[bool; 2]>()).prop_map(
+        |(hosts, streams, connect_ms, block, budget, compress)| Script {
+            compress,
             hosts,
             streams,
             connect_ms,
@@ -179,6 +181,32 @@ fn fast_host(bytes: usize) -> HostScript {
 
 fn path(delay_ms: u64, rate: usize, dies_ms: Option<u64>) -> StreamScript {
     StreamScript { born_ms: 0, dies_ms, delay_ms, rate, notice_ms: [5, 9], ..StreamScript::default() }
+}
+
+/// How long a download of 20 MB over two streams of 5 MB/s each takes, and what of it was compressed.
+fn compressed(noise: bool) -> (Duration, Compressed) {
+    let hosts = [HostScript { noise, ..fast_host(20_000_000) }, fast_host(0)];
+    let streams = vec![path(20, 5_000, None); 2];
+    let compress = [true, false];
+    let mut world =
+        World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, compress, ..Script::default() });
+    assert!(world.run(LIMIT), "{}", world.describe());
+    assert_eq!(world.received(1), 20_000_000);
+    (world.elapsed(), world.compressed[0])
+}
+
+#[test]
+fn what_can_be_compressed_is_faster_than_its_streams() {
+    let (took, done) = compressed(false);
+    assert!(took < Duration::from_millis(1200), "{took:?}, 2 s without: {done:?}");
+    assert!(done.original > 15_000_000 && done.wire < done.original / 2, "{done:?}");
+}
+
+#[test]
+fn noise_is_tried_once_in_a_while() {
+    let (took, done) = compressed(true);
+    assert!(took < Duration::from_millis(2300), "{took:?}");
+    assert!(done.original == 0 && done.cpu < Duration::from_millis(2), "{done:?}");
 }
 
 #[test]

@@ -13,6 +13,8 @@ pub(crate) struct Span {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HostScript {
     pub(crate) bytes: usize,
+    /// What it sends does not become shorter by being compressed.
+    pub(crate) noise: bool,
     /// Bytes written each millisecond.
     pub(crate) write_step: usize,
     /// Bytes read each millisecond.
@@ -71,12 +73,22 @@ pub(crate) struct Script {
     pub(crate) connect_ms: u64,
     pub(crate) block: usize,
     pub(crate) budget: usize,
+    /// By end: what it sends is compressed where that pays, and streams take that.
+    pub(crate) compress: [bool; 2],
     pub(crate) agent: Option<AgentScript>,
     pub(crate) neighbours: Vec<Neighbour>,
 }
 
-/// Bytes that tell their own position, differently in each direction.
-pub(crate) fn pattern(len: usize, direction: usize) -> Bytes {
+/// Bytes that tell their own position, differently in each direction; with `noise`, such that nothing makes them shorter.
+pub(crate) fn pattern(len: usize, direction: usize, noise: bool) -> Bytes {
+    if noise {
+        let mut state = direction as u64 + 1;
+        let next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        return std::iter::repeat_with(next).take(len).collect();
+    }
     (0..len)
         .map(|i| (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ (i >> 16) ^ (direction * 0x55)) as u8)
         .collect()

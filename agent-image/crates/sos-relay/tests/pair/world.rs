@@ -13,7 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use sos_relay::{Budget, EndedSessions, Reservation, Session, SessionConfig, StreamId};
+use sos_relay::{
+    Budget, Compressed, Compression, EndedSessions, Reservation, Session, SessionConfig, StreamId,
+};
 use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
 
 use crate::script::{HostScript, Script, StreamScript, pattern};
@@ -58,6 +60,7 @@ struct Stream {
 
 struct End {
     session: Option<Session>,
+    compression: Option<Compression>,
     ended: EndedSessions,
     closed: Option<EndReason>,
     answers: VecDeque<(StreamId, Frame)>,
@@ -103,6 +106,8 @@ pub(crate) struct World {
     gone: Option<usize>,
     max_memory: usize,
     pub(crate) resent: u64,
+    /// What was compressed, by end.
+    pub(crate) compressed: [Compressed; 2],
 }
 
 impl World {
@@ -114,7 +119,8 @@ impl World {
     pub(crate) fn with_memory(script: Script, max_memory: usize) -> Self {
         #[allow(clippy::disallowed_methods)] // The beginning of virtual time; only differences are used.
         let start = Instant::now();
-        let sources: Vec<Bytes> = script.hosts.iter().enumerate().map(|(i, h)| pattern(h.bytes, i)).collect();
+        let sources: Vec<Bytes> =
+            script.hosts.iter().enumerate().map(|(i, h)| pattern(h.bytes, i, h.noise)).collect();
         let host = |i: usize| Host {
             script: script.hosts[i].clone(),
             source: sources[i].clone(),
@@ -128,8 +134,9 @@ impl World {
             reading: false,
             reset: false,
         };
-        let end = || End {
+        let end = |i: usize| End {
             session: None,
+            compression: script.compress[i].then(|| Compression::new(start)),
             ended: EndedSessions::default(),
             closed: None,
             answers: VecDeque::new(),
@@ -148,7 +155,7 @@ impl World {
             now_steps: 0,
             events: BinaryHeap::new(),
             sequence: 0,
-            ends: [end(), end()],
+            ends: [end(0), end(1)],
             hosts: [host(0), host(1)],
             streams: script.streams.iter().map(stream).collect(),
             budgets,
@@ -157,6 +164,7 @@ impl World {
             max_memory,
             script,
             resent: 0,
+            compressed: Default::default(),
         };
         world.begin();
         world

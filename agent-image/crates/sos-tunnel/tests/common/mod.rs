@@ -66,23 +66,34 @@ impl Cuttable {
     }
 }
 
-pub(crate) struct Dial(pub(crate) Arc<Cuttable>);
+/// Streams that can be cut, and that send no more bytes a second than so many.
+pub(crate) struct Dial(pub(crate) Arc<Cuttable>, pub(crate) Option<u64>);
+
+/// A kernel with much room would take at once what is sent slowly then.
+fn slow_down(socket: &TcpStream, pacing: Option<u64>) -> std::io::Result<()> {
+    if pacing.is_some() {
+        SockRef::from(socket).set_send_buffer_size(64 << 10)?;
+    }
+    set_pacing(socket, pacing)
+}
 
 impl Sockets for Dial {
     fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<std::io::Result<TcpStream>> {
         let cuttable = Arc::clone(&self.0);
-        let dialing = PlainSockets.dial(to, label);
+        let (dialing, pacing) = (PlainSockets.dial(to, label), self.1);
         Box::pin(async move {
             if cuttable.refuses.load(Ordering::SeqCst) {
                 return Err(std::io::ErrorKind::ConnectionRefused.into());
             }
             let socket = dialing.await?;
+            slow_down(&socket, pacing)?;
             cuttable.sockets.lock().unwrap().push(SockRef::from(&socket).try_clone()?);
             Ok(socket)
         })
     }
 
     fn accepted(&self, socket: &TcpStream, label: u8) -> std::io::Result<()> {
+        slow_down(socket, self.1)?;
         PlainSockets.accepted(socket, label)
     }
 }
@@ -90,15 +101,17 @@ impl Sockets for Dial {
 #[derive(Default)]
 pub(crate) struct Servers {
     pub(crate) ended: Mutex<Vec<(OpenInfo, SessionEnd)>>,
+    pub(crate) compress: AtomicBool,
 }
 
 pub(crate) struct Connect(pub(crate) Arc<Servers>);
 
 impl EgressHandler for Connect {
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
+        let servers = Arc::clone(&self.0);
         Box::pin(async move {
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
-            Ok(Egress { host, labels: Labels::ALL })
+            Ok(Egress { host, labels: Labels::ALL, compress: servers.compress.load(Ordering::SeqCst) })
         })
     }
 
@@ -117,6 +130,10 @@ pub(crate) struct Setup {
     pub(crate) key_id: u16,
     /// Whether near and far say that the pair is encrypted.
     pub(crate) encrypted: (bool, bool),
+    /// Whether near and far compress what they send.
+    pub(crate) compress: (bool, bool),
+    /// Most bytes a second that a stream sends.
+    pub(crate) pacing: Option<u64>,
 }
 
 impl Default for Setup {
@@ -129,6 +146,8 @@ impl Default for Setup {
             near_key: [7; 32],
             key_id: 1,
             encrypted: (false, false),
+            compress: (false, false),
+            pacing: None,
         }
     }
 }
@@ -140,6 +159,7 @@ pub(crate) struct Net {
     pub(crate) servers: Arc<Servers>,
     pub(crate) stream_address: SocketAddr,
     sessions: AtomicU64,
+    compress: bool,
 }
 
 pub(crate) fn tunnel(
@@ -157,7 +177,7 @@ pub(crate) fn tunnel(
         limits: setup.limits,
         timing: setup.timing,
         keys: Arc::new(TestKeys(key, setup.key_id)),
-        sockets: Arc::new(Dial(Arc::clone(cuttable))),
+        sockets: Arc::new(Dial(Arc::clone(cuttable), setup.pacing)),
         egress: Arc::new(Connect(Arc::clone(servers))),
     })
 }
@@ -191,7 +211,9 @@ impl Net {
                 acceptor.accept_stream(socket, 0);
             }
         });
-        Self { near, far, cuttable, servers, stream_address, sessions: AtomicU64::new(0) }
+        servers.compress.store(setup.compress.1, Ordering::SeqCst);
+        let (sessions, compress) = (AtomicU64::new(0), setup.compress.0);
+        Self { near, far, cuttable, servers, stream_address, sessions, compress }
     }
 
     pub(crate) async fn new(setup: Setup) -> Self {
@@ -222,6 +244,7 @@ impl Net {
             dscp: 0,
             block_bytes: 0,
             labels: Labels::ALL,
+            compress: self.compress,
         };
         (client, self.near.open(request, host))
     }

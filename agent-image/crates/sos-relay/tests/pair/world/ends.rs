@@ -1,11 +1,18 @@
 //! What an end does when it wakes: what the real driver does between a host's socket and the streams.
 
+use std::cell::Cell;
+use std::time::Duration;
+
 use sos_relay::{Event, Session, StreamId, StreamView};
+
+use sos_wire::Body;
 
 use super::{Happening, MS, NUMBER, Stream, World};
 
 /// Room of a stream's queue, as in the real driver.
 const STREAM_ROOM: usize = 128 << 10;
+/// What compressing a block takes.
+const CPU: Duration = Duration::from_micros(200);
 /// More than memory and blocks of any script allow.
 const MAX_FRAMES_AT_ONCE: usize = 100_000;
 
@@ -35,13 +42,15 @@ impl World {
         let Some(mut session) = self.ends[end].session.take() else { return };
         self.hand_in(end, &mut session);
         let mut frames = 0;
-        while let Some(transmit) = session.poll_transmit(self.now, &self.views(end)) {
+        while let Some(mut transmit) = session.poll_transmit(self.now, &self.views(end)) {
             frames += 1;
             assert!(frames < MAX_FRAMES_AT_ONCE, "it comes to rest: {:?}", transmit.frame);
             session.assert_invariants();
+            transmit.frame.body = self.pack(end, transmit.frame.body);
             self.push(usize::try_from(transmit.stream.0).unwrap(), end, transmit.frame);
             self.hand_in(end, &mut session);
         }
+        self.note_full(end, &session);
         self.watch(end, &mut session);
         self.resent = self.resent.max(session.stats().resent_frames);
         if session.is_closed() {
@@ -50,6 +59,25 @@ impl World {
             return;
         }
         self.ends[end].session = Some(session);
+    }
+
+    /// What is sent in place of a frame, by an agent whose processor takes [`CPU`] for a block.
+    fn pack(&mut self, end: usize, body: Body) -> Body {
+        let Some(compression) = &mut self.ends[end].compression else { return body };
+        let asked = Cell::new(0);
+        let cpu = || CPU * asked.replace(asked.get() + 1);
+        let body = compression.pack(body, true, self.now, cpu);
+        let (done, sum) = (compression.take_done(), &mut self.compressed[end]);
+        (sum.original, sum.wire, sum.cpu) =
+            (sum.original + done.original, sum.wire + done.wire, sum.cpu + done.cpu);
+        body
+    }
+
+    fn note_full(&mut self, end: usize, session: &Session) {
+        let full = session.has_transmit() && !self.views(end).iter().any(|view| view.has_room);
+        if let Some(compression) = self.ends[end].compression.as_mut().filter(|_| full) {
+            compression.handle_full();
+        }
     }
 
     fn hand_in(&mut self, end: usize, session: &mut Session) {

@@ -1,0 +1,124 @@
+//! One block compressed, or one expanded: zstd (RFC 8878), each block by itself, as blocks go over several streams and arrive in any order.
+//!
+//! What zstd needs to work is kept by each thread, not by each session: about half a MiB for a thread that compresses.
+
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use sos_wire::frame::MAX_PAYLOAD;
+use zstd_safe::{CCtx, CParameter, DCtx};
+
+/// The fastest of zstd's ordinary levels.
+const LEVEL: i32 = 1;
+/// What does not become shorter by this part of itself is sent as it is.
+const LEAST_GAIN: usize = 16;
+/// Blocks below this are not compressed: what can be saved is less than what a packet's headers take.
+pub(crate) const MIN_BLOCK: usize = 512;
+
+thread_local! {
+    static COMPRESSOR: RefCell<Option<Compressor>> = const { RefCell::new(None) };
+    static EXPANDER: RefCell<Option<DCtx<'static>>> = const { RefCell::new(None) };
+}
+
+struct Compressor {
+    context: CCtx<'static>,
+    /// As long as the longest result: of how many bytes it is shows only at the end, and a queue must not hold more than them.
+    out: Box<[u8]>,
+}
+
+impl Compressor {
+    fn new() -> Option<Self> {
+        let mut context = CCtx::try_create()?;
+        context.set_parameter(CParameter::CompressionLevel(LEVEL)).ok()?;
+        Some(Self { context, out: vec![0; MAX_PAYLOAD].into() })
+    }
+
+    fn compress(&mut self, block: &[u8]) -> Option<Bytes> {
+        let room = self.out.get_mut(..block.len() - block.len() / LEAST_GAIN)?;
+        let len = self.context.compress2(room, block).ok()?;
+        Some(Bytes::copy_from_slice(&room[..len]))
+    }
+}
+
+/// The block as a zstd frame; `None` if that is not at least a sixteenth shorter, or the block has less than [`MIN_BLOCK`] bytes or more than
+/// fit a frame.
+pub fn compress(block: &[u8]) -> Option<Bytes> {
+    if !(MIN_BLOCK..=MAX_PAYLOAD).contains(&block.len()) {
+        return None;
+    }
+    COMPRESSOR.with_borrow_mut(|kept| {
+        if kept.is_none() {
+            *kept = Compressor::new();
+        }
+        kept.as_mut()?.compress(block)
+    })
+}
+
+/// The block of `length` bytes that `payload` stands for; `None` if it does not stand for exactly so many. It never takes more memory than
+/// that, whatever the payload says of itself.
+pub fn expand(payload: &[u8], length: u32) -> Option<Bytes> {
+    let length = usize::try_from(length).ok().filter(|length| *length <= MAX_PAYLOAD)?;
+    let mut block = Vec::with_capacity(length);
+    EXPANDER.with_borrow_mut(|kept| {
+        if kept.is_none() {
+            *kept = DCtx::try_create();
+        }
+        // It writes no further than the capacity, which may be more than was asked for.
+        kept.as_mut()?.decompress(&mut block, payload).ok()
+    })?;
+    (block.len() == length).then(|| block.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_bomb_bursts_in_no_more_than_was_declared() {
+        let zeros = vec![0; MAX_PAYLOAD];
+        let small = compress(&zeros).unwrap();
+        assert!(small.len() < 100);
+        assert_eq!(expand(&small, 1000), None);
+        assert_eq!(expand(&small, MAX_PAYLOAD as u32 + 1), None);
+        assert_eq!(expand(&small, MAX_PAYLOAD as u32 - 1), None, "neither more nor less");
+        assert_eq!(expand(&small, MAX_PAYLOAD as u32).unwrap(), zeros);
+    }
+
+    #[test]
+    fn what_does_not_shrink_or_is_small_stays_as_it_is() {
+        let mut seed = 1u64;
+        let random = std::iter::repeat_with(|| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 56) as u8
+        });
+        let random: Vec<u8> = random.take(65_536).collect();
+        assert_eq!(compress(&random), None);
+        assert_eq!(compress(&[7; MIN_BLOCK - 1]), None);
+        assert_eq!(compress(&vec![7; MAX_PAYLOAD + 1]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn expanding_undoes_compressing(
+            words in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 1..20),
+            picks in prop::collection::vec(any::<prop::sample::Index>(), 1..8000),
+        ) {
+            let text: Vec<u8> = picks.iter().flat_map(|pick| pick.get(&words)).copied().take(MAX_PAYLOAD).collect();
+            if let Some(small) = compress(&text) {
+                prop_assert!(small.len() <= text.len() - text.len() / LEAST_GAIN);
+                prop_assert_eq!(expand(&small, text.len() as u32).unwrap(), text);
+            }
+        }
+
+        #[test]
+        fn whatever_is_expanded_has_the_length_or_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), length in 0u32..300_000) {
+            let mut framed = vec![0x28, 0xb5, 0x2f, 0xfd];
+            framed.extend(&bytes);
+            for payload in [&bytes, &framed] {
+                prop_assert!(expand(payload, length).is_none_or(|block| block.len() == length as usize));
+            }
+        }
+    }
+}

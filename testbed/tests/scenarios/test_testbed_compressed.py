@@ -1,0 +1,74 @@
+"""What travels between two sites of a transfer whose service asks for compression.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |    wan0                   |
+         agent1                      agent2
+"""
+
+import re
+import subprocess
+
+import pytest
+from conftest import accepted, eventually, metrics, outcome, peer, with_service
+from sos_compile.world import Loaded
+from sos_testbed import measure
+from sos_testbed.lab import Lab
+
+COVERED_PORT = "5001"
+SIZE = 60_000_000
+WIRES = (("edge1", "wan0"), ("edge1", "wan1"))
+CHANGED_S = 20.0
+DECLARED = "sos_agent_config_generation"
+
+
+def metric(net: Lab, agent: str, name: str) -> float:
+    found = re.search(rf"^{name} (\S+)$", metrics(net, agent), flags=re.MULTILINE)
+    return float(found[1]) if found else -1.0
+
+
+def received(net: Lab) -> int:
+    """Bytes that have come in from the other site so far."""
+    commands = (net.exec_argv(part, ("cat", f"/sys/class/net/{interface}/statistics/rx_bytes")) for part, interface in WIRES)
+    return sum(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for command in commands)
+
+
+def ask_for(net: Lab, before: tuple[Loaded, ...], compression: str) -> None:
+    """Declares it, and waits until both agents have read it."""
+    known = {agent: metric(net, agent, DECLARED) for agent in ("agent1", "agent2")}
+    net.declare(with_service(before, transport={"compression": compression}))
+    eventually("new documents", lambda: all(metric(net, agent, DECLARED) > known[agent] for agent in known), CHANGED_S)
+
+
+def download(net: Lab, command: str) -> tuple[int, str]:
+    """Bytes that came over the wires for SIZE bytes of the server, and their digest."""
+    took, began = accepted(net), received(net)
+    server = peer(net, "server", command, COVERED_PORT, str(SIZE))
+    measure.wait_listening(net, "server", int(COVERED_PORT))
+    client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
+    sent, got = outcome(server, 120), outcome(client, 120)
+    assert (sent["sent"], got["bytes"], got["end"]) == (SIZE, SIZE, "eof")
+    assert accepted(net) - took == 1
+    return received(net) - began, got["sha256"]
+
+
+@pytest.mark.slow
+def test_what_can_be_compressed_takes_less_of_the_wires_and_arrives_as_it_was(net: Lab) -> None:
+    before = net.objects
+    plain, digest = download(net, "serve")
+    assert plain > SIZE, "or this test would notice nothing"
+
+    ask_for(net, before, "Adaptive")
+    compressed, same = download(net, "serve")
+    assert same == digest
+    assert compressed < SIZE / 2
+    done = [metric(net, "agent2", f"sos_agent_compressed_{each}bytes_total") for each in ("", "wire_")]
+    assert done[0] > SIZE / 2
+    assert done[1] < done[0] / 2
+    assert metric(net, "agent2", "sos_agent_compression_seconds_total") > 0
+
+    noise, _ = download(net, "noise")
+    assert noise > SIZE
+    assert metric(net, "agent2", "sos_agent_compressed_bytes_total") == done[0], "noise goes as it is"
+
+    ask_for(net, before, "None")
+    assert download(net, "serve")[0] > SIZE
