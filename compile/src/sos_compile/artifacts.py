@@ -98,6 +98,7 @@ def _tune(doc: Json) -> None:
         "queueBytes": 8388608,
         "congestionControl": "BBR",
         "encryption": "TLS",
+        "protocol": "QUIC",
     }
     doc["services"][0]["setup"] = "Proactive"
     doc["services"][0]["labels"] = 2
@@ -142,6 +143,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "unknown-peer", "services[0].peer", _set("services", 0, "peer", value="atlantis")),
     ("agent", "labels-out-of-bounds", "services[0].labels", _set("services", 0, "labels", value=9)),
     ("agent", "unknown-encryption", "services[0].transport.encryption", _set("services", 0, "transport", "encryption", value="SSL")),
+    ("agent", "unknown-protocol", "services[0].transport.protocol", _set("services", 0, "transport", "protocol", value="UDT")),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),

@@ -81,12 +81,14 @@ class Transport(Model):
     block_bytes: Annotated[int, Field(ge=0, le=262_144)]
     queue_bytes: Annotated[int, Field(ge=0, le=2**32 - 1)]
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
+    # left out where it says nothing: those who do not know the field refuse documents with it
+    protocol: Annotated[Literal["TCP", "QUIC"], Field(exclude_if=lambda value: value == "TCP", json_schema_extra=OPTIONAL)] = "TCP"
 
 
 class AgentTransport(Transport):
     """How bytes travel, as agents are told."""
 
-    # left out where it says nothing: agents that do not know the field refuse documents with it
+    # left out likewise
     encryption: Annotated[Literal["None", "TLS"], Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)] = "None"
 
 

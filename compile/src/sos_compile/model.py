@@ -121,6 +121,7 @@ class Transport:
     queue_bytes: int
     congestion_control: str
     encryption: str
+    protocol: str
 
 
 @dataclass(frozen=True)
@@ -269,6 +270,7 @@ def _service(origin: Origin, spec: Json) -> Service:
             queue_bytes=transport.get("queueMiB", 0) * 1024 * 1024,
             congestion_control=transport["congestionControl"],
             encryption=transport.get("encryption", "None"),
+            protocol=transport.get("protocol", "TCP"),
         ),
         paths_mode="Shortest" if paths["mode"] == "Auto" else paths["mode"],
         paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],

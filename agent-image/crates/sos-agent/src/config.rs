@@ -267,6 +267,21 @@ pub struct Transport {
     /// Whether the streams are encrypted. Written only where they are: documents for agents that know nothing of it stay as they were.
     #[serde(default)]
     pub encryption: Encryption,
+    /// What the streams are made of. Written only where they are over QUIC, like `encryption`.
+    #[serde(default)]
+    pub protocol: Protocol,
+}
+
+/// What streams are made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    #[serde(rename = "TCP")]
+    Tcp,
+    /// QUIC, and TCP where that does not come about (frame.md section 4).
+    #[serde(rename = "QUIC")]
+    Quic,
 }
 
 /// Encryption of streams.

@@ -34,6 +34,8 @@ struct PeerState {
     retired: bool,
     boot: Option<BootId>,
     going_away: bool,
+    /// Labels over which QUIC did not come about, and until when it is not tried again.
+    without_quic: BTreeMap<u8, Instant>,
     streams: Vec<Arc<Stream>>,
     sessions: BTreeMap<SessionNumber, Arc<Mailbox>>,
     ended: EndedSessions,
@@ -50,6 +52,7 @@ impl Peer {
             retired: false,
             boot: None,
             going_away: false,
+            without_quic: BTreeMap::new(),
             streams: Vec::new(),
             sessions: BTreeMap::new(),
             ended: EndedSessions::default(),
@@ -135,9 +138,25 @@ impl Peer {
         }
     }
 
+    /// QUIC did not come about over a label: it is not tried again before `until`. Says whether that was not known yet.
+    pub(crate) fn give_up_quic(&self, label: u8, now: Instant, until: Instant) -> bool {
+        let before = lock(&self.state).without_quic.insert(label, until);
+        before.is_none_or(|before| before <= now)
+    }
+
+    /// Whether QUIC may be tried over a label.
+    pub(crate) fn may_try_quic(&self, label: u8, now: Instant) -> bool {
+        lock(&self.state).without_quic.get(&label).is_none_or(|until| *until <= now)
+    }
+
     /// How many plain streams stand that began before this one.
     pub(crate) fn plain_before(&self, id: StreamId) -> usize {
-        lock(&self.state).streams.iter().take_while(|stream| stream.id != id).filter(|s| !s.encrypted).count()
+        lock(&self.state)
+            .streams
+            .iter()
+            .take_while(|stream| stream.id != id)
+            .filter(|s| !s.kind.is_encrypted())
+            .count()
     }
 
     pub(crate) fn close_streams(&self) {
