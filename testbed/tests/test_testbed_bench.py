@@ -53,13 +53,14 @@ def test_every_scenario_has_what_it_needs() -> None:
     assert set(sessions.ACTS) == {scenario.name for scenario in sessions.SCENARIOS}
 
 
-def test_agents_with_encrypted_streams_have_documents_of_their_own() -> None:
+@pytest.mark.parametrize(("kind", "field", "value"), [(agents.ENCRYPTED, "encryption", "TLS"), (agents.QUIC, "protocol", "QUIC")])
+def test_agents_with_streams_of_a_kind_have_documents_of_their_own(kind: str, field: str, value: str) -> None:
     root = PurePosixPath("/x")
     near, _ = agents.agents(agents.documents(1))
-    plain, encrypted = (near.argv("agent", root, encrypted=encrypted) for encrypted in (False, True))
-    config, state = (encrypted[encrypted.index(name) + 1] for name in ("--config", "--state"))
-    document = json.loads(agents.encrypted_files(1, (), root)[f"{config}/edge1.json"])
-    assert [each["transport"]["encryption"] for each in document["services"]] == ["TLS"]
+    plain, other = near.argv("agent", root), near.argv("agent", root, kind=kind)
+    config, state = (other[other.index(name) + 1] for name in ("--config", "--state"))
+    document = json.loads(agents.files_for(kind, 1, (), root)[f"{config}/edge1.json"])
+    assert [each["transport"][field] for each in document["services"]] == [value]
     # the agent refuses a second document of one generation
     assert not {config, state} & {*plain}
 

@@ -14,7 +14,8 @@ from sos_wan.transfer import Emit, download, served
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
-    Scheme(name="sos-tls", kind=Kind.SOS, encrypted=True),
+    Scheme(name="sos-tls", kind=Kind.SOS, streams_are="encrypted"),
+    Scheme(name="sos-quic", kind=Kind.SOS, streams_are="quic"),
     Scheme(name="haproxy", kind=Kind.HAPROXY, splice=True),
     Scheme(name="haproxy-auto", kind=Kind.HAPROXY),
     Scheme(name="socat", kind=Kind.SOCAT),

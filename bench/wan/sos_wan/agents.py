@@ -16,8 +16,8 @@ from sos_testbed.topology import PathOptions, figure8
 HERE = Path(__file__).resolve().parents[1]
 SERVICE_PORTS = (5000, 5999)
 """Of one-path.yaml and two-paths.yaml."""
-ENCRYPTED = "encrypted"
-"""The folder with configurations for encrypted streams."""
+PLAIN, ENCRYPTED, QUIC = "plain", "encrypted", "quic"
+"""What streams can be; all but plain ones have a service and a folder with configurations of that name."""
 STREAM_PORT = 10_000
 METRICS_PORT = 9465
 
@@ -32,12 +32,12 @@ class Agent:
     address: str
     mac: str
 
-    def argv(self, program: str, root: PurePosixPath, *, encrypted: bool = False) -> tuple[str, ...]:
+    def argv(self, program: str, root: PurePosixPath, *, kind: str = PLAIN) -> tuple[str, ...]:
         """Its command line."""
-        folder = root / (f"{self.part}-{ENCRYPTED}" if encrypted else self.part)
+        folder = root / (self.part if kind == PLAIN else f"{self.part}-{kind}")
         places = (
             "--config",
-            f"{root / ENCRYPTED if encrypted else root}/agent-config",
+            f"{root if kind == PLAIN else root / kind}/agent-config",
             "--node",
             self.node,
             "--keys",
@@ -56,9 +56,9 @@ def documents(paths: int, more: tuple[Path, ...] = ()) -> declare.Documents:
     return declare.compile_lab(declare.load((EXAMPLE, service, *more)), topology, 1, Allocations())
 
 
-def encrypted_files(scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
-    """Path -> text of configurations for encrypted streams, beside those that the agents have otherwise."""
-    return declare.files(documents(scenario_paths, (*more, HERE / "encrypted.yaml")), root / ENCRYPTED)
+def files_for(kind: str, scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
+    """Path -> text of configurations for streams of a kind, beside those that the agents have otherwise."""
+    return declare.files(documents(scenario_paths, (*more, HERE / f"{kind}.yaml")), root / kind)
 
 
 def agents(found: declare.Documents) -> tuple[Agent, Agent]:

@@ -60,13 +60,13 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
     with ExitStack() as stack:
         pids = {
             each.part: stack.enter_context(
-                site.running(each.part, each.part, *each.argv(site.programs.agent, root, encrypted=scheme.encrypted))
+                site.running(each.part, each.part, *each.argv(site.programs.agent, root, kind=scheme.streams_are))
             )
             for each in site.plan.agents
         }
         site.wait_armed()
-        if site.encrypted() is not scheme.encrypted:
-            raise LabError("the agents' streams are encrypted where they should not be, or the other way round")
+        if site.kind() != scheme.streams_are:
+            raise LabError(f"the agents' streams are {site.kind() or 'of several kinds'}, not {scheme.streams_are}")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
 
 

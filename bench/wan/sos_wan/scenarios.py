@@ -37,8 +37,8 @@ class Scheme:
     """haproxy splices everything, instead of when it thinks fit: that it did not even at 10 Gbit/s (2.6, bench/relay/README.md)."""
     only_path: int | None = None
     """A download by plain TCP or SOS goes over this path alone, the first being 0; otherwise over all that it can use, or the first."""
-    encrypted: bool = False
-    """SOS with streams that are."""
+    streams_are: str = "plain"
+    """What SOS' streams are: plain, encrypted or quic (sos_wan.agents)."""
     rows: tuple[str, ...] = ()
     """Names of the rows that one measurement of it gives, where it is not one with its own name."""
 

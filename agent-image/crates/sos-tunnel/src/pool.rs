@@ -201,7 +201,7 @@ async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T
 /// A connection that may become a stream.
 pub(crate) enum Arrived {
     Tcp(TcpStream),
-    Quic(quinn::Incoming),
+    Quic(Box<quinn::Incoming>),
 }
 
 /// Takes a connection to a stream port.
@@ -246,7 +246,7 @@ async fn accept_exchange(
 ) -> Result<(Arc<Peer>, Ready), ExchangeError> {
     let (mut channel, proved) = match arrived {
         Arrived::Tcp(socket) => accept_tcp(shared, socket, label).await?,
-        Arrived::Quic(incoming) => accept_quic(shared, incoming, label).await?,
+        Arrived::Quic(incoming) => accept_quic(shared, *incoming, label).await?,
     };
     let from = channel.peer()?;
     let hello = exchange::read_hello(&mut channel).await?;

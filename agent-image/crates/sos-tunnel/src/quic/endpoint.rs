@@ -53,7 +53,7 @@ async fn accept(shared: Arc<Shared>, endpoint: Endpoint, label: u8) {
         } else if shared.pending.len() >= PROVE_FROM && incoming.may_retry() {
             prove(incoming);
         } else {
-            pool::accept(&shared, Arrived::Quic(incoming), label);
+            pool::accept(&shared, Arrived::Quic(Box::new(incoming)), label);
         }
     }
 }
