@@ -75,10 +75,11 @@ pub struct Timing {
     pub backoff_min: Duration,
     /// Longest pause before dialing again.
     pub backoff_max: Duration,
-    /// How long a stream may take to come about over QUIC before it is one over TCP.
+    /// How long a stream may take to come about over QUIC before it is one over TCP. QUIC is not tried again for as long, and twice as long
+    /// each time in a row.
     pub quic: Duration,
-    /// How long a plain stream may stand once its peer's streams are to be encrypted: until then the dialer has time to replace it. And how long QUIC is
-    /// not tried again where it did not come about.
+    /// How long a plain stream may stand once its peer's streams are to be encrypted: until then the dialer has time to replace it. And the longest that
+    /// QUIC is not tried again where it does not come about.
     pub switch: Duration,
 }
 

@@ -80,8 +80,8 @@ pub(crate) async fn replacement(
 
 /// QUIC did not come about over a label: its streams are over TCP for a while.
 pub(crate) fn give_up_quic(shared: &Shared, peer: &Peer, label: u8, error: &ExchangeError) {
-    let (now, pause) = (Instant::now(), shared.config.timing.switch);
-    if peer.give_up_quic(label, now, now + pause) {
+    let timing = &shared.config.timing;
+    if let Some(pause) = peer.give_up_quic(label, Instant::now(), (timing.quic, timing.switch)) {
         shared.counters.quic_fallbacks.add(1);
         info!(peer = %peer.agent, label, %error, ?pause, "no stream over QUIC: TCP for now");
     }
