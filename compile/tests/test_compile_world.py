@@ -213,3 +213,19 @@ def test_what_agents_agree_on_is_told_to_both_sites_and_only_where_it_is_asked_f
         assert field not in json.dumps(before.agents[key])
     assert len(compiled.agents) == 2
     assert field not in json.dumps(list(compiled.controllers.values()))
+
+
+def test_the_protocol_is_told_to_agents_and_controllers_and_only_where_it_is_not_tcp() -> None:
+    base = (site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), service("usual", "west", "east", 22))
+    here = nodes(west=1, east=1)
+    with_quic = service("other", "west", "east", 443, transport={"protocol": "QUIC"})
+    without = service("other", "west", "east", 443, transport={"protocol": "TCP"})
+    compiled, before = compile_world(world(*base, with_quic, nodes=here)), compile_world(world(*base, without, nodes=here))
+    documents = [*compiled.agents.values(), *compiled.controllers.values()]
+    assert len(documents) == 3
+    for document in documents:
+        transports = {each["id"]: each["transport"] for each in document["services"]}
+        assert transports["sos-system/other"]["protocol"] == "QUIC"
+        # those who do not know the field go on taking documents of services without it
+        assert "protocol" not in transports["sos-system/usual"]
+    assert '"protocol"' not in json.dumps([*before.agents.values(), *before.controllers.values()])

@@ -8,11 +8,13 @@ from controller_views import (
     AT_FAR,
     AT_NEAR,
     kinds,
+    parsed,
     signed,
 )
 from controller_world import World, syn_frame
+from sos_controller.core.events import ConfigChanged
 from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import Kind, cookie_kind
+from sos_controller.core.pipeline import PROTO_UDP, Kind, cookie_kind
 
 
 def test_streams_run_over_the_path_with_path_macs_and_arrive_with_real_ones(world: World) -> None:
@@ -105,3 +107,38 @@ def test_a_link_that_is_silent_moves_its_label_and_comes_back() -> None:
     world.network.wires.update(gone)
     world.tick(1.5)
     assert [p.paths for p in world.engine.plan.pairs.values()] == [before]
+
+
+def datagrams_arrive(world: World, label: int) -> bool:
+    """Whether what a stream over QUIC sends on a label comes out at the peer as it was sent."""
+    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    frame = bytearray(parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 10000 + label, 10000 + label)[12:])
+    frame[23] = PROTO_UDP
+    return world.network.walk(AT_NEAR, bytes(frame)) == [(AT_FAR, bytes(frame))]
+
+
+def test_streams_over_quic_take_the_paths_of_their_labels_too() -> None:
+    made = document()
+    made["services"][0]["paths"] = {"mode": "Disjoint", "max": 2}
+    made["services"][0]["transport"]["protocol"] = "QUIC"
+    world = World(signed(made))
+    world.converge()
+    assert [datagrams_arrive(world, label) for label in (0, 1)] == [True, True]
+    world.network.down |= {Location(E1, PortNo(1)), Location(C1, PortNo(1))}
+    assert [datagrams_arrive(world, label) for label in (0, 1)] == [False, True], "each label has its own"
+
+
+def test_only_pairs_with_streams_over_quic_have_entries_for_them(world: World) -> None:
+    def entries() -> int:
+        return sum(e.match.ip_proto == PROTO_UDP and cookie_kind(e.cookie) == Kind.PATH for e in world.network.entries(E1))
+
+    assert entries() == 0
+    made = {**document(), "generation": 2}
+    made["services"][0]["transport"]["protocol"] = "QUIC"
+    world.do(ConfigChanged(parsed(made)))
+    world.tick(1.5)
+    assert entries() == 1
+    made["services"][0]["transport"]["protocol"] = "TCP"
+    world.do(ConfigChanged(parsed({**made, "generation": 3})))
+    world.tick(1.5)
+    assert entries() == 0

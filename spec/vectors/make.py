@@ -183,9 +183,27 @@ ZSTD_300_A = bytes.fromhex("28b52ffd" + "60" + "2c00" + "630900" + "61")
 
 def frames() -> list[dict]:
     """Vectors of the stream's opening and of every frame type."""
-    hello_f = {"key_id": 1, "site_id": 1, "path_label": 2, "stream_no": 7, "agent_id": WEST.hex(), "boot_id": BOOT, "nonce": "11" * 16, "capabilities": 1}
+    hello_f = {
+        "key_id": 1,
+        "site_id": 1,
+        "path_label": 2,
+        "stream_no": 7,
+        "agent_id": WEST.hex(),
+        "boot_id": BOOT,
+        "nonce": "11" * 16,
+        "capabilities": 1,
+    }
     hello = b"SOSF" + struct.pack("!BBHHBxI", 1, 1, 1, 1, 2, 7) + WEST + struct.pack("!Q", BOOT) + b"\x11" * 16 + struct.pack("!Q", 1)
-    welcome_f = {"key_id": 1, "site_id": 2, "status": 0, "stream_no": 7, "agent_id": EAST.hex(), "boot_id": BOOT + 1, "nonce": "22" * 16, "capabilities": 0}
+    welcome_f = {
+        "key_id": 1,
+        "site_id": 2,
+        "status": 0,
+        "stream_no": 7,
+        "agent_id": EAST.hex(),
+        "boot_id": BOOT + 1,
+        "nonce": "22" * 16,
+        "capabilities": 0,
+    }
     welcome = b"SOSF" + struct.pack("!BBHHBxI", 1, 2, 1, 2, 0, 7) + EAST + struct.pack("!Q", BOOT + 1) + b"\x22" * 16 + bytes(8)
     welcome += hmac.new(PAIR, b"sos/stream/welcome" + hello + welcome, hashlib.sha256).digest()
     confirm = b"SOSF" + struct.pack("!BBH", 1, 3, 1) + hmac.new(PAIR, b"sos/stream/confirm" + hello + welcome, hashlib.sha256).digest()

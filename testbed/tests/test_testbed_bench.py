@@ -53,7 +53,10 @@ def test_every_scenario_has_what_it_needs() -> None:
     assert set(sessions.ACTS) == {scenario.name for scenario in sessions.SCENARIOS}
 
 
-@pytest.mark.parametrize(("policy", "field", "value"), [("encrypted", "encryption", "TLS"), ("compressed", "compression", "Adaptive")])
+@pytest.mark.parametrize(
+    ("policy", "field", "value"),
+    [("encrypted", "encryption", "TLS"), ("compressed", "compression", "Adaptive"), ("quic", "protocol", "QUIC")],
+)
 def test_agents_with_another_policy_have_documents_of_their_own(policy: str, field: str, value: str) -> None:
     root = PurePosixPath("/x")
     near, _ = agents.agents(agents.documents(1))

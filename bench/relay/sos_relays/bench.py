@@ -8,13 +8,14 @@ from sos_wan.book import Unit
 from sos_wan.figures import found
 from sos_wan.loop import Bench
 from sos_wan.report import Column
-from sos_wan.scenarios import COMPRESSED, ENCRYPTED, GBIT, MBIT, Kind, Scenario, Scheme
+from sos_wan.scenarios import COMPRESSED, ENCRYPTED, GBIT, MBIT, QUIC, Kind, Scenario, Scheme
 from sos_wan.site import Site
 from sos_wan.transfer import Emit, download, served
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
     Scheme(name="sos-tls", kind=Kind.SOS, policy=ENCRYPTED),
+    Scheme(name="sos-quic", kind=Kind.SOS, policy=QUIC),
     Scheme(name="haproxy", kind=Kind.HAPROXY, splice=True),
     Scheme(name="haproxy-auto", kind=Kind.HAPROXY),
     Scheme(name="socat", kind=Kind.SOCAT),

@@ -9,7 +9,7 @@ from pathlib import Path
 from sos_testbed.measure import formula_mbps
 from sos_testbed.topology import PathOptions
 
-ENCRYPTED, COMPRESSED = "encrypted", "compressed"
+ENCRYPTED, COMPRESSED, QUIC = "encrypted", "compressed", "quic"
 """Policies: YAML files of this benchmark."""
 
 

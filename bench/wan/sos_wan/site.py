@@ -84,11 +84,12 @@ class Site:
         """Until the near agent has its streams and takes connections."""
         self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
 
-    def encrypted(self) -> bool:
-        """All streams of the near agent are, and there are some."""
+    def kind(self) -> str:
+        """What all streams of the near agent are; nothing if there are none, or of several kinds."""
         page = self.metrics()
-        streams = parse.metric(page, "sos_agent_streams") or 0
-        return 0 < streams == parse.metric(page, "sos_agent_streams_encrypted")
+        streams, encrypted, quic = (parse.metric(page, f"sos_agent_streams{which}") or 0 for which in ("", "_encrypted", "_quic"))
+        kinds = {(0, 0): "plain", (streams, 0): "encrypted", (streams, streams): "quic"}
+        return kinds.get((encrypted, quic), "") if streams else ""
 
     def metrics(self) -> str:
         """The near agent's page; nothing while it has none."""

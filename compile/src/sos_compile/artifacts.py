@@ -99,6 +99,7 @@ def _tune(doc: Json) -> None:
         "congestionControl": "BBR",
         "encryption": "TLS",
         "compression": "Adaptive",
+        "protocol": "QUIC",
     }
     doc["services"][0]["setup"] = "Proactive"
     doc["services"][0]["labels"] = 2
@@ -144,6 +145,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "labels-out-of-bounds", "services[0].labels", _set("services", 0, "labels", value=9)),
     ("agent", "unknown-compression", "services[0].transport.compression", _set("services", 0, "transport", "compression", value="zstd")),
     ("agent", "unknown-encryption", "services[0].transport.encryption", _set("services", 0, "transport", "encryption", value="SSL")),
+    ("agent", "unknown-protocol", "services[0].transport.protocol", _set("services", 0, "transport", "protocol", value="UDT")),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),

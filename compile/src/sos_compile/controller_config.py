@@ -107,6 +107,7 @@ def transport_values(transport: Transport) -> Json:
         "blockBytes": transport.block_bytes,
         "queueBytes": transport.queue_bytes,
         "congestionControl": transport.congestion_control,
+        "protocol": transport.protocol,
     }
 
 

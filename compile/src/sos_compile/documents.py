@@ -81,6 +81,8 @@ class Transport(Model):
     block_bytes: Annotated[int, Field(ge=0, le=262_144)]
     queue_bytes: Annotated[int, Field(ge=0, le=2**32 - 1)]
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
+    # left out where it says nothing: those who do not know the field refuse documents with it
+    protocol: Annotated[Literal["TCP", "QUIC"], Field(exclude_if=lambda value: value == "TCP", json_schema_extra=OPTIONAL)] = "TCP"
 
 
 UNLESS_NONE = Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)
@@ -89,7 +91,7 @@ UNLESS_NONE = Field(exclude_if=lambda value: value == "None", json_schema_extra=
 class AgentTransport(Transport):
     """How bytes travel, as agents are told."""
 
-    # left out where they say nothing: agents that do not know the fields refuse documents with them
+    # left out likewise
     encryption: Annotated[Literal["None", "TLS"], UNLESS_NONE] = "None"
     compression: Annotated[Literal["None", "Adaptive"], UNLESS_NONE] = "None"
 

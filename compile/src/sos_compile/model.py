@@ -122,6 +122,7 @@ class Transport:
     congestion_control: str
     encryption: str
     compression: str
+    protocol: str
 
 
 @dataclass(frozen=True)
@@ -271,6 +272,7 @@ def _service(origin: Origin, spec: Json) -> Service:
             congestion_control=transport["congestionControl"],
             encryption=transport.get("encryption", "None"),
             compression=transport.get("compression", "None"),
+            protocol=transport.get("protocol", "TCP"),
         ),
         paths_mode="Shortest" if paths["mode"] == "Auto" else paths["mode"],
         paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],

@@ -270,6 +270,21 @@ pub struct Transport {
     /// Whether data is compressed. Written only where it may be, for the same reason.
     #[serde(default)]
     pub compression: Compression,
+    /// What the streams are made of. Written only where they are over QUIC, like `encryption`.
+    #[serde(default)]
+    pub protocol: Protocol,
+}
+
+/// What streams are made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    #[serde(rename = "TCP")]
+    Tcp,
+    /// QUIC, and TCP where that does not come about (frame.md section 5).
+    #[serde(rename = "QUIC")]
+    Quic,
 }
 
 /// Encryption of streams.

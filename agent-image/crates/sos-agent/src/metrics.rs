@@ -180,11 +180,12 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
     }
 }
 
-fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 5] {
+fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 6] {
     [
         ("sos_agent_sessions", "Sessions open", stats.sessions),
         ("sos_agent_streams", "Streams open", stats.streams),
         ("sos_agent_streams_encrypted", "Streams open that are encrypted", stats.streams_encrypted),
+        ("sos_agent_streams_quic", "Streams open that are over QUIC", stats.streams_quic),
         ("sos_agent_memory_reserved_bytes", "Bytes promised to sessions", stats.memory_reserved),
         ("sos_agent_reorder_bytes", "Bytes waiting in reorder buffers", stats.reorder_bytes),
     ]
@@ -192,7 +193,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 5] {
 
 type CounterLine = (&'static str, &'static str, Option<Unit>, u64);
 
-fn counters(stats: &Stats) -> [CounterLine; 13] {
+fn counters(stats: &Stats) -> [CounterLine; 14] {
     let bytes = || Some(Unit::Bytes);
     [
         ("sos_agent_sessions_begun", "Sessions begun", None, stats.sessions_total),
@@ -206,6 +207,12 @@ fn counters(stats: &Stats) -> [CounterLine; 13] {
             "Plain streams refused because a service asks for encryption",
             None,
             stats.plain_refused_total,
+        ),
+        (
+            "sos_agent_quic_fallbacks",
+            "Times the streams of a path went over TCP because QUIC did not come about",
+            None,
+            stats.quic_fallbacks_total,
         ),
         ("sos_agent_sent", "Bytes of hosts sent to peers", bytes(), stats.bytes_sent_total),
         ("sos_agent_received", "Bytes of peers given to hosts", bytes(), stats.bytes_received_total),

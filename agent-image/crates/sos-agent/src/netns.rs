@@ -153,6 +153,10 @@ fn configure(config: &AgentConfig, present: Present) -> Result<(), NetError> {
     if let Some(arguments) = netplan::without_offload(config) {
         output(Command::new("ethtool").args(arguments), "ethtool")?;
     }
+    // Kernels that leave nothing of datagrams to a card have nothing to switch off.
+    if let Err(error) = output(Command::new("ethtool").args(netplan::datagrams_cut(config)), "ethtool") {
+        debug!(%error, "segmentation of datagrams is as it was");
+    }
     netplan::sysctls(config).iter().try_for_each(set)
 }
 

@@ -174,6 +174,13 @@ pub fn without_offload(config: &AgentConfig) -> Option<[&str; 4]> {
     (config.site.rewrite == Rewrite::OpenFlow).then_some(["-K", &config.interface.name, "tx", "off"])
 }
 
+/// Arguments of `ethtool` for streams over QUIC: datagrams that are sent many at once are cut by the kernel, as a switch that runs outside it
+/// takes such packets of TCP only and drops those of UDP.
+#[must_use]
+pub fn datagrams_cut(config: &AgentConfig) -> [&str; 4] {
+    ["-K", &config.interface.name, "tx-udp-segmentation", "off"]
+}
+
 /// Kernel settings of the agent's namespace.
 #[must_use]
 pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
@@ -224,6 +231,11 @@ mod tests {
         assert_eq!(without_offload(&config), None);
         config.site.rewrite = Rewrite::OpenFlow;
         assert_eq!(without_offload(&config), Some(["-K", "net0", "tx", "off"]));
+    }
+
+    #[test]
+    fn the_kernel_cuts_datagrams() {
+        assert_eq!(datagrams_cut(&config()), ["-K", "net0", "tx-udp-segmentation", "off"]);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use sos_tunnel::PeerConfig;
 use sos_wire::{AgentId, Prepare};
 
-use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer};
+use crate::config::{AgentConfig, CongestionControl, Encryption, MAX_STREAM_PORTS, Peer, Protocol};
 
 /// Path labels beyond the configured ones that controllers have named for a peer. They are never taken back while the agent runs:
 /// eight labels bound them, and a warm stream costs next to nothing.
@@ -24,7 +24,7 @@ impl OrderedLabels {
 }
 
 /// The tunnel's peers: every configured agent, with the largest number of streams that a service asks for on each label that
-/// a service may use and on each that an order has named; encrypted if a service asks for that.
+/// a service may use and on each that an order has named; encrypted, and over QUIC, if a service asks for that.
 #[must_use]
 pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
     let mut list = Vec::new();
@@ -37,6 +37,7 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
             let labels = there.filter(|label| u16::from(*label) < configured || named(label));
             entry.streams = labels.map(|label| (label, streams)).collect();
             entry.encrypted = encrypted(config, peer);
+            entry.protocol = protocol(config, peer);
             list.push(entry);
         }
     }
@@ -91,6 +92,15 @@ fn streams(config: &AgentConfig, peer: &Peer) -> usize {
 fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     services.any(|service| service.transport.encryption == Encryption::Tls)
+}
+
+/// One service that asks for QUIC has it for all, likewise.
+fn protocol(config: &AgentConfig, peer: &Peer) -> sos_tunnel::Protocol {
+    let mut services = config.services.iter().filter(|service| service.peer == peer.site);
+    match services.any(|service| service.transport.protocol == Protocol::Quic) {
+        true => sos_tunnel::Protocol::Quic,
+        false => sos_tunnel::Protocol::Tcp,
+    }
 }
 
 /// Path labels, from 0, that some service towards a peer site may use. Kept warm even where paths share links: the
@@ -184,6 +194,18 @@ mod tests {
         assert_eq!(streams, BTreeMap::from([(0, 4), (1, 4)]));
         assert_eq!(congestion(&config, address), CongestionControl::Reno);
         assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
+    }
+
+    #[test]
+    fn one_service_that_asks_for_quic_has_it_for_all_of_its_peer() {
+        let mut config = config();
+        let protocol = |config: &AgentConfig| peers(config, &OrderedLabels::default())[0].protocol;
+        assert_eq!(protocol(&config), sos_tunnel::Protocol::Tcp);
+        let mut another = config.services[0].clone();
+        another.transport.protocol = Protocol::Quic;
+        config.services.push(another);
+        assert_eq!(protocol(&config), sos_tunnel::Protocol::Quic);
+        assert!(!peers(&config, &OrderedLabels::default())[0].encrypted, "that is about what is over TCP");
     }
 
     #[test]

@@ -120,13 +120,15 @@ struct Listeners {
     /// Where the site rewrites.
     redirected: Option<TcpListener>,
     streams: Vec<TcpListener>,
+    /// The same ports of UDP.
+    datagrams: Vec<std::net::UdpSocket>,
     beacons: UdpSocket,
     orders: UdpSocket,
 }
 
 impl Agent {
     async fn run(self) -> Result<(), RunError> {
-        let Listeners { clients, redirected, streams, beacons, orders } = listen(&self.config)?;
+        let Listeners { clients, redirected, streams, datagrams, beacons, orders } = listen(&self.config)?;
         let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();
         set_up_nft(&self.config.interface.name, port)?;
         let address = self.config.interface.address.addr();
@@ -144,6 +146,9 @@ impl Agent {
                 "redirected",
                 ingress::accept_clients(Arc::clone(&shared), listener, Arrival::Rewritten),
             );
+        }
+        for (socket, label) in datagrams.into_iter().zip(0..) {
+            tunnel.open_datagrams(socket, label).map_err(socket_error("stream port for datagrams"))?;
         }
         for (listener, label) in streams.into_iter().zip(0..) {
             duties.add("streams", accept_streams(Arc::clone(&shared), listener, label));
@@ -235,6 +240,11 @@ fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {
         let address = own(config.stream_ports.first + label);
         tcp(format!("stream port {address}"), socket::listener(address))
     };
+    let datagrams = |label| {
+        let address = own(config.stream_ports.first + label);
+        socket::stream_datagrams(address)
+            .map_err(socket_error(format!("stream port {address} for datagrams")))
+    };
     let redirected = (config.site.rewrite == Rewrite::OpenFlow).then(|| {
         let address = own(config.discovery.redirect_port);
         tcp(format!("redirect port {address}"), socket::redirect_listener(address))
@@ -243,6 +253,7 @@ fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {
         redirected: redirected.transpose()?,
         clients: tcp("transparent listener (NET_ADMIN needed)".to_owned(), socket::transparent_listener())?,
         streams: (0..config.stream_ports.count).map(stream).collect::<Result<_, _>>()?,
+        datagrams: (0..config.stream_ports.count).map(datagrams).collect::<Result<_, _>>()?,
         beacons: udp("beacon", config.discovery.beacon_port)?,
         orders: udp("order", config.discovery.order_port)?,
     })

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
+use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tracing::debug;
 
@@ -24,6 +25,8 @@ const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts of a stream to send again: a path that has been moved is found within it, where the kernel's pauses
 /// would have doubled to several seconds (Linux 6.15 and later).
 const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
+/// Buffers of a stream port's datagrams, each way: what 1 Gbit/s brings in 33 ms, in which every task of the agent has its turn.
+const DATAGRAM_BUFFER: usize = 4 << 20;
 /// Unsent bytes a stream may hold at most: what waits here can no longer go by a faster stream. Two of the largest frames.
 pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
@@ -71,6 +74,21 @@ pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// The UDP socket of a stream port, with buffers for streams over QUIC: the kernel tunes TCP's by itself, not these.
+///
+/// # Errors
+/// What the kernel says, except about the buffers: where it gives less, bursts lose packets.
+pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
+    let socket = datagrams(address)?;
+    // Past net.core.rmem_max, which is a few packets in a row: it needs NET_ADMIN, as the agent does.
+    let set = set_socket_recv_buffer_size_force(&socket, DATAGRAM_BUFFER)
+        .and_then(|()| set_socket_send_buffer_size_force(&socket, DATAGRAM_BUFFER));
+    if let Err(error) = set {
+        debug!(%address, %error, "the kernel does not give a stream port's datagrams the buffers they need");
+    }
+    Ok(socket)
 }
 
 /// Options of a leg towards a host: a process that dies resets it (linger 0) until both directions have ended cleanly, a
@@ -129,15 +147,20 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     Ok(())
 }
 
-/// Sets the congestion control of a stream, also under way. Where the kernel does not have it, what is in force stays.
-pub fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
-    let wished: &[u8] = match congestion {
-        CongestionControl::Auto | CongestionControl::Cubic => b"cubic",
-        CongestionControl::Bbr => b"bbr",
-        CongestionControl::Reno => b"reno",
-    };
-    if let Err(error) = socket.set_tcp_congestion(wished) {
+/// Sets the congestion control of a stream. Where the kernel does not have it, what is in force stays.
+fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
+    if let Err(error) = socket.set_tcp_congestion(kernel_name(congestion).as_bytes()) {
         debug!(?congestion, %error, "the kernel does not take this congestion control");
+    }
+}
+
+/// What the kernel calls a congestion control.
+#[must_use]
+pub fn kernel_name(congestion: CongestionControl) -> &'static str {
+    match congestion {
+        CongestionControl::Auto | CongestionControl::Cubic => "cubic",
+        CongestionControl::Bbr => "bbr",
+        CongestionControl::Reno => "reno",
     }
 }
 

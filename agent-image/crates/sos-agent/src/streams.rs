@@ -3,12 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sos_tunnel::{BoxFuture, Keys, PathInfo, PeerConfig, Sockets, path_info, set_pacing};
+use sos_tunnel::{BoxFuture, Keys, Line, PathInfo, PeerConfig, Sockets};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
@@ -28,11 +27,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub async fn accept_streams(shared: Arc<Shared>, listener: TcpListener, label: u8) {
     loop {
         match listener.accept().await {
-            Ok((stream, from)) if is_peer(&shared, from.ip()) => shared.tunnel().accept_stream(stream, label),
-            Ok((_, from)) => {
-                shared.metrics.strangers.inc();
-                debug!(%from, "a stream from no peer's address");
-            }
+            Ok((stream, from)) if admits(&shared, from.ip()) => shared.tunnel().accept_stream(stream, label),
+            Ok(_) => {}
             Err(error) => {
                 warn!(%error, "cannot accept streams");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -41,9 +37,17 @@ pub async fn accept_streams(shared: Arc<Shared>, listener: TcpListener, label: u
     }
 }
 
-fn is_peer(shared: &Shared, address: IpAddr) -> bool {
+/// Whether an address is a peer's; counted if it is not.
+fn admits(shared: &Shared, address: IpAddr) -> bool {
     let config = shared.config();
-    config.peers.iter().flat_map(|peer| &peer.agents).any(|agent| IpAddr::V4(agent.address) == address)
+    let address = address.to_canonical();
+    let known =
+        config.peers.iter().flat_map(|peer| &peer.agents).any(|agent| IpAddr::V4(agent.address) == address);
+    if !known {
+        shared.metrics.strangers.inc();
+        debug!(%address, "a stream from no peer's address");
+    }
+    known
 }
 
 /// How often a stream's path is looked at.
@@ -214,28 +218,35 @@ fn unsent(moved: Option<Look>) -> u32 {
 }
 
 /// Keeps a stream's congestion control and pace as they should be, for as long as the stream stands.
-async fn tend(mut tended: Tended, socket: OwnedFd) {
+async fn tend(mut tended: Tended, line: Line) {
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut in_force =
         Wish { congestion: wished(&tended.shared, &tended.paths, tended.path), pacing: None, unsent: 0 };
     loop {
         ticks.tick().await;
-        let Ok(info) = path_info(&socket) else { return };
+        let Ok(info) = line.path_info() else { return };
         let wish = tended.look(info, Instant::now());
-        if wish.congestion != in_force.congestion {
-            socket::set_congestion(&SockRef::from(&socket), wish.congestion);
-        }
-        if wish.pacing != in_force.pacing && set_pacing(&socket, wish.pacing).is_err() {
-            return;
-        }
-        if wish.unsent != in_force.unsent
-            && SockRef::from(&socket).set_tcp_notsent_lowat(wish.unsent).is_err()
-        {
+        if apply(&line, in_force, wish).is_err() {
             return;
         }
         in_force = wish;
     }
+}
+
+fn apply(line: &Line, in_force: Wish, wish: Wish) -> io::Result<()> {
+    if wish.congestion != in_force.congestion
+        && let Err(error) = line.set_congestion(socket::kernel_name(wish.congestion))
+    {
+        debug!(congestion = ?wish.congestion, %error, "the kernel does not take this congestion control");
+    }
+    if wish.pacing != in_force.pacing {
+        line.set_pacing(wish.pacing)?;
+    }
+    if wish.unsent != in_force.unsent {
+        line.set_unsent(wish.unsent)?;
+    }
+    Ok(())
 }
 
 impl StreamSockets {
@@ -272,9 +283,17 @@ impl Sockets for StreamSockets {
         }
     }
 
-    fn tend(&self, socket: OwnedFd, peer: Ipv4Addr, label: u8) -> BoxFuture<()> {
+    fn admits(&self, from: IpAddr) -> bool {
+        admits(&self.shared, from)
+    }
+
+    fn congestion(&self, peer: Ipv4Addr, label: u8) -> &'static str {
+        socket::kernel_name(wished(&self.shared, &self.paths, (peer, label)))
+    }
+
+    fn tend(&self, line: Line, peer: Ipv4Addr, label: u8) -> BoxFuture<()> {
         let tended = Tended::new(Arc::clone(&self.shared), self.paths.clone(), (peer, label));
-        Box::pin(tend(tended, socket))
+        Box::pin(tend(tended, line))
     }
 }
 

@@ -30,7 +30,10 @@ impl Compressor {
     fn new() -> Option<Self> {
         let mut context = CCtx::try_create()?;
         context.set_parameter(CParameter::CompressionLevel(LEVEL)).ok()?;
-        Some(Self { context, out: vec![0; MAX_PAYLOAD].into() })
+        let mut out: Box<[u8]> = vec![0; MAX_PAYLOAD].into();
+        // What it works with it takes at the first block.
+        context.compress2(&mut *out, &[0; MAX_PAYLOAD]).ok()?;
+        Some(Self { context, out })
     }
 
     fn compress(&mut self, block: &[u8]) -> Option<Bytes> {
@@ -40,18 +43,23 @@ impl Compressor {
     }
 }
 
+/// Makes what this thread needs to compress, so that its first block takes no longer than others.
+pub(crate) fn prepare() {
+    COMPRESSOR.with_borrow_mut(|kept| {
+        if kept.is_none() {
+            *kept = Compressor::new();
+        }
+    });
+}
+
 /// The block as a zstd frame; `None` if that is not at least a sixteenth shorter, or the block has less than [`MIN_BLOCK`] bytes or more than
 /// fit a frame.
 pub fn compress(block: &[u8]) -> Option<Bytes> {
     if !(MIN_BLOCK..=MAX_PAYLOAD).contains(&block.len()) {
         return None;
     }
-    COMPRESSOR.with_borrow_mut(|kept| {
-        if kept.is_none() {
-            *kept = Compressor::new();
-        }
-        kept.as_mut()?.compress(block)
-    })
+    prepare();
+    COMPRESSOR.with_borrow_mut(|kept| kept.as_mut()?.compress(block))
 }
 
 /// The block of `length` bytes that `payload` stands for; `None` if it does not stand for exactly so many. It never takes more memory than

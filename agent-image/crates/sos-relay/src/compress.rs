@@ -12,6 +12,8 @@ use sos_wire::Body;
 
 use crate::codec::{self, MIN_BLOCK};
 
+/// A smaller block is not tried: it may be the odd end of something, and says little of how long larger ones take.
+const LEAST_TRIED: usize = 16 << 10;
 /// Rates are measured over this time.
 const WINDOW: Duration = Duration::from_millis(50);
 /// Share of what is left of a block, below which compressing begins, and above which it ends.
@@ -120,7 +122,10 @@ impl Adaptive {
         }
         match self.mode {
             Mode::On => true,
-            Mode::Off { bytes, until } => self.waited && (bytes == 0 || until.is_some_and(|at| at <= now)),
+            Mode::Off { bytes, until } => {
+                let due = bytes == 0 || until.is_some_and(|at| at <= now);
+                len >= LEAST_TRIED && self.waited && due
+            }
         }
     }
 
@@ -150,8 +155,8 @@ impl Adaptive {
         }
     }
 
-    /// There is something to send and no stream has room.
-    pub fn handle_full(&mut self) {
+    /// There is something to send and no stream for it now: none has room, or none that it would not rather wait for.
+    pub fn handle_waiting(&mut self) {
         self.window.waited = true;
     }
 
@@ -238,6 +243,7 @@ impl Compression {
             self.adaptive.handle_plain(len);
             return Body::Data { offset, payload };
         }
+        codec::prepare();
         let begun = cpu();
         let small = codec::compress(&payload);
         let cpu = cpu().saturating_sub(begun);
@@ -259,9 +265,9 @@ impl Compression {
         self.adaptive.is_on()
     }
 
-    /// There is something to send and no stream has room.
-    pub fn handle_full(&mut self) {
-        self.adaptive.handle_full();
+    /// There is something to send and no stream for it now.
+    pub fn handle_waiting(&mut self) {
+        self.adaptive.handle_waiting();
     }
 
     /// What it has done since the last time this was asked.

@@ -1,24 +1,24 @@
 //! Goodput and CPU of a pair of agents.
 //!
 //! `cargo run --release -p sos-tunnel --example throughput -- [--gigabytes N] [--streams N] [--block BYTES] [--mbps N]
-//! [--encrypted]`
+//! [--encrypted | --quic]`
 //!
 //! Everything runs on loopback, the two agents and the source and the sink as processes of their own (this program again), so that their
 //! CPU can be told apart. `--mbps` limits the source. Over a real or emulated path, start the four by hand where they belong:
 //!
 //! ```text
 //! throughput sink ADDR:PORT
-//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION ENCRYPTED
-//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION ENCRYPTED HOST_PORT BLOCK SINK_ADDR:PORT
+//! throughput far  OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION KIND
+//! throughput near OWN_ADDR PEER_ADDR STREAM_PORT STREAMS CONGESTION KIND HOST_PORT BLOCK SINK_ADDR:PORT
 //! throughput source ADDR:PORT BYTES MBPS
 //! ```
 //!
-//! ENCRYPTED is `true` or `false`. The agents print `ready`, and their figures when their standard input ends.
+//! KIND is `plain`, `tls` or `quic`. The agents print `ready`, and their figures when their standard input ends.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener, TcpStream as StdStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener as StdListener, TcpStream as StdStream, UdpSocket};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use sos_tunnel::{
-    BoxFuture, Egress, EgressHandler, Keys, Labels, Limits, OpenInfo, OpenRequest, PeerConfig, SessionEnd,
-    Sockets, Timing, Tunnel, TunnelConfig,
+    BoxFuture, Egress, EgressHandler, Keys, Labels, Limits, OpenInfo, OpenRequest, PeerConfig, Protocol,
+    SessionEnd, Sockets, Timing, Tunnel, TunnelConfig,
 };
 use sos_wire::{AgentId, BootId, EndReason, Key, KeyId, SessionUuid, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -67,7 +67,7 @@ struct Options {
     streams: usize,
     block: u32,
     mbps: u64,
-    encrypted: bool,
+    kind: &'static str,
 }
 
 fn number<T: FromStr>(args: &mut impl Iterator<Item = String>) -> Outcome<T> {
@@ -75,13 +75,14 @@ fn number<T: FromStr>(args: &mut impl Iterator<Item = String>) -> Outcome<T> {
 }
 
 fn options(mut args: impl Iterator<Item = String>) -> Outcome<Options> {
-    let mut options = Options { bytes: 4_000_000_000, streams: 8, block: 0, mbps: 0, encrypted: false };
+    let mut options = Options { bytes: 4_000_000_000, streams: 8, block: 0, mbps: 0, kind: "plain" };
     while let Some(arg) = args.next() {
         match arg.as_str() {
             "--gigabytes" => options.bytes = (number::<f64>(&mut args)? * 1e9) as u64,
             "--streams" => options.streams = number(&mut args)?,
             "--block" => options.block = number(&mut args)?,
-            "--encrypted" => options.encrypted = true,
+            "--encrypted" => options.kind = "tls",
+            "--quic" => options.kind = "quic",
             "--mbps" => options.mbps = number(&mut args)?,
             other => return Err(format!("unknown option {other}").into()),
         }
@@ -151,7 +152,7 @@ fn start_tunnel(agent: AgentId, congestion: String) -> Tunnel {
 fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()> {
     let (own, address, stream_port): (Ipv4Addr, Ipv4Addr, u16) =
         (number(args)?, number(args)?, number(args)?);
-    let (streams, congestion, encrypted) =
+    let (streams, congestion, kind): (_, _, String) =
         (BTreeMap::from([(0, number(args)?)]), number(args)?, number(args)?);
     let other = if agent == NEAR { FAR } else { NEAR };
     let site = SiteId(u16::from(other.0[0]));
@@ -164,8 +165,11 @@ fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()>
             address,
             first_stream_port: stream_port,
             streams,
-            encrypted,
+            encrypted: kind == "tls",
+            protocol: if kind == "quic" { Protocol::Quic } else { Protocol::Tcp },
         }]);
+        let port = if agent == NEAR { 0 } else { stream_port };
+        tunnel.open_datagrams(UdpSocket::bind((own, port))?, 0)?;
         if agent == NEAR {
             let listener = TcpListener::bind((own, number::<u16>(args)?)).await?;
             tokio::spawn(serve_hosts(listener, tunnel.clone(), number(args)?, number(args)?));
@@ -225,11 +229,11 @@ fn bench(options: &Options) -> Outcome<()> {
         stream_port.clone(),
         streams.clone(),
         congestion.clone(),
-        options.encrypted.to_string(),
+        options.kind.to_owned(),
     ];
     let (mut far, mut far_out) = start(&far)?;
-    let encrypted = options.encrypted.to_string();
-    let near = ["near".into(), local.clone(), local, stream_port, streams, congestion, encrypted, host_port];
+    let kind = options.kind.to_owned();
+    let near = ["near".into(), local.clone(), local, stream_port, streams, congestion, kind, host_port];
     let (mut near, mut near_out) =
         start(&[near.as_slice(), &[options.block.to_string(), sink_address]].concat())?;
     let ready = &mut String::new();

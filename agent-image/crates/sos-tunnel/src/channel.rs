@@ -1,142 +1,235 @@
-//! The connection under a stream: bytes as they are, or in TLS records.
+//! The connection under a stream: TCP with bytes as they are or in TLS records, or QUIC.
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
+use sos_relay::Reservation;
 use sos_wire::Key;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-use crate::sockopt::receive_now;
-use crate::tls::{self, Opener, PairKeyName, Sealer, TlsError};
+use crate::line::Line;
+use crate::quic;
+use crate::sockopt::{receive_now, set_polled};
+use crate::tls::{self, FindKey, Opener, PairKeyName, Sealer, TlsError};
 
 /// Bytes that are sealed and then written at once: what is sealed can no longer go by a faster stream, and fewer would cost more system calls.
 const AT_ONCE: usize = 128 << 10;
-/// Most pieces of one write: those of a stream, and the records that [`AT_ONCE`] bytes make.
+/// Most pieces of one write: those of a stream, and the records that [`AT_ONCE`] bytes make. The kernel takes 1,024.
 const MAX_SLICES: usize = 64;
 
+/// What a stream is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// TCP.
+    Plain,
+    /// TLS over TCP.
+    Encrypted,
+    /// QUIC, which is always encrypted.
+    Quic,
+}
+
+impl Kind {
+    pub(crate) fn is_encrypted(self) -> bool {
+        self != Self::Plain
+    }
+}
+
 /// A connection before it is a stream.
-pub(crate) struct Channel {
-    socket: TcpStream,
-    tls: Option<Box<(Sealer, Opener)>>,
+pub(crate) struct Channel(Whole);
+
+enum Whole {
+    Tcp(TcpStream, Option<Box<(Sealer, Opener)>>),
+    Quic(Box<quic::Connected>),
 }
 
 impl Channel {
     pub(crate) fn plain(socket: TcpStream) -> Self {
-        Self { socket, tls: None }
+        Self(Whole::Tcp(socket, None))
+    }
+
+    pub(crate) fn quic(connected: quic::Connected) -> Self {
+        Self(Whole::Quic(Box::new(connected)))
     }
 
     /// Makes a connection that was dialed an encrypted one.
     pub(crate) async fn dial(mut socket: TcpStream, key: &Key, name: PairKeyName) -> Result<Self, TlsError> {
         let halves = tls::dial(&mut socket, key, name).await?;
-        Ok(Self { socket, tls: Some(Box::new(halves)) })
+        Ok(Self(Whole::Tcp(socket, Some(Box::new(halves)))))
     }
 
     /// Takes a connection that begins like TLS. `find` gives the pair key that the dialer names; told is which was proved.
     pub(crate) async fn accept(
         mut socket: TcpStream,
-        find: impl Fn(PairKeyName) -> Option<Key> + Send + Sync + 'static,
+        find: FindKey,
     ) -> Result<(Self, PairKeyName), TlsError> {
-        let (halves, name) = tls::accept(&mut socket, Box::new(find)).await?;
-        Ok((Self { socket, tls: Some(Box::new(halves)) }, name))
+        let (halves, name) = tls::accept(&mut socket, find).await?;
+        Ok((Self(Whole::Tcp(socket, Some(Box::new(halves)))), name))
     }
 
-    pub(crate) fn socket(&self) -> &TcpStream {
-        &self.socket
+    pub(crate) fn kind(&self) -> Kind {
+        match &self.0 {
+            Whole::Tcp(_, None) => Kind::Plain,
+            Whole::Tcp(_, Some(_)) => Kind::Encrypted,
+            Whole::Quic(_) => Kind::Quic,
+        }
     }
 
-    pub(crate) fn is_encrypted(&self) -> bool {
-        self.tls.is_some()
+    /// The connection for those who look after it.
+    pub(crate) fn line(&self) -> io::Result<Line> {
+        match &self.0 {
+            Whole::Tcp(socket, _) => Ok(Line::tcp(socket.as_fd().try_clone_to_owned()?)),
+            Whole::Quic(connected) => Ok(Line::quic(connected.gauge.clone())),
+        }
+    }
+
+    /// The peer's address.
+    pub(crate) fn peer(&self) -> io::Result<IpAddr> {
+        match &self.0 {
+            Whole::Tcp(socket, _) => Ok(socket.peer_addr()?.ip()),
+            Whole::Quic(connected) => Ok(connected.peer()),
+        }
     }
 
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(tls) = &mut self.tls else { return self.socket.write_all(bytes).await };
-        let mut records = Vec::new();
-        tls.0.seal(&[bytes], usize::MAX, &mut records)?;
-        self.socket.write_all(&records.concat()).await
+        match &mut self.0 {
+            Whole::Tcp(socket, None) => socket.write_all(bytes).await,
+            Whole::Tcp(socket, Some(tls)) => {
+                let mut records = Vec::new();
+                tls.0.seal(&[bytes], usize::MAX, &mut records)?;
+                socket.write_all(&records.concat()).await
+            }
+            Whole::Quic(connected) => connected.sender.write_all(bytes).await,
+        }
     }
 
     pub(crate) async fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
-        let Some(tls) = &mut self.tls else { return self.socket.read_exact(bytes).await.map(drop) };
-        let mut out = BytesMut::with_capacity(bytes.len());
-        while out.len() < bytes.len() {
-            let missing = bytes.len() - out.len();
-            if tls.1.open(&mut out, missing)? == 0 {
-                tls.1.make_room();
-                if self.socket.read_buf(&mut tls.1.incoming).await? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-            }
+        match &mut self.0 {
+            Whole::Tcp(socket, None) => socket.read_exact(bytes).await.map(drop),
+            Whole::Tcp(socket, Some(tls)) => open_exact(socket, &mut tls.1, bytes).await,
+            Whole::Quic(connected) => connected.receiver.read_exact(bytes).await,
         }
-        bytes.copy_from_slice(&out);
-        Ok(())
     }
 
     pub(crate) fn into_split(self) -> (ReadHalf, WriteHalf) {
-        let (read, write) = self.socket.into_split();
-        let (sealer, opener) = self.tls.map(|tls| *tls).unzip();
-        (
-            ReadHalf { socket: read, opener },
-            WriteHalf { socket: Arc::new(write), sealer, records: Vec::new() },
-        )
+        match self.0 {
+            Whole::Tcp(socket, tls) => {
+                let (read, write) = socket.into_split();
+                let (sealer, opener) = tls.map(|tls| *tls).unzip();
+                let write = TcpWrite { socket: Arc::new(write), sealer, records: Vec::new() };
+                (ReadHalf(Reading::Tcp(read, opener)), WriteHalf(Writing::Tcp(write)))
+            }
+            Whole::Quic(connected) => {
+                let ((read, window), write) = connected.into_split();
+                (ReadHalf(Reading::Quic(read, window)), WriteHalf(Writing::Quic(write)))
+            }
+        }
     }
+}
+
+/// Fills `bytes` with what records hold.
+async fn open_exact(socket: &mut TcpStream, opener: &mut Opener, bytes: &mut [u8]) -> io::Result<()> {
+    let mut out = BytesMut::with_capacity(bytes.len());
+    while out.len() < bytes.len() {
+        let missing = bytes.len() - out.len();
+        if opener.open(&mut out, missing)? == 0 {
+            opener.make_room();
+            if socket.read_buf(&mut opener.incoming).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+    bytes.copy_from_slice(&out);
+    Ok(())
 }
 
 /// What a stream reads from.
-pub(crate) struct ReadHalf {
-    socket: OwnedReadHalf,
-    opener: Option<Opener>,
-}
+pub(crate) struct ReadHalf(Reading);
 
-impl AsRef<TcpStream> for ReadHalf {
-    fn as_ref(&self) -> &TcpStream {
-        self.socket.as_ref()
-    }
+enum Reading {
+    Tcp(OwnedReadHalf, Option<Opener>),
+    /// With what its window may hold.
+    Quic(quic::Receiver, #[allow(dead_code)] Reservation),
 }
 
 impl ReadHalf {
+    /// Whether polls report what has arrived, or only the end, errors and a full window.
+    pub(crate) fn set_polled(&self, polled: bool) -> io::Result<()> {
+        match &self.0 {
+            Reading::Tcp(socket, _) => set_polled(socket.as_ref(), polled),
+            // Whoever does not wait is not woken.
+            Reading::Quic(..) => Ok(()),
+        }
+    }
+
     /// Waits for bytes and appends them to the free space of `buffer`, which must have some. 0 = the end.
     pub(crate) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
-        let Some(opener) = &mut self.opener else { return self.socket.read_buf(buffer).await };
-        loop {
-            let opened = opener.open(buffer, buffer.capacity() - buffer.len())?;
-            if opened > 0 {
-                return Ok(opened);
-            }
-            opener.make_room();
-            if self.socket.read_buf(&mut opener.incoming).await? == 0 {
-                return Ok(0);
-            }
+        match &mut self.0 {
+            Reading::Tcp(socket, None) => socket.read_buf(buffer).await,
+            Reading::Tcp(socket, Some(opener)) => open_some(socket, opener, buffer).await,
+            Reading::Quic(receiver, _) => receiver.read_buf(buffer).await,
         }
     }
 
     /// The same with what is there, without asking the runtime (see [`receive_now`]).
     pub(crate) fn receive_now(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
-        let Some(opener) = &mut self.opener else {
-            return receive_now(self.socket.as_ref(), buffer, usize::MAX);
-        };
-        let (mut opened, mut more) = (0, true);
-        loop {
-            opened += opener.open(buffer, buffer.capacity() - buffer.len())?;
-            if buffer.len() == buffer.capacity() || !more {
-                break;
-            }
-            let room = opener.make_room();
-            match receive_now(self.socket.as_ref(), &mut opener.incoming, usize::MAX) {
-                Ok(0) => return Ok(opened),
-                Ok(read) => more = read == room,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error),
-            }
+        match &mut self.0 {
+            Reading::Tcp(socket, None) => receive_now(socket.as_ref(), buffer, usize::MAX),
+            Reading::Tcp(socket, Some(opener)) => open_now(socket, opener, buffer),
+            Reading::Quic(receiver, _) => receiver.receive_now(buffer),
         }
-        if opened > 0 { Ok(opened) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 }
 
+async fn open_some(
+    socket: &mut OwnedReadHalf,
+    opener: &mut Opener,
+    buffer: &mut BytesMut,
+) -> io::Result<usize> {
+    loop {
+        let opened = opener.open(buffer, buffer.capacity() - buffer.len())?;
+        if opened > 0 {
+            return Ok(opened);
+        }
+        opener.make_room();
+        if socket.read_buf(&mut opener.incoming).await? == 0 {
+            return Ok(0);
+        }
+    }
+}
+
+fn open_now(socket: &OwnedReadHalf, opener: &mut Opener, buffer: &mut BytesMut) -> io::Result<usize> {
+    let (mut opened, mut more) = (0, true);
+    loop {
+        opened += opener.open(buffer, buffer.capacity() - buffer.len())?;
+        if buffer.len() == buffer.capacity() || !more {
+            break;
+        }
+        let room = opener.make_room();
+        match receive_now(socket.as_ref(), &mut opener.incoming, usize::MAX) {
+            Ok(0) => return Ok(opened),
+            Ok(read) => more = read == room,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) => return Err(error),
+        }
+    }
+    if opened > 0 { Ok(opened) } else { Err(io::ErrorKind::WouldBlock.into()) }
+}
+
 /// What a stream writes to.
-pub(crate) struct WriteHalf {
+pub(crate) struct WriteHalf(Writing);
+
+enum Writing {
+    Tcp(TcpWrite),
+    Quic(quic::Sender),
+}
+
+struct TcpWrite {
     socket: Arc<OwnedWriteHalf>,
     sealer: Option<Sealer>,
     /// Being written; kept for its memory.
@@ -146,13 +239,28 @@ pub(crate) struct WriteHalf {
 impl WriteHalf {
     /// What others may write to without waiting, while nobody else does; `None` if what is written has to be sealed.
     pub(crate) fn direct(&self) -> Option<Arc<OwnedWriteHalf>> {
-        self.sealer.is_none().then(|| Arc::clone(&self.socket))
+        match &self.0 {
+            Writing::Tcp(tcp) => tcp.sealer.is_none().then(|| Arc::clone(&tcp.socket)),
+            Writing::Quic(_) => None,
+        }
     }
 
     /// Writes some of the first bytes, at least one if there are any; says how many. If it is dropped before it is done the stream is of no use
     /// any more.
-    pub(crate) async fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        let Some(sealer) = &mut self.sealer else { return write_some(&self.socket, pieces).await };
+    pub(crate) async fn write_some(&mut self, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+        match &mut self.0 {
+            Writing::Tcp(tcp) => tcp.write_some(pieces).await,
+            Writing::Quic(sender) => sender.write_some(pieces).await,
+        }
+    }
+}
+
+impl TcpWrite {
+    async fn write_some(&mut self, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+        let Some(sealer) = &mut self.sealer else {
+            let (slices, count) = slices(pieces.iter().map(|piece| &piece[..]));
+            return write_slices(&self.socket, &slices[..count]).await;
+        };
         let mut chunks = [[].as_slice(); MAX_SLICES];
         let count = pieces.len().min(MAX_SLICES);
         for (chunk, piece) in chunks.iter_mut().zip(pieces) {
@@ -164,14 +272,10 @@ impl WriteHalf {
     }
 
     async fn write_records(&mut self) -> io::Result<()> {
-        let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-        let count = self.records.len().min(MAX_SLICES);
-        for (slice, record) in slices.iter_mut().zip(&self.records) {
-            *slice = IoSlice::new(record);
-        }
+        let (mut slices, count) = slices(self.records.iter().map(|record| &record[..]));
         let mut left = &mut slices[..count];
         while !left.is_empty() {
-            let written = write_some(&self.socket, left).await?;
+            let written = write_slices(&self.socket, left).await?;
             if written == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
@@ -182,7 +286,19 @@ impl WriteHalf {
     }
 }
 
-async fn write_some(socket: &OwnedWriteHalf, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+/// The first pieces as slices, and how many.
+pub(crate) fn slices<'a>(
+    pieces: impl ExactSizeIterator<Item = &'a [u8]>,
+) -> ([IoSlice<'a>; MAX_SLICES], usize) {
+    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+    let count = pieces.len().min(MAX_SLICES);
+    for (slice, piece) in slices.iter_mut().zip(pieces) {
+        *slice = IoSlice::new(piece);
+    }
+    (slices, count)
+}
+
+async fn write_slices(socket: &OwnedWriteHalf, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
     loop {
         match socket.try_write_vectored(pieces) {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,

@@ -75,7 +75,11 @@ pub struct Timing {
     pub backoff_min: Duration,
     /// Longest pause before dialing again.
     pub backoff_max: Duration,
-    /// How long a plain stream may stand once its peer's streams are to be encrypted: until then the dialer has time to replace it.
+    /// How long a stream may take to come about over QUIC before it is one over TCP. QUIC is not tried again for as long, and twice as long
+    /// each time in a row.
+    pub quic: Duration,
+    /// How long a plain stream may stand once its peer's streams are to be encrypted: until then the dialer has time to replace it. And the longest that
+    /// QUIC is not tried again where it does not come about.
     pub switch: Duration,
 }
 
@@ -88,9 +92,20 @@ impl Default for Timing {
             silence: Duration::from_secs(5),
             backoff_min: Duration::from_millis(100),
             backoff_max: Duration::from_secs(5),
+            quic: Duration::from_secs(2),
             switch: Duration::from_secs(30),
         }
     }
+}
+
+/// What streams are made of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// QUIC over UDP, and TCP where that does not come about.
+    Quic,
 }
 
 /// An agent that streams are opened to and accepted from.
@@ -102,12 +117,14 @@ pub struct PeerConfig {
     pub site: SiteId,
     /// Where its streams come from and go to.
     pub address: Ipv4Addr,
-    /// Its TCP port of path label 0.
+    /// Its TCP and UDP port of path label 0.
     pub first_stream_port: u16,
     /// How many streams to keep open on each path label.
     pub streams: BTreeMap<u8, usize>,
     /// Its streams are encrypted: plain ones are neither dialed nor taken.
     pub encrypted: bool,
+    /// What its streams are made of, if this agent dials them.
+    pub protocol: Protocol,
 }
 
 impl PeerConfig {
@@ -126,6 +143,7 @@ impl PeerConfig {
             first_stream_port,
             streams: BTreeMap::from([(0, Self::DEFAULT_STREAMS)]),
             encrypted: false,
+            protocol: Protocol::Tcp,
         }
     }
 }
@@ -214,6 +232,10 @@ pub struct Stats {
     pub streams: u64,
     /// Of them, those that are encrypted.
     pub streams_encrypted: u64,
+    /// Of them, those over QUIC.
+    pub streams_quic: u64,
+    /// Times QUIC was to be and did not come about, so that streams of a path label are over TCP for a while.
+    pub quic_fallbacks_total: u64,
     /// Streams opened or accepted whose exchange succeeded.
     pub streams_total: u64,
     /// Streams that died.

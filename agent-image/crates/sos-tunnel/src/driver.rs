@@ -273,8 +273,9 @@ impl Driver {
         // Where a stream it would use has room the core has declined it, and will ask again by its timer: in the line it would wake itself for
         // it for ever.
         let full = !usable(&self.views).iter().any(|view| view.has_room);
-        if let Some(compression) = self.compression.as_mut().filter(|_| full && self.session.has_transmit()) {
-            compression.handle_full();
+        let declined = self.session.has_transmit() && (full || sent < QUANTUM);
+        if let Some(compression) = self.compression.as_mut().filter(|_| declined) {
+            compression.handle_waiting();
         }
         if self.session.has_transmit() && !self.streams.is_empty() && (full || sent >= QUANTUM) {
             self.peer.wait_for_room(&self.mailbox, self.labels);

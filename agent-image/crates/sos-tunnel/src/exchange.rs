@@ -9,6 +9,7 @@ use thiserror::Error;
 
 use crate::channel::Channel;
 use crate::config::{PeerConfig, TunnelConfig};
+use crate::quic::QuicError;
 use crate::tls::{PairKeyName, TlsError};
 
 /// Why no stream came of a connection.
@@ -20,6 +21,8 @@ pub(crate) enum ExchangeError {
     Wire(#[from] WireError),
     #[error(transparent)]
     Tls(#[from] TlsError),
+    #[error(transparent)]
+    Quic(#[from] QuicError),
     #[error("timed out")]
     Timeout,
     #[error("no pair key for the peer's site")]

@@ -2,14 +2,14 @@
 
 use std::future::Future;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::pin::Pin;
 
 use sos_wire::{AgentId, EndReason, Key, KeyId, Open, SiteId};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::config::{Labels, SessionEnd};
+use crate::line::Line;
 
 /// A future that a trait object returns.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -23,7 +23,7 @@ pub trait Keys: Send + Sync + 'static {
     fn find(&self, site: SiteId, id: KeyId) -> Option<Key>;
 }
 
-/// How stream sockets are made: congestion control, buffers, TCP_NODELAY, TCP_NOTSENT_LOWAT, user timeout.
+/// How TCP sockets of streams are made: congestion control, buffers, TCP_NODELAY, TCP_NOTSENT_LOWAT, user timeout.
 pub trait Sockets: Send + Sync + 'static {
     /// Connects to a peer's stream port; the tunnel bounds the time. Options that must be set before the handshake are set in here.
     fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<io::Result<TcpStream>>;
@@ -32,9 +32,16 @@ pub trait Sockets: Send + Sync + 'static {
     /// # Errors
     /// Closes the stream.
     fn accepted(&self, socket: &TcpStream, label: u8) -> io::Result<()>;
-    /// Looks after a stream that stands, for as long as it does: the future is dropped, and with it the second descriptor of the socket,
-    /// when the stream ends. It must not read, write or shut down.
-    fn tend(&self, _socket: OwnedFd, _peer: Ipv4Addr, _label: u8) -> BoxFuture<()> {
+    /// Whether datagrams from an address may begin a stream; others are dropped without an answer.
+    fn admits(&self, _from: IpAddr) -> bool {
+        true
+    }
+    /// The congestion control that a QUIC stream begins with, by the kernel's name.
+    fn congestion(&self, _peer: Ipv4Addr, _label: u8) -> &'static str {
+        "cubic"
+    }
+    /// Looks after a stream that stands, for as long as it does: the future is dropped, and with it the line, when the stream ends.
+    fn tend(&self, _line: Line, _peer: Ipv4Addr, _label: u8) -> BoxFuture<()> {
         Box::pin(std::future::ready(()))
     }
 }

@@ -8,6 +8,7 @@
 //! Tunnel::start(TunnelConfig) -> Tunnel                      inside a Tokio runtime; Tunnel is Clone
 //! tunnel.set_peers(Vec<PeerConfig>)                          whole list each time; streams are dialed ahead of need
 //! tunnel.accept_stream(TcpStream, label)                     a connection to first stream port + label
+//! tunnel.open_datagrams(UdpSocket, label)                    the same port of UDP, for streams over QUIC
 //! tunnel.open(OpenRequest, host: TcpStream)
 //!     -> Result<SessionHandle, RefuseReason>                 a refused or failed host socket is reset
 //! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
@@ -30,12 +31,14 @@ mod driver;
 mod exchange;
 mod hooks;
 mod host;
+mod line;
 mod mailbox;
 mod outgoing;
 mod pace;
 mod path;
 mod peer;
 mod pool;
+mod quic;
 mod reader;
 mod replace;
 mod sockopt;
@@ -50,10 +53,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use tls::fuzzing::records as fuzz_records;
 
 pub use config::{
-    Labels, Limits, OpenRequest, PathStats, PeerConfig, SessionEnd, Stats, Timing, TunnelConfig,
+    Labels, Limits, OpenRequest, PathStats, PeerConfig, Protocol, SessionEnd, Stats, Timing, TunnelConfig,
 };
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use sockopt::{PathInfo, path_info, set_pacing, set_retransmit_max};
+pub use line::Line;
+pub use sockopt::{PathInfo, set_retransmit_max};
 pub use tunnel::{Relayed, SessionHandle, Tunnel};
 
 /// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.

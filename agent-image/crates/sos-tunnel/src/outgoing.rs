@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::io::{self, IoSlice};
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
@@ -12,15 +12,13 @@ use sos_wire::frame::HEADER_LEN;
 use sos_wire::{Body, Frame};
 use tokio::net::tcp::OwnedWriteHalf;
 
-use crate::channel::WriteHalf;
+use crate::channel::{WriteHalf, slices};
 use crate::lock;
 
 /// Sessions that wait for room are told when the queue has fallen below this.
 const LOW: usize = 32 << 10;
 /// Control frames that may wait on a stream. Beyond it the stream is full for them too; answers nobody waits for are dropped.
 const MAX_CONTROL: usize = 4096;
-/// Most pieces of one write (the kernel takes 1,024).
-const MAX_SLICES: usize = 64;
 /// Frames from this size on are written by whoever sends them, if nobody else is writing: waking the writing task costs as much as the
 /// write. Smaller ones are worth waiting for one another.
 const DIRECT: usize = 16 << 10;
@@ -185,8 +183,7 @@ impl Outgoing {
         on_room: &impl Fn(),
     ) -> io::Result<()> {
         while !pieces.is_empty() {
-            let (slices, count) = slices(&pieces);
-            let written = socket.write_vectored(&slices[..count]).await?;
+            let written = socket.write_some(&pieces).await?;
             self.note_written(&mut pieces, written, on_written, on_room)?;
         }
         Ok(())
@@ -201,7 +198,7 @@ impl Outgoing {
         on_room: &impl Fn(),
     ) -> io::Result<()> {
         while !pieces.is_empty() {
-            let (slices, count) = slices(pieces);
+            let (slices, count) = slices(pieces.iter().map(|piece| &piece[..]));
             let written = socket.try_write_vectored(&slices[..count])?;
             self.note_written(pieces, written, on_written, on_room)?;
         }
@@ -252,15 +249,6 @@ fn pieces(batch: VecDeque<Frame>, heads: &mut BytesMut) -> VecDeque<Bytes> {
         pieces.push_back(heads.split().freeze());
     }
     pieces
-}
-
-/// The first pieces as slices, and how many.
-fn slices(pieces: &VecDeque<Bytes>) -> ([IoSlice<'_>; MAX_SLICES], usize) {
-    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-    for (slice, piece) in slices.iter_mut().zip(pieces) {
-        *slice = IoSlice::new(piece);
-    }
-    (slices, pieces.len().min(MAX_SLICES))
 }
 
 fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {

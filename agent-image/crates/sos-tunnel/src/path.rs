@@ -1,11 +1,9 @@
-//! What is known of a stream's path, asked of the kernel now and then.
+//! What is known of a stream's path, asked of the kernel, or of QUIC, now and then.
 
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
-
-use crate::sockopt::{PathInfo, path_info};
+use crate::line::Line;
+use crate::sockopt::PathInfo;
 
 /// How old an answer may be: asking costs a system call, and little changes in less.
 const FRESH: Duration = Duration::from_millis(5);
@@ -46,16 +44,15 @@ impl Path {
     }
 
     /// Asks again if it is time to. What the kernel does not tell stays as it was.
-    pub(crate) fn ask(&mut self, socket: &impl AsFd, now: Instant) {
+    pub(crate) fn ask(&mut self, line: &Line, now: Instant) {
         if self.asked.is_none_or(|asked| now.saturating_duration_since(asked) >= FRESH) {
             self.asked = Some(now);
             self.written = 0;
-            let _ = path_info(socket).map(|info| self.note(info, now));
+            let _ = line.path_info().map(|info| self.note(info, now));
         }
         if self.asked_control.is_none_or(|asked| now.saturating_duration_since(asked) >= FRESH_CONTROL) {
             self.asked_control = Some(now);
-            let control = SockRef::from(socket).tcp_congestion().unwrap_or_default();
-            self.modelled = control.starts_with(b"bbr");
+            self.modelled = line.is_modelled();
         }
     }
 
@@ -125,32 +122,32 @@ mod tests {
     #[test]
     fn what_the_socket_was_given_counts_as_unsent_until_it_is_asked() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let line = Line::tcp(TcpStream::connect(listener.local_addr().unwrap()).unwrap().into());
         let (mut path, start) = (Path::new(MS, Instant::now()), Instant::now());
         path.handle_written(7);
         assert_eq!((path.unsent(), path.is_under_way()), (0, false), "never asked");
-        path.ask(&socket, start);
+        path.ask(&line, start);
         path.handle_written(1000);
-        path.ask(&socket, start + FRESH - MS);
+        path.ask(&line, start + FRESH - MS);
         path.handle_written(24);
         assert_eq!((path.unsent(), path.is_under_way()), (1024, true));
-        path.ask(&socket, start + FRESH);
+        path.ask(&line, start + FRESH);
         assert_eq!(path.unsent(), 0);
     }
 
     #[test]
     fn a_socket_is_asked_for_its_congestion_control_again() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let line = Line::tcp(TcpStream::connect(listener.local_addr().unwrap()).unwrap().into());
         let (mut path, start) = (Path::new(MS, Instant::now()), Instant::now());
         path.modelled = true;
-        SockRef::from(&socket).set_tcp_congestion(b"reno").unwrap();
-        path.ask(&socket, start);
+        line.set_congestion("reno").unwrap();
+        path.ask(&line, start);
         assert!(!path.is_modelled());
         path.modelled = true;
-        path.ask(&socket, start + FRESH_CONTROL - MS);
+        path.ask(&line, start + FRESH_CONTROL - MS);
         assert!(path.is_modelled(), "not yet");
-        path.ask(&socket, start + FRESH_CONTROL);
+        path.ask(&line, start + FRESH_CONTROL);
         assert!(!path.is_modelled());
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sos_relay::{EndedSessions, StreamId};
 use sos_wire::{AgentId, Body, BootId, EndReason, Frame, SessionNumber};
 
+use crate::channel::Kind;
 use crate::config::{Labels, PathStats, PeerConfig};
 use crate::counters::Meter;
 use crate::lock;
@@ -34,6 +35,8 @@ struct PeerState {
     retired: bool,
     boot: Option<BootId>,
     going_away: bool,
+    /// Labels over which QUIC did not come about, until when it is not tried again, and how long that is.
+    without_quic: BTreeMap<u8, (Instant, Duration)>,
     streams: Vec<Arc<Stream>>,
     sessions: BTreeMap<SessionNumber, Arc<Mailbox>>,
     ended: EndedSessions,
@@ -50,6 +53,7 @@ impl Peer {
             retired: false,
             boot: None,
             going_away: false,
+            without_quic: BTreeMap::new(),
             streams: Vec::new(),
             sessions: BTreeMap::new(),
             ended: EndedSessions::default(),
@@ -123,6 +127,9 @@ impl Peer {
         for mailbox in state.sessions.values() {
             mailbox.push(Mail::StreamUp(Arc::clone(&stream)));
         }
+        if stream.kind == Kind::Quic {
+            state.without_quic.remove(&stream.label);
+        }
         state.streams.push(stream);
         Ok(())
     }
@@ -135,9 +142,37 @@ impl Peer {
         }
     }
 
+    /// QUIC did not come about over a label: it is not tried again for `least`, and twice as long each time in a row, up to `most`. Says for
+    /// how long; `None` if that was known already.
+    pub(crate) fn give_up_quic(
+        &self,
+        label: u8,
+        now: Instant,
+        (least, most): (Duration, Duration),
+    ) -> Option<Duration> {
+        let mut state = lock(&self.state);
+        let before = state.without_quic.get(&label);
+        if before.is_some_and(|(until, _)| now < *until) {
+            return None;
+        }
+        let pause = before.map_or(least, |(_, pause)| *pause * 2).min(most);
+        state.without_quic.insert(label, (now + pause, pause));
+        Some(pause)
+    }
+
+    /// Whether QUIC may be tried over a label.
+    pub(crate) fn may_try_quic(&self, label: u8, now: Instant) -> bool {
+        lock(&self.state).without_quic.get(&label).is_none_or(|(until, _)| *until <= now)
+    }
+
     /// How many plain streams stand that began before this one.
     pub(crate) fn plain_before(&self, id: StreamId) -> usize {
-        lock(&self.state).streams.iter().take_while(|stream| stream.id != id).filter(|s| !s.encrypted).count()
+        lock(&self.state)
+            .streams
+            .iter()
+            .take_while(|stream| stream.id != id)
+            .filter(|s| !s.kind.is_encrypted())
+            .count()
     }
 
     pub(crate) fn close_streams(&self) {

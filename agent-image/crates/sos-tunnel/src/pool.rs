@@ -4,31 +4,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
-use std::os::fd::AsFd;
+use std::net::{IpAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sos_wire::{AgentId, Body, Frame, WelcomeStatus};
+use sos_wire::{AgentId, Body, Frame, Key, WelcomeStatus};
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
 use tracing::{debug, info};
 
-use crate::channel::Channel;
+use crate::channel::{Channel, Kind};
 use crate::config::{PeerConfig, Timing};
 use crate::exchange::{self, Established, ExchangeError};
 use crate::lock;
 use crate::peer::{Delivery, Peer};
+use crate::quic;
 use crate::reader::Reader;
-use crate::replace::{self, Kind};
+use crate::replace;
 use crate::stream::{Stream, StreamEnd, of_stream};
-use crate::tls::{self, PairKeyName};
+use crate::tls::{self, FindKey, PairKeyName};
 use crate::tunnel::Shared;
 
 /// Exchanges that may be under way with dialers; over that the oldest is closed (frame.md clause 3).
-const MAX_PENDING: usize = 64;
+pub(crate) const MAX_PENDING: usize = 64;
 
 /// The tasks that keep streams, one per peer, label and slot.
 #[derive(Debug, Default)]
@@ -68,6 +68,11 @@ impl Pending {
         }
     }
 
+    /// How many are under way.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.tasks).len()
+    }
+
     /// The exchange is over. Says whether it was still wanted.
     fn remove(&self, id: u64) -> bool {
         let mut tasks = lock(&self.tasks);
@@ -102,7 +107,7 @@ async fn keep_stream(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usiz
             continue;
         }
         let begun = Instant::now();
-        let dialed = dial(&shared, &peer.config(), label).await;
+        let dialed = dial(&shared, &peer, label).await;
         match dialed.and_then(|ready| begin(&shared, &peer, ready, label)) {
             Ok(mut stream) => {
                 let end = loop {
@@ -130,11 +135,21 @@ async fn keep_stream(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usiz
 /// A connection that is about to be a stream.
 pub(crate) type Ready = (Channel, Established);
 
-/// Dials as is configured, and encrypted if the peer takes nothing else: its configuration may be newer.
-async fn dial(shared: &Shared, peer: &PeerConfig, label: u8) -> Result<Ready, ExchangeError> {
-    match dial_as(shared, peer, label, Kind::configured(peer)).await {
+/// Dials as is configured; over TCP if QUIC does not come about, and encrypted if the peer takes nothing else: its configuration may be
+/// newer.
+async fn dial(shared: &Shared, peer: &Peer, label: u8) -> Result<Ready, ExchangeError> {
+    let config = peer.config();
+    if replace::configured(&config) == Kind::Quic && peer.may_try_quic(label, Instant::now()) {
+        match dial_as(shared, &config, label, Kind::Quic).await {
+            // It came as far as the peer, which has its reasons.
+            Err(ExchangeError::TurnedAway(status)) => return Err(ExchangeError::TurnedAway(status)),
+            Err(error) => replace::give_up_quic(shared, peer, label, &error),
+            ready => return ready,
+        }
+    }
+    match dial_as(shared, &config, label, replace::over_tcp(&config)).await {
         Err(ExchangeError::TurnedAway(WelcomeStatus::EncryptedOnly)) => {
-            dial_as(shared, peer, label, Kind::Encrypted).await
+            dial_as(shared, &config, label, Kind::Encrypted).await
         }
         result => result,
     }
@@ -146,17 +161,21 @@ pub(crate) async fn dial_as(
     label: u8,
     kind: Kind,
 ) -> Result<Ready, ExchangeError> {
-    let (config, limit) = (&shared.config, shared.config.timing.handshake);
+    let (config, timing) = (&shared.config, &shared.config.timing);
     let to = SocketAddrV4::new(peer.address, peer.first_stream_port + u16::from(label));
-    let socket = within(limit, config.sockets.dial(to, label)).await??;
+    let limit = if kind == Kind::Quic { timing.quic } else { timing.handshake };
+    let socket = match kind {
+        Kind::Quic => None,
+        _ => Some(within(limit, config.sockets.dial(to, label)).await??),
+    };
     let number = shared.number_stream();
     let exchange = async {
-        let mut channel = match kind {
-            Kind::Plain => Channel::plain(socket),
-            Kind::Encrypted => {
-                let (id, key) = config.keys.sending(peer.site).ok_or(ExchangeError::NoKey)?;
-                Channel::dial(socket, &key, (config.site, id)).await?
-            }
+        let (id, key) = config.keys.sending(peer.site).ok_or(ExchangeError::NoKey)?;
+        let named = (&key, (config.site, id));
+        let mut channel = match (socket, kind) {
+            (None, _) => Channel::quic(dial_quic(shared, to, label, named).await?),
+            (Some(socket), Kind::Encrypted) => Channel::dial(socket, named.0, named.1).await?,
+            (Some(socket), _) => Channel::plain(socket),
         };
         let established = exchange::dial(&mut channel, config, peer, label, number).await?;
         Ok((channel, established))
@@ -164,12 +183,29 @@ pub(crate) async fn dial_as(
     within(limit, exchange).await?
 }
 
+async fn dial_quic(
+    shared: &Shared,
+    to: SocketAddrV4,
+    label: u8,
+    named: (&Key, PairKeyName),
+) -> Result<quic::Connected, ExchangeError> {
+    let (endpoint, congestion) =
+        (shared.endpoints.of(label), shared.config.sockets.congestion(*to.ip(), label));
+    Ok(quic::dial(endpoint, to, named, congestion, &shared.windows).await?)
+}
+
 async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Result<T, ExchangeError> {
     timeout(limit, future).await.map_err(|_| ExchangeError::Timeout)
 }
 
+/// A connection that may become a stream.
+pub(crate) enum Arrived {
+    Tcp(TcpStream),
+    Quic(Box<quinn::Incoming>),
+}
+
 /// Takes a connection to a stream port.
-pub(crate) fn accept(shared: &Arc<Shared>, socket: TcpStream, label: u8) {
+pub(crate) fn accept(shared: &Arc<Shared>, arrived: Arrived, label: u8) {
     let id = shared.pending.next.fetch_add(1, Ordering::Relaxed);
     let (entered, wait) = tokio::sync::oneshot::channel::<()>();
     let task = shared.runtime.spawn({
@@ -177,16 +213,16 @@ pub(crate) fn accept(shared: &Arc<Shared>, socket: TcpStream, label: u8) {
         async move {
             // Not before it is on the list, or it could not be taken off it.
             let _ = wait.await;
-            accepted(shared, socket, label, id).await;
+            accepted(shared, arrived, label, id).await;
         }
     });
     shared.pending.insert(id, task.abort_handle());
     let _ = entered.send(());
 }
 
-async fn accepted(shared: Arc<Shared>, socket: TcpStream, label: u8, id: u64) {
+async fn accepted(shared: Arc<Shared>, arrived: Arrived, label: u8, id: u64) {
     let limit = shared.config.timing.handshake;
-    let result = within(limit, accept_exchange(&shared, socket, label)).await.and_then(|result| result);
+    let result = within(limit, accept_exchange(&shared, arrived, label)).await.and_then(|result| result);
     if !shared.pending.remove(id) {
         return;
     }
@@ -205,19 +241,21 @@ async fn accepted(shared: Arc<Shared>, socket: TcpStream, label: u8, id: u64) {
 
 async fn accept_exchange(
     shared: &Arc<Shared>,
-    socket: TcpStream,
+    arrived: Arrived,
     label: u8,
 ) -> Result<(Arc<Peer>, Ready), ExchangeError> {
-    shared.config.sockets.accepted(&socket, label)?;
-    let from = socket.peer_addr()?.ip();
-    let (mut channel, proved) = accept_channel(shared, socket, from).await?;
+    let (mut channel, proved) = match arrived {
+        Arrived::Tcp(socket) => accept_tcp(shared, socket, label).await?,
+        Arrived::Quic(incoming) => accept_quic(shared, *incoming, label).await?,
+    };
+    let from = channel.peer()?;
     let hello = exchange::read_hello(&mut channel).await?;
     let peer = shared.find_peer(hello.0.agent).ok_or(ExchangeError::Stranger)?;
     exchange::check_claim(&hello.0, from, &peer.config())?;
     if let Some(proved) = proved {
         exchange::check_key(&hello.0, proved)?;
     }
-    let status = if peer.config().encrypted && !channel.is_encrypted() {
+    let status = if peer.config().encrypted && !channel.kind().is_encrypted() {
         shared.counters.plain_refused.add(1);
         let refused = shared.counters.plain_refused.value();
         // Nothing is proved yet: who sends many of these shall not fill the log.
@@ -237,25 +275,44 @@ async fn accept_exchange(
 }
 
 /// The connection as its first byte says it is, and the pair key that was proved by encryption.
-async fn accept_channel(
+async fn accept_tcp(
     shared: &Arc<Shared>,
     socket: TcpStream,
-    from: IpAddr,
+    label: u8,
 ) -> Result<(Channel, Option<PairKeyName>), ExchangeError> {
-    let mut first = [0];
+    shared.config.sockets.accepted(&socket, label)?;
+    let (from, mut first) = (socket.peer_addr()?.ip(), [0]);
     if socket.peek(&mut first).await? == 0 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
     }
     if first != [tls::FIRST_BYTE] {
         return Ok((Channel::plain(socket), None));
     }
+    let (channel, proved) = Channel::accept(socket, keys_of(shared, from)).await?;
+    Ok((channel, Some(proved)))
+}
+
+async fn accept_quic(
+    shared: &Arc<Shared>,
+    incoming: quinn::Incoming,
+    label: u8,
+) -> Result<(Channel, Option<PairKeyName>), ExchangeError> {
+    let IpAddr::V4(from) = incoming.remote_address().ip().to_canonical() else {
+        return Err(ExchangeError::Stranger);
+    };
+    let congestion = shared.config.sockets.congestion(from, label);
+    let keys = keys_of(shared, from.into());
+    let (connected, proved) = quic::accept(incoming, keys, congestion, &shared.windows).await?;
+    Ok((Channel::quic(connected), Some(proved)))
+}
+
+/// The pair keys that a dialer at an address may name.
+fn keys_of(shared: &Arc<Shared>, from: IpAddr) -> FindKey {
     let shared = Arc::clone(shared);
-    let find = move |(site, id)| {
+    Box::new(move |(site, id)| {
         let listed = shared.is_at(site, from);
         listed.then(|| shared.config.keys.find(site, id)).flatten()
-    };
-    let (channel, proved) = Channel::accept(socket, find).await?;
-    Ok((channel, Some(proved)))
+    })
 }
 
 /// A stream that stands and is about to run.
@@ -271,17 +328,17 @@ pub(crate) fn begin(
     (channel, established): Ready,
     label: u8,
 ) -> Result<Begun, ExchangeError> {
-    let second = channel.socket().as_fd().try_clone_to_owned().ok();
-    let (id, now) = ((shared.name_stream(), channel.is_encrypted()), Instant::now());
-    let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established, second, now));
+    let (id, now, line) = ((shared.name_stream(), channel.kind()), Instant::now(), channel.line().ok());
+    let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established, line, now));
     peer.add_stream(Arc::clone(&stream), established.boot).map_err(|_| ExchangeError::OldBoot)?;
     shared.counters.streams.add(1);
     shared.counters.streams_begun.add(1);
-    shared.counters.streams_encrypted.add(u64::from(stream.encrypted));
+    shared.counters.streams_encrypted.add(u64::from(stream.kind.is_encrypted()));
+    shared.counters.streams_quic.add(u64::from(stream.kind == Kind::Quic));
     let standing = Standing { shared: Arc::clone(shared), peer: Arc::clone(peer), stream };
     shared.publish_live();
-    let encrypted = standing.stream.encrypted;
-    info!(peer = %peer.agent, label, encrypted, rtt = ?established.rtt, "stream stands");
+    let kind = standing.stream.kind;
+    info!(peer = %peer.agent, label, ?kind, rtt = ?established.rtt, "stream stands");
     if shared.is_draining() {
         standing.stream.push(of_stream(Body::GoAway));
     }
@@ -292,7 +349,7 @@ pub(crate) fn begin(
 async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (StreamEnd, Option<Begun>) {
     let Standing { shared, peer, stream } = &standing;
     let (label, timing) = (stream.label, &shared.config.timing);
-    let tended = tend(shared, channel.socket(), label);
+    let tended = tend(shared, &channel, label);
     let (read, write) = channel.into_split();
     let mut writer = Writer(tokio::spawn({
         let (stream, peer) = (Arc::clone(stream), Arc::clone(peer));
@@ -322,10 +379,10 @@ async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (Stream
     }
 }
 
-/// Lets the process around us look after the socket. What it cannot do does not end the stream.
-fn tend(shared: &Shared, socket: &TcpStream, label: u8) -> impl Future<Output = Infallible> + use<> {
-    let tended = match (socket.as_fd().try_clone_to_owned(), socket.peer_addr()) {
-        (Ok(second), Ok(SocketAddr::V4(peer))) => Some(shared.config.sockets.tend(second, *peer.ip(), label)),
+/// Lets the process around us look after the connection. What it cannot do does not end the stream.
+fn tend(shared: &Shared, channel: &Channel, label: u8) -> impl Future<Output = Infallible> + use<> {
+    let tended = match (channel.line(), channel.peer().map(|peer| peer.to_canonical())) {
+        (Ok(line), Ok(IpAddr::V4(peer))) => Some(shared.config.sockets.tend(line, peer, label)),
         _ => None,
     };
     async move {
@@ -357,7 +414,8 @@ impl Drop for Standing {
         self.stream.close();
         self.peer.remove_stream(self.stream.id);
         self.shared.counters.streams.sub(1);
-        self.shared.counters.streams_encrypted.sub(u64::from(self.stream.encrypted));
+        self.shared.counters.streams_encrypted.sub(u64::from(self.stream.kind.is_encrypted()));
+        self.shared.counters.streams_quic.sub(u64::from(self.stream.kind == Kind::Quic));
         self.shared.counters.streams_lost.add(1);
         self.shared.publish_live();
     }

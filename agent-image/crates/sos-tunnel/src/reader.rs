@@ -9,7 +9,6 @@ use sos_wire::frame::MAX_PAYLOAD;
 use crate::buffers::{BUFFER, Buffers};
 use crate::channel::ReadHalf;
 use crate::pace::{Pace, Rhythm};
-use crate::sockopt::set_polled;
 
 /// Below this much free space an empty buffer is replaced.
 const MIN_READ: usize = 32 << 10;
@@ -49,7 +48,7 @@ impl<'a> Reader<'a> {
             read => self.pace.note_poll(read.unwrap_or(0), Rhythm::of_stream(rtt), Instant::now()),
         };
         if std::mem::replace(&mut self.busy, busy) != busy {
-            set_polled(self.socket.as_ref(), !busy)?;
+            self.socket.set_polled(!busy)?;
         }
         Ok(read != Some(0))
     }

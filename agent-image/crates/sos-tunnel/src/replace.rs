@@ -1,4 +1,5 @@
-//! Streams that are plain and should be encrypted, or the other way round, because the configuration has changed under them.
+//! Streams that are plain and should be encrypted, over TCP and should be over QUIC, or the other way round: because the configuration has
+//! changed under them, or because QUIC did not come about and may by now.
 //!
 //! The dialer dials another one first and lets go of the old one when it stands; sessions send again what was on that. Where the dialer does not
 //! (its configuration is older, or it knows no encryption) the acceptor ends plain streams after a while, a few at a time. That one must
@@ -11,28 +12,37 @@ use sos_wire::WelcomeStatus;
 use tokio::time::sleep;
 use tracing::{debug, info};
 
-use crate::config::{PeerConfig, Timing};
+use crate::channel::Kind;
+use crate::config::{PeerConfig, Protocol, Timing};
 use crate::exchange::ExchangeError;
 use crate::peer::Peer;
 use crate::pool::{Begun, begin, dial_as};
 use crate::stream::Stream;
 use crate::tunnel::Shared;
 
-/// What a stream is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Plain,
-    Encrypted,
+/// What a stream towards a peer is to be, unless QUIC has just failed.
+pub(crate) fn configured(peer: &PeerConfig) -> Kind {
+    match peer.protocol {
+        Protocol::Quic => Kind::Quic,
+        Protocol::Tcp => over_tcp(peer),
+    }
 }
 
-impl Kind {
-    pub(crate) fn configured(peer: &PeerConfig) -> Self {
-        if peer.encrypted { Self::Encrypted } else { Self::Plain }
-    }
+/// What a stream over TCP is to be.
+pub(crate) fn over_tcp(peer: &PeerConfig) -> Kind {
+    if peer.encrypted { Kind::Encrypted } else { Kind::Plain }
+}
 
-    fn of(stream: &Stream) -> Self {
-        if stream.encrypted { Self::Encrypted } else { Self::Plain }
-    }
+/// What a stream should be instead of what it is.
+fn wished(peer: &Peer, config: &PeerConfig, stream: &Stream) -> Option<Kind> {
+    let best = configured(config);
+    let next = if best == Kind::Quic && !peer.may_try_quic(stream.label, Instant::now()) {
+        over_tcp(config)
+    } else {
+        best
+    };
+    // One over QUIC stays although the next one would not be.
+    (stream.kind != best && stream.kind != next).then_some(next)
 }
 
 /// Comes with a stream that stands in the place of this one, once that is of the wrong kind. Only streams that were dialed are replaced.
@@ -49,10 +59,7 @@ pub(crate) async fn replacement(
     loop {
         sleep(timing.ping).await;
         let (config, label) = (peer.config(), stream.label);
-        let wished = Kind::configured(&config);
-        if wished == Kind::of(stream) {
-            continue;
-        }
+        let Some(wished) = wished(peer, &config, stream) else { continue };
         let dialed = dial_as(shared, &config, label, wished).await;
         match dialed.and_then(|ready| begin(shared, peer, ready, label)) {
             Ok(begun) => {
@@ -61,10 +68,22 @@ pub(crate) async fn replacement(
             }
             Err(error) => {
                 shared.counters.handshakes_failed.add(1);
+                if wished == Kind::Quic {
+                    give_up_quic(shared, peer, label, &error);
+                }
                 debug!(peer = %peer.agent, label, %error, "no stream to take the place of one of the wrong kind");
                 sleep(pause(&error, timing)).await;
             }
         }
+    }
+}
+
+/// QUIC did not come about over a label: its streams are over TCP for a while.
+pub(crate) fn give_up_quic(shared: &Shared, peer: &Peer, label: u8, error: &ExchangeError) {
+    let timing = &shared.config.timing;
+    if let Some(pause) = peer.give_up_quic(label, Instant::now(), (timing.quic, timing.switch)) {
+        shared.counters.quic_fallbacks.add(1);
+        info!(peer = %peer.agent, label, %error, ?pause, "no stream over QUIC: TCP for now");
     }
 }
 
@@ -81,7 +100,7 @@ pub(crate) async fn overdue(peer: &Arc<Peer>, stream: &Stream, timing: &Timing) 
     let mut since = None;
     loop {
         sleep(timing.ping).await;
-        if Kind::of(stream) == Kind::Encrypted || !peer.config().encrypted {
+        if stream.kind.is_encrypted() || !peer.config().encrypted {
             since = None;
             continue;
         }

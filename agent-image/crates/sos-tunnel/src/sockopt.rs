@@ -38,7 +38,7 @@ pub(crate) fn receive_now(socket: &TcpStream, buffer: &mut BytesMut, most: usize
     Ok(read)
 }
 
-/// What the kernel tells about a stream's path (tcp(7), TCP_INFO).
+/// What the kernel tells about a stream's path (tcp(7), TCP_INFO), or QUIC in the same terms.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PathInfo {
     /// Smoothed round trip.
@@ -85,7 +85,7 @@ pub fn set_retransmit_max(socket: &impl AsFd, max: Duration) -> io::Result<()> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn set_pacing(socket: &impl AsFd, bytes_per_second: Option<u64>) -> io::Result<()> {
+pub(crate) fn set_pacing(socket: &impl AsFd, bytes_per_second: Option<u64>) -> io::Result<()> {
     let rate = bytes_per_second.unwrap_or(u64::MAX);
     let (value, len) = ((&raw const rate).cast(), size_of::<u64>() as libc::socklen_t);
     let socket = socket.as_fd().as_raw_fd();
@@ -110,7 +110,7 @@ pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
 ///
 /// # Errors
 /// What the kernel says, and `Unsupported` where it says too little.
-pub fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
+pub(crate) fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
     let info = tcp_info(socket)?;
     let field = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
     let micros = |at: usize| Duration::from_micros(field(at).into());

@@ -1,7 +1,6 @@
 //! One stream: its path as the scheduler sees it, what was last heard on it, and the task that reads it.
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,10 +12,11 @@ use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
-use crate::channel::WriteHalf;
+use crate::channel::{Kind, WriteHalf};
 use crate::config::Timing;
 use crate::counters::Meter;
 use crate::exchange::Established;
+use crate::line::Line;
 use crate::lock;
 use crate::outgoing::Outgoing;
 use crate::path::Path;
@@ -49,7 +49,7 @@ pub(crate) enum StreamEnd {
 pub(crate) struct Stream {
     pub(crate) id: StreamId,
     pub(crate) label: u8,
-    pub(crate) encrypted: bool,
+    pub(crate) kind: Kind,
     /// The other end takes Compressed frames.
     pub(crate) takes_compressed: bool,
     outgoing: Outgoing,
@@ -60,18 +60,18 @@ pub(crate) struct Stream {
     heard_ms: AtomicU64,
     born: Instant,
     path: Mutex<Path>,
-    /// To ask the kernel about the path; gone once the stream is closed, or the socket would stay open.
-    socket: Mutex<Option<OwnedFd>>,
+    /// To ask about the path; gone once the stream is closed, or the connection would stay open.
+    line: Mutex<Option<Line>>,
     closing: Notify,
     meter: Arc<Meter>,
 }
 
 impl Stream {
     pub(crate) fn new(
-        (id, encrypted): (StreamId, bool),
+        (id, kind): (StreamId, Kind),
         (label, meter): (u8, Arc<Meter>),
         established: Established,
-        socket: Option<OwnedFd>,
+        line: Option<Line>,
         now: Instant,
     ) -> Self {
         let Established { rtt, capabilities, .. } = established;
@@ -79,7 +79,7 @@ impl Stream {
             takes_compressed: capabilities.contains(Capabilities::COMPRESSED),
             id,
             label,
-            encrypted,
+            kind,
             meter,
             outgoing: Outgoing::default(),
             rtt_us: AtomicU64::new(micros(rtt)),
@@ -87,7 +87,7 @@ impl Stream {
             heard_ms: AtomicU64::new(0),
             born: now,
             path: Mutex::new(Path::new(rtt, now)),
-            socket: Mutex::new(socket),
+            line: Mutex::new(line),
             closing: Notify::new(),
         }
     }
@@ -100,8 +100,8 @@ impl Stream {
     /// The stream as the scheduler sees it; doubtful and spare as far as it can tell for itself.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
-        if let Some(socket) = &*lock(&self.socket) {
-            path.ask(socket, now);
+        if let Some(line) = &*lock(&self.line) {
+            path.ask(line, now);
         }
         let info = path.info();
         self.note_rtt(micros(info.rtt));
@@ -134,8 +134,8 @@ impl Stream {
     /// delayed. So the lowest is nearest.
     pub(crate) fn round_trips(&self, now: Instant) -> (Duration, Duration) {
         let mut path = lock(&self.path);
-        if let Some(socket) = &*lock(&self.socket) {
-            path.ask(socket, now);
+        if let Some(line) = &*lock(&self.line) {
+            path.ask(line, now);
         }
         let info = path.info();
         self.note_rtt(micros(info.rtt));
@@ -180,7 +180,7 @@ impl Stream {
     /// Ends the stream; its tasks come to an end by themselves.
     pub(crate) fn close(&self) {
         self.outgoing.close();
-        *lock(&self.socket) = None;
+        *lock(&self.line) = None;
         self.closing.notify_one();
     }
 

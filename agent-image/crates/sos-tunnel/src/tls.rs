@@ -20,6 +20,7 @@ use std::io;
 use sos_wire::{KeyFile, KeyId, SiteId};
 use thiserror::Error;
 
+pub(crate) use config::{Expected, FindKey, quic_client, quic_server};
 pub(crate) use handshake::{accept, dial};
 pub(crate) use record::{Opener, Sealer};
 
@@ -43,7 +44,7 @@ pub(crate) enum TlsError {
 pub(crate) type PairKeyName = (SiteId, KeyId);
 
 /// How the dialer names the pair key, in the server name: as the file of the acceptor that holds it is named, by the dialer's site.
-fn server_name((site, id): PairKeyName) -> String {
+pub(crate) fn server_name((site, id): PairKeyName) -> String {
     KeyFile::Pair(site, id).to_string()
 }
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::future::Future;
-use std::net::IpAddr;
+use std::io;
+use std::net::{IpAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +26,8 @@ use crate::host::Host;
 use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
-use crate::pool::{self, Pending, Slots};
+use crate::pool::{self, Arrived, Pending, Slots};
+use crate::quic::{self, Endpoints};
 
 /// Bytes of frames that may wait for a session's task beyond what it has granted.
 const MAILBOX_SLACK: usize = 1 << 20;
@@ -38,6 +40,9 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) buffers: Buffers,
     budget: Arc<Budget>,
+    /// What the windows of QUIC streams may have.
+    pub(crate) windows: Arc<Budget>,
+    pub(crate) endpoints: Endpoints,
     peers: Mutex<BTreeMap<AgentId, Arc<Peer>>>,
     pub(crate) slots: Slots,
     pub(crate) pending: Pending,
@@ -69,6 +74,8 @@ impl Tunnel {
     pub fn start(config: TunnelConfig) -> Self {
         Self(Arc::new(Shared {
             budget: Budget::new(config.limits.memory),
+            windows: quic::budget(config.limits.memory),
+            endpoints: Endpoints::default(),
             config,
             counters: Counters::default(),
             buffers: Buffers::default(),
@@ -118,7 +125,16 @@ impl Tunnel {
 
     /// Takes a connection to the stream port of `label`. The exchange runs in the background, bounded in time and number.
     pub fn accept_stream(&self, socket: TcpStream, label: u8) {
-        pool::accept(&self.0, socket, label);
+        pool::accept(&self.0, Arrived::Tcp(socket), label);
+    }
+
+    /// Opens the UDP port of `label`: QUIC streams are dialed from it and accepted at it, like [`Self::accept_stream`]'s, until
+    /// [`Self::close`].
+    ///
+    /// # Errors
+    /// What the kernel says. Without the port streams are over TCP.
+    pub fn open_datagrams(&self, socket: UdpSocket, label: u8) -> io::Result<()> {
+        quic::listen(&self.0, socket, label)
     }
 
     /// Opens a session for a host that has connected here.
@@ -165,6 +181,7 @@ impl Tunnel {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.0.slots.abort_all();
+        self.0.endpoints.close();
         let peers = std::mem::take(&mut *lock(&self.0.peers));
         for peer in peers.values() {
             peer.retire();

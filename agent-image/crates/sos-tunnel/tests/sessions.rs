@@ -16,6 +16,25 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 };
 
+over_both! {
+    one_thread: [
+        each_direction_ends_by_itself,
+        a_session_lasts_until_a_slow_host_has_everything,
+        resets_are_passed_on_as_resets,
+        a_reset_is_noticed_while_the_other_side_reads_nothing,
+        a_server_that_refuses_resets_the_client,
+        limits_refuse_and_reset_and_hold,
+        draining_lets_sessions_finish_and_takes_no_new_ones,
+        closing_resets_what_runs,
+    ],
+    two_threads: [
+        bulk_arrives_whole_in_both_directions_at_once,
+        a_hundred_connections_at_one_instant,
+        a_slow_reader_stops_only_itself,
+        paths_tell_what_has_passed_and_how_long_it_takes,
+    ]
+}
+
 async fn read_all(socket: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     soon(socket.read_to_end(&mut bytes)).await.unwrap();
@@ -32,9 +51,8 @@ fn reset(socket: TcpStream) {
     drop(socket);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bulk_arrives_whole_in_both_directions_at_once() {
-    let net = Net::new(Setup::default()).await;
+async fn bulk_arrives_whole_in_both_directions_at_once(setup: Setup) {
+    let net = Net::new(setup).await;
     let (client, server, session) = net.pair().await;
     let data = pattern(BULK);
     let (mut client_read, mut client_write) = client.into_split();
@@ -69,9 +87,8 @@ async fn bulk_arrives_whole_in_both_directions_at_once() {
     assert_eq!((ended.len(), ended[0].1.reason, ended[0].1.bytes_up), (1, EndReason::Finished, BULK as u64));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hundred_connections_at_one_instant() {
-    let net = Net::new(Setup::default()).await;
+async fn a_hundred_connections_at_one_instant(setup: Setup) {
+    let net = Net::new(setup).await;
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -100,9 +117,8 @@ async fn a_hundred_connections_at_one_instant() {
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn each_direction_ends_by_itself() {
-    let net = Net::new(Setup::default()).await;
+async fn each_direction_ends_by_itself(setup: Setup) {
+    let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;
     client.write_all(b"request").await.unwrap();
     client.shutdown().await.unwrap();
@@ -123,9 +139,8 @@ async fn each_direction_ends_by_itself() {
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn a_session_lasts_until_a_slow_host_has_everything() {
-    let net = Net::new(Setup::default()).await;
+async fn a_session_lasts_until_a_slow_host_has_everything(setup: Setup) {
+    let net = Net::new(setup).await;
     let listener = listener_with_little_room();
     let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
     let mut server = soon(listener.accept()).await.unwrap().0;
@@ -150,9 +165,8 @@ fn listener_with_little_room() -> TcpListener {
     socket.listen(1).unwrap()
 }
 
-#[tokio::test]
-async fn resets_are_passed_on_as_resets() {
-    let net = Net::new(Setup::default()).await;
+async fn resets_are_passed_on_as_resets(setup: Setup) {
+    let net = Net::new(setup).await;
     let (client, mut server, session) = net.pair().await;
     reset(client);
     sees_reset(&mut server).await;
@@ -174,9 +188,8 @@ async fn resets_are_passed_on_as_resets() {
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn a_reset_is_noticed_while_the_other_side_reads_nothing() {
-    let net = Net::new(Setup::default()).await;
+async fn a_reset_is_noticed_while_the_other_side_reads_nothing(setup: Setup) {
+    let net = Net::new(setup).await;
     let (client, mut server, session) = net.pair().await;
     let block = vec![1; 1 << 20];
     // Until nothing more fits anywhere on the way.
@@ -190,9 +203,8 @@ async fn a_reset_is_noticed_while_the_other_side_reads_nothing() {
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn a_server_that_refuses_resets_the_client() {
-    let net = Net::new(Setup::default()).await;
+async fn a_server_that_refuses_resets_the_client(setup: Setup) {
+    let net = Net::new(setup).await;
     let closed = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap().local_addr().unwrap();
     let (mut client, session) = net.connect(closed).await;
     sees_reset(&mut client).await;
@@ -200,9 +212,8 @@ async fn a_server_that_refuses_resets_the_client() {
     net.nothing_left().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slow_reader_stops_only_itself() {
-    let net = Net::new(Setup::default()).await;
+async fn a_slow_reader_stops_only_itself(setup: Setup) {
+    let net = Net::new(setup).await;
     let (mut slow_client, slow_server, _slow) = net.pair().await;
     let writer = tokio::spawn(async move {
         let block = vec![1; 1 << 20];
@@ -228,10 +239,9 @@ async fn a_slow_reader_stops_only_itself() {
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn limits_refuse_and_reset_and_hold() {
+async fn limits_refuse_and_reset_and_hold(setup: Setup) {
     let limits = Limits { sessions: 2, ..Limits::default() };
-    let net = Net::new(Setup { limits, ..Setup::default() }).await;
+    let net = Net::new(Setup { limits, ..setup }).await;
     let (_c1, _s1, _h1) = net.pair().await;
     let (_c2, _s2, _h2) = net.pair().await;
     let (mut client, refused) = net.connect("127.0.0.1:9".parse().unwrap()).await;
@@ -240,7 +250,7 @@ async fn limits_refuse_and_reset_and_hold() {
     assert_eq!(net.near.stats().sessions_refused_total, 1);
 
     let limits = Limits { memory: 300 << 10, ..Limits::default() };
-    let net = Net::new(Setup { limits, ..Setup::default() }).await;
+    let net = Net::new(Setup { limits, ..setup }).await;
     let (mut client, mut server, _handle) = net.pair().await;
     let (mut other, refused) = net.connect("127.0.0.1:9".parse().unwrap()).await;
     assert_eq!(refused.unwrap_err(), RefuseReason::MemoryLimit);
@@ -257,9 +267,8 @@ async fn limits_refuse_and_reset_and_hold() {
     assert!(net.far.stats().memory_reserved <= 300 << 10);
 }
 
-#[tokio::test]
-async fn draining_lets_sessions_finish_and_takes_no_new_ones() {
-    let net = Net::new(Setup::default()).await;
+async fn draining_lets_sessions_finish_and_takes_no_new_ones(setup: Setup) {
+    let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;
     assert!(net.near.peer_alive(FAR));
     net.far.drain();
@@ -274,9 +283,8 @@ async fn draining_lets_sessions_finish_and_takes_no_new_ones() {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-#[tokio::test]
-async fn closing_resets_what_runs() {
-    let net = Net::new(Setup::default()).await;
+async fn closing_resets_what_runs(setup: Setup) {
+    let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;
     let near: Tunnel = net.near.clone();
     soon(near.close()).await;
@@ -287,10 +295,9 @@ async fn closing_resets_what_runs() {
 }
 
 /// Hosts' bytes only, each direction at both ends, and they stay counted when their streams are gone.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paths_tell_what_has_passed_and_how_long_it_takes() {
+async fn paths_tell_what_has_passed_and_how_long_it_takes(setup: Setup) {
     const UP: usize = 3 << 20;
-    let net = Net::new(Setup::default()).await;
+    let net = Net::new(setup).await;
     let idle = net.near.paths();
     assert_eq!(idle.len(), 1);
     assert_eq!((idle[0].peer, idle[0].label, idle[0].streams, idle[0].sent), (FAR, 0, 4, 0));

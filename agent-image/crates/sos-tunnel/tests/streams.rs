@@ -9,13 +9,26 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::*;
-use sos_tunnel::Timing;
+use sos_tunnel::{PeerConfig, Timing};
 use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const BULK: usize = 24 << 20;
+
+over_both! {
+    one_thread: [
+        without_streams_sessions_end_with_a_reset_after_the_wait,
+        a_peer_that_restarts_ends_the_sessions_of_its_earlier_life,
+        a_peer_taken_off_the_list_finishes_what_runs,
+        a_wrong_key_makes_no_stream,
+    ],
+    two_threads: [
+        a_stream_may_die_in_the_middle,
+        all_streams_may_die_if_others_come,
+    ]
+}
 
 /// Sends [`BULK`] bytes and cuts streams on the way; gives back what arrived.
 async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool {
@@ -37,27 +50,24 @@ async fn transfer_with_cuts(net: &Net, streams_cut: usize, times: usize) -> bool
     received == data
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stream_may_die_in_the_middle() {
-    let net = Net::new(Setup::default()).await;
+async fn a_stream_may_die_in_the_middle(setup: Setup) {
+    let net = Net::new(setup).await;
     assert!(transfer_with_cuts(&net, 1, 3).await);
     assert!(net.near.stats().streams_lost_total >= 3);
     net.nothing_left().await;
     net.wait_for_streams(4).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn all_streams_may_die_if_others_come() {
-    let net = Net::new(Setup::default()).await;
+async fn all_streams_may_die_if_others_come(setup: Setup) {
+    let net = Net::new(setup).await;
     assert!(transfer_with_cuts(&net, 100, 2).await);
     assert!(net.near.stats().streams_lost_total >= 4);
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn without_streams_sessions_end_with_a_reset_after_the_wait() {
+async fn without_streams_sessions_end_with_a_reset_after_the_wait(setup: Setup) {
     let timing = Timing { stream_wait: Duration::from_millis(400), ..Timing::default() };
-    let net = Net::new(Setup { timing, ..Setup::default() }).await;
+    let net = Net::new(Setup { timing, ..setup }).await;
     let (mut client, mut server, session) = net.pair().await;
     net.cuttable.refuses.store(true, Ordering::SeqCst);
     let cut = Instant::now();
@@ -73,23 +83,14 @@ async fn without_streams_sessions_end_with_a_reset_after_the_wait() {
     net.nothing_left().await;
 }
 
-#[tokio::test]
-async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life() {
-    let setup = Setup::default();
+async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup) {
     let net = Net::new(setup).await;
     let (mut client, _server, session) = net.pair().await;
     // The same agent in a later life, at another port.
     let far = tunnel(&setup, FAR, 2, &net.cuttable, &net.servers);
     far.set_peers(vec![peer(NEAR, 1, 4)]);
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let acceptor = far.clone();
-    tokio::spawn(async move {
-        while let Ok((socket, _)) = listener.accept().await {
-            acceptor.accept_stream(socket, 0);
-        }
-    });
-    net.near.set_peers(vec![peer(FAR, port, 4)]);
+    let port = listen(&far).await.port();
+    net.near.set_peers(vec![PeerConfig { protocol: setup.protocol, ..peer(FAR, port, 4) }]);
     net.cuttable.cut(1);
     assert_eq!(soon(session).await.reason, EndReason::PeerLost);
     let error = soon(client.read_to_end(&mut Vec::new())).await.unwrap_err();
@@ -97,9 +98,8 @@ async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life() {
     until(|| far.stats().streams == 4).await;
 }
 
-#[tokio::test]
-async fn a_peer_taken_off_the_list_finishes_what_runs() {
-    let net = Net::new(Setup::default()).await;
+async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {
+    let net = Net::new(setup).await;
     let (mut client, mut server, session) = net.pair().await;
     net.near.set_peers(vec![]);
     assert!(!net.near.peer_alive(FAR));
@@ -113,11 +113,10 @@ async fn a_peer_taken_off_the_list_finishes_what_runs() {
     until(|| net.near.stats().streams == 0).await;
 }
 
-#[tokio::test]
-async fn a_wrong_key_makes_no_stream() {
+async fn a_wrong_key_makes_no_stream(setup: Setup) {
     // What was dialed is kept open by the means to cut it: the far side sees no end, only its patience.
-    let timing = Timing { handshake: Duration::from_millis(300), ..Setup::default().timing };
-    let net = Net::unconnected(Setup { near_key: [8; 32], timing, ..Setup::default() }).await;
+    let timing = Timing { handshake: Duration::from_millis(300), ..setup.timing };
+    let net = Net::unconnected(Setup { near_key: [8; 32], timing, ..setup }).await;
     until(|| net.near.stats().handshakes_failed_total >= 4 && net.far.stats().handshakes_failed_total >= 4)
         .await;
     assert_eq!((net.near.stats().streams_total, net.far.stats().streams_total), (0, 0));

@@ -132,6 +132,7 @@ class Transport(_Strict, frozen=True):
     block_bytes: Annotated[int, Meta(ge=0, le=262_144)]
     queue_bytes: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
     congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
+    protocol: Literal["TCP", "QUIC"] = "TCP"
 
 
 class Paths(_Strict, frozen=True):

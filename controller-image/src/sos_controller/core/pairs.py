@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
 import networkx as nx
 
 from sos_controller.core import paths
@@ -13,7 +14,7 @@ from sos_controller.core.agents import Agent
 from sos_controller.core.flowtable import Action, FlowEntry, Match, Output, SetEthDst, SetEthSrc
 from sos_controller.core.model import AgentId, DatapathId
 from sos_controller.core.paths import Path
-from sos_controller.core.pipeline import ETH_IPV4, MAX_LABELS, PRIORITY_PATH, PROTO_TCP, TABLE_REDIRECT, path_mac, shared
+from sos_controller.core.pipeline import ETH_IPV4, MAX_LABELS, PRIORITY_PATH, PROTO_TCP, PROTO_UDP, TABLE_REDIRECT, path_mac, shared
 
 MAX_PAIRS = 65_536
 """Pair numbers are 16 bits of the path MAC address; further pairs get no labelled paths, and so no sessions."""
@@ -126,8 +127,9 @@ def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
     return all(g.has_edge(used.a.dpid, used.b.dpid, used) for used in pair.paths[0].links)
 
 
-def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
-    """Path entries of all labels, both directions: at the ends two per direction, in between one, however many streams."""
+def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool = False) -> dict[DatapathId, list[FlowEntry]]:
+    """Path entries of all labels, both directions: at the ends two per direction, in between one, however many streams. With `datagrams`
+    one more at the ends, for streams over QUIC."""
     made: dict[DatapathId, list[FlowEntry]] = {}
     for label, path in enumerate(pair.paths):
         back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)
@@ -135,7 +137,7 @@ def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId
         for here, there, way, (own, other) in ((low, high, path, macs), (high, low, back, macs[::-1])):
             out = Output(way.steps[0][0].port_no)
             marked: tuple[Action, ...] = (SetEthSrc(own), SetEthDst(other), out)
-            made.setdefault(way.source, []).extend(_entry(m, marked, cookie) for m in _outgoing(here, there, label))
+            made.setdefault(way.source, []).extend(_entry(m, marked, cookie) for m in _outgoing(here, there, label, datagrams=datagrams))
             match = Match(eth_src=own, eth_dst=other)
             for (_, into), (leave, _) in zip(way.steps, way.steps[1:], strict=False):
                 made.setdefault(into.dpid, []).append(_entry(match, (Output(leave.port_no),), cookie))
@@ -144,24 +146,21 @@ def entries(pair: Pair, low: Agent, high: Agent, cookie: int) -> dict[DatapathId
     return made
 
 
-def _outgoing(here: Agent, there: Agent, label: int) -> tuple[Match, Match]:
-    """Streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own)."""
-
-    def match(tcp_src: tuple[int, int] | None, tcp_dst: tuple[int, int] | None) -> Match:
-        return Match(
-            in_port=here.location.port_no,
-            eth_type=ETH_IPV4,
-            ip_proto=PROTO_TCP,
-            ipv4_src=(here.beacon.address, 0xFFFFFFFF),
-            ipv4_dst=(there.beacon.address, 0xFFFFFFFF),
-            tcp_src=tcp_src,
-            tcp_dst=tcp_dst,
-        )
-
-    return (
-        match(None, (there.beacon.first_stream_port + label, 0xFFFF)),
-        match((here.beacon.first_stream_port + label, 0xFFFF), None),
+def _outgoing(here: Agent, there: Agent, label: int, *, datagrams: bool) -> Iterator[Match]:
+    """Streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own). Over QUIC both ends of a
+    connection are at their stream ports."""
+    own, other = here.beacon.first_stream_port + label, there.beacon.first_stream_port + label
+    between = Match(
+        in_port=here.location.port_no,
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=(here.beacon.address, 0xFFFFFFFF),
+        ipv4_dst=(there.beacon.address, 0xFFFFFFFF),
     )
+    yield msgspec.structs.replace(between, tcp_dst=(other, 0xFFFF))
+    yield msgspec.structs.replace(between, tcp_src=(own, 0xFFFF))
+    if datagrams:
+        yield msgspec.structs.replace(between, ip_proto=PROTO_UDP, udp_dst=other)
 
 
 def _entry(match: Match, actions: tuple[Action, ...], cookie: int) -> FlowEntry:

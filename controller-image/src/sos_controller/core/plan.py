@@ -62,6 +62,7 @@ class Plan:
         self._numbers = PairNumbers()
         self.pairs: dict[PairKey, Pair] = {}
         self.wanted: set[PairKey] = set()
+        self._datagrams: set[PairKey] = set()
         self._costs: dict[tuple[str, str, str, str], int] = {}
         self._capacities: dict[tuple[str, str, str, str], int] = {}
         self._turns = Turns()
@@ -235,14 +236,16 @@ class Plan:
     # -- pairs and paths
 
     def _plan_pairs(self) -> None:
-        state, wanted = self._state, self._wanted_labels()
-        self.wanted = set(wanted)
+        state, wanted, datagrams = self._state, self._wanted_labels(), self._datagrams
+        self.wanted, self._datagrams = set(wanted), self._pairs_over_quic()
         # an agent that is declared no more finishes what it has, as long as it is there
         known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
         accepted = (pair for pair in state.accepted.pairs if known >= set(pair))
         for near, far in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
             key = pair_key(near, far)
             wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
+            if key in datagrams:
+                self._datagrams.add(key)
         for key in [k for k in self.pairs if k not in wanted]:
             del self.pairs[key]
             state.programmer.set_group(("path", *key), {}, state.out)
@@ -264,7 +267,7 @@ class Plan:
             state.programmer.set_group(("path", *key), {}, state.out)
             return
         self.pairs[key] = pair
-        entries = pairs.entries(pair, low, high, state.cookie(Kind.PATH, pair.number))
+        entries = pairs.entries(pair, low, high, state.cookie(Kind.PATH, pair.number), datagrams=key in self._datagrams)
         state.programmer.set_group(("path", *key), entries, state.out)
 
     def _wanted_labels(self) -> dict[PairKey, int]:
@@ -279,6 +282,15 @@ class Plan:
                         key = pair_key(near.agent_id, far.agent_id)
                         wanted[key] = max(wanted.get(key, 1), service.labels)
         return wanted
+
+    def _pairs_over_quic(self) -> set[PairKey]:
+        """Pairs of agents of sites between which some service asks for streams over QUIC."""
+        found = set[PairKey]()
+        for service in self._services.values():
+            if accelerated(service) and service.transport.protocol == "QUIC":
+                ends = ((near, far) for near in self.agents_of(service.from_.site) for far in self.agents_of(service.to.site))
+                found.update(pair_key(near.agent_id, far.agent_id) for near, far in ends if near is not far)
+        return found
 
     def _cost(self, found: topology.Link) -> int:
         """Declared cost of a link, by its uplinks' names."""

@@ -41,7 +41,7 @@ impl Run {
             };
             self.sent += 1;
             if self.eager {
-                self.adaptive.handle_full();
+                self.adaptive.handle_waiting();
             }
             self.now += Duration::from_secs_f64(wire as f64 / self.rate as f64 / 1e3);
         }
@@ -54,6 +54,16 @@ fn begins_where_streams_are_slow_and_blocks_shrink() {
     let mut run = Run::new(0.3);
     assert!(run.send(100).adaptive.is_on());
     assert!(run.tried >= 80, "after the first window: {}", run.tried);
+}
+
+#[test]
+fn an_odd_end_is_not_tried_and_a_block_behind_it_is() {
+    let mut run = Run::new(0.3);
+    run.adaptive.handle_plain(BLOCK);
+    run.adaptive.handle_waiting();
+    let later = run.now + 60 * MS;
+    assert!(!run.adaptive.wants(MIN_BLOCK, later) && !run.adaptive.wants(LEAST_TRIED - 1, later));
+    assert!(run.adaptive.wants(LEAST_TRIED, later));
 }
 
 #[test]

@@ -79,6 +79,23 @@ pub(super) fn server(expected: &Arc<Expected>) -> Result<ServerConfig, Error> {
     Ok(config)
 }
 
+/// What both ends of a QUIC connection say they are about to speak (RFC 9001, 8.1, asks for it).
+const ALPN: &[u8] = b"sos";
+
+/// The dialer's side of a QUIC handshake, with this end's and the other's keys out of the pair key.
+pub(crate) fn quic_client(pair: &Key) -> Result<ClientConfig, Error> {
+    let mut config = client(Identity::derive(pair, StreamEndpoint::Dialer)?)?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(config)
+}
+
+/// The acceptor's side of a QUIC handshake.
+pub(crate) fn quic_server(expected: &Arc<Expected>) -> Result<ServerConfig, Error> {
+    let mut config = server(expected)?;
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(config)
+}
+
 fn is_key(presented: &CertificateDer<'_>, expected: &CertificateDer<'_>) -> Result<(), Error> {
     // Public keys: no secret is in how long this takes.
     if presented == expected {
@@ -151,10 +168,10 @@ impl ServerCertVerifier for Exactly {
 }
 
 /// Finds the pair key that a dialer names, if it may name it.
-pub(super) type FindKey = Box<dyn Fn(PairKeyName) -> Option<Key> + Send + Sync>;
+pub(crate) type FindKey = Box<dyn Fn(PairKeyName) -> Option<Key> + Send + Sync>;
 
 /// What the acceptor expects of one dialer: known once it has named a pair key.
-pub(super) struct Expected {
+pub(crate) struct Expected {
     find: FindKey,
     named: OnceLock<(PairKeyName, Identity)>,
 }
@@ -166,12 +183,12 @@ impl fmt::Debug for Expected {
 }
 
 impl Expected {
-    pub(super) fn new(find: FindKey) -> Arc<Self> {
+    pub(crate) fn new(find: FindKey) -> Arc<Self> {
         Arc::new(Self { find, named: OnceLock::new() })
     }
 
     /// The pair key that the dialer has named.
-    pub(super) fn named(&self) -> Option<&PairKeyName> {
+    pub(crate) fn named(&self) -> Option<&PairKeyName> {
         self.named.get().map(|(name, _)| name)
     }
 }

@@ -2,12 +2,12 @@
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use socket2::{SockRef, Socket};
+use socket2::SockRef;
 use sos_tunnel::*;
 use sos_wire::{AgentId, BootId, EndReason, Key, KeyId, RefuseReason, SessionUuid, SiteId};
 use tokio::net::{TcpListener, TcpStream};
@@ -48,53 +48,67 @@ impl Keys for TestKeys {
     }
 }
 
-/// Dials like the real thing, and can cut what it dialed.
+/// The streams that one side has, to cut them, and whether new ones are refused.
 #[derive(Default)]
 pub(crate) struct Cuttable {
-    sockets: Mutex<Vec<Socket>>,
+    lines: Mutex<Vec<Line>>,
     pub(crate) refuses: AtomicBool,
+    /// No datagram that would begin something arrives.
+    pub(crate) deaf: AtomicBool,
 }
 
 impl Cuttable {
     /// Cuts the first `n` streams that stand.
     pub(crate) fn cut(&self, n: usize) {
-        let mut sockets = self.sockets.lock().unwrap();
-        let n = n.min(sockets.len());
-        for socket in sockets.drain(..n) {
-            let _ = socket.shutdown(std::net::Shutdown::Both);
+        let mut lines = self.lines.lock().unwrap();
+        let n = n.min(lines.len());
+        for line in lines.drain(..n) {
+            line.cut();
         }
     }
 }
 
-/// Streams that can be cut, and that send no more bytes a second than so many.
-pub(crate) struct Dial(pub(crate) Arc<Cuttable>, pub(crate) Option<u64>);
-
 /// A kernel with much room would take at once what is sent slowly then.
 fn slow_down(socket: &TcpStream, pacing: Option<u64>) -> std::io::Result<()> {
-    if pacing.is_some() {
-        SockRef::from(socket).set_send_buffer_size(64 << 10)?;
-    }
-    set_pacing(socket, pacing)
+    pacing.map_or(Ok(()), |_| SockRef::from(socket).set_send_buffer_size(64 << 10))
+}
+
+/// Streams that can be cut if it dials them, and that send no more bytes a second than so many.
+pub(crate) struct Dial {
+    cuttable: Arc<Cuttable>,
+    dials: bool,
+    pacing: Option<u64>,
 }
 
 impl Sockets for Dial {
     fn dial(&self, to: SocketAddrV4, label: u8) -> BoxFuture<std::io::Result<TcpStream>> {
-        let cuttable = Arc::clone(&self.0);
-        let (dialing, pacing) = (PlainSockets.dial(to, label), self.1);
+        let cuttable = Arc::clone(&self.cuttable);
+        let (dialing, pacing) = (PlainSockets.dial(to, label), self.pacing);
         Box::pin(async move {
             if cuttable.refuses.load(Ordering::SeqCst) {
                 return Err(std::io::ErrorKind::ConnectionRefused.into());
             }
             let socket = dialing.await?;
             slow_down(&socket, pacing)?;
-            cuttable.sockets.lock().unwrap().push(SockRef::from(&socket).try_clone()?);
             Ok(socket)
         })
     }
 
     fn accepted(&self, socket: &TcpStream, label: u8) -> std::io::Result<()> {
-        slow_down(socket, self.1)?;
+        slow_down(socket, self.pacing)?;
         PlainSockets.accepted(socket, label)
+    }
+
+    fn admits(&self, _: IpAddr) -> bool {
+        !self.cuttable.refuses.load(Ordering::SeqCst) && !self.cuttable.deaf.load(Ordering::SeqCst)
+    }
+
+    fn tend(&self, line: Line, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
+        line.set_pacing(self.pacing).unwrap();
+        if self.dials {
+            self.cuttable.lines.lock().unwrap().push(line);
+        }
+        Box::pin(std::future::ready(()))
     }
 }
 
@@ -134,6 +148,7 @@ pub(crate) struct Setup {
     pub(crate) compress: (bool, bool),
     /// Most bytes a second that a stream sends.
     pub(crate) pacing: Option<u64>,
+    pub(crate) protocol: Protocol,
 }
 
 impl Default for Setup {
@@ -148,6 +163,7 @@ impl Default for Setup {
             encrypted: (false, false),
             compress: (false, false),
             pacing: None,
+            protocol: Protocol::Tcp,
         }
     }
 }
@@ -177,7 +193,11 @@ pub(crate) fn tunnel(
         limits: setup.limits,
         timing: setup.timing,
         keys: Arc::new(TestKeys(key, setup.key_id)),
-        sockets: Arc::new(Dial(Arc::clone(cuttable), setup.pacing)),
+        sockets: Arc::new(Dial {
+            cuttable: Arc::clone(cuttable),
+            dials: agent == NEAR,
+            pacing: setup.pacing,
+        }),
         egress: Arc::new(Connect(Arc::clone(servers))),
     })
 }
@@ -190,7 +210,27 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
         first_stream_port: port,
         streams: BTreeMap::from([(0, streams)]),
         encrypted: false,
+        protocol: Protocol::Tcp,
     }
+}
+
+/// Takes streams over both transports at a port that is free for both; says where.
+pub(crate) async fn listen(tunnel: &Tunnel) -> SocketAddr {
+    let (listener, datagrams) = loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        if let Ok(datagrams) = UdpSocket::bind(listener.local_addr().unwrap()) {
+            break (listener, datagrams);
+        }
+    };
+    tunnel.open_datagrams(datagrams, 0).unwrap();
+    let address = listener.local_addr().unwrap();
+    let acceptor = tunnel.clone();
+    tokio::spawn(async move {
+        while let Ok((socket, _)) = listener.accept().await {
+            acceptor.accept_stream(socket, 0);
+        }
+    });
+    address
 }
 
 impl Net {
@@ -199,18 +239,12 @@ impl Net {
         let (cuttable, servers) = (Arc::<Cuttable>::default(), Arc::<Servers>::default());
         let near = tunnel(&setup, NEAR, 1, &cuttable, &servers);
         let far = tunnel(&setup, FAR, 1, &cuttable, &servers);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let stream_address = listener.local_addr().unwrap();
+        let stream_address = listen(&far).await;
+        near.open_datagrams(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), 0).unwrap();
         let (near_says, far_says) = setup.encrypted;
         far.set_peers(vec![PeerConfig { encrypted: far_says, ..peer(NEAR, 1, setup.streams) }]);
         let there = peer(FAR, stream_address.port(), setup.streams);
-        near.set_peers(vec![PeerConfig { encrypted: near_says, ..there }]);
-        let acceptor = far.clone();
-        tokio::spawn(async move {
-            while let Ok((socket, _)) = listener.accept().await {
-                acceptor.accept_stream(socket, 0);
-            }
-        });
+        near.set_peers(vec![PeerConfig { encrypted: near_says, protocol: setup.protocol, ..there }]);
         servers.compress.store(setup.compress.1, Ordering::SeqCst);
         let (sessions, compress) = (AtomicU64::new(0), setup.compress.0);
         Self { near, far, cuttable, servers, stream_address, sessions, compress }
@@ -219,6 +253,11 @@ impl Net {
     pub(crate) async fn new(setup: Setup) -> Self {
         let net = Self::unconnected(setup).await;
         net.wait_for_streams(setup.streams as u64).await;
+        // Windows have to fit, too.
+        if setup.limits.memory >= Limits::default().memory {
+            let quic = if setup.protocol == Protocol::Quic { setup.streams as u64 } else { 0 };
+            assert_eq!((net.near.stats().streams_quic, net.far.stats().streams_quic), (quic, quic));
+        }
         net
     }
 
@@ -279,4 +318,38 @@ pub(crate) async fn until(condition: impl Fn() -> bool) {
 /// Bytes that tell their own position.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8).wrapping_mul(7) ^ (i >> 16)) as u8).collect()
+}
+
+#[allow(unused_macros)]
+/// The same tests over both transports: `over_both! { one_thread: [...], two_threads: [...] }` with functions of a [`Setup`].
+macro_rules! over_both {
+    (one_thread: [$($one:ident),* $(,)?], two_threads: [$($two:ident),* $(,)?]) => {
+        mod tcp {
+            $crate::common::over_both!(@all tcp_setup, [$($one)*], [$($two)*]);
+        }
+        mod quic {
+            $crate::common::over_both!(@all quic_setup, [$($one)*], [$($two)*]);
+        }
+    };
+    (@all $setup:ident, [$($one:ident)*], [$($two:ident)*]) => {
+        $(#[tokio::test]
+        async fn $one() {
+            super::$one(crate::common::$setup()).await;
+        })*
+        $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+        async fn $two() {
+            super::$two(crate::common::$setup()).await;
+        })*
+    };
+}
+
+#[allow(unused_imports, unused_macros)]
+pub(crate) use over_both;
+
+pub(crate) fn tcp_setup() -> Setup {
+    Setup::default()
+}
+
+pub(crate) fn quic_setup() -> Setup {
+    Setup { protocol: Protocol::Quic, ..Setup::default() }
 }

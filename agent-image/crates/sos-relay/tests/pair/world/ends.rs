@@ -76,7 +76,7 @@ impl World {
     fn note_full(&mut self, end: usize, session: &Session) {
         let full = session.has_transmit() && !self.views(end).iter().any(|view| view.has_room);
         if let Some(compression) = self.ends[end].compression.as_mut().filter(|_| full) {
-            compression.handle_full();
+            compression.handle_waiting();
         }
     }
 

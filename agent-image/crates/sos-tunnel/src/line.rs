@@ -1,0 +1,111 @@
+//! The connection under a stream, as those see it who do not read or write it.
+
+use std::fmt;
+use std::io;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+
+use socket2::SockRef;
+
+use crate::quic;
+use crate::sockopt::{PathInfo, path_info, set_pacing};
+
+/// The connection under a stream: what can be asked of it and what it can be told, whatever the transport. It keeps the connection from
+/// closing.
+pub struct Line(Under);
+
+enum Under {
+    Tcp(OwnedFd),
+    Quic(quic::Gauge),
+}
+
+impl fmt::Debug for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let transport = match self.0 {
+            Under::Tcp(_) => "TCP",
+            Under::Quic(_) => "QUIC",
+        };
+        f.debug_tuple("Line").field(&transport).finish()
+    }
+}
+
+impl Line {
+    pub(crate) fn tcp(socket: OwnedFd) -> Self {
+        Self(Under::Tcp(socket))
+    }
+
+    pub(crate) fn quic(gauge: quic::Gauge) -> Self {
+        Self(Under::Quic(gauge))
+    }
+
+    /// What is known of the path.
+    ///
+    /// # Errors
+    /// What the kernel says; that there is no connection any more.
+    pub fn path_info(&self) -> io::Result<PathInfo> {
+        match &self.0 {
+            Under::Tcp(socket) => path_info(socket),
+            Under::Quic(gauge) => gauge.path_info(),
+        }
+    }
+
+    /// Its congestion control models the rate of the path.
+    pub(crate) fn is_modelled(&self) -> bool {
+        match &self.0 {
+            Under::Tcp(socket) => {
+                SockRef::from(socket).tcp_congestion().unwrap_or_default().starts_with(b"bbr")
+            }
+            Under::Quic(gauge) => gauge.is_modelled(),
+        }
+    }
+
+    /// Sets congestion control by the kernel's name: `cubic`, `bbr` or `reno`.
+    ///
+    /// # Errors
+    /// What the kernel says where it has none of that name; what is in force stays.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        match &self.0 {
+            Under::Tcp(socket) => SockRef::from(socket).set_tcp_congestion(name.as_bytes()),
+            Under::Quic(gauge) => {
+                gauge.set_congestion(name);
+                Ok(())
+            }
+        }
+    }
+
+    /// Bounds how fast it sends; None = as fast as congestion control lets it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_pacing(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+        match &self.0 {
+            Under::Tcp(socket) => set_pacing(socket, bytes_per_second),
+            Under::Quic(gauge) => {
+                gauge.set_pacing(bytes_per_second);
+                Ok(())
+            }
+        }
+    }
+
+    /// Bounds what it holds unsent, in bytes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_unsent(&self, bytes: u32) -> io::Result<()> {
+        match &self.0 {
+            Under::Tcp(socket) => SockRef::from(socket).set_tcp_notsent_lowat(bytes),
+            Under::Quic(gauge) => {
+                gauge.set_unsent(bytes);
+                Ok(())
+            }
+        }
+    }
+
+    /// Ends the connection at once, as if it had failed.
+    pub fn cut(&self) {
+        match &self.0 {
+            Under::Tcp(socket) => drop(SockRef::from(socket).shutdown(Shutdown::Both)),
+            Under::Quic(gauge) => gauge.cut(),
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Streams over QUIC (RFC 9000): one connection with one bidirectional stream for each stream of ours, proved by the same keys as TLS over TCP
+//! (frame.md section 5).
+//!
+//! quinn does QUIC; what is said inside is as over TCP. Each connection has a congestion control of its own, which the process steers like a
+//! socket's ([`steering`]). What QUIC could do besides there is not: no second stream, no datagrams, no early data, no resumption, no
+//! migration of connections.
+
+mod endpoint;
+mod halves;
+mod steering;
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
+use quinn::{
+    ConnectError, Connection, ConnectionError, Incoming, RecvStream, SendStream, ServerConfig,
+    TransportConfig, VarInt,
+};
+use sos_relay::{Budget, Reservation};
+use sos_wire::Key;
+use thiserror::Error;
+
+pub(crate) use endpoint::{Endpoints, listen};
+pub(crate) use halves::{Receiver, Sender};
+use steering::{Steer, Steering};
+
+use crate::sockopt::PathInfo;
+use crate::tls::{self, Expected, FindKey, PairKeyName};
+
+/// Bytes that may wait here because something before them is missing: what 1 Gbit/s brings in 67 ms, over each stream.
+const WINDOW: u32 = 8 << 20;
+/// Part of the memory of sessions that all streams' windows together may have beside it. What is sent is the sessions' own.
+pub(crate) const MEMORY_PART: usize = 2;
+/// After how much silence the connection is dead, should the stream's own pings not have noticed before.
+const IDLE: Duration = Duration::from_secs(10);
+/// Connections and bytes of theirs that wait until it is decided whether they are let in.
+const MAX_INCOMING: usize = 64;
+const MAX_INCOMING_BYTES: u64 = 1 << 20;
+/// Unsent bytes that a new stream may hold.
+const UNSENT: u32 = 128 << 10;
+
+/// Why there is no stream over QUIC.
+#[derive(Debug, Error)]
+pub(crate) enum QuicError {
+    #[error("quic: no UDP port for this path label")]
+    NoPort,
+    #[error("quic: no memory for another window")]
+    NoMemory,
+    #[error("quic: {0}")]
+    Connect(#[from] ConnectError),
+    #[error("quic: {0}")]
+    Connection(#[from] ConnectionError),
+    #[error("quic: {0}")]
+    Tls(#[from] rustls::Error),
+    #[error("quic: {0}")]
+    Suite(#[from] NoInitialCipherSuite),
+    #[error("quic: no key was proved")]
+    NoKey,
+}
+
+/// How much the streams' windows may have.
+pub(crate) fn budget(memory: usize) -> Arc<Budget> {
+    Budget::new(memory / MEMORY_PART)
+}
+
+/// A connection with its stream.
+pub(crate) struct Connected {
+    pub(crate) receiver: Receiver,
+    pub(crate) sender: Sender,
+    pub(crate) gauge: Gauge,
+    from: std::net::IpAddr,
+    window: Reservation,
+}
+
+impl Connected {
+    fn new(
+        connection: Connection,
+        (send, receive): (SendStream, RecvStream),
+        steering: Arc<Steering>,
+        window: Reservation,
+    ) -> Self {
+        let from = connection.remote_address().ip();
+        let sender = Sender::new(send, connection.clone(), Arc::clone(&steering));
+        Self { receiver: Receiver(receive), sender, gauge: Gauge { connection, steering }, from, window }
+    }
+
+    /// The peer's address.
+    pub(crate) fn peer(&self) -> std::net::IpAddr {
+        self.from
+    }
+
+    /// Both directions; the reading one holds the window.
+    pub(crate) fn into_split(self) -> ((Receiver, Reservation), Sender) {
+        ((self.receiver, self.window), self.sender)
+    }
+}
+
+/// Connects to a peer and opens the stream. `name` is the pair key's: by this site, as the acceptor knows it.
+pub(crate) async fn dial(
+    endpoint: Option<quinn::Endpoint>,
+    to: SocketAddrV4,
+    (key, name): (&Key, PairKeyName),
+    congestion: &str,
+    budget: &Arc<Budget>,
+) -> Result<Connected, QuicError> {
+    let endpoint = endpoint.ok_or(QuicError::NoPort)?;
+    let window = reserve(budget)?;
+    let steering = Steering::new(congestion, UNSENT);
+    let crypto = QuicClientConfig::try_from(tls::quic_client(key)?)?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport(&steering)));
+    let connection = endpoint.connect_with(config, to.into(), &tls::server_name(name))?.await?;
+    let streams = connection.open_bi().await?;
+    Ok(Connected::new(connection, streams, steering, window))
+}
+
+/// Takes a connection and its stream. `find` gives the pair key that the dialer names; told is which was proved.
+pub(crate) async fn accept(
+    incoming: Incoming,
+    find: FindKey,
+    congestion: &str,
+    budget: &Arc<Budget>,
+) -> Result<(Connected, PairKeyName), QuicError> {
+    let expected = Expected::new(find);
+    let steering = Steering::new(congestion, UNSENT);
+    let mut config = server(&expected)?;
+    config.transport_config(Arc::new(transport(&steering)));
+    let connection = incoming.accept_with(Arc::new(config))?.await?;
+    let name = *expected.named().ok_or(QuicError::NoKey)?;
+    let window = reserve(budget)?;
+    let streams = connection.accept_bi().await?;
+    Ok((Connected::new(connection, streams, steering, window), name))
+}
+
+fn reserve(budget: &Arc<Budget>) -> Result<Reservation, QuicError> {
+    budget.reserve(WINDOW as usize).ok_or(QuicError::NoMemory)
+}
+
+fn server(expected: &Arc<Expected>) -> Result<ServerConfig, QuicError> {
+    let crypto = QuicServerConfig::try_from(tls::quic_server(expected)?)?;
+    Ok(ServerConfig::with_crypto(Arc::new(crypto)))
+}
+
+/// What an endpoint begins with: it decides about nobody, as every connection that is taken gets a configuration with keys.
+fn server_defaults() -> Result<ServerConfig, QuicError> {
+    let mut config = server(&Expected::new(Box::new(|_| None)))?;
+    config.max_incoming(MAX_INCOMING);
+    config.incoming_buffer_size(MAX_INCOMING_BYTES / MAX_INCOMING as u64);
+    config.incoming_buffer_size_total(MAX_INCOMING_BYTES);
+    config.migration(false);
+    Ok(config)
+}
+
+fn transport(steering: &Arc<Steering>) -> TransportConfig {
+    let mut config = TransportConfig::default();
+    config.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    config.max_concurrent_uni_streams(VarInt::from_u32(0));
+    config.datagram_receive_buffer_size(None);
+    config.stream_receive_window(VarInt::from_u32(WINDOW));
+    config.receive_window(VarInt::from_u32(WINDOW));
+    config.max_idle_timeout(IDLE.try_into().ok());
+    config.congestion_controller_factory(Arc::new(Steer(Arc::clone(steering))));
+    config
+}
+
+/// What a stream's connection can be asked and told while it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Gauge {
+    connection: Connection,
+    steering: Arc<Steering>,
+}
+
+impl Gauge {
+    /// The same as the kernel tells of TCP; `NotConnected` once it has ended.
+    pub(crate) fn path_info(&self) -> io::Result<PathInfo> {
+        if self.connection.close_reason().is_some() {
+            return Err(io::ErrorKind::NotConnected.into());
+        }
+        let (path, steering) = (self.connection.stats().path, &self.steering);
+        let segment = u64::from(path.current_mtu.max(1));
+        let acknowledged = steering.acknowledged();
+        Ok(PathInfo {
+            rtt: path.rtt,
+            min_rtt: path.min_rtt,
+            segments: path.sent_packets as u32,
+            resent: path.lost_packets as u32,
+            window: path.cwnd,
+            grows: steering.grows(),
+            unsent: u32::try_from(steering.unsent(segment)).unwrap_or(u32::MAX),
+            outstanding: u32::try_from(steering.in_flight().div_ceil(segment)).unwrap_or(u32::MAX),
+            acknowledged,
+            delivered: acknowledged as u32,
+            // What is delivered is counted in bytes.
+            segment: 1,
+        })
+    }
+
+    pub(crate) fn is_modelled(&self) -> bool {
+        self.steering.is_modelled()
+    }
+
+    pub(crate) fn set_congestion(&self, name: &str) {
+        self.steering.set_control(name);
+    }
+
+    pub(crate) fn set_pacing(&self, bytes_per_second: Option<u64>) {
+        self.steering.set_limit(bytes_per_second);
+    }
+
+    pub(crate) fn set_unsent(&self, bytes: u32) {
+        self.steering.set_unsent(bytes);
+    }
+
+    pub(crate) fn cut(&self) {
+        self.connection.close(VarInt::from_u32(0), b"");
+    }
+}

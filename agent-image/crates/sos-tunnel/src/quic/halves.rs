@@ -1,0 +1,96 @@
+//! The two directions of a QUIC stream.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use quinn::{Connection, RecvStream, SendStream, VarInt};
+use tokio::io::AsyncReadExt;
+use tokio::runtime::Handle;
+
+use super::steering::Steering;
+
+/// Most pieces of one write.
+const MAX_CHUNKS: usize = 64;
+/// How long a stream that has ended goes on sending what was given to it: a refusal, or the ends of sessions, as the kernel does for TCP.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// What a QUIC stream reads from.
+pub(crate) struct Receiver(pub(super) RecvStream);
+
+impl Receiver {
+    /// Waits for bytes and appends them to the free space of `buffer`. 0 = the end.
+    pub(crate) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        self.0.read_buf(buffer).await
+    }
+
+    pub(crate) async fn read_exact(&mut self, bytes: &mut [u8]) -> io::Result<()> {
+        AsyncReadExt::read_exact(&mut self.0, bytes).await.map(drop)
+    }
+
+    /// The same with what is there. Whoever reads so is not woken.
+    pub(crate) fn receive_now(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+        let mut context = Context::from_waker(Waker::noop());
+        match pin!(self.0.read_buf(buffer)).poll(&mut context) {
+            Poll::Ready(read) => read,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+}
+
+/// What a QUIC stream writes to. Dropped, it finishes what it has, for a moment, and closes the connection.
+pub(crate) struct Sender {
+    stream: SendStream,
+    connection: Connection,
+    steering: Arc<Steering>,
+    /// Bytes that the connection may hold, as it was last told.
+    room: u64,
+}
+
+impl Sender {
+    pub(super) fn new(stream: SendStream, connection: Connection, steering: Arc<Steering>) -> Self {
+        Self { stream, connection, steering, room: 0 }
+    }
+
+    pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.make_room();
+        Ok(self.stream.write_all(bytes).await?)
+    }
+
+    /// Writes some of the first bytes, at least one if there are any; says how many. They are not copied.
+    pub(crate) async fn write_some(&mut self, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+        self.make_room();
+        let mut chunks: [Bytes; MAX_CHUNKS] =
+            std::array::from_fn(|at| pieces.get(at).cloned().unwrap_or_default());
+        let count = pieces.len().min(MAX_CHUNKS);
+        Ok(self.stream.write_chunks(&mut chunks[..count]).await?.bytes)
+    }
+
+    /// Keeps what waits in the connection as short as its window allows. Told anew only when that has changed by much: it costs a lock.
+    fn make_room(&mut self) {
+        let room = self.steering.room();
+        if room.abs_diff(self.room) > self.room / 16 {
+            self.connection.set_send_window(room);
+            self.room = room;
+        }
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let _ = self.stream.finish();
+        let (taken, connection) = (self.stream.stopped(), self.connection.clone());
+        let close = async move {
+            let _ = tokio::time::timeout(LINGER, taken).await;
+            connection.close(VarInt::from_u32(0), b"");
+        };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn(close)),
+            Err(_) => self.connection.close(VarInt::from_u32(0), b""),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+"""A transfer over streams that are QUIC, and what becomes of it where datagrams do not pass.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |    wan0                   |
+         agent1                      agent2
+"""
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import accepted, eventually, metrics, outcome, peer, with_service
+from sos_testbed import measure
+from sos_testbed.lab import Lab
+
+PACKETS = Path(__file__).with_name("packets.py")
+WIRES = (("edge1", "wan0"), ("edge1", "wan1"))
+COVERED_PORT = "5001"
+STREAM_PORTS = "10000-10007"
+SIZE = 20_000_000
+CHUNK = 65536  # of peer.py
+CHANGED_S = 60.0
+BLOCK = f"table ip sos_test {{\nchain input {{\ntype filter hook input priority -300; udp dport {STREAM_PORTS} drop\n}}\n}}"
+
+
+@contextmanager
+def packets(net: Lab) -> Iterator[dict[str, int]]:
+    """Bytes that passed the wires between the sites while the block ran: of TCP, and of UDP at stream ports."""
+    programs, seen = [], {"tcp": 0, "udp": 0}
+    try:
+        for part, interface in WIRES:
+            argv = net.exec_argv(part, (sys.executable, str(PACKETS), interface))
+            programs.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        for program in programs:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "listening\n"
+        yield seen
+        for program in programs:
+            found = json.loads(program.communicate(timeout=60)[0].strip().splitlines()[-1])
+            for kind in seen:
+                seen[kind] += found[kind]
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+
+
+def digest() -> str:
+    """Of what peer.py sends."""
+    chunks = (hashlib.sha256(number.to_bytes(8)).digest() * (CHUNK // 32) for number in range(SIZE // CHUNK + 1))
+    return hashlib.sha256(b"".join(chunks)[:SIZE]).hexdigest()
+
+
+def number(net: Lab, agent: str, name: str) -> int:
+    found = re.search(rf"^{name} (\d+)$", metrics(net, agent), flags=re.MULTILINE)
+    return int(found[1]) if found else -1
+
+
+def all_are(net: Lab, *, quic: bool) -> bool:
+    """Both agents have streams, and all of them are over QUIC, or none."""
+    found = [(number(net, each, "sos_agent_streams"), number(net, each, "sos_agent_streams_quic")) for each in ("agent1", "agent2")]
+    return all(total > 0 and over == (total if quic else 0) for total, over in found)
+
+
+def transfer(net: Lab) -> None:
+    """Bytes from server to client through the agents: the right ones, and both ends see each other's addresses."""
+    took = accepted(net)
+    server = peer(net, "server", "serve", COVERED_PORT, str(SIZE))
+    measure.wait_listening(net, "server", int(COVERED_PORT))
+    client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
+    got, sent = outcome(client, 120), outcome(server, 120)
+    assert (got["bytes"], got["end"], got["sha256"], sent["client"]) == (SIZE, "eof", digest(), got["own"])
+    assert accepted(net) - took == 1
+
+
+@pytest.mark.slow
+def test_a_service_that_asks_for_quic_has_its_bytes_in_datagrams_and_in_tcp_where_those_do_not_pass(net: Lab) -> None:
+    before = net.objects
+    net.declare(with_service(before, transport={"protocol": "QUIC"}))
+    eventually("streams over QUIC at both ends", lambda: all_are(net, quic=True), CHANGED_S)
+    with packets(net) as seen:
+        transfer(net)
+    assert seen["udp"] > SIZE
+    assert seen["tcp"] < SIZE // 10
+
+    fell_back = number(net, "agent1", "sos_agent_quic_fallbacks_total") + number(net, "agent2", "sos_agent_quic_fallbacks_total")
+    for agent in ("agent1", "agent2"):
+        subprocess.run(net.exec_argv(agent, ("nft", BLOCK)), check=True)
+    try:
+        eventually("streams over TCP at both ends", lambda: all_are(net, quic=False), CHANGED_S)
+        with packets(net) as seen:
+            transfer(net)
+        assert seen["tcp"] > SIZE
+        assert seen["udp"] < SIZE // 10
+    finally:
+        for agent in ("agent1", "agent2"):
+            subprocess.run(net.exec_argv(agent, ("nft", "delete table ip sos_test")), check=True)
+    now = number(net, "agent1", "sos_agent_quic_fallbacks_total") + number(net, "agent2", "sos_agent_quic_fallbacks_total")
+    assert now > fell_back
+    eventually("streams over QUIC again", lambda: all_are(net, quic=True), CHANGED_S)
+
+    net.declare(before)
+    eventually("streams over TCP as before", lambda: all_are(net, quic=False), CHANGED_S)
