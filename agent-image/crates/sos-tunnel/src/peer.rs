@@ -347,3 +347,28 @@ impl PeerState {
         self.sessions.insert(number, Arc::clone(mailbox));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use sos_wire::SiteId;
+
+    use super::*;
+
+    #[test]
+    fn quic_that_fails_is_tried_less_and_less_often_and_each_label_by_itself() {
+        let config = PeerConfig::new(AgentId([2; 16]), SiteId(2), Ipv4Addr::LOCALHOST, 1);
+        let (peer, mut now) = (Peer::new(AgentId([1; 16]), config), Instant::now());
+        let bounds = (Duration::from_secs(2), Duration::from_secs(30));
+        for seconds in [2, 4, 8, 16, 30, 30] {
+            let pause = Duration::from_secs(seconds);
+            assert!(peer.may_try_quic(0, now));
+            assert_eq!(peer.give_up_quic(0, now, bounds), Some(pause));
+            assert_eq!(peer.give_up_quic(0, now, bounds), None, "known");
+            now += pause;
+            assert!(!peer.may_try_quic(0, now - Duration::from_millis(1)));
+            assert!(peer.may_try_quic(1, now));
+        }
+    }
+}
