@@ -110,6 +110,8 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
     assert sent["client"] == got["own"]
     # An agent that begins anew opens its streams anew, and nobody has another key.
     faults.agent(lab, "agent2", up=False)
+    # what is ready and armed below is then the new one, not what agent1 and the controller still believe of the old one
+    eventually("agent1 has lost its peer", lambda: not armed(lab))
     faults.agent(lab, "agent2", up=True)
     labs.wait_ready(lab, lab.documents)
     eventually("an armed agent", lambda: armed(lab))
