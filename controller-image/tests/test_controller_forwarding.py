@@ -13,8 +13,12 @@ from controller_views import (
     SERVER,
 )
 from controller_world import CLIENT_PORT, World, syn_frame
+from sos_controller.core.arp_relay import MAX_PENDING, PENDING_S
+from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.flowtable import Output
+from sos_controller.core.model import Address, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request
 from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.session import State
 
@@ -35,6 +39,63 @@ def test_hosts_are_learned_where_they_are_and_never_behind_agents_or_wires(world
     assert [dpids for dpids, _ in session.far_entries] == [(E2,)]
     arp(Location(E1, PortNo(5)), "client")
     assert hosts.by_address(CLIENT).location == Location(E1, PortNo(5))
+
+
+QUESTION = Arp(request=True, sender_mac=parse_mac(MACS["client"]), sender=CLIENT, target=SERVER)
+ANSWER = build_arp_reply(QUESTION, parse_mac(MACS["server"]))
+
+
+def asked(world: World) -> list[PacketOut]:
+    """What switches are told to send after the client has asked for the server, once more."""
+    return [
+        c for c in world.do(PacketIn(*AT_CLIENT, 0, build_arp_request(QUESTION.sender_mac, CLIENT, SERVER))) if isinstance(c, PacketOut)
+    ]
+
+
+def answered(world: World) -> list[PacketOut]:
+    """What switches are told to send after the server has answered at its own switch."""
+    return [c for c in world.do(PacketIn(*AT_SERVER, 0, ANSWER)) if isinstance(c, PacketOut)]
+
+
+def told(where: Location, frame: bytes) -> list[PacketOut]:
+    return [PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame)]
+
+
+def test_a_question_that_nobody_answers_is_put_to_its_target_and_the_answer_told(world: World) -> None:
+    answered(world)
+    assert asked(world) == [], "the first comes through by itself, as long as anything plain does"
+    assert answered(world) == [], "and so does its answer"
+    world.tick(1)
+    assert asked(world) == told(AT_SERVER, build_arp_request(QUESTION.sender_mac, CLIENT, SERVER))
+    assert asked(world) == [], "the same one, on another way"
+    assert answered(world) == told(AT_CLIENT, ANSWER)
+    assert answered(world) == [], "once"
+
+
+def test_an_answer_that_comes_late_or_that_nobody_asked_for_is_told_to_nobody(world: World) -> None:
+    answered(world)
+    asked(world)
+    world.tick(1)
+    assert asked(world) != []
+    world.tick(PENDING_S)
+    assert answered(world) == []
+    assert asked(world) == [], "the first again"
+
+
+def test_nobody_is_asked_for_hosts_that_were_never_heard_or_are_gone(world: World) -> None:
+    asked(world)
+    world.tick(1)
+    assert asked(world) == []
+    answered(world)
+    world.disconnect("edge2")
+    world.tick(1)
+    assert asked(world) == []
+
+
+def test_questions_that_are_remembered_are_bounded(world: World) -> None:
+    for number in range(MAX_PENDING + 1):
+        world.do(PacketIn(*AT_CLIENT, 0, build_arp_request(QUESTION.sender_mac, CLIENT, Address(SERVER + 1 + number))))
+    assert len(world.engine.forwarding.relay) == MAX_PENDING
 
 
 @pytest.fixture

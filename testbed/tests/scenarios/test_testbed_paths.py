@@ -138,6 +138,22 @@ def pause_after(net: Lab, mode: str, name: str) -> float:
     return float(got["pause_s"])
 
 
+def test_hosts_that_have_forgotten_each_other_find_each_other_without_the_base_path(net: Lab) -> None:
+    """Plain traffic goes by core1 alone; streams go round it, and so must what hosts ask for before they send anything."""
+    declare(net, "disjoint")
+    labs.make_payload(net.root / "www" / "some", 200_000)
+    url = f"http://{measure.address(net, 'server')}/some"
+    fetch = net.exec_argv("client", ("curl", "-sS", "--fail", "-m", "10", "-o", "/dev/null", url))
+    subprocess.run(fetch, check=True)
+    faults.link(net, "edge1-core1", up=False, silent=True)
+    try:
+        for host in ("client", "server"):
+            subprocess.run(net.exec_argv(host, ("ip", "neigh", "flush", "all")), check=True)
+        subprocess.run(fetch, check=True)
+    finally:
+        faults.link(net, "edge1-core1", up=True, silent=True)
+
+
 def mended(net: Lab, before: list[str]) -> None:
     """What was broken works again, and is used again."""
     for name in net.dead():

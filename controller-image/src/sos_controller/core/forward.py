@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from sos_controller.core import paths
+from sos_controller.core.arp_relay import ArpRelay
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output
 from sos_controller.core.hosts import Host
@@ -47,6 +48,7 @@ class Forwarding:
 
     def __init__(self, state: State, routing: Routing) -> None:
         self._state, self._routing = state, routing
+        self.relay = ArpRelay(state)
         self._tree: frozenset[Link] = frozenset()
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
@@ -67,11 +69,14 @@ class Forwarding:
             self._place(mac, location)
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
-        """An ARP packet was copied to us: learn its sender; answer for hosts we know where switches rely on us."""
+        """An ARP packet was copied to us: learn its sender; answer for hosts we know where switches rely on us, else relay."""
         state = self._state
         location = Location(switch.dpid, in_port)
         self.learn(packet.sender_mac, packet.sender, location)
-        if not packet.request or not switch.is_ours or not state.is_edge(location):
+        if not switch.is_ours:
+            self.relay.handle(location, packet)
+            return
+        if not packet.request or not state.is_edge(location):
             return
         target = state.hosts.by_address(packet.target)
         if target is not None and target.location != location and state.now - target.seen_at < ARP_FRESH_S:
