@@ -11,7 +11,10 @@
 //!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
 //!    not match at all. So a dead agent takes nothing over.
 //! 6. A packet of a known transparent socket: delivered.
-//! 7. Any other bare SYN is remembered in `plain` and forwarded; any other packet is forwarded.
+//! 7. Any other bare SYN is remembered in `plain` and forwarded.
+//! 8. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
+//!    this agent, and is remembered in `plain` for [`STANDING_SECONDS`]: a repeat of its SYN may be on its way here still,
+//!    held by the controller while the server's answer to the first one arrived.
 
 use std::fmt::Write as _;
 
@@ -21,6 +24,8 @@ use crate::region::Region;
 pub const HEARTBEAT_SECONDS: u32 = 3;
 /// How long a 4-tuple stays plain: a client repeats its SYN for up to 127 s with Linux's defaults (tcp_syn_retries 6).
 pub const PLAIN_SECONDS: u32 = 130;
+/// How long a connection that stands without this agent is remembered: longer than the controller holds a SYN.
+pub const STANDING_SECONDS: u32 = 5;
 /// Most 4-tuples remembered as plain; beyond it SYNs still go plain, but unremembered (counted).
 pub const PLAIN_LIMIT: u32 = 65_536;
 /// Mark, and its mask, of packets that are delivered to transparent sockets.
@@ -86,6 +91,9 @@ meta mark set meta mark or {MARK:#x} counter name syn_accelerated accept
     socket transparent 1 meta mark set meta mark or {MARK:#x} accept
     goto plain_syn
   }}
+  chain standing {{
+    ip saddr . ip daddr . tcp dport @armed add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
+  }}
   chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
     iifname != \"{interface}\" accept
@@ -94,6 +102,7 @@ meta mark set meta mark or {MARK:#x} counter name syn_accelerated accept
     fib daddr type local accept
     tcp flags & (fin | syn | rst | ack) == syn goto bare_syn
     socket transparent 1 meta mark set meta mark or {MARK:#x} accept
+    tcp flags & (syn | rst | ack) == ack goto standing
   }}
   chain forward {{
     type filter hook forward priority filter; policy accept;

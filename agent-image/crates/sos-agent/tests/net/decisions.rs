@@ -35,15 +35,23 @@ fn a_syn_that_went_plain_stays_plain_when_it_is_repeated() {
     assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(0));
 }
 
+const SYN: u8 = 0x02;
+const RST_ACK: u8 = 0x14;
+const ACK: u8 = 0x10;
+
 /// A bare SYN with options, sent as it is. nft decides before anybody looks at the checksum.
 fn send_syn(port: u16, options: &[u8]) {
+    send_segment(port, SYN, options);
+}
+
+fn send_segment(port: u16, flags: u8, options: &[u8]) {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP)).unwrap();
     let mut segment = Vec::new();
     segment.extend_from_slice(&port.to_be_bytes());
     segment.extend_from_slice(&SERVICE_PORT.to_be_bytes());
     segment.extend_from_slice(&[0, 0, 0, 1, 0, 0, 0, 0]);
     let words = u8::try_from(5 + options.len() / 4).unwrap();
-    segment.extend_from_slice(&[words << 4, 0x02, 0xff, 0xff, 0, 0, 0, 0]);
+    segment.extend_from_slice(&[words << 4, flags, 0xff, 0xff, 0, 0, 0, 0]);
     segment.extend_from_slice(options);
     socket.send_to(&segment, &SocketAddr::from((SERVER, 0)).into()).unwrap();
 }
@@ -90,6 +98,20 @@ fn a_syn_marked_as_not_armed_goes_plain_and_stays_so() {
     syns("plain_again", 1);
     syns("accelerated", 1);
     syns("plain", 1);
+}
+
+#[test]
+fn the_repeated_syn_of_a_connection_that_stands_without_the_agent_stays_plain() {
+    let lab = Lab::new();
+    let (near, _far) = lab.agents();
+    lab.at("client", || {
+        send_segment(40_001, ACK, &[]);
+        send_segment(40_002, RST_ACK, &[]);
+        send_syn(40_001, &[]);
+        send_syn(40_002, &[]);
+    });
+    near.wait_metric("sos_agent_syns_total{decision=\"plain_again\"}", |syns| syns == 1);
+    near.wait_metric("sos_agent_syns_total{decision=\"accelerated\"}", |syns| syns == 1);
 }
 
 #[test]
