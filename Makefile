@@ -74,7 +74,7 @@ bench-matrix: setup ## never worse: SOS beside plain TCP and beside its own path
 bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay; what compression costs and gives: twenty-five minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
 	@$(python) bench/relay/run.py --out out/bench $(ARGS)
 
-bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: eighteen minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
+bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: twenty-five minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
 	@$(python) bench/short/run.py --out out/bench $(ARGS)
 
 bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions beside bulk: twenty minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
