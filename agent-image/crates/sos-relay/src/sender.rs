@@ -438,7 +438,7 @@ mod tests {
         let now = Instant::now();
         let mut sender = Sender::new(None, 1 << 20, Budget::new(64 << 20).reserve(0).unwrap());
         sender.handle_credit(1 << 20);
-        let mut say = |sender: &mut Sender| {
+        let say = |sender: &mut Sender| {
             sender.handle_data(Bytes::from(vec![7; 10_000]));
             assert!(sender.next(StreamId(0), now).is_some());
         };
