@@ -16,9 +16,10 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tracing::{debug, trace};
 
+use crate::channel::Kind;
 use crate::config::{Labels, SessionEnd};
 use crate::hooks::{BoxFuture, Egress, OpenInfo};
-use crate::host::Host;
+use crate::host::{Host, Places};
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
 use crate::spare;
@@ -222,7 +223,10 @@ impl Driver {
         if room == 0 {
             return false;
         }
-        match host.poll_read(cx, now, room, &self.shared.buffers) {
+        // What has to be compressed or encrypted is needed in memory.
+        let passes = self.compression.is_none() && self.streams.iter().all(|s| s.kind == Kind::Plain);
+        let pipes = passes.then(|| (&self.shared.pipes, self.session.block()));
+        match host.poll_read(cx, now, room, Places { buffers: &self.shared.buffers, pipes }) {
             Poll::Ready(Ok(bytes)) if bytes.is_empty() => self.session.handle_local_eof(),
             Poll::Ready(Ok(bytes)) => self.session.handle_local_data(bytes),
             Poll::Ready(Err(error)) => self.host_failed(&error, now),
