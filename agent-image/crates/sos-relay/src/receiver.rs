@@ -119,8 +119,8 @@ impl Receiver {
         self.ack_now = true;
     }
 
-    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
-        self.window.set_rtt(rtt);
+    pub(crate) fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
+        self.window.set_rtt(rtt, lowest);
     }
 
     /// An acknowledgement that has waited long enough becomes due, and its deadline is over: it may have to wait for a stream.

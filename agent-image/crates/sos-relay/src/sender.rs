@@ -14,7 +14,7 @@ use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 pub(crate) const FLOOR: usize = 64 << 10;
 /// Unless a block size was asked for, blocks grow to this share of what the peer lets be under way: large windows belong to fast paths,
 /// where each block's own cost counts and its delay does not.
-const BLOCK_SHARE: u64 = 128;
+const BLOCK_SHARE: u64 = 32;
 /// And no larger than what a stream sends in this time, in seconds: what other sessions put behind a block waits for all of it.
 const BLOCK_TIME: f64 = 0.005;
 /// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.

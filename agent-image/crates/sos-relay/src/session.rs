@@ -113,9 +113,9 @@ impl Session {
         self.scheduler = scheduler;
     }
 
-    /// The round trip time of the streams, as measured last.
-    pub fn set_rtt(&mut self, rtt: Duration) {
-        self.receiver.set_rtt(rtt);
+    /// The round trip time of the streams, as measured last, and the lowest that their path is known to have.
+    pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
+        self.receiver.set_rtt(rtt, lowest);
     }
 
     // --- the local host ---

@@ -170,7 +170,7 @@ impl Driver {
                     if self.labels.contains(stream.label) {
                         self.session.handle_stream_up(stream.id);
                         self.streams.push(stream);
-                        self.session.set_rtt(self.rtt());
+                        self.tell_rtt();
                     }
                 }
                 Mail::StreamClosed(id) => {
@@ -354,7 +354,7 @@ impl Driver {
                 self.host_failed(&error, now);
             }
         }
-        self.session.set_rtt(self.rtt());
+        self.tell_rtt();
         self.session.handle_timeout(now);
     }
 
@@ -372,8 +372,10 @@ impl Driver {
         self.session.handle_local_reset(reason, now);
     }
 
-    fn rtt(&self) -> Duration {
-        self.streams.iter().map(|stream| stream.rtt()).max().unwrap_or_default()
+    fn tell_rtt(&mut self) {
+        let rtt = self.streams.iter().map(|stream| stream.rtt()).max().unwrap_or_default();
+        let lowest = self.streams.iter().map(|stream| stream.lowest_rtt()).max().unwrap_or_default();
+        self.session.set_rtt(rtt, lowest);
     }
 
     /// Adds what has happened since the last time to the counters.

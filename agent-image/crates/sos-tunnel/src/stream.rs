@@ -128,6 +128,12 @@ impl Stream {
         Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
+    /// The lowest round trip that the transport knows of; the last one measured here if it knows none.
+    pub(crate) fn lowest_rtt(&self) -> Duration {
+        let lowest = lock(&self.path).info().min_rtt;
+        if lowest.is_zero() || lowest >= UNKNOWN_RTT { self.rtt() } else { lowest }
+    }
+
     /// The lowest round trip since the last time this was asked, and the lowest the kernel knows of; zero = unknown. Of the two ways to
     /// know one each errs upwards only: a ping waits for the tasks at both ends, the kernel's mean includes acknowledgements that were
     /// delayed. So the lowest is nearest.
