@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sos_relay::{Budget, Event, Session, SessionConfig, StreamId, StreamView};
-use sos_wire::{AgentId, Decoder, Open, SessionNumber, SessionUuid};
+use sos_wire::{AgentId, Decoder, Open, Payload, SessionNumber, SessionUuid};
 
 /// Most frames taken out of the session at one turn of its driver.
 const FRAMES_PER_TURN: usize = 64;
@@ -127,7 +127,7 @@ impl Driver {
     }
 
     fn deliver(&mut self, wanted: usize) {
-        let waiting: usize = self.session.deliverable().map(Bytes::len).sum();
+        let waiting: usize = self.session.deliverable().map(Payload::len).sum();
         let taken = wanted.min(waiting);
         if taken > 0 && !self.connecting {
             self.session.handle_delivered(taken, self.now);
@@ -162,7 +162,7 @@ impl Driver {
     /// Whether the session is over.
     fn settle(&mut self) -> bool {
         self.session.assert_invariants();
-        let held: usize = self.session.deliverable().map(Bytes::len).sum();
+        let held: usize = self.session.deliverable().map(Payload::len).sum();
         assert!(held <= 2 * MAX_MEMORY, "what waits for the host is bounded by what was granted");
         while let Some(event) = self.session.poll_event() {
             if matches!(event, Event::Closed(_)) {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
 use crate::cli::{Attach, Cli};
-use crate::config::{AgentConfig, Rewrite};
+use crate::config::{AgentConfig, CongestionControl, Rewrite};
 use crate::egress::Servers;
 use crate::ingress::Arrival;
 use crate::keys::{AgentKeys, KeysError};
@@ -238,7 +238,7 @@ fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {
     };
     let stream = |label| {
         let address = own(config.stream_ports.first + label);
-        tcp(format!("stream port {address}"), socket::listener(address))
+        tcp(format!("stream port {address}"), socket::stream_listener(address, CongestionControl::Auto))
     };
     let datagrams = |label| {
         let address = own(config.stream_ports.first + label);

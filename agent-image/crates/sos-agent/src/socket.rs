@@ -66,6 +66,20 @@ pub fn listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// The listener of a stream port. Streams have this congestion control from their first segment on, as those do that are dialed: a socket
+/// that once had bbr, which may be the kernel's default, sets a timer for each segment as long as it lives, though it has cubic since.
+///
+/// # Errors
+/// What the kernel says, except about congestion control.
+pub fn stream_listener(
+    address: SocketAddrV4,
+    congestion: CongestionControl,
+) -> io::Result<std::net::TcpListener> {
+    let listener = listener(address)?;
+    set_congestion(&SockRef::from(&listener), congestion);
+    Ok(listener)
+}
+
 /// A UDP socket on one of the agent's own ports.
 ///
 /// # Errors
@@ -184,6 +198,15 @@ mod tests {
         drop(leg);
         let error = host.read(&mut [0]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn a_stream_is_accepted_with_the_congestion_control_of_its_listener() {
+        let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Reno).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        assert!(SockRef::from(&stream).tcp_congestion().unwrap().starts_with(b"reno"));
     }
 
     #[test]

@@ -243,9 +243,10 @@ impl Compression {
             self.adaptive.handle_plain(len);
             return Body::Data { offset, payload };
         }
+        let Some(bytes) = payload.bytes() else { return Body::Data { offset, payload } };
         codec::prepare();
         let begun = cpu();
-        let small = codec::compress(&payload);
+        let small = codec::compress(bytes);
         let cpu = cpu().saturating_sub(begun);
         let wire = small.as_ref().map_or(len, bytes::Bytes::len);
         self.adaptive.handle_outcome(Outcome { original: len, wire, cpu }, now);

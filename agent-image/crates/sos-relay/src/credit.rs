@@ -26,6 +26,10 @@ const ALONE: usize = 32;
 /// Others begin with this as long as all that is reserved stays within this part: they would soon be there anyway.
 const FIRST: usize = EAGER_BELOW as usize;
 const PLENTY: usize = 16;
+/// No more is granted than what comes at this rate, in bytes a second, in two round trips and a little more for the turns of the ends: on a short
+/// path a host that is slower than the path would only have a long queue in front of it, out of the processor's cache before it is read.
+const FASTEST: f64 = 5e9;
+const TURNS: Duration = Duration::from_millis(2);
 /// Added to the round trip when growth is judged: on short paths the host's own turns take longer than the path.
 const SLACK: Duration = Duration::from_millis(10);
 
@@ -36,6 +40,8 @@ pub struct Window {
     max: u64,
     limit: u64,
     rtt: Duration,
+    /// Without what waits on the way: a queue must not make itself longer.
+    lowest: Duration,
     epoch: Option<Epoch>,
     reservation: Reservation,
 }
@@ -52,13 +58,14 @@ impl Window {
     pub fn new(max: usize, rtt: Duration, budget: &Arc<Budget>) -> Option<Self> {
         let max = max.max(INITIAL_CREDIT as usize);
         // Of a small budget that part is less than what anybody begins with: then that is what is tried next.
-        let (alone, first) = (max.min(budget.limit() / ALONE), max.min(FIRST));
+        let most = usize::try_from(of_path(rtt)).unwrap_or(usize::MAX).min(max);
+        let (alone, first) = (most.min(budget.limit() / ALONE), most.min(FIRST));
         let reservation = budget
             .reserve_within(alone.max(first), ALONE)
             .or_else(|| budget.reserve_within(first, PLENTY))
             .or_else(|| budget.reserve(INITIAL_CREDIT as usize))?;
         let size = reservation.bytes() as u64;
-        Some(Self { size, max: max as u64, limit: size, rtt, epoch: None, reservation })
+        Some(Self { size, max: max as u64, limit: size, rtt, lowest: rtt, epoch: None, reservation })
     }
 
     /// The limit granted so far.
@@ -71,9 +78,9 @@ impl Window {
         self.size
     }
 
-    /// The round trip time of the streams, as measured last.
-    pub fn set_rtt(&mut self, rtt: Duration) {
-        self.rtt = rtt;
+    /// The round trip time of the streams, as measured last, and the lowest that their path is known to have.
+    pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
+        (self.rtt, self.lowest) = (rtt, lowest);
     }
 
     /// The host has taken `n` more bytes, `delivered` in all.
@@ -86,12 +93,12 @@ impl Window {
         } else {
             self.epoch = epoch.map(|e| Epoch { bytes, ..e });
         }
-        self.limit = self.limit.max(delivered + self.size);
+        self.limit = self.limit.max(delivered + self.size.min(of_path(self.lowest)));
     }
 
     fn grow(&mut self) {
         let factor = if self.size < EAGER_BELOW { 4 } else { 2 };
-        let size = (self.size * factor).min(self.max);
+        let size = (self.size * factor).min(self.max).min(of_path(self.lowest));
         let total = usize::try_from(size).expect("max came from a usize");
         if size > self.size && self.reservation.grow_to(total) {
             self.size = size;
@@ -104,6 +111,11 @@ impl Window {
         assert!(self.limit <= delivered + self.size, "no more than one window is granted ahead");
         assert!(self.size <= self.reservation.bytes() as u64, "the window is reserved");
     }
+}
+
+/// The largest window that a path of this round trip has a use for.
+fn of_path(rtt: Duration) -> u64 {
+    (FASTEST * (rtt * 2 + TURNS).as_secs_f64()) as u64
 }
 
 #[cfg(test)]
@@ -161,11 +173,36 @@ mod tests {
     #[test]
     fn it_begins_large_where_there_is_plenty_and_never_above_its_maximum() {
         let budget = Budget::new(1 << 30);
-        let windows = [1 << 30, 1 << 30, 1 << 20, 0].map(|max| Window::new(max, MS, &budget).unwrap());
+        let windows = [1 << 30, 1 << 30, 1 << 20, 0].map(|max| Window::new(max, 100 * MS, &budget).unwrap());
         let sizes = windows.map(|w| (w.size(), w.limit()));
         assert_eq!(sizes, [32 << 20, 4 << 20, 1 << 20, INITIAL_CREDIT].map(|size| (size, size)));
         let least = Budget::new(64 << 20);
-        assert_eq!(Window::new(1 << 30, MS, &least).unwrap().size(), 4 << 20, "a part of it would be less");
+        assert_eq!(
+            Window::new(1 << 30, 100 * MS, &least).unwrap().size(),
+            4 << 20,
+            "a part of it would be less"
+        );
+    }
+
+    #[test]
+    fn a_short_path_has_no_use_for_a_large_window_until_it_is_a_long_one() {
+        let (mut now, us) = (Instant::now(), Duration::from_micros);
+        let mut window = Window::new(1 << 30, us(100), &Budget::new(1 << 30)).unwrap();
+        assert_eq!(window.size(), 11_000_000);
+        let mut delivered = 0;
+        let mut take = |window: &mut Window| {
+            for _ in 0..100 {
+                delivered += 1 << 20;
+                window.handle_delivered(1 << 20, delivered, now);
+                now += us(100);
+            }
+            (window.size(), window.limit() - delivered)
+        };
+        assert_eq!(take(&mut window), (11_000_000, 11_000_000));
+        window.set_rtt(10 * MS, 10 * MS);
+        assert_eq!(take(&mut window), (110_000_000, 110_000_000));
+        window.set_rtt(10 * MS, us(100));
+        assert_eq!(take(&mut window), (110_000_000, 11_000_000), "what is granted is not taken back");
     }
 
     #[test]

@@ -2,8 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use sos_wire::Body;
+use sos_wire::{Body, Payload};
 
 use crate::codec;
 use crate::credit::Window;
@@ -54,7 +53,7 @@ impl Receiver {
     pub(crate) fn handle_data(
         &mut self,
         offset: u64,
-        payload: &Bytes,
+        payload: &Payload,
         now: Instant,
     ) -> Result<(), Violation> {
         self.check_end(offset + payload.len() as u64)?;
@@ -77,7 +76,7 @@ impl Receiver {
             return Ok(());
         }
         let block = codec::expand(payload, length).ok_or(Violation)?;
-        self.handle_data(offset, &block, now)
+        self.handle_data(offset, &block.into(), now)
     }
 
     /// Bytes before `end` were granted, and the direction is not over before it.
@@ -98,7 +97,7 @@ impl Receiver {
         Ok(())
     }
 
-    pub(crate) fn ready(&self) -> impl Iterator<Item = &Bytes> {
+    pub(crate) fn ready(&self) -> impl Iterator<Item = &Payload> {
         self.reorder.ready()
     }
 
@@ -120,8 +119,8 @@ impl Receiver {
         self.ack_now = true;
     }
 
-    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
-        self.window.set_rtt(rtt);
+    pub(crate) fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
+        self.window.set_rtt(rtt, lowest);
     }
 
     /// An acknowledgement that has waited long enough becomes due, and its deadline is over: it may have to wait for a stream.

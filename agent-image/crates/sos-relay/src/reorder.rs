@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
+use sos_wire::Payload;
 use thiserror::Error;
 
 /// Most pieces behind a gap. A sender that cuts 32 MiB into blocks of the smallest size stays well below; a hostile one that sends single
@@ -22,12 +23,12 @@ pub struct TooManyPieces;
 #[derive(Debug, Default)]
 pub struct ReorderBuffer {
     /// In order, waiting for the host.
-    ready: VecDeque<Bytes>,
+    ready: VecDeque<Payload>,
     ready_bytes: u64,
     /// First offset the host has not taken.
     delivered: u64,
     /// Behind a gap, by offset; disjoint, none starts at or before `arrived`.
-    pending: BTreeMap<u64, Bytes>,
+    pending: BTreeMap<u64, Payload>,
     pending_bytes: u64,
 }
 
@@ -36,7 +37,7 @@ impl ReorderBuffer {
     ///
     /// # Errors
     /// [`TooManyPieces`]; the block has then not been taken whole.
-    pub fn insert(&mut self, offset: u64, block: &Bytes) -> Result<(), TooManyPieces> {
+    pub fn insert(&mut self, offset: u64, block: &Payload) -> Result<(), TooManyPieces> {
         let end = offset + block.len() as u64;
         let mut start = offset.max(self.arrived());
         if let Some((&at, piece)) = self.pending.range(..=start).next_back() {
@@ -56,7 +57,7 @@ impl ReorderBuffer {
     }
 
     /// What the host may be given, in order.
-    pub fn ready(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn ready(&self) -> impl Iterator<Item = &Payload> {
         self.ready.iter()
     }
 
@@ -110,7 +111,7 @@ impl ReorderBuffer {
     }
 
     /// Puts a piece that overlaps nothing where it belongs.
-    fn place(&mut self, at: u64, piece: Bytes) -> Result<(), TooManyPieces> {
+    fn place(&mut self, at: u64, piece: Payload) -> Result<(), TooManyPieces> {
         let len = piece.len() as u64;
         if at == self.arrived() {
             self.ready.push_back(piece);
@@ -120,12 +121,9 @@ impl ReorderBuffer {
         self.pending_bytes += len;
         if let Some((&before, neighbour)) = self.pending.range_mut(..at).next_back()
             && before + neighbour.len() as u64 == at
-            && neighbour.len() + piece.len() <= JOIN_LIMIT
+            && let Some(joined) = join(neighbour, &piece)
         {
-            let mut joined = BytesMut::with_capacity(neighbour.len() + piece.len());
-            joined.extend_from_slice(neighbour);
-            joined.extend_from_slice(&piece);
-            *neighbour = joined.freeze();
+            *neighbour = joined;
             return Ok(());
         }
         self.pending.insert(at, piece);
@@ -166,6 +164,17 @@ impl ReorderBuffer {
     }
 }
 
+/// Two pieces in one, if they are small and in memory.
+fn join(one: &Payload, other: &Payload) -> Option<Payload> {
+    let (one, other) = (one.bytes()?, other.bytes()?);
+    (one.len() + other.len() <= JOIN_LIMIT).then(|| {
+        let mut joined = BytesMut::with_capacity(one.len() + other.len());
+        joined.extend_from_slice(one);
+        joined.extend_from_slice(other);
+        joined.freeze().into()
+    })
+}
+
 fn index(n: u64) -> usize {
     usize::try_from(n).expect("a position inside a block")
 }
@@ -174,10 +183,30 @@ fn index(n: u64) -> usize {
 mod tests {
     use proptest::prelude::*;
 
+    use std::any::Any;
+    use std::sync::Arc;
+
+    use sos_wire::{Keeper, Kept};
+
     use super::*;
 
+    /// What is kept, in memory after all.
+    #[derive(Debug)]
+    struct Memory(Vec<u8>);
+
+    impl Keeper for Memory {}
+
+    fn kept(bytes: &[u8]) -> Payload {
+        Payload::Kept(Kept::new(Arc::new(Memory(bytes.to_vec())), bytes.len()))
+    }
+
+    fn bytes(payload: &Payload) -> Vec<u8> {
+        let Payload::Kept(kept) = payload else { return payload.bytes().unwrap().to_vec() };
+        (kept.keeper() as &dyn Any).downcast_ref::<Memory>().unwrap().0[kept.range()].to_vec()
+    }
+
     fn take(buffer: &mut ReorderBuffer, n: usize) -> Vec<u8> {
-        let all: Vec<u8> = buffer.ready().flat_map(|b| b.iter().copied()).collect();
+        let all: Vec<u8> = buffer.ready().flat_map(bytes).collect();
         let n = n.min(all.len());
         buffer.consume(n);
         all[..n].to_vec()
@@ -187,42 +216,44 @@ mod tests {
     fn small_neighbours_behind_a_gap_are_joined() {
         let mut buffer = ReorderBuffer::default();
         for at in 1..5000u64 {
-            buffer.insert(at, &Bytes::from_static(b"x")).unwrap();
+            buffer.insert(at, &b"x".to_vec().into()).unwrap();
         }
         assert_eq!((buffer.pending.len(), buffer.pending_bytes()), (1, 4999));
-        buffer.insert(0, &Bytes::from_static(b"y")).unwrap();
+        buffer.insert(0, &b"y".to_vec().into()).unwrap();
         assert_eq!((buffer.arrived(), buffer.pending_bytes()), (5000, 0));
     }
 
     #[test]
     fn too_many_pieces_are_an_error() {
         let mut buffer = ReorderBuffer::default();
-        let mut piece = |i: usize| buffer.insert(2 * i as u64 + 1, &Bytes::from_static(b"x"));
+        let mut piece = |i: usize| buffer.insert(2 * i as u64 + 1, &b"x".to_vec().into());
         assert!((0..MAX_PIECES).all(|i| piece(i).is_ok()));
         assert_eq!(piece(MAX_PIECES), Err(TooManyPieces));
     }
 
     proptest! {
-        /// Against the plain text: whatever the order, overlaps and repeats, what comes out is a prefix, and all of it in the end.
+        /// Against the plain text: whatever the order, overlaps and repeats, what comes out is a prefix, and all of it in the end,
+        /// wherever it was meanwhile.
         #[test]
         fn delivers_prefixes(
             len in 1usize..4000,
-            cuts in prop::collection::vec((any::<prop::sample::Index>(), 1usize..600), 0..80),
+            cuts in prop::collection::vec((any::<prop::sample::Index>(), 1usize..600, any::<bool>()), 0..80),
             takes in prop::collection::vec(0usize..900, 1..20),
         ) {
             let text: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
             let (mut buffer, mut out) = (ReorderBuffer::default(), Vec::new());
             let mut takes = takes.iter().cycle();
-            for (at, size) in &cuts {
+            for (at, size, in_memory) in &cuts {
                 let at = at.index(len);
                 let block = &text[at..(at + size).min(len)];
-                buffer.insert(at as u64, &Bytes::copy_from_slice(block)).unwrap();
+                let block = if *in_memory { block.to_vec().into() } else { kept(block) };
+                buffer.insert(at as u64, &block).unwrap();
                 buffer.assert_invariants();
                 out.extend(take(&mut buffer, *takes.next().unwrap()));
                 prop_assert_eq!(out.len() as u64, buffer.delivered());
                 prop_assert!(text.starts_with(&out));
             }
-            buffer.insert(0, &Bytes::from(text.clone())).unwrap();
+            buffer.insert(0, &text.clone().into()).unwrap();
             out.extend(take(&mut buffer, len));
             prop_assert_eq!(&out, &text);
             prop_assert_eq!(buffer.bytes(), 0);

@@ -3,9 +3,8 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
-use bytes::Bytes;
-use sos_wire::Body;
 use sos_wire::frame::INITIAL_CREDIT;
+use sos_wire::{Body, Payload};
 
 use crate::budget::Reservation;
 use crate::redundancy::{Allowance, TAIL};
@@ -16,7 +15,7 @@ use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 pub(crate) const FLOOR: usize = 64 << 10;
 /// Unless a block size was asked for, blocks grow to this share of what the peer lets be under way: large windows belong to fast paths,
 /// where each block's own cost counts and its delay does not.
-const BLOCK_SHARE: u64 = 128;
+const BLOCK_SHARE: u64 = 32;
 /// And no larger than what a stream sends in this time, in seconds: what other sessions put behind a block waits for all of it.
 const BLOCK_TIME: f64 = 0.005;
 /// Blocks that wait uncut: one being cut and one behind it, so that a stream with room never waits for the host's next turn.
@@ -28,7 +27,7 @@ const MIN_CUT: u64 = 16 << 10;
 #[derive(Debug)]
 struct Block {
     offset: u64,
-    payload: Bytes,
+    payload: Payload,
     stream: StreamId,
     /// When it should have arrived.
     due: Instant,
@@ -69,7 +68,7 @@ pub(crate) struct Sender {
     /// Offsets of blocks whose stream died or stalled.
     lost: BTreeSet<u64>,
     /// From the host, never sent.
-    unsent: VecDeque<Bytes>,
+    unsent: VecDeque<Payload>,
     unsent_bytes: usize,
     acknowledged: u64,
     sent: u64,
@@ -119,6 +118,11 @@ impl Sender {
         }
     }
 
+    /// Bytes of a block as it is cut now.
+    pub(crate) fn block(&self) -> usize {
+        self.block
+    }
+
     /// How many bytes of the host it takes now. Grows its share of the budget when that is what limits it.
     pub(crate) fn room(&mut self) -> usize {
         let uncut = (UNSENT_BLOCKS * self.block).saturating_sub(self.unsent_bytes);
@@ -135,7 +139,7 @@ impl Sender {
         uncut.min(self.hold.saturating_sub(self.held()))
     }
 
-    pub(crate) fn handle_data(&mut self, payload: Bytes) {
+    pub(crate) fn handle_data(&mut self, payload: Payload) {
         debug_assert!(self.fin == Fin::Open, "the host has ended");
         if !payload.is_empty() {
             self.unsent_bytes += payload.len();
@@ -321,7 +325,7 @@ impl Sender {
         let offset = block.offset;
         self.resent_frames += 1;
         let skip = acknowledged.saturating_sub(block.offset);
-        let payload = block.payload.slice(usize::try_from(skip).ok()?..);
+        let payload = block.payload.slice(usize::try_from(skip).ok()?..block.payload.len());
         Some(Body::Data { offset: offset + skip, payload })
     }
 
@@ -367,7 +371,7 @@ impl Sender {
 
     pub(crate) fn assert_invariants(&self) {
         assert_eq!(
-            self.unsent.iter().map(Bytes::len).sum::<usize>(),
+            self.unsent.iter().map(Payload::len).sum::<usize>(),
             self.unsent_bytes,
             "unsent bytes are counted"
         );
@@ -401,9 +405,9 @@ mod tests {
         let budget = Budget::new(64 << 20);
         let mut sender = Sender::new(None, 32 << 20, budget.reserve(0).unwrap());
         assert_eq!((sender.room(), budget.used()), (FLOOR, 0));
-        sender.handle_data(Bytes::from(vec![7; 1000]));
+        sender.handle_data(vec![7; 1000].into());
         assert_eq!((sender.room(), budget.used()), (FLOOR - 1000, 0));
-        sender.handle_data(Bytes::from(vec![7; FLOOR - 1000]));
+        sender.handle_data(vec![7; FLOOR - 1000].into());
         assert!(sender.room() > 0 && budget.used() > FLOOR);
     }
 

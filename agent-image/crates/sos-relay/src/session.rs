@@ -9,8 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use sos_wire::{Body, EndReason, Frame, Open, SessionNumber};
+use sos_wire::{Body, EndReason, Frame, Open, Payload, SessionNumber};
 
 use crate::budget::Budget;
 use crate::credit::Window;
@@ -114,9 +113,9 @@ impl Session {
         self.scheduler = scheduler;
     }
 
-    /// The round trip time of the streams, as measured last.
-    pub fn set_rtt(&mut self, rtt: Duration) {
-        self.receiver.set_rtt(rtt);
+    /// The round trip time of the streams, as measured last, and the lowest that their path is known to have.
+    pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
+        self.receiver.set_rtt(rtt, lowest);
     }
 
     // --- the local host ---
@@ -126,10 +125,15 @@ impl Session {
         if matches!(self.state, State::Running) { self.sender.room() } else { 0 }
     }
 
+    /// Bytes that go on as they were handed in, if they are no more: what is not in memory is best handed in like that.
+    pub fn block(&self) -> usize {
+        self.sender.block()
+    }
+
     /// Bytes of the host, at most [`Self::local_room`].
-    pub fn handle_local_data(&mut self, payload: Bytes) {
+    pub fn handle_local_data(&mut self, payload: impl Into<Payload>) {
         if matches!(self.state, State::Running) {
-            self.sender.handle_data(payload);
+            self.sender.handle_data(payload.into());
         }
     }
 
@@ -154,7 +158,7 @@ impl Session {
     }
 
     /// What the host may be given, in order.
-    pub fn deliverable(&self) -> impl Iterator<Item = &Bytes> {
+    pub fn deliverable(&self) -> impl Iterator<Item = &Payload> {
         self.receiver.ready()
     }
 

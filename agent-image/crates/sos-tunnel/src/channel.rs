@@ -1,27 +1,26 @@
 //! The connection under a stream: TCP with bytes as they are or in TLS records, or QUIC.
 
-use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use sos_relay::Reservation;
-use sos_wire::Key;
+use sos_wire::{Key, Payload};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::line::Line;
+use crate::pieces::{MAX_SLICES, Pieces, slices, write_now};
+use crate::pipes::Pipes;
 use crate::quic;
 use crate::sockopt::{receive_now, set_polled};
 use crate::tls::{self, FindKey, Opener, PairKeyName, Sealer, TlsError};
 
 /// Bytes that are sealed and then written at once: what is sealed can no longer go by a faster stream, and fewer would cost more system calls.
 const AT_ONCE: usize = 128 << 10;
-/// Most pieces of one write: those of a stream, and the records that [`AT_ONCE`] bytes make. The kernel takes 1,024.
-const MAX_SLICES: usize = 64;
 
 /// What a stream is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -167,6 +166,19 @@ impl ReadHalf {
         }
     }
 
+    /// What is there, at most `most` bytes, without being copied. `None` if there is no way to do that.
+    pub(crate) fn receive_kept(&self, pipes: &Arc<Pipes>, most: usize) -> Option<io::Result<Payload>> {
+        match &self.0 {
+            Reading::Tcp(socket, None) => pipes.receive(socket.as_ref(), most),
+            _ => None,
+        }
+    }
+
+    /// Bytes need not pass through this process's memory.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(&self.0, Reading::Tcp(_, None))
+    }
+
     /// Waits for bytes and appends them to the free space of `buffer`, which must have some. 0 = the end.
     pub(crate) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match &mut self.0 {
@@ -177,9 +189,11 @@ impl ReadHalf {
     }
 
     /// The same with what is there, without asking the runtime (see [`receive_now`]).
-    pub(crate) fn receive_now(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
+    ///
+    /// Of a plain stream it takes at most `most` bytes.
+    pub(crate) fn receive_now(&mut self, buffer: &mut BytesMut, most: usize) -> io::Result<usize> {
         match &mut self.0 {
-            Reading::Tcp(socket, None) => receive_now(socket.as_ref(), buffer, usize::MAX),
+            Reading::Tcp(socket, None) => receive_now(socket.as_ref(), buffer, most),
             Reading::Tcp(socket, Some(opener)) => open_now(socket, opener, buffer),
             Reading::Quic(receiver, _) => receiver.receive_now(buffer),
         }
@@ -247,24 +261,27 @@ impl WriteHalf {
 
     /// Writes some of the first bytes, at least one if there are any; says how many. If it is dropped before it is done the stream is of no use
     /// any more.
-    pub(crate) async fn write_some(&mut self, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+    pub(crate) async fn write_some(&mut self, pieces: &mut Pieces) -> io::Result<usize> {
         match &mut self.0 {
             Writing::Tcp(tcp) => tcp.write_some(pieces).await,
-            Writing::Quic(sender) => sender.write_some(pieces).await,
+            Writing::Quic(sender) => {
+                pieces.fetch()?;
+                sender.write_some(pieces.in_memory()).await
+            }
         }
     }
 }
 
 impl TcpWrite {
-    async fn write_some(&mut self, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+    async fn write_some(&mut self, pieces: &mut Pieces) -> io::Result<usize> {
         let Some(sealer) = &mut self.sealer else {
-            let (slices, count) = slices(pieces.iter().map(|piece| &piece[..]));
-            return write_slices(&self.socket, &slices[..count]).await;
+            return write_pieces(&self.socket, pieces).await;
         };
-        let mut chunks = [[].as_slice(); MAX_SLICES];
-        let count = pieces.len().min(MAX_SLICES);
-        for (chunk, piece) in chunks.iter_mut().zip(pieces) {
+        pieces.fetch()?;
+        let (mut chunks, mut count) = ([[].as_slice(); MAX_SLICES], 0);
+        for (chunk, piece) in chunks.iter_mut().zip(pieces.in_memory()) {
             *chunk = piece;
+            count += 1;
         }
         let taken = sealer.seal(&chunks[..count], AT_ONCE, &mut self.records)?;
         self.write_records().await?;
@@ -286,16 +303,13 @@ impl TcpWrite {
     }
 }
 
-/// The first pieces as slices, and how many.
-pub(crate) fn slices<'a>(
-    pieces: impl ExactSizeIterator<Item = &'a [u8]>,
-) -> ([IoSlice<'a>; MAX_SLICES], usize) {
-    let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-    let count = pieces.len().min(MAX_SLICES);
-    for (slice, piece) in slices.iter_mut().zip(pieces) {
-        *slice = IoSlice::new(piece);
+async fn write_pieces(socket: &OwnedWriteHalf, pieces: &mut Pieces) -> io::Result<usize> {
+    loop {
+        match write_now(socket, pieces) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => socket.writable().await?,
+            result => return result,
+        }
     }
-    (slices, count)
 }
 
 async fn write_slices(socket: &OwnedWriteHalf, pieces: &[IoSlice<'_>]) -> io::Result<usize> {

@@ -16,9 +16,10 @@ use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tracing::{debug, trace};
 
+use crate::channel::Kind;
 use crate::config::{Labels, SessionEnd};
 use crate::hooks::{BoxFuture, Egress, OpenInfo};
-use crate::host::Host;
+use crate::host::{Host, Places};
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
 use crate::spare;
@@ -169,7 +170,7 @@ impl Driver {
                     if self.labels.contains(stream.label) {
                         self.session.handle_stream_up(stream.id);
                         self.streams.push(stream);
-                        self.session.set_rtt(self.rtt());
+                        self.tell_rtt();
                     }
                 }
                 Mail::StreamClosed(id) => {
@@ -222,7 +223,10 @@ impl Driver {
         if room == 0 {
             return false;
         }
-        match host.poll_read(cx, now, room, &self.shared.buffers) {
+        // What has to be compressed or encrypted is needed in memory.
+        let passes = self.compression.is_none() && self.streams.iter().all(|s| s.kind == Kind::Plain);
+        let pipes = passes.then(|| (&self.shared.pipes, self.session.block()));
+        match host.poll_read(cx, now, room, Places { buffers: &self.shared.buffers, pipes }) {
             Poll::Ready(Ok(bytes)) if bytes.is_empty() => self.session.handle_local_eof(),
             Poll::Ready(Ok(bytes)) => self.session.handle_local_data(bytes),
             Poll::Ready(Err(error)) => self.host_failed(&error, now),
@@ -350,7 +354,7 @@ impl Driver {
                 self.host_failed(&error, now);
             }
         }
-        self.session.set_rtt(self.rtt());
+        self.tell_rtt();
         self.session.handle_timeout(now);
     }
 
@@ -368,8 +372,10 @@ impl Driver {
         self.session.handle_local_reset(reason, now);
     }
 
-    fn rtt(&self) -> Duration {
-        self.streams.iter().map(|stream| stream.rtt()).max().unwrap_or_default()
+    fn tell_rtt(&mut self) {
+        let rtt = self.streams.iter().map(|stream| stream.rtt()).max().unwrap_or_default();
+        let lowest = self.streams.iter().map(|stream| stream.lowest_rtt()).max().unwrap_or_default();
+        self.session.set_rtt(rtt, lowest);
     }
 
     /// Adds what has happened since the last time to the counters.

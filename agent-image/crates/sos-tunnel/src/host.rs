@@ -4,16 +4,19 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWrite};
+use sos_wire::{Kept, Payload};
+use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use crate::buffers::Buffers;
 use crate::pace::{Pace, Rhythm};
+use crate::pipes::{self, Pipes};
 use crate::sockopt::{is_taken, receive_now, set_polled};
 
 /// Most pieces of one write.
@@ -26,6 +29,14 @@ const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Below this much free space a buffer is replaced; what comes in ticks is worth larger pieces.
 const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
+
+/// Where what is read goes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places<'a> {
+    pub(crate) buffers: &'a Buffers,
+    /// Pipes for what is read at ticks, and how many bytes at most go into one; none if it is needed in memory.
+    pub(crate) pipes: Option<(&'a Arc<Pipes>, usize)>,
+}
 
 /// A connection to a host. Until [`Self::end_cleanly`] every way of losing it resets the host's end: a process that is killed must not
 /// look like the end of the data.
@@ -68,18 +79,18 @@ impl Host {
         cx: &mut Context<'_>,
         now: Instant,
         room: usize,
-        buffers: &Buffers,
-    ) -> Poll<io::Result<Bytes>> {
+        places: Places<'_>,
+    ) -> Poll<io::Result<Payload>> {
         if let Some(tick) = self.tick_at {
-            return if tick <= now { self.read_at_tick(cx, now, room, buffers) } else { Poll::Pending };
+            return if tick <= now { self.read_at_tick(cx, now, room, places) } else { Poll::Pending };
         }
-        let read = ready!(self.read(cx, room, buffers))?;
+        let read = ready!(self.read(cx, room, places.buffers))?;
         if self.pace.note_poll(read, Rhythm::HOST, now) {
             set_polled(&self.socket, false)?;
             self.busy = true;
             self.tick_at = Some(self.pace.next_tick(self.epoch, now));
         }
-        Poll::Ready(Ok(self.buffer.split().freeze()))
+        Poll::Ready(Ok(self.buffer.split().freeze().into()))
     }
 
     /// When what has arrived is to be read; `None` if the poll tells.
@@ -93,28 +104,44 @@ impl Host {
         cx: &mut Context<'_>,
         now: Instant,
         room: usize,
-        buffers: &Buffers,
-    ) -> Poll<io::Result<Bytes>> {
-        self.make_space(buffers);
-        let wanted = room.min(self.buffer.capacity());
-        let read = match receive_now(&self.socket, &mut self.buffer, wanted) {
+        places: Places<'_>,
+    ) -> Poll<io::Result<Payload>> {
+        let (wanted, read) = self.receive(room, places);
+        let read = match read {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
             read => Some(read?),
         };
-        self.ended = read == Some(0);
-        if read == Some(wanted) {
-            return Poll::Ready(Ok(self.buffer.split().freeze()));
+        let len = read.as_ref().map(Payload::len);
+        self.ended = len == Some(0);
+        if len == Some(wanted)
+            && let Some(read) = read
+        {
+            return Poll::Ready(Ok(read));
         }
         self.tick_at = Some(self.pace.next_tick(self.epoch, now));
-        if !self.pace.note_tick(read.unwrap_or(0)) {
+        if !self.pace.note_tick(len.unwrap_or(0)) {
             self.tick_at = None;
             set_polled(&self.socket, true)?;
         }
         match read {
-            Some(_) => Poll::Ready(Ok(self.buffer.split().freeze())),
+            Some(read) => Poll::Ready(Ok(read)),
             None if self.tick_at.is_some() => Poll::Pending,
-            None => self.poll_read(cx, now, room, buffers),
+            None => self.poll_read(cx, now, room, places),
         }
+    }
+
+    /// What is there, and how many bytes it could have been.
+    fn receive(&mut self, room: usize, places: Places<'_>) -> (usize, io::Result<Payload>) {
+        if let Some((pipes, block)) = places.pipes.filter(|_| room >= pipes::LEAST) {
+            let wanted = room.min(block);
+            if let Some(read) = pipes.receive(&self.socket, wanted) {
+                return (wanted, read);
+            }
+        }
+        self.make_space(places.buffers);
+        let wanted = room.min(self.buffer.capacity());
+        let read = receive_now(&self.socket, &mut self.buffer, wanted);
+        (wanted, read.map(|_| self.buffer.split().freeze().into()))
     }
 
     /// What the runtime says is there.
@@ -147,14 +174,30 @@ impl Host {
     pub(crate) fn poll_write<'a>(
         &mut self,
         cx: &mut Context<'_>,
-        pieces: impl Iterator<Item = &'a Bytes>,
+        pieces: impl Iterator<Item = &'a Payload>,
     ) -> Poll<io::Result<usize>> {
+        let mut pieces = pieces.peekable();
+        if let Some(Payload::Kept(kept)) = pieces.peek() {
+            let _ = pieces.next();
+            return self.poll_give(cx, kept, pieces.peek().is_some());
+        }
         let (mut slices, mut count) = ([IoSlice::new(&[]); MAX_SLICES], 0);
-        for (slice, piece) in slices.iter_mut().zip(pieces) {
+        for (slice, piece) in slices.iter_mut().zip(pieces.map_while(Payload::bytes)) {
             *slice = IoSlice::new(piece);
             count += 1;
         }
         Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..count])
+    }
+
+    fn poll_give(&self, cx: &mut Context<'_>, kept: &Kept, more: bool) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.socket.poll_write_ready(cx))?;
+            let given = self.socket.try_io(Interest::WRITABLE, || pipes::give(kept, &self.socket, more));
+            match given {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                given => return Poll::Ready(given),
+            }
+        }
     }
 
     /// Tells the host that there is no more.
@@ -190,12 +233,29 @@ impl Host {
 mod tests {
     use std::future::poll_fn;
 
+    use bytes::Bytes;
     use tokio::io::AsyncWriteExt;
     use tokio::net::TcpListener;
 
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    #[derive(Default)]
+    struct Shelves(Buffers, Arc<Pipes>);
+
+    impl Shelves {
+        fn places(&self) -> Places<'_> {
+            Places { buffers: &self.0, pipes: Some((&self.1, 200_000)) }
+        }
+    }
+
+    fn bytes(payload: &Payload) -> Bytes {
+        match payload {
+            Payload::Bytes(bytes) => bytes.clone(),
+            Payload::Kept(kept) => pipes::read(kept).unwrap(),
+        }
+    }
 
     /// A host's end of its connection, and ours.
     async fn pair(epoch: Instant) -> (TcpStream, Host) {
@@ -209,7 +269,8 @@ mod tests {
         near.write_all(message).await.unwrap();
         let mut left = message.len();
         while left > 0 && host.tick_at().is_none() {
-            left -= poll_fn(|cx| host.poll_read(cx, now, left, &Buffers::default())).await.unwrap().len();
+            left -=
+                poll_fn(|cx| host.poll_read(cx, now, left, Shelves::default().places())).await.unwrap().len();
         }
     }
 
@@ -217,32 +278,33 @@ mod tests {
     async fn a_host_that_says_much_is_read_at_ticks_until_it_says_little() {
         let epoch = Instant::now();
         let (mut near, mut host) = pair(epoch).await;
-        let buffers = Buffers::default();
+        let shelves = Shelves::default();
         while host.tick_at().is_none() {
             exchange(&mut near, &mut host, &[7; 20_000], epoch).await;
         }
         let mut now = host.tick_at().unwrap();
         near.write_all(&[8; 300_000]).await.unwrap();
         let early =
-            poll_fn(|cx| Poll::Ready(host.poll_read(cx, now - MS, 1 << 20, &buffers).is_pending())).await;
+            poll_fn(|cx| Poll::Ready(host.poll_read(cx, now - MS, 1 << 20, shelves.places()).is_pending()))
+                .await;
         assert!(early, "not before the tick");
-        let mut read = 0;
-        while read < 300_000 {
+        let mut count = 0;
+        while count < 300_000 {
             now = now.max(host.tick_at().unwrap());
-            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, &buffers))).await;
-            if let Poll::Ready(bytes) = got {
-                read += bytes.unwrap().iter().filter(|byte| **byte == 8).count();
+            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, shelves.places()))).await;
+            if let Poll::Ready(read) = got {
+                count += bytes(&read.unwrap()).iter().filter(|byte| **byte == 8).count();
             }
         }
         for _ in 0..10 {
             now = host.tick_at().unwrap_or(now);
-            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, &buffers))).await;
+            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, shelves.places()))).await;
             assert!(got.is_pending(), "nothing is there");
         }
         assert_eq!(host.tick_at(), None, "the poll tells again");
         near.write_all(b"more").await.unwrap();
-        let more = poll_fn(|cx| host.poll_read(cx, now, 1 << 20, &buffers)).await.unwrap();
-        assert_eq!(more, "more");
+        let more = poll_fn(|cx| host.poll_read(cx, now, 1 << 20, shelves.places())).await.unwrap();
+        assert_eq!(bytes(&more), "more");
     }
 
     #[tokio::test]
@@ -256,7 +318,9 @@ mod tests {
         let mut now = epoch;
         while !host.has_ended() {
             now = host.tick_at().unwrap_or(now);
-            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, &Buffers::default()))).await;
+            let got =
+                poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, Shelves::default().places())))
+                    .await;
             assert!(!matches!(got, Poll::Ready(Err(_))));
         }
     }

@@ -38,6 +38,8 @@ mod outgoing;
 mod pace;
 mod path;
 mod peer;
+mod pieces;
+mod pipes;
 mod pool;
 mod quic;
 mod reader;

@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::BytesMut;
 use sos_wire::frame::HEADER_LEN;
-use sos_wire::{Body, Frame};
+use sos_wire::{Body, Frame, Payload};
 use tokio::net::tcp::OwnedWriteHalf;
 
-use crate::channel::{WriteHalf, slices};
+use crate::channel::WriteHalf;
 use crate::lock;
+use crate::pieces::{Pieces, write_now};
 
 /// Sessions that wait for room are told when the queue has fallen below this.
 const LOW: usize = 32 << 10;
@@ -29,7 +30,7 @@ struct Queue {
     control: VecDeque<Frame>,
     data: VecDeque<Frame>,
     /// Of what has been taken, what the socket had no room for when it was written without waiting: goes before everything else.
-    rest: VecDeque<Bytes>,
+    rest: Pieces,
     /// Somebody writes what has been taken; others only queue.
     writing: bool,
     /// For those who do not wait; gone once the stream is closed.
@@ -41,7 +42,7 @@ struct Queue {
 
 impl Queue {
     /// Everything that is queued, for whoever writes it now; `None` if somebody else writes, or there is nothing.
-    fn take(&mut self) -> Option<VecDeque<Bytes>> {
+    fn take(&mut self) -> Option<Pieces> {
         if self.writing || self.is_empty() {
             return None;
         }
@@ -49,7 +50,7 @@ impl Queue {
         let mut batch = std::mem::take(&mut self.control);
         batch.append(&mut self.data);
         let mut taken = std::mem::take(&mut self.rest);
-        taken.append(&mut pieces(batch, &mut self.heads));
+        add_pieces(&mut taken, batch, &mut self.heads);
         Some(taken)
     }
 
@@ -60,7 +61,7 @@ impl Queue {
     fn clear(&mut self) {
         self.control.clear();
         self.data.clear();
-        self.rest.clear();
+        self.rest = Pieces::default();
         self.socket = None;
     }
 }
@@ -106,13 +107,18 @@ impl Outgoing {
         drop(queue);
         // An error meets the writing task as well, which ends the stream.
         let _ = self.write_now(&socket, &mut pieces, on_written, on_room);
+        wake(self.put_back(pieces));
+        data
+    }
+
+    /// What is left of what was taken, though it be nothing; others may write again.
+    fn put_back(&self, pieces: Pieces) -> MutexGuard<'_, Queue> {
         let mut queue = lock(&self.queue);
         if !queue.closed {
             queue.rest = pieces;
         }
         queue.writing = false;
-        wake(queue);
-        data
+        queue
     }
 
     fn add(&self, queue: &mut Queue, frame: Frame) -> usize {
@@ -120,7 +126,7 @@ impl Outgoing {
             return 0;
         }
         self.queued.fetch_add(frame.wire_len(), Ordering::AcqRel);
-        let data = frame.data().map(Bytes::len);
+        let data = frame.data_len();
         let line = if data.is_some() { &mut queue.data } else { &mut queue.control };
         line.push_back(frame);
         data.unwrap_or(0)
@@ -139,7 +145,7 @@ impl Outgoing {
     }
 
     /// Everything that is queued, once something is and nobody else writes; `None` once the stream is closed.
-    async fn next_pieces(&self) -> Option<VecDeque<Bytes>> {
+    async fn next_pieces(&self) -> Option<Pieces> {
         poll_fn(|cx| {
             let mut queue = lock(&self.queue);
             if queue.closed {
@@ -166,11 +172,11 @@ impl Outgoing {
             let mut queue = lock(&self.queue);
             queue.socket = socket.direct().filter(|_| !queue.closed);
         }
-        while let Some(pieces) = self.next_pieces().await {
-            if let Err(error) = self.write_all(&mut socket, pieces, on_written, on_room).await {
+        while let Some(mut pieces) = self.next_pieces().await {
+            if let Err(error) = self.write_all(&mut socket, &mut pieces, on_written, on_room).await {
                 return Some(error);
             }
-            lock(&self.queue).writing = false;
+            drop(self.put_back(pieces));
         }
         None
     }
@@ -178,13 +184,13 @@ impl Outgoing {
     async fn write_all(
         &self,
         socket: &mut WriteHalf,
-        mut pieces: VecDeque<Bytes>,
+        pieces: &mut Pieces,
         on_written: &impl Fn(usize),
         on_room: &impl Fn(),
     ) -> io::Result<()> {
         while !pieces.is_empty() {
-            let written = socket.write_some(&pieces).await?;
-            self.note_written(&mut pieces, written, on_written, on_room)?;
+            let written = socket.write_some(pieces).await?;
+            self.note_written(pieces, written, on_written, on_room)?;
         }
         Ok(())
     }
@@ -193,13 +199,12 @@ impl Outgoing {
     fn write_now(
         &self,
         socket: &OwnedWriteHalf,
-        pieces: &mut VecDeque<Bytes>,
+        pieces: &mut Pieces,
         on_written: &impl Fn(usize),
         on_room: &impl Fn(),
     ) -> io::Result<()> {
         while !pieces.is_empty() {
-            let (slices, count) = slices(pieces.iter().map(|piece| &piece[..]));
-            let written = socket.try_write_vectored(&slices[..count])?;
+            let written = write_now(socket, pieces)?;
             self.note_written(pieces, written, on_written, on_room)?;
         }
         Ok(())
@@ -207,7 +212,7 @@ impl Outgoing {
 
     fn note_written(
         &self,
-        pieces: &mut VecDeque<Bytes>,
+        pieces: &mut Pieces,
         written: usize,
         on_written: &impl Fn(usize),
         on_room: &impl Fn(),
@@ -215,7 +220,7 @@ impl Outgoing {
         if written == 0 {
             return Err(io::ErrorKind::WriteZero.into());
         }
-        advance(pieces, written);
+        pieces.advance(written);
         on_written(written);
         let before = self.queued.fetch_sub(written, Ordering::AcqRel);
         if before >= LOW && before - written < LOW {
@@ -235,31 +240,19 @@ fn wake(mut queue: MutexGuard<'_, Queue>) {
 }
 
 /// Frames as pieces to write: heads together in a few small buffers, payloads as they are.
-fn pieces(batch: VecDeque<Frame>, heads: &mut BytesMut) -> VecDeque<Bytes> {
-    let mut pieces = VecDeque::with_capacity(2 * batch.len());
+fn add_pieces(pieces: &mut Pieces, batch: VecDeque<Frame>, heads: &mut BytesMut) {
     heads.reserve(batch.len() * 2 * HEADER_LEN);
     for frame in batch {
         frame.encode_head(heads);
-        if let Body::Data { payload, .. } | Body::Compressed { payload, .. } = frame.body {
-            pieces.push_back(heads.split().freeze());
-            pieces.push_back(payload);
-        }
+        let payload: Payload = match frame.body {
+            Body::Data { payload, .. } => payload,
+            Body::Compressed { payload, .. } => payload.into(),
+            _ => continue,
+        };
+        pieces.push(heads.split().freeze().into());
+        pieces.push(payload);
     }
-    if !heads.is_empty() {
-        pieces.push_back(heads.split().freeze());
-    }
-    pieces
-}
-
-fn advance(pieces: &mut VecDeque<Bytes>, mut written: usize) {
-    while let Some(front) = pieces.front_mut() {
-        if front.len() > written {
-            front.advance(written);
-            return;
-        }
-        written -= front.len();
-        pieces.pop_front();
-    }
+    pieces.push(heads.split().freeze().into());
 }
 
 #[cfg(test)]
@@ -280,7 +273,7 @@ mod tests {
         for i in 0..60u64 {
             let len =
                 if (i * 7 + sender).is_multiple_of(3) { 100 } else { 1000 * (1 + (i * 31 + sender) % 200) };
-            let payload: Bytes = (0..len).map(|at| (offset + at + sender) as u8).collect();
+            let payload: Payload = (0..len).map(|at| (offset + at + sender) as u8).collect();
             frames.push(Frame { session: SessionNumber(sender + 1), body: Body::Data { offset, payload } });
             offset += len;
         }

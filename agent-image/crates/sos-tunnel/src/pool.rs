@@ -361,7 +361,7 @@ async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (Stream
     }));
     let mut next = None;
     let end = tokio::select! {
-        end = stream.read(Reader::new(read, &shared.buffers, shared.epoch), |frames| deliver(shared, peer, stream, frames)) => end,
+        end = stream.read(Reader::new(read, &shared.buffers, &shared.pipes, shared.epoch), |frames| deliver(shared, peer, stream, frames)) => end,
         end = stream.watch(timing) => end,
         end = unwanted(peer, label, slot, timing) => end,
         begun = replace::replacement(shared, peer, stream, slot) => {

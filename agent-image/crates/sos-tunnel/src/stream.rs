@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use sos_relay::{StreamId, StreamView};
 use sos_wire::{Body, Capabilities, Decoder, Frame, SessionNumber, WireError};
 use thiserror::Error;
@@ -20,7 +19,7 @@ use crate::line::Line;
 use crate::lock;
 use crate::outgoing::Outgoing;
 use crate::path::Path;
-use crate::reader::Reader;
+use crate::reader::{Brought, Reader};
 
 /// Bytes that may be queued on a stream before it counts as full: one block, and the next is put behind what is left of it, so that the
 /// choice of stream is made late.
@@ -131,6 +130,12 @@ impl Stream {
         Duration::from_micros(self.rtt_us.load(Ordering::Relaxed))
     }
 
+    /// The lowest round trip that the transport knows of; the last one measured here if it knows none.
+    pub(crate) fn lowest_rtt(&self) -> Duration {
+        let lowest = lock(&self.path).info().min_rtt;
+        if lowest.is_zero() || lowest >= UNKNOWN_RTT { self.rtt() } else { lowest }
+    }
+
     /// The lowest round trip since the last time this was asked, and the lowest the kernel knows of; zero = unknown. Of the two ways to
     /// know one each errs upwards only: a ping waits for the tasks at both ends, the kernel's mean includes acknowledgements that were
     /// delayed. So the lowest is nearest.
@@ -194,17 +199,18 @@ impl Stream {
     ) -> StreamEnd {
         let mut decoder = Decoder::default();
         loop {
-            let missing = decoder.missing(reader.buffer.len());
             let read = tokio::select! {
-                read = reader.read(missing, self.rtt()) => read,
+                read = reader.read(&decoder, self.rtt()) => read,
                 () = self.closing.notified() => return StreamEnd::Closed,
             };
-            match read {
-                Ok(true) => self.heard_ms.store(millis(self.born.elapsed()), Ordering::Relaxed),
-                Ok(false) => return StreamEnd::Eof,
+            let first = match read {
+                Ok(Brought::Buffered) => None,
+                Ok(Brought::Elsewhere(payload)) => decoder.take_elsewhere(payload),
+                Ok(Brought::End) => return StreamEnd::Eof,
                 Err(error) => return error.into(),
-            }
-            if let Err(end) = self.decode(&mut decoder, &mut reader, &mut deliver) {
+            };
+            self.heard_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
+            if let Err(end) = self.decode(first, (&mut decoder, &mut reader), &mut deliver) {
                 return end;
             }
         }
@@ -212,11 +218,11 @@ impl Stream {
 
     fn decode(
         &self,
-        decoder: &mut Decoder,
-        reader: &mut Reader<'_>,
+        first: Option<Frame>,
+        (decoder, reader): (&mut Decoder, &mut Reader<'_>),
         deliver: &mut impl FnMut(Vec<Frame>) -> Result<(), StreamEnd>,
     ) -> Result<(), StreamEnd> {
-        let mut frames = Vec::new();
+        let mut frames = Vec::from_iter(first);
         while let Some(frame) = decoder.decode(&mut reader.buffer)? {
             match frame.body {
                 Body::Ping { opaque } => self.push_if_room(of_stream(Body::Pong { opaque })),
@@ -224,10 +230,8 @@ impl Stream {
                 _ => frames.push(frame),
             }
         }
-        if !reader.has_room(decoder.missing(reader.buffer.len())) {
-            frames.extend(decoder.take_part(&mut reader.buffer));
-        }
-        let received = frames.iter().filter_map(Frame::data).map(Bytes::len).sum::<usize>();
+        frames.extend(reader.take_part(decoder));
+        let received = frames.iter().filter_map(Frame::data_len).sum::<usize>();
         self.meter.received.add(received as u64);
         if frames.is_empty() { Ok(()) } else { deliver(frames) }
     }

@@ -26,6 +26,7 @@ use crate::host::Host;
 use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
+use crate::pipes::Pipes;
 use crate::pool::{self, Arrived, Pending, Slots};
 use crate::quic::{self, Endpoints};
 
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) config: TunnelConfig,
     pub(crate) counters: Counters,
     pub(crate) buffers: Buffers,
+    pub(crate) pipes: Arc<Pipes>,
     budget: Arc<Budget>,
     /// What the windows of QUIC streams may have.
     pub(crate) windows: Arc<Budget>,
@@ -79,6 +81,7 @@ impl Tunnel {
             config,
             counters: Counters::default(),
             buffers: Buffers::default(),
+            pipes: Arc::default(),
             peers: Mutex::default(),
             slots: Slots::default(),
             pending: Pending::default(),

@@ -164,7 +164,7 @@ async fn an_agent_of_before_is_sent_what_it_knows() {
     let (mut buffer, mut decoder, mut received) = (BytesMut::new(), Decoder::default(), BytesMut::new());
     loop {
         match hear(&mut stream, &mut buffer, &mut decoder).await {
-            Body::Data { payload, .. } => received.extend_from_slice(&payload),
+            Body::Data { payload, .. } => received.extend_from_slice(payload.bytes().unwrap()),
             Body::Fin { .. } => break,
             Body::Opened { .. } | Body::Ack { .. } => {}
             other => panic!("not for an agent of before: {other:?}"),

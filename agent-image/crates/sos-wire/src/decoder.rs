@@ -4,6 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::error::WireError;
 use crate::frame::{Frame, HEADER_LEN, Header, MAX_PAYLOAD};
+use crate::payload::Payload;
 
 /// Most bytes one frame occupies, hence most the decoder asks the buffer to hold.
 pub const MAX_FRAME: usize = HEADER_LEN + MAX_PAYLOAD;
@@ -55,13 +56,35 @@ impl Decoder {
     /// caller whose buffer has no room for the rest: a session takes bytes by their offset, and joining them would mean copying them.
     /// `None` if that is nothing or so little that copying it is cheaper.
     pub fn take_part(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
+        if buffer.len() < PART_MIN { None } else { self.take_begun(buffer) }
+    }
+
+    /// The same however little it is, so that the rest can be received elsewhere.
+    pub fn take_begun(&mut self, buffer: &mut BytesMut) -> Option<Frame> {
         let header = self.header.as_mut()?;
         let len = buffer.len();
-        if len < PART_MIN || len >= header.payload_len {
+        if len == 0 || len >= header.payload_len {
             return None;
         }
         let part = header.split_off(len)?;
-        part.complete(buffer.split().freeze()).ok()
+        Some(part.carry(payload(buffer, len).into()))
+    }
+
+    /// Bytes of the payload of a Data frame that has begun, whether or not they are in the buffer; 0 if none has.
+    pub fn begun(&self) -> usize {
+        self.header.and_then(|header| header.data_len()).unwrap_or(0)
+    }
+
+    /// The next of those bytes, received elsewhere than in the buffer, which is empty: a Data frame of its own, as from [`Self::take_part`].
+    ///
+    /// # Panics
+    /// If there are none of them, or more than [`Self::begun`].
+    pub fn take_elsewhere(&mut self, payload: Payload) -> Option<Frame> {
+        let header = self.header.as_mut()?;
+        let (begun, len) = (header.data_len()?, payload.len());
+        assert!((1..=begun).contains(&len), "{len} bytes of {begun}");
+        let part = if len == begun { self.header.take() } else { header.split_off(len) };
+        part.map(|part| part.carry(payload))
     }
 
     fn take(&mut self, buffer: &mut BytesMut) -> Result<Option<Frame>, WireError> {
@@ -78,9 +101,11 @@ impl Decoder {
             return Ok(None);
         }
         self.header = None;
-        let payload = buffer.split_to(header.payload_len);
-        let payload =
-            if payload.len() <= COPY_LIMIT { Bytes::copy_from_slice(&payload) } else { payload.freeze() };
-        header.complete(payload).map(Some)
+        header.complete(payload(buffer, header.payload_len)).map(Some)
     }
+}
+
+fn payload(buffer: &mut BytesMut, len: usize) -> Bytes {
+    let payload = buffer.split_to(len);
+    if payload.len() <= COPY_LIMIT { Bytes::copy_from_slice(&payload) } else { payload.freeze() }
 }

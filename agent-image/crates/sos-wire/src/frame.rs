@@ -8,6 +8,7 @@ use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::id::{SessionNumber, SessionUuid};
 use crate::order_body::EndReason;
+use crate::payload::Payload;
 
 /// Bytes of a frame's header.
 pub const HEADER_LEN: usize = 32;
@@ -47,7 +48,7 @@ pub enum Body {
         /// Position of the first byte in the direction.
         offset: u64,
         /// 1 to 262,144 bytes.
-        payload: Bytes,
+        payload: Payload,
     },
     /// Bytes of a direction, compressed: as good as Data once they are not any more.
     Compressed {
@@ -197,7 +198,7 @@ impl Kind {
 }
 
 impl Frame {
-    /// Appends the header and every payload but that of Data and Compressed, which the caller writes behind it (see [`Self::data`]).
+    /// Appends the header and every payload but that of Data and Compressed, which the caller writes behind it.
     ///
     /// # Panics
     /// If a Data payload is empty or longer than [`MAX_PAYLOAD`], or a compressed one not shorter than what it stands for: the sender cuts
@@ -231,19 +232,25 @@ impl Frame {
         }
     }
 
-    /// The payload of a Data or Compressed frame, as it travels.
-    pub fn data(&self) -> Option<&Bytes> {
+    /// How many bytes of a direction a Data or Compressed frame has, as they travel.
+    pub fn data_len(&self) -> Option<usize> {
         match &self.body {
-            Body::Data { payload, .. } | Body::Compressed { payload, .. } => Some(payload),
+            Body::Data { payload, .. } => Some(payload.len()),
+            Body::Compressed { payload, .. } => Some(payload.len()),
             _ => None,
         }
     }
 
     /// Appends the whole frame.
+    ///
+    /// # Panics
+    /// As [`Self::encode_head`], and if its payload is not in memory.
     pub fn encode(&self, out: &mut BytesMut) {
         self.encode_head(out);
-        if let Some(payload) = self.data() {
-            out.put_slice(payload);
+        match &self.body {
+            Body::Data { payload, .. } => out.put_slice(payload.bytes().expect("in memory")),
+            Body::Compressed { payload, .. } => out.put_slice(payload),
+            _ => {}
         }
     }
 
@@ -255,7 +262,8 @@ impl Frame {
     fn payload_len(&self) -> usize {
         match &self.body {
             Body::Open { .. } => OPEN_LEN,
-            Body::Data { payload, .. } | Body::Compressed { payload, .. } => payload.len(),
+            Body::Data { payload, .. } => payload.len(),
+            Body::Compressed { payload, .. } => payload.len(),
             Body::Reset { .. } => RESET_LEN,
             _ => 0,
         }
@@ -303,13 +311,23 @@ impl Header {
         })
     }
 
+    /// Of a Data frame the bytes of its payload.
+    pub(crate) fn data_len(&self) -> Option<usize> {
+        (self.kind == Kind::Data).then_some(self.payload_len)
+    }
+
+    /// Of a Data frame the frame, with a payload of `payload_len` bytes wherever they are.
+    pub(crate) fn carry(self, payload: Payload) -> Frame {
+        Frame { session: self.session, body: Body::Data { offset: self.offset, payload } }
+    }
+
     /// Puts header and payload together; `payload` has `payload_len` bytes.
     pub(crate) fn complete(self, payload: Bytes) -> Result<Frame, WireError> {
         let Self { offset, credit, .. } = self;
         let body = match self.kind {
             Kind::Open => Body::Open { credit, open: Open::decode(&payload)? },
             Kind::Opened => Body::Opened { credit },
-            Kind::Data => Body::Data { offset, payload },
+            Kind::Data => Body::Data { offset, payload: payload.into() },
             Kind::Compressed => {
                 let length = u32::try_from(credit).map_err(|_| WireError::Field("length"))?;
                 Body::Compressed { offset, length, payload }

@@ -9,7 +9,7 @@
 //! | [`keys`], [`id`], [`replay`] | README.md | names, keys, derivation, key folders, replay |
 //! | [`beacon`] | beacon.md | an agent making itself known |
 //! | [`order`] | order.md | what a controller and an agent tell each other |
-//! | [`handshake`], [`frame`], [`decoder`] | frame.md | streams between agents |
+//! | [`handshake`], [`frame`], [`payload`], [`decoder`] | frame.md | streams between agents |
 #![forbid(unsafe_code)]
 
 pub mod beacon;
@@ -23,6 +23,7 @@ pub mod keys;
 pub mod order;
 mod order_body;
 mod path_report;
+pub mod payload;
 pub mod replay;
 
 pub use beacon::{Beacon, UnverifiedBeacon};
@@ -37,4 +38,5 @@ pub use order_body::{
     Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role, SessionReport,
 };
 pub use path_report::{PathReport, PathRow, ServiceMark, ServiceRow};
+pub use payload::{Keeper, Kept, Payload};
 pub use replay::{Replay, ReplayGuard};

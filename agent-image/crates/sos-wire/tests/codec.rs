@@ -42,7 +42,7 @@ fn session_body() -> impl Strategy<Value = Body> {
         (any::<u64>(), open()).prop_map(|(credit, open)| Body::Open { credit, open }),
         any::<u64>().prop_map(|credit| Body::Opened { credit }),
         (offset.clone(), vec(any::<u8>(), 1..9000))
-            .prop_map(|(offset, p)| Body::Data { offset, payload: Bytes::from(p) }),
+            .prop_map(|(offset, p)| Body::Data { offset, payload: p.into() }),
         (offset.clone(), vec(any::<u8>(), 1..9000), 1u32..100_000).prop_map(|(offset, p, more)| {
             Body::Compressed { offset, length: p.len() as u32 + more, payload: Bytes::from(p) }
         }),
@@ -231,7 +231,7 @@ proptest! {
         sizes in vec(1000usize..60_000, 1..20),
     ) {
         let payload: Bytes = (0..len).map(|i| (i * 7 + i / 251) as u8).collect();
-        let frame = Frame { session: SessionNumber(9), body: Body::Data { offset: at, payload: payload.clone() } };
+        let frame = Frame { session: SessionNumber(9), body: Body::Data { offset: at, payload: payload.clone().into() } };
         let after = Frame { session: SessionNumber(9), body: Body::Fin { offset: at + len as u64 } };
         let mut bytes = BytesMut::new();
         [&frame, &after].iter().for_each(|frame| frame.encode(&mut bytes));
@@ -253,7 +253,7 @@ proptest! {
         for part in &found {
             let Body::Data { offset, payload } = &part.body else { panic!("{part:?}") };
             prop_assert_eq!(*offset, at + joined.len() as u64);
-            joined.extend_from_slice(payload);
+            joined.extend_from_slice(payload.bytes().unwrap());
         }
         prop_assert_eq!(joined, payload);
     }
@@ -369,7 +369,7 @@ fn only_much_of_a_begun_data_frame_is_a_part() {
     assert_eq!(decoder.take_part(&mut bytes), None, "so little is copied");
     assert_eq!(bytes.len(), 16_000);
     bytes.extend_from_slice(&[7; 1000]);
-    let part = decoder.take_part(&mut bytes).and_then(|part| part.data().map(Bytes::len));
+    let part = decoder.take_part(&mut bytes).and_then(|part| part.data_len());
     assert_eq!((part, bytes.len(), decoder.missing(0)), (Some(17_000), 0, 83_000));
     let mut compressed = header_with(10, 100_000, 1, 0, 200_000);
     compressed.extend_from_slice(&[7; 60_000]);
@@ -382,8 +382,39 @@ fn only_much_of_a_begun_data_frame_is_a_part() {
 }
 
 #[test]
+fn the_rest_of_a_data_frame_may_be_received_elsewhere() {
+    let (mut decoder, mut bytes) = (Decoder::default(), header(3, 100_000, 1, 7));
+    assert_eq!(decoder.begun(), 0);
+    bytes.extend_from_slice(&[7; 10]);
+    assert_eq!(decoder.decode(&mut bytes), Ok(None));
+    assert_eq!(decoder.begun(), 100_000);
+    let part = |frame: Option<Frame>| match frame {
+        Some(Frame { session: SessionNumber(1), body: Body::Data { offset, payload } }) => {
+            (offset, payload.len())
+        }
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(part(decoder.take_begun(&mut bytes)), (7, 10));
+    assert_eq!((decoder.begun(), bytes.len(), decoder.take_begun(&mut bytes)), (99_990, 0, None));
+    assert_eq!(part(decoder.take_elsewhere(vec![7; 90_000].into())), (17, 90_000));
+    assert_eq!(part(decoder.take_elsewhere(vec![7; 9_990].into())), (90_017, 9_990));
+    assert_eq!((decoder.begun(), decoder.take_elsewhere(vec![7].into())), (0, None));
+    bytes.extend_from_slice(&header(5, 0, 1, 100_007));
+    let fin = Frame { session: SessionNumber(1), body: Body::Fin { offset: 100_007 } };
+    assert_eq!(decoder.decode(&mut bytes), Ok(Some(fin)));
+}
+
+#[test]
+#[should_panic(expected = "2 bytes of 1")]
+fn no_more_is_received_elsewhere_than_there_is() {
+    let (mut decoder, mut bytes) = (Decoder::default(), header(3, 1, 1, 7));
+    let _ = decoder.decode(&mut bytes);
+    decoder.take_elsewhere(vec![7; 2].into());
+}
+
+#[test]
 fn the_longest_payload_passes() {
-    let body = Body::Data { offset: 3, payload: Bytes::from(vec![1; MAX_PAYLOAD]) };
+    let body = Body::Data { offset: 3, payload: vec![1; MAX_PAYLOAD].into() };
     let frame = Frame { session: SessionNumber(1), body };
     let mut bytes = BytesMut::new();
     frame.encode(&mut bytes);

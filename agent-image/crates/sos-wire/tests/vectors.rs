@@ -296,7 +296,7 @@ fn frame_body(f: &Value) -> Body {
             Body::Open { credit, open }
         }
         2 => Body::Opened { credit },
-        3 => Body::Data { offset, payload: Bytes::from(hex(text(f, "payload"))) },
+        3 => Body::Data { offset, payload: hex(text(f, "payload")).into() },
         4 => Body::Ack { offset, credit },
         5 => Body::Fin { offset },
         6 => Body::Reset { reason: EndReason::from_code(number(f, "reason")).unwrap() },

@@ -28,6 +28,8 @@ const NUMBER: SessionNumber = SessionNumber(1);
 struct Host {
     script: HostScript,
     source: Bytes,
+    /// What it said last is kept elsewhere than in memory.
+    keeps: bool,
     written: usize,
     /// What it may have written by now.
     allowed: usize,
@@ -124,6 +126,7 @@ impl World {
         let host = |i: usize| Host {
             script: script.hosts[i].clone(),
             source: sources[i].clone(),
+            keeps: false,
             written: 0,
             allowed: 0,
             eof_told: false,

@@ -1,6 +1,5 @@
 //! The two directions of a QUIC stream.
 
-use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -62,11 +61,13 @@ impl Sender {
     }
 
     /// Writes some of the first bytes, at least one if there are any; says how many. They are not copied.
-    pub(crate) async fn write_some(&mut self, pieces: &VecDeque<Bytes>) -> io::Result<usize> {
+    pub(crate) async fn write_some(&mut self, pieces: impl Iterator<Item = &Bytes>) -> io::Result<usize> {
         self.make_room();
-        let mut chunks: [Bytes; MAX_CHUNKS] =
-            std::array::from_fn(|at| pieces.get(at).cloned().unwrap_or_default());
-        let count = pieces.len().min(MAX_CHUNKS);
+        let (mut chunks, mut count) = ([const { Bytes::new() }; MAX_CHUNKS], 0);
+        for (chunk, piece) in chunks.iter_mut().zip(pieces) {
+            *chunk = piece.clone();
+            count += 1;
+        }
         Ok(self.stream.write_chunks(&mut chunks[..count]).await?.bytes)
     }
 

@@ -1,11 +1,13 @@
 //! What an end does when it wakes: what the real driver does between a host's socket and the streams.
 
+use std::any::Any;
 use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use sos_relay::{Event, Session, StreamId, StreamView};
-
-use sos_wire::Body;
+use sos_wire::{Body, Keeper, Kept, Payload};
 
 use super::{Happening, MS, NUMBER, Stream, World};
 
@@ -16,6 +18,28 @@ const CPU: Duration = Duration::from_micros(200);
 /// More than memory and blocks of any script allow.
 const MAX_FRAMES_AT_ONCE: usize = 100_000;
 
+/// What the real driver would keep in a pipe.
+#[derive(Debug)]
+struct Elsewhere(Bytes);
+
+impl Keeper for Elsewhere {}
+
+fn kept(bytes: Bytes) -> Payload {
+    let len = bytes.len();
+    Payload::Kept(Kept::new(Arc::new(Elsewhere(bytes)), len))
+}
+
+/// The bytes, wherever they are.
+fn bytes(payload: &Payload) -> Bytes {
+    match payload {
+        Payload::Bytes(bytes) => bytes.clone(),
+        Payload::Kept(kept) => {
+            let keeper = (kept.keeper() as &dyn Any).downcast_ref::<Elsewhere>().unwrap();
+            keeper.0.slice(kept.range())
+        }
+    }
+}
+
 impl World {
     pub(super) fn read(&mut self, i: usize) {
         self.hosts[i].reading = false;
@@ -24,7 +48,10 @@ impl World {
         let mut left = host.script.read_step;
         for chunk in session.deliverable() {
             let n = chunk.len().min(left);
-            assert!(host.expected[host.received..].starts_with(&chunk[..n]), "delivered is a prefix of sent");
+            assert!(
+                host.expected[host.received..].starts_with(&bytes(chunk)[..n]),
+                "delivered is a prefix of sent"
+            );
             host.received += n;
             left -= n;
         }
@@ -84,7 +111,10 @@ impl World {
         let host = &mut self.hosts[end];
         let room = session.local_room().min(host.allowed - host.written);
         if room > 0 {
-            session.handle_local_data(host.source.slice(host.written..host.written + room));
+            let piece = host.source.slice(host.written..host.written + room);
+            // As the real driver does: what may have to be compressed is in memory.
+            host.keeps = !host.keeps && self.ends[end].compression.is_none();
+            session.handle_local_data(if host.keeps { kept(piece) } else { piece.into() });
             host.written += room;
         }
         let ends_from = self.start + MS * u32::try_from(host.script.eof_at_ms).unwrap();

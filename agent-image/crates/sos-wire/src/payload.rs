@@ -1,0 +1,160 @@
+//! What a Data frame carries: bytes in memory, or bytes of which only whoever moves them knows where they are.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// Keeps bytes that are not in this process's memory, and gives them away to those who know what it is.
+pub trait Keeper: Any + Debug + Send + Sync {}
+
+/// A range of the bytes that a [`Keeper`] has.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    keeper: Arc<dyn Keeper>,
+    range: Range<usize>,
+}
+
+/// Bytes of a direction. Cheap to clone and to cut: nothing is copied.
+#[derive(Debug, Clone)]
+pub enum Payload {
+    /// In memory.
+    Bytes(Bytes),
+    /// Elsewhere.
+    Kept(Kept),
+}
+
+impl Kept {
+    /// All of the `len` bytes that a keeper has.
+    pub fn new(keeper: Arc<dyn Keeper>, len: usize) -> Self {
+        Self { keeper, range: 0..len }
+    }
+
+    /// Who has them.
+    pub fn keeper(&self) -> &dyn Keeper {
+        &*self.keeper
+    }
+
+    /// Where they are in what the keeper has.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+}
+
+impl PartialEq for Kept {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.keeper, &other.keeper) && self.range == other.range
+    }
+}
+
+impl Eq for Kept {}
+
+impl Payload {
+    /// How many bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Kept(kept) => kept.range.len(),
+        }
+    }
+
+    /// None at all.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes, if they are in memory.
+    pub fn bytes(&self) -> Option<&Bytes> {
+        match self {
+            Self::Bytes(bytes) => Some(bytes),
+            Self::Kept(_) => None,
+        }
+    }
+
+    /// Some of them.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn slice(&self, part: Range<usize>) -> Self {
+        match self {
+            Self::Bytes(bytes) => Self::Bytes(bytes.slice(part)),
+            Self::Kept(kept) => {
+                assert!(part.start <= part.end && part.end <= kept.range.len(), "a part of what there is");
+                let start = kept.range.start;
+                let range = start + part.start..start + part.end;
+                Self::Kept(Kept { keeper: Arc::clone(&kept.keeper), range })
+            }
+        }
+    }
+
+    /// Cuts off the first `at` bytes; the others stay.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn split_to(&mut self, at: usize) -> Self {
+        let front = self.slice(0..at);
+        *self = self.slice(at..self.len());
+        front
+    }
+}
+
+/// Where the bytes are makes no difference only where they are in memory.
+impl PartialEq for Payload {
+    fn eq(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Bytes(one), Self::Bytes(other)) => one == other,
+            (Self::Kept(one), Self::Kept(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Payload {}
+
+impl From<Bytes> for Payload {
+    fn from(bytes: Bytes) -> Self {
+        Self::Bytes(bytes)
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::Bytes(bytes.into())
+    }
+}
+
+impl FromIterator<u8> for Payload {
+    fn from_iter<T: IntoIterator<Item = u8>>(bytes: T) -> Self {
+        Self::Bytes(bytes.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Keeper for Nobody {}
+
+    #[test]
+    fn parts_of_what_is_kept_are_ranges_of_it() {
+        let mut rest = Payload::Kept(Kept::new(Arc::new(Nobody), 100));
+        let front = rest.split_to(30);
+        assert_eq!((front.len(), rest.len(), front.bytes()), (30, 70, None));
+        let Payload::Kept(part) = rest.slice(10..20) else { panic!("still kept") };
+        assert_eq!(part.range(), 40..50);
+        assert_eq!(rest.slice(10..20), Payload::Kept(part));
+        assert_ne!(front, Payload::Kept(Kept::new(Arc::new(Nobody), 30)), "of another");
+        assert_ne!(front, Payload::from(vec![0; 30]));
+    }
+
+    #[test]
+    #[should_panic(expected = "a part of what there is")]
+    fn there_is_no_more_than_there_is() {
+        let _ = Payload::Kept(Kept::new(Arc::new(Nobody), 100)).slice(90..101);
+    }
+}
