@@ -291,7 +291,7 @@ impl Sender {
         };
         let skip = self.tail_from().saturating_sub(block.offset);
         let (offset, end) = (block.offset + skip, block.end());
-        let payload = block.payload.slice(usize::try_from(skip).ok()?..);
+        let payload = block.payload.slice(usize::try_from(skip).ok()?..block.payload.len());
         self.doubled = end;
         let allowed = self.allowance.take(end - offset, now);
         self.resent_frames += u64::from(allowed);
@@ -416,7 +416,7 @@ mod tests {
         let now = Instant::now();
         let mut sender = Sender::new(Some(8192), 1 << 20, Budget::new(64 << 20).reserve(0).unwrap());
         sender.handle_credit(1 << 20);
-        sender.handle_data(Bytes::from(vec![7; 20_000]));
+        sender.handle_data(vec![7; 20_000].into());
         sender.handle_eof();
         while sender.next_len().is_some() {
             assert_eq!(sender.tail_on(), None, "there is more to send");
@@ -443,7 +443,7 @@ mod tests {
         let mut sender = Sender::new(None, 1 << 20, Budget::new(64 << 20).reserve(0).unwrap());
         sender.handle_credit(1 << 20);
         let say = |sender: &mut Sender| {
-            sender.handle_data(Bytes::from(vec![7; 10_000]));
+            sender.handle_data(vec![7; 10_000].into());
             assert!(sender.next(StreamId(0), now).is_some());
         };
         say(&mut sender);

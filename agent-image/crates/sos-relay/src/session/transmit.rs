@@ -241,7 +241,7 @@ mod tests {
         let lossy = |id| StreamView { lossy: true, ..stream(id, 0) };
         for (views, doubled) in [([lossy(0), lossy(1)], true), ([stream(0, 0), stream(1, 0)], false)] {
             let mut session = session(now);
-            session.handle_local_data(Bytes::from_static(b"an answer"));
+            session.handle_local_data(b"an answer".to_vec());
             session.handle_local_eof();
             let sent: Vec<_> = std::iter::from_fn(|| session.poll_transmit(now, &views)).collect();
             let on = |stream: u64| {
