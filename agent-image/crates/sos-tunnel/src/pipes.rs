@@ -262,21 +262,26 @@ pub(crate) fn read(kept: &Kept) -> io::Result<Bytes> {
     bytes
 }
 
-/// On its way to a socket that gets it without its being given up.
+/// On its way to a socket that gets it without its being given up. It has a pipe only while something is in it: streams are many.
 #[derive(Debug, Default)]
 pub(crate) struct Sluice {
     lent: Option<Lent>,
 }
 
 impl Sluice {
-    /// Takes in what is kept; says whether it did. Where there is no pipe for that it has to go another way. It must have been emptied.
+    /// Takes in what is kept; says whether it did. Where there is no pipe for that it has to go another way. It must have been closed.
     pub(crate) fn fill(&mut self, kept: &Kept) -> io::Result<bool> {
-        if self.lent.is_none() {
-            self.lent = Pipe::of(kept)?.lent.pipes.take();
-        }
+        self.lent = Pipe::of(kept)?.lent.pipes.take();
         let Some(lent) = &self.lent else { return Ok(false) };
         lent.ends().refer(kept, lent.null()?)?;
         Ok(true)
+    }
+
+    /// Everything in it has been given.
+    pub(crate) fn close(&mut self) {
+        if let Some(mut lent) = self.lent.take() {
+            lent.give_back();
+        }
     }
 
     /// Gives some of the `len` bytes in it to a socket without waiting. `more` is about to follow.
@@ -336,6 +341,7 @@ mod tests {
             while left > 0 {
                 left -= sluice.give(left.min(7_000), &near, false).unwrap();
             }
+            sluice.close();
             drop(near);
             far.set_nonblocking(false).unwrap();
             let mut sent = Vec::new();
