@@ -78,7 +78,9 @@ impl Pieces {
                 return;
             }
             written -= len;
-            self.queue.pop_front();
+            if let Some(Piece::Sluice(_)) = self.queue.pop_front() {
+                self.sluice.close();
+            }
         }
     }
 

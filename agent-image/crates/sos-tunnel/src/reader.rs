@@ -33,7 +33,7 @@ pub(crate) struct Reader<'a> {
     busy: bool,
     /// The last read took all that it wanted, so it may have left something behind.
     full: bool,
-    /// Bytes read since the last tick.
+    /// Bytes read that have not been counted as a tick yet.
     gathered: usize,
     /// Large frames come: what does not belong to one is read only as far as is known of it.
     passing: bool,
@@ -116,7 +116,9 @@ impl<'a> Reader<'a> {
         };
         self.full &= read.is_some();
         self.gathered += read.unwrap_or(0);
-        if !self.full && !self.pace.note_tick(std::mem::take(&mut self.gathered)) {
+        // A read that has left something behind is as good as a tick, unless it brought no more than a header.
+        let counts = !self.full || self.gathered >= MIN_READ;
+        if counts && !self.pace.note_tick(std::mem::take(&mut self.gathered)) {
             (self.busy, self.passing) = (false, false);
             self.socket.set_polled(true)?;
         }

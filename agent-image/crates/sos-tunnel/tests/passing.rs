@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-const RUNS: u64 = 6;
+const RUNS: u64 = 4;
 
 /// Pipes of this process; idle ones stay open.
 fn pipes() -> usize {
@@ -62,8 +62,8 @@ async fn hear(mut host: OwnedReadHalf, mut random: StdRng) -> Vec<u8> {
 async fn converse(net: &Net, seed: u64) -> [(Vec<u8>, Vec<u8>); 2] {
     let mut random = StdRng::seed_from_u64(seed);
     let [a, b, c, d] = [(); 4].map(|()| StdRng::seed_from_u64(random.random()));
-    let up = pattern(random.random_range(1..12 << 20));
-    let mut down = pattern(random.random_range(1..12 << 20));
+    let up = pattern(random.random_range(1..8 << 20));
+    let mut down = pattern(random.random_range(1..8 << 20));
     down.reverse();
     let (client, server, session) = net.pair().await;
     let split = |host: TcpStream| host.into_split();

@@ -109,3 +109,47 @@ fn payload(buffer: &mut BytesMut, len: usize) -> Bytes {
     let payload = buffer.split_to(len);
     if payload.len() <= COPY_LIMIT { Bytes::copy_from_slice(&payload) } else { payload.freeze() }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Body, SessionNumber};
+
+    /// A decoder that knows of a Data frame of so many bytes at offset 7, of which nothing is in the buffer.
+    fn begun(len: usize) -> (Decoder, BytesMut) {
+        let frame =
+            Frame { session: SessionNumber(1), body: Body::Data { offset: 7, payload: vec![7; len].into() } };
+        let (mut decoder, mut buffer) = (Decoder::default(), BytesMut::new());
+        frame.encode_head(&mut buffer);
+        assert_eq!(decoder.decode(&mut buffer), Ok(None));
+        (decoder, buffer)
+    }
+
+    fn part(frame: Option<Frame>) -> (u64, usize) {
+        match frame.unwrap().body {
+            Body::Data { offset, payload } => (offset, payload.len()),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_data_frame_may_be_received_elsewhere() {
+        let (mut decoder, mut buffer) = begun(100_000);
+        buffer.extend_from_slice(&[7; 10]);
+        assert_eq!(decoder.begun(), 100_000);
+        assert_eq!(part(decoder.take_begun(&mut buffer)), (7, 10));
+        assert_eq!((decoder.begun(), buffer.len(), decoder.take_begun(&mut buffer)), (99_990, 0, None));
+        assert_eq!(part(decoder.take_elsewhere(vec![7; 90_000].into())), (17, 90_000));
+        assert_eq!(part(decoder.take_elsewhere(vec![7; 9_990].into())), (90_017, 9_990));
+        assert_eq!((decoder.begun(), decoder.take_elsewhere(vec![7].into())), (0, None));
+        let fin = Frame { session: SessionNumber(1), body: Body::Fin { offset: 100_007 } };
+        fin.encode(&mut buffer);
+        assert_eq!(decoder.decode(&mut buffer), Ok(Some(fin)));
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes of 1")]
+    fn no_more_is_received_elsewhere_than_there_is() {
+        begun(1).0.take_elsewhere(vec![7; 2].into());
+    }
+}

@@ -382,37 +382,6 @@ fn only_much_of_a_begun_data_frame_is_a_part() {
 }
 
 #[test]
-fn the_rest_of_a_data_frame_may_be_received_elsewhere() {
-    let (mut decoder, mut bytes) = (Decoder::default(), header(3, 100_000, 1, 7));
-    assert_eq!(decoder.begun(), 0);
-    bytes.extend_from_slice(&[7; 10]);
-    assert_eq!(decoder.decode(&mut bytes), Ok(None));
-    assert_eq!(decoder.begun(), 100_000);
-    let part = |frame: Option<Frame>| match frame {
-        Some(Frame { session: SessionNumber(1), body: Body::Data { offset, payload } }) => {
-            (offset, payload.len())
-        }
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(part(decoder.take_begun(&mut bytes)), (7, 10));
-    assert_eq!((decoder.begun(), bytes.len(), decoder.take_begun(&mut bytes)), (99_990, 0, None));
-    assert_eq!(part(decoder.take_elsewhere(vec![7; 90_000].into())), (17, 90_000));
-    assert_eq!(part(decoder.take_elsewhere(vec![7; 9_990].into())), (90_017, 9_990));
-    assert_eq!((decoder.begun(), decoder.take_elsewhere(vec![7].into())), (0, None));
-    bytes.extend_from_slice(&header(5, 0, 1, 100_007));
-    let fin = Frame { session: SessionNumber(1), body: Body::Fin { offset: 100_007 } };
-    assert_eq!(decoder.decode(&mut bytes), Ok(Some(fin)));
-}
-
-#[test]
-#[should_panic(expected = "2 bytes of 1")]
-fn no_more_is_received_elsewhere_than_there_is() {
-    let (mut decoder, mut bytes) = (Decoder::default(), header(3, 1, 1, 7));
-    let _ = decoder.decode(&mut bytes);
-    decoder.take_elsewhere(vec![7; 2].into());
-}
-
-#[test]
 fn the_longest_payload_passes() {
     let body = Body::Data { offset: 3, payload: vec![1; MAX_PAYLOAD].into() };
     let frame = Frame { session: SessionNumber(1), body };
