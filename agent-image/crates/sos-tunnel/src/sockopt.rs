@@ -111,17 +111,20 @@ pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
 /// # Errors
 /// What the kernel says, and `Unsupported` where it says too little.
 pub(crate) fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
-    let info = tcp_info(socket)?;
+    Ok(parse(&tcp_info(socket)?))
+}
+
+fn parse(info: &[u8; TCP_INFO_LEN]) -> PathInfo {
     let field = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
     let micros = |at: usize| Duration::from_micros(field(at).into());
     let acknowledged = u64::from(field(120)) | u64::from(field(124)) << 32;
-    Ok(PathInfo {
+    PathInfo {
         rtt: micros(68),
         min_rtt: micros(148),
         segments: field(156),
         resent: field(100),
         window: u64::from(field(80)) * u64::from(field(16)),
-        grows: field(80) < field(72),
+        grows: field(80) < field(76),
         unsent: field(144),
         outstanding: field(24),
         delivered: field(192),
@@ -131,7 +134,7 @@ pub(crate) fn path_info(socket: &impl AsFd) -> io::Result<PathInfo> {
         } else {
             acknowledged.rotate_left(32)
         },
-    })
+    }
 }
 
 fn tcp_info(socket: &impl AsFd) -> io::Result<[u8; TCP_INFO_LEN]> {
@@ -179,6 +182,19 @@ mod tests {
         assert_eq!(receive_now(&far, &mut buffer, usize::MAX).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         near.write_all(&[7; 1000]).await.unwrap();
         tokio::time::timeout(Duration::from_secs(60), far.readable()).await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn slow_start_ends_where_the_window_has_reached_the_threshold() {
+        let grows = |variance: u32, threshold: u32, window: u32| {
+            let mut info = [0; TCP_INFO_LEN];
+            for (at, value) in [(72, variance), (76, threshold), (80, window)] {
+                info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+            }
+            parse(&info).grows
+        };
+        assert!(grows(5, i32::MAX as u32, 100));
+        assert!(!grows(9_000, 100, 100), "whatever the round trips vary by");
     }
 
     #[tokio::test]
