@@ -12,9 +12,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
-e2e_whole := e2e
+# Everything but the soak, which takes an hour alone
+e2e_whole := $(filter-out %_soak.py,$(wildcard e2e/tests/test_e2e_?_*.py))
 e2e_short := $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py)
-$(foreach suite,load install traffic faults upgrade scale uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
+$(foreach suite,load install traffic faults upgrade scale soak uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
 python_folders := compile operator controller-image testbed e2e bench
 
 help: ## this list
@@ -49,8 +50,8 @@ test-compiled: setup-compiled ## the controller's tests once more, with the cont
 test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
 	@$(python) scripts/test.py operator-long
 
-e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|uninstall: one of them; short: what a change should not land without
-	@$(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
+e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|soak|uninstall: one of them; short: what a change should not land without; MINUTES=60: of the soak
+	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench

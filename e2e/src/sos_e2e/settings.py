@@ -20,6 +20,8 @@ class Settings:
     out: Path  # dumps and logs of this run
     keep: bool  # leave the cluster for a look afterwards
     tag: str  # tag of the images built for this run
+    previous: str | None  # commit or tag whose agents are N-1; None: the newest release, or sos_e2e.previous.FIXED
+    soak_minutes: float  # how long the soak lasts
     binaries: dict[str, Path] = field(default_factory=dict)
 
     @property
@@ -47,4 +49,6 @@ def settings(*, keep: bool, cluster: str | None) -> Settings:
         out=out,
         keep=keep,
         tag=env.get("SOS_E2E_TAG", "e2e"),
+        previous=env.get("SOS_E2E_PREVIOUS"),
+        soak_minutes=float(env.get("SOS_E2E_SOAK_MINUTES", "60")),
     )
