@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sos_e2e import cables, cluster, cni, images, workload
+from sos_e2e import cables, cluster, cni, images, nodestate, workload
 from sos_e2e.dump import dump
 from sos_e2e.kube import Kube
 from sos_e2e.load import TIMED_OUT, Outcome
@@ -70,7 +70,13 @@ def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def installed(lab: Lab) -> Lab:
+def untouched(lab: Lab) -> dict[str, nodestate.State]:
+    """Every node before anything of SOS is there."""
+    return {node: nodestate.look(node) for node in cluster.names(lab.settings)}
+
+
+@pytest.fixture(scope="session")
+def installed(lab: Lab, untouched: dict[str, nodestate.State]) -> Lab:
     """`helm install sos` with the images built here."""
     say("helm install sos")
     overrides = []

@@ -33,6 +33,11 @@ def delete(settings: Settings) -> None:
     run("kind", "delete", "cluster", "--name", settings.cluster, "--kubeconfig", settings.kubeconfig, timeout=180, check=False)
 
 
+def names(settings: Settings) -> list[str]:
+    """Names of all node containers, of sites or not."""
+    return sorted(run("kind", "get", "nodes", "--name", settings.cluster).split())
+
+
 def pid(node: str) -> int:
     """Process id of a node container's init: the handle on its network namespace."""
     return int(run("docker", "inspect", "--format", "{{.State.Pid}}", node))
