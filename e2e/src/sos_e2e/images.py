@@ -62,6 +62,12 @@ def _on(dockerfile: Path) -> dict[str, str]:
     return bases.available(bases.declared(dockerfile.read_text()))
 
 
+def build_one(tag: str, dockerfile: Path, target: str | None, on: Mapping[str, str], context: Path) -> None:
+    """Build one image on the bases that are given by argument."""
+    arguments = [word for name, base in on.items() for word in ("--build-arg", f"{name}={base}")]
+    _build(tag, "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
+
+
 def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
     """Raise CommandError if an image has outgrown its bound; say how large all are."""
     added = {}
@@ -82,10 +88,8 @@ def build(settings: Settings) -> dict[str, str]:
     on = {dockerfile: _on(dockerfile) for dockerfile in dict.fromkeys(file for file, _ in SOURCES.values())}
     for part, (dockerfile, target) in SOURCES.items():
         say(f"building image {part}")
-        arguments = [word for name, base in on[dockerfile].items() for word in ("--build-arg", f"{name}={base}")]
         # agents, nodes and switches are built from their own folder, the others need the compiler's, too
-        context = dockerfile.parent if target else ROOT
-        _build(ref[part], "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
+        build_one(ref[part], dockerfile, target, on[dockerfile], dockerfile.parent if target else ROOT)
     _check_sizes(ref, on)
     say("building image e2e-host (curl and nginx as Debian ships them)")
     folder = settings.out / "host-image"
