@@ -30,6 +30,7 @@ class Lab:
     kube: Kube
     nodes: dict[str, str]  # site -> node
     images: dict[str, str]
+    cables: cables.Plugged
 
 
 @pytest.fixture(scope="session")
@@ -60,13 +61,13 @@ def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
         if not config.keep:
             undo.callback(cluster.delete, config)
         nodes = cluster.create(config)
-        undo.enter_context(cables.plugged(config, nodes, cables.figure8(path1, path2)))
+        plugged = undo.enter_context(cables.plugged(config, nodes, cables.figure8(path1, path2)))
         kube = Kube(config)
         images.load(config, built, nodes)
         kube.apply(*cni.manifests(config))
         for name in ("multus", "ovs-cni"):
             kube.ctl("-n", "kube-system", "rollout", "status", f"daemonset/{name}", "--timeout=120s", timeout=150)
-        yield Lab(settings=config, kube=kube, nodes=nodes, images=built)
+        yield Lab(settings=config, kube=kube, nodes=nodes, images=built, cables=plugged)
 
 
 @pytest.fixture(scope="session")

@@ -67,35 +67,60 @@ def emulator() -> Path:
     return target / "release" / "sos-linkemu"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugged:
+    """Cables that are plugged."""
+
+    nodes: dict[str, str]  # site -> node
+    cables: list[Cable]
+    holder: int  # process in the emulator's network namespace
+
+    def plug(self, number: int, *, only: str | None = None) -> None:
+        """Plug one cable; an emulated one in two halves, `only` that of one site if it is told."""
+        cable = self.cables[number]
+        ends = {site: (pid(self.nodes[site]), name) for site, name in (cable.a, cable.b)}
+        if cable.wan is None:
+            _veth(*ends.values())
+            return
+        for site, name in zip(ends, _emulated(number), strict=True):
+            if only in (None, site):
+                _veth(ends[site], (self.holder, name))
+
+    def plug_again(self, site: str) -> None:
+        """The site's node was started again: its ends went with its network namespace, and took the other ends along."""
+        for number, cable in enumerate(self.cables):
+            if site in (cable.a[0], cable.b[0]):
+                self.plug(number, only=site)
+
+
+def _emulated(number: int) -> tuple[str, str]:
+    """Names of the emulator's interfaces for a cable."""
+    return f"c{number}a", f"c{number}b"
+
+
+def _link(number: int, wan: Wan) -> str:
+    a, b = _emulated(number)
+    return f"A={a},B={b},rate={wan.rate_mbit}mbit,delay={wan.delay_ms}ms,loss={wan.loss_percent / 100},queue=bdp"
+
+
 @contextlib.contextmanager
-def plugged(settings: Settings, nodes: dict[str, str], cables: list[Cable]) -> Iterator[None]:
+def plugged(settings: Settings, nodes: dict[str, str], cables: list[Cable]) -> Iterator[Plugged]:
     """Plug all cables; on leaving, end the emulator and remove its namespace (the veth ends go with it and with the nodes).
 
     To keep a cluster is to keep its cables: then both stay, also when this process ends.
     """
     binary, space = emulator(), f"sose2e-{secrets.token_hex(2)}"
-    pids = {site: pid(node) for site, node in nodes.items()}
     with contextlib.ExitStack() as undo:
         run("ip", "netns", "add", space)
         undo.callback(run, "ip", "netns", "del", space, check=False)
         holder = subprocess.Popen(["ip", "netns", "exec", space, "sleep", "infinity"], start_new_session=True)
         undo.callback(holder.wait)
         undo.callback(holder.kill)
-        links = []
-        for number, cable in enumerate(cables):
-            a, b = ((pids[site], name) for site, name in (cable.a, cable.b))
-            if cable.wan is None:
-                _veth(a, b)
-                continue
-            ends = (f"c{number}a", f"c{number}b")
-            run("ip", "netns", "exec", space, "true")
-            _veth(a, (holder.pid, ends[0]))
-            _veth((holder.pid, ends[1]), b)
-            wan = cable.wan
-            links += [
-                "--link",
-                f"A={ends[0]},B={ends[1]},rate={wan.rate_mbit}mbit,delay={wan.delay_ms}ms,loss={wan.loss_percent / 100},queue=bdp",
-            ]
+        run("ip", "netns", "exec", space, "true")
+        there = Plugged(nodes=nodes, cables=cables, holder=holder.pid)
+        for number in range(len(cables)):
+            there.plug(number)
+        links = [word for number, cable in enumerate(cables) if cable.wan for word in ("--link", _link(number, cable.wan))]
         with (settings.out / "linkemu.log").open("w") as log:
             process = subprocess.Popen(["ip", "netns", "exec", space, str(binary), *links], stdout=log, stderr=log, start_new_session=True)
         undo.callback(process.wait)
@@ -104,4 +129,4 @@ def plugged(settings: Settings, nodes: dict[str, str], cables: list[Cable]) -> I
         if settings.keep:
             undo.pop_all()
             say(f"they stay plugged: kill {holder.pid} {process.pid}; ip netns del {space}")
-        yield
+        yield there
