@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def test_good_examples_have_no_problems(folder: str) -> None:
     compiled = compile_world(example_world(folder, GOOD[folder]))
     assert compiled.problems == ()
     assert set(compiled.nodes) == set(GOOD[folder])
+
+
+MORE_NODES = {**FIGURE8, "edge3": "west", "edge4": "east"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "nodes"), [(("more-nodes",), MORE_NODES), (("more-nodes", "third-site"), {**MORE_NODES, "edge5": "south"})]
+)
+def test_example_01_grows_by_nodes_and_by_a_site(extra: tuple[str, ...], nodes: dict[str, str]) -> None:
+    """As `kubectl apply` has it: an object of a later file takes the place of the one of its name."""
+    world = example_world("01-two-sites", nodes)
+    objects = {(loaded.obj["kind"], loaded.obj["metadata"]["name"]): loaded for loaded in world.objects}
+    for folder in extra:
+        added = load([ROOT / "examples" / "01-two-sites" / folder])
+        objects |= {(loaded.obj["kind"], loaded.obj["metadata"]["name"]): loaded for loaded in added}
+    compiled = compile_world(replace(world, objects=tuple(objects.values())))
+    assert compiled.problems == ()
+    assert set(compiled.nodes) == set(nodes)
+    base = {node: [up["name"] for up in config["uplinks"] if up["base"]] for node, config in compiled.nodes.items()}
+    assert [node for node, uplinks in base.items() if len(uplinks) > 1] == ["core1"], "one hub, so no broadcast goes in a circle"
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -77,17 +77,17 @@ def cut_and_mend_a_cable(lab: Lab) -> None:
     ready_again(lab)
 
 
-def keep_the_controller_off(lab: Lab, site: str) -> None:
+def keep_the_controller_off(lab: Lab, places: tuple[str, ...]) -> None:
     """So that a node that fails takes a path along, and nothing else."""
-    controller = ("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=controller")
-    if all(pod["spec"].get("nodeName") != lab.nodes[site] for pod in lab.kube.items(*controller)):
+    nodes = [lab.nodes[place] for place in places]
+    if controllers_node(lab) not in nodes:
         return
-    lab.kube.ctl("cordon", lab.nodes[site])
+    lab.kube.ctl("cordon", *nodes)
     try:
         replace_pods(lab, "controller", "")
         ready_again(lab)
     finally:
-        lab.kube.ctl("uncordon", lab.nodes[site])
+        lab.kube.ctl("uncordon", *nodes)
 
 
 def freeze_a_transit_node(lab: Lab) -> None:
@@ -109,14 +109,62 @@ def restart_the_api_server(lab: Lab) -> None:
     ready_again(lab)
 
 
+def kill_a_node(site: str) -> Callable[[Lab], None]:
+    """As when its power fails: every process at once, and with them interfaces and cables; later it is started again."""
+
+    def fault(lab: Lab) -> None:
+        node = lab.nodes[site]
+        run("docker", "kill", node)
+        try:
+            time.sleep(FAULT_S)
+        finally:
+            run("docker", "start", node)
+            lab.panel.replug(site)
+        lab.kube.ctl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s", timeout=150)
+        ready_again(lab)
+
+    return fault
+
+
+def drain_a_node(lab: Lab) -> None:
+    """The one on which the controller runs; agents and switches stay to the end, as DaemonSets' pods do."""
+    node = controllers_node(lab)
+    lab.kube.ctl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", timeout=150)
+    try:
+        ready_again(lab)
+        assert controllers_node(lab) != node
+    finally:
+        lab.kube.ctl("uncordon", node)
+    ready_again(lab)
+
+
+def controllers_node(lab: Lab) -> str:
+    controller = ("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=controller")
+    found = {pod["spec"]["nodeName"] for pod in lab.kube.items(*controller) if "deletionTimestamp" not in pod["metadata"]}
+    (node,) = found
+    return str(node)
+
+
+# Before these faults the controller is taken off the nodes of some places, so that there is one fault at a time. Client and server run at
+# west and east, and are nobody's to evict.
+ELSEWHERE = {
+    "transit node frozen": ("core1",),
+    "transit node killed": ("core1",),
+    "another node of the client's site killed": ("west2",),
+    "node drained and uncordoned": ("west", "east"),
+}
 # name -> what happens, and whether the download's own agent dies of it
 FAULTS: dict[str, tuple[Callable[[Lab], None], bool]] = {
+    "nothing": (lambda lab: time.sleep(FAULT_S), False),  # what all others are to be compared with
     "operator killed": (kill("operator"), False),
     "controller killed": (kill("controller"), False),
     "switch of a transit site restarted": (restart("node", "core1"), False),
     "switch of the client's site restarted": (restart("node", "west"), False),
     "cable cut and mended": (cut_and_mend_a_cable, False),
     "transit node frozen": (freeze_a_transit_node, False),
+    "transit node killed": (kill_a_node("core1"), False),
+    "node drained and uncordoned": (drain_a_node, False),
+    "another node of the client's site killed": (kill_a_node("west2"), True),
     "API server restarted": (restart_the_api_server, False),
     "agent near the client killed": (kill("agent", "west"), True),
     "agent near the server killed": (kill("agent", "east"), True),
@@ -125,7 +173,7 @@ FAULTS: dict[str, tuple[Callable[[Lab], None], bool]] = {
 
 @pytest.fixture(scope="module")
 def results(lab: Lab) -> Iterator[dict[str, object]]:
-    """Written down one by one, so that a failure keeps what came before."""
+    """Written down at the end, so that a failure keeps what came before."""
     path: Path = lab.settings.out / "faults.json"
     path.unlink(missing_ok=True)
     found: dict[str, object] = {}
@@ -139,8 +187,8 @@ def test_what_runs_goes_on_and_what_is_new_is_not_held_up(
     name: str, lab: Lab, accelerated: tuple[Lab, str], results: dict[str, object]
 ) -> None:
     fault, agent_dies = FAULTS[name]
-    if fault is freeze_a_transit_node:
-        keep_the_controller_off(lab, "core1")
+    if name in ELSEWHERE:
+        keep_the_controller_off(lab, ELSEWHERE[name])
     load = Load(lab.kube)
     at = time.time()
     fault(lab)

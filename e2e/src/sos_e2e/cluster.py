@@ -1,31 +1,57 @@
-"""A kind cluster with one node per switch of example 01: west, east and two transit nodes."""
+"""A kind cluster: two nodes at each of the sites of example 01, two transit nodes, and a node that no site has yet."""
 
 import json
+from dataclasses import dataclass
 
 import yaml
 
 from sos_e2e.run import run, say
 from sos_e2e.settings import Settings
 
-# site -> role; the control plane doubles as the second transit node
-SITES = {"core2": "control-plane", "west": "worker", "east": "worker", "core1": "worker"}
+PLACE_LABEL = "sos-e2e/place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a node of the cluster is for."""
+
+    site: str | None  # the label that SosSites select; None: of no site until a test gives it one
+    role: str = "worker"
+    small: bool = True  # whether a small cluster has it, too
+
+
+# The first node of a site is named as the site; the control plane doubles as the second transit node.
+PLACES = {
+    "core2": Place(site="core2", role="control-plane"),
+    "west": Place(site="west"),
+    "east": Place(site="east"),
+    "core1": Place(site="core1"),
+    "west2": Place(site="west", small=False),
+    "east2": Place(site="east", small=False),
+    "south": Place(site=None, small=False),
+}
 
 
 def create(settings: Settings) -> dict[str, str]:
-    """Create the cluster and return site -> node name. Nodes carry the label that the example's sites select."""
+    """Create the cluster and return place -> node name. Nodes carry the label that the example's sites select."""
+    places = {name: place for name, place in PLACES.items() if place.small or not settings.small}
     config = {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
-        "nodes": [{"role": role, "labels": {"sos.network/site": site}} for site, role in SITES.items()],
+        "nodes": [{"role": place.role, "labels": _labels(name, place)} for name, place in places.items()],
     }
     path = settings.out / "kind.yaml"
     path.write_text(yaml.safe_dump(config))
     image = ("--image", settings.node_image) if settings.node_image else ()
-    say(f"creating kind cluster {settings.cluster} with {len(SITES)} nodes")
+    say(f"creating kind cluster {settings.cluster} with {len(places)} nodes")
     run("kind", "create", "cluster", "--name", settings.cluster, "--config", path, "--kubeconfig", settings.kubeconfig,
-        "--wait", "180s", *image, timeout=420)  # fmt: skip
+        "--wait", "180s", *image, timeout=600)  # fmt: skip
     nodes = json.loads(run("kubectl", "--kubeconfig", settings.kubeconfig, "get", "nodes", "-o", "json"))["items"]
-    return {node["metadata"]["labels"]["sos.network/site"]: node["metadata"]["name"] for node in nodes}
+    return {node["metadata"]["labels"][PLACE_LABEL]: node["metadata"]["name"] for node in nodes}
+
+
+def _labels(name: str, place: Place) -> dict[str, str]:
+    return {PLACE_LABEL: name} | ({"sos.network/site": place.site} if place.site else {})
 
 
 def delete(settings: Settings) -> None:
@@ -38,6 +64,6 @@ def names(settings: Settings) -> list[str]:
     return sorted(run("kind", "get", "nodes", "--name", settings.cluster).split())
 
 
-def pid(node: str) -> int:
-    """Process id of a node container's init: the handle on its network namespace."""
-    return int(run("docker", "inspect", "--format", "{{.State.Pid}}", node))
+def pid(container: str) -> int:
+    """Process id of a container's init, a node's or another's: the handle on its network namespace."""
+    return int(run("docker", "inspect", "--format", "{{.State.Pid}}", container))
