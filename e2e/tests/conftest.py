@@ -3,8 +3,9 @@
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ class Lab:
     nodes: dict[str, str]  # place -> node; the first node of a site is at the place named as the site
     panel: cables.Panel
     images: dict[str, str]
+    took: dict[str, float] = field(default_factory=dict)  # seconds, by what was done
 
 
 @pytest.fixture(scope="session")
@@ -59,7 +61,9 @@ def built(config: Settings, tools: None) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
+    (config.out / "transfers.jsonl").unlink(missing_ok=True)
     with contextlib.ExitStack() as undo:
+        undo.enter_context(cluster.enough_watches(config))
         if not config.keep:
             undo.callback(cluster.delete, config)
         nodes = cluster.create(config)
@@ -82,6 +86,7 @@ def untouched(lab: Lab) -> dict[str, nodestate.State]:
 def installed(lab: Lab, untouched: dict[str, nodestate.State]) -> Lab:
     """`helm install sos` with the images built here."""
     say("helm install sos")
+    began = time.monotonic()
     overrides = []
     for part in ("operator", "controller", "agent", "node", "ovs"):
         repository, tag = lab.images[part].rsplit(":", 1)
@@ -95,6 +100,7 @@ def installed(lab: Lab, untouched: dict[str, nodestate.State]) -> Lab:
         ]
     lab.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
                   "--wait", "--timeout", "180s", *overrides)  # fmt: skip
+    lab.took["helm install"] = time.monotonic() - began
     return lab
 
 
@@ -115,9 +121,12 @@ def unbroken(outcome: Outcome, digest: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def sites(installed: Lab) -> Lab:
-    """The example's sites, without its service; with room for two nodes at each where there are as many."""
+    """The example's sites, ready, without its service; with room for two nodes at each where there are as many."""
     say("kubectl apply: sites")
+    began = time.monotonic()
     installed.kube.apply_files(EXAMPLE / "defaults.yaml", sites_file(installed))
+    assert installed.kube.wait_ready(timeout=240) == {"soscontrollers", "sossites", "sosagents"}
+    installed.took["sites"] = time.monotonic() - began
     return installed
 
 
@@ -128,8 +137,6 @@ def sites_file(lab: Lab) -> Path:
 @pytest.fixture(scope="session")
 def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
     """A client and a server pod at each node with a site's bridge, and the digest of the first server's file."""
-    for site in ("west", "east", "core1", "core2"):
-        sites.kube.wait_condition(f"sossite/{site}", "Ready", timeout=240)
     hosts = [host for host in workload.HOSTS if host.place in sites.nodes]
     workload.start(sites.kube, sites.images["e2e-host"], *hosts)
     yield sites, workload.digest(sites.kube)
@@ -151,5 +158,5 @@ def accelerated(pods: tuple[Lab, str]) -> tuple[Lab, str]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     if report.failed and (lab := getattr(item, "funcargs", {}).get("lab")):
-        dump(lab.kube, lab.settings, item.name)
+        dump(lab.kube, lab.settings, lab.nodes, item.name)
     return report

@@ -72,6 +72,17 @@ def _veth(left: tuple[int, str], right: tuple[int, str]) -> None:
         run(*inside, "ip", "link", "set", name, "up")
 
 
+def route(cable: Cable, nodes: Mapping[str, str]) -> None:
+    """Have everything between the addresses that two nodes have in the cluster go by this cable between them."""
+    places = (cable.a, cable.b)
+    addresses = [
+        run("docker", "inspect", "--format", "{{.NetworkSettings.Networks.kind.IPAddress}}", nodes[place]).strip() for place, _ in places
+    ]
+    for (place, interface), own, other in zip(places, addresses, reversed(addresses), strict=True):
+        inside = ("nsenter", "-t", str(pid(nodes[place])), "-n")
+        run(*inside, "ip", "route", "add", f"{other}/32", "dev", interface, "src", own)
+
+
 def emulator() -> Path:
     """Build the link emulator and return its path."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "testbed" / "linkemu" / "target"))

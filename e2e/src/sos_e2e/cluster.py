@@ -1,7 +1,10 @@
 """A kind cluster: two nodes at each of the sites of example 01, two transit nodes, and a node that no site has yet."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
@@ -30,6 +33,27 @@ PLACES = {
     "east2": Place(site="east", small=False),
     "south": Place(site=None, small=False),
 }
+
+
+WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
+ENOUGH_WATCHES = 1024
+"""A node takes about twenty, and all containers share them: with the usual 128 the kubelet of a seventh node does not start."""
+
+
+@contextlib.contextmanager
+def enough_watches(settings: Settings) -> Iterator[None]:
+    """Let the machine have as many inotify instances as nodes take, while the cluster is there: one that is kept goes on needing them."""
+    before = int(WATCHES.read_text())
+    if before >= ENOUGH_WATCHES:
+        yield
+        return
+    say(f"{WATCHES}: {before} is too few for the nodes, {ENOUGH_WATCHES} while they are there")
+    WATCHES.write_text(f"{ENOUGH_WATCHES}\n")
+    try:
+        yield
+    finally:
+        if not settings.keep:
+            WATCHES.write_text(f"{before}\n")
 
 
 def create(settings: Settings) -> dict[str, str]:

@@ -108,11 +108,20 @@ def stop(kube: Kube, *names: str) -> None:
 FORMAT = "%{size_download} %{time_total} %{local_ip}:%{local_port} %{remote_ip}:%{remote_port}"
 
 
+def download_script(server: str, port: int, seconds: float) -> str:
+    """A shell's words for a download of at most `seconds`, and for saying what became of it."""
+    return f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{server}:{port}/file; echo \" $?\"; sha256sum /tmp/got"
+
+
+def parse_download(said: str) -> Transfer:
+    """Read what the script said."""
+    words = said.split()
+    return Transfer(bytes=int(words[0]), seconds=float(words[1]), local=words[2], remote=words[3], exit_code=int(words[4]), sha256=words[5])
+
+
 def download(kube: Kube, port: int, *, seconds: float, client: str = "client", server: str = SERVER) -> Transfer:
     """Download the file for at most `seconds`; a transfer cut short still has a rate, but no right digest."""
-    script = f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{server}:{port}/file; echo \" $?\"; sha256sum /tmp/got"
-    words = kube.exec(NAMESPACE, client, "sh", "-c", script, timeout=seconds + 60).split()
-    return Transfer(bytes=int(words[0]), seconds=float(words[1]), local=words[2], remote=words[3], exit_code=int(words[4]), sha256=words[5])
+    return parse_download(kube.exec(NAMESPACE, client, "sh", "-c", download_script(server, port, seconds), timeout=seconds + 60))
 
 
 def seen_by_server(kube: Kube, server: str = "server") -> list[str]:
