@@ -125,7 +125,6 @@ def kill_a_node(site: str) -> Callable[[Lab], None]:
             run("docker", "start", node)
             lab.panel.replug(site)
         lab.kube.ctl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s", timeout=150)
-        ready_again(lab)
 
     return fault
 
@@ -153,14 +152,13 @@ def controllers_node(lab: Lab) -> str:
 def served_by_the_other_node(lab: Lab) -> Iterator[None]:
     """The client's own agent is drained, so that its sessions go through that of another node of its site."""
     node = lab.nodes["west"]
-    drained = json.loads(lab.kube.plugin("drain", node, "--timeout", "90", "-o", "json"))
-    assert drained["done"], drained
     try:
+        drained = json.loads(lab.kube.plugin("drain", node, "--timeout", "90", "-o", "json"))
+        assert drained["done"], drained
         wait_for("the other node's agent", lambda: accelerated_now(lab), 60)
         yield
     finally:
         lab.kube.plugin("drain", node, "--undo")
-        ready_again(lab)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +221,7 @@ def test_what_runs_goes_on_and_what_is_new_is_not_held_up(
         fault.happens(lab)
         time.sleep(SETTLED_S)
         outcome = load.finish()
+    ready_again(lab)
     results[name] = outcome.summary()
     say(f"{name}: {json.dumps({k: v for k, v in outcome.summary().items() if k not in ('failures', 'slowest')})}")
     judge(outcome, accelerated[1], fault, at=at)
@@ -237,6 +236,7 @@ def accelerated_now(lab: Lab) -> bool:
 
 def judge(outcome: Outcome, digest: str, fault: Fault, *, at: float) -> None:
     assert outcome.status in fault.ends, "neither right nor reset"
+    assert outcome.status == 0 or outcome.silent_s < fault.reset_within_s, "reset, but late"
     if outcome.status == 0:
         assert outcome.sha256 == digest
     assert len(outcome.probes) > 50
