@@ -52,7 +52,7 @@ def next_images(lab: Lab) -> None:
         old = lab.images[part]
         renamed[part] = f"{old.rsplit(':', 1)[0]}:{NEXT}"
         run("docker", "tag", old, renamed[part])
-    load(lab.settings, renamed, lab.nodes)
+    load(lab.settings, renamed, lab.nodes, cni=False)
 
 
 @pytest.mark.parametrize("way", ["upgrade", "rollback"])
@@ -84,7 +84,7 @@ FIRST_RULE = "defaults.agent.spec.siteSelector.matchExpressions[0]"
 def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
     """A pool of agents of the version before, at no site yet."""
     image = previous.build(lab.settings, lab.images)
-    load(lab.settings, {"agent": image}, lab.nodes)
+    load(lab.settings, {"agent": image}, lab.nodes, cni=False)
     spec = {"siteSelector": {"matchLabels": {OLDER: "yes"}}, "image": image}
     lab.kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": OLDER}, "spec": spec})
     upgrade(lab, f"{FIRST_RULE}.key={OLDER}", f"{FIRST_RULE}.operator=DoesNotExist")

@@ -55,7 +55,7 @@ def test_nothing_grows_under_mixed_load(lab: Lab, accelerated: tuple[Lab, str]) 
     while (now := time.monotonic() - began) < minutes * 60:
         a_round(lab, accelerated[1])
         time.sleep(QUIET_S)
-        record.add(time.monotonic() - began, look(lab.kube, lab.nodes.values()))
+        record.add(time.monotonic() - began, look(lab.kube))
         (lab.settings.out / "soak.json").write_text(json.dumps(record.series, indent=1) + "\n")
         say(f"soak: {now / 60:.0f} of {minutes:g} minutes")
     said = growth.leaks(record.series)

@@ -105,8 +105,8 @@ WITH_HOSTS = ("west", "east", "west2", "east2", "south")
 PLACES = {"node": None, "ovs": None, "agent": WITH_HOSTS, "e2e-host": WITH_HOSTS}
 
 
-def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str]) -> None:
-    """Copy images from the engine into the nodes that will run them."""
+def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni: bool = True) -> None:
+    """Copy images from the engine into the nodes that will run them, with those of Multus and ovs-cni unless nodes have them."""
     workers = [node for place, node in nodes.items() if place != "core2"]
     groups: dict[tuple[str, ...], list[str]] = {}
     for part, image in ref.items():
@@ -114,7 +114,7 @@ def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str]) -> None
         some = tuple(nodes[place] for place in places or () if place in nodes)
         where = tuple(nodes.values()) if places is None else some or tuple(workers)
         groups.setdefault(where, []).append(image)
-    if settings.load_cni_images:
+    if cni and settings.load_cni_images:
         groups.setdefault(tuple(nodes.values()), []).extend([settings.multus_image, settings.ovs_cni_image])
     _check_room(groups)
     for where, these in groups.items():

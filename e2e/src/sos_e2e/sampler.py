@@ -1,26 +1,22 @@
-"""What SOS holds in a cluster at one moment: memory, sockets and files of every container, entries and groups of every switch."""
+"""What SOS holds in a cluster at one moment: memory, sockets and files of every container, entries and groups of every switch.
 
+Processes are looked at from the machine of the engine (as root), where those of all nodes are.
+"""
+
+import contextlib
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from sos_e2e.kube import Kube
-from sos_e2e.run import run
 from sos_e2e.workload import RELEASE_NAMESPACE
 
-# One line per process of a container: CONTAINER-ID PRIVATE-KILOBYTES SOCKETS OTHER-FILES. The last id in a cgroup's path is the
-# container's, as a node may be a container itself. A process that ends while it is looked at is left out.
-PROCESSES = r"""
-for process in "${PROC:-/proc}"/[0-9]*; do
-  id=$(grep -o '[0-9a-f]\{64\}' "$process/cgroup" 2>/dev/null | tail -n 1)
-  [ -n "$id" ] || continue
-  kilobytes=$(awk '$1 == "RssAnon:" || $1 == "RssShmem:" {sum += $2} END {print sum + 0}' "$process/status" 2>/dev/null)
-  sockets=$(find "$process/fd" -maxdepth 1 -lname 'socket:*' 2>/dev/null | wc -l)
-  all=$(find "$process/fd" -maxdepth 1 -type l 2>/dev/null | wc -l)
-  [ -d "$process" ] && echo "$id ${kilobytes:-0} $sockets $((all - sockets))"
-done
-"""
+PROC = Path("/proc")
+_ID = re.compile(r"[0-9a-f]{64}")
+_KILOBYTES = re.compile(r"^(RssAnon|RssShmem):\s+(\d+) kB$", re.MULTILINE)
 SWITCH = """
 export OVS_RUNDIR=/run/sos/openvswitch
 ovs-ofctl -O OpenFlow13 dump-flows br-sos | grep -c cookie=
@@ -36,15 +32,30 @@ class Holds:
     sockets: int
     files: int  # all other descriptors
 
+    def __add__(self, other: "Holds") -> "Holds":
+        """Both together."""
+        return Holds(self.memory + other.memory, self.sockets + other.sockets, self.files + other.files)
 
-def parse_processes(text: str) -> dict[str, Holds]:
-    """Read the script's lines; container id -> what its processes hold together."""
+
+def containers(proc: Path = PROC) -> dict[str, Holds]:
+    """Container id -> what its processes hold together. A process that ends while it is looked at is left out."""
     found: dict[str, Holds] = {}
-    for line in text.splitlines():
-        container, kilobytes, sockets, files = line.split()
-        so_far = found.get(container, Holds(0, 0, 0))
-        found[container] = Holds(so_far.memory + int(kilobytes) * 1024, so_far.sockets + int(sockets), so_far.files + int(files))
+    for process in proc.iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                ids = _ID.findall((process / "cgroup").read_text())
+                if ids:
+                    # the last one is the container's, as a node is a container, too
+                    found[ids[-1]] = found.get(ids[-1], Holds(0, 0, 0)) + _process(process)
     return found
+
+
+def _process(process: Path) -> Holds:
+    fields = dict(_KILOBYTES.findall((process / "status").read_text()))
+    targets = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
+    sockets = sum(target.startswith("socket:") for target in targets)
+    memory = 1024 * (int(fields.get("RssAnon", 0)) + int(fields.get("RssShmem", 0)))
+    return Holds(memory, sockets, len(targets) - sockets)
 
 
 def running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -57,16 +68,14 @@ def running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def look(kube: Kube, nodes: Iterable[str]) -> dict[str, float]:
+def look(kube: Kube) -> dict[str, float]:
     """All there is to measure at this moment, by `KIND of WHAT`. Raises LookupError for a container of which nothing is seen."""
     pods = kube.items("pods", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/part-of=sos", "--field-selector", "status.phase=Running")
-    held: dict[str, Holds] = {}
-    for node in nodes:
-        held |= parse_processes(run("docker", "exec", node, "sh", "-c", PROCESSES))
+    held = containers()
     found: dict[str, float] = {}
     for container, name in running(pods).items():
         if container not in held:
-            raise LookupError(f"{name}: no process of it is seen on any node")
+            raise LookupError(f"{name}: no process of it is seen on this machine")
         holds = held[container]
         found |= {f"memory of {name}": holds.memory, f"sockets of {name}": holds.sockets, f"files of {name}": holds.files}
     for pod in pods:
