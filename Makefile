@@ -12,9 +12,10 @@ export PATH := $(PATH):$(HOME)/.cargo/bin
 
 python := .venv/bin/python
 cargo_folders := agent-image testbed/linkemu bench/controller
-e2e_whole := e2e
-e2e_short := $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py)
-$(foreach suite,load install traffic faults upgrade scale uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
+# Everything but the soak, which takes an hour alone
+e2e_whole := $(filter-out %_soak.py,$(wildcard e2e/tests/test_e2e_?_*.py))
+e2e_short := --small $(foreach suite,install traffic uninstall,e2e/tests/test_e2e_?_$(suite).py)
+$(foreach suite,load install traffic faults upgrade scale external overlay soak uninstall,$(eval e2e_$(suite) := e2e/tests/test_e2e_?_$(suite).py))
 python_folders := compile operator controller-image testbed e2e bench
 
 help: ## this list
@@ -34,7 +35,7 @@ demo: setup ## measure plain TCP and SOS on long paths, one and two at once: tab
 	@$(python) -m sos_testbed demo --out out
 
 quick-start: setup ## two sites on a kind cluster, left up to play with: docs/quick-start.md (root; needs a container engine)
-	@$(python) -m pytest e2e --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
+	@$(python) -m pytest e2e --small --keep-cluster --cluster sos-e2e-try -k "sites_become_ready or fast_with_the_service"
 	@echo 'It is up. Next: export KUBECONFIG=$(CURDIR)/out/e2e/kubeconfig PATH=$$PATH:~/.cache/sos/bin'
 
 test: setup-test ## every test suite, without the tests of test-long and test-soak; the last line is `N passed, N failed` (root)
@@ -49,8 +50,8 @@ test-compiled: setup-compiled ## the controller's tests once more, with the cont
 test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
 	@$(python) scripts/test.py operator-long
 
-e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|uninstall: one of them; short: what a change should not land without
-	@$(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
+e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|uninstall: one of them; short: what a change should not land without, with fewer nodes; MINUTES=60: of the soak
+	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
 bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sos_compile import Compiled, compile_world, load
@@ -42,6 +44,43 @@ def test_good_examples_have_no_problems(folder: str) -> None:
     compiled = compile_world(example_world(folder, GOOD[folder]))
     assert compiled.problems == ()
     assert set(compiled.nodes) == set(GOOD[folder])
+
+
+MORE_NODES = {**FIGURE8, "edge3": "west", "edge4": "east"}
+THIRD_SITE = {**MORE_NODES, "edge5": "south"}
+
+
+def grown(nodes: dict[str, str], *folders: str) -> Compiled:
+    """Example 01 with more applied, as `kubectl apply` has it: an object of a later file takes the place of the one of its name."""
+    world = example_world("01-two-sites", nodes)
+    later = [loaded for folder in folders for loaded in load([ROOT / "examples" / "01-two-sites" / folder])]
+    objects = {(loaded.obj["kind"], loaded.obj["metadata"]["name"]): loaded for loaded in (*world.objects, *later)}
+    return compile_world(replace(world, objects=tuple(objects.values())))
+
+
+GROWN = ((MORE_NODES, "more-nodes"), (THIRD_SITE, "more-nodes", "third-site"), (THIRD_SITE, "more-nodes", "third-site", "external-switch"))
+
+
+@pytest.mark.parametrize("what", GROWN, ids=lambda what: what[-1])
+def test_example_01_grows_by_nodes_by_a_site_and_by_a_switch(what: tuple[Any, ...]) -> None:
+    nodes, *folders = what
+    compiled = grown(nodes, *folders)
+    assert compiled.problems == ()
+    assert set(compiled.nodes) == set(nodes)
+    base = {node: [up["name"] for up in config["uplinks"] if up["base"]] for node, config in compiled.nodes.items()}
+    assert [node for node, uplinks in base.items() if len(uplinks) > 1] == ["core1"], "one hub, so no broadcast goes in a circle"
+
+
+def test_a_controller_that_forwards_plainly_knows_by_which_ports_nothing_plain_goes() -> None:
+    def labelled(*folders: str) -> dict[str, Any]:
+        sites = grown(THIRD_SITE, *folders).controllers["default"]["sites"]
+        return {entry["name"]: entry.get("labelledPorts") for site in sites for entry in site["datapaths"]}
+
+    told = labelled("more-nodes", "third-site", "external-switch")
+    assert {name for name, ports in told.items() if ports == ["wan1"]} == {"edge1", "edge2", "edge3", "edge4", "edge5"}
+    assert told["core2"] == ["wan0", "wan1", "wan2", "wan3", "wan4"]
+    assert (told["core1"], told["tor"]) == (None, None)
+    assert set(labelled("more-nodes", "third-site").values()) == {None}, "nodes forward by themselves: older controllers read it, too"
 
 
 @pytest.mark.parametrize("name", BAD)

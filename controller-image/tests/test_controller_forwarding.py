@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from controller_fake import C1, C2, E1, E2
-from controller_lab import HOSTS, MACS, document
+from controller_lab import HOSTS, MACS, document, document_hash
 from controller_views import (
     AT_CLIENT,
     AT_NEAR,
@@ -19,7 +19,7 @@ from sos_controller.core.events import PacketIn
 from sos_controller.core.flowtable import Output
 from sos_controller.core.model import Address, Location, PortNo, parse_address, parse_mac
 from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request
-from sos_controller.core.pipeline import PORT_CONTROLLER
+from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL
 from sos_controller.core.session import State
 
 
@@ -145,3 +145,40 @@ def test_external_switches_release_plain_syns_towards_the_host(external: World) 
     external.syn(40000, dport=80)
     (out,) = [c for c in external.delivered if c.data[23:24] == b"\x06"]
     assert PortNo(CLIENT_PORT) not in [a.port_no for a in out.actions] and len(out.actions) >= 2, "flooded while the server is unknown"
+
+
+def among_nodes(external: str, labelled: str) -> World:
+    """One external switch, nodes for the rest. All links of the core `labelled` carry labelled paths only: `p1` and `p2` of that core, and
+    a port of each edge, by the names that the switches have for them.
+    """
+    number = labelled.removeprefix("core")
+    names = {"edge1": [f"p{number}"], "edge2": [f"p{number}"], labelled: ["p1", "p2"]}
+    made = document()
+    for site in made["sites"]:
+        (datapath,) = site["datapaths"]
+        mine = names.get(datapath["name"])
+        datapath |= {"forwarding": "Controller"} if datapath["name"] == external else {"labelledPorts": mine} if mine else {}
+    world = World({**made, "hash": document_hash(made)})
+    world.converge()
+    return world
+
+
+def test_a_way_for_labelled_paths_closes_no_loop() -> None:
+    """The external switch stands in the one way of plain traffic, which does not end there because there is another for labelled paths."""
+    world = among_nodes("core1", "core2")
+    broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
+    for port, beyond in ((1, E2), (2, E1)):
+        out = world.network.walk(Location(C1, PortNo(port)), broadcast)
+        assert Location(beyond, PORT_NORMAL) in [where for where, _ in out]
+
+
+def test_no_host_is_reached_by_a_way_for_labelled_paths() -> None:
+    """Both ways are equally long, and what is plain would be dropped on the one that comes first."""
+    world = among_nodes("edge1", "core1")
+    mac = parse_mac(MACS["server"])
+    world.do(PacketIn(*AT_SERVER, 0, build_arp_request(mac, SERVER, CLIENT)))
+    ping = syn_frame(CLIENT, SERVER, 1, 7, flags=0x10)
+    assert world.network.walk(AT_CLIENT, ping) == [(Location(C2, PORT_NORMAL), ping)]
+    broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
+    switches = {where.dpid for where, _ in world.network.walk(AT_CLIENT, broadcast)}
+    assert C2 in switches and C1 not in switches

@@ -3,22 +3,26 @@
 import contextlib
 import os
 import subprocess
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sos_e2e import cables, cluster, cni, images, workload
+from sos_e2e import cables, cluster, cni, images, nodestate, workload
 from sos_e2e.dump import dump
 from sos_e2e.kube import Kube
 from sos_e2e.load import TIMED_OUT, Outcome
 from sos_e2e.run import run, say
 from sos_e2e.settings import ROOT, Settings, settings
 
+EXAMPLE = ROOT / "examples" / "01-two-sites"
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--keep-cluster", action="store_true", help="leave cluster and cables for a look")
+    parser.addoption("--small", action="store_true", help="one node per site: what `make e2e SUITE=short` and `make quick-start` take")
     parser.addoption("--cluster", default=None, help="name of the cluster, sos-e2e-...")
 
 
@@ -28,13 +32,16 @@ class Lab:
 
     settings: Settings
     kube: Kube
-    nodes: dict[str, str]  # site -> node
+    nodes: dict[str, str]  # place -> node; the first node of a site is at the place named as the site
+    panel: cables.Panel
     images: dict[str, str]
+    took: dict[str, float] = field(default_factory=dict)  # seconds, by what was done
 
 
 @pytest.fixture(scope="session")
 def config(request: pytest.FixtureRequest) -> Settings:
-    return settings(keep=request.config.getoption("--keep-cluster"), cluster=request.config.getoption("--cluster"))
+    option = request.config.getoption
+    return settings(keep=option("--keep-cluster"), small=option("--small"), cluster=option("--cluster"))
 
 
 @pytest.fixture(scope="session")
@@ -54,25 +61,32 @@ def built(config: Settings, tools: None) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
-    path1 = cables.Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)
-    path2 = cables.Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)
+    (config.out / "transfers.jsonl").unlink(missing_ok=True)
     with contextlib.ExitStack() as undo:
+        undo.enter_context(cluster.enough_watches(config))
         if not config.keep:
             undo.callback(cluster.delete, config)
         nodes = cluster.create(config)
-        undo.enter_context(cables.plugged(config, nodes, cables.figure8(path1, path2)))
+        panel = undo.enter_context(cables.plugged(config, nodes, cables.figure8(nodes)))
         kube = Kube(config)
         images.load(config, built, nodes)
         kube.apply(*cni.manifests(config))
         for name in ("multus", "ovs-cni"):
             kube.ctl("-n", "kube-system", "rollout", "status", f"daemonset/{name}", "--timeout=120s", timeout=150)
-        yield Lab(settings=config, kube=kube, nodes=nodes, images=built)
+        yield Lab(settings=config, kube=kube, nodes=nodes, panel=panel, images=built)
 
 
 @pytest.fixture(scope="session")
-def installed(lab: Lab) -> Lab:
+def untouched(lab: Lab) -> dict[str, nodestate.State]:
+    """Every node before anything of SOS is there."""
+    return {node: nodestate.look(node) for node in cluster.names(lab.settings)}
+
+
+@pytest.fixture(scope="session")
+def installed(lab: Lab, untouched: dict[str, nodestate.State]) -> Lab:
     """`helm install sos` with the images built here."""
     say("helm install sos")
+    began = time.monotonic()
     overrides = []
     for part in ("operator", "controller", "agent", "node", "ovs"):
         repository, tag = lab.images[part].rsplit(":", 1)
@@ -86,6 +100,7 @@ def installed(lab: Lab) -> Lab:
         ]
     lab.kube.helm("install", "sos", str(ROOT / "charts" / "sos"), "--namespace", workload.RELEASE_NAMESPACE, "--create-namespace",
                   "--wait", "--timeout", "180s", *overrides)  # fmt: skip
+    lab.took["helm install"] = time.monotonic() - began
     return lab
 
 
@@ -106,20 +121,25 @@ def unbroken(outcome: Outcome, digest: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def sites(installed: Lab) -> Lab:
-    """The example's sites, without its service."""
-    example = ROOT / "examples" / "01-two-sites"
+    """The example's sites, ready, without its service; with room for two nodes at each where there are as many."""
     say("kubectl apply: sites")
-    installed.kube.apply_files(*(path for path in sorted(example.glob("*.yaml")) if "service" not in path.name))
+    began = time.monotonic()
+    installed.kube.apply_files(EXAMPLE / "defaults.yaml", sites_file(installed))
+    assert installed.kube.wait_ready(timeout=240) == {"soscontrollers", "sossites", "sosagents"}
+    installed.took["sites"] = time.monotonic() - began
     return installed
+
+
+def sites_file(lab: Lab) -> Path:
+    return EXAMPLE / ("sites.yaml" if lab.settings.small else "more-nodes/sites.yaml")
 
 
 @pytest.fixture(scope="session")
 def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
-    """Client and server pods on the site bridges, and the digest of the server's file."""
-    for site in ("west", "east", "core1", "core2"):
-        sites.kube.wait_condition(f"sossite/{site}", "Ready", timeout=240)
-    digest = workload.start(sites.kube, sites.images["e2e-host"])
-    yield sites, digest
+    """A client and a server pod at each node with a site's bridge, and the digest of the first server's file."""
+    hosts = [host for host in workload.HOSTS if host.place in sites.nodes]
+    workload.start(sites.kube, sites.images["e2e-host"], *hosts)
+    yield sites, workload.digest(sites.kube)
     if not sites.settings.keep:
         workload.stop(sites.kube)
 
@@ -128,7 +148,7 @@ def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
 def accelerated(pods: tuple[Lab, str]) -> tuple[Lab, str]:
     """The example's service, too."""
     kube = pods[0].kube
-    kube.apply_files(ROOT / "examples" / "01-two-sites" / "sosservice.yaml")
+    kube.apply_files(EXAMPLE / "sosservice.yaml")
     kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
     assert {"soscontrollers", "sossites", "sosagents", "sosservices"} <= kube.wait_ready(timeout=120)
     return pods
@@ -138,5 +158,5 @@ def accelerated(pods: tuple[Lab, str]) -> tuple[Lab, str]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     report = yield
     if report.failed and (lab := getattr(item, "funcargs", {}).get("lab")):
-        dump(lab.kube, lab.settings, item.name)
+        dump(lab.kube, lab.settings, lab.nodes, item.name)
     return report

@@ -36,11 +36,19 @@ def test_bad_objects_are_refused_with_the_field(lab: Lab, installed: Lab) -> Non
         assert "spec." in output and ("invalid" in output.lower() or "unknown field" in output), f"{path.name} ({expected}): {output}"
 
 
+READY_S = 180.0
+"""From `helm install` until everything is ready, with the images on the nodes."""
+
+
 def test_sites_become_ready_with_their_agents(lab: Lab, sites: Lab) -> None:
-    assert lab.kube.wait_ready(timeout=240) == {"soscontrollers", "sossites", "sosagents"}
     for site in ("west", "east"):
         assert lab.kube.condition(f"sossite/{site}", "AgentsRegistered")["status"] == "True"
     say("\n" + lab.kube.overview())
+    say("seconds: " + ", ".join(f"{what} {seconds:.0f}" for what, seconds in lab.took.items()))
+    assert sum(lab.took.values()) < READY_S, lab.took
+    expected = {"west": 1, "east": 1, "core1": 1, "core2": 1} | ({} if lab.settings.small else {"west": 2, "east": 2})
+    found = {site: len(lab.kube.get(f"sossite/{site}")["status"]["nodes"]) for site in expected}
+    assert found == expected
 
 
 def test_a_declared_link_is_ready_when_its_cable_is_there(lab: Lab, sites: Lab) -> None:

@@ -1,10 +1,14 @@
-"""`helm upgrade` to other images and values and `helm rollback`, while a download runs and new connections are opened."""
+"""`helm upgrade` to other images and values and `helm rollback`, and sites whose agents are of the version before.
+
+All of it while a download runs and new connections are opened.
+"""
 
 import json
+from collections.abc import Iterator
 
 import pytest
 from conftest import Lab, unbroken, upgrade
-from sos_e2e import workload
+from sos_e2e import previous, workload
 from sos_e2e.images import load
 from sos_e2e.kube import Kube
 from sos_e2e.load import Load
@@ -48,7 +52,7 @@ def next_images(lab: Lab) -> None:
         old = lab.images[part]
         renamed[part] = f"{old.rsplit(':', 1)[0]}:{NEXT}"
         run("docker", "tag", old, renamed[part])
-    load(lab.settings, renamed, lab.nodes)
+    load(lab.settings, renamed, lab.nodes, cni=False)
 
 
 @pytest.mark.parametrize("way", ["upgrade", "rollback"])
@@ -69,3 +73,62 @@ def test_a_download_outlives_new_pods_of_everything_but_the_switches(
     assert containers(kube, "node") == switches, "Open vSwitch was restarted although nothing of it changed"
     trace = json.loads(kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False))
     assert trace["outcome"] == "accelerated"
+
+
+OLDER = "sos-e2e-older"
+"""A SosAgent, and the label of the SosSites whose agents are its and no longer those of the pool `default`."""
+FIRST_RULE = "defaults.agent.spec.siteSelector.matchExpressions[0]"
+
+
+@pytest.fixture(scope="module")
+def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
+    """A pool of agents of the version before, at no site yet."""
+    image = previous.build(lab.settings, lab.images)
+    load(lab.settings, {"agent": image}, lab.nodes, cni=False)
+    spec = {"siteSelector": {"matchLabels": {OLDER: "yes"}}, "image": image}
+    lab.kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": OLDER}, "spec": spec})
+    upgrade(lab, f"{FIRST_RULE}.key={OLDER}", f"{FIRST_RULE}.operator=DoesNotExist")
+    yield image
+    lab.kube.ctl("label", "sossite", "west", "east", f"{OLDER}-")
+    lab.kube.ctl("delete", "sosagent", OLDER)
+    upgrade(lab, "defaults.agent.spec.siteSelector=null")
+    agents_are(lab, {"west": lab.images["agent"], "east": lab.images["agent"]})
+
+
+def agents_are(lab: Lab, expected: dict[str, str]) -> None:
+    """Wait until the agents of each site run the image that is given, and all is ready."""
+
+    def there() -> bool:
+        pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
+        found: dict[str, set[str]] = {}
+        for pod in pods:
+            found.setdefault(pod["metadata"]["labels"]["sos.network/site"], set()).add(pod["spec"]["containers"][0]["image"])
+        if found != {site: {image} for site, image in expected.items()}:
+            raise LookupError(str(found))
+        return True
+
+    wait_for("agents of both versions", there, 180)
+    for site in expected:
+        lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=120)
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+
+
+@pytest.mark.parametrize("older", ["east", "west"])
+def test_agents_of_this_version_and_the_one_before_work_together(
+    older: str, lab: Lab, older_pool: str, accelerated: tuple[Lab, str]
+) -> None:
+    """One site after the other, as upgrades go: first the server's is behind, then the client's."""
+    newer = {"east": "west", "west": "east"}[older]
+    under_way = Load(lab.kube)
+    lab.kube.ctl("label", "sossite", newer, f"{OLDER}-")
+    lab.kube.ctl("label", "sossite", older, f"{OLDER}=yes")
+    agents_are(lab, {older: older_pool, newer: lab.images["agent"]})
+    unbroken(under_way.finish(), accelerated[1])
+    trace = json.loads(lab.kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False))
+    assert trace["outcome"] == "accelerated"
+    plain, fast = workload.download(lab.kube, 8080, seconds=15), workload.download(lab.kube, 80, seconds=120)
+    say(f"agents at {older} of the version before: plain {plain.mbps:.1f} Mbit/s, with the service {fast.mbps:.1f} Mbit/s")
+    assert (fast.exit_code, fast.sha256) == (0, accelerated[1])
+    assert fast.mbps > 1.5 * plain.mbps
+    said = unbroken(Load(lab.kube).finish(), accelerated[1])
+    say(f"{older} behind: {json.dumps({key: value for key, value in said.items() if key not in ('failures', 'slowest')})}")

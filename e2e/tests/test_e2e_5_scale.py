@@ -1,16 +1,22 @@
-"""Many services at once, a service that moves to another namespace, new keys: while a download runs and new connections are opened."""
+"""Many pods and many services at once, a service that moves to another namespace, a site that comes and goes, new keys.
 
+Changes are made while a download runs and new connections are opened.
+"""
+
+import itertools
 import json
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from conftest import Lab, unbroken, upgrade
+from conftest import EXAMPLE, Lab, unbroken, upgrade
+from judging import agents, fast_and_plain, right, trace
 from sos_e2e import workload
 from sos_e2e.load import Load
-from sos_e2e.run import say, wait_for
-from sos_e2e.settings import ROOT
+from sos_e2e.run import run, say, wait_for
+from third import SOUTH, join, leave
 
 SERVICES = 200
 FIRST_PORT = 20_000
@@ -32,6 +38,27 @@ def ready(lab: Lab) -> int:
     found = lab.kube.items("sosservices", "-n", "default", "-l", LABEL)
     conditions = [c for obj in found for c in obj.get("status", {}).get("conditions", []) if c["type"] == "Ready"]
     return sum(condition["status"] == "True" for condition in conditions)
+
+
+CLIENTS = tuple(host for host in workload.HOSTS if not host.serves)
+SERVERS = tuple(host for host in workload.HOSTS if host.serves)
+
+
+def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, str]) -> None:
+    """Each client from each server, all at once, on four nodes at two sites; and within a site from node to node, without any agent."""
+    pairs = list(itertools.product(CLIENTS, SERVERS))
+
+    def fetch(pair: tuple[workload.Host, workload.Host]) -> workload.Transfer:
+        return workload.download(lab.kube, 80, seconds=120, client=pair[0].name, server=pair[1].address)
+
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:  # one download a client at a time: they have one file for what they got
+        found = [dict(zip(one, pool.map(fetch, one), strict=True)) for one in (pairs[::3], pairs[1:3])]
+    for (client, server), got in itertools.chain.from_iterable(each.items() for each in found):
+        assert trace(lab, client.address, server.address) == "accelerated"
+        right(lab, got, client, server)
+    one, other = SERVERS
+    near = workload.download(lab.kube, 8080, seconds=10, client=one.name, server=other.address)
+    assert near.bytes > 0, "two nodes of one site"
 
 
 def test_two_hundred_services_at_once_and_away_again(lab: Lab, accelerated: tuple[Lab, str]) -> None:
@@ -58,7 +85,7 @@ def other_namespace(lab: Lab) -> Iterator[str]:
 
 def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, str], other_namespace: str) -> None:
     """The new one first: it says that the older one has the ports, and takes over when that goes."""
-    example = ROOT / "examples" / "01-two-sites" / "sosservice.yaml"
+    example = EXAMPLE / "sosservice.yaml"
     spec = lab.kube.get("-n", "default", "sosservice/bulk")["spec"]
     moved = {**service("bulk", other_namespace, 80), "spec": spec}
     under_way = Load(lab.kube)
@@ -101,3 +128,36 @@ def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_
     said = unbroken(Load(lab.kube).finish(), accelerated[1])
     say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+
+
+@pytest.fixture
+def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
+    """Joins the others for the test: how long that took, in seconds. What runs between them notices neither this nor its end."""
+    under_way = Load(lab.kube)
+    took = join(lab)
+    unbroken(under_way.finish(), accelerated[1])
+    workload.start(lab.kube, lab.images["e2e-host"], SOUTH)
+    yield took
+    workload.stop(lab.kube, SOUTH.name)
+    leaving = Load(lab.kube)
+    leave(lab)
+    unbroken(leaving.finish(), accelerated[1])
+
+
+def devices(lab: Lab, place: str) -> set[str]:
+    return {link["ifname"] for link in json.loads(run("docker", "exec", lab.nodes[place], "ip", "-j", "link"))}
+
+
+def test_a_third_site_joins_and_its_hosts_are_accelerated(lab: Lab, third_site: float) -> None:
+    say(f"a site with one node was ready {third_site:.0f} s after it was declared")
+    assert lab.kube.get("sossite/south")["status"]["agentsRegistered"] == "1/1"
+    fast_and_plain(lab, SOUTH, SERVERS[0], "from a site that joined later")
+    assert len(json.loads(lab.kube.plugin("topology", "-o", "json"))["agents"]) == agents(lab) + 1
+
+
+def test_when_it_has_left_nothing_of_it_is_there(lab: Lab, accelerated: tuple[Lab, str]) -> None:
+    wait_for("its node as before", lambda: not {name for name in devices(lab, "south") if name.startswith(("sos", "br-sos", "ovs"))}, 60)
+    assert {"wan0", "wan1"} <= devices(lab, "south"), "uplinks are given back"
+    found = json.loads(lab.kube.plugin("topology", "-o", "json"))
+    assert len(found["agents"]) == agents(lab)
+    assert not [site for site in lab.kube.items("sossites") if site["metadata"]["name"] == "south"]

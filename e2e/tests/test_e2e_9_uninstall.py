@@ -3,10 +3,12 @@
 import json
 
 from conftest import Lab
-from sos_e2e import workload
-from sos_e2e.run import run, wait_for
+from sos_e2e import nodestate, workload
+from sos_e2e.cluster import PLACES
+from sos_e2e.run import wait_for
 
 OURS = "app.kubernetes.io/part-of=sos"
+STAYS = [f"files: + d {folder}" for folder in ("/var/lib/sos", "/run/sos")]
 
 
 def _ours(lab: Lab) -> list[str]:
@@ -16,7 +18,12 @@ def _ours(lab: Lab) -> list[str]:
     return sorted(line for line in found.split() if line)
 
 
-def test_uninstall_leaves_crds_and_users_objects_only(lab: Lab, pods: tuple[Lab, str]) -> None:
+def test_uninstall_leaves_crds_and_users_objects_only(
+    lab: Lab, untouched: dict[str, nodestate.State], accelerated: tuple[Lab, str]
+) -> None:
+    shown = set(left_on_nodes(untouched))
+    with_sites = {node for place, node in lab.nodes.items() if PLACES[place].site}
+    assert shown >= with_sites, "while SOS is there, its nodes differ: what is compared would tell"
     workload.stop(lab.kube)
     lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "240s", timeout=300)
     left = wait_for(
@@ -26,11 +33,14 @@ def test_uninstall_leaves_crds_and_users_objects_only(lab: Lab, pods: tuple[Lab,
     assert {item["metadata"]["name"] for item in lab.kube.items("sossites")} == {"west", "east", "core1", "core2"}
     secrets = [s["metadata"]["name"] for s in lab.kube.items("-n", workload.RELEASE_NAMESPACE, "secrets")]
     assert not [name for name in secrets if name.startswith("sos")], secrets
-    for site, node in lab.nodes.items():
-        links = json.loads(run("docker", "exec", node, "ip", "-j", "link"))
-        names = [link["ifname"] for link in links if link["ifname"].startswith(("sos", "br-sos", "ovs"))]
-        assert names == [], f"{site}: {names}"
+    wait_for("nodes as they were", lambda: (rest := left_on_nodes(untouched)) == {} or _fail(rest), 60)
 
 
-def _fail(rest: list[str]) -> bool:
-    raise LookupError(", ".join(rest))
+def left_on_nodes(untouched: dict[str, nodestate.State]) -> dict[str, list[str]]:
+    """By node, what differs from before and is not one of the folders that docs/install.md names."""
+    found = {node: nodestate.differences(before, nodestate.look(node), STAYS) for node, before in untouched.items()}
+    return {node: said for node, said in found.items() if said}
+
+
+def _fail(rest: object) -> bool:
+    raise LookupError(json.dumps(rest, indent=1))

@@ -16,7 +16,7 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
     config = doc.ControllerConfig(
         generation=generation,
         controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
-        sites=[_site(placed) for placed in sites],
+        sites=[_site(placed, among_switches=any(each.site.switches for each in sites)) for placed in sites],
         services=[_remembered(placed, network, memo) for placed in network.services if placed.controller == name],
         balances=[_balance(placed) for placed in network.balances if placed.controller == name],
         links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
@@ -24,9 +24,11 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
     return doc.encode(config)
 
 
-def _site(placed: PlacedSite) -> doc.SiteEntry:
+def _site(placed: PlacedSite, *, among_switches: bool) -> doc.SiteEntry:
+    """Return a site's entry. `among_switches`: the controller forwards plainly somewhere, and has to know by which links nobody does."""
     site = placed.site
-    nodes = [doc.DatapathEntry(dpid=node.dpid, name=node.node.name, forwarding="Node") for node in placed.nodes]
+    labelled = [uplink.name for uplink in site.uplinks if not uplink.base] if among_switches else []
+    nodes = [doc.DatapathEntry(dpid=node.dpid, name=node.node.name, forwarding="Node", labelled_ports=labelled) for node in placed.nodes]
     switches = [doc.DatapathEntry(dpid=dpid, name=name, forwarding="Controller") for dpid, name in site.switches]
     return doc.SiteEntry(
         name=site.name,

@@ -112,6 +112,8 @@ class DatapathEntry(Model):
     dpid: Dpid
     name: Name
     forwarding: Literal["Node", "Controller"]
+    # left out where there is none, or nobody needs to know: those who do not know the field refuse documents with it
+    labelled_ports: Annotated[list[Device], Field(max_length=32, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
 
 
 class AgentEntry(Model):

@@ -1,20 +1,27 @@
-"""WAN cables between node containers: veth pairs with the link emulator in the middle (needs root on the machine of the engine).
+"""WAN cables between containers: veth pairs with the link emulator in the middle (needs root on the machine of the engine).
 
-          delay, rate, loss                          plain
-west.wan0 ====[emulator]==== core1.wan0   core1.wan1 ------ east.wan0
-west.wan1 ====[emulator]==== core2.wan0   core2.wan1 ------ east.wan1
+           80 ms one way                              plain
+west.wan0  ====[emulator]==== core1.wan0   core1.wan1 ------ east.wan0
+west2.wan0 ====[emulator]==== core1.wan2   core1.wan3 ------ east2.wan0
+
+           30 ms one way
+west.wan1  ====[emulator]==== core2.wan0   core2.wan1 ------ east.wan1
+west2.wan1 ====[emulator]==== core2.wan2   core2.wan3 ------ east2.wan1
+
+and south.wan0 and .wan1 likewise to the wan4 of both cores. The two nodes of a site are neighbours on neither side: a packet from one to
+the other goes by core1. All emulated cables have 200 Mbit/s and lose one packet in ten thousand.
 """
 
 import contextlib
 import os
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from sos_e2e.cluster import pid
-from sos_e2e.run import run, say
+from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT, Settings
 
 
@@ -29,21 +36,27 @@ class Wan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cable:
-    """A cable from interface `a` of one site's node to interface `b` of another's."""
+    """A cable from interface `a` of one container to interface `b` of another's, each by place and name."""
 
     a: tuple[str, str]
     b: tuple[str, str]
     wan: Wan | None = None
 
 
-def figure8(path1: Wan, path2: Wan) -> list[Cable]:
-    """The wires of example 01."""
-    return [
-        Cable(a=("west", "wan0"), b=("core1", "wan0"), wan=path1),
-        Cable(a=("core1", "wan1"), b=("east", "wan0")),
-        Cable(a=("west", "wan1"), b=("core2", "wan0"), wan=path2),
-        Cable(a=("core2", "wan1"), b=("east", "wan1")),
-    ]
+SLOW = Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)  # by core1: carries everything that is not accelerated
+QUICK = Wan(rate_mbit=200, delay_ms=30, loss_percent=0.01)  # by core2: carries labelled paths only
+
+
+def figure8(places: Collection[str]) -> list[Cable]:
+    """The wires of example 01 between these nodes: each has one to both cores, those at west and south through the emulator."""
+    cables = []
+    for number, place in enumerate(place for place in ("west", "east", "west2", "east2", "south") if place in places):
+        far = not place.startswith("east")
+        cables += [
+            Cable(a=(place, "wan0"), b=("core1", f"wan{number}"), wan=SLOW if far else None),
+            Cable(a=(place, "wan1"), b=("core2", f"wan{number}"), wan=QUICK if far else None),
+        ]
+    return cables
 
 
 def _veth(left: tuple[int, str], right: tuple[int, str]) -> None:
@@ -59,6 +72,17 @@ def _veth(left: tuple[int, str], right: tuple[int, str]) -> None:
         run(*inside, "ip", "link", "set", name, "up")
 
 
+def route(cable: Cable, nodes: Mapping[str, str]) -> None:
+    """Have everything between the addresses that two nodes have in the cluster go by this cable between them."""
+    places = (cable.a, cable.b)
+    addresses = [
+        run("docker", "inspect", "--format", "{{.NetworkSettings.Networks.kind.IPAddress}}", nodes[place]).strip() for place, _ in places
+    ]
+    for (place, interface), own, other in zip(places, addresses, reversed(addresses), strict=True):
+        inside = ("nsenter", "-t", str(pid(nodes[place])), "-n")
+        run(*inside, "ip", "route", "add", f"{other}/32", "dev", interface, "src", own)
+
+
 def emulator() -> Path:
     """Build the link emulator and return its path."""
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "testbed" / "linkemu" / "target"))
@@ -67,41 +91,87 @@ def emulator() -> Path:
     return target / "release" / "sos-linkemu"
 
 
+class Panel:
+    """Plugged cables. Whoever starts a container anew has a new network namespace, and plugs its cables again."""
+
+    def __init__(self, settings: Settings, containers: Mapping[str, str]) -> None:
+        """`containers` by place; the emulators get a network namespace of their own."""
+        self._binary, self._space, self._log = emulator(), f"sose2e-{secrets.token_hex(2)}", settings.out / "linkemu.log"
+        self.containers = dict(containers)
+        run("ip", "netns", "add", self._space)
+        self._holder = subprocess.Popen(["ip", "netns", "exec", self._space, "sleep", "infinity"], start_new_session=True)
+        wait_for("the emulators' namespace", self._is_inside, 10, interval=0.05)
+        self._plugged: dict[Cable, subprocess.Popen[bytes] | None] = {}
+
+    def _is_inside(self) -> bool:
+        inode = Path("/run/netns", self._space).stat().st_ino
+        return Path(f"/proc/{self._holder.pid}/ns/net").stat().st_ino == inode
+
+    def plug(self, *cables: Cable) -> None:
+        """Plug them between what the places' containers are now."""
+        for cable in cables:
+            a, b = ((pid(self.containers[place]), name) for place, name in (cable.a, cable.b))
+            self._plugged[cable] = None
+            if cable.wan is None:
+                _veth(a, b)
+            else:
+                self._plugged[cable] = self._emulated(a, b, cable.wan)
+        say(f"{len(self._plugged)} cables plugged")
+
+    def unplug(self, *cables: Cable) -> None:
+        """Pull them: the interfaces at both ends are gone."""
+        for cable in cables:
+            process = self._plugged.pop(cable)
+            if process is not None:
+                process.terminate()
+                process.wait()
+            for place, name in (cable.a, cable.b):
+                where = ("nsenter", "-t", str(pid(self.containers[place])), "-n")
+                run(*where, "ip", "link", "del", name, check=False)  # the other end of a plain one is gone already
+
+    def replug(self, place: str) -> None:
+        """Plug all cables of a place again, after its container was started anew."""
+        those = [cable for cable in self._plugged if place in {cable.a[0], cable.b[0]}]
+        self.unplug(*those)
+        self.plug(*those)
+
+    def _emulated(self, a: tuple[int, str], b: tuple[int, str], wan: Wan) -> subprocess.Popen[bytes]:
+        token = secrets.token_hex(3)
+        ends = (f"c{token}a", f"c{token}b")
+        _veth(a, (self._holder.pid, ends[0]))
+        _veth((self._holder.pid, ends[1]), b)
+        link = f"A={ends[0]},B={ends[1]},rate={wan.rate_mbit}mbit,delay={wan.delay_ms}ms,loss={wan.loss_percent / 100},queue=bdp"
+        command = ["ip", "netns", "exec", self._space, str(self._binary), "--link", link]
+        with self._log.open("a") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+
+    def close(self) -> None:
+        """End the emulators and remove their namespace; the veth ends go with it and with the containers."""
+        for process in self._processes():
+            process.kill()
+            process.wait()
+        run("ip", "netns", "del", self._space, check=False)
+
+    def keep(self) -> str:
+        """Say how to do the same by hand."""
+        return f"kill {' '.join(str(process.pid) for process in self._processes())}; ip netns del {self._space}"
+
+    def _processes(self) -> list[subprocess.Popen[bytes]]:
+        return [*(process for process in self._plugged.values() if process is not None), self._holder]
+
+
 @contextlib.contextmanager
-def plugged(settings: Settings, nodes: dict[str, str], cables: list[Cable]) -> Iterator[None]:
-    """Plug all cables; on leaving, end the emulator and remove its namespace (the veth ends go with it and with the nodes).
+def plugged(settings: Settings, containers: Mapping[str, str], cables: Iterable[Cable]) -> Iterator[Panel]:
+    """Plug all cables, and take everything away on leaving.
 
     To keep a cluster is to keep its cables: then both stay, also when this process ends.
     """
-    binary, space = emulator(), f"sose2e-{secrets.token_hex(2)}"
-    pids = {site: pid(node) for site, node in nodes.items()}
-    with contextlib.ExitStack() as undo:
-        run("ip", "netns", "add", space)
-        undo.callback(run, "ip", "netns", "del", space, check=False)
-        holder = subprocess.Popen(["ip", "netns", "exec", space, "sleep", "infinity"], start_new_session=True)
-        undo.callback(holder.wait)
-        undo.callback(holder.kill)
-        links = []
-        for number, cable in enumerate(cables):
-            a, b = ((pids[site], name) for site, name in (cable.a, cable.b))
-            if cable.wan is None:
-                _veth(a, b)
-                continue
-            ends = (f"c{number}a", f"c{number}b")
-            run("ip", "netns", "exec", space, "true")
-            _veth(a, (holder.pid, ends[0]))
-            _veth((holder.pid, ends[1]), b)
-            wan = cable.wan
-            links += [
-                "--link",
-                f"A={ends[0]},B={ends[1]},rate={wan.rate_mbit}mbit,delay={wan.delay_ms}ms,loss={wan.loss_percent / 100},queue=bdp",
-            ]
-        with (settings.out / "linkemu.log").open("w") as log:
-            process = subprocess.Popen(["ip", "netns", "exec", space, str(binary), *links], stdout=log, stderr=log, start_new_session=True)
-        undo.callback(process.wait)
-        undo.callback(process.terminate)
-        say(f"{len(cables)} cables plugged")
+    panel = Panel(settings, containers)
+    try:
+        panel.plug(*cables)
+        yield panel
+    finally:
         if settings.keep:
-            undo.pop_all()
-            say(f"they stay plugged: kill {holder.pid} {process.pid}; ip netns del {space}")
-        yield
+            say(f"cables stay plugged: {panel.keep()}")
+        else:
+            panel.close()

@@ -1,31 +1,81 @@
-"""A kind cluster with one node per switch of example 01: west, east and two transit nodes."""
+"""A kind cluster: two nodes at each of the sites of example 01, two transit nodes, and a node that no site has yet."""
 
+import contextlib
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 import yaml
 
 from sos_e2e.run import run, say
 from sos_e2e.settings import Settings
 
-# site -> role; the control plane doubles as the second transit node
-SITES = {"core2": "control-plane", "west": "worker", "east": "worker", "core1": "worker"}
+PLACE_LABEL = "sos-e2e/place"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What a node of the cluster is for."""
+
+    site: str | None  # the label that SosSites select; None: of no site until a test gives it one
+    role: str = "worker"
+    small: bool = True  # whether a small cluster has it, too
+
+
+# The first node of a site is named as the site; the control plane doubles as the second transit node.
+PLACES = {
+    "core2": Place(site="core2", role="control-plane"),
+    "west": Place(site="west"),
+    "east": Place(site="east"),
+    "core1": Place(site="core1"),
+    "west2": Place(site="west", small=False),
+    "east2": Place(site="east", small=False),
+    "south": Place(site=None, small=False),
+}
+
+
+WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
+ENOUGH_WATCHES = 1024
+"""A node takes about twenty, and all containers share them: with the usual 128 the kubelet of a seventh node does not start."""
+
+
+@contextlib.contextmanager
+def enough_watches(settings: Settings) -> Iterator[None]:
+    """Let the machine have as many inotify instances as nodes take, while the cluster is there: one that is kept goes on needing them."""
+    before = int(WATCHES.read_text())
+    if before >= ENOUGH_WATCHES:
+        yield
+        return
+    say(f"{WATCHES}: {before} is too few for the nodes, {ENOUGH_WATCHES} while they are there")
+    WATCHES.write_text(f"{ENOUGH_WATCHES}\n")
+    try:
+        yield
+    finally:
+        if not settings.keep:
+            WATCHES.write_text(f"{before}\n")
 
 
 def create(settings: Settings) -> dict[str, str]:
-    """Create the cluster and return site -> node name. Nodes carry the label that the example's sites select."""
+    """Create the cluster and return place -> node name. Nodes carry the label that the example's sites select."""
+    places = {name: place for name, place in PLACES.items() if place.small or not settings.small}
     config = {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
-        "nodes": [{"role": role, "labels": {"sos.network/site": site}} for site, role in SITES.items()],
+        "nodes": [{"role": place.role, "labels": _labels(name, place)} for name, place in places.items()],
     }
     path = settings.out / "kind.yaml"
     path.write_text(yaml.safe_dump(config))
     image = ("--image", settings.node_image) if settings.node_image else ()
-    say(f"creating kind cluster {settings.cluster} with {len(SITES)} nodes")
+    say(f"creating kind cluster {settings.cluster} with {len(places)} nodes")
     run("kind", "create", "cluster", "--name", settings.cluster, "--config", path, "--kubeconfig", settings.kubeconfig,
-        "--wait", "180s", *image, timeout=420)  # fmt: skip
+        "--wait", "180s", *image, timeout=600)  # fmt: skip
     nodes = json.loads(run("kubectl", "--kubeconfig", settings.kubeconfig, "get", "nodes", "-o", "json"))["items"]
-    return {node["metadata"]["labels"]["sos.network/site"]: node["metadata"]["name"] for node in nodes}
+    return {node["metadata"]["labels"][PLACE_LABEL]: node["metadata"]["name"] for node in nodes}
+
+
+def _labels(name: str, place: Place) -> dict[str, str]:
+    return {PLACE_LABEL: name} | ({"sos.network/site": place.site} if place.site else {})
 
 
 def delete(settings: Settings) -> None:
@@ -33,6 +83,11 @@ def delete(settings: Settings) -> None:
     run("kind", "delete", "cluster", "--name", settings.cluster, "--kubeconfig", settings.kubeconfig, timeout=180, check=False)
 
 
-def pid(node: str) -> int:
-    """Process id of a node container's init: the handle on its network namespace."""
-    return int(run("docker", "inspect", "--format", "{{.State.Pid}}", node))
+def names(settings: Settings) -> list[str]:
+    """Names of all node containers, of sites or not."""
+    return sorted(run("kind", "get", "nodes", "--name", settings.cluster).split())
+
+
+def pid(container: str) -> int:
+    """Process id of a container's init, a node's or another's: the handle on its network namespace."""
+    return int(run("docker", "inspect", "--format", "{{.State.Pid}}", container))

@@ -1,7 +1,9 @@
 """Everything a person needs to understand a failure, written to the run's folder."""
 
+from collections.abc import Mapping
+
 from sos_e2e.kube import KINDS, Kube
-from sos_e2e.run import CommandError, say
+from sos_e2e.run import CommandError, run, say
 from sos_e2e.settings import Settings
 
 COMMANDS = {
@@ -17,10 +19,15 @@ ovs-ofctl -O OpenFlow13 dump-flows br-sos
 ovs-ofctl -O OpenFlow13 dump-ports br-sos
 ip -br addr
 """
+# Agents and pods have network namespaces of their own on the node.
+SOCKETS = """
+ss -tuanp
+for space in $(ip netns list | cut -d' ' -f1); do echo "== $space"; ip netns exec "$space" ss -tuani; done
+"""
 
 
-def dump(kube: Kube, settings: Settings, name: str) -> None:
-    """Write objects, events, logs of our pods, and the state of every switch."""
+def dump(kube: Kube, settings: Settings, nodes: Mapping[str, str], name: str) -> None:
+    """Write objects, events, logs of our pods, the state of every switch, and the sockets of every node (by place)."""
     folder = settings.out / f"dump-{name}"
     folder.mkdir(parents=True, exist_ok=True)
     say(f"dumping the cluster's state to {folder}")
@@ -31,6 +38,15 @@ def dump(kube: Kube, settings: Settings, name: str) -> None:
         (folder / file).write_text(_try(kube, "logs", "-n", "sos-system", pod, "--all-containers", "--prefix", "--tail=2000"))
         if "node" in pod:
             (folder / f"{file}.ovs").write_text(_try(kube, "exec", "-n", "sos-system", pod, "-c", "node", "--", "sh", "-c", OVS))
+    for place, node in nodes.items():
+        (folder / f"sockets-{place}.txt").write_text(_sockets(node))
+
+
+def _sockets(node: str) -> str:
+    try:
+        return run("docker", "exec", node, "sh", "-c", SOCKETS, check=False)
+    except CommandError as problem:
+        return str(problem)
 
 
 def _try(kube: Kube, *command: str) -> str:

@@ -27,7 +27,7 @@ COPY nginx.conf /etc/nginx/nginx.conf
 CMD ["sleep", "infinity"]
 """
 
-# Two ports, the same file behind both: 80 belongs to the service of the example, 8080 does not.
+# The same file behind all ports: 80 belongs to the service of example 01, 6000 to the other one of example 05, 8080 to none.
 NGINX_CONF = """\
 worker_processes 1;
 daemon off;
@@ -38,7 +38,7 @@ http {
   log_format seen '$remote_addr:$remote_port $server_addr:$server_port $request_method $status $bytes_sent';
   access_log /tmp/access.log seen;
   sendfile on;
-  server { listen 80; listen 8080; root /srv; }
+  server { listen 80; listen 6000; listen 8080; root /srv; }
 }
 """
 
@@ -62,6 +62,12 @@ def _on(dockerfile: Path) -> dict[str, str]:
     return bases.available(bases.declared(dockerfile.read_text()))
 
 
+def build_one(tag: str, dockerfile: Path, target: str | None, on: Mapping[str, str], context: Path) -> None:
+    """Build one image on the bases that are given by argument."""
+    arguments = [word for name, base in on.items() for word in ("--build-arg", f"{name}={base}")]
+    _build(tag, "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
+
+
 def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
     """Raise CommandError if an image has outgrown its bound; say how large all are."""
     added = {}
@@ -82,10 +88,8 @@ def build(settings: Settings) -> dict[str, str]:
     on = {dockerfile: _on(dockerfile) for dockerfile in dict.fromkeys(file for file, _ in SOURCES.values())}
     for part, (dockerfile, target) in SOURCES.items():
         say(f"building image {part}")
-        arguments = [word for name, base in on[dockerfile].items() for word in ("--build-arg", f"{name}={base}")]
         # agents, nodes and switches are built from their own folder, the others need the compiler's, too
-        context = dockerfile.parent if target else ROOT
-        _build(ref[part], "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
+        build_one(ref[part], dockerfile, target, on[dockerfile], dockerfile.parent if target else ROOT)
     _check_sizes(ref, on)
     say("building image e2e-host (curl and nginx as Debian ships them)")
     folder = settings.out / "host-image"
@@ -97,23 +101,25 @@ def build(settings: Settings) -> dict[str, str]:
 
 
 # None: every node; the images not named here run wherever a worker has room
-PLACES = {"node": None, "ovs": None, "agent": ("west", "east"), "e2e-host": ("west", "east")}
+WITH_HOSTS = ("west", "east", "west2", "east2", "south")
+PLACES = {"node": None, "ovs": None, "agent": WITH_HOSTS, "e2e-host": WITH_HOSTS}
 
 
-def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str]) -> None:
-    """Copy images from the engine into the nodes that will run them."""
-    workers = [node for site, node in nodes.items() if site != "core2"]
+def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni: bool = True) -> None:
+    """Copy images from the engine into the nodes that will run them, with those of Multus and ovs-cni unless nodes have them."""
+    workers = [node for place, node in nodes.items() if place != "core2"]
     groups: dict[tuple[str, ...], list[str]] = {}
     for part, image in ref.items():
-        sites = PLACES.get(part, ())
-        where = tuple(nodes.values()) if sites is None else tuple(nodes[site] for site in sites) or tuple(workers)
+        places = PLACES.get(part, ())
+        some = tuple(nodes[place] for place in places or () if place in nodes)
+        where = tuple(nodes.values()) if places is None else some or tuple(workers)
         groups.setdefault(where, []).append(image)
-    if settings.load_cni_images:
+    if cni and settings.load_cni_images:
         groups.setdefault(tuple(nodes.values()), []).extend([settings.multus_image, settings.ovs_cni_image])
     _check_room(groups)
-    for where, some in groups.items():
-        say(f"loading {len(some)} images into {len(where)} nodes")
-        run("kind", "load", "docker-image", "--name", settings.cluster, "--nodes", ",".join(where), *some, timeout=600)
+    for where, these in groups.items():
+        say(f"loading {len(these)} images into {len(where)} nodes")
+        run("kind", "load", "docker-image", "--name", settings.cluster, "--nodes", ",".join(where), *these, timeout=600)
 
 
 def _check_room(groups: Mapping[tuple[str, ...], list[str]]) -> None:

@@ -11,8 +11,8 @@ from sos_e2e.run import wait_for
 from sos_e2e.workload import NAMESPACE, SERVER
 
 RATE = "3M"  # of the long download, bytes a second: 96 MB take 32 s
-PATIENCE_S = 15  # of a new connection; one that takes longer hangs
-MOST_PROBES = 1200  # two minutes
+PATIENCE_S = 25  # of a new connection: longer than anything may take
+MOST_PROBES = 3000  # five minutes
 TIMED_OUT = 28  # curl's status
 
 # Everything lands in files, because an exec's own connection may be what a fault cuts.
@@ -52,6 +52,7 @@ class Outcome:
     status: int  # curl's, of the long download
     sha256: str
     stall_s: float  # longest time in which no byte of it arrived
+    silent_s: float  # from its last byte to its end
     probes: tuple[Probe, ...]
 
     def summary(self) -> dict[str, Any]:
@@ -61,6 +62,7 @@ class Outcome:
         return {
             "downloadStatus": self.status,
             "longestStallSeconds": round(self.stall_s, 2),
+            "silentBeforeItsEndSeconds": round(self.silent_s, 2),
             "newConnections": len(self.probes),
             "slowestNewConnectionSeconds": round(slowest[0].total_s, 2) if slowest else 0.0,
             "slowest": [asdict(probe) for probe in slowest],
@@ -81,9 +83,22 @@ def parse_probes(text: str) -> tuple[Probe, ...]:
 
 def longest_stall(text: str) -> float:
     """Longest time between two growths in lines `AT SIZE`; what comes before the first byte and after the last does not count."""
-    rows = [(float(at), int(size)) for at, size in (line.split() for line in text.splitlines() if line)]
-    grown = [at for (_, before), (at, now) in itertools.pairwise(rows) if now > before]
-    return max((later - earlier for earlier, later in itertools.pairwise(grown)), default=0.0)
+    return max((later - earlier for earlier, later in itertools.pairwise(_growths(_sizes(text)))), default=0.0)
+
+
+def silent_at_last(text: str) -> float:
+    """From the last growth in lines `AT SIZE` to the last line: how long a host knew nothing before it was told."""
+    rows = _sizes(text)
+    grown = _growths(rows)
+    return rows[-1][0] - grown[-1] if grown else 0.0
+
+
+def _sizes(text: str) -> list[tuple[float, int]]:
+    return [(float(at), int(size)) for at, size in (line.split() for line in text.splitlines() if line)]
+
+
+def _growths(rows: list[tuple[float, int]]) -> list[float]:
+    return [at for (_, before), (at, now) in itertools.pairwise(rows) if now > before]
 
 
 class Load:
@@ -102,10 +117,12 @@ class Load:
         wait_for("the download's end", lambda: self._shell("cat /tmp/load/long.sum 2>/dev/null || true"), timeout)
         self._shell("rm -f /tmp/load/going")
         wait_for("the last connection", lambda: self._shell("ls /tmp/load/done 2>/dev/null || true"), 60)
+        sizes = self._shell("cat /tmp/load/long.sizes")
         return Outcome(
             status=int(self._shell("cat /tmp/load/long.exit")),
             sha256=self._shell("cat /tmp/load/long.sum").split()[0],
-            stall_s=longest_stall(self._shell("cat /tmp/load/long.sizes")),
+            stall_s=longest_stall(sizes),
+            silent_s=silent_at_last(sizes),
             probes=self._probes(),
         )
 

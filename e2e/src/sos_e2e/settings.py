@@ -19,7 +19,10 @@ class Settings:
     load_cni_images: bool  # images that only exist in the local engine have to be loaded; published ones are pulled by the nodes
     out: Path  # dumps and logs of this run
     keep: bool  # leave the cluster for a look afterwards
+    small: bool  # one node per site, and none that joins later
     tag: str  # tag of the images built for this run
+    previous: str | None  # commit or tag whose agents are N-1; None: the newest release, or sos_e2e.previous.FIXED
+    soak_minutes: float  # how long the soak lasts
     binaries: dict[str, Path] = field(default_factory=dict)
 
     @property
@@ -33,7 +36,7 @@ class Settings:
         return f"kind-{self.cluster}"
 
 
-def settings(*, keep: bool, cluster: str | None) -> Settings:
+def settings(*, keep: bool, small: bool, cluster: str | None) -> Settings:
     """Read the environment: DOCKER_HOST is left to the tools; KIND_NODE_IMAGE, MULTUS_IMAGE and OVSCNI_IMAGE name images."""
     env = os.environ
     out = Path(env.get("SOS_E2E_OUT", ROOT / "out" / "e2e"))
@@ -46,5 +49,8 @@ def settings(*, keep: bool, cluster: str | None) -> Settings:
         load_cni_images="MULTUS_IMAGE" in env,
         out=out,
         keep=keep,
+        small=small,
         tag=env.get("SOS_E2E_TAG", "e2e"),
+        previous=env.get("SOS_E2E_PREVIOUS"),
+        soak_minutes=float(env.get("SOS_E2E_SOAK_MINUTES", "60")),
     )

@@ -1,9 +1,12 @@
-"""Client and server pods of example 01, and transfers between them with curl and nginx as Debian ships them."""
+"""Client and server pods on the bridges of sites, and transfers between them with curl and nginx as Debian ships them."""
 
+import functools
+import ipaddress
 import json
 from dataclasses import dataclass
 from typing import Any
 
+from sos_e2e.cluster import PLACE_LABEL
 from sos_e2e.kube import Kube
 from sos_e2e.run import wait_for
 
@@ -11,6 +14,28 @@ NAMESPACE = "default"
 RELEASE_NAMESPACE = "sos-system"
 CLIENT, SERVER = "10.0.0.11", "10.0.0.139"
 FILE_MB = 96
+SUBNET_BITS = 23  # of the sites with two nodes (examples/01-two-sites/more-nodes); those of the small cluster are in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A pod on a site's bridge."""
+
+    name: str
+    place: str  # the node it runs on
+    site: str
+    address: str
+    bits: int = SUBNET_BITS
+    serves: bool = False  # the file, at ports 80, 6000 and 8080
+
+
+HOSTS = (
+    Host(name="client", place="west", site="west", address=CLIENT),
+    Host(name="server", place="east", site="east", address=SERVER, serves=True),
+    Host(name="client2", place="west2", site="west", address="10.0.0.21"),
+    Host(name="server2", place="east2", site="east", address="10.0.0.149", serves=True),
+)
+SERVE = f"head -c {FILE_MB}M /dev/urandom > /srv/file && sha256sum /srv/file > /srv/file.sha256 && exec nginx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,27 +55,29 @@ class Transfer:
         return self.bytes * 8 / 1e6 / self.seconds if self.seconds else 0.0
 
 
-def _pod(name: str, site: str, address: str, image: str, command: list[str]) -> dict[str, Any]:
-    network = json.dumps([{"name": f"sos-{site}", "namespace": RELEASE_NAMESPACE, "interface": "net1", "ips": [f"{address}/24"]}])
+def _pod(host: Host, image: str) -> dict[str, Any]:
+    address = ipaddress.ip_interface(f"{host.address}/{host.bits}")
+    asked = {"name": f"sos-{host.site}", "namespace": RELEASE_NAMESPACE, "interface": "net1", "ips": [str(address)]}
     # a default host uses cubic; the namespaces of this kernel may start with something else
     cubic = {
         "name": "default-congestion-control",
         "image": image,
-        "command": ["sh", "-c", "ip route change 10.0.0.0/24 dev net1 congctl cubic"],
+        "command": ["sh", "-c", f"ip route change {address.network} dev net1 congctl cubic"],
         "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
     }
+    command = ["sh", "-c", SERVE] if host.serves else ["sleep", "infinity"]
     main = {"name": "main", "image": image, "imagePullPolicy": "IfNotPresent", "command": command}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "name": name,
+            "name": host.name,
             "namespace": NAMESPACE,
             "labels": {"app": "sos-e2e"},
-            "annotations": {"k8s.v1.cni.cncf.io/networks": network},
+            "annotations": {"k8s.v1.cni.cncf.io/networks": json.dumps([asked])},
         },
         "spec": {
-            "nodeSelector": {"sos.network/site": site},
+            "nodeSelector": {PLACE_LABEL: host.place},
             "terminationGracePeriodSeconds": 1,
             "initContainers": [cubic],
             "containers": [main],
@@ -58,33 +85,45 @@ def _pod(name: str, site: str, address: str, image: str, command: list[str]) -> 
     }
 
 
-def start(kube: Kube, image: str) -> str:
-    """Start both pods and return the SHA-256 of the file that the server offers."""
-    serve = f"head -c {FILE_MB}M /dev/urandom > /srv/file && sha256sum /srv/file > /srv/file.sha256 && exec nginx"
-    kube.apply(
-        _pod("client", "west", CLIENT, image, ["sleep", "infinity"]),
-        _pod("server", "east", SERVER, image, ["sh", "-c", serve]),
-    )
-    kube.ctl("-n", NAMESPACE, "wait", "--for=condition=Ready", "pod", "-l", "app=sos-e2e", "--timeout=120s", timeout=150)
-    digest = wait_for("file of the server", lambda: kube.exec(NAMESPACE, "server", "cat", "/srv/file.sha256"), 60)
-    return digest.split()[0]
+def start(kube: Kube, image: str, *hosts: Host) -> None:
+    """Start pods and wait until servers have their files."""
+    kube.apply(*(_pod(host, image) for host in hosts))
+    for host in hosts:
+        kube.ctl("-n", NAMESPACE, "wait", "--for=condition=Ready", f"pod/{host.name}", "--timeout=120s", timeout=150)
+        if host.serves:
+            wait_for(f"file of {host.name}", functools.partial(digest, kube, host.name), 60)
 
 
-def stop(kube: Kube) -> None:
-    """Remove the pods; they must be gone before a bridge is."""
-    kube.ctl("-n", NAMESPACE, "delete", "pod", "-l", "app=sos-e2e", "--ignore-not-found", "--wait", timeout=120)
+def digest(kube: Kube, server: str = "server") -> str:
+    """Return the SHA-256 of the file that a server offers."""
+    return kube.exec(NAMESPACE, server, "cat", "/srv/file.sha256").split()[0]
+
+
+def stop(kube: Kube, *names: str) -> None:
+    """Remove these pods, or all; they must be gone before a bridge is."""
+    which = names or ("-l", "app=sos-e2e")
+    kube.ctl("-n", NAMESPACE, "delete", "pod", *which, "--ignore-not-found", "--wait", timeout=120)
 
 
 FORMAT = "%{size_download} %{time_total} %{local_ip}:%{local_port} %{remote_ip}:%{remote_port}"
 
 
-def download(kube: Kube, port: int, *, seconds: float) -> Transfer:
-    """Download the file for at most `seconds`; a transfer cut short still has a rate, but no right digest."""
-    script = f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{SERVER}:{port}/file; echo \" $?\"; sha256sum /tmp/got"
-    words = kube.exec(NAMESPACE, "client", "sh", "-c", script, timeout=seconds + 60).split()
+def download_script(server: str, port: int, seconds: float) -> str:
+    """A shell's words for a download of at most `seconds`, and for saying what became of it."""
+    return f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{server}:{port}/file; echo \" $?\"; sha256sum /tmp/got"
+
+
+def parse_download(said: str) -> Transfer:
+    """Read what the script said."""
+    words = said.split()
     return Transfer(bytes=int(words[0]), seconds=float(words[1]), local=words[2], remote=words[3], exit_code=int(words[4]), sha256=words[5])
 
 
-def seen_by_server(kube: Kube) -> list[str]:
+def download(kube: Kube, port: int, *, seconds: float, client: str = "client", server: str = SERVER) -> Transfer:
+    """Download the file for at most `seconds`; a transfer cut short still has a rate, but no right digest."""
+    return parse_download(kube.exec(NAMESPACE, client, "sh", "-c", download_script(server, port, seconds), timeout=seconds + 60))
+
+
+def seen_by_server(kube: Kube, server: str = "server") -> list[str]:
     """Return the lines of the server's log: client address:port, server address:port, request."""
-    return kube.exec(NAMESPACE, "server", "cat", "/tmp/access.log").splitlines()
+    return kube.exec(NAMESPACE, server, "cat", "/tmp/access.log").splitlines()

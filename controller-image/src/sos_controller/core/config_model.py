@@ -66,6 +66,8 @@ class Datapath(_Strict, frozen=True):
     dpid: Dpid
     name: Name
     forwarding: Literal["Node", "Controller"]
+    labelled_ports: Annotated[list[UplinkName], Meta(max_length=32)] = []
+    """Ports by which labelled paths go and nothing plain does."""
 
     @property
     def number(self) -> DatapathId:

@@ -14,6 +14,7 @@ from sos_controller.core import pipeline, redirect
 from sos_controller.core.courier import Courier
 from sos_controller.core.flowtable import FlowEntry
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo
+from sos_controller.core.nudge import LOST, nudge
 from sos_controller.core.order import Ended, OrderType, Report
 from sos_controller.core.pairs import pair_key
 from sos_controller.core.session import FINAL, PENDING, Session, Trigger
@@ -91,7 +92,7 @@ class Endings:
             if session.state in PENDING:
                 pending.append(session)
             else:
-                self._end_side(session, agent_id, "agent-lost")
+                self._end_side(session, agent_id, LOST)
         return pending
 
     def agent_heard(self, agent_id: AgentId, mac: MacAddress) -> None:
@@ -182,6 +183,7 @@ class Endings:
                     state.programmer.remove(dpids, entry, state.out)
                 placed.clear()
         if {session.near, session.far} - {b""} <= session.ended_by.keys():
+            nudge(state, session)
             self.drop(session, next((how for how in session.ended_by.values() if isinstance(how, str)), "ended"))
 
     def _watch(self, session: Session, delay: float) -> None:

@@ -2,12 +2,15 @@
 
 On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports that flooded
 packets must not come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout.
+Links by which nodes let labelled paths only are left out of both: a plain packet on one of them is dropped.
 A port takes part in flooding once it has been up long enough for a probe to have come in by it if another switch were there.
 """
 
 from __future__ import annotations
 
 from typing import Final
+
+import networkx as nx
 
 from sos_controller.core import paths
 from sos_controller.core.arp_relay import ArpRelay
@@ -50,6 +53,7 @@ class Forwarding:
         self._state, self._routing = state, routing
         self.relay = ArpRelay(state)
         self._tree: frozenset[Link] = frozenset()
+        self._whole = self._plain = state.graph
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
 
@@ -109,7 +113,7 @@ class Forwarding:
         """Compute base entries, tree and host entries anew."""
         state = self._state
         ours = {dpid: s for dpid, s in state.switches.items() if s.is_ours}
-        links = state.topology.links()
+        links = [found for found in state.topology.links() if not self._is_labelled(found)]
         fixed = [f for f in links if f.a.dpid not in ours and f.b.dpid not in ours]
         choose = [f for f in links if (f.a.dpid in ours or f.b.dpid in ours) and not {f.a.dpid, f.b.dpid} - state.switches.keys()]
         self._tree = paths.spanning_links(choose, lambda f: (max(f.a.port_no, f.b.port_no),), fixed)
@@ -125,16 +129,28 @@ class Forwarding:
         for mac, location in sorted(placed.items()):
             self._place(mac, location)
 
+    def _graph(self) -> nx.MultiGraph:
+        """What plain packets go by."""
+        if self._whole is not self._state.graph:
+            self._whole = self._state.graph
+            self._plain = self._whole.copy()
+            self._plain.remove_edges_from([edge for edge in self._whole.edges(keys=True) if self._is_labelled(edge[2])])
+        return self._plain
+
+    def _is_labelled(self, found: Link) -> bool:
+        return self._state.is_labelled(found.a) or self._state.is_labelled(found.b)
+
     def _place(self, mac: MacAddress, location: Location) -> None:
         """Entries for one MAC address on every datapath of ours, the nearest to it first so that none points to one that does not know."""
         state = self._state
         ours = [dpid for dpid, s in state.switches.items() if s.is_ours]
         if not ours:
             return
-        left = paths.distances(state.graph, location.dpid)
+        graph = self._graph()
+        left = paths.distances(graph, location.dpid)
         wanted: dict[DatapathId, list[FlowEntry]] = {}
         for dpid in sorted((d for d in ours if d in left), key=lambda d: (left[d], d)):
-            hop = paths.next_hop(state.graph, dpid, left)
+            hop = paths.next_hop(graph, dpid, left)
             port = location.port_no if hop is None else hop.port_no
             match = Match(eth_dst=mac)
             wanted[dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_HOST, match, (Output(port),), state.cookie(Kind.FORWARD))]
@@ -181,9 +197,10 @@ class Forwarding:
             return (Output(PORT_NORMAL),)
         host = self._state.hosts.by_mac(target)
         if host is not None:
-            left = paths.distances(self._state.graph, host.location.dpid)
+            graph = self._graph()
+            left = paths.distances(graph, host.location.dpid)
             if switch.dpid in left:
-                hop = paths.next_hop(self._state.graph, switch.dpid, left)
+                hop = paths.next_hop(graph, switch.dpid, left)
                 port = host.location.port_no if hop is None else hop.port_no
                 return (Output(port),) if port != in_port else ()
         return tuple(Output(p) for p in self._flood.get(switch.dpid, ()) if p != in_port)

@@ -157,6 +157,20 @@ def build_arp_request(mac: MacAddress, sender: Address, target: Address) -> byte
     return _ARP.pack(BROADCAST, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 1, mac, *addresses)
 
 
+def build_acknowledgement(source: MacAddress, target: MacAddress, key: FlowKey, number: int) -> bytes:
+    """Frame of an empty segment of the flow `key`, with this number both as its own and as the one acknowledged."""
+    tcp = key[8:12] + struct.pack("!IIHHHH", number, number, 0x5010, 0, 0, 0)
+    pseudo = key[:8] + struct.pack("!HH", PROTO_TCP, len(tcp))
+    tcp = tcp[:16] + _checksum(pseudo + tcp) + tcp[18:]
+    ip = struct.pack("!HHHHHH", 0x4500, 20 + len(tcp), 0, 0x4000, 64 << 8 | PROTO_TCP, 0) + key[:8]
+    return target + source + b"\x08\x00" + ip[:10] + _checksum(ip) + ip[12:] + tcp
+
+
+def _checksum(data: bytes) -> bytes:
+    """The Internet checksum of an even number of bytes (RFC 1071)."""
+    return (0xFFFF - int.from_bytes(data, "big") % 0xFFFF).to_bytes(2, "big")
+
+
 def parse_udp(data: bytes) -> Datagram | None:
     """The datagram in a frame, None when it is fragmented, truncated or not UDP over IPv4."""
     if len(data) < 42 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_UDP or data[14] >> 4 != 4:

@@ -175,6 +175,14 @@ class State:
         """Whether hosts may be behind a port: neither another switch nor an agent is."""
         return not self.topology.is_inter_switch(location) and self.agents.at(location) is None
 
+    def is_labelled(self, location: Location) -> bool:
+        """Whether labelled paths go by a port and nothing plain does: its switch floods nothing into it and takes nothing plain from it."""
+        switch = self.switches.get(location.dpid)
+        if switch is None or switch.claim is None or not switch.claim.labelled_ports:
+            return False
+        port = switch.ports.get(location.port_no)
+        return port is not None and port.name in switch.claim.labelled_ports
+
     def is_settled(self, location: Location) -> bool:
         """Whether a port has been up for so long that `is_edge` can be believed."""
         switch = self.switches.get(location.dpid)

@@ -1,0 +1,122 @@
+"""What a node has that software may leave behind: interfaces, bridges, addresses, routes, rules, nftables, sysctls, namespaces, files.
+
+Network state is read by the tools of the machine of the engine, inside the node's network namespace; files by the node's own. What
+pods, the cluster's network plugin and kube-proxy make and remove all the time is not looked at: it would differ without SOS, too.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from sos_e2e.cluster import pid
+from sos_e2e.run import run
+
+State = Mapping[str, frozenset[str]]  # what -> its lines
+
+_LINK_KEYS = ("ifname", "mtu", "link_type", "address", "master", "promiscuity", "txqlen", "group")
+_A_PODS = re.compile(r"\bveth[0-9a-f]+")
+"""How network plugins call their ends of pods' cables. Those of the suite have names of their own."""
+_OTHERS_CHAINS = re.compile(r"\b(KUBE|CNI)-")
+_SYSCTLS = re.compile(r"^net\.(?!.*(_count|\.stat|random|\.drop_entry|\.flush|somaxconn|fib_notify))")
+FOLDERS = ("/etc", "/opt", "/usr", "/home", "/root", "/srv", "/tmp", "/run", "/var/lib", "/var/tmp", "/var/spool")
+# Others' own: container runtime, kubelet, etcd, network plugins' bookkeeping of pods that live, logs of system services.
+_OTHERS_FILES = (
+    "/etc/kubernetes", "/run/containerd", "/run/systemd", "/run/log", "/run/udev", "/run/lock", "/run/xtables.lock", "/run/flannel",
+    "/run/kubernetes", "/run/secrets", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/systemd", "/var/lib/cni",
+    "/var/lib/nerdctl", "/run/multus", "/run/nri", "/run/utmp",
+)  # fmt: skip
+
+
+def links(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Interfaces with what they are, without pods' ends of cables."""
+    lines = set()
+    for link in found:
+        if not _A_PODS.match(link["ifname"]):
+            kind = link.get("linkinfo", {}).get("info_kind", "")
+            flags = sorted(set(link.get("flags", ())) & {"UP", "PROMISC", "NOARP", "ALLMULTI"})
+            lines.add(" ".join([kind, *(f"{key}={link[key]}" for key in _LINK_KEYS if key in link), *flags]))
+    return frozenset(lines)
+
+
+def addresses(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Addresses by interface, without their lifetimes."""
+    return frozenset(
+        f"{link['ifname']} {info['local']}/{info['prefixlen']} {info.get('scope', '')}"
+        for link in found
+        if not _A_PODS.match(link["ifname"])
+        for info in link.get("addr_info", ())
+        if "local" in info
+    )
+
+
+def plain(text: str) -> frozenset[str]:
+    """Lines in which no pod's cable is named."""
+    return frozenset(" ".join(line.split()) for line in text.splitlines() if line.strip() and not _A_PODS.search(line))
+
+
+def tables(ruleset: Mapping[str, Any]) -> frozenset[str]:
+    """Tables of nftables, and in each the chains, sets and rules that are neither kube-proxy's nor a network plugin's."""
+    lines = set()
+    for entry in ruleset["nftables"]:
+        for kind, what in entry.items():
+            if kind == "metainfo":
+                continue
+            said = json.dumps({key: value for key, value in what.items() if key not in ("handle", "index")}, sort_keys=True)
+            said = re.sub(r'"(packets|bytes)": \d+', r'"\1": 0', said)
+            if not _OTHERS_CHAINS.search(said) and "kube" not in what.get("table", what.get("name", "")):
+                lines.add(f"{kind} {said}")
+    return frozenset(lines)
+
+
+def sysctls(text: str) -> frozenset[str]:
+    """Settings of the network, without counters and what belongs to interfaces that pods bring."""
+    return frozenset(line for line in text.splitlines() if _SYSCTLS.match(line) and not _A_PODS.search(line))
+
+
+def offloads(text: str) -> frozenset[str]:
+    """Lines `INTERFACE: FEATURE: on` of the interfaces that stay."""
+    return frozenset(line for line in text.splitlines() if not _A_PODS.match(line))
+
+
+def files(text: str) -> frozenset[str]:
+    """Lines `TYPE SIZE PATH`, without what others keep there; namespaces of pods come and go."""
+    lines = set()
+    for line in text.splitlines():
+        kind, size, path = line.split(" ", 2)
+        if path.startswith(tuple(f"{folder}/" for folder in _OTHERS_FILES)) or path in _OTHERS_FILES or "/netns/cni-" in path:
+            continue
+        lines.add(f"{kind} {size} {path}" if kind == "f" and path.startswith(("/etc/", "/opt/", "/usr/")) else f"{kind} {path}")
+    return frozenset(lines)
+
+
+def look(node: str) -> State:
+    """Everything of one node at this moment."""
+    inside = ("nsenter", "-t", str(pid(node)), "-n")
+
+    def ip(*words: str) -> Any:
+        return json.loads(run(*inside, "ip", "-j", *words) or "[]")
+
+    names = [link["ifname"] for link in ip("link") if not _A_PODS.match(link["ifname"])]
+    features = [f"{name}: {line.strip()}" for name in names for line in run(*inside, "ethtool", "-k", name, check=False).splitlines()[1:]]
+    find = ("find", *FOLDERS, "-xdev", "-printf", "%y %s %p\\n")
+    return {
+        "interfaces and bridges": links(ip("-d", "link")),
+        "offloads": offloads("\n".join(features)),
+        "addresses": addresses(ip("addr")),
+        "routes": plain(run(*inside, "ip", "route", "show", "table", "all") + run(*inside, "ip", "-6", "route", "show", "table", "all")),
+        "rules": plain(run(*inside, "ip", "rule") + run(*inside, "ip", "-6", "rule")),
+        "nftables": tables(json.loads(run(*inside, "nft", "-j", "list", "ruleset"))),
+        "sysctls": sysctls(run(*inside, "sysctl", "-a", check=False)),
+        "files": files(run("docker", "exec", node, *find, check=False)),
+    }
+
+
+def differences(before: State, after: State, allowed: Iterable[str] = ()) -> list[str]:
+    """Lines `WHAT: + line` that are new and `WHAT: - line` that are gone, but those in `allowed`."""
+    fine = set(allowed)
+    said = []
+    for what in sorted(set(before) | set(after)):
+        was, now = before.get(what, frozenset()), after.get(what, frozenset())
+        said += [f"{what}: + {line}" for line in sorted(now - was)] + [f"{what}: - {line}" for line in sorted(was - now)]
+    return [line for line in said if line not in fine]

@@ -1,0 +1,85 @@
+"""What a transfer between pods has to look like, wherever the pods are and however sites are joined."""
+
+import json
+from collections.abc import Callable, Mapping
+
+from conftest import Lab, upgrade
+from sos_e2e import workload
+from sos_e2e.cluster import pid
+from sos_e2e.run import run, say, wait_for
+
+LINK_MBIT = 200
+WIRE_LIMIT = LINK_MBIT * 1448 / 1538 * (1 - 0.0001)
+AT_LEAST = 5.0
+"""Times plain TCP in the same run, on a path of 160 ms that loses one packet in ten thousand."""
+PLAIN_S = 20  # of the plain transfer: it is fast until its first loss, which takes a second or two of the wire's rate
+SHARE = 0.1  # of the file, which every path has to carry at least where a service uses several: the quick one takes what it can
+
+
+def fast_and_plain(
+    lab: Lab, client: workload.Host, server: workload.Host, what: str, fetch: Callable[[int, float], workload.Transfer] | None = None
+) -> dict[str, float]:
+    """Download by a port of a service and by one of none: right bytes, from whom the server thinks, so much faster. Says the rates.
+
+    `fetch` downloads by a port for so many seconds, where the client is no pod.
+    """
+    get = fetch or (lambda port, seconds: workload.download(lab.kube, port, seconds=seconds, client=client.name, server=server.address))
+    plain, fast = get(8080, PLAIN_S), get(80, 120)
+    right(lab, fast, client, server)
+    ratio = fast.mbps / plain.mbps
+    said = {"plain_mbps": plain.mbps, "sos_mbps": fast.mbps, "ratio": ratio}
+    say(f"{what}: plain {plain.mbps:.1f} Mbit/s, with the service {fast.mbps:.1f} Mbit/s, ratio {ratio:.1f}")
+    with (lab.settings.out / "transfers.jsonl").open("a") as log:
+        log.write(json.dumps({"what": what, **said}) + "\n")
+    assert plain.mbps < 0.6 * WIRE_LIMIT, "the path is meant to be hard for plain TCP; this run proves nothing"
+    assert ratio >= AT_LEAST, said
+    return said
+
+
+def right(lab: Lab, got: workload.Transfer, client: workload.Host, server: workload.Host) -> None:
+    """Every byte arrived as it was sent, and neither end saw anybody but the other."""
+    assert (got.exit_code, got.sha256) == (0, workload.digest(lab.kube, server.name)), got
+    assert got.remote.rpartition(":")[0] == server.address
+    assert got.local.startswith(f"{client.address}:")
+    line = f"{got.local} {got.remote} "
+    assert any(seen.startswith(line) for seen in workload.seen_by_server(lab.kube, server.name)), "the server saw another client"
+
+
+def received(lab: Lab, place: str) -> dict[str, int]:
+    """Bytes that came in by each interface of a node, as its kernel counts them."""
+    links = json.loads(run("nsenter", "-t", str(pid(lab.nodes[place])), "-n", "ip", "-j", "-s", "link"))
+    return {link["ifname"]: int(link["stats64"]["rx"]["bytes"]) for link in links}
+
+
+def both_carried(before: Mapping[str, int], after: Mapping[str, int], *interfaces: str) -> None:
+    """Each of the interfaces took its part of one file."""
+    grown = {name: after[name] - before[name] for name in interfaces}
+    say("bytes by interface: " + ", ".join(f"{name} {count / 1e6:.1f} MB" for name, count in grown.items()))
+    assert min(grown.values()) > SHARE * workload.FILE_MB * 2**20, grown
+    assert sum(grown.values()) > workload.FILE_MB * 2**20, "the rest took another way"
+
+
+def trace(lab: Lab, client: str, server: str, port: int = 80, *options: str) -> str:
+    """Return what becomes of such a connection, as `kubectl sos trace` says."""
+    said = json.loads(lab.kube.plugin("trace", client, server, str(port), *options, "-o", "json", check=False))
+    return str(said["outcome"])
+
+
+def agents(lab: Lab) -> int:
+    """How many there are: one at each node of the two sites."""
+    return sum(place.startswith(("west", "east")) for place in lab.nodes)
+
+
+def attach(lab: Lab, way: str, *sites: str) -> None:
+    """Have agents run in pods of their own (Multus) or in their node's network (Host), and wait until all of them do."""
+    upgrade(lab, f"defaults.agent.spec.attach={way}")
+    wait_for(f"agents with attach: {way}", lambda: _attached(lab, way), 240)
+    for obj in ("sosagent/default", *(f"sossite/{site}" for site in sites)):
+        lab.kube.wait_condition(obj, "Ready", timeout=180)
+
+
+def _attached(lab: Lab, way: str) -> bool:
+    """Whether all agents run as that says, and nothing of the other way is left."""
+    pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
+    own_network = [not pod["spec"].get("hostNetwork", False) for pod in pods]
+    return own_network == [way == "Multus"] * agents(lab)

@@ -1,0 +1,60 @@
+"""What counts as left behind on a node; needs no cluster."""
+
+from sos_e2e import nodestate
+
+
+def test_interfaces_are_compared_without_pods_ends() -> None:
+    wan = {
+        "ifname": "wan0",
+        "mtu": 1500,
+        "address": "02:00:00:00:00:01",
+        "promiscuity": 0,
+        "linkinfo": {"info_kind": "veth"},
+        "flags": ["UP"],
+    }
+    pod = {"ifname": "veth4b1d22f0", "mtu": 1500, "linkinfo": {"info_kind": "veth"}}
+    before, after = nodestate.links([wan, pod]), nodestate.links([{**wan, "promiscuity": 1, "flags": ["UP", "PROMISC"]}])
+    assert before == nodestate.links([wan])
+    (gone, came) = sorted(nodestate.differences({"interfaces": before}, {"interfaces": after}), reverse=True)
+    assert came.startswith("interfaces: + veth ifname=wan0") and came.endswith("promiscuity=1 PROMISC UP")
+    assert gone.startswith("interfaces: - veth ifname=wan0")
+
+
+def test_a_bridge_that_stays_is_left_behind() -> None:
+    left = nodestate.links([{"ifname": "br-sos", "mtu": 1500, "linkinfo": {"info_kind": "tun"}}])
+    assert nodestate.differences({"links": frozenset()}, {"links": left}) == ["links: + tun ifname=br-sos mtu=1500"]
+
+
+def test_routes_and_rules_of_pods_are_not_looked_at() -> None:
+    assert nodestate.plain("10.244.1.3 dev veth0a1b2c3d scope host\n\ndefault  via 172.18.0.1 dev eth0 \n") == {
+        "default via 172.18.0.1 dev eth0"
+    }
+
+
+def test_tables_are_compared_without_those_of_the_cluster() -> None:
+    def rule(table: str, chain: str, packets: int) -> dict[str, object]:
+        counter = {"counter": {"packets": packets, "bytes": 60 * packets}}
+        return {"rule": {"family": "inet", "table": table, "chain": chain, "handle": packets, "expr": [counter]}}
+
+    ours = {"table": {"family": "inet", "name": "sos", "handle": 9}}
+    kube = [rule("nat", "KUBE-SVC-X", 1), rule("kube-proxy", "services", 1), {"table": {"family": "ip", "name": "kube-proxy", "handle": 1}}]
+    before = nodestate.tables({"nftables": [{"metainfo": {"version": "1"}}, *kube, rule("mine", "input", 4)]})
+    assert before == nodestate.tables({"nftables": [rule("mine", "input", 7)]}), "counters count"
+    (left,) = nodestate.differences({"nftables": before}, {"nftables": nodestate.tables({"nftables": [rule("mine", "input", 4), ours]})})
+    assert left == 'nftables: + table {"family": "inet", "name": "sos"}'
+
+
+def test_files_of_others_come_and_go() -> None:
+    others = "f 12 /var/lib/kubelet/pods/x\nf 5 /run/netns/cni-12\n"
+    rest = "d 4096 /var/lib/sos\nf 3 /etc/hosts\nf 9 /var/lib/kubelet.extra\nf 8 /run/x y\n"
+    assert nodestate.files(others + rest) == {"d /var/lib/sos", "f 3 /etc/hosts", "f /var/lib/kubelet.extra", "f /run/x y"}
+
+
+def test_settings_of_the_network_are_compared_without_counters() -> None:
+    text = "net.ipv4.ip_forward = 1\nnet.netfilter.nf_conntrack_count = 12\nnet.ipv4.conf.veth0a1b2c.rp_filter = 0\nkernel.pid_max = 3\n"
+    assert nodestate.sysctls(text) == {"net.ipv4.ip_forward = 1"}
+
+
+def test_what_is_allowed_is_named_word_for_word() -> None:
+    before, after = {"files": frozenset({"d /a"})}, {"files": frozenset({"d /run/sos", "d /run/sos2"})}
+    assert nodestate.differences(before, after, ["files: + d /run/sos"]) == ["files: + d /run/sos2", "files: - d /a"]

@@ -1,0 +1,37 @@
+"""What the soak's samples mean; needs no cluster."""
+
+from pathlib import Path
+
+import pytest
+from sos_e2e.sampler import Holds, Record, containers, running
+
+
+def test_only_running_containers_are_known_by_the_names_of_their_pods() -> None:
+    statuses = [
+        {"name": "node", "containerID": "containerd://aa", "state": {"running": {}}},
+        {"name": "ovs", "containerID": "containerd://bb", "state": {"terminated": {}}},
+    ]
+    assert running([{"metadata": {"name": "sos-node-west-x"}, "status": {"containerStatuses": statuses}}]) == {"aa": "sos-node-west-x/node"}
+
+
+def test_processes_of_a_container_count_together_and_others_not_at_all(tmp_path: Path) -> None:
+    node, pod = "1" * 64, "2" * 64
+    inside = f"0::/docker/{node}/kubelet/pod3/{pod}\n"
+    for number, cgroup in (("7", inside), ("9", inside), ("8", "0::/system.slice/kubelet.service\n"), ("self", inside)):
+        process = tmp_path / number
+        (process / "fd").mkdir(parents=True)
+        (process / "cgroup").write_text(cgroup)
+        (process / "status").write_text("VmRSS:\t 900 kB\nRssAnon:\t 500 kB\nRssFile:\t 380 kB\nRssShmem:\t 20 kB\n")
+        for fd, target in enumerate(("socket:[1]", "pipe:[2]", "/dev/null", "socket:[3]")):
+            (process / "fd" / str(fd)).symlink_to(target)
+    (tmp_path / "10").mkdir()  # one that ends just now
+    assert containers(tmp_path) == {pod: Holds(2 * 520 * 1024, 4, 4)}
+
+
+def test_something_that_was_restarted_is_not_a_series() -> None:
+    record = Record()
+    record.add(0, {"memory of a/b": 1.0})
+    record.add(60, {"memory of a/b": 2.0})
+    assert record.series == {"memory of a/b": [(0, 1.0), (60, 2.0)]}
+    with pytest.raises(AssertionError, match="memory of a/c"):
+        record.add(120, {"memory of a/c": 1.0})

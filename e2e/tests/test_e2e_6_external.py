@@ -1,0 +1,105 @@
+"""What is shared with others: a switch outside the cluster that is part of a site, and a second controller over the same switches."""
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+import yaml
+from conftest import Lab, unbroken, upgrade
+from judging import fast_and_plain, right, trace
+from sos_e2e import outside, workload
+from sos_e2e.load import Load
+from sos_e2e.run import run, say, wait_for
+from sos_e2e.settings import ROOT
+from third import join, leave
+
+SERVER = workload.HOSTS[1]
+SLICES = ROOT / "examples" / "05-slices"
+
+
+@pytest.fixture
+def open_controller(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
+    """Where switches that are not of the cluster reach its controller: a port of every node."""
+    upgrade(lab, "defaults.controller.spec.service.type=NodePort")
+    service = ("-n", workload.RELEASE_NAMESPACE, "service/sos-openflow-default")
+    port = wait_for("a port of the nodes", lambda: lab.kube.get(*service)["spec"]["ports"][0]["nodePort"], 60)
+    yield f"{address_of(lab, 'core2')}:{port}"
+    upgrade(lab, "defaults.controller.spec.service.type=ClusterIP")
+
+
+def address_of(lab: Lab, place: str) -> str:
+    addresses = lab.kube.get("node", lab.nodes[place])["status"]["addresses"]
+    return str(next(each["address"] for each in addresses if each["type"] == "InternalIP"))
+
+
+@pytest.fixture
+def outer_host(lab: Lab, open_controller: str) -> Iterator[str]:
+    """The container of a host behind a switch that stands between the third site's node and the network."""
+    with outside.switch(lab.settings, lab.panel, lab.images, open_controller) as container:
+        say(f"the third site joined with a switch outside the cluster in {join(lab, 'external-switch'):.0f} s")
+        yield container
+        leave(lab)
+
+
+def test_hosts_behind_a_switch_outside_the_cluster_are_accelerated(lab: Lab, outer_host: str) -> None:
+    site = lab.kube.get("sossite/south")["status"]
+    assert (site["datapathsConnected"], site["agentsRegistered"]) == ("2/2", "1/1")
+    pinged = run("docker", "exec", outer_host, "ping", "-c", "3", "-i", "0.5", "-W", "3", workload.SERVER)
+    assert "bytes from" in pinged, "what is plain passes the switch, though core2 would be another way to where it leads"
+
+    def fetch(port: int, seconds: float) -> workload.Transfer:
+        return outside.download(outer_host, workload.SERVER, port, seconds)
+
+    assert trace(lab, outside.HOST.address, workload.SERVER) == "accelerated"
+    fast_and_plain(lab, outside.HOST, SERVER, "from a host behind a switch outside the cluster", fetch)
+
+
+@pytest.fixture(scope="module")
+def research(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
+    """A second controller for all sites, and a service of its own (example 05), while a download of the first one's runs."""
+    kube, under_way = lab.kube, Load(lab.kube)
+    sites = [obj for obj in yaml.safe_load_all((SLICES / "sites.yaml").read_text()) if obj]
+    kube.apply_files(SLICES / "defaults.yaml")
+    for site in sites:
+        have(lab, site["metadata"]["name"], site["spec"]["controllers"])
+    kube.apply_files(SLICES / "sosservices.yaml")
+    kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=120)
+    kube.wait_ready(timeout=120)
+    unbroken(under_way.finish(), accelerated[1])
+    yield "research"
+    kube.ctl("-n", "default", "delete", "sosservice", "archive")
+    for site in sites:
+        have(lab, site["metadata"]["name"], [{"name": "default"}])
+    kube.ctl("delete", "soscontroller", "research", timeout=150)
+    kube.wait_ready(timeout=120)
+
+
+def have(lab: Lab, site: str, controllers: list[dict[str, str]]) -> None:
+    lab.kube.ctl("patch", "sossite", site, "--type=merge", "-p", json.dumps({"spec": {"controllers": controllers}}))
+
+
+def test_a_second_controller_has_services_of_its_own(lab: Lab, research: str) -> None:
+    client = workload.HOSTS[0]
+    assert trace(lab, workload.CLIENT, workload.SERVER, 6000, "--controller", research) == "accelerated"
+    assert trace(lab, workload.CLIENT, workload.SERVER, 6000) == "plain", "the first one knows nothing of it"
+    plain = workload.download(lab.kube, 8080, seconds=15)
+    for port in (6000, 80):
+        got = workload.download(lab.kube, port, seconds=120)
+        right(lab, got, client, SERVER)
+        say(f"port {port}: {got.mbps:.1f} Mbit/s, plain {plain.mbps:.1f}")
+        assert got.mbps > 2 * plain.mbps
+
+
+def test_the_first_controller_does_not_notice_that_the_second_is_gone(lab: Lab, accelerated: tuple[Lab, str], research: str) -> None:
+    under_way = Load(lab.kube)
+    which = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=controller,sos.network/controller=research")
+    (pod,) = lab.kube.items("pods", *which)
+    lab.kube.ctl("delete", "pod", *which, "--grace-period=0", "--force", "--wait=false")
+    time.sleep(3)
+    said = unbroken(under_way.finish(), accelerated[1])
+    say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
+    wait_for("another pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60)
+    lab.kube.wait_condition("soscontroller/research", "Ready", timeout=120)
+    lab.kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=60)
+    assert trace(lab, workload.CLIENT, workload.SERVER, 6000, "--controller", research) == "accelerated"

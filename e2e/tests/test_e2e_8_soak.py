@@ -1,0 +1,62 @@
+"""For an hour, or as long as SOS_E2E_SOAK_MINUTES says, mixed load in rounds: no memory, entry, socket or file of SOS is left behind.
+
+Between two rounds everything is quiet for a moment, and what all parts hold is written down (out/e2e/soak.json). How growth is judged:
+sos_e2e/growth.py.
+"""
+
+import json
+import time
+
+from conftest import Lab, unbroken
+from sos_e2e import growth, workload
+from sos_e2e.load import Load
+from sos_e2e.run import say, wait_for
+from sos_e2e.sampler import Record, look
+
+QUIET_S = 5.0
+"""After a round: sessions of hosts that are gone are over."""
+ROUND_S = 150.0
+"""A round that takes longer hangs."""
+
+# Beside the long download and ten new connections a second of sos_e2e.load: a download as fast as it goes, one that is plain,
+# downloads that are given up, connections that nobody answers, and connections that say nothing.
+MIXED = f"""
+cd /tmp && rm -f mixed.done
+( curl -s -o fast -m 100 http://{workload.SERVER}:80/file; sha256sum fast > fast.sum ) &
+curl -s -o /dev/null -m 8 http://{workload.SERVER}:8080/file &
+for n in 1 2 3 4 5 6 7 8 9 10 11 12; do
+  curl -s -o /dev/null -m 1 http://{workload.SERVER}:80/file &
+  curl -s -o /dev/null -m 3 http://{workload.SERVER}:443/ &
+  bash -c 'exec 3<>/dev/tcp/{workload.SERVER}/80; sleep 15' &
+  sleep 1
+done
+wait
+touch mixed.done
+"""
+IN_THE_BACKGROUND = "setsid bash -c '{}' > /dev/null 2>&1 < /dev/null &".format(MIXED.replace("'", "'\\''"))
+
+
+def a_round(lab: Lab, digest: str) -> None:
+    """Everything that should arrive has arrived, and nothing is left over."""
+    load = Load(lab.kube)
+    lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", IN_THE_BACKGROUND)
+    unbroken(load.finish(ROUND_S), digest)
+    wait_for("the end of the mixed load", lambda: client(lab, "ls /tmp/mixed.done 2>/dev/null || true"), ROUND_S)
+    assert client(lab, "cat /tmp/fast.sum").split()[0] == digest
+
+
+def client(lab: Lab, command: str) -> str:
+    return lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", command)
+
+
+def test_nothing_grows_under_mixed_load(lab: Lab, accelerated: tuple[Lab, str]) -> None:
+    began, minutes, record = time.monotonic(), lab.settings.soak_minutes, Record()
+    say(f"soak: {minutes:g} minutes; SOS_E2E_SOAK_MINUTES says otherwise")
+    while (now := time.monotonic() - began) < minutes * 60:
+        a_round(lab, accelerated[1])
+        time.sleep(QUIET_S)
+        record.add(time.monotonic() - began, look(lab.kube))
+        (lab.settings.out / "soak.json").write_text(json.dumps(record.series, indent=1) + "\n")
+        say(f"soak: {now / 60:.0f} of {minutes:g} minutes")
+    said = growth.leaks(record.series)
+    assert not said, "\n".join(said)

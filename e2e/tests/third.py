@@ -1,0 +1,28 @@
+"""The third site, which comes and goes: examples/01-two-sites/third-site, on a node that no site has otherwise."""
+
+import time
+
+from conftest import EXAMPLE, Lab, sites_file
+from sos_e2e import workload
+
+SOUTH = workload.Host(name="client-south", place="south", site="south", address="10.0.1.11")
+
+
+def join(lab: Lab, *more: str) -> float:
+    """Have it join, with what these folders of the example change; how long it took until all was ready, in seconds."""
+    began = time.monotonic()
+    lab.kube.ctl("label", "node", lab.nodes["south"], "sos.network/site=south")
+    for folder in ("third-site", *more):
+        lab.kube.apply_files(EXAMPLE / folder)
+    lab.kube.wait_condition("sosservice/from-south", "Ready", namespace="default", timeout=120)
+    lab.kube.wait_ready(timeout=120)
+    return time.monotonic() - began
+
+
+def leave(lab: Lab) -> None:
+    """Have it leave again, and the others as before."""
+    lab.kube.ctl("-n", "default", "delete", "sosservice", "from-south")
+    lab.kube.ctl("delete", "sossite", "south", timeout=150)
+    lab.kube.apply_files(sites_file(lab))
+    lab.kube.ctl("label", "node", lab.nodes["south"], "sos.network/site-")
+    lab.kube.wait_ready(timeout=120)
