@@ -73,6 +73,7 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     }
     balanced = found["controller/04-balance.json"]
     found["agent/tuned.json"] = _edited(good["agent"], _tune)
+    found["controller/labelled-ports.json"] = _edited(good["controller"], _amid_nodes)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
     return {f"spec/vectors/config/{path}": document for path, document in sorted(found.items())}
@@ -105,6 +106,14 @@ def _tune(doc: Json) -> None:
     doc["services"][0]["labels"] = 2
 
 
+def _amid_nodes(doc: Json) -> None:
+    """One switch of the example is external, and the controller is told by which ports of the others nothing plain goes."""
+    for site in doc["sites"]:
+        external = site["name"] == "core1"
+        told = {"forwarding": "Controller"} if external else {"labelledPorts": ["wan0", "wan1"] if site["transit"] else ["wan1"]}
+        site["datapaths"][0].update(told)
+
+
 def _set(*keys: str | int, value: Any) -> Callable[[Json], None]:
     def edit(doc: Any) -> None:
         for key in keys[:-1]:
@@ -130,6 +139,12 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("controller", "bad-prefix", "sites[3].prefixes[0]", _set("sites", 3, "prefixes", 0, value="10.0.0.0/33")),
     ("controller", "unknown-site", "services[0].to.site", _set("services", 0, "to", "site", value="atlantis")),
     ("controller", "bad-dpid", "sites[0].datapaths[0].dpid", _set("sites", 0, "datapaths", 0, "dpid", value="1")),
+    (
+        "controller",
+        "bad-labelled-port",
+        "sites[0].datapaths[0].labelledPorts[0]",
+        _set("sites", 0, "datapaths", 0, "labelledPorts", value=["a/b"]),
+    ),
     ("controller", "wrong-version", "version", _set("version", value="v2")),
     ("controller", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
     ("node", "unknown-field", "bridge.colour", _set("bridge", "colour", value="red")),
