@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds lab clean setup setup-test setup-compiled
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -75,11 +75,14 @@ bench-matrix: setup ## never worse: SOS beside plain TCP and beside its own path
 bench-relay: setup ## CPU time of an agent pair for each byte beside haproxy, socat and plain TCP, 1 Gbit/s and flat out, no delay; what compression costs and gives: twenty-five minutes; ARGS='--only flat --runs 1' (bench/relay/README.md; root)
 	@$(python) bench/relay/run.py --out out/bench $(ARGS)
 
-bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: eighteen minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
+bench-short: setup ## short requests over 100 ms, and connections per second, beside plain TCP and haproxy: twenty-five minutes; ARGS='--only 1kb --runs 1' (bench/short/README.md; root)
 	@$(python) bench/short/run.py --out out/bench $(ARGS)
 
 bench-sessions: setup ## 10,000 sessions at one pair of agents: memory, opening rate; bursts, slow readers, small sessions beside bulk: twenty minutes; ARGS='--only idle --runs 1' (bench/sessions/README.md; root)
 	@$(python) bench/sessions/run.py --out out/bench $(ARGS)
+
+figures: setup ## tables of docs/performance.md from what benchmarks measured: out/bench, or FROM=DIR
+	@$(python) scripts/figures.py $(or $(FROM),out/bench)
 
 crds: ## all CustomResourceDefinitions as one file, out/sos.crds.yaml, which goes with each release
 	@scripts/crds.sh $(or $(OUT),out)/sos.crds.yaml

@@ -4,6 +4,7 @@ charts/sos/files/crds/      copies of crds/, because a chart cannot reach outsid
 charts/sos/README.md        its tables of values, from the comments of values.yaml
 docs/api-reference.md       from crds/
 docs/operations.md          its tables of metrics (spec/metrics) and alerts (the chart's)
+docs/performance.md         its tables of what benchmarks measured (docs/figures, by scripts/figures.py)
 
 In a page, what stands between `<!-- generated: NAME -->` and `<!-- end -->` is replaced; the rest is written by people.
 """
@@ -19,6 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
+
+import figures
 
 TOP = Path(__file__).resolve().parents[1]
 CHART = TOP / "charts" / "sos"
@@ -196,6 +201,7 @@ def wanted() -> dict[Path, str]:
     found[CHART / "README.md"] = filled(CHART / "README.md", values=value_tables((CHART / "values.yaml").read_text()))
     found[TOP / "docs" / "api-reference.md"] = api_reference()
     found[TOP / "docs" / "operations.md"] = filled(TOP / "docs" / "operations.md", metrics=metric_tables(), alerts=alert_table())
+    found[TOP / "docs" / "performance.md"] = filled(TOP / "docs" / "performance.md", **figures.parts())
     return found
 
 

@@ -17,8 +17,11 @@ SCHEMES = (
     Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr"),
 )
 LONG = (PathOptions(rate_bps=GBIT, rtt_us=100_000),)
+LOSSY = (PathOptions(rate_bps=GBIT, rtt_us=100_000, loss=0.01),)
 BYTES = {"1kb": 1_000, "10kb": 10_000, "100kb": 100_000, "1mb": 1_000_000}
 """Scenario -> how much a request of a kilobyte is answered with, over the long path."""
+LOSSY_BYTES = {"1kb-loss": 1_000, "10kb-loss": 10_000}
+"""The same where one segment in a hundred is lost each way: what the last ones wait for is what tells."""
 CONNECTIONS = "connections"
 """The scenario without delay."""
 AT_ONCE = {CONNECTIONS: 32}
@@ -29,6 +32,10 @@ SCENARIOS = (
     *(
         Scenario(name=name, title=f"{size // 1000} kB asked for by 1 kB, 1 Gbit/s, 100 ms", paths=LONG, schemes=SCHEMES)
         for name, size in BYTES.items()
+    ),
+    *(
+        Scenario(name=name, title=f"{size // 1000} kB asked for by 1 kB, 1 Gbit/s, 100 ms, 1 % loss", paths=LOSSY, schemes=SCHEMES)
+        for name, size in LOSSY_BYTES.items()
     ),
     Scenario(
         name=CONNECTIONS,
@@ -53,7 +60,7 @@ COLUMNS = (
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
     """Connections that ask once, for so long. NotAvailableError, or LabError if its programs do not start."""
-    size, at_once = BYTES.get(unit.scenario.name, 1_000), AT_ONCE.get(unit.scenario.name, FEW)
+    size, at_once = (BYTES | LOSSY_BYTES).get(unit.scenario.name, 1_000), AT_ONCE.get(unit.scenario.name, FEW)
     words = (str(size), str(seconds), "--at-once", str(at_once))
     with (
         relays.opened(site, unit.scheme) as way,

@@ -37,6 +37,7 @@ pub mod compress;
 pub mod credit;
 pub mod ended;
 mod receiver;
+mod redundancy;
 pub mod reorder;
 pub mod scheduler;
 mod sender;

@@ -36,6 +36,8 @@ pub struct StreamView {
     pub doubtful: bool,
     /// Others over the same path carry this session better without it.
     pub spare: bool,
+    /// Its path loses segments.
+    pub lossy: bool,
 }
 
 impl StreamView {
@@ -190,6 +192,7 @@ mod tests {
             stalled: false,
             doubtful: false,
             spare: false,
+            lossy: false,
         }
     }
 

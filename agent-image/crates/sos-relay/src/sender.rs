@@ -8,6 +8,7 @@ use sos_wire::Body;
 use sos_wire::frame::INITIAL_CREDIT;
 
 use crate::budget::Reservation;
+use crate::redundancy::{Allowance, TAIL};
 use crate::scheduler::StreamId;
 use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
@@ -85,6 +86,9 @@ pub(crate) struct Sender {
     hold: usize,
     max_hold: usize,
     reservation: Reservation,
+    /// Bytes before this offset are not sent twice any more, nor is the end if it is beyond it.
+    doubled: u64,
+    allowance: Allowance,
     pub(crate) resent_frames: u64,
     pub(crate) credit_stalls: u64,
 }
@@ -108,6 +112,8 @@ impl Sender {
             hold: FLOOR,
             max_hold: max_hold.max(FLOOR),
             reservation,
+            doubled: 0,
+            allowance: Allowance::default(),
             resent_frames: 0,
             credit_stalls: 0,
         }
@@ -263,6 +269,45 @@ impl Sender {
         self.resend(found, stream, arrival(self.blocks[found].payload.len()))
     }
 
+    /// The stream that carries the first of the last bytes, the end among them, that have not been sent twice; `None` without any, or while there
+    /// is more to send: it would notice.
+    pub(crate) fn tail_on(&self) -> Option<StreamId> {
+        if self.next_len().is_some() || !self.unsent.is_empty() {
+            return None;
+        }
+        let block = self.blocks.get(self.tail()?).map(|b| b.stream);
+        block.or(if let Fin::Sent(stream) = self.fin { Some(stream) } else { None })
+    }
+
+    /// Sends the next of the last bytes, or the end, a second time; the block stays where it is. `None` if the allowance is used up.
+    pub(crate) fn double(&mut self, now: Instant) -> Option<Body> {
+        let Some(block) = self.blocks.get(self.tail()?) else {
+            self.doubled = self.sent + 1;
+            return self.allowance.take(0, now).then_some(Body::Fin { offset: self.sent });
+        };
+        let skip = self.tail_from().saturating_sub(block.offset);
+        let (offset, end) = (block.offset + skip, block.end());
+        let payload = block.payload.slice(usize::try_from(skip).ok()?..);
+        self.doubled = end;
+        let allowed = self.allowance.take(end - offset, now);
+        self.resent_frames += u64::from(allowed);
+        allowed.then_some(Body::Data { offset, payload })
+    }
+
+    /// Where the last bytes that are to be sent twice begin.
+    fn tail_from(&self) -> u64 {
+        self.acknowledged.max(self.doubled).max(self.sent.saturating_sub(TAIL))
+    }
+
+    /// The block that they begin in, or how many there are if only the end is left; `None` if nothing is.
+    fn tail(&self) -> Option<usize> {
+        let (from, ends) = (self.tail_from(), matches!(self.fin, Fin::Sent(_)));
+        if from < self.sent {
+            return Some(self.blocks.partition_point(|b| b.end() <= from));
+        }
+        (ends && self.doubled <= self.sent).then_some(self.blocks.len())
+    }
+
     /// When it is time to look whether one of the first blocks is late; the longer it has been, the less often.
     pub(crate) fn late_at(&self, now: Instant) -> Option<Instant> {
         let first = self.blocks.iter().take(REINJECTED).find(|b| !b.copied)?;
@@ -346,6 +391,7 @@ fn cut(available: usize, block: usize, credit: u64, in_flight: bool) -> Option<u
 }
 
 #[cfg(test)]
+#[allow(clippy::disallowed_methods)]
 mod tests {
     use super::*;
     use crate::budget::Budget;
@@ -359,6 +405,59 @@ mod tests {
         assert_eq!((sender.room(), budget.used()), (FLOOR - 1000, 0));
         sender.handle_data(Bytes::from(vec![7; FLOOR - 1000]));
         assert!(sender.room() > 0 && budget.used() > FLOOR);
+    }
+
+    #[test]
+    fn the_last_bytes_and_the_end_are_sent_twice_once() {
+        let now = Instant::now();
+        let mut sender = Sender::new(Some(8192), 1 << 20, Budget::new(64 << 20).reserve(0).unwrap());
+        sender.handle_credit(1 << 20);
+        sender.handle_data(Bytes::from(vec![7; 20_000]));
+        sender.handle_eof();
+        while sender.next_len().is_some() {
+            assert_eq!(sender.tail_on(), None, "there is more to send");
+            sender.next(StreamId(3), now);
+        }
+        let mut doubled = Vec::new();
+        while let Some(stream) = sender.tail_on() {
+            assert_eq!(stream, StreamId(3));
+            doubled.push(match sender.double(now).unwrap() {
+                Body::Data { offset, payload } => (offset, payload.len()),
+                Body::Fin { offset } => (offset, 0),
+                other => panic!("{other:?}"),
+            });
+        }
+        assert_eq!(doubled, [(20_000 - TAIL, 8192 - 5520), (8192, 8192), (16_384, 3616), (20_000, 0)]);
+        sender.handle_ack(20_001).unwrap();
+        assert_eq!(sender.tail_on(), None);
+        sender.assert_invariants();
+    }
+
+    #[test]
+    fn nothing_is_doubled_that_has_arrived_nor_beyond_the_allowance() {
+        let now = Instant::now();
+        let mut sender = Sender::new(None, 1 << 20, Budget::new(64 << 20).reserve(0).unwrap());
+        sender.handle_credit(1 << 20);
+        let say = |sender: &mut Sender| {
+            sender.handle_data(Bytes::from(vec![7; 10_000]));
+            assert!(sender.next(StreamId(0), now).is_some());
+        };
+        say(&mut sender);
+        sender.handle_ack(4000).unwrap();
+        assert!(
+            matches!(sender.double(now), Some(Body::Data { offset: 4000, payload }) if payload.len() == 6000)
+        );
+        for _ in 0..5 {
+            say(&mut sender);
+            assert!(sender.double(now).is_some());
+        }
+        say(&mut sender);
+        assert_eq!(
+            (sender.tail_on(), sender.double(now)),
+            (Some(StreamId(0)), None),
+            "the allowance is used up"
+        );
+        assert_eq!(sender.tail_on(), None, "and it is not asked for again");
     }
 
     #[test]

@@ -1,9 +1,12 @@
 //! Counters that all tasks of a tunnel share.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::Stats;
+use crate::lock;
+use crate::loss::Loss;
 
 /// A number that only goes up, or a gauge; statistics need no ordering.
 #[derive(Debug, Default)]
@@ -25,11 +28,28 @@ impl Counter {
     }
 }
 
-/// Hosts' bytes that have passed over the streams of one label, whichever streams those were.
-#[derive(Debug, Default)]
+/// What the streams of one label did, whichever streams those were.
+#[derive(Debug)]
 pub(crate) struct Meter {
+    /// Hosts' bytes.
     pub(crate) sent: Counter,
     pub(crate) received: Counter,
+    loss: Mutex<Loss>,
+}
+
+impl Meter {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self { sent: Counter::default(), received: Counter::default(), loss: Mutex::new(Loss::new(now)) }
+    }
+
+    /// A stream has sent so many segments since it was asked last, of them so many again; says whether the path is lossy.
+    pub(crate) fn note_segments(&self, (segments, resent): (u32, u32), now: Instant) -> bool {
+        let mut loss = lock(&self.loss);
+        if segments > 0 || resent > 0 {
+            loss.note(segments, resent, now);
+        }
+        loss.is_lossy()
+    }
 }
 
 #[derive(Debug, Default)]

@@ -32,6 +32,7 @@ mod exchange;
 mod hooks;
 mod host;
 mod line;
+mod loss;
 mod mailbox;
 mod outgoing;
 mod pace;

@@ -27,6 +27,8 @@ pub(crate) struct Path {
     proved: Instant,
     /// Bytes given to the socket since it was asked. One write may be both in the answer and here.
     written: u64,
+    /// Segments sent, and sent again, that nobody has been told of yet.
+    segments: (u32, u32),
 }
 
 impl Path {
@@ -40,6 +42,7 @@ impl Path {
             moved: now,
             proved: now,
             written: 0,
+            segments: (0, 0),
         }
     }
 
@@ -83,7 +86,14 @@ impl Path {
         {
             self.moved = now;
         }
+        self.segments.0 += info.segments.saturating_sub(self.info.segments);
+        self.segments.1 += info.resent.saturating_sub(self.info.resent);
         self.info = info;
+    }
+
+    /// Segments sent, and sent again, since this was last called.
+    pub(crate) fn take_segments(&mut self) -> (u32, u32) {
+        std::mem::take(&mut self.segments)
     }
 
     /// The last answer.
@@ -149,6 +159,18 @@ mod tests {
         assert!(path.is_modelled(), "not yet");
         path.ask(&line, start + FRESH_CONTROL);
         assert!(!path.is_modelled());
+    }
+
+    #[test]
+    fn segments_are_told_once() {
+        let start = Instant::now();
+        let info = |segments, resent| PathInfo { segments, resent, ..PathInfo::default() };
+        let mut path = Path::new(MS, start);
+        path.note(info(10, 1), start);
+        path.note(info(15, 1), start + MS);
+        assert_eq!((path.take_segments(), path.take_segments()), ((15, 1), (0, 0)));
+        path.note(info(16, 2), start + 2 * MS);
+        assert_eq!(path.take_segments(), (1, 1));
     }
 
     #[test]

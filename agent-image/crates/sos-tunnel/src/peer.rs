@@ -194,8 +194,8 @@ impl Peer {
     }
 
     /// What counts the bytes of a label's streams.
-    pub(crate) fn meter(&self, label: u8) -> Arc<Meter> {
-        Arc::clone(lock(&self.meters).entry(label).or_default())
+    pub(crate) fn meter(&self, label: u8, now: Instant) -> Arc<Meter> {
+        Arc::clone(lock(&self.meters).entry(label).or_insert_with(|| Arc::new(Meter::new(now))))
     }
 
     /// What is known of each label that has a stream.
@@ -205,7 +205,7 @@ impl Peer {
         for stream in streams {
             let (rtt, min_rtt) = stream.round_trips(now);
             let path = found.entry(stream.label).or_insert_with(|| {
-                let meter = self.meter(stream.label);
+                let meter = self.meter(stream.label, now);
                 let (sent, received) = (meter.sent.value(), meter.received.value());
                 let (peer, label) = (self.agent, stream.label);
                 PathStats { peer, label, streams: 0, rtt, min_rtt, sent, received }

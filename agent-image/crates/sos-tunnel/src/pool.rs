@@ -329,7 +329,7 @@ pub(crate) fn begin(
     label: u8,
 ) -> Result<Begun, ExchangeError> {
     let (id, now, line) = ((shared.name_stream(), channel.kind()), Instant::now(), channel.line().ok());
-    let stream = Arc::new(Stream::new(id, (label, peer.meter(label)), established, line, now));
+    let stream = Arc::new(Stream::new(id, (label, peer.meter(label, now)), established, line, now));
     peer.add_stream(Arc::clone(&stream), established.boot).map_err(|_| ExchangeError::OldBoot)?;
     shared.counters.streams.add(1);
     shared.counters.streams_begun.add(1);

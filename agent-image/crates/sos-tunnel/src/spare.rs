@@ -60,6 +60,7 @@ mod tests {
             stalled: false,
             doubtful: false,
             spare: modelled,
+            lossy: false,
         }
     }
 

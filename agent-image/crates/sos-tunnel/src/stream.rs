@@ -103,6 +103,7 @@ impl Stream {
         if let Some(line) = &*lock(&self.line) {
             path.ask(line, now);
         }
+        let lossy = self.meter.note_segments(path.take_segments(), now);
         let info = path.info();
         self.note_rtt(micros(info.rtt));
         let queued = self.queued();
@@ -118,6 +119,7 @@ impl Stream {
             stalled: path.is_stalled(now),
             doubtful: path.is_unproved(now),
             spare: path.is_modelled(),
+            lossy,
         }
     }
 

@@ -24,7 +24,8 @@ impl Session {
             if streams.iter().any(|s| s.has_room) {
                 self.sender.note_stall();
             }
-            return self.transmit_lone_open(streams).or_else(|| self.reinject(now, streams));
+            return (self.transmit_lone_open(streams).or_else(|| self.double(now, streams)))
+                .or_else(|| self.reinject(now, streams));
         };
         let stream = self.choose(streams, len)?;
         // Open goes first on every stream, so that data never meets an agent that has not heard of the session (frame.md clause 7).
@@ -52,6 +53,18 @@ impl Session {
                 self.stalled.remove(&view.id);
             }
         }
+    }
+
+    /// The last bytes there are a second time, over another stream, where the path of the first loses segments.
+    fn double(&mut self, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
+        let first = self.sender.tail_on()?;
+        streams.iter().find(|s| s.id == first && s.lossy)?;
+        let others: Vec<_> = streams.iter().filter(|s| s.id != first && !s.stalled).copied().collect();
+        let stream = quickest(&others)?;
+        if let Some(open) = self.open_for(stream) {
+            return Some((stream, open));
+        }
+        self.sender.double(now).map(|body| (stream, body))
     }
 
     /// A block that is late over one path, by another.
@@ -174,6 +187,7 @@ mod tests {
             stalled: false,
             doubtful: false,
             spare: false,
+            lossy: false,
         }
     }
 
@@ -219,6 +233,25 @@ mod tests {
         assert!(session.poll_timeout().unwrap() <= late, "and is looked after");
         assert_eq!(sent(&mut session, late, &[slow, fast]), [1]);
         assert_eq!(sent(&mut session, late + ms(100), &[slow, fast]), [0; 0], "once");
+    }
+
+    #[test]
+    fn where_segments_are_lost_the_last_bytes_go_by_two_streams() {
+        let now = Instant::now();
+        let lossy = |id| StreamView { lossy: true, ..stream(id, 0) };
+        for (views, doubled) in [([lossy(0), lossy(1)], true), ([stream(0, 0), stream(1, 0)], false)] {
+            let mut session = session(now);
+            session.handle_local_data(Bytes::from_static(b"an answer"));
+            session.handle_local_eof();
+            let sent: Vec<_> = std::iter::from_fn(|| session.poll_transmit(now, &views)).collect();
+            let on = |stream: u64| {
+                let bodies = sent.iter().filter(|s| s.stream.0 == stream).map(|s| s.frame.body.clone());
+                bodies.filter(|body| matches!(body, Body::Data { .. } | Body::Fin { .. })).collect::<Vec<_>>()
+            };
+            let first = if on(0).is_empty() { 1 } else { 0 };
+            assert_eq!(on(first).len(), 2, "data and the end");
+            assert_eq!(on(1 - first), if doubled { on(first) } else { Vec::new() });
+        }
     }
 
     #[test]

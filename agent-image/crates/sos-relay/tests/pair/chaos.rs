@@ -43,6 +43,7 @@ struct Path {
     rate: usize,
     born_ms: u64,
     streams: usize,
+    lossy: bool,
     cuts: Vec<Cut>,
 }
 
@@ -81,12 +82,11 @@ fn cut() -> impl Strategy<Value = Cut> {
 fn path() -> impl Strategy<Value = Path> {
     let born = prop_oneof![2 => 0u64..50, 1 => 0u64..BUSY_MS];
     let cuts = prop::collection::vec(cut(), 0..4);
-    (0u64..150, prop_oneof![500usize..3000, 3000usize..30_000], born, 1usize..5, cuts).prop_map(
-        |(delay_ms, rate, born_ms, streams, mut cuts)| {
+    (0u64..150, prop_oneof![500usize..3000, 3000usize..30_000], born, 1usize..5, any::<bool>(), cuts)
+        .prop_map(|(delay_ms, rate, born_ms, streams, lossy, mut cuts)| {
             cuts.sort_by_key(|cut| cut.at_ms);
-            Path { delay_ms, rate, born_ms, streams, cuts }
-        },
-    )
+            Path { delay_ms, rate, born_ms, streams, lossy, cuts }
+        })
 }
 
 fn agent() -> impl Strategy<Value = Option<AgentScript>> {
@@ -133,6 +133,7 @@ fn lives(path: &Path, number: usize) -> Vec<StreamScript> {
         born_ms,
         delay_ms: path.delay_ms,
         rate: path.rate,
+        lossy: path.lossy,
         ..StreamScript::default()
     };
     let (mut found, mut now) = (Vec::new(), begin(path.born_ms));

@@ -32,8 +32,9 @@ fn host() -> impl Strategy<Value = HostScript> {
 
 fn stream(dies: impl Strategy<Value = Option<u64>>) -> impl Strategy<Value = StreamScript> {
     let delay = prop_oneof![0u64..5, 5u64..200];
-    (0u64..300, dies, delay, 500usize..100_000, [0u64..3000, 0u64..3000]).prop_map(
-        |(born_ms, dies, delay_ms, rate, notice_ms)| StreamScript {
+    (0u64..300, dies, delay, 500usize..100_000, [0u64..3000, 0u64..3000], any::<bool>()).prop_map(
+        |(born_ms, dies, delay_ms, rate, notice_ms, lossy)| StreamScript {
+            lossy,
             born_ms,
             dies_ms: dies.map(|after| born_ms + after),
             delay_ms,

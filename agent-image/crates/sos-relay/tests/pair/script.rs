@@ -38,6 +38,8 @@ pub(crate) struct StreamScript {
     pub(crate) rate: usize,
     /// How much later than the death the two ends hear of it.
     pub(crate) notice_ms: [u64; 2],
+    /// Its path is said to lose segments: what was sent last is sent twice.
+    pub(crate) lossy: bool,
     /// Nothing gets through in these times, and everything does after them: a black path under a transport that tries again.
     pub(crate) pauses: Vec<Span>,
 }

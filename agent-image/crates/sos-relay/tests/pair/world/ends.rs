@@ -150,6 +150,7 @@ impl World {
             stalled,
             doubtful: false,
             spare: false,
+            lossy: script.lossy,
         }
     }
 }

@@ -1,0 +1,78 @@
+"""What benchmarks measured, as tables of a page."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def figures() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("sos_figures", ROOT / "scripts" / "figures.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def row(scheme: str, runs: int, **medians: float) -> dict[str, Any]:
+    found = {name: {"median": value, "least": value - 1, "most": value + 1} for name, value in medians.items()}
+    status = "ok" if runs else "not available: no such program"
+    return {"scenario": "59ms", "scheme": scheme, "runs": runs, "failed": 0, "status": status, "wire_limit_mbps": 942.0, **found}
+
+
+def document(*rows: dict[str, Any], settings: str = "48d57a2c, 20 s") -> dict[str, Any]:
+    return {"settings": settings, "machine": {"kernel": "6.1", "cpus": 2}, "rows": list(rows)}
+
+
+def test_each_scenario_is_a_table_of_what_was_measured(figures: ModuleType) -> None:
+    text = figures.page_part("wan", document(row("sos", 5, mbps_total=929.4, retransmits_per_gb=1234.0), row("gridftp-8", 0)))
+    assert text.splitlines()[1] == "Medians (least-most) of `make bench-wan` at 48d57a2c, 20 s a measurement, 2 cores, Linux 6.1."
+    assert text.splitlines()[3:] == [
+        "**59ms**, wire 942 Mbit/s",
+        "",
+        "|  | runs | Mbit/s | sent again per GB |",
+        "| --- | --- | --- | --- |",
+        "| **sos** | 5 | 929 (928-930) | 1,234 |",
+        "",
+        "gridftp-8: not available: no such program.",
+    ]
+
+
+def test_a_figure_that_a_scheme_does_not_have_is_empty(figures: ModuleType) -> None:
+    text = figures.page_part("wan", document(row("sos", 3, mbps_total=9.0, reorder_peak_mb=4.0), row("plain", 3, mbps_total=8.0)))
+    assert text.splitlines()[-2:] == ["| **sos** | 3 | 9 (8-10) | 4 |", "| plain | 3 | 8 (7-9) |  |"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (document(row("sos", 5, mbps_total=1.0), settings="48d57a2c+changes, 20 s"), "not committed"),
+        (document(row("sos", 5, mbps_total=1.0), row("plain", 2, mbps_total=1.0)), "less than 3 runs of 59ms plain"),
+        (document(), "nothing was measured"),
+    ],
+)
+def test_figures_that_nobody_could_measure_again_are_not_kept(
+    figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], why: str
+) -> None:
+    monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
+    (tmp_path / "wan.json").write_text(json.dumps(wrong))
+    with pytest.raises(figures.NotKept, match=why):
+        figures.take(tmp_path)
+    assert not (tmp_path / "kept" / "wan.json").exists()
+
+
+def test_what_is_kept_is_what_was_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
+    measured = document(row("sos", 5, mbps_total=929.0))
+    (tmp_path / "wan.json").write_text(json.dumps(measured))
+    assert figures.take(tmp_path) == ["wan"]
+    assert json.loads((tmp_path / "kept" / "wan.json").read_text()) == measured
+    assert list(figures.parts()) == ["wan"]
