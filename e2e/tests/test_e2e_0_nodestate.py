@@ -55,6 +55,17 @@ def test_settings_of_the_network_are_compared_without_counters() -> None:
     assert nodestate.sysctls(text) == {"net.ipv4.ip_forward = 1"}
 
 
-def test_what_is_allowed_is_named_word_for_word() -> None:
-    before, after = {"files": frozenset({"d /a"})}, {"files": frozenset({"d /run/sos", "d /run/sos2"})}
-    assert nodestate.differences(before, after, ["files: + d /run/sos"]) == ["files: + d /run/sos2", "files: - d /a"]
+def test_what_may_stay_are_folders_and_what_came_in_them() -> None:
+    before = {"files": frozenset({"d /a", "f /run/sos/old"})}
+    after = {"files": frozenset({"d /run/sos", "f /run/sos/x y", "d /run/sos2", "f /etc/run/sos/x"})}
+    said = nodestate.differences(before, after, ["/run/sos", "/var/lib/sos"])
+    assert said == ["files: + d /run/sos2", "files: + f /etc/run/sos/x", "files: - d /a", "files: - f /run/sos/old"]
+    assert len(nodestate.differences(before, after)) == 6
+
+
+def test_a_cable_that_was_plugged_again_is_the_same_one() -> None:
+    def link(kind: str, address: str) -> frozenset[str]:
+        return nodestate.links([{"ifname": "wan0", "address": address, "linkinfo": {"info_kind": kind}}])
+
+    assert link("veth", "02:00:00:00:00:01") == link("veth", "02:00:00:00:00:02")
+    assert link("vlan", "02:00:00:00:00:01") != link("vlan", "02:00:00:00:00:02")

@@ -8,7 +8,7 @@ from sos_e2e.cluster import PLACES
 from sos_e2e.run import wait_for
 
 OURS = "app.kubernetes.io/part-of=sos"
-STAYS = [f"files: + d {folder}" for folder in ("/var/lib/sos", "/run/sos")]
+STAYS = ("/var/lib/sos", "/run/sos")
 
 
 def _ours(lab: Lab) -> list[str]:

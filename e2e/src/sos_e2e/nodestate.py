@@ -17,14 +17,15 @@ State = Mapping[str, frozenset[str]]  # what -> its lines
 _LINK_KEYS = ("ifname", "mtu", "link_type", "address", "master", "promiscuity", "txqlen", "group")
 _A_PODS = re.compile(r"\bveth[0-9a-f]+")
 """How network plugins call their ends of pods' cables. Those of the suite have names of their own."""
-_OTHERS_CHAINS = re.compile(r"\b(KUBE|CNI)-")
+_OTHERS_CHAINS = re.compile(r"\b((KUBE|CNI)-|DOCKER_)")
+"""Of kube-proxy and network plugins; and of the engine, whose names' ports are others after a node was started again."""
 _SYSCTLS = re.compile(r"^net\.(?!.*(_count|\.stat|random|\.drop_entry|\.flush|somaxconn|fib_notify))")
 FOLDERS = ("/etc", "/opt", "/usr", "/home", "/root", "/srv", "/tmp", "/run", "/var/lib", "/var/tmp", "/var/spool")
 # Others' own: container runtime, kubelet, etcd, network plugins' bookkeeping of pods that live, logs of system services.
 _OTHERS_FILES = (
     "/etc/kubernetes", "/run/containerd", "/run/systemd", "/run/log", "/run/udev", "/run/lock", "/run/xtables.lock", "/run/flannel",
     "/run/kubernetes", "/run/secrets", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/systemd", "/var/lib/cni",
-    "/var/lib/nerdctl", "/run/multus", "/run/nri", "/run/utmp",
+    "/var/lib/nerdctl", "/run/multus", "/run/nri", "/run/utmp", "/run/cni-ipam-state",
 )  # fmt: skip
 
 
@@ -35,7 +36,9 @@ def links(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
         if not _A_PODS.match(link["ifname"]):
             kind = link.get("linkinfo", {}).get("info_kind", "")
             flags = sorted(set(link.get("flags", ())) & {"UP", "PROMISC", "NOARP", "ALLMULTI"})
-            lines.add(" ".join([kind, *(f"{key}={link[key]}" for key in _LINK_KEYS if key in link), *flags]))
+            # who plugs a cable again gives its ends other addresses
+            keys = [key for key in _LINK_KEYS if key in link and (key, kind) != ("address", "veth")]
+            lines.add(" ".join([kind, *(f"{key}={link[key]}" for key in keys), *flags]))
     return frozenset(lines)
 
 
@@ -112,11 +115,11 @@ def look(node: str) -> State:
     }
 
 
-def differences(before: State, after: State, allowed: Iterable[str] = ()) -> list[str]:
-    """Lines `WHAT: + line` that are new and `WHAT: - line` that are gone, but those in `allowed`."""
-    fine = set(allowed)
+def differences(before: State, after: State, folders: Iterable[str] = ()) -> list[str]:
+    """Lines `WHAT: + line` that are new and `WHAT: - line` that are gone, but what came in these folders, themselves included."""
+    fine = re.compile("|".join(rf"files: \+ \S {re.escape(folder)}(/.*)?\Z" for folder in folders) or "(?!)")
     said = []
     for what in sorted(set(before) | set(after)):
         was, now = before.get(what, frozenset()), after.get(what, frozenset())
         said += [f"{what}: + {line}" for line in sorted(now - was)] + [f"{what}: - {line}" for line in sorted(was - now)]
-    return [line for line in said if line not in fine]
+    return [line for line in said if not fine.match(line)]

@@ -23,6 +23,7 @@ from sos_controller.core.commands import PacketOut
 from sos_controller.core.config_model import Service
 from sos_controller.core.courier import Courier
 from sos_controller.core.ending import Endings
+from sos_controller.core.finding import Finder
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
 from sos_controller.core.order import OrderType, Role
@@ -57,7 +58,7 @@ class SetUp:
     def __init__(self, state: State, courier: Courier, plan: Plan, forwarding: Forwarding, endings: Endings) -> None:
         self._state, self._courier, self._plan = state, courier, plan
         self._forwarding, self._endings = forwarding, endings
-        self._preparation = Preparation()
+        self._preparation, self._finder = Preparation(), Finder(state)
         self._timers: list[Timer] = []
         self._counter = 0
         self._leaving = False
@@ -184,6 +185,7 @@ class SetUp:
     def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
         """Orders and entries for a flow of a service; else the reason for plain TCP."""
         state = self._state
+        self._finder.look_for(service.to.site, syn.server)
         choice = self._plan.choose(service, switch.dpid, syn.server)
         if choice is None:
             return "no-agents"

@@ -1,0 +1,52 @@
+"""A server that nobody has said anything of is asked for, so that the agent beside it is chosen."""
+
+from __future__ import annotations
+
+from controller_fake import E2
+from controller_lab import MACS
+from controller_views import AT_SERVER, CLIENT, SERVER
+from controller_world import World
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.events import PacketIn
+from sos_controller.core.finding import ASK_S, MAX_ASKED, Finder
+from sos_controller.core.flowtable import Output
+from sos_controller.core.model import Address, Location, parse_mac
+from sos_controller.core.packets import build_arp_request
+
+
+def questions(world: World) -> list[PacketOut]:
+    """ARP requests that say nothing of who asks."""
+    ether = world.engine.state.config.discovery.ether  # type: ignore[union-attr]
+    found = [c for c in world.delivered if c.data == build_arp_request(ether, Address(0), SERVER)]
+    world.delivered.clear()
+    return found
+
+
+def test_the_first_connection_to_a_server_asks_where_hosts_of_its_site_may_be(world: World) -> None:
+    world.delivered.clear()
+    world.syn(40000)
+    (asked,) = questions(world)
+    assert asked.dpid == E2 and Output(AT_SERVER.port_no) in asked.actions
+    ports = [action.port_no for action in asked.actions if isinstance(action, Output)]
+    assert ports and all(world.engine.state.is_edge(Location(asked.dpid, port)) for port in ports), "not towards other switches"
+
+
+def test_it_asks_again_only_after_a_second_and_no_more_once_it_knows(world: World) -> None:
+    world.syn(40000)
+    world.delivered.clear()
+    world.syn(40001)
+    assert not questions(world)
+    world.tick(ASK_S)
+    world.syn(40002)
+    assert len(questions(world)) == 1
+    world.do(PacketIn(*AT_SERVER, 0, build_arp_request(parse_mac(MACS["server"]), SERVER, CLIENT)))
+    world.tick(ASK_S)
+    world.syn(40003)
+    assert not questions(world)
+
+
+def test_what_was_asked_for_is_bounded(world: World) -> None:
+    finder = Finder(world.engine.state)
+    for number in range(MAX_ASKED + 10):
+        finder.look_for("east", Address(SERVER + 1 + number))
+    assert len(finder) == MAX_ASKED
