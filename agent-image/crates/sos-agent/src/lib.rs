@@ -7,7 +7,6 @@
 //! | [`nft`], [`netplan`] | what its network namespace must look like |
 //! | [`orders`], [`preparations`], [`ends`] | what controllers and agent tell each other |
 //! | [`load`], [`pool`] | the figures of a beacon; the streams to keep |
-//! | [`congestion`], [`share`], [`search`] | how the streams of a path send |
 //! | [`netns`], [`socket`] | edge: the kernel's network |
 //! | [`ingress`], [`egress`], [`streams`], [`duties`], [`http`] | edge: the tasks, which share [`shared::Shared`] |
 //! | [`run`] | edge: start, drain, stop |
@@ -40,7 +39,6 @@ pub mod pool;
 pub mod preparations;
 pub mod region;
 pub mod run;
-pub mod search;
 pub mod share;
 pub mod shared;
 pub mod socket;

@@ -8,13 +8,11 @@
 //!   the queue that it makes doing so tells of it;
 //! * whenever there is a queue although they get less than the path has carried for them: somebody else has the rest;
 //!
-//! and until there has been no queue for some seconds. The rate is known from when the path was full, or from the search with which the
-//! first transfer begins (`search`); a path that never has a queue of some length is never left a part of. All streams of one label to a peer count together, since they share the path.
+//! and until there has been no queue for some seconds. The rate is known from when the path was full, so a path that never has a queue
+//! of some length is never left a part of. All streams of one label to a peer count together, since they share the path.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-use crate::search::{Found, Search};
 
 /// Part of the path's rate that is taken where others may want some.
 const TAKEN: f64 = 0.8;
@@ -36,28 +34,10 @@ const TELLING: u64 = 4096;
 /// How long a beginning takes: others have found their rate after eight round trips of slow start.
 const START_RTTS: u32 = 8;
 const START_LEAST: Duration = Duration::from_millis(700);
-/// In a first transfer the rate is looked for first: somebody else's start takes a few round trips more than that, and at least so many
-/// more are left.
-const SEARCH_RTTS: u32 = 12;
-const SEARCH_LEFT_RTTS: u32 = 3;
-/// Bytes of a stream under way, or arrived since the last look, from which a first transfer may be worth a search.
-const SEARCH_BYTES: u64 = 65_536;
-/// After a search that found nothing there is none for so long.
-const SEARCH_PAUSE: Duration = Duration::from_secs(2);
-/// After a search the windows of the streams are larger than path and queue together: nothing has been lost yet. Until they fit, and for
-/// so long at most, the streams take a little more than the rate, so that the queue fills slowly and little is lost when it is full.
-const LIFTED: f64 = 1.04;
-const LIFT_MOST: Duration = Duration::from_secs(30);
-/// Windows fit when they are so many times what is under way without a queue.
-const FITS: f64 = 1.6;
-/// And if no queue comes the rate was known too low: so much more with each window of time.
-const LIFT_GROWTH: f64 = 1.1;
 /// Looks in a row at one stream that have to show a queue in a beginning.
 const START_LOOKS: u32 = 2;
 /// A path that carries less than this part of its rate is idle.
 const IDLE: f64 = 0.02;
-/// And one of which no rate is known when it carries less than this, bytes a second: pings, and what else agents say to each other.
-const IDLE_UNKNOWN: f64 = 100_000.0;
 /// Without a queue for so long nobody else wants the rest.
 const HOLD: Duration = Duration::from_secs(5);
 /// And after so long it is looked at anew, whether the path may carry more than is known.
@@ -79,10 +59,6 @@ pub struct Look {
     pub rtt: Duration,
     /// The lowest one seen.
     pub min_rtt: Duration,
-    /// Bytes sent that have not arrived.
-    pub under_way: u64,
-    /// Bytes that congestion control lets it have under way; all bits set while that doubles each round trip.
-    pub window: u64,
 }
 
 impl Look {
@@ -117,8 +93,6 @@ struct Window {
     told: bool,
     all_queued: bool,
     some_queued: bool,
-    /// What streams that told may have under way, each.
-    windows: BTreeMap<u64, u64>,
 }
 
 impl Window {
@@ -135,7 +109,6 @@ impl Window {
             return;
         }
         self.told = true;
-        self.windows.insert(stream, look.window);
         self.queue = self.queue.min(look.queue());
         self.all_queued &= look.is_queued();
         self.some_queued |= look.is_queued();
@@ -175,10 +148,6 @@ pub struct Sharer {
     queued_looks: BTreeMap<u64, u32>,
     doubt: Duration,
     doubt_until: Instant,
-    search: Option<Search>,
-    search_from: Instant,
-    /// So many times the rate is taken of an open path, since when.
-    lifted: Option<(f64, Instant)>,
 }
 
 impl Sharer {
@@ -193,52 +162,30 @@ impl Sharer {
             queued_looks: BTreeMap::new(),
             doubt: DOUBT_LEAST,
             doubt_until: now,
-            search: None,
-            search_from: now,
-            lifted: None,
         }
     }
 
     /// Bytes a second that all streams together may send; None = as fast as congestion control lets them.
     #[must_use]
     pub fn limit(&self) -> Option<f64> {
-        if let Some(search) = &self.search {
-            return search.limit();
-        }
         let (rate, _) = self.rate?;
-        match self.state {
-            State::Open { .. } => self.lifted.map(|(times, _)| rate * times),
-            _ => Some(rate * TAKEN),
-        }
-    }
-
-    /// Time until a stream should be looked at again, if it is not the usual one.
-    #[must_use]
-    pub fn pause(&self) -> Option<Duration> {
-        self.search.as_ref().map(Search::pause)
+        (!matches!(self.state, State::Open { .. })).then_some(rate * TAKEN)
     }
 
     /// A stream has ended.
     pub fn forget(&mut self, stream: u64) {
         self.queued_looks.remove(&stream);
-        if let Some(search) = &mut self.search {
-            search.forget(stream);
-        }
         self.window.streams.remove(&stream);
-        self.window.windows.remove(&stream);
     }
 
     /// Takes what a stream did.
     pub fn observe(&mut self, stream: u64, look: Look, now: Instant) {
-        if self.is_searching(stream, look, now) {
-            return;
-        }
         let run = self.queued_looks.entry(stream).or_default();
         *run = if look.is_queued() { *run + 1 } else { 0 };
         let queued = *run >= START_LOOKS;
         self.window.add(stream, look);
         match self.state {
-            State::Idle if self.begins(look) => {
+            State::Idle if look.rate() >= self.least() => {
                 let length = (look.min_rtt * START_RTTS).max(START_LEAST);
                 self.enter(State::Starting { until: now + length }, now);
             }
@@ -252,50 +199,9 @@ impl Sharer {
         }
     }
 
-    /// A transfer has begun. What agents say to each other is none.
-    fn begins(&self, look: Look) -> bool {
-        match self.rate {
-            Some((rate, _)) => look.rate() >= rate * IDLE,
-            None => look.bytes.max(look.under_way) >= SEARCH_BYTES,
-        }
-    }
-
-    /// The rate is not known, and is looked for.
-    fn is_searching(&mut self, stream: u64, look: Look, now: Instant) -> bool {
-        let may = self.search.is_none() && self.rate.is_none() && self.state == State::Idle;
-        if may && now >= self.search_from && self.begins(look) {
-            self.search = Some(Search::new(now));
-            self.enter(State::Idle, now);
-            return true;
-        }
-        let Some(search) = &mut self.search else { return false };
-        let began = search.began();
-        if let Some(found) = search.observe(stream, look, now) {
-            self.search = None;
-            self.take(found, (began, look.min_rtt), now);
-        }
-        true
-    }
-
-    /// Goes on with what a search has found.
-    fn take(&mut self, found: Found, (began, rtt): (Instant, Duration), now: Instant) {
-        match found {
-            Found::Rate(rate) => {
-                let until = began + (rtt * SEARCH_RTTS).max(START_LEAST);
-                let until = until.max(now + rtt * SEARCH_LEFT_RTTS);
-                (self.rate, self.lifted) = (Some((rate, now)), Some((LIFTED, until)));
-                self.enter(State::Starting { until }, now);
-            }
-            Found::Nothing => {
-                self.search_from = now + SEARCH_PAUSE;
-                self.enter(State::Open { evidence: 0 }, now);
-            }
-        }
-    }
-
     /// What is more than idle, bytes a second.
     fn least(&self) -> f64 {
-        self.rate.map_or(IDLE_UNKNOWN, |(rate, _)| rate * IDLE)
+        self.rate.map_or(1.0, |(rate, _)| rate * IDLE)
     }
 
     fn enter(&mut self, state: State, now: Instant) {
@@ -317,7 +223,6 @@ impl Sharer {
         if self.window.is_full() && self.rate.is_none_or(|(known, _)| rate >= known * ALL) {
             self.rate = Some((self.rate.map_or(rate, |(known, _)| known.max(rate)), now));
         }
-        self.lift(now);
         match self.state {
             State::Idle | State::Starting { .. } => {}
             State::Open { evidence } => self.weigh(evidence, rate, now),
@@ -328,24 +233,6 @@ impl Sharer {
                 self.hold((began, queue_at, gone, proved), now);
             }
         }
-    }
-
-    /// How much of an open path is taken after a search.
-    fn lift(&mut self, now: Instant) {
-        let (Some((times, since)), Some((rate, _)), State::Open { .. }) =
-            (self.lifted, self.rate, self.state)
-        else {
-            return;
-        };
-        let windows = self.window.windows.values().fold(0_u64, |sum, window| sum.saturating_add(*window));
-        let fit = self.window.told && windows as f64 <= rate * self.window.rtt.as_secs_f64() * FITS;
-        let times = match (self.window.is_full(), self.window.some_queued) {
-            (true, _) => LIFTED,
-            (_, true) => times,
-            _ => times * LIFT_GROWTH,
-        };
-        let over = fit || now.saturating_duration_since(since) >= LIFT_MOST;
-        self.lifted = (!over).then_some((times, since));
     }
 
     /// Nothing much was sent.
@@ -381,5 +268,160 @@ impl Sharer {
 }
 
 #[cfg(test)]
-#[path = "share_tests.rs"]
-mod tests;
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(60);
+    const LOOK: Duration = Duration::from_millis(100);
+    const MEGABIT: f64 = 125_000.0;
+
+    /// A path and four streams that are looked at by turns, beside one that carries next to nothing and knows of no queue.
+    struct World {
+        sharer: Sharer,
+        now: Instant,
+    }
+
+    impl World {
+        fn new() -> Self {
+            let now = Instant::now();
+            Self { sharer: Sharer::new(now), now }
+        }
+
+        /// A path on which a transfer had 900 Mbit/s, and which is idle again.
+        fn known() -> Self {
+            let mut world = Self::new();
+            world.pass(3.0, 900.0, true);
+            world.pass(3.0, 0.0, false);
+            world
+        }
+
+        /// Time passes in which all streams together have so many Mbit/s.
+        fn pass(&mut self, seconds: f64, megabits: f64, queued: bool) {
+            let end = self.now + Duration::from_secs_f64(seconds);
+            while self.now < end {
+                self.now += LOOK;
+                let bytes = (megabits * MEGABIT / 4.0 * LOOK.as_secs_f64()) as u64;
+                let rtt = if queued { RTT * 2 } else { RTT };
+                for stream in 0..4 {
+                    self.sharer.observe(stream, Look { bytes, elapsed: LOOK, rtt, min_rtt: RTT }, self.now);
+                }
+                // Its last round trip is from another time.
+                let ping = Look {
+                    bytes: 1448,
+                    elapsed: LOOK,
+                    rtt: if queued { RTT } else { RTT * 2 },
+                    min_rtt: RTT,
+                };
+                self.sharer.observe(4, ping, self.now);
+            }
+        }
+
+        fn limit(&self) -> Option<u64> {
+            self.sharer.limit().map(|limit| (limit / MEGABIT).round() as u64)
+        }
+    }
+
+    #[test]
+    fn nothing_is_left_on_a_path_that_is_not_known() {
+        let mut world = World::new();
+        assert_eq!(world.limit(), None);
+        world.pass(0.3, 900.0, true);
+        assert_eq!(world.limit(), None);
+        world.pass(5.0, 700.0, false);
+        assert_eq!(world.limit(), None);
+    }
+
+    #[test]
+    fn a_transfer_begins_with_a_part_of_what_the_path_had() {
+        let mut world = World::known();
+        assert_eq!(world.limit(), Some(720), "before its first byte");
+        world.pass(0.7, 720.0, false);
+        assert_eq!(world.limit(), Some(720));
+        world.pass(0.3, 720.0, false);
+        assert_eq!(world.limit(), None, "nobody else was there");
+    }
+
+    #[test]
+    fn what_queues_in_a_beginning_is_somebody_else_who_keeps_a_part() {
+        let mut world = World::known();
+        world.pass(0.2, 720.0, false);
+        world.pass(10.0, 720.0, true);
+        assert_eq!(world.limit(), Some(720));
+        world.pass(4.0, 720.0, false);
+        assert_eq!(world.limit(), Some(720), "it may have lost something");
+        world.pass(2.0, 720.0, false);
+        assert_eq!(world.limit(), None, "it has gone");
+    }
+
+    #[test]
+    fn a_full_path_that_carries_less_is_shared() {
+        let mut world = World::known();
+        world.pass(1.0, 720.0, false);
+        world.pass(3.0, 900.0, true);
+        assert_eq!(world.limit(), None);
+        world.pass(1.0, 840.0, true);
+        assert_eq!(world.limit(), None, "it may be an accident");
+        world.pass(1.0, 840.0, true);
+        assert_eq!(world.limit(), Some(720));
+    }
+
+    #[test]
+    fn a_host_that_is_slow_is_no_sign_of_others() {
+        let mut world = World::known();
+        world.pass(1.0, 720.0, false);
+        world.pass(10.0, 300.0, false);
+        assert_eq!(world.limit(), None);
+    }
+
+    #[test]
+    fn an_alarm_for_nothing_is_not_repeated_at_once() {
+        let mut world = World::known();
+        world.pass(1.0, 720.0, false);
+        world.pass(2.0, 840.0, true);
+        assert_eq!(world.limit(), Some(720));
+        world.pass(7.0, 720.0, false);
+        assert_eq!(world.limit(), None);
+        world.pass(15.0, 840.0, true);
+        assert_eq!(world.limit(), None, "twenty seconds");
+        world.pass(10.0, 840.0, true);
+        assert_eq!(world.limit(), Some(720));
+    }
+
+    #[test]
+    fn a_path_that_carries_more_is_known_for_more_and_forgotten_after_ten_minutes() {
+        let mut world = World::known();
+        world.pass(2.0, 950.0, true);
+        world.pass(2.0, 0.0, false);
+        assert_eq!(world.limit(), Some(760));
+        world.pass(600.0, 1.0, false);
+        assert_eq!(world.limit(), None);
+    }
+
+    #[test]
+    fn segments_that_were_held_up_are_not_the_rate_of_a_path() {
+        let mut world = World::new();
+        world.pass(10.0, 5.0, true);
+        world.pass(2.0, 0.0, false);
+        assert_eq!(world.limit(), None);
+    }
+
+    #[test]
+    fn a_path_that_is_shared_for_long_is_looked_at_anew() {
+        let mut world = World::known();
+        world.pass(30.0, 720.0, true);
+        assert_eq!(world.limit(), Some(720));
+        world.pass(1.5, 950.0, true);
+        assert_eq!(world.limit(), None);
+        world.pass(2.0, 840.0, true);
+        assert_eq!(world.limit(), Some(760));
+    }
+
+    #[test]
+    fn a_stream_that_ends_is_forgotten() {
+        let mut world = World::known();
+        for stream in 0..5 {
+            world.sharer.forget(stream);
+        }
+        assert!(world.sharer.queued_looks.is_empty() && world.sharer.window.streams.is_empty());
+    }
+}

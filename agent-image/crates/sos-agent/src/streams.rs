@@ -10,7 +10,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use sos_tunnel::{BoxFuture, Keys, Line, PathInfo, PeerConfig, Sockets};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
 use crate::config::CongestionControl;
@@ -68,19 +68,11 @@ struct Known {
     /// Streams that are looked after, by numbers that are not used again.
     streams: BTreeSet<u64>,
     next: u64,
-    /// Wakes those who look after its streams when a search begins.
-    hurry: Arc<Notify>,
 }
 
 impl Known {
     fn new(now: Instant) -> Self {
-        Self {
-            chooser: Chooser::new(now),
-            sharer: Sharer::new(now),
-            streams: BTreeSet::new(),
-            next: 0,
-            hurry: Arc::default(),
-        }
+        Self { chooser: Chooser::new(now), sharer: Sharer::new(now), streams: BTreeSet::new(), next: 0 }
     }
 }
 
@@ -126,9 +118,6 @@ struct Tended {
     path: PathKey,
     number: u64,
     before: Option<(PathInfo, Instant)>,
-    /// Bytes that its socket may hold unsent.
-    unsent: u32,
-    hurry: Arc<Notify>,
 }
 
 /// What a stream's socket should be told.
@@ -139,34 +128,30 @@ struct Wish {
     pacing: Option<u64>,
     /// Bytes.
     unsent: u32,
-    /// Time until it should be looked at again.
-    pause: Duration,
 }
 
 impl Tended {
     fn new(shared: Arc<Shared>, paths: Paths, path: PathKey) -> Self {
-        let (number, hurry) = paths.with(path, Instant::now(), |known| {
+        let number = paths.with(path, Instant::now(), |known| {
             known.next += 1;
             known.streams.insert(known.next);
-            (known.next, Arc::clone(&known.hurry))
+            known.next
         });
-        Self { shared, paths, path, number, before: None, unsent: 0, hurry }
+        Self { shared, paths, path, number, before: None }
     }
 
     /// Takes what the kernel says of it, and decides.
     fn look(&mut self, info: PathInfo, now: Instant) -> Wish {
         let before = self.before.replace((info, now));
         let moved = before.map(|(before, at)| look(before, info, now - at));
-        let unsent = unsent(moved, self.unsent);
-        self.unsent = unsent;
+        let unsent = unsent(moved);
         let configured = pool::congestion(&self.shared.config(), self.path.0);
         if configured != CongestionControl::Auto {
-            return Wish { congestion: configured, pacing: None, unsent, pause: LOOK };
+            return Wish { congestion: configured, pacing: None, unsent };
         }
         let (path, number) = (self.path, self.number);
         self.paths.with(path, now, |known| {
             let (choice, limit) = (known.chooser.choice(), known.sharer.limit());
-            let hurried = known.sharer.pause().is_some();
             if let Some((moved, (before, _))) = moved.zip(before) {
                 known.sharer.observe(number, moved, now);
                 let sample = difference(before, info);
@@ -186,11 +171,7 @@ impl Tended {
             // What bulk leaves to small sessions takes no part of it.
             let carrying = known.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
             let each = limit.map(|limit| (limit / carrying as f64) as u64);
-            let pause = known.sharer.pause();
-            if pause.is_some() && !hurried {
-                known.hurry.notify_waiters();
-            }
-            Wish { congestion: fitting(choice.1), pacing: each, unsent, pause: pause.unwrap_or(LOOK) }
+            Wish { congestion: fitting(choice.1), pacing: each, unsent }
         })
     }
 }
@@ -213,8 +194,6 @@ fn look(before: PathInfo, after: PathInfo, elapsed: Duration) -> Look {
         elapsed,
         rtt: after.rtt,
         min_rtt: after.min_rtt,
-        under_way: u64::from(after.outstanding) * u64::from(after.segment),
-        window: if after.grows { u64::MAX } else { after.window },
     }
 }
 
@@ -231,33 +210,27 @@ fn difference(before: PathInfo, after: PathInfo) -> Sample {
     }
 }
 
-/// What a stream's socket may hold unsent, in powers of two: setting it costs a system call. While a rate is searched looks are so short
-/// that there is nothing in one and a burst in the next: `before` stays if it is more.
-fn unsent(moved: Option<Look>, before: u32) -> u32 {
+/// What a stream's socket may hold unsent, in powers of two: setting it costs a system call.
+fn unsent(moved: Option<Look>) -> u32 {
     let sent = moved.map_or(0.0, |moved| moved.rate() * UNSENT.as_secs_f64());
     let bytes = (sent as u64).max(UNSENT_LEAST).next_power_of_two();
-    let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(socket::STREAM_NOTSENT_LOWAT);
-    if moved.is_some_and(|moved| moved.elapsed < LOOK / 2) { bytes.max(before) } else { bytes }
+    u32::try_from(bytes).unwrap_or(u32::MAX).min(socket::STREAM_NOTSENT_LOWAT)
 }
 
 /// Keeps a stream's congestion control and pace as they should be, for as long as the stream stands.
 async fn tend(mut tended: Tended, line: Line) {
-    let congestion = wished(&tended.shared, &tended.paths, tended.path);
-    let mut in_force = Wish { congestion, pacing: None, unsent: 0, pause: LOOK };
-    let hurry = Arc::clone(&tended.hurry);
+    let mut ticks = tokio::time::interval(LOOK);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut in_force =
+        Wish { congestion: wished(&tended.shared, &tended.paths, tended.path), pacing: None, unsent: 0 };
     loop {
-        // It hears of a search from before the look on.
-        let hurried = hurry.notified();
+        ticks.tick().await;
         let Ok(info) = line.path_info() else { return };
         let wish = tended.look(info, Instant::now());
         if apply(&line, in_force, wish).is_err() {
             return;
         }
         in_force = wish;
-        tokio::select! {
-            () = tokio::time::sleep(wish.pause) => {}
-            () = hurried => {}
-        }
     }
 }
 
@@ -345,15 +318,10 @@ mod tests {
     #[test]
     fn a_socket_holds_what_it_sends_in_ten_milliseconds() {
         let second = Duration::from_secs(1);
-        let look = |bytes, elapsed| {
-            Some(Look { bytes, elapsed, rtt: second, min_rtt: second, under_way: 0, window: 0 })
-        };
-        let at = |bytes| unsent(look(bytes, second), 1 << 20);
-        assert_eq!((unsent(None, 0), at(0), at(3_000_000)), (32 << 10, 32 << 10, 32 << 10));
+        let at = |bytes| unsent(Some(Look { bytes, elapsed: second, rtt: second, min_rtt: second }));
+        assert_eq!((unsent(None), at(0), at(3_000_000)), (32 << 10, 32 << 10, 32 << 10));
         assert_eq!((at(6_250_000), at(25_000_000)), (64 << 10, 256 << 10));
         assert_eq!(at(1 << 40), socket::STREAM_NOTSENT_LOWAT);
-        let short = |bytes| unsent(look(bytes, Duration::from_millis(1)), 128 << 10);
-        assert_eq!((short(0), short(25_000)), (128 << 10, 256 << 10), "a pause between two bursts");
     }
 
     #[test]
