@@ -28,6 +28,16 @@ def test_processes_of_a_container_count_together_and_others_not_at_all(tmp_path:
     assert containers(tmp_path) == {pod: Holds(2 * 520 * 1024, 4, 4)}
 
 
+def test_a_descriptor_that_is_closed_meanwhile_does_not_hide_its_process(tmp_path: Path) -> None:
+    process, pod = tmp_path / "7", "2" * 64
+    (process / "fd").mkdir(parents=True)
+    (process / "cgroup").write_text(f"0::/kubelet/{pod}\n")
+    (process / "status").write_text("RssAnon:\t 1 kB\n")
+    (process / "fd" / "0").symlink_to("socket:[1]")
+    (process / "fd" / "1").write_text("no link, so that it cannot be read as one")
+    assert containers(tmp_path) == {pod: Holds(1024, 1, 0)}
+
+
 def test_something_that_was_restarted_is_not_a_series() -> None:
     record = Record()
     record.add(0, {"memory of a/b": 1.0})

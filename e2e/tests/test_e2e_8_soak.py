@@ -7,7 +7,7 @@ sos_e2e/growth.py.
 import json
 import time
 
-from conftest import Lab, unbroken
+from conftest import Lab
 from sos_e2e import growth, workload
 from sos_e2e.load import Load
 from sos_e2e.run import say, wait_for
@@ -15,7 +15,7 @@ from sos_e2e.sampler import Record, look
 
 QUIET_S = 5.0
 """After a round: sessions of hosts that are gone are over."""
-ROUND_S = 150.0
+ROUND_S = 180.0
 """A round that takes longer hangs."""
 
 # Beside the long download and ten new connections a second of sos_e2e.load: a download as fast as it goes, one that is plain,
@@ -40,7 +40,9 @@ def a_round(lab: Lab, digest: str) -> None:
     """Everything that should arrive has arrived, and nothing is left over."""
     load = Load(lab.kube)
     lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", IN_THE_BACKGROUND)
-    unbroken(load.finish(ROUND_S), digest)
+    outcome = load.finish(ROUND_S)
+    assert (outcome.status, outcome.sha256) == (0, digest), outcome.summary()
+    assert not [probe for probe in outcome.probes if probe.status], outcome.summary()
     wait_for("the end of the mixed load", lambda: client(lab, "ls /tmp/mixed.done 2>/dev/null || true"), ROUND_S)
     assert client(lab, "cat /tmp/fast.sum").split()[0] == digest
 

@@ -52,10 +52,18 @@ def containers(proc: Path = PROC) -> dict[str, Holds]:
 
 def _process(process: Path) -> Holds:
     fields = dict(_KILOBYTES.findall((process / "status").read_text()))
-    targets = [str(fd.readlink()) for fd in (process / "fd").iterdir()]
+    targets = [target for fd in (process / "fd").iterdir() if (target := _target(fd))]
     sockets = sum(target.startswith("socket:") for target in targets)
     memory = 1024 * (int(fields.get("RssAnon", 0)) + int(fields.get("RssShmem", 0)))
     return Holds(memory, sockets, len(targets) - sockets)
+
+
+def _target(fd: Path) -> str:
+    """What a descriptor leads to; "" for one that was closed just now, which is no reason to leave out its process."""
+    try:
+        return str(fd.readlink())
+    except OSError:
+        return ""
 
 
 def running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
