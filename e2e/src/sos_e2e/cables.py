@@ -81,6 +81,8 @@ def route(cable: Cable, nodes: Mapping[str, str]) -> None:
     for (place, interface), own, other in zip(places, addresses, reversed(addresses), strict=True):
         inside = ("nsenter", "-t", str(pid(nodes[place])), "-n")
         run(*inside, "ip", "route", "add", f"{other}/32", "dev", interface, "src", own)
+        # The emulator cuts up TCP that comes in one piece, but not what a tunnel has wrapped: that has to come in packets.
+        run(*inside, "ethtool", "-K", interface, "gso", "off", "tso", "off", "tx-udp_tnl-segmentation", "off")
 
 
 def emulator() -> Path:
