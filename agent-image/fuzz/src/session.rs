@@ -148,6 +148,7 @@ impl Driver {
             stalled: states >> slot & 1 == 1,
             doubtful: states & 7 == *slot,
             spare: states >> 3 & 7 == *slot,
+            lossy: states >> 2 & 3 != *slot,
         };
         let views: Vec<_> = self.streams.iter().map(view).collect();
         for _ in 0..FRAMES_PER_TURN {
