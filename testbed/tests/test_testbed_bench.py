@@ -49,7 +49,7 @@ def test_columns_are_figures() -> None:
 
 def test_every_scenario_has_what_it_needs() -> None:
     assert set(relay.OFFERED_BPS) <= {scenario.name for scenario in relay.SCENARIOS}
-    assert {*short.BYTES, short.CONNECTIONS} == {scenario.name for scenario in short.SCENARIOS}
+    assert {*short.BYTES, *short.LOSSY_BYTES, short.CONNECTIONS} == {scenario.name for scenario in short.SCENARIOS}
     assert set(sessions.ACTS) == {scenario.name for scenario in sessions.SCENARIOS}
 
 
