@@ -1,7 +1,6 @@
 """What is shared with others: a switch outside the cluster that is part of a site, and a second controller over the same switches."""
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -96,10 +95,9 @@ def test_the_first_controller_does_not_notice_that_the_second_is_gone(lab: Lab, 
     which = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=controller,sos.network/controller=research")
     (pod,) = lab.kube.items("pods", *which)
     lab.kube.ctl("delete", "pod", *which, "--grace-period=0", "--force", "--wait=false")
-    time.sleep(3)
+    wait_for("another pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60)
     said = unbroken(under_way.finish(), accelerated[1])
     say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
-    wait_for("another pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60)
     lab.kube.wait_condition("soscontroller/research", "Ready", timeout=120)
     lab.kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=60)
     assert trace(lab, workload.CLIENT, workload.SERVER, 6000, "--controller", research) == "accelerated"
