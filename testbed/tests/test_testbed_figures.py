@@ -69,6 +69,11 @@ def test_figures_that_nobody_could_measure_again_are_not_kept(
     assert not (tmp_path / "kept" / "wan.json").exists()
 
 
+def test_every_benchmark_has_a_place_in_the_page(figures: ModuleType) -> None:
+    page = (ROOT / "docs" / "performance.md").read_text()
+    assert [name for name in figures.COLUMNS if f"<!-- generated: {name} -->\n" not in page] == []
+
+
 def test_what_is_kept_is_what_was_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")
     measured = document(row("sos", 5, mbps_total=929.0))
