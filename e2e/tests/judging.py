@@ -65,6 +65,14 @@ def trace(lab: Lab, client: str, server: str, port: int = 80, *options: str) -> 
     return str(said["outcome"])
 
 
+def ready_again(lab: Lab) -> None:
+    """Everything as before, as the statuses say."""
+    lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
+    for site in ("west", "east", "core1", "core2"):
+        lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=120)
+    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+
+
 def agents(lab: Lab) -> int:
     """How many there are: one at each node of the two sites."""
     return sum(place.startswith(("west", "east")) for place in lab.nodes)

@@ -14,18 +14,17 @@ from typing import Any
 
 import pytest
 from conftest import Lab
+from judging import ready_again, trace
 from sos_e2e import workload
 from sos_e2e.cluster import pid
-from sos_e2e.load import Load, Outcome
+from sos_e2e.load import Load, Outcome, brief
 from sos_e2e.run import run, say, wait_for
 
 RESET = 56  # curl's status for a connection that was reset while it received
 REFUSED = {7, 52, 56}  # of a new one: not opened, or ended without an answer
 HANGS_S = 8.0  # a new connection that takes longer is as good as hung: a plain one over this path takes 0.5 s, with a lost SYN 3.5
 FAULT_S = 8.0  # how long what is broken stays so: longer than the 5 s in which a silent path is noticed
-NODE_LOST_S = (
-    20.0  # until what an agent had accepted is reset when its node dies: streams are silent for 5 s, sessions wait 10 s for others
-)
+NODE_LOST_S = 20.0  # until what an agent had accepted is reset when its node dies: 5 s of silence, and sessions wait 10 s for others
 SETTLED_S = 3.0  # after the fault is over, until the outcome is read
 
 
@@ -45,14 +44,6 @@ def replace_pods(lab: Lab, component: str, site: str, *how: str) -> None:
 
 def is_ready(pod: dict[str, Any]) -> bool:
     return any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
-
-
-def ready_again(lab: Lab) -> None:
-    """Everything as before, as the statuses say."""
-    lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
-    for site in ("west", "east", "core1", "core2"):
-        lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=120)
-    lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 
 def kill(component: str, site: str = "") -> Callable[[Lab], None]:
@@ -223,15 +214,14 @@ def test_what_runs_goes_on_and_what_is_new_is_not_held_up(
         outcome = load.finish()
     ready_again(lab)
     results[name] = outcome.summary()
-    say(f"{name}: {json.dumps({k: v for k, v in outcome.summary().items() if k not in ('failures', 'slowest')})}")
+    say(f"{name}: {brief(outcome.summary())}")
     judge(outcome, accelerated[1], fault, at=at)
     assert accelerated_now(lab), "and all is as before"
 
 
 def accelerated_now(lab: Lab) -> bool:
     """Whether a new connection of the client would be."""
-    said = lab.kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False)
-    return bool(json.loads(said)["outcome"] == "accelerated")
+    return trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
 
 
 def judge(outcome: Outcome, digest: str, fault: Fault, *, at: float) -> None:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Lab, unbroken, upgrade
+from judging import ready_again, trace
 from sos_e2e import previous, workload
 from sos_e2e.images import load
 from sos_e2e.kube import Kube
-from sos_e2e.load import Load
+from sos_e2e.load import Load, brief
 from sos_e2e.run import run, say, wait_for
 
 NEXT = "e2e-next"
@@ -38,10 +39,7 @@ def rolled(lab: Lab, tag: str) -> None:
     """All pods of the parts that changed run the images of `tag`, and all is ready."""
     kube = lab.kube
     wait_for(f"pods of {tag}", lambda: all(tags(kube, part) == {tag} for part in PARTS), 240)
-    kube.wait_condition("soscontroller/default", "Ready", timeout=120)
-    for site in ("west", "east", "core1", "core2"):
-        kube.wait_condition(f"sossite/{site}", "Ready", timeout=120)
-    kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
+    ready_again(lab)
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +66,9 @@ def test_a_download_outlives_new_pods_of_everything_but_the_switches(
         kube.helm("rollback", release[0], str(revisions[-2]["revision"]), *release[1:], "--wait", "--timeout", "180s")
     rolled(lab, NEXT if way == "upgrade" else lab.settings.tag)
     said = unbroken(under_way.finish(), accelerated[1])
-    say(f"{way}: {json.dumps({k: v for k, v in said.items() if k != 'failures'})}")
+    say(f"{way}: {brief(said)}")
     assert containers(kube, "node") == switches, "Open vSwitch was restarted although nothing of it changed"
-    trace = json.loads(kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False))
-    assert trace["outcome"] == "accelerated"
+    assert trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
 
 
 OLDER = "sos-e2e-older"
@@ -123,11 +120,10 @@ def test_agents_of_this_version_and_the_one_before_work_together(
     lab.kube.ctl("label", "sossite", older, f"{OLDER}=yes")
     agents_are(lab, {older: older_pool, newer: lab.images["agent"]})
     unbroken(under_way.finish(), accelerated[1])
-    trace = json.loads(lab.kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False))
-    assert trace["outcome"] == "accelerated"
+    assert trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
     plain, fast = workload.download(lab.kube, 8080, seconds=15), workload.download(lab.kube, 80, seconds=120)
     say(f"agents at {older} of the version before: plain {plain.mbps:.1f} Mbit/s, with the service {fast.mbps:.1f} Mbit/s")
     assert (fast.exit_code, fast.sha256) == (0, accelerated[1])
     assert fast.mbps > 1.5 * plain.mbps
     said = unbroken(Load(lab.kube).finish(), accelerated[1])
-    say(f"{older} behind: {json.dumps({key: value for key, value in said.items() if key not in ('failures', 'slowest')})}")
+    say(f"{older} behind: {brief(said)}")

@@ -14,7 +14,7 @@ import pytest
 from conftest import EXAMPLE, Lab, unbroken, upgrade
 from judging import agents, fast_and_plain, right, trace
 from sos_e2e import workload
-from sos_e2e.load import Load
+from sos_e2e.load import Load, brief
 from sos_e2e.run import run, say, wait_for
 from third import SOUTH, join, leave
 
@@ -70,7 +70,7 @@ def test_two_hundred_services_at_once_and_away_again(lab: Lab, accelerated: tupl
     say(f"{SERVICES} services: applied in {applied - began:.1f} s, all in force {time.monotonic() - applied:.1f} s later")
     lab.kube.ctl("-n", "default", "delete", "sosservices", "-l", LABEL, "--wait=false", timeout=120)
     said = unbroken(under_way.finish(), accelerated[1])
-    say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
+    say(brief(said))
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 
@@ -92,8 +92,7 @@ def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, 
     lab.kube.apply(moved)
     lab.kube.ctl("-n", "default", "delete", "-f", str(example))
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace=other_namespace, timeout=60)
-    trace = json.loads(lab.kube.plugin("trace", workload.CLIENT, workload.SERVER, "80", "-o", "json", check=False))
-    assert trace["outcome"] == "accelerated"
+    assert trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
     lab.kube.apply_files(example)
     lab.kube.ctl("-n", other_namespace, "delete", "sosservice", "bulk")
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
@@ -126,7 +125,7 @@ def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_
     after = set(lab.kube.get(*secret)["data"])
     assert after and not after & before, "the old key is gone and a new one is there"
     said = unbroken(Load(lab.kube).finish(), accelerated[1])
-    say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
+    say(brief(said))
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 

@@ -8,7 +8,7 @@ import yaml
 from conftest import Lab, unbroken, upgrade
 from judging import fast_and_plain, right, trace
 from sos_e2e import outside, workload
-from sos_e2e.load import Load
+from sos_e2e.load import Load, brief
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT
 from third import join, leave
@@ -97,7 +97,7 @@ def test_the_first_controller_does_not_notice_that_the_second_is_gone(lab: Lab, 
     lab.kube.ctl("delete", "pod", *which, "--grace-period=0", "--force", "--wait=false")
     wait_for("another pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60)
     said = unbroken(under_way.finish(), accelerated[1])
-    say(json.dumps({key: value for key, value in said.items() if key not in ("failures", "slowest")}))
+    say(brief(said))
     lab.kube.wait_condition("soscontroller/research", "Ready", timeout=120)
     lab.kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=60)
     assert trace(lab, workload.CLIENT, workload.SERVER, 6000, "--controller", research) == "accelerated"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -69,6 +71,11 @@ class Outcome:
             "failed": len(failed),
             "failures": failed[:10],
         }
+
+
+def brief(summary: Mapping[str, Any]) -> str:
+    """A summary in one line, without the connections one by one."""
+    return json.dumps({name: value for name, value in summary.items() if name not in ("failures", "slowest")})
 
 
 def parse_probes(text: str) -> tuple[Probe, ...]:
