@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use socket2::SockRef;
 
 use crate::quic;
-use crate::sockopt::{PathInfo, path_info, set_pacing};
+use crate::sockopt::{PathInfo, pace, path_info, set_pacing};
 
 /// The connection under a stream: what can be asked of it and what it can be told, whatever the transport. It keeps the connection from
 /// closing.
@@ -84,6 +84,17 @@ impl Line {
                 gauge.set_pacing(bytes_per_second);
                 Ok(())
             }
+        }
+    }
+
+    /// Spreads what it sends over the round trip, from now on and for life; a bound set by [`Self::set_pacing`] is gone. QUIC does it anyway.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn pace(&self) -> io::Result<()> {
+        match &self.0 {
+            Under::Tcp(socket) => pace(socket),
+            Under::Quic(_) => Ok(()),
         }
     }
 

@@ -94,6 +94,15 @@ pub(crate) fn set_pacing(socket: &impl AsFd, bytes_per_second: Option<u64>) -> i
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Spreads what a socket sends over its round trip, for as long as it stands. Any bound of the rate makes the kernel pace a socket, and raising
+/// it again does not stop that (`sk_setsockopt`, net/core/sock.c): this is a bound that no path reaches.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn pace(socket: &impl AsFd) -> io::Result<()> {
+    set_pacing(socket, Some(u64::MAX - 1))
+}
+
 /// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.18.
 const TCP_INFO_LEN: usize = 196;
 
