@@ -1,6 +1,26 @@
-"""What the load's records mean; needs no cluster."""
+"""What the load does and what its records mean; needs no cluster."""
 
-from sos_e2e.load import longest_stall, parse_probes, silent_at_last
+import hashlib
+import os
+import subprocess
+from pathlib import Path
+
+from sos_e2e.load import SIP, longest_stall, parse_probes, silent_at_last, sips
+
+
+def test_a_steady_download_keeps_every_byte_and_says_how_it_ended(tmp_path: Path) -> None:
+    source, folder = tmp_path / "source", tmp_path / "load"
+    source.write_bytes(os.urandom(3 * SIP + 1))
+    folder.mkdir()
+    subprocess.run(["sh", "-c", sips(source.as_uri())], cwd=folder, check=True, timeout=60)
+    assert (folder / "long.exit").read_text() == "0\n"
+    assert (folder / "long.sum").read_text().split()[0] == hashlib.sha256(source.read_bytes()).hexdigest()
+
+
+def test_a_download_that_fails_says_so(tmp_path: Path) -> None:
+    (tmp_path / "got").touch()
+    subprocess.run(["sh", "-c", sips((tmp_path / "nowhere").as_uri())], cwd=tmp_path, check=True, timeout=60)
+    assert (tmp_path / "long.exit").read_text() == "37\n"
 
 
 def test_probes_are_read_in_the_order_in_which_they_began() -> None:

@@ -12,17 +12,27 @@ from sos_e2e.kube import Kube
 from sos_e2e.run import wait_for
 from sos_e2e.workload import NAMESPACE, SERVER
 
-RATE = "3M"  # of the long download, bytes a second: 96 MB take 32 s
+SIP = 300_000  # bytes of the long download that are read each tenth of a second: 96 MiB take 34 s
 PATIENCE_S = 25  # of a new connection: longer than anything may take
 MOST_PROBES = 3000  # five minutes
 TIMED_OUT = 28  # curl's status
 
+
+def sips(url: str) -> str:
+    """A shell's words for a steady download into `got`; then `long.exit` has curl's status, and `long.sum` the digest.
+
+    curl's own limit of the rate is none for this: it reads what is there and then nothing for three seconds, more than a stall takes.
+    """
+    read = f"while head -c {SIP} > sip; [ -s sip ]; do cat sip >> got; sleep 0.1; done"
+    return f"{{ curl -s -m 150 {url}; echo $? > long.status; }} | {read}; mv long.status long.exit; sha256sum got > long.sum"
+
+
 # Everything lands in files, because an exec's own connection may be what a fault cuts.
 SCRIPT = f"""
 cd /tmp && rm -rf load && mkdir load && cd load && touch going
-( curl -s -o got --limit-rate {RATE} -m 150 http://{SERVER}:80/file; echo $? > long.exit; sha256sum got > long.sum ) &
-long=$!
-( touch got; while [ ! -e long.exit ]; do echo "$(date +%s.%N) $(stat -c %s got)"; sleep 0.1; done > long.sizes ) &
+touch got
+( {sips(f"http://{SERVER}:80/file")} ) &
+( while [ ! -e long.exit ]; do echo "$(date +%s.%N) $(stat -c %s got)"; sleep 0.1; done > long.sizes ) &
 n=0
 while [ -e going ] && [ $n -lt {MOST_PROBES} ]; do
   n=$((n+1))
