@@ -115,6 +115,38 @@ def test_allocations_of_absent_things_survive_while_their_objects_exist() -> Non
     assert after.allocations == before.allocations
 
 
+def pool(name: str, **labels: str) -> dict[str, Any]:
+    return obj("SosAgent", name, {"siteSelector": {"matchLabels": labels}})
+
+
+def moved_to_another_pool(agent_range: str, machines: int) -> tuple[set[str], set[str]]:
+    """Addresses of a pool's agents at a site, and of those that take their place; the pool `default` has agents there, too."""
+    pools = [pool("older", pool="older"), pool("newer", pool="newer")]
+
+    def amber(which: str) -> dict[str, Any]:
+        made = site("amber", "10.0.0.0/16", network={"agentAddresses": agent_range})
+        return {**made, "metadata": {**made["metadata"], "labels": {"pool": which}}}
+
+    before = compile_world(world(amber("older"), *pools, nodes=nodes(amber=machines)))
+    after = compile_world(world(amber("newer"), *pools, nodes=nodes(amber=machines), observed=Observed(allocations=before.allocations)))
+    found = [{doc["interface"]["address"] for doc in compiled.agents.values() if doc["pool"] == name}
+             for compiled, name in ((before, "older"), (after, "newer"))]  # fmt: skip
+    return found[0], found[1]
+
+
+def test_agents_that_leave_keep_their_addresses_from_those_that_come() -> None:
+    """They have sessions to finish, on the same bridge."""
+    before, after = moved_to_another_pool("10.0.9.0/24", machines=2)
+    assert len(before) == len(after) == 2
+    assert not before & after
+
+
+def test_where_there_are_no_other_addresses_left_those_of_agents_that_leave_are_given() -> None:
+    before, after = moved_to_another_pool("10.0.9.0/29", machines=3)
+    assert before == after
+    assert len(before) == 3
+
+
 def test_allocations_of_things_that_are_gone_are_given_up() -> None:
     before = compile_world(world(site("amber", "10.0.0.0/16"), site("beryl", "10.1.0.0/16"), nodes=nodes(amber=1, beryl=1)))
     after = compile_world(world(site("beryl", "10.1.0.0/16"), nodes=nodes(beryl=1), observed=Observed(allocations=before.allocations)))

@@ -85,8 +85,13 @@ class _Placer:
         return kept
 
     def _fresh(self, placed: PlacedSite) -> IPv4Address | None:
+        """An address that nobody had, else one that somebody had: an agent that leaves has its own until its sessions are over."""
         site = placed.site
-        return None if site.agent_range is None or site.subnet is None else highest_free(site.agent_range, site.subnet, self.taken)
+        if site.agent_range is None or site.subnet is None:
+            return None
+        had = {IPv4Address(old.address) for old in self.before.values() if is_ipv4(old.address)}
+        fresh = highest_free(site.agent_range, site.subnet, self.taken | had)
+        return fresh or highest_free(site.agent_range, site.subnet, self.taken)
 
 
 def _distinct(placed: PlacedSite, agents: list[AgentPlace], verdicts: Verdicts) -> list[AgentPlace]:
