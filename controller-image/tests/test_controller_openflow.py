@@ -16,6 +16,7 @@ from sos_controller.core.flowtable import (
     DecTtl,
     FinTimeout,
     FlowEntry,
+    ForgetPort,
     Goto,
     Match,
     Output,
@@ -208,6 +209,8 @@ def _ryu_action(a: Action) -> object:
         return parser.OFPActionSetField(**{"ipv4_dst" if isinstance(a, SetIpv4Dst) else "ipv4_src": format_address(a.address)})
     if isinstance(a, SetTcpSrc | SetTcpDst):
         return parser.OFPActionSetField(**{"tcp_dst" if isinstance(a, SetTcpDst) else "tcp_src": a.port})
+    if isinstance(a, ForgetPort):
+        return parser.OFPActionSetField(in_port_nxm=0)
     if isinstance(a, DecTtl):
         return parser.OFPActionDecNwTtl()
     if isinstance(a, FinTimeout):
@@ -219,7 +222,8 @@ rewriting = st.lists(
     st.one_of(
         st.builds(SetIpv4Src, address=st.integers(0, 2**32 - 1)), st.builds(SetIpv4Dst, address=st.integers(0, 2**32 - 1)),
         st.builds(SetTcpSrc, port=st.integers(0, 65535)), st.builds(SetTcpDst, port=st.integers(0, 65535)),
-        st.builds(DecTtl), st.builds(ToGroup, group_id=st.integers(0, 2**32 - 256)), st.builds(FinTimeout, idle_s=st.integers(0, 65535)),
+        st.builds(DecTtl), st.builds(ForgetPort), st.builds(ToGroup, group_id=st.integers(0, 2**32 - 256)),
+        st.builds(FinTimeout, idle_s=st.integers(0, 65535)),
         st.builds(SetEthDst, mac=st.binary(min_size=6, max_size=6)), st.builds(SetEthSrc, mac=st.binary(min_size=6, max_size=6)),
         st.builds(Output, port_no=st.integers(1, 65279)),
     ),

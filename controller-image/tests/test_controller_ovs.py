@@ -20,6 +20,7 @@ from sos_controller.core.flowtable import (
     DecTtl,
     FinTimeout,
     FlowEntry,
+    ForgetPort,
     Goto,
     Match,
     Output,
@@ -128,6 +129,7 @@ def test_what_open_vswitch_tells_of_its_entries_is_what_it_was_told(net: Lab) ->
         FlowEntry(0, 8, tcp, (FinTimeout(60), *macs, SetIpv4Src(address), SetIpv4Dst(address), Output(PORT_NORMAL)), cookie, 60, 30),
         FlowEntry(0, 9, tcp, (DecTtl(), SetTcpSrc(1), SetTcpDst(2), Goto(1)), cookie),
         FlowEntry(0, 10, msgspec.structs.replace(tcp, reg0=0), (TellApart(),), cookie),
+        FlowEntry(0, 11, Match(eth_src=mac), (ForgetPort(), Output(PortNo(2))), cookie),
         FlowEntry(1, 10, Match(eth_dst=mac), (), cookie),
     ]
     with socket.socket(socket.AF_UNIX) as switch:
@@ -139,15 +141,43 @@ def test_what_open_vswitch_tells_of_its_entries_is_what_it_was_told(net: Lab) ->
         assert _entries(switch) == []
 
 
+def test_a_labelled_path_goes_from_one_protected_port_to_another(net: Lab) -> None:
+    """As between the tunnels of a node (spec/node-config.md clause 7): what is not forwarded otherwise goes by entries of paths."""
+    ports = ("core1-edge1", "core1-edge2")
+    numbers = [net.port("core1", port) for port in ports]
+    flow = f"in_port={numbers[0]},dl_src=02:53:01:00:00:00,dl_dst=02:53:01:00:00:01,dl_type=0x1234"
+    for port in ports:
+        net.ovs("ovs-vsctl", "set", "port", port, "protected=true")
+    try:
+        for entry, expected in (((Output(numbers[1]),), False), ((ForgetPort(), Output(numbers[1])), True)):
+            told = ofp.flow_mod(FlowEntry(0, 60000, Match(eth_type=0x1234), entry, 0x7E58), ofp.ADD, 0) + ofp.barrier_request(1)
+            with socket.socket(socket.AF_UNIX) as switch:
+                switch.settimeout(SLOW)
+                switch.connect(f"{net.folder}/core1.mgmt")
+                switch.sendall(ofp.PLAIN_HELLO + told)
+                _until(switch, ofp.BARRIER_REPLY)
+            traced = net.ovs("ovs-appctl", f"--target={net.folder}/sw.ctl", "ofproto/trace", "core1", flow)
+            assert ("Datapath actions: drop" not in traced) == expected, traced
+    finally:
+        for port in ports:
+            net.ovs("ovs-vsctl", "set", "port", port, "protected=false")
+        net.ovs("ovs-ofctl", "-OOpenFlow13", "del-flows", f"unix:{net.folder}/core1.mgmt", f"cookie={0x7E58}/-1")
+
+
 def _entries(switch: socket.socket) -> list[FlowEntry]:
     """What the first reply to a request for entries says."""
+    return ofp.parse_flow_stats(_until(switch, ofp.MULTIPART_REPLY)[8:])
+
+
+def _until(switch: socket.socket, kind: int) -> bytes:
+    """What the first message of a kind says."""
     with switch.makefile("rb", buffering=0) as stream:
         while True:
             head = stream.read(8)
             body = stream.read(int.from_bytes(head[2:4], "big") - 8) if head[3] > 8 else b""
             assert head[1] != ofp.ERROR, body.hex()
-            if head[1] == ofp.MULTIPART_REPLY:
-                return ofp.parse_flow_stats(body[8:])
+            if head[1] == kind:
+                return body
 
 
 def test_a_connection_is_prepared_redirected_and_cleaned_up(net: Lab) -> None:

@@ -9,6 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_controller.core import pairs, paths, topology
+from sos_controller.core.agents import Agent
+from sos_controller.core.beacon import Beacon
+from sos_controller.core.flowtable import ForgetPort, Output
 from sos_controller.core.model import Location
 from sos_controller.core.topology import Link, Topology, link
 
@@ -93,6 +96,26 @@ def test_labels_stay_where_they_are_as_far_as_they_can(found: list, before: list
     for label, path in enumerate(before[:labels]):
         if label and path in found[1:] and path not in before[:label]:
             assert given[label] == path
+
+
+def agent(number: int, dpid: int) -> Agent:
+    beacon = Beacon(
+        key_id=1, site_id=number, flags=0, agent_id=bytes([number]) * 16, boot_id=1, sequence=1, time_ms=0, sessions=0, session_limit=1,
+        bytes_per_second=0, cpu_permille=0, streams=8, order_port=9876, first_stream_port=10000, stream_ports=8, address=number,
+        mac=bytes(5) + bytes([number]), capacity_bps=0, name="", service_types=("tcp-parallel",),
+    )  # fmt: skip
+    return Agent(beacon, Location(dpid, 34001), 0.0)
+
+
+@pytest.mark.parametrize(("into", "leave", "tunnels"), [(35001, 35007, True), (33001, 35007, False), (35001, 33002, False), (1, 2, False)])
+def test_only_between_two_tunnels_a_path_hides_where_it_came_from(into: int, leave: int, tunnels: bool) -> None:
+    """Nodes let nothing pass from one tunnel to another otherwise (spec/node-config.md clause 7)."""
+    path = paths.Path(1, 3, ((Location(1, 1), Location(2, into)), (Location(2, leave), Location(3, 1))), 20)
+    made = pairs.entries(pairs.Pair(bytes([1]) * 16, bytes([2]) * 16, 7, (path,)), agent(1, 1), agent(2, 3), 0x50)
+    between = sorted((entry.actions for entry in made[2]), key=str)
+    outputs = [Output(port) for port in sorted((into, leave))]
+    assert between == [(ForgetPort(), output) if tunnels else (output,) for output in outputs]
+    assert not [entry for dpid in (1, 3) for entry in made[dpid] if ForgetPort() in entry.actions]
 
 
 def test_next_hops_lead_home_from_everywhere() -> None:

@@ -10,6 +10,7 @@ from sos_controller.core.flowtable import (
     AnswerArp,
     DecTtl,
     FinTimeout,
+    ForgetPort,
     GiveTurn,
     Output,
     Remember,
@@ -51,6 +52,7 @@ _MOVE = struct.Struct("!HHIHHHHII")
 _SET_OP = struct.Struct("!HHIH6x")
 _SET_ADDRESS = struct.Struct("!HHII4x")
 _SET_PORT = struct.Struct("!HHIH6x")
+_FORGET_PORT = _SET_PORT.pack(_ACTION_SET_FIELD, 16, nicira.IN_PORT, 0)
 _SET_ETH = struct.Struct("!HHI6s2x")
 _OUTPUT = struct.Struct("!HHIH6x")
 _TO_GROUP = struct.Struct("!HHI")
@@ -110,17 +112,19 @@ def encode_action(action: Action) -> bytes:
         return _TO_GROUP.pack(_ACTION_GROUP, 8, action.group_id)
     if isinstance(action, DecTtl):
         return _DEC_TTL
-    if isinstance(action, FinTimeout | AnswerArp | TellApart):
+    if isinstance(action, FinTimeout | AnswerArp | TellApart | ForgetPort):
         return _encode_extension(action)
     if isinstance(action, TakeTurn | GiveTurn | Remember | RememberAnswers):
         return learn.encode(action)
     return _encode_set_field(action)
 
 
-def _encode_extension(action: FinTimeout | AnswerArp | TellApart) -> bytes:
+def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort) -> bytes:
     """Actions of Open vSwitch alone."""
     if isinstance(action, FinTimeout):
         return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
+    if isinstance(action, ForgetPort):
+        return _FORGET_PORT
     return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART
 
 
@@ -144,17 +148,20 @@ def decode_action(kind: int, body: bytes) -> Action | None:
     if kind == _ACTION_DEC_TTL and len(body) == len(_DEC_TTL) - 4:
         return DecTtl()
     if kind == _ACTION_SET_FIELD and len(body) == _SET_ADDRESS.size - 4:
-        field, address = struct.unpack_from("!II", body)
-        if field in (_OXM_IPV4_SRC, _OXM_IPV4_DST):
-            return SetIpv4Dst(Address(address)) if field == _OXM_IPV4_DST else SetIpv4Src(Address(address))
-        if field in (_OXM_TCP_SRC, _OXM_TCP_DST):
-            port = address >> 16
-            return SetTcpDst(port) if field == _OXM_TCP_DST else SetTcpSrc(port)
+        return _decode_set_field(*struct.unpack_from("!II", body))
     if kind == nicira.EXPERIMENTER and len(body) == _FIN.size - 4:
         vendor, subtype, idle, hard = struct.unpack_from("!IHHH", body)
         if (vendor, subtype, hard) == (nicira.NICIRA, _FIN_TIMEOUT, 0):
             return FinTimeout(idle)
     return None
+
+
+def _decode_set_field(field: int, value: int) -> Action | None:
+    if field in (_OXM_IPV4_SRC, _OXM_IPV4_DST):
+        return SetIpv4Dst(Address(value)) if field == _OXM_IPV4_DST else SetIpv4Src(Address(value))
+    if field in (_OXM_TCP_SRC, _OXM_TCP_DST):
+        return SetTcpDst(value >> 16) if field == _OXM_TCP_DST else SetTcpSrc(value >> 16)
+    return ForgetPort() if (field, value) == (nicira.IN_PORT, 0) else None
 
 
 def encode_groups(command: ApplyGroups) -> bytes:

@@ -147,6 +147,11 @@ class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
     cookie: int
 
 
+class ForgetPort(msgspec.Struct, frozen=True, gc=False, tag="forget"):
+    """Go on as if the packet had come in by no port. Open vSwitch only, which sends nothing from one protected port to another, not even
+    where an entry says so (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
+
+
 class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
     """Shorten the entry's idle timeout (seconds) once a FIN or RST has passed; Open vSwitch only (ovs-actions(7))."""
 
@@ -175,6 +180,7 @@ Action = (
     | GiveTurn
     | Remember
     | RememberAnswers
+    | ForgetPort
     | FinTimeout
     | Goto
 )

@@ -11,10 +11,20 @@ import networkx as nx
 
 from sos_controller.core import paths
 from sos_controller.core.agents import Agent
-from sos_controller.core.flowtable import Action, FlowEntry, Match, Output, SetEthDst, SetEthSrc
-from sos_controller.core.model import AgentId, DatapathId
+from sos_controller.core.flowtable import Action, FlowEntry, ForgetPort, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.model import AgentId, DatapathId, PortNo
 from sos_controller.core.paths import Path
-from sos_controller.core.pipeline import ETH_IPV4, MAX_LABELS, PRIORITY_PATH, PROTO_TCP, PROTO_UDP, TABLE_REDIRECT, path_mac, shared
+from sos_controller.core.pipeline import (
+    ETH_IPV4,
+    MAX_LABELS,
+    PRIORITY_PATH,
+    PROTO_TCP,
+    PROTO_UDP,
+    TABLE_REDIRECT,
+    TUNNEL_PORTS,
+    path_mac,
+    shared,
+)
 
 MAX_PAIRS = 65_536
 """Pair numbers are 16 bits of the path MAC address; further pairs get no labelled paths, and so no sessions."""
@@ -140,10 +150,16 @@ def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool
             made.setdefault(way.source, []).extend(_entry(m, marked, cookie) for m in _outgoing(here, there, label, datagrams=datagrams))
             match = Match(eth_src=own, eth_dst=other)
             for (_, into), (leave, _) in zip(way.steps, way.steps[1:], strict=False):
-                made.setdefault(into.dpid, []).append(_entry(match, (Output(leave.port_no),), cookie))
+                made.setdefault(into.dpid, []).append(_entry(match, _across(into.port_no, leave.port_no), cookie))
             restored = (SetEthSrc(here.beacon.mac), SetEthDst(there.beacon.mac), Output(there.location.port_no))
             made.setdefault(way.target, []).append(_entry(match, restored, cookie))
     return made
+
+
+def _across(into: PortNo, leave: PortNo) -> tuple[Action, ...]:
+    """From one port of a switch to another. Tunnels do not flood into each other, so they would not let a path through either."""
+    out = Output(leave)
+    return (ForgetPort(), out) if into in TUNNEL_PORTS and leave in TUNNEL_PORTS else (out,)
 
 
 def _outgoing(here: Agent, there: Agent, label: int, *, datagrams: bool) -> Iterator[Match]:

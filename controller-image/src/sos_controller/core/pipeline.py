@@ -13,6 +13,9 @@ TABLE_FORWARD: Final = 1
 TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE = 2, 3, 4, 5
 """Where first packets go whose uplink an Open vSwitch chooses by itself (`turns`)."""
 
+TUNNEL_PORTS: Final = range(35_001, 39_096)
+"""Numbers of ports that are tunnels to other nodes (clause 6); nodes have them `protected` (clause 7)."""
+
 SLICES: Final = 1000
 """Priorities that `shared` spreads one over."""
 
