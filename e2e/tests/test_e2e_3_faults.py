@@ -116,6 +116,8 @@ def kill_a_node(site: str) -> Callable[[Lab], None]:
             run("docker", "start", node)
             lab.panel.replug(site)
         lab.kube.ctl("wait", "--for=condition=Ready", f"node/{node}", "--timeout=120s", timeout=150)
+        for pod in (host.name for host in workload.HOSTS if host.place == site):
+            lab.kube.ctl("-n", workload.NAMESPACE, "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=180s", timeout=210)
 
     return fault
 

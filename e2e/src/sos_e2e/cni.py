@@ -94,7 +94,8 @@ def _multus(image: str) -> dict[str, Any]:
     shim = {
         "name": "shim",
         "image": image,
-        "command": ["cp", "/usr/src/multus-cni/bin/multus-shim", "/host/opt/cni/bin/multus-shim"],
+        # After its node has failed a kubelet runs the old one again and again, for pods that need Multus: it cannot be written over.
+        "command": ["cp", "--remove-destination", "/usr/src/multus-cni/bin/multus-shim", "/host/opt/cni/bin/multus-shim"],
         "securityContext": privileged,
         "volumeMounts": [{"name": "bin", "mountPath": "/host/opt/cni/bin"}],
     }
