@@ -145,6 +145,8 @@ pub struct Sharer {
     rate: Option<(f64, Instant)>,
     began: Instant,
     window: Window,
+    /// What the window before had, if the path was full in it.
+    full_before: Option<f64>,
     queued_looks: BTreeMap<u64, u32>,
     doubt: Duration,
     doubt_until: Instant,
@@ -159,6 +161,7 @@ impl Sharer {
             rate: None,
             began: now,
             window: Window::new(),
+            full_before: None,
             queued_looks: BTreeMap::new(),
             doubt: DOUBT_LEAST,
             doubt_until: now,
@@ -206,7 +209,7 @@ impl Sharer {
 
     fn enter(&mut self, state: State, now: Instant) {
         self.state = state;
-        (self.began, self.window) = (now, Window::new());
+        (self.began, self.window, self.full_before) = (now, Window::new(), None);
         self.queued_looks.values_mut().for_each(|run| *run = 0);
     }
 
@@ -220,9 +223,7 @@ impl Sharer {
             self.rest(now);
             return;
         }
-        if self.window.is_full() && self.rate.is_none_or(|(known, _)| rate >= known * ALL) {
-            self.rate = Some((self.rate.map_or(rate, |(known, _)| known.max(rate)), now));
-        }
+        self.learn(rate, now);
         match self.state {
             State::Idle | State::Starting { .. } => {}
             State::Open { evidence } => self.weigh(evidence, rate, now),
@@ -232,6 +233,16 @@ impl Sharer {
             State::Giving { began, queue_at, gone, proved } => {
                 self.hold((began, queue_at, gone, proved), now);
             }
+        }
+    }
+
+    /// The rate is what two full windows in a row had at least: what is held up in one of them, by a busy machine, arrives in the next.
+    fn learn(&mut self, rate: f64, now: Instant) {
+        let full = self.window.is_full().then_some(rate);
+        let both = self.full_before.zip(full).map(|(before, rate)| before.min(rate));
+        self.full_before = full;
+        if let Some(rate) = both.filter(|rate| self.rate.is_none_or(|(known, _)| *rate >= known * ALL)) {
+            self.rate = Some((self.rate.map_or(rate, |(known, _)| known.max(rate)), now));
         }
     }
 
@@ -351,6 +362,18 @@ mod tests {
         assert_eq!(world.limit(), Some(720), "it may have lost something");
         world.pass(2.0, 720.0, false);
         assert_eq!(world.limit(), None, "it has gone");
+    }
+
+    #[test]
+    fn what_was_held_up_and_came_at_once_is_no_rate() {
+        let mut world = World::known();
+        world.pass(1.0, 720.0, false);
+        for _ in 0..6 {
+            world.pass(0.5, 865.0, true);
+            world.pass(0.5, 935.0, true);
+        }
+        world.pass(6.0, 900.0, true);
+        assert_eq!(world.limit(), None, "a rate of 935 would leave somebody a part who is not there");
     }
 
     #[test]
