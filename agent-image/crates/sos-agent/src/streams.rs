@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
-use sos_tunnel::{BoxFuture, Keys, Line, PathInfo, PeerConfig, Sockets};
+use sos_tunnel::{BoxFuture, Keys, Line, Pacing, PathInfo, PeerConfig, Sockets};
 use sos_wire::{Key, KeyId, SiteId};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
@@ -132,10 +132,7 @@ struct Tended {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Wish {
     congestion: CongestionControl,
-    /// Whether what it sends is spread over the round trip. That cannot be taken back.
-    paced: bool,
-    /// Bytes a second.
-    pacing: Option<u64>,
+    pacing: Pacing,
     /// Bytes.
     unsent: u32,
 }
@@ -154,10 +151,10 @@ impl Tended {
     fn look(&mut self, info: PathInfo, now: Instant) -> Wish {
         let before = self.before.replace((info, now));
         let moved = before.map(|(before, at)| look(before, info, now - at));
-        let (unsent, paced) = (unsent(moved), is_paced(info.min_rtt));
+        let unsent = unsent(moved);
         let configured = pool::congestion(&self.shared.config(), self.path.0);
         if configured != CongestionControl::Auto {
-            return Wish { congestion: configured, paced, pacing: None, unsent };
+            return Wish { congestion: configured, pacing: pacing(None, info.min_rtt), unsent };
         }
         let (path, number) = (self.path, self.number);
         self.paths.with(path, now, |known| {
@@ -181,7 +178,7 @@ impl Tended {
             // What bulk leaves to small sessions takes no part of it.
             let carrying = known.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
             let each = limit.map(|limit| (limit / carrying as f64) as u64);
-            Wish { congestion: fitting(choice.1), paced, pacing: each, unsent }
+            Wish { congestion: fitting(choice.1), pacing: pacing(each, info.min_rtt), unsent }
         })
     }
 }
@@ -227,8 +224,10 @@ fn unsent(moved: Option<Look>) -> u32 {
     u32::try_from(bytes).unwrap_or(u32::MAX).min(socket::STREAM_NOTSENT_LOWAT)
 }
 
-fn is_paced(min_rtt: Duration) -> bool {
-    (PACED_FROM..FAR_AWAY).contains(&min_rtt)
+/// How a stream sends that may have so many bytes a second, by its lowest round trip.
+fn pacing(limit: Option<u64>, min_rtt: Duration) -> Pacing {
+    let else_so = if (PACED_FROM..FAR_AWAY).contains(&min_rtt) { Pacing::Spread } else { Pacing::Bursts };
+    limit.map_or(else_so, Pacing::AtMost)
 }
 
 /// Keeps a stream's congestion control and pace as they should be, for as long as the stream stands.
@@ -237,8 +236,7 @@ async fn tend(mut tended: Tended, line: Line) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut in_force = Wish {
         congestion: wished(&tended.shared, &tended.paths, tended.path),
-        paced: false,
-        pacing: None,
+        pacing: Pacing::Bursts,
         unsent: 0,
     };
     loop {
@@ -258,12 +256,7 @@ fn apply(line: &Line, in_force: Wish, wish: Wish) -> io::Result<()> {
     {
         debug!(congestion = ?wish.congestion, %error, "the kernel does not take this congestion control");
     }
-    let begins = wish.paced && !in_force.paced;
-    if begins {
-        line.pace()?;
-    }
-    // Beginning to pace took the bound away.
-    if wish.pacing != in_force.pacing || (begins && wish.pacing.is_some()) {
+    if wish.pacing != in_force.pacing {
         line.set_pacing(wish.pacing)?;
     }
     if wish.unsent != in_force.unsent {
@@ -350,8 +343,12 @@ mod tests {
     #[test]
     fn what_a_long_path_is_sent_is_spread_over_its_round_trip() {
         let unknown = Duration::from_micros(u32::MAX.into());
-        assert!(!is_paced(Duration::ZERO) && !is_paced(Duration::from_micros(2_999)) && !is_paced(unknown));
-        assert!(is_paced(Duration::from_millis(3)) && is_paced(Duration::from_millis(600)));
+        for near in [Duration::ZERO, Duration::from_micros(2_999), unknown] {
+            assert_eq!(pacing(None, near), Pacing::Bursts);
+        }
+        for far in [Duration::from_millis(3), Duration::from_millis(600)] {
+            assert_eq!((pacing(None, far), pacing(Some(7), far)), (Pacing::Spread, Pacing::AtMost(7)));
+        }
     }
 
     #[test]

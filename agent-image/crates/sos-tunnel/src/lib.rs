@@ -59,7 +59,7 @@ pub use config::{
     Labels, Limits, OpenRequest, PathStats, PeerConfig, Protocol, SessionEnd, Stats, Timing, TunnelConfig,
 };
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
-pub use line::Line;
+pub use line::{Line, Pacing};
 pub use sockopt::{PathInfo, set_retransmit_max};
 pub use tunnel::{Relayed, SessionHandle, Tunnel};
 

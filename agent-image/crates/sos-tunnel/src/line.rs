@@ -8,7 +8,18 @@ use std::os::fd::OwnedFd;
 use socket2::SockRef;
 
 use crate::quic;
-use crate::sockopt::{PathInfo, pace, path_info, set_pacing};
+use crate::sockopt::{PathInfo, path_info, set_pacing};
+
+/// How fast a stream sends what congestion control lets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pacing {
+    /// As it comes. What was spread once stays so over TCP.
+    Bursts,
+    /// Spread over the round trip; over QUIC it always is.
+    Spread,
+    /// So many bytes a second at most, and spread.
+    AtMost(u64),
+}
 
 /// The connection under a stream: what can be asked of it and what it can be told, whatever the transport. It keeps the connection from
 /// closing.
@@ -73,28 +84,20 @@ impl Line {
         }
     }
 
-    /// Bounds how fast it sends; None = as fast as congestion control lets it.
+    /// Says how fast it sends.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn set_pacing(&self, bytes_per_second: Option<u64>) -> io::Result<()> {
+    pub fn set_pacing(&self, pacing: Pacing) -> io::Result<()> {
         match &self.0 {
-            Under::Tcp(socket) => set_pacing(socket, bytes_per_second),
+            Under::Tcp(socket) => set_pacing(socket, pacing),
             Under::Quic(gauge) => {
-                gauge.set_pacing(bytes_per_second);
+                gauge.set_pacing(match pacing {
+                    Pacing::AtMost(bytes_per_second) => Some(bytes_per_second),
+                    Pacing::Bursts | Pacing::Spread => None,
+                });
                 Ok(())
             }
-        }
-    }
-
-    /// Spreads what it sends over the round trip, from now on and for life; a bound set by [`Self::set_pacing`] is gone. QUIC does it anyway.
-    ///
-    /// # Errors
-    /// What the kernel says.
-    pub fn pace(&self) -> io::Result<()> {
-        match &self.0 {
-            Under::Tcp(socket) => pace(socket),
-            Under::Quic(_) => Ok(()),
         }
     }
 

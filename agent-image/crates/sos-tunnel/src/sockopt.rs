@@ -9,6 +9,8 @@ use bytes::BytesMut;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
+use crate::line::Pacing;
+
 /// Sets SO_RCVLOWAT: a poll reports data only when there is this much (socket(7)), the end and errors at once. The kernel caps it at half
 /// of the receive buffer's limit, and reports anyway when the window is full.
 fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
@@ -81,26 +83,22 @@ pub fn set_retransmit_max(socket: &impl AsFd, max: Duration) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Bounds how fast a socket sends (SO_MAX_PACING_RATE, socket(7)); None = as fast as congestion control lets it.
+/// Bounds how fast a socket sends (SO_MAX_PACING_RATE, socket(7)). Any bound makes the kernel spread what it sends over the round trip, for as
+/// long as the socket stands (`sk_setsockopt`, net/core/sock.c); to spread it and nothing more is a bound that no path reaches.
 ///
 /// # Errors
 /// What the kernel says.
-pub(crate) fn set_pacing(socket: &impl AsFd, bytes_per_second: Option<u64>) -> io::Result<()> {
-    let rate = bytes_per_second.unwrap_or(u64::MAX);
+pub(crate) fn set_pacing(socket: &impl AsFd, pacing: Pacing) -> io::Result<()> {
+    let rate = match pacing {
+        Pacing::Bursts => u64::MAX,
+        Pacing::Spread => u64::MAX - 1,
+        Pacing::AtMost(bytes_per_second) => bytes_per_second,
+    };
     let (value, len) = ((&raw const rate).cast(), size_of::<u64>() as libc::socklen_t);
     let socket = socket.as_fd().as_raw_fd();
     // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `value` points to `len` bytes.
     let result = unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, value, len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Spreads what a socket sends over its round trip, for as long as it stands. Any bound of the rate makes the kernel pace a socket, and raising
-/// it again does not stop that (`sk_setsockopt`, net/core/sock.c): this is a bound that no path reaches.
-///
-/// # Errors
-/// What the kernel says.
-pub(crate) fn pace(socket: &impl AsFd) -> io::Result<()> {
-    set_pacing(socket, Some(u64::MAX - 1))
 }
 
 /// Length of the part of `struct tcp_info` (linux/tcp.h) that is looked at; it has been there since Linux 4.18.

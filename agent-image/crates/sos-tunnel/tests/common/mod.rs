@@ -104,7 +104,7 @@ impl Sockets for Dial {
     }
 
     fn tend(&self, line: Line, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
-        line.set_pacing(self.pacing).unwrap();
+        line.set_pacing(self.pacing.map_or(Pacing::Bursts, Pacing::AtMost)).unwrap();
         if self.dials {
             self.cuttable.lines.lock().unwrap().push(line);
         }
