@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from ipaddress import IPv4Address
 
 from sos_compile import keys
@@ -52,6 +53,11 @@ class _Placer:
     verdicts: Verdicts
     taken: set[IPv4Address] = field(default_factory=set)
 
+    @cached_property
+    def had(self) -> set[IPv4Address]:
+        """Addresses that agents had, whether they are still there or not."""
+        return {IPv4Address(old.address) for old in self.before.values() if is_ipv4(old.address)}
+
     def place(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
         wanted = [(pool.name, node.node.name) for pool in pools for node in placed.nodes]
         given = self._kept(placed, wanted)
@@ -89,8 +95,7 @@ class _Placer:
         site = placed.site
         if site.agent_range is None or site.subnet is None:
             return None
-        had = {IPv4Address(old.address) for old in self.before.values() if is_ipv4(old.address)}
-        fresh = highest_free(site.agent_range, site.subnet, self.taken | had)
+        fresh = highest_free(site.agent_range, site.subnet, self.taken | self.had)
         return fresh or highest_free(site.agent_range, site.subnet, self.taken)
 
 
