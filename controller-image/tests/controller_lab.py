@@ -183,9 +183,12 @@ class Lab:
     def cached(self, switch: str, flow: str) -> str:
         """What a switch would cache of a packet that comes from its host: the fields it has looked at (ofproto/trace)."""
         host = next(name for name, (where, _) in HOSTS.items() if where == switch)
-        packet = f"in_port={self.port(switch, 'p-' + host)},{flow}"
-        traced = self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet)
+        traced = self.traced(switch, f"in_port={self.port(switch, 'p-' + host)},{flow}")
         return next(line for line in traced.splitlines() if line.startswith("Megaflow:"))
+
+    def traced(self, switch: str, packet: str) -> str:
+        """What a switch would do with a packet, step by step (ofproto/trace)."""
+        return self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet)
 
     def ours(self, switch: str, kind: int | None = None) -> list[str]:
         """The controller's entries on a switch, all or of one kind."""

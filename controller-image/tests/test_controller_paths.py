@@ -8,11 +8,13 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sos_compile import network
 from sos_controller.core import pairs, paths, topology
 from sos_controller.core.agents import Agent
 from sos_controller.core.beacon import Beacon
 from sos_controller.core.flowtable import ForgetPort, Output
 from sos_controller.core.model import Location
+from sos_controller.core.pipeline import TUNNEL_PORTS
 from sos_controller.core.topology import Link, Topology, link
 
 ATLAS = [g for g in nx.graph_atlas_g() if 2 <= len(g) <= 6 and nx.is_connected(g)]
@@ -105,6 +107,11 @@ def agent(number: int, dpid: int) -> Agent:
         mac=bytes(5) + bytes([number]), capacity_bps=0, name="", service_types=("tcp-parallel",),
     )  # fmt: skip
     return Agent(beacon, Location(dpid, 34001), 0.0)
+
+
+def test_ports_of_tunnels_are_those_that_nodes_are_told() -> None:
+    told = range(network.TUNNEL_OFPORT + 1, network.TUNNEL_OFPORT + network.MAX_NODE_NUMBER + 1)
+    assert told == TUNNEL_PORTS
 
 
 @pytest.mark.parametrize(("into", "leave", "tunnels"), [(35001, 35007, True), (33001, 35007, False), (35001, 33002, False), (1, 2, False)])

@@ -52,13 +52,14 @@ _MOVE = struct.Struct("!HHIHHHHII")
 _SET_OP = struct.Struct("!HHIH6x")
 _SET_ADDRESS = struct.Struct("!HHII4x")
 _SET_PORT = struct.Struct("!HHIH6x")
-_FORGET_PORT = _SET_PORT.pack(_ACTION_SET_FIELD, 16, nicira.IN_PORT, 0)
 _SET_ETH = struct.Struct("!HHI6s2x")
 _OUTPUT = struct.Struct("!HHIH6x")
 _TO_GROUP = struct.Struct("!HHI")
 _FIN = struct.Struct("!HHIHHH2x")
 _GROUP_MOD = struct.Struct("!BBHIHBxI")
 _BUCKET = struct.Struct("!HHII4x")
+
+_FORGET_PORT = _SET_PORT.pack(_ACTION_SET_FIELD, 16, nicira.IN_PORT, 0)
 
 
 def _move(source: int, target: int) -> bytes:
