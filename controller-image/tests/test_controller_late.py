@@ -59,3 +59,18 @@ def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
     while controller._late:
         eventlet.sleep(0.01)
     assert not wire.sent and not wire.queued
+
+
+def test_who_leaves_sees_through_what_is_being_opened_and_sends_what_waits_but_not_for_ever() -> None:
+    for opening, waits in ((3, True), (10**9, True), (0, False)):
+        controller, wire = _controller()
+        happened: list[str] = []
+        asked = iter(range(opening))
+        controller.engine.setup = SimpleNamespace(is_opening=lambda _now, asked=asked: next(asked, None) is not None)  # type: ignore[assignment]
+        controller.happen = lambda event, happened=happened: happened.append(type(event).__name__)  # type: ignore[method-assign]
+        if waits:
+            controller.carry_out([late(b"a", 0.05)])
+        controller.leave(0.2)
+        assert happened == ["Leaving", "EndLeases"]
+        assert (next(asked, None) is None) == (opening < 10**9), "its time is over before everybody has been served"
+        assert wire.sent == [b"a"] * waits

@@ -6,7 +6,7 @@ from controller_fake import C1, E1, E2, WIRES
 from controller_lab import HOSTS, MACS
 from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, CLIENT, SERVER, changed
 from controller_world import World, syn_frame
-from sos_controller.core.events import ConfigChanged, Leaving
+from sos_controller.core.events import ConfigChanged, EndLeases, Leaving
 from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
 from sos_controller.core.pipeline import BARE_SYN, LEASE_S, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
 
@@ -35,10 +35,31 @@ def test_rule_4_a_controller_that_leaves_takes_its_leases_back_and_keeps_nobody_
     assert list(world.engine.state.sessions) == [running]
     world.syn(40002)  # it had met the punt before that was gone
     assert released(world) == [40001, 40002]
+    world.do(EndLeases())
     world.do(ConfigChanged(changed(2, ports=(80, 80))))
     world.tick(2 * LEASE_S)
     assert {entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)} == stays, "nothing is renewed, planned or removed"
     assert world.engine.state.programmer.is_quiet
+
+
+def test_rule_4_a_controller_that_leaves_gives_agents_the_repeats_of_what_it_gave_them(world: World) -> None:
+    """As the agent's answer may be late: were a repeat plain, the server would answer it, and the agent reset what comes then."""
+    world.syn(40000)
+    opening = world.engine.setup
+    assert opening.is_opening(world.now + 1.1) and not opening.is_opening(world.now + 2)
+    world.do(Leaving())
+    world.delivered.clear()
+    world.tick(1.0)
+    syn = syn_frame(CLIENT, SERVER, 40000, 5001)
+    assert places(world, AT_CLIENT, syn) == {Location(E1, PORT_CONTROLLER)}
+    world.syn(40000)
+    (repeat,) = world.delivered
+    assert repeat.data[:6] == world.agents["agent1"].mac
+    world.syn(40001)
+    assert released(world) == [40000, 40001], "what is new is plain"
+    assert not opening.is_opening(world.now + 1)
+    world.do(EndLeases())
+    assert places(world, AT_CLIENT, syn) == {Location(E1, PORT_NORMAL)}
 
 
 def released(world: World) -> list[int]:

@@ -10,8 +10,9 @@ from typing import NoReturn
 
 from sos_controller.cli import parser
 
-LEAVE_S = 1.0
-"""For switches to acknowledge that new connections are plain; what has not been by then runs out with its lease."""
+LEAVE_S = 2.0
+"""At most for clients that are being answered, and then for switches to acknowledge that new connections are plain; what has not been by
+then runs out with its lease."""
 
 
 def main() -> NoReturn:

@@ -20,6 +20,7 @@ from sos_controller.core.events import (
     ConfigChanged,
     DatapathDown,
     DatapathUp,
+    EndLeases,
     EntriesRead,
     EntryGone,
     Event,
@@ -299,12 +300,14 @@ class Controller:
             listener(notice)
 
     def leave(self, within_s: float) -> None:
-        """Let new connections be plain, and wait until switches do so and what was promised is sent. Of no use after this."""
+        """Let new connections be plain, see those through that are being opened, and wait until switches hand nothing over any more and
+        what was promised is sent: `within_s` for each of both. Of no use after this."""
         self.happen(Leaving())
         self.flush()
-        deadline = time.monotonic() + within_s
-        while (self._late or not self.engine.state.programmer.is_quiet) and time.monotonic() < deadline:
-            eventlet.sleep(LEAVE_POLL_S)
+        _wait_while(lambda: self.engine.setup.is_opening(time.monotonic()), within_s)
+        self.happen(EndLeases())
+        self.flush()
+        _wait_while(lambda: bool(self._late) or not self.engine.state.programmer.is_quiet, within_s)
 
     # -- loops
 
@@ -348,3 +351,9 @@ class Controller:
     def connected_dpids(self) -> list[str]:
         """Datapaths connected now."""
         return [format_dpid(d) for d in sorted(self._connections)]
+
+
+def _wait_while(condition: Callable[[], bool], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while condition() and time.monotonic() < deadline:
+        eventlet.sleep(LEAVE_POLL_S)

@@ -20,6 +20,7 @@ from sos_controller.core.events import (
     ConfigChanged,
     DatapathDown,
     DatapathUp,
+    EndLeases,
     EntriesRead,
     EntryGone,
     Event,
@@ -58,7 +59,7 @@ REPLAN_GAP_S = 0.02
 """At most one replanning in this time, so that a burst of discoveries is one."""
 
 
-WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected})
+WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, EndLeases})
 """What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""
 
 
@@ -92,6 +93,7 @@ class Engine:
             ConfigChanged: self._config_changed,
             KeysChanged: self._keys_changed,
             Leaving: self._leave,
+            EndLeases: self._end_leases,
         }
         self._leaving = False
 
@@ -425,9 +427,11 @@ class Engine:
         self.forwarding.tick()
 
     def _leave(self, _event: Leaving) -> None:
-        """Let new connections be plain at once, instead of when leases run out: what waits for a dead controller until then is a user."""
         self._leaving = True
         self.setup.leave()
+
+    def _end_leases(self, _event: EndLeases) -> None:
+        """Let new connections be plain at once, instead of when leases run out: what waits for a dead controller until then is a user."""
         self.state.programmer.end_leases(self.state.out)
 
     # -- common ends

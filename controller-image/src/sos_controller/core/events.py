@@ -82,7 +82,11 @@ class KeysChanged(msgspec.Struct, frozen=True):
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
-    """This controller is about to end: from now on every new connection is plain."""
+    """This controller is about to end: from now on every new connection is plain. Those being opened still have their SYNs' repeats."""
+
+
+class EndLeases(msgspec.Struct, frozen=True, gc=False):
+    """This controller ends now: switches hand nothing more to it."""
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -103,5 +107,6 @@ Event = (
     | ConfigChanged
     | KeysChanged
     | Leaving
+    | EndLeases
     | Tick
 )

@@ -40,6 +40,10 @@ GIVE_UP_AFTER_S: Final = 1.0
 """Without both answers and all barriers."""
 PLAIN_S: Final = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
+OPENING_S: Final = 1.5
+"""After a SYN was delivered its client may say it again (RFC 6298: after 1 s), where the agent's answer is late, as when it has to ask for
+the client's MAC address first, or was lost. A repeat that went plain would be answered by the server, and what the client then says, which
+goes to the agent, be reset there."""
 MAX_FAR_DATAPATHS: Final = 64
 """Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
 
@@ -62,6 +66,7 @@ class SetUp:
         self._timers: list[Timer] = []
         self._counter = 0
         self._leaving = False
+        self._opening_until = 0.0
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
         """A packet came from a punt entry of ours."""
@@ -121,8 +126,12 @@ class SetUp:
         while plain and next(iter(plain.values())) <= now:
             plain.popitem(last=False)
 
+    def is_opening(self, now: float) -> bool:
+        """Whether a client may still repeat the SYN that an agent was given."""
+        return now < self._opening_until
+
     def leave(self) -> None:
-        """Begin nothing any more, and let what has begun go on as plain TCP."""
+        """Begin nothing any more, and let what is not active yet go on as plain TCP."""
         self._leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
             self.give_up(session, "leaving")
@@ -294,6 +303,7 @@ class SetUp:
         if agent is not None:
             wait = self._plan.exact.wait(session)
             session.deliver_at = state.now + wait
+            self._opening_until = session.deliver_at + OPENING_S
             self._deliver(agent, session.syn, wait)
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
