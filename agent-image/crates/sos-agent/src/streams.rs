@@ -161,7 +161,7 @@ impl Tended {
             let (choice, limit) = (known.chooser.choice(), known.sharer.limit());
             if let Some((moved, (before, _))) = moved.zip(before) {
                 known.sharer.observe(number, moved, now);
-                let sample = difference(before, info);
+                let sample = difference(before, info, moved.elapsed);
                 if sample.segments > 0 {
                     known.chooser.observe(sample, now);
                 }
@@ -205,13 +205,14 @@ fn look(before: PathInfo, after: PathInfo, elapsed: Duration) -> Look {
 }
 
 /// What happened between two looks at a stream.
-fn difference(before: PathInfo, after: PathInfo) -> Sample {
+fn difference(before: PathInfo, after: PathInfo, elapsed: Duration) -> Sample {
     // Where the queue ran over meanwhile it is gone now: it was there before.
     let rtt = before.rtt.max(after.rtt);
     let percent = rtt.as_micros() * 100 / after.min_rtt.as_micros().max(1);
     Sample {
         segments: after.segments.wrapping_sub(before.segments).into(),
         resent: after.resent.wrapping_sub(before.resent).into(),
+        elapsed,
         rtt,
         rtt_percent: u64::try_from(percent).unwrap_or(u64::MAX),
     }
@@ -363,7 +364,7 @@ mod tests {
         };
         let after =
             PathInfo { rtt: ms(22), min_rtt: ms(20), segments: 90, resent: 10, ..PathInfo::default() };
-        let sample = Sample { segments: 100, resent: 7, rtt: ms(36), rtt_percent: 180 };
-        assert_eq!(difference(before, after), sample);
+        let sample = Sample { segments: 100, resent: 7, elapsed: LOOK, rtt: ms(36), rtt_percent: 180 };
+        assert_eq!(difference(before, after, LOOK), sample);
     }
 }
