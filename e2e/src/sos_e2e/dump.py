@@ -19,11 +19,20 @@ ovs-ofctl -O OpenFlow13 dump-flows br-sos
 ovs-ofctl -O OpenFlow13 dump-ports br-sos
 ip -br addr
 """
-# Agents and pods have network namespaces of their own on the node.
+# Agents and pods have network namespaces of their own on the node; agents' have no names.
 SOCKETS = """
 ss -tuanp
-for space in $(ip netns list | cut -d' ' -f1); do echo "== $space"; ip netns exec "$space" ss -tuani; done
+seen=" $(readlink /proc/1/ns/net) "
+for process in /proc/[0-9]*; do
+  space=$(readlink "$process/ns/net") || continue
+  case "$seen" in *" $space "*) continue;; esac
+  seen="$seen$space "
+  echo "== $space $(cat "$process/comm")"
+  nsenter -t "${process#/proc/}" -n ss -tuani
+done
 """
+METRICS = "/api/v1/namespaces/sos-system/pods/{pod}:{port}/proxy/metrics"
+METRICS_PORTS = {"agent": 9465, "node": 9464}
 
 
 def dump(kube: Kube, settings: Settings, nodes: Mapping[str, str], name: str) -> None:
@@ -36,6 +45,10 @@ def dump(kube: Kube, settings: Settings, nodes: Mapping[str, str], name: str) ->
     for pod in _try(kube, "get", "pods", "-n", "sos-system", "-o", "name").split():
         file = pod.removeprefix("pod/") + ".log"
         (folder / file).write_text(_try(kube, "logs", "-n", "sos-system", pod, "--all-containers", "--prefix", "--tail=2000"))
+        for component, port in METRICS_PORTS.items():
+            if f"sos-{component}-" in pod:
+                what = METRICS.format(pod=pod.removeprefix("pod/"), port=port)
+                (folder / f"{file}.metrics").write_text(_try(kube, "get", "--raw", what))
         if "node" in pod:
             (folder / f"{file}.ovs").write_text(_try(kube, "exec", "-n", "sos-system", pod, "-c", "node", "--", "sh", "-c", OVS))
     for place, node in nodes.items():
