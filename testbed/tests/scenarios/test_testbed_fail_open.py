@@ -6,14 +6,11 @@ client -- edge1 ======= core1 ------- edge2 -- server
 """
 
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from conftest import SETTLE_S, active, armed, eventually, flowing, outcome, peer, sessions
-from sos_testbed import declare, faults, measure, process
+from sos_testbed import declare, faults, measure
 from sos_testbed import lab as labs
 from sos_testbed.lab import Lab
 from sos_testbed.measure import Request
@@ -26,9 +23,6 @@ ENDLESS = 60_000_000  # never comes to its end: the middle lasts as long as a sl
 END_S = 30.0
 # Beacons expire after 4 s, armed elements sooner; the SYN that met a dying agent is retried by the client after 1 and 3 s
 PLAIN_WITHIN_S = 10.0
-# A client repeats its SYN after 1 s (RFC 6298): the server would have answered a plain one by then
-REPEATED_S = 1.3
-STOPPED_WITHIN_S = 10.0
 
 
 def start(net: Lab, size: int = SIZE) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
@@ -98,32 +92,6 @@ def test_controller_gone(net: Lab, tmp_path: Path) -> None:
     server, client = accelerated(net)
     assert outcome(client, END_S + SIZE / RATE)["end"] == "eof"
     outcome(server, END_S)
-
-
-@contextmanager
-def answers_lost(net: Lab, agent: str, host: str) -> Iterator[None]:
-    """What an agent sends to a host meets nobody while the block runs."""
-    place = next(place for place in net.topology.agents if place.name == agent)
-    entry = (measure.address(net, host), "dev", net.documents.agents[place.key]["interface"]["name"])
-    change = ("ip", "neigh", "replace", *entry, "lladdr", "02:00:00:00:00:09", "nud", "permanent")
-    subprocess.run(net.exec_argv(agent, change), check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(net.exec_argv(agent, ("ip", "neigh", "del", *entry)), check=True)
-
-
-def test_a_controller_is_told_to_stop_before_an_agents_answer_has_reached_the_client(net: Lab) -> None:
-    """The client repeats its SYN. The server must not get it: the agent would reset what the client says next."""
-    server = peer(net, "server", "serve", COVERED_PORT, "100000")
-    measure.wait_listening(net, "server", int(COVERED_PORT))
-    with answers_lost(net, "agent1", "client"):
-        client, began = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT), time.monotonic()
-        eventually("a session at the controller", lambda: active(net), within_s=1)
-        process.stop(net.runner.pid_file("controller"), STOPPED_WITHIN_S)
-        time.sleep(max(0.0, began + REPEATED_S - time.monotonic()))
-    got, _ = outcome(client, END_S), outcome(server, END_S)
-    assert (got["bytes"], got["end"]) == (100_000, "eof")
 
 
 def test_service_deleted_in_the_middle(net: Lab) -> None:
