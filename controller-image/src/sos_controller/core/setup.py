@@ -303,7 +303,7 @@ class SetUp:
         if agent is not None:
             wait = self._plan.exact.wait(session)
             session.deliver_at = state.now + wait
-            self._opening_until = session.deliver_at + OPENING_S
+            self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # they wait for different times
             self._deliver(agent, session.syn, wait)
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
