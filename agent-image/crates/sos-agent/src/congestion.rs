@@ -3,8 +3,8 @@
 //! Loss with a long queue means that we filled it: cubic backs off and eight of its streams share a long path steadily, where
 //! eight of bbr overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is the wire's own
 //! or that of a queue too short to be seen: cubic takes it for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one
-//! stream), bbr does not. So: cubic, until loss without a queue is seen; bbr then, and cubic tried again later. All streams of one
-//! label to a peer are judged together, since they share the path.
+//! stream), bbr does not. So: cubic, until loss without a queue is seen that hurts it; bbr then, and cubic tried again
+//! later (ADR 0019). All streams of one label to a peer are judged together, since they share the path.
 
 use std::time::{Duration, Instant};
 
@@ -244,8 +244,9 @@ mod tests {
         let part = Sample { segments: 800, resent: 2, rtt: Duration::from_millis(160), ..CLEAN };
         let all = |gap: u64| after(&(1..=4).map(|n| (500 + gap * n, part)).collect::<Vec<_>>());
         assert_eq!(all(10), Choice::Bbr, "eight in a few thousand are enough by themselves");
-        let long: Vec<_> = (1..=20).map(|n| (n * 20, Sample { resent: u64::from(n < 5), ..part })).collect();
-        assert_eq!(after(&long), Choice::Cubic, "four streams at once");
+        let at_once: Vec<_> =
+            (1..=20).map(|n| (n * 20, Sample { resent: u64::from(n < 5), ..part })).collect();
+        assert_eq!(after(&at_once), Choice::Cubic, "four streams at once");
         let apart: Vec<_> =
             (1..=20).map(|n| (n * 50, Sample { resent: u64::from(n % 5 == 0), ..part })).collect();
         assert_eq!(after(&apart), Choice::Bbr, "four losses, one after the other");
