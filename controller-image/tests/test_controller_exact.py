@@ -26,6 +26,7 @@ from sos_controller.core.pipeline import (
     Kind,
     cookie_kind,
 )
+from sos_controller.core.setup import OPENING_S
 
 SPORT = 40000
 TICK_S = 0.025
@@ -110,6 +111,17 @@ def test_one_with_the_ends_of_a_session_that_is_still_there_does(old: World) -> 
     (session,) = old.engine.state.sessions
     old.end(session.uuid, ["agent1"])
     assert waited(old, isn=2) == pytest.approx(SETTLE_S)
+
+
+def test_one_that_does_not_wait_leaves_the_time_of_one_that_does_as_it_is(old: World) -> None:
+    """In which a controller that leaves sees both through."""
+    waited(old)
+    (session,) = old.engine.state.sessions
+    old.end(session.uuid, ["agent1"])
+    late = waited(old, isn=2)
+    assert waited(old, SPORT + 1) == 0.0 < late
+    assert old.engine.setup.is_opening(old.now + OPENING_S + late / 2)
+    assert not old.engine.setup.is_opening(old.now + OPENING_S + late)
 
 
 def test_one_with_the_ends_of_a_plain_connection_does_for_as_long_as_a_cache_keeps_it(old: World) -> None:

@@ -62,14 +62,6 @@ def test_rule_4_a_controller_that_leaves_gives_agents_the_repeats_of_what_it_gav
     assert places(world, AT_CLIENT, syn) == {Location(E1, PORT_NORMAL)}
 
 
-def test_rule_4_who_waits_longest_for_its_syn_is_seen_through_too(world: World) -> None:
-    waits = {40000: 0.5, 40001: 0.0}
-    world.engine.plan.exact.wait = lambda session: waits[int.from_bytes(session.syn[34:36], "big")]  # type: ignore[method-assign]
-    for port in waits:
-        world.syn(port)
-    assert world.engine.setup.is_opening(world.now + 1.9)
-
-
 def released(world: World) -> list[int]:
     """Client ports of the SYNs that were sent on to where they would have gone without a service."""
     plain = [out for out in world.delivered if out.data[12:14] == b"\x08\x00" and out.data[23] == 6]
