@@ -9,7 +9,7 @@ use prometheus_client::metrics::counter::{ConstCounter, Counter};
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::registry::{Registry, Unit};
-use sos_tunnel::Stats;
+use sos_tunnel::{Cause, Stats};
 use sos_wire::EndReason;
 
 /// One label named `reason`.
@@ -33,6 +33,22 @@ pub struct End {
 pub struct Decision {
     /// Its value.
     pub decision: String,
+}
+
+/// One label named `cause`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResentFor {
+    cause: &'static str,
+}
+
+/// One word for why bytes were sent again.
+fn word(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Died => "died",
+        Cause::Stalled => "stalled",
+        Cause::Late => "late",
+        Cause::Tail => "tail",
+    }
 }
 
 /// What the agent itself counts.
@@ -165,6 +181,13 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
             counter.encode(encoder.encode_descriptor(name, help, unit.as_ref(), counter.metric_type())?)?;
         }
         let kind = prometheus_client::metrics::MetricType::Counter;
+        let help = "Bytes of hosts sent again on another stream";
+        let mut family = encoder.encode_descriptor("sos_agent_resent", help, Some(&Unit::Bytes), kind)?;
+        for cause in Cause::ALL {
+            let bytes = stats.bytes_resent_total[cause];
+            let labels = ResentFor { cause: word(cause) };
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&bytes, None)?;
+        }
         let help = "Time of the processor spent on compressing";
         encoder
             .encode_descriptor("sos_agent_compression", help, Some(&Unit::Seconds), kind)?
@@ -193,7 +216,7 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 6] {
 
 type CounterLine = (&'static str, &'static str, Option<Unit>, u64);
 
-fn counters(stats: &Stats) -> [CounterLine; 14] {
+fn counters(stats: &Stats) -> [CounterLine; 13] {
     let bytes = || Some(Unit::Bytes);
     [
         ("sos_agent_sessions_begun", "Sessions begun", None, stats.sessions_total),
@@ -223,18 +246,14 @@ fn counters(stats: &Stats) -> [CounterLine; 14] {
             bytes(),
             stats.compressed_wire_bytes_total,
         ),
-        (
-            "sos_agent_frames_resent",
-            "Data frames sent again on another stream",
-            None,
-            stats.frames_resent_total,
-        ),
         ("sos_agent_credit_stalls", "Times a sender waited for credit", None, stats.credit_stalls_total),
     ]
 }
 
 #[cfg(test)]
 mod tests {
+    use sos_tunnel::Resent;
+
     use super::*;
 
     #[test]
@@ -243,7 +262,14 @@ mod tests {
         metrics.rejected.get_or_create(&Reason { reason: "not_permitted" }).inc();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
-        let stats = || Stats { sessions: 3, bytes_sent_total: 7, ..Stats::default() };
+        let mut resent = Resent::default();
+        resent[Cause::Late] = 5;
+        let stats = move || Stats {
+            sessions: 3,
+            bytes_sent_total: 7,
+            bytes_resent_total: resent,
+            ..Stats::default()
+        };
         registry.register_collector(Box::new(Snapshot::new(stats)));
         let mut page = String::new();
         prometheus_client::encoding::text::encode(&mut page, &registry).unwrap();
@@ -251,6 +277,8 @@ mod tests {
             "sos_agent_rejected_total{reason=\"not_permitted\"} 1",
             "sos_agent_sessions 3",
             "sos_agent_sent_bytes_total 7",
+            "sos_agent_resent_bytes_total{cause=\"late\"} 5",
+            "sos_agent_resent_bytes_total{cause=\"died\"} 0",
             "# TYPE sos_agent_syns counter",
             "sos_agent_willing 0",
         ] {

@@ -50,7 +50,7 @@ pub use ended::EndedSessions;
 pub use reorder::ReorderBuffer;
 pub use scheduler::{Demand, EarliestArrival, Scheduler, StreamId, StreamView, usable};
 pub use session::{Event, Session, SessionConfig, Transmit};
-pub use stats::SessionStats;
+pub use stats::{Cause, Resent, SessionStats};
 
 /// A session that waits for a better stream than those with room looks at them again after this time: what is known of their paths changes.
 pub const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(5);

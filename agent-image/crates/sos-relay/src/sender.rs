@@ -1,6 +1,6 @@
 //! The sending half of a session: bytes of the local host on their way to the peer.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
 use sos_wire::frame::INITIAL_CREDIT;
@@ -9,6 +9,7 @@ use sos_wire::{Body, Payload};
 use crate::budget::Reservation;
 use crate::redundancy::{Allowance, TAIL};
 use crate::scheduler::StreamId;
+use crate::stats::{Cause, Resent};
 use crate::{DEFAULT_BLOCK, MAX_BLOCK};
 
 /// Bytes a sender may hold without having reserved them, so that a session moves even when the budget is used up.
@@ -66,7 +67,7 @@ pub(crate) struct Sender {
     /// Sent, by offset; the first may be acknowledged in part.
     blocks: VecDeque<Block>,
     /// Offsets of blocks whose stream died or stalled.
-    lost: BTreeSet<u64>,
+    lost: BTreeMap<u64, Cause>,
     /// From the host, never sent.
     unsent: VecDeque<Payload>,
     unsent_bytes: usize,
@@ -88,7 +89,7 @@ pub(crate) struct Sender {
     /// Bytes before this offset are not sent twice any more, nor is the end if it is beyond it.
     doubled: u64,
     allowance: Allowance,
-    pub(crate) resent_frames: u64,
+    pub(crate) resent: Resent,
     pub(crate) credit_stalls: u64,
 }
 
@@ -96,7 +97,7 @@ impl Sender {
     pub(crate) fn new(block: Option<usize>, max_hold: usize, reservation: Reservation) -> Self {
         Self {
             blocks: VecDeque::new(),
-            lost: BTreeSet::new(),
+            lost: BTreeMap::new(),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
             acknowledged: 0,
@@ -113,7 +114,7 @@ impl Sender {
             reservation,
             doubled: 0,
             allowance: Allowance::default(),
-            resent_frames: 0,
+            resent: Resent::default(),
             credit_stalls: 0,
         }
     }
@@ -190,8 +191,8 @@ impl Sender {
     }
 
     /// What was on this stream and is not acknowledged has to be sent again: it died, or stalled while others move.
-    pub(crate) fn handle_stream_lost(&mut self, stream: StreamId) {
-        self.lost.extend(self.blocks.iter().filter(|b| b.stream == stream).map(|b| b.offset));
+    pub(crate) fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
+        self.lost.extend(self.blocks.iter().filter(|b| b.stream == stream).map(|b| (b.offset, cause)));
         if self.fin == Fin::Sent(stream) {
             self.fin = Fin::Due;
         }
@@ -199,7 +200,7 @@ impl Sender {
 
     /// Bytes of the next frame, or `None` if there is nothing to send or no credit. A Fin has none.
     pub(crate) fn next_len(&self) -> Option<usize> {
-        if let Some(offset) = self.lost.first() {
+        if let Some((offset, _)) = self.lost.first_key_value() {
             return self.find(*offset).map(|i| self.blocks[i].payload.len());
         }
         match self.unsent.front() {
@@ -229,8 +230,8 @@ impl Sender {
 
     /// The frame that [`Self::next_len`] spoke of, which should have arrived when it is `due`.
     pub(crate) fn next(&mut self, stream: StreamId, due: Instant) -> Option<Body> {
-        if let Some(offset) = self.lost.pop_first() {
-            return self.find(offset).and_then(|found| self.resend(found, stream, due));
+        if let Some((offset, cause)) = self.lost.pop_first() {
+            return self.find(offset).and_then(|found| self.resend(found, stream, due, cause));
         }
         let Some(chunk) = self.unsent.front_mut() else {
             let due = self.fin == Fin::Due;
@@ -270,7 +271,7 @@ impl Sender {
         };
         let found = self.blocks.iter().take(REINJECTED).position(late)?;
         self.blocks[found].copied = true;
-        self.resend(found, stream, arrival(self.blocks[found].payload.len()))
+        self.resend(found, stream, arrival(self.blocks[found].payload.len()), Cause::Late)
     }
 
     /// The stream that carries the first of the last bytes, the end among them, that have not been sent twice; `None` without any, or while there
@@ -294,7 +295,7 @@ impl Sender {
         let payload = block.payload.slice(usize::try_from(skip).ok()?..block.payload.len());
         self.doubled = end;
         let allowed = self.allowance.take(end - offset, now);
-        self.resent_frames += u64::from(allowed);
+        self.resent[Cause::Tail] += if allowed { end - offset } else { 0 };
         allowed.then_some(Body::Data { offset, payload })
     }
 
@@ -318,14 +319,14 @@ impl Sender {
         Some(first.due.max(now + now.saturating_duration_since(first.due) / 2))
     }
 
-    fn resend(&mut self, found: usize, stream: StreamId, due: Instant) -> Option<Body> {
+    fn resend(&mut self, found: usize, stream: StreamId, due: Instant, cause: Cause) -> Option<Body> {
         let acknowledged = self.acknowledged;
         let block = &mut self.blocks[found];
         (block.stream, block.due) = (stream, due);
         let offset = block.offset;
-        self.resent_frames += 1;
         let skip = acknowledged.saturating_sub(block.offset);
         let payload = block.payload.slice(usize::try_from(skip).ok()?..block.payload.len());
+        self.resent[cause] += payload.len() as u64;
         Some(Body::Data { offset: offset + skip, payload })
     }
 
@@ -379,7 +380,7 @@ impl Sender {
         assert!(self.sent <= self.credit, "credit is never exceeded");
         assert!(self.held() <= self.hold, "held bytes are bounded");
         assert!(self.hold <= FLOOR.max(self.reservation.bytes()), "held bytes are reserved");
-        assert!(self.lost.iter().all(|o| self.find(*o).is_some()), "lost blocks are kept");
+        assert!(self.lost.keys().all(|o| self.find(*o).is_some()), "lost blocks are kept");
         for (a, b) in self.blocks.iter().zip(self.blocks.iter().skip(1)) {
             assert_eq!(a.end(), b.offset, "blocks are contiguous");
         }

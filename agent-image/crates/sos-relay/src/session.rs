@@ -16,7 +16,7 @@ use crate::credit::Window;
 use crate::receiver::{Receiver, Violation};
 use crate::scheduler::{EarliestArrival, Scheduler, StreamId, StreamView};
 use crate::sender::Sender;
-use crate::stats::SessionStats;
+use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
 /// How long a Reset tries to reach streams that have no room before the session is given up without it.
@@ -191,12 +191,12 @@ impl Session {
             told.remove(&stream);
             return;
         }
-        self.handle_stream_lost(stream);
+        self.handle_stream_lost(stream, Cause::Died);
     }
 
     /// What was on a stream may never arrive.
-    fn handle_stream_lost(&mut self, stream: StreamId) {
-        self.sender.handle_stream_lost(stream);
+    fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
+        self.sender.handle_stream_lost(stream, cause);
         match &mut self.opening {
             Opening::Repeat { sent_on, .. } => {
                 sent_on.remove(&stream);
@@ -363,7 +363,7 @@ impl Session {
             acknowledged: self.sender.acknowledged(),
             held: self.sender.held() as u64,
             delivered: self.receiver.delivered(),
-            resent_frames: self.sender.resent_frames,
+            resent: self.sender.resent,
             credit_stalls: self.sender.credit_stalls,
             reorder_bytes: self.receiver.reorder_bytes(),
             window: self.receiver.window_size(),

@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sos_relay::Resent;
 use sos_wire::{AgentId, BootId, EndReason, SessionUuid, SiteId};
 
 use crate::hooks::{EgressHandler, Keys, Sockets};
@@ -254,8 +255,8 @@ pub struct Stats {
     pub compressed_wire_bytes_total: u64,
     /// Time of the processor spent on compressing, also what did not become shorter.
     pub compress_time_total: Duration,
-    /// Data frames sent a second time because their stream died.
-    pub frames_resent_total: u64,
+    /// Bytes of hosts sent a second time over another stream, by cause.
+    pub bytes_resent_total: Resent,
     /// Times a sender had bytes and a stream but no credit.
     pub credit_stalls_total: u64,
     /// Frames for sessions nobody knows.

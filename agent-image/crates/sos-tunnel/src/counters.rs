@@ -4,6 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use sos_relay::{Cause, Resent};
+
 use crate::config::Stats;
 use crate::lock;
 use crate::loss::Loss;
@@ -71,7 +73,8 @@ pub(crate) struct Counters {
     pub(crate) compressed_bytes: Counter,
     pub(crate) compressed_wire_bytes: Counter,
     pub(crate) compress_nanos: Counter,
-    pub(crate) frames_resent: Counter,
+    /// By [`Cause`].
+    pub(crate) bytes_resent: [Counter; Cause::ALL.len()],
     pub(crate) credit_stalls: Counter,
     pub(crate) frames_unknown: Counter,
     pub(crate) reorder_bytes: Counter,
@@ -97,11 +100,19 @@ impl Counters {
             compressed_bytes_total: self.compressed_bytes.value(),
             compressed_wire_bytes_total: self.compressed_wire_bytes.value(),
             compress_time_total: Duration::from_nanos(self.compress_nanos.value()),
-            frames_resent_total: self.frames_resent.value(),
+            bytes_resent_total: self.resent(),
             credit_stalls_total: self.credit_stalls.value(),
             frames_unknown_total: self.frames_unknown.value(),
             memory_reserved: memory_reserved as u64,
             reorder_bytes: self.reorder_bytes.value(),
         }
+    }
+
+    fn resent(&self) -> Resent {
+        let mut resent = Resent::default();
+        for cause in Cause::ALL {
+            resent[cause] = self.bytes_resent[cause as usize].value();
+        }
+        resent
     }
 }

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use sos_relay::{Compression, Event, Session, SessionStats, StreamView, usable};
+use sos_relay::{Cause, Compression, Event, Session, SessionStats, StreamView, usable};
 use sos_wire::{EndReason, Frame, Role, SessionNumber};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
@@ -383,7 +383,9 @@ impl Driver {
         let (now, last, counters) = (self.session.stats(), self.last, &self.shared.counters);
         counters.bytes_sent.add(now.sent - last.sent);
         counters.bytes_received.add(now.delivered - last.delivered);
-        counters.frames_resent.add(now.resent_frames - last.resent_frames);
+        for cause in Cause::ALL {
+            counters.bytes_resent[cause as usize].add(now.resent[cause] - last.resent[cause]);
+        }
         counters.credit_stalls.add(now.credit_stalls - last.credit_stalls);
         counters.reorder_bytes.add(now.reorder_bytes);
         counters.reorder_bytes.sub(last.reorder_bytes);

@@ -6,6 +6,7 @@ use sos_wire::Body;
 
 use super::{Opening, Session, State};
 use crate::scheduler::{Demand, StreamId, StreamView, quickest};
+use crate::stats::Cause;
 
 impl Session {
     /// Control first: it is small, and acknowledgements keep the other direction moving.
@@ -48,7 +49,7 @@ impl Session {
             let known = self.stalled.contains(&view.id);
             if view.stalled && moving && !known {
                 self.stalled.insert(view.id);
-                self.handle_stream_lost(view.id);
+                self.handle_stream_lost(view.id, Cause::Stalled);
             } else if !view.stalled && known {
                 self.stalled.remove(&view.id);
             }

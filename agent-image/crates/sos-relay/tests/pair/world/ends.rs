@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sos_relay::{Event, Session, StreamId, StreamView};
+use sos_relay::{Cause, Event, Session, StreamId, StreamView};
 use sos_wire::{Body, Keeper, Kept, Payload};
 
 use super::{Happening, MS, NUMBER, Stream, World};
@@ -79,7 +79,7 @@ impl World {
         }
         self.note_full(end, &session);
         self.watch(end, &mut session);
-        self.resent = self.resent.max(session.stats().resent_frames);
+        self.resent = self.resent.max(session.stats().resent[Cause::Died]);
         if session.is_closed() {
             let (reason, delivered) = (self.ends[end].closed.unwrap(), session.stats().delivered);
             self.ends[end].ended.insert(NUMBER, reason, delivered, self.now);
