@@ -342,8 +342,6 @@ def test_an_answer_is_believed_for_a_while() -> None:
     )
 )
 def test_a_controller_that_talks_nonsense_breaks_nothing(status: dict[str, Any]) -> None:
-    if not isinstance(status.get("config"), dict):
-        status.pop("config", None)
     view = views.ControllerView(name="c", status=status, wanted_hash="h")
     assert view.connected() == view.agents() == frozenset()
     assert view.service("s") is None

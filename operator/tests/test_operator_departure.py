@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from conftest import becomes, children, populated
+from conftest import becomes, children, condition, populated
 from operator_kube import ROOT, Kube
 from operator_nodes import Nodes, start_pods
 from operator_run import NAMESPACE, Operator, eventually, operator_running
@@ -87,6 +87,27 @@ def test_a_node_without_a_bridge_and_an_agent_that_is_gone_are_told_and_so_is_th
     assert "edge2: no pod on the node yet" in row["message"]
     start_pods(kube, nodes)
     becomes(kube, "sosagent/default", "Deployed", "True", "Deployed", PROMISED_S)
+
+
+def test_a_site_that_goes_changes_nothing_that_is_said_of_others(running: tuple[Operator, Nodes]) -> None:
+    operator, nodes = running
+    kube = operator.kube
+    nodes.words["edge2"] = ("Failed", "ovs-vswitchd does not answer")
+    before = becomes(kube, "sossite/east", "BridgesReady", "False", "NodeFailed", PROMISED_S)
+    operator.settle()
+    told = events_about_bridges(kube, "east")
+    nodes.slow.add("edge1")
+    kube.kubectl("delete", "sossite", "west", "--wait=false")
+    becomes(kube, "sossite/west", "Ready", "False", "Terminating")
+    operator.settle(3)
+    assert condition(kube, "sossite", "east", "BridgesReady") == before
+    assert events_about_bridges(kube, "east") == told
+
+
+def events_about_bridges(kube: Kube, site: str) -> list[str]:
+    events = kube.items("events", "-n", "default")
+    about = [e["message"] for e in events if (e["involvedObject"]["kind"], e["involvedObject"]["name"]) == ("SosSite", site)]
+    return sorted(message for message in about if message.startswith("BridgesReady"))
 
 
 def state_of(kube: Kube, site: str, node: str) -> str:

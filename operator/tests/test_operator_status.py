@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import sos_compile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from operator_kube import ROOT
-from sos_operator.core.publish import still_pending
+from sos_operator.core.publish import plan_write, still_pending
 from sos_operator.core.status import Report, Situation, report
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import Seen
@@ -117,6 +119,35 @@ def test_the_gain_is_shown_once_it_is_known() -> None:
     said = status()
     said["services"][0]["gain"] = 12.44
     assert the("SosService", "bulk", situation(view(status=said))).fields["gain"] == "12.4x"
+
+
+NONSENSE = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**80), 2**80), st.floats(), st.text(max_size=100), st.lists(st.none() | st.text(max_size=5))
+)
+SERVICE_KEYS = st.sampled_from(["state", "reason", "message", "needed", "acknowledged", "sessions", "gain"])
+CONFIG = st.dictionaries(st.just("generation"), NONSENSE)
+STATUS_KEYS = st.sampled_from(["datapaths", "agents", "links", "sessions", "declaredLinks", "config"])
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(SERVICE_KEYS, NONSENSE),
+    st.dictionaries(STATUS_KEYS, NONSENSE),
+    st.dictionaries(st.just("generation"), NONSENSE),
+    NONSENSE,
+)
+def test_whatever_a_controller_says_statuses_are_as_the_api_server_takes_them(
+    row: dict[str, Any], rest: dict[str, Any], config: dict[str, Any], hash_: object
+) -> None:
+    said = status(config={"generation": 4, "hash": HASH} | config)
+    said["services"][0] |= row
+    said |= rest
+    for wanted in (HASH, hash_):
+        given_ = situation(view(status=said, wanted_hash=wanted))
+        for obj in OBJECTS:
+            write = plan_write(obj, report(obj, given_), "2026-01-01T00:00:00Z", 3600.0)
+            assert write is not None
+            assert sos_compile.admit({**obj, "status": write.status})[1] == []
 
 
 def test_a_transit_site_expects_no_agents() -> None:

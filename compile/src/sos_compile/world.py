@@ -133,6 +133,11 @@ class Allocations:
         numbers = (tuple(sorted(each.items())) for each in (self.sites, self.controllers, self.nodes))
         return (*numbers, self.agents)
 
+    def within(self, others: Allocations) -> bool:
+        """Whether all of these are among others."""
+        pairs = ((self.sites, others.sites), (self.controllers, others.controllers), (self.nodes, others.nodes))
+        return all(mine.items() <= theirs.items() for mine, theirs in pairs) and set(self.agents) <= set(others.agents)
+
 
 @dataclass(frozen=True)
 class Observed:

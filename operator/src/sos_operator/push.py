@@ -17,7 +17,7 @@ from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import CONTROLLER
 from sos_operator.core.options import Settings
 from sos_operator.core.secrets import token_of
-from sos_operator.core.views import ControllerView, Heard, fresh_status
+from sos_operator.core.views import ControllerView, Heard, config_of, counted, fresh_status
 from sos_operator.core.world import Object, Seen, api_base, leaving
 from sos_operator.inflight import InFlight
 from sos_operator.metrics import Metrics
@@ -48,8 +48,9 @@ class Controllers:
 
     def in_force(self) -> dict[str, tuple[int, str]]:
         """(generation, hash) of the configuration that each controller last said to have."""
-        configs = {name: (heard.status or {}).get("config") or {} for name, heard in self._heard.items()}
-        return {name: (c["generation"], str(c.get("hash"))) for name, c in configs.items() if isinstance(c.get("generation"), int)}
+        configs = {name: config_of(heard.status) for name, heard in self._heard.items()}
+        found = {name: (counted(c.get("generation")), str(c.get("hash"))) for name, c in configs.items()}
+        return {name: in_force for name, in_force in found.items() if in_force[0]}
 
     async def visit(
         self, seen: Seen, compiled: sos_compile.Compiled, secrets: Mapping[str, Object], late: Callable[[], None]
@@ -122,4 +123,4 @@ class Controllers:
 
 def _wants(status: Mapping[str, Any], document: Mapping[str, Any] | None) -> bool:
     """Whether a controller that says this has another configuration than it should have."""
-    return document is not None and (status.get("config") or {}).get("hash") != document["hash"]
+    return document is not None and config_of(status).get("hash") != document["hash"]

@@ -15,7 +15,7 @@ from sos_operator.apply import Applier, Result
 from sos_operator.cluster import Cluster
 from sos_operator.core import desired, keys, rollout, rotation, secrets, tokens
 from sos_operator.core.backoff import Outcome
-from sos_operator.core.errors import KindMissing, NotReady, OperatorError
+from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.generation import Issued, encode_issued, issued_now
 from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
 from sos_operator.core.news import Changed, of_kinds
@@ -65,6 +65,7 @@ class Reconciler:
         self._compiled: tuple[Hashable, Output] | None = None
         self._written: dict[str, float] = {}
         self._errors: dict[tuple[str, str], str] = {}
+        self._without_secret: dict[tuple[str, str], str] = {}
         self._memos = Memos()
         self._views: dict[str, ControllerView] = {}
 
@@ -74,10 +75,10 @@ class Reconciler:
         seen = await self._p.observer.see(time.monotonic())
         secret_objects = await self._secrets(seen)
         output = await self._compile(seen)
-        if parse_allocations(seen.objects) != output.compiled.allocations:
+        if not output.compiled.allocations.within(parse_allocations(seen.objects)):
             # Written down before anything is built from them.
-            multus = NAD not in self._p.observer.missing
-            await self._publish(seen, Situation(seen=seen, compiled=output.compiled, views=self._views, multus=multus))
+            known = self._p.nodes.answers
+            await self._publish(seen, self._situation(seen, output, known, rollout.plan_rollouts(seen, output.compiled, known)))
         controllers = asyncio.ensure_future(self._p.controllers.visit(seen, output.compiled, secret_objects, self._late))
         try:
             await asyncio.wait([controllers], timeout=HEAD_START_S)
@@ -89,21 +90,26 @@ class Reconciler:
             result = await self._apply(seen, output, secret_objects)
         finally:
             self._views = await controllers
-        situation = Situation(
+        pending, refused = await self._publish(seen, self._situation(seen, output, answers, rollouts))
+        refused |= await self._finalize(seen, output, answers)
+        self._p.metrics.problems.set(len(output.compiled.problems))
+        rotating = rotation.is_asked_for(secret_objects[secrets.MASTER])
+        rotating = rotating or any(tokens.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
+        failed = result.retry or refused or bool(self._without_secret)
+        return Outcome(failed=failed, pending=pending or rotating or bool(output.departing) or bool(result.touched))
+
+    def _situation(
+        self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer], rollouts: Mapping[str, rollout.Rollout]
+    ) -> Situation:
+        return Situation(
             seen=seen,
             compiled=output.compiled,
             rollouts=rollouts,
             views=self._views,
             answers=answers,
-            apply_errors=self._errors,
+            apply_errors=self._without_secret | self._errors,
             multus=NAD not in self._p.observer.missing,
         )
-        pending = await self._publish(seen, situation)
-        await self._finalize(seen, output, answers)
-        self._p.metrics.problems.set(len(output.compiled.problems))
-        rotating = rotation.is_asked_for(secret_objects[secrets.MASTER])
-        rotating = rotating or any(tokens.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
-        return Outcome(failed=result.retry, pending=pending or rotating or bool(output.departing) or bool(result.touched))
 
     async def _ask_nodes(self, seen: Seen, output: Output) -> Mapping[str, NodeAnswer]:
         """Answers of nodes by pod uid; those that something waits for are asked in every pass."""
@@ -112,24 +118,38 @@ class Reconciler:
         return await nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing) | waited_for, self._late)
 
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
-        """Every Secret the pass needs, by name; those that must exist are made if they do not."""
+        """Every Secret the pass needs, by name; those that must exist are made if they do not.
+
+        One that the API server refuses is told in the object it is for. Without the master key there is nothing to go on with.
+        """
         found = {o["metadata"]["name"]: o for o in seen.children if o["kind"] == SECRET.kind}
-        wanted = secrets.wanted_secrets(seen)
-        for name in {secret.name for secret in wanted} | secrets.external_tokens(seen):
-            if name not in found:
-                there = await self._p.cluster.get(SECRET, name, self._p.settings.namespace)
-                found |= {name: there} if there else {}
-        for secret in wanted:
-            if secret.name not in found:
-                files = {secret.file: random_source.token_hex(keys.RANDOM_BYTES)}
-                manifest = secrets.build_secret(self._p.settings, secret.name, "operator", files, secret.owner)
-                found[secret.name] = await self._p.cluster.create(manifest)
-                self._p.observer.forget(of_kinds([SECRET.plural]))
-                log.info(f"made Secret {secret.name}", extra={"object": secret.name})
-            elif patch := secrets.adoption(found[secret.name], secret):
-                await self._p.cluster.merge(found[secret.name], patch)
-                self._p.observer.forget(of_kinds([SECRET.plural]))
+        self._without_secret = {}
+        for wanted in (*secrets.wanted_secrets(seen), *secrets.external_tokens(seen)):
+            try:
+                await self._secret(wanted, found)
+            except Refused as error:
+                if wanted.owner is None:
+                    raise
+                owner = wanted.owner["kind"], wanted.owner["metadata"]["name"]
+                self._without_secret[owner] = f"Secret {wanted.name}: {error}"
+                log.warning(f"Secret {wanted.name}: {error}", extra={"object": wanted.name})
         return found
+
+    async def _secret(self, wanted: secrets.Wanted, found: dict[str, Object]) -> None:
+        """Look for one Secret, and make it if it is ours to make."""
+        if wanted.name not in found and (there := await self._p.cluster.get(SECRET, wanted.name, self._p.settings.namespace)):
+            found[wanted.name] = there
+        if wanted.file is None:
+            return
+        if wanted.name not in found:
+            files = {wanted.file: random_source.token_hex(keys.RANDOM_BYTES)}
+            manifest = secrets.build_secret(self._p.settings, wanted.name, "operator", files, wanted.owner)
+            found[wanted.name] = await self._p.cluster.create(manifest)
+            self._p.observer.forget(of_kinds([SECRET.plural]))
+            log.info(f"made Secret {wanted.name}", extra={"object": wanted.name})
+        elif patch := secrets.adoption(found[wanted.name], wanted):
+            await self._p.cluster.merge(found[wanted.name], patch)
+            self._p.observer.forget(of_kinds([SECRET.plural]))
 
     async def _rotate(self, secret_objects: Mapping[str, Object], everywhere: bool) -> bool:
         """Make the steps of rotations that are due. True if one could not be written."""
@@ -211,8 +231,8 @@ class Reconciler:
                 # The kubelet comes by within a minute anyway.
                 log.debug("pod not annotated", extra={"pod": pod["metadata"]["name"], "error": str(error)})
 
-    async def _publish(self, seen: Seen, situation: Situation) -> bool:
-        """Write the statuses that changed; True if something accepted is not ready yet."""
+    async def _publish(self, seen: Seen, situation: Situation) -> tuple[bool, bool]:
+        """Write the statuses that changed. Whether something accepted is not ready yet, and whether a status was refused."""
         pending, writes = False, []
         now, stamp = time.monotonic(), datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         for obj in seen.objects:
@@ -224,16 +244,24 @@ class Reconciler:
             write = plan_write(obj, written, stamp, now - self._written.get(obj["metadata"]["uid"], 0.0))
             if write is not None:
                 writes.append(write)
-        await in_batches((partial(self._write, write, stamp, now) for write in writes), WRITES_AT_ONCE)
+        refused: list[str] = []
+        await in_batches((partial(self._write, write, stamp, now, refused) for write in writes), WRITES_AT_ONCE)
         present = {o["metadata"]["uid"] for o in seen.objects}
         self._written = {uid: at for uid, at in self._written.items() if uid in present}
-        return pending
+        return pending, bool(refused)
 
-    async def _write(self, write: Write, stamp: str, now: float) -> None:
+    async def _write(self, write: Write, stamp: str, now: float, refused: list[str]) -> None:
         try:
             answer = await self._p.cluster.apply_status(write.obj, write.status)
         except KindMissing:
             return  # deleted meanwhile
+        except Refused as error:
+            # One status that the server will not have keeps no other from being written.
+            name = f"{write.obj['kind']} {write.obj['metadata']['name']}"
+            refused.append(name)
+            self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="failed").inc()
+            log.warning(f"status of {name} not written: {error}", extra={"object": name})
+            return
         self._written[write.obj["metadata"]["uid"]] = now
         # The pass goes on with what the server has now, so that a second publication compares with it.
         write.obj["status"] = answer.get("status") or {}
@@ -248,8 +276,9 @@ class Reconciler:
             except OperatorError as error:
                 log.warning(f"event not written: {error}")
 
-    async def _finalize(self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer]) -> None:
-        """Sites with nodes here carry our finalizer; it goes when their nodes are clean, or the wait is over."""
+    async def _finalize(self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer]) -> bool:
+        """Sites with nodes here carry our finalizer; it goes when their nodes are clean, or the wait is over. True if one was refused."""
+        refused = False
         waiting = {d.site: d for d in output.departing}
         for site in seen.of(SITE.kind):
             name = site["metadata"]["name"]
@@ -260,16 +289,21 @@ class Reconciler:
                 done = name not in waiting or desired.cleaned(waiting[name], seen, answers) or self._overdue(site)
                 patch = desired.finalizer_patch(site, wanted=False) if done else None
             if patch is not None:
-                await self._set_finalizers(site, patch)
+                refused |= await self._set_finalizers(site, patch)
+        return refused
 
-    async def _set_finalizers(self, site: Object, patch: Object) -> None:
+    async def _set_finalizers(self, site: Object, patch: Object) -> bool:
+        """True if the API server refuses it."""
         try:
             await self._p.cluster.merge(site, patch)
         except KindMissing:
-            return
-        except NotReady as error:
+            return False
+        except (NotReady, Refused) as error:
             log.info(f"finalizer of site {site['metadata']['name']} not written yet: {error}")
+            self._p.observer.forget(of_kinds([SITE.plural]))
+            return isinstance(error, Refused)
         self._p.observer.forget(of_kinds([SITE.plural]))
+        return False
 
     def _overdue(self, site: Object) -> bool:
         since = datetime.fromisoformat(site["metadata"]["deletionTimestamp"].replace("Z", "+00:00"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 Status = Literal["True", "False", "Unknown"]
 READY = "Ready"
 REFUSALS = frozenset({"Accepted", "ResolvedRefs"})
+REASON = re.compile("[A-Za-z][A-Za-z0-9]{0,62}")  # CamelCase, as the API's conventions want it and the schema takes it
 MESSAGE_MAX = 1024  # the schema takes 4,096; longer texts do not help anybody who reads a table
 
 

@@ -22,12 +22,13 @@ MASTER = naming.child(PREFIX, "master")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A Secret that must exist but whose content nobody may change once it does: `file` is the key that holds the random value."""
+    """A Secret that must exist but whose content nobody may change once it does."""
 
     name: str
-    file: str
+    file: str | None
+    """The key that holds the random value; None if it is for users to make."""
     owner: Object | None = None
-    """With whom it goes; None for what goes with the release."""
+    """Whom it is for, and with whom it goes if it is made here; None for what goes with the release."""
 
 
 def labels(settings: Settings, component: str) -> dict[str, str]:
@@ -57,10 +58,10 @@ def is_token(secret: Object) -> bool:
     return owned(secret) and secret["metadata"]["name"].startswith(naming.controller_token(PREFIX, ""))
 
 
-def external_tokens(seen: Seen) -> set[str]:
-    """Names of the Secrets that users made for External controllers."""
-    externals = [(o.get("spec") or {}).get("external") or {} for o in seen.of(CONTROLLER.kind)]
-    return {str(external["tokenSecretName"]) for external in externals if external.get("tokenSecretName")}
+def external_tokens(seen: Seen) -> tuple[Wanted, ...]:
+    """The Secrets that users make for External controllers."""
+    named = [(o, ((o.get("spec") or {}).get("external") or {}).get("tokenSecretName")) for o in seen.of(CONTROLLER.kind)]
+    return tuple(Wanted(str(name), None, o) for o, name in named if name)
 
 
 def owned_by(owner: Object | None) -> Object:

@@ -10,13 +10,13 @@ from typing import Any
 import sos_compile
 from sos_compile import ObjectKey, naming
 
-from sos_operator.core.conditions import Verdict, summary
+from sos_operator.core.conditions import REASON, Verdict, summary
 from sos_operator.core.desired import daemon_set_of
 from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, lost, pod_state, with_answer
 from sos_operator.core.rollout import Rollout
-from sos_operator.core.views import ControllerView
+from sos_operator.core.views import ControllerView, counted, ids
 from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving
 
 NO_MULTUS_FOR_AGENTS = (
@@ -24,6 +24,8 @@ NO_MULTUS_FOR_AGENTS = (
 )
 NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
 NAMED_MAX = 5  # names listed in one message
+HASH_MAX = 80  # and these are as much of it as its fields take of what controllers say
+GAIN_MAX = 32
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the index below
@@ -321,8 +323,8 @@ def _controller(obj: Object, facts: sos_compile.Facts, situation: Situation) -> 
             "links": view.count("links"),
             "sessions": view.count("sessions"),
         }
-        in_force = {"configGeneration": view.config("generation"), "configHash": view.config("hash")}
-        fields |= {key: value for key, value in in_force.items() if value is not None}
+        fields |= {"configGeneration": generation} if (generation := counted(view.config("generation"))) else {}
+        fields |= {"configHash": hash_[:HASH_MAX]} if isinstance(hash_ := view.config("hash"), str) else {}
     verdicts = [accepted, available, datapaths]
     # A datapath that is away is its site's trouble; the controller itself is ready when it serves the right configuration.
     return Report(fields, (*verdicts, summary([accepted, available], "Available", available.message)))
@@ -391,9 +393,9 @@ def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> 
     if not asked:
         return Verdict("Programmed", "Unknown", "NotObserved", "its controllers are watched from elsewhere"), 0, 0, 0
     rows = [(view, view.service(id_)) for view in asked]
-    needed = sum(len(row.get("needed") or ()) for _, row in rows if row)
-    acknowledged = sum(len(row.get("acknowledged") or ()) for _, row in rows if row)
-    sessions = sum(row["sessions"] for _, row in rows if row and isinstance(row.get("sessions"), int))
+    needed = sum(len(ids(row, "needed")) for _, row in rows if row)
+    acknowledged = sum(len(ids(row, "acknowledged")) for _, row in rows if row)
+    sessions = counted(sum(counted(row.get("sessions")) for _, row in rows if row))
     return _programmed_verdict(rows, acknowledged, situation), needed, acknowledged, sessions
 
 
@@ -401,7 +403,7 @@ def _gain(id_: str, views: list[ControllerView]) -> str:
     """How many times faster than the control group, as the first controller that knows says; "" while none does."""
     rows = [view.service(id_) for view in views if view.asked]
     known = [row["gain"] for row in rows if row and isinstance(row.get("gain"), int | float)]
-    return f"{known[0]:.1f}x" if known else ""
+    return f"{known[0]:.1f}x"[:GAIN_MAX] if known else ""
 
 
 def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | None]], acknowledged: int, situation: Situation) -> Verdict:
@@ -413,10 +415,11 @@ def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | Non
         if not view.current or row is None:
             return Verdict("Programmed", "False", "Programming", f"controller {view.name} has not taken over the present configuration yet")
         if row.get("state") != "Programmed":
-            missing = set(row.get("needed") or ()) - set(row.get("acknowledged") or ())
+            missing = ids(row, "needed") - ids(row, "acknowledged")
             names = _datapath_names(missing, situation).values()
             message = str(row.get("message") or "") or (f"waiting for datapaths {_names(names)}" if missing else "")
-            return Verdict("Programmed", "False", str(row.get("reason") or "Programming"), message)
+            reason = str(row.get("reason"))
+            return Verdict("Programmed", "False", reason if row.get("reason") and REASON.fullmatch(reason) else "Programming", message)
     return Verdict("Programmed", "True", "Programmed", f"acknowledged by {acknowledged} datapaths")
 
 

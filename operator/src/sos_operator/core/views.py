@@ -9,6 +9,8 @@ from typing import Any
 
 # A poll every 2 s while anything is pending, a request that takes 2 s, one retry: this leaves the "within 10 s" of the promise.
 UNREACHABLE_AFTER_S = 4.0
+COUNT_MAX = 2**53
+"""Larger ones are no counts, and some programs cannot read them."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the index below
@@ -43,7 +45,7 @@ class ControllerView:
 
     def config(self, key: str) -> Any:
         """A field of the configuration in force, None if unknown."""
-        return ((self.status or {}).get("config") or {}).get(key)
+        return config_of(self.status).get(key)
 
     def listed(self, key: str) -> list[Mapping[str, Any]]:
         """A list of objects of the status, whatever a wrong answer holds."""
@@ -52,8 +54,7 @@ class ControllerView:
 
     def count(self, key: str) -> int:
         """A number of the status, 0 if it is none."""
-        value = (self.status or {}).get(key)
-        return value if isinstance(value, int) and value >= 0 else 0
+        return counted((self.status or {}).get(key))
 
     def connected(self) -> frozenset[str]:
         """Ids of connected datapaths."""
@@ -84,6 +85,23 @@ class ControllerView:
     def _services(self) -> Mapping[str, Mapping[str, Any]]:
         # A thousand services ask for one each, in every pass.
         return {str(s.get("id")): s for s in reversed(self.listed("services"))}
+
+
+def config_of(status: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What a status says about the configuration in force; empty if nothing."""
+    config = (status or {}).get("config")
+    return config if isinstance(config, Mapping) else {}
+
+
+def counted(value: Any) -> int:
+    """A count that somebody else says, as a status can hold it; 0 if it is none."""
+    return min(value, COUNT_MAX) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def ids(row: Mapping[str, Any], key: str) -> frozenset[str]:
+    """Ids that somebody else lists; none if it is no list."""
+    value = row.get(key)
+    return frozenset(str(item) for item in value) if isinstance(value, list) else frozenset()
 
 
 @dataclass(frozen=True, slots=True)
