@@ -294,6 +294,20 @@ OTHERS: list[Row] = [
         "go together",
     ),
     (
+        "token of another namespace",
+        "SosController",
+        {"type": "External", "external": {"endpoints": ["tcp:192.0.2.1:6653"], "apiURL": "http://192.0.2.1", "tokenSecretName": "other/t"}},
+        "spec.external.tokenSecretName",
+        "without the namespace",
+    ),
+    (
+        "endpoint that is no address",
+        "SosController",
+        {"type": "External", "external": {"endpoints": ["tcp:192.0.2.300:6653"]}},
+        "spec.external.endpoints[0]",
+        "like tcp:192.0.2.1:6653",
+    ),
+    (
         "endpoint by name",
         "SosController",
         {"type": "External", "external": {"endpoints": ["tcp:controller:6653"]}},
