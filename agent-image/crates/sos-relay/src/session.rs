@@ -154,6 +154,7 @@ impl Session {
     pub fn handle_connected(&mut self) {
         if matches!(self.opening, Opening::Connecting) {
             self.opening = Opening::Announce;
+            self.settle();
         }
     }
 
@@ -389,7 +390,8 @@ impl Session {
     fn settle(&mut self) {
         match &self.state {
             State::Running => {
-                if self.receiver.poll_end() {
+                // A server that is not there yet cannot be told of the end: a client may end at once, without a word.
+                if !matches!(self.opening, Opening::Connecting) && self.receiver.poll_end() {
                     self.events.push_back(Event::Finished);
                 }
                 if self.sender.is_finished() && self.receiver.is_finished() {

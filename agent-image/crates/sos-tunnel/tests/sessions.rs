@@ -19,6 +19,7 @@ const BULK: usize = if cfg!(debug_assertions) { 64 << 20 } else { 1 << 30 };
 over_both! {
     one_thread: [
         each_direction_ends_by_itself,
+        a_client_that_ends_at_once_ends_at_the_server,
         a_session_lasts_until_a_slow_host_has_everything,
         resets_are_passed_on_as_resets,
         a_reset_is_noticed_while_the_other_side_reads_nothing,
@@ -114,6 +115,21 @@ async fn a_hundred_connections_at_one_instant(setup: Setup) {
     for client in clients {
         client.await.unwrap();
     }
+    net.nothing_left().await;
+}
+
+async fn a_client_that_ends_at_once_ends_at_the_server(setup: Setup) {
+    let net = Net::new(setup).await;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (mut client, host) = client().await;
+    client.shutdown().await.unwrap();
+    let session = net.open(host, listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = soon(listener.accept()).await.unwrap();
+    assert_eq!(read_all(&mut server).await, b"");
+    server.write_all(b"an answer").await.unwrap();
+    server.shutdown().await.unwrap();
+    assert_eq!(read_all(&mut client).await, b"an answer");
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
     net.nothing_left().await;
 }
 

@@ -270,9 +270,14 @@ impl Net {
         &self,
         server: SocketAddr,
     ) -> (TcpStream, Result<SessionHandle, RefuseReason>) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        let (host, from) = listener.accept().await.unwrap();
+        let (client, host) = client().await;
+        let session = self.open(host, server);
+        (client, session)
+    }
+
+    /// Takes a client's connection to `server`.
+    pub(crate) fn open(&self, host: TcpStream, server: SocketAddr) -> Result<SessionHandle, RefuseReason> {
+        let from = host.peer_addr().unwrap();
         let (SocketAddr::V4(from), SocketAddr::V4(server)) = (from, server) else { panic!("IPv4 only") };
         let number = self.sessions.fetch_add(1, Ordering::SeqCst);
         let request = OpenRequest {
@@ -285,7 +290,7 @@ impl Net {
             labels: Labels::ALL,
             compress: self.compress,
         };
-        (client, self.near.open(request, host))
+        self.near.open(request, host)
     }
 
     /// A connection through both agents, as its two ends see it.
@@ -303,6 +308,14 @@ impl Net {
         })
         .await;
     }
+}
+
+/// A client, and its connection as the near agent sees it.
+pub(crate) async fn client() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let (host, _) = listener.accept().await.unwrap();
+    (client, host)
 }
 
 /// Polls a condition that other tasks bring about.
