@@ -1,7 +1,7 @@
 //! What this agent knows of one peer: the streams that stand, the sessions that run over them, and who waits for room.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,6 +21,8 @@ pub(crate) struct Peer {
     pub(crate) agent: AgentId,
     /// This agent.
     local: AgentId,
+    /// Sessions opened by this agent, towards all peers and also before this one was listed: in one life no number comes twice.
+    opened: Arc<AtomicU64>,
     state: Mutex<PeerState>,
     line: Mutex<VecDeque<(Labels, Arc<Mailbox>)>>,
     in_line: AtomicUsize,
@@ -40,7 +42,6 @@ struct PeerState {
     streams: Vec<Arc<Stream>>,
     sessions: BTreeMap<SessionNumber, Arc<Mailbox>>,
     ended: EndedSessions,
-    opened: u64,
 }
 
 /// The peer's process is older than one already seen: a stream from an earlier life.
@@ -48,7 +49,7 @@ struct PeerState {
 pub(crate) struct OldBoot;
 
 impl Peer {
-    pub(crate) fn new(local: AgentId, config: PeerConfig) -> Arc<Self> {
+    pub(crate) fn new(local: AgentId, config: PeerConfig, opened: &Arc<AtomicU64>) -> Arc<Self> {
         let state = PeerState {
             retired: false,
             boot: None,
@@ -57,12 +58,12 @@ impl Peer {
             streams: Vec::new(),
             sessions: BTreeMap::new(),
             ended: EndedSessions::default(),
-            opened: 0,
             config,
         };
         Arc::new(Self {
             agent: state.config.agent,
             local,
+            opened: Arc::clone(opened),
             state: Mutex::new(state),
             line: Mutex::default(),
             in_line: AtomicUsize::new(0),
@@ -120,7 +121,8 @@ impl Peer {
             for old in std::mem::take(&mut state.streams) {
                 old.close();
             }
-            for mailbox in state.sessions.values() {
+            // The new life counts its sessions from the beginning again: what is left of these must not be taken for them.
+            for mailbox in std::mem::take(&mut state.sessions).into_values() {
                 mailbox.push(Mail::PeerLost);
             }
         }
@@ -226,8 +228,8 @@ impl Peer {
     /// Registers a session of this agent's and gives it a number. It is told of the streams there are.
     pub(crate) fn open_session(&self, mailbox: &Arc<Mailbox>) -> SessionNumber {
         let mut state = lock(&self.state);
-        state.opened += 1;
-        let number = SessionNumber::new(state.opened, self.local, self.agent);
+        let opened = self.opened.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = SessionNumber::new(opened, self.local, self.agent);
         state.register(number, mailbox);
         number
     }
@@ -359,7 +361,7 @@ mod tests {
     #[test]
     fn quic_that_fails_is_tried_less_and_less_often_and_each_label_by_itself() {
         let config = PeerConfig::new(AgentId([2; 16]), SiteId(2), Ipv4Addr::LOCALHOST, 1);
-        let (peer, mut now) = (Peer::new(AgentId([1; 16]), config), Instant::now());
+        let (peer, mut now) = (Peer::new(AgentId([1; 16]), config, &Arc::default()), Instant::now());
         let bounds = (Duration::from_secs(2), Duration::from_secs(30));
         for seconds in [2, 4, 8, 16, 30, 30] {
             let pause = Duration::from_secs(seconds);

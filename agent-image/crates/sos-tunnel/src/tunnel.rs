@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     draining: AtomicBool,
     sessions: AtomicUsize,
     next_stream: AtomicU64,
+    /// Sessions opened in this life.
+    opened: Arc<AtomicU64>,
     next_dialed: AtomicU32,
     pub(crate) runtime: Handle,
     /// When the tunnel began.
@@ -89,6 +91,7 @@ impl Tunnel {
             draining: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
             next_stream: AtomicU64::new(1),
+            opened: Arc::default(),
             next_dialed: AtomicU32::new(1),
             runtime: Handle::current(),
             epoch: Instant::now(),
@@ -115,7 +118,7 @@ impl Tunnel {
                 match known.get(&config.agent) {
                     Some(peer) => peer.configure(config),
                     None => {
-                        known.insert(config.agent, Peer::new(shared.config.agent, config));
+                        known.insert(config.agent, Peer::new(shared.config.agent, config, &shared.opened));
                     }
                 }
             }

@@ -4,6 +4,7 @@
 mod common;
 
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -21,6 +22,8 @@ over_both! {
     one_thread: [
         without_streams_sessions_end_with_a_reset_after_the_wait,
         a_peer_that_restarts_ends_the_sessions_of_its_earlier_life,
+        sessions_of_a_new_life_are_not_taken_for_those_of_the_last,
+        sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones,
         a_peer_taken_off_the_list_finishes_what_runs,
         a_wrong_key_makes_no_stream,
     ],
@@ -96,6 +99,41 @@ async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup
     let error = soon(client.read_to_end(&mut Vec::new())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     until(|| far.stats().streams == 4).await;
+}
+
+/// The server speaks first: the opener has nothing to send but that it opens.
+async fn greets(net: &Net) {
+    let (mut client, mut server, session) = net.pair().await;
+    server.write_all(b"welcome").await.unwrap();
+    drop(server);
+    let mut received = Vec::new();
+    soon(client.read_to_end(&mut received)).await.unwrap();
+    assert_eq!(received, b"welcome");
+    drop(client);
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+}
+
+async fn sessions_of_a_new_life_are_not_taken_for_those_of_the_last(setup: Setup) {
+    let mut net = Net::new(setup).await;
+    let (_client, _server, _session) = net.pair().await;
+    let near = tunnel(&setup, NEAR, 2, &net.cuttable, &net.servers);
+    near.open_datagrams(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), 0).unwrap();
+    near.set_peers(vec![PeerConfig { protocol: setup.protocol, ..peer(FAR, net.stream_address.port(), 4) }]);
+    net.near = near;
+    net.wait_for_streams(4).await;
+    until(|| net.far.stats().sessions == 0).await;
+    greets(&net).await;
+}
+
+async fn sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones(setup: Setup) {
+    let net = Net::new(setup).await;
+    greets(&net).await;
+    let far = PeerConfig { protocol: setup.protocol, ..peer(FAR, net.stream_address.port(), 4) };
+    net.near.set_peers(vec![]);
+    until(|| net.near.stats().streams == 0 && net.far.stats().streams == 0).await;
+    net.near.set_peers(vec![far]);
+    net.wait_for_streams(4).await;
+    greets(&net).await;
 }
 
 async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {
