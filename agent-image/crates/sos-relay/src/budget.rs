@@ -74,11 +74,16 @@ impl Reservation {
         }
         grown
     }
+
+    /// Gives everything back.
+    pub fn release(&mut self) {
+        self.budget.used.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
+    }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.release();
     }
 }
 

@@ -105,6 +105,11 @@ impl Window {
         }
     }
 
+    /// Gives its share of the budget back. Of no use after this.
+    pub fn release(&mut self) {
+        self.reservation.release();
+    }
+
     /// Checks what the comments promise. For tests.
     pub fn assert_invariants(&self, delivered: u64) {
         assert!(self.size <= self.max, "the window stays below its maximum");

@@ -170,6 +170,11 @@ impl Receiver {
         (self.ack_at, self.ack_now) = (None, false);
     }
 
+    /// Gives its share of the budget back: nothing comes any more.
+    pub(crate) fn release(&mut self) {
+        self.window.release();
+    }
+
     /// What an acknowledgement says now: the end counts as one more byte (frame.md clause 8).
     fn arrived(&self) -> u64 {
         let arrived = self.reorder.arrived();

@@ -370,6 +370,11 @@ impl Sender {
         self.unsent_bytes = 0;
     }
 
+    /// Gives its share of the budget back: nothing is held any more, nor will be.
+    pub(crate) fn release(&mut self) {
+        self.reservation.release();
+    }
+
     pub(crate) fn assert_invariants(&self) {
         assert_eq!(
             self.unsent.iter().map(Payload::len).sum::<usize>(),

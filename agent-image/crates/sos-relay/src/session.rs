@@ -415,8 +415,11 @@ impl Session {
         self.close(reason);
     }
 
+    /// The host may still take its time over what it was given; nothing of that is held here.
     fn close(&mut self, reason: EndReason) {
         self.clear();
+        self.sender.release();
+        self.receiver.release();
         self.state = State::Closed;
         self.events.push_back(Event::Closed(reason));
     }

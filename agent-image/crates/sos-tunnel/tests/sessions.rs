@@ -168,6 +168,7 @@ async fn a_session_lasts_until_a_slow_host_has_everything(setup: Setup) {
     assert_eq!(soon(session.unwrap()).await.reason, EndReason::Finished, "the client has all it will get");
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!((net.far.stats().sessions, net.servers.ended.lock().unwrap().len()), (1, 0));
+    assert_eq!(net.far.stats().memory_reserved, 0, "it is in the kernel's hands");
     assert!(read_all(&mut server).await == data);
     net.nothing_left().await;
     assert_eq!(net.servers.ended.lock().unwrap()[0].1.reason, EndReason::Finished);
