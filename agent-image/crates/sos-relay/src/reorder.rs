@@ -11,6 +11,8 @@ use thiserror::Error;
 pub const MAX_PIECES: usize = 65_536;
 /// Neighbours behind a gap are joined up to this size, so that a chatty host does not use up [`MAX_PIECES`].
 const JOIN_LIMIT: usize = 8 << 10;
+/// And so are those in order, once there are more than this for a host that does not take them: a piece of one byte costs a hundred.
+const FEW_PIECES: usize = 16;
 
 /// More than [`MAX_PIECES`] pieces behind a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -19,7 +21,8 @@ pub struct TooManyPieces;
 
 /// Holds what arrives until everything before it has.
 ///
-/// It is bounded in bytes by the caller, who refuses blocks beyond the credit it has granted, and in pieces by [`MAX_PIECES`].
+/// It is bounded in bytes by the caller, who refuses blocks beyond the credit it has granted, and in pieces by [`MAX_PIECES`] and by joining
+/// what is small.
 #[derive(Debug, Default)]
 pub struct ReorderBuffer {
     /// In order, waiting for the host.
@@ -116,6 +119,7 @@ impl ReorderBuffer {
         if at == self.arrived() {
             self.ready.push_back(piece);
             self.ready_bytes += len;
+            self.join_last();
             return Ok(());
         }
         self.pending_bytes += len;
@@ -128,6 +132,23 @@ impl ReorderBuffer {
         }
         self.pending.insert(at, piece);
         if self.pending.len() > MAX_PIECES { Err(TooManyPieces) } else { Ok(()) }
+    }
+
+    /// Joins the last pieces in order where there are many. A piece only with one at least half as long: each byte is copied a few times,
+    /// not once for each that follows it.
+    fn join_last(&mut self) {
+        if self.ready.len() <= FEW_PIECES {
+            return;
+        }
+        while let Some(last) = self.ready.pop_back() {
+            let before = self.ready.back_mut().filter(|before| before.len() / 2 <= last.len());
+            let Some((before, joined)) = before.and_then(|before| join(before, &last).map(|j| (before, j)))
+            else {
+                self.ready.push_back(last);
+                break;
+            };
+            *before = joined;
+        }
     }
 
     /// Moves what is not behind a gap any more.
@@ -221,6 +242,18 @@ mod tests {
         assert_eq!((buffer.pending.len(), buffer.pending_bytes()), (1, 4999));
         buffer.insert(0, &b"y".to_vec().into()).unwrap();
         assert_eq!((buffer.arrived(), buffer.pending_bytes()), (5000, 0));
+    }
+
+    #[test]
+    fn small_pieces_for_a_host_that_takes_none_are_joined() {
+        let mut buffer = ReorderBuffer::default();
+        for at in 0..100_000u64 {
+            buffer.insert(at, &vec![at as u8].into()).unwrap();
+        }
+        assert!(buffer.ready.len() <= 100_000 / (JOIN_LIMIT / 4), "{} pieces", buffer.ready.len());
+        let expected: Vec<u8> = (0..100_000u64).map(|at| at as u8).collect();
+        assert_eq!(take(&mut buffer, 100_000), expected);
+        buffer.assert_invariants();
     }
 
     #[test]
