@@ -22,8 +22,10 @@ pub struct StreamView {
     pub has_room: bool,
     /// Bytes queued on it and not yet sent by its transport.
     pub queued: usize,
-    /// Something of what was queued on it has not been acknowledged by its transport.
-    pub under_way: bool,
+    /// Bytes that were ever queued on it.
+    pub given: u64,
+    /// How many of them, from the first on, its transport is sure that the peer has.
+    pub passed: u64,
     /// Round trip time, with what waits in the network now.
     pub rtt: Duration,
     /// Bytes its transport keeps under way in one round trip; 0 = not known.
@@ -44,6 +46,11 @@ impl StreamView {
     /// How long until `len` more bytes have arrived.
     pub fn arrival(&self, len: usize) -> Duration {
         self.drain((self.queued + len) as u64) + self.rtt / 2
+    }
+
+    /// Whether the peer has what was queued up to `until`, an earlier `given`. What is compressed on its way ends before that.
+    pub(crate) fn has_passed(&self, until: u64) -> bool {
+        self.passed >= until.min(self.given)
     }
 
     /// Bytes per second.
@@ -185,7 +192,8 @@ mod tests {
             label: 0,
             has_room: true,
             queued,
-            under_way: queued > 0,
+            given: queued as u64,
+            passed: 0,
             rtt,
             window,
             grows: false,

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Poll, Waker};
 
@@ -73,12 +73,18 @@ impl Queue {
 pub(crate) struct Outgoing {
     queue: Mutex<Queue>,
     queued: AtomicUsize,
+    given: AtomicU64,
 }
 
 impl Outgoing {
     /// Bytes queued and not yet written.
     pub(crate) fn queued(&self) -> usize {
         self.queued.load(Ordering::Acquire)
+    }
+
+    /// Bytes that were ever queued.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Acquire)
     }
 
     /// There is room for a frame that may as well be dropped.
@@ -126,6 +132,7 @@ impl Outgoing {
             return 0;
         }
         self.queued.fetch_add(frame.wire_len(), Ordering::AcqRel);
+        self.given.fetch_add(frame.wire_len() as u64, Ordering::AcqRel);
         let data = frame.data_len();
         let line = if data.is_some() { &mut queue.data } else { &mut queue.control };
         line.push_back(frame);

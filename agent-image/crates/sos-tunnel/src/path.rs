@@ -72,9 +72,9 @@ impl Path {
         u64::from(self.info.unsent) + self.written
     }
 
-    /// Something was given to the socket that has not been acknowledged, as far as is known.
-    pub(crate) fn is_under_way(&self) -> bool {
-        self.info.outstanding > 0 || self.unsent() > 0
+    /// Bytes given to the socket that are not known to be acknowledged, at most.
+    pub(crate) fn under_way(&self) -> u64 {
+        self.info.in_flight + self.unsent()
     }
 
     fn note(&mut self, info: PathInfo, now: Instant) {
@@ -135,12 +135,12 @@ mod tests {
         let line = Line::tcp(TcpStream::connect(listener.local_addr().unwrap()).unwrap().into());
         let (mut path, start) = (Path::new(MS, Instant::now()), Instant::now());
         path.handle_written(7);
-        assert_eq!((path.unsent(), path.is_under_way()), (0, false), "never asked");
+        assert_eq!((path.unsent(), path.under_way()), (0, 0), "never asked");
         path.ask(&line, start);
         path.handle_written(1000);
         path.ask(&line, start + FRESH - MS);
         path.handle_written(24);
-        assert_eq!((path.unsent(), path.is_under_way()), (1024, true));
+        assert_eq!((path.unsent(), path.under_way()), (1024, 1024));
         path.ask(&line, start + FRESH);
         assert_eq!(path.unsent(), 0);
     }

@@ -191,6 +191,7 @@ impl Gauge {
             grows: steering.grows(),
             unsent: u32::try_from(steering.unsent(segment)).unwrap_or(u32::MAX),
             outstanding: u32::try_from(steering.in_flight().div_ceil(segment)).unwrap_or(u32::MAX),
+            in_flight: steering.in_flight(),
             acknowledged,
             delivered: acknowledged as u32,
             // What is delivered is counted in bytes.

@@ -59,6 +59,8 @@ pub struct PathInfo {
     pub unsent: u32,
     /// Segments sent and not acknowledged.
     pub outstanding: u32,
+    /// Bytes of them, at most.
+    pub in_flight: u64,
     /// Bytes acknowledged since the beginning.
     pub acknowledged: u64,
     /// Segments that have arrived since the beginning, those behind a gap included; it wraps.
@@ -134,6 +136,7 @@ fn parse(info: &[u8; TCP_INFO_LEN]) -> PathInfo {
         grows: field(80) < field(76),
         unsent: field(144),
         outstanding: field(24),
+        in_flight: u64::from(field(24)) * u64::from(field(16)),
         delivered: field(192),
         segment: field(16),
         acknowledged: if cfg!(target_endian = "little") {

@@ -105,13 +105,16 @@ impl Stream {
         let lossy = self.meter.note_segments(path.take_segments(), now);
         let info = path.info();
         self.note_rtt(micros(info.rtt));
+        // Asked before the queue, which may become shorter meanwhile and not longer: what has passed is never overrated.
+        let given = self.outgoing.given();
         let queued = self.queued();
         StreamView {
             id: self.id,
             label: self.label,
             has_room: queued < ROOM,
             queued: queued + usize::try_from(path.unsent()).unwrap_or(usize::MAX),
-            under_way: queued > 0 || path.is_under_way(),
+            given,
+            passed: given.saturating_sub(queued as u64 + path.under_way()),
             rtt: info.rtt,
             window: info.window,
             grows: info.grows,

@@ -1,11 +1,12 @@
 //! What a session sends next.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use sos_wire::Body;
 
 use super::{Opening, Session, State};
 use crate::scheduler::{Demand, StreamId, StreamView, quickest};
+use crate::sender::Place;
 use crate::stats::Cause;
 
 impl Session {
@@ -33,7 +34,8 @@ impl Session {
         if let Some(open) = self.open_for(stream) {
             return Some((stream, open));
         }
-        self.sender.next(stream, due(now, streams, stream, len)).map(|body| (stream, body))
+        let view = streams.iter().find(|s| s.id == stream)?;
+        self.sender.next(place(now, view, len)).map(|body| (stream, body))
     }
 
     fn choose(&mut self, streams: &[StreamView], len: usize) -> Option<StreamId> {
@@ -80,15 +82,14 @@ impl Session {
     }
 
     fn reinject_by(&mut self, label: u8, now: Instant, streams: &[StreamView]) -> Option<(StreamId, Body)> {
-        let there: Vec<_> = streams.iter().filter(|s| s.label == label && !s.stalled).copied().collect();
-        let stream = quickest(&there)?;
+        let there = streams.iter().filter(|s| s.label == label && s.has_room && works(s));
+        let view = there.min_by_key(|s| s.arrival(self.sender.block()))?;
         // There Open would have to go first.
-        if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&stream)) {
+        if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&view.id)) {
             return None;
         }
-        let view = there.into_iter().find(|s| s.id == stream)?;
-        let expected = |on, due| expected(streams.iter().find(|s| s.id == on)?, &view, due, now);
-        self.sender.reinject(stream, |len| now + view.arrival(len), expected, now).map(|body| (stream, body))
+        let expected = |put: &Place| expected(streams.iter().find(|s| s.id == put.stream)?, view, put, now);
+        self.sender.reinject(|len| place(now, view, len), expected, now).map(|body| (view.id, body))
     }
 
     /// Open without data: the server may be the one to speak first.
@@ -132,24 +133,31 @@ impl Session {
     }
 }
 
-/// When a block that should have arrived by one stream when it was `due` will have done so, if `other` is a way for it to be there sooner.
-///
-/// What is late over a path is late by any of its streams. A transport that has nothing under way has brought all there was; and from one that
-/// has kept quiet for longer than it should have, no more can be expected than that it will do so for as long again.
-fn expected(view: &StreamView, other: &StreamView, due: Instant, now: Instant) -> Option<Instant> {
-    let overdue = now.saturating_duration_since(due + view.rtt / 2);
-    (view.label != other.label && view.under_way).then(|| due.max(now) + overdue)
+/// Nothing is put on others that is not needed: they are down, or what they carry is at the cost of the rest.
+fn works(view: &StreamView) -> bool {
+    !view.stalled && !view.doubtful && !view.spare
 }
 
-/// When a block that is put on a stream now should have arrived.
-fn due(now: Instant, streams: &[StreamView], stream: StreamId, len: usize) -> Instant {
-    let view = streams.iter().find(|s| s.id == stream);
-    now + view.map_or(Duration::ZERO, |view| view.arrival(len))
+/// When a block that was put on a stream will have arrived, if `other` is a way for it to be there sooner.
+///
+/// What is late over a path is late by any of its streams. What its transport knows to be there is there, though the peer does not
+/// acknowledge it before all that comes earlier; and from a path that has kept quiet for longer than it should have, no more can be expected
+/// than that it will do so for as long again.
+fn expected(view: &StreamView, other: &StreamView, put: &Place, now: Instant) -> Option<Instant> {
+    let overdue = now.saturating_duration_since(put.due + view.rtt / 2);
+    (view.label != other.label && !view.has_passed(put.until)).then(|| put.due.max(now) + overdue)
+}
+
+/// Where a block is that is put on a stream now.
+fn place(now: Instant, view: &StreamView, len: usize) -> Place {
+    Place { stream: view.id, due: now + view.arrival(len), until: view.given + len as u64 }
 }
 
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests {
+    use std::time::Duration;
+
     use bytes::Bytes;
     use sos_wire::SessionNumber;
 
@@ -181,7 +189,8 @@ mod tests {
             label,
             has_room: true,
             queued: 0,
-            under_way: true,
+            given: 1000,
+            passed: 0,
             rtt: RTT,
             window: 1 << 20,
             grows: false,
@@ -197,19 +206,20 @@ mod tests {
         let (start, ms) = (Instant::now(), Duration::from_millis);
         let (slow, fast) = (stream(0, 0), stream(1, 1));
         let due = start + ms(30);
-        assert_eq!(expected(&slow, &fast, due, start), Some(due));
-        assert_eq!(expected(&slow, &fast, due, due + ms(10)), Some(due + ms(10)), "the answer is on its way");
-        assert_eq!(expected(&slow, &fast, due, due + ms(50)), Some(due + ms(50 + 40)));
+        let put = Place { stream: slow.id, due, until: 900 };
+        assert_eq!(expected(&slow, &fast, &put, start), Some(due));
         assert_eq!(
-            expected(&slow, &StreamView { label: 0, ..fast }, due, due + ms(50)),
-            None,
-            "the same path"
+            expected(&slow, &fast, &put, due + ms(10)),
+            Some(due + ms(10)),
+            "the answer is on its way"
         );
-        assert_eq!(
-            expected(&StreamView { under_way: false, ..slow }, &fast, due, due + ms(50)),
-            None,
-            "it is there"
-        );
+        assert_eq!(expected(&slow, &fast, &put, due + ms(50)), Some(due + ms(50 + 40)));
+        let same_path = StreamView { label: 0, ..fast };
+        assert_eq!(expected(&slow, &same_path, &put, due + ms(50)), None);
+        for (passed, until) in [(900, 900), (999, 900), (1000, 2000)] {
+            let (there, put) = (StreamView { passed, ..slow }, Place { until, ..put });
+            assert_eq!(expected(&there, &fast, &put, due + ms(50)), None, "{passed} of 1000 have passed");
+        }
     }
 
     #[test]
@@ -234,6 +244,20 @@ mod tests {
         assert!(session.poll_timeout().unwrap() <= late, "and is looked after");
         assert_eq!(sent(&mut session, late, &[slow, fast]), [1]);
         assert_eq!(sent(&mut session, late + ms(100), &[slow, fast]), [0; 0], "once");
+    }
+
+    #[test]
+    fn what_is_sent_again_goes_by_no_stream_that_others_do_without() {
+        let now = Instant::now();
+        let slow = StreamView { rtt: 10 * RTT, ..stream(0, 0) };
+        for (spare, expected) in [(false, vec![0, 0, 1]), (true, vec![0, 0])] {
+            let mut session = session(now);
+            session.handle_local_data(Bytes::from(vec![7; 1000]));
+            let mut sent: Vec<_> = std::iter::from_fn(|| session.poll_transmit(now, &[slow])).collect();
+            let fast = StreamView { spare, ..stream(1, 1) };
+            sent.extend(std::iter::from_fn(|| session.poll_transmit(now, &[slow, fast])));
+            assert_eq!(sent.iter().map(|sent| sent.stream.0).collect::<Vec<_>>(), expected);
+        }
     }
 
     #[test]

@@ -119,6 +119,7 @@ fn chaos() -> impl Strategy<Value = Script> {
             budget,
             agent,
             neighbours,
+            ..Script::default()
         },
     )
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use script::{HostScript, Script, StreamScript};
-use sos_relay::Compressed;
+use sos_relay::{Cause, Compressed};
 use sos_wire::EndReason;
 use world::{MS, World};
 
@@ -218,7 +218,22 @@ fn what_was_on_a_dead_stream_is_sent_again() {
         World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, ..Script::default() });
     assert!(world.run(LIMIT));
     assert_eq!(world.received(1), 3_000_000);
-    assert!(world.resent > 0);
+    assert!(world.resent[Cause::Died] > 0);
+}
+
+#[test]
+fn what_a_host_says_in_bursts_does_not_go_by_both_paths() {
+    // 150 Mbit/s in bursts of 40 ms, over 200 Mbit/s of 60 ms and as much of 160 ms, by agents that look every now and then.
+    for turn_ms in [0, 20, 60] {
+        let host = HostScript { write_step: 750_000, write_every_ms: 40, ..fast_host(60_000_000) };
+        let streams = vec![path(30, 25_000, None), path(80, 25_000, None)];
+        let hosts = [host, fast_host(0)];
+        let script = Script { hosts, streams, connect_ms: 1, budget: 1 << 30, turn_ms, ..Script::default() };
+        let mut world = World::with_memory(script, 32 << 20);
+        assert!(world.run(LIMIT));
+        let late = world.resent[Cause::Late];
+        assert!(late <= 60_000_000 / 16 + (2 << 20), "{late} bytes twice, looking every {turn_ms} ms");
+    }
 }
 
 #[test]

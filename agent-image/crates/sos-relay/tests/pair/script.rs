@@ -15,8 +15,10 @@ pub(crate) struct HostScript {
     pub(crate) bytes: usize,
     /// What it sends does not become shorter by being compressed.
     pub(crate) noise: bool,
-    /// Bytes written each millisecond.
+    /// Bytes written at once.
     pub(crate) write_step: usize,
+    /// And how often; 0 is each millisecond.
+    pub(crate) write_every_ms: u64,
     /// Bytes read each millisecond.
     pub(crate) read_step: usize,
     /// Reads nothing before this time.
@@ -77,6 +79,8 @@ pub(crate) struct Script {
     pub(crate) budget: usize,
     /// By end: what it sends is compressed where that pays, and streams take that.
     pub(crate) compress: [bool; 2],
+    /// What arrives is seen by an agent this often, its processor being busy; 0 is at once.
+    pub(crate) turn_ms: u64,
     pub(crate) agent: Option<AgentScript>,
     pub(crate) neighbours: Vec<Neighbour>,
 }

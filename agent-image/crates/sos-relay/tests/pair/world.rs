@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use sos_relay::{
-    Budget, Compressed, Compression, EndedSessions, Reservation, Session, SessionConfig, StreamId,
+    Budget, Compressed, Compression, EndedSessions, Resent, Reservation, Session, SessionConfig, StreamId,
 };
 use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
 
@@ -50,6 +50,10 @@ struct Direction {
     busy: bool,
     /// Sent and not there yet, in order.
     flying: VecDeque<Frame>,
+    /// Bytes that were ever queued.
+    given: u64,
+    /// And how many of them are there.
+    passed: u64,
 }
 
 struct Stream {
@@ -107,7 +111,8 @@ pub(crate) struct World {
     /// The end whose agent's process has been replaced.
     gone: Option<usize>,
     max_memory: usize,
-    pub(crate) resent: u64,
+    /// Bytes sent again by either end, at most.
+    pub(crate) resent: Resent,
     /// What was compressed, by end.
     pub(crate) compressed: [Compressed; 2],
 }
@@ -166,7 +171,7 @@ impl World {
             gone: None,
             max_memory,
             script,
-            resent: 0,
+            resent: Resent::default(),
             compressed: Default::default(),
         };
         world.begin();
@@ -296,8 +301,9 @@ impl World {
     fn write(&mut self, i: usize) {
         let host = &mut self.hosts[i];
         host.allowed = (host.allowed + host.script.write_step).min(host.script.bytes);
+        let pause = MS * u32::try_from(host.script.write_every_ms.max(1)).unwrap();
         if host.allowed < host.script.bytes {
-            self.after(MS, Happening::Write(i));
+            self.after(pause, Happening::Write(i));
         }
     }
 
@@ -320,10 +326,19 @@ impl World {
             direction.queued -= frame.wire_len();
             if alive {
                 direction.flying.push_back(frame);
-                self.after(MS * u32::try_from(delay).unwrap(), Happening::Arrives(i, 1 - from));
+                let time = self.turn(self.now + MS * u32::try_from(delay).unwrap());
+                self.schedule(time, Happening::Arrives(i, 1 - from));
             }
         }
         self.start_sending(i, from);
+    }
+
+    /// The next time from then on at which an agent looks.
+    fn turn(&self, time: Instant) -> Instant {
+        let turn = Duration::from_millis(self.script.turn_ms.max(1)).as_micros();
+        let micros = (time - self.start).as_micros();
+        let late = if self.script.turn_ms == 0 { 0 } else { (turn - micros % turn) % turn };
+        time + Duration::from_micros(u64::try_from(late).unwrap())
     }
 
     fn start_sending(&mut self, i: usize, from: usize) {
@@ -342,6 +357,7 @@ impl World {
     fn push(&mut self, i: usize, from: usize, frame: Frame) {
         let direction = &mut self.streams[i].directions[from];
         direction.queued += frame.wire_len();
+        direction.given += frame.wire_len() as u64;
         direction.queue.push_back(frame);
         self.start_sending(i, from);
     }
@@ -355,6 +371,7 @@ impl World {
         if !self.streams[i].alive || !self.streams[i].known[to] {
             return;
         }
+        self.streams[i].directions[1 - to].passed += frame.wire_len() as u64;
         if to == 1 && self.ends[1].session.is_none() && matches!(frame.body, Body::Open { .. }) {
             self.accept(StreamId(i as u64));
         }

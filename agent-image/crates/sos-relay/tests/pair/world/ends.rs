@@ -79,7 +79,9 @@ impl World {
         }
         self.note_full(end, &session);
         self.watch(end, &mut session);
-        self.resent = self.resent.max(session.stats().resent[Cause::Died]);
+        for cause in Cause::ALL {
+            self.resent[cause] = self.resent[cause].max(session.stats().resent[cause]);
+        }
         if session.is_closed() {
             let (reason, delivered) = (self.ends[end].closed.unwrap(), session.stats().delivered);
             self.ends[end].ended.insert(NUMBER, reason, delivered, self.now);
@@ -173,7 +175,8 @@ impl World {
             label: u8::try_from(id.0).unwrap(),
             has_room: queued < STREAM_ROOM,
             queued,
-            under_way: queued > 0 || direction.busy || !direction.flying.is_empty(),
+            given: direction.given,
+            passed: direction.passed,
             rtt,
             window,
             grows: false,
