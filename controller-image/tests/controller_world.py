@@ -278,8 +278,8 @@ class World:
         frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, sport, dport, isn, **more)
         return self.do(PacketIn(self.west, PortNo(CLIENT_PORT), self.punt_cookie, frame))
 
-    def end(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2")) -> None:
-        for dpid, port, frame in self.ended(uuid, names):
+    def end(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> None:
+        for dpid, port, frame in self.ended(uuid, names, reason):
             self.do(PacketIn(DatapathId(dpid), PortNo(port), 0, frame))
 
     def service(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller_fake import C1, E1, E2
-from controller_lab import document
+from controller_fake import C1, C2, E1, E2
+from controller_lab import MACS, document
 from controller_views import (
     changed,
     kinds,
@@ -15,8 +15,11 @@ from controller_world import World
 from sos_controller.config import document_hash
 from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged, DatapathUp
-from sos_controller.core.model import DatapathId, Port, PortNo
+from sos_controller.core.model import DatapathId, Port, PortNo, parse_mac
+from sos_controller.core.order import ENDS
 from sos_controller.core.pipeline import Kind, cookie_kind
+
+PEER_LOST = ENDS.index("peer-lost")
 
 
 def test_leases_are_renewed_and_run_out_without_the_controller(world: World) -> None:
@@ -66,12 +69,49 @@ def test_entries_of_a_session_that_ended_meanwhile_go_when_the_datapath_is_back(
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.disconnect("edge1")
-    world.end(session.uuid, ["agent2"])
+    world.end(session.uuid, ["agent2"], PEER_LOST)
     world.tick(5)
     assert 3 in kinds(world, E1) and len(world.engine.state.sessions) == 0
     world.connect(["edge1"])
     world.tick(0.2)
     assert 3 not in kinds(world, E1)
+
+
+def test_what_runs_goes_on_while_a_switch_is_away_that_only_lost_its_connection(world: World) -> None:
+    """Its agents cannot be heard either, and live: the other agents say nothing else."""
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    before = {dpid: world.network.entries(dpid) for dpid in (E1, C1, C2, E2)}
+    runs = {e for dpid in before for e in before[dpid] if cookie_kind(e.cookie) in (Kind.REDIRECT, Kind.PATH)}
+    world.disconnect("edge2")
+    world.tick(60, step=0.1)
+    assert list(world.engine.state.sessions) == [session] and not session.ended_by
+    assert released(world, 40001), "what is new is plain"
+    world.connect(["edge2"])
+    world.tick(8, step=0.1)
+    assert list(world.engine.state.sessions) == [session] and not session.ended_by
+    assert runs <= {e for dpid in before for e in world.network.entries(dpid)}
+    assert not released(world, 40002)
+
+
+def test_an_agent_that_is_gone_when_its_switch_is_back_is_lost(world: World) -> None:
+    world.syn(40000)
+    world.disconnect("edge2")
+    world.tick(10, step=0.1)
+    del world.agents["agent2"]
+    world.connect(["edge2"])
+    world.tick(3)
+    assert len(world.engine.state.sessions) == 1
+    world.tick(2)
+    (session,) = world.engine.state.sessions
+    assert session.far in session.ended_by
+
+
+def released(world: World, sport: int) -> bool:
+    """Whether a new connection is plain."""
+    world.delivered.clear()
+    world.syn(sport)
+    return any(out.data[:6] == parse_mac(MACS["server"]) for out in world.delivered)
 
 
 def test_foreign_entries_are_never_touched(world: World) -> None:

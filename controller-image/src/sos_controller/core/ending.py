@@ -15,7 +15,7 @@ from sos_controller.core.courier import Courier
 from sos_controller.core.flowtable import FlowEntry
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo
 from sos_controller.core.nudge import LOST, nudge
-from sos_controller.core.order import Ended, OrderType, Report
+from sos_controller.core.order import ENDS, Ended, OrderType, Report
 from sos_controller.core.pairs import pair_key
 from sos_controller.core.session import FINAL, PENDING, Session, Trigger
 from sos_controller.core.session import State as Phase
@@ -69,6 +69,10 @@ class Endings:
         if session.state in PENDING:
             return session
         self._end_side(session, agent_id, said, LINGER_S)
+        other = self._state.agents.get(session.far if agent_id == session.near else session.near)
+        if ENDS[said.reason : said.reason + 1] == ("peer-lost",) and other is not None and not self._state.hears(other):
+            # It cannot say so itself: its switch is away, most likely with the machine of both.
+            self._end_side(session, other.agent_id, LOST, LINGER_S)
         return None
 
     def report(self, agent_id: AgentId, report: Report) -> None:

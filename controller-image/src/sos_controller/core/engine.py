@@ -49,6 +49,8 @@ READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
 KEEP_S = 6.0
 """Entries of an earlier life stay this long, so that agents and links can be heard before anything is missed."""
+AWAY_S = 3600.0
+"""An agent that nobody can hear, its switch being away, is lost after this: until then what runs through it goes on, as far as is known."""
 DEAF_AFTER_S = 0.5
 """Longer between two looks at the clock, and the controller itself was stopped: nothing could be heard or asked meanwhile."""
 LISTEN_S = 1.5
@@ -414,7 +416,7 @@ class Engine:
             return
         d = state.config.discovery
         if state.now >= self._listening_from:
-            self._lose_agents(lambda agent: state.now - agent.seen_at > d.beacon_expiry_seconds)
+            self._lose_agents(lambda agent: state.silent_s(agent) > (d.beacon_expiry_seconds if state.hears(agent) else AWAY_S))
             if state.topology.expire(state.now, d.link_expiry_seconds):
                 self._links_changed()
                 self._due["replan"] = 0.0

@@ -10,7 +10,7 @@ import networkx as nx
 
 from sos_controller.core import keys, pipeline
 from sos_controller.core.accepted import Accepted
-from sos_controller.core.agents import Agents
+from sos_controller.core.agents import Agent, Agents
 from sos_controller.core.commands import Command, Notice, SessionOver
 from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
@@ -165,6 +165,15 @@ class State:
     def claim(self, switch: Switch) -> None:
         """Say whose a datapath is."""
         switch.site, switch.claim = self.claims.get(switch.dpid, (None, None))
+
+    def hears(self, agent: Agent) -> bool:
+        """Whether an agent would be heard if it spoke: its words come through its switch."""
+        return agent.location.dpid in self.switches
+
+    def silent_s(self, agent: Agent) -> float:
+        """Seconds for which an agent has said nothing while it would have been heard; while nobody hears it, since it was."""
+        switch = self.switches.get(agent.location.dpid)
+        return self.now - (agent.seen_at if switch is None else max(agent.seen_at, switch.connected_at))
 
     def site_of(self, dpid: DatapathId) -> tuple[int, tuple[Prefix, ...]] | None:
         """Site id of a datapath and where the addresses of its agents may lie."""
