@@ -116,7 +116,8 @@ class World:
         self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0
     ) -> None:
         self.now = now
-        self.engine = Engine(Identity(epoch, epoch * 10**18, 12345 * epoch, b"probe-key-%d" % epoch))
+        seed = 12345 * epoch + int(now)  # each life has its own, be it of the same epoch
+        self.engine = Engine(Identity(epoch, epoch * 10**18, seed, b"probe-key-%d" % epoch))
         self.network = network if network is not None else FakeNetwork()
         self.agents = {name: FakeAgent(name, 1_700_000_000 * 10**9) for name in AGENTS}
         self.delivered: list[PacketOut] = []

@@ -120,6 +120,33 @@ def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -
     assert session.state is State.ACTIVE and session.near_entries
 
 
+@pytest.mark.parametrize("ends", [40000, 40001])
+def test_rule_8_sessions_whose_numbers_are_the_same_are_not_taken_for_each_other(world: World, ends: int) -> None:
+    """Of a session of an earlier life a cookie knows 16 bits."""
+    found = {}
+    before = world.engine.setup._counter
+    for port, counter in ((40000, before), (40001, before + (1 << 16))):
+        world.engine.setup._counter = counter
+        world.syn(port)
+        (found[port],) = [s for s in world.engine.state.sessions if s.key[8:10] == port.to_bytes(2, "big")]
+    one, other = found.values()
+    assert one.number == other.number and one.uuid != other.uuid
+    reborn = World(network=world.network, epoch=2, now=world.now + 3)
+    reborn.agents = world.agents
+    reborn.connect()
+    reborn.tick(12, step=0.1)
+    assert len(reborn.engine.state.sessions) == 2
+    reborn.end(found[ends].uuid)
+    reborn.tick(14, step=0.1)
+    stays = 40000 + 40001 - ends
+    redirected = {e.match.tcp_src for e in reborn.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT}
+    assert (stays, 0xFFFF) in redirected, "it still runs"
+    reborn.end(found[stays].uuid)
+    reborn.tick(14, step=0.1)
+    assert len(reborn.engine.state.sessions) == 0
+    assert not [e for e in reborn.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
+
+
 @pytest.mark.parametrize("epoch", [2, 1])
 def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(world: World, epoch: int) -> None:
     """One that was started again, and one that knows nothing of the former and may even be of the same epoch."""

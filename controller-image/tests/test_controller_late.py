@@ -1,4 +1,4 @@
-"""Packets that wait before they are sent: each leaves after its own time, whatever was kept before it."""
+"""In which order things leave: packets that wait each after their own time, and what is gathered for a switch as it was gathered."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from sos_controller.app import Controller
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.engine import Engine
-from sos_controller.core.events import EndLeases
+from sos_controller.core.events import DatapathDown, EndLeases
 from sos_controller.core.flowtable import Output
 from sos_controller.core.model import DatapathId, PortNo
 from sos_controller.core.state import Identity
@@ -61,6 +61,21 @@ def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
     while controller._late:
         eventlet.sleep(0.01)
     assert not wire.sent and not wire.queued
+
+
+def test_what_follows_from_a_connection_that_breaks_while_it_is_written_to_overtakes_nothing() -> None:
+    controller, first = _controller()
+    second, other = Wire(), DatapathId(2)
+    controller._connections[other] = second  # type: ignore[assignment]
+    written: list[bytes] = []
+    second.queue = written.append  # type: ignore[method-assign]
+    first.queue = lambda _: controller.disconnected(first)  # type: ignore[method-assign, assignment, arg-type]
+    older, newer = (PacketOut(other, PortNo(1), (Output(PortNo(2)),), name) for name in (b"older", b"newer"))
+    controller.engine._handlers[DatapathDown] = lambda _: controller.engine.state.out.append(newer)
+    controller.carry_out([late(b"a", 0.0), older])
+    controller.flush()
+    all_written = b"".join(written)
+    assert 0 < all_written.find(b"older") < all_written.find(b"newer")
 
 
 def test_who_leaves_sees_through_what_is_being_opened_and_sends_what_waits_but_not_for_ever() -> None:

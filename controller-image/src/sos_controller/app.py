@@ -223,10 +223,14 @@ class Controller:
     # -- what is done
 
     def flush(self) -> None:
-        """Write what the last events left to send."""
-        unsent, self._unsent = self._unsent, {}
-        for connection, parts in unsent.items():
-            connection.queue(b"".join(parts))
+        """Write what the last events left to send.
+
+        A connection that cannot take it ends here, and what follows from that is flushed inside this: one after the other, so that nothing
+        overtakes what was gathered for the same switch before.
+        """
+        while self._unsent:
+            connection = next(iter(self._unsent))
+            connection.queue(b"".join(self._unsent.pop(connection)))
             connection.kick()
 
     def _packet_out(self, command: PacketOut) -> None:
@@ -251,7 +255,7 @@ class Controller:
 
     def _read_entries(self, command: ReadEntries) -> None:
         connection = self._connections.get(command.dpid)
-        if connection is not None:
+        if connection is not None and not connection.is_telling:  # to ask again would make it begin again
             self._gather(connection, connection.read_entries(command.cookie, command.mask))
 
     def _queue(self, dpids: tuple[DatapathId, ...], data: bytes) -> None:

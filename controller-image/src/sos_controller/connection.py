@@ -43,6 +43,8 @@ SILENCE_S = 15.0
 """Three echoes unanswered."""
 HANDSHAKE_S = 10.0
 """A handshake takes three round trips. Looked at with each echo."""
+TELLING_S = 5.0
+"""A switch that says nothing for so long has given up telling its entries."""
 CHALLENGE_S = 2.0
 """Who is asked whether it is still there, because another claims to be it, answers within a round trip."""
 
@@ -62,6 +64,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._wrong: Exception | None = None
         self._rest = b""
         self._reading: tuple[int, list[FlowEntry]] | None = None
+        self._told_at = 0.0
         self._ports_heard: list[Port] = []
         self._xid = 0
         super().__init__(sock, address)
@@ -118,6 +121,11 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._xid = self._xid % 0x7FFFFFFF + 1
         self._reading = (self._xid, [])
         return ofp.flow_stats_request(self._xid, cookie, mask)
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether a part of the entries that it was asked for has come lately, and more are to come."""
+        return self._reading is not None and bool(self._reading[1]) and time.monotonic() - self._told_at < TELLING_S
 
     @property
     def is_stranger(self) -> bool:
@@ -291,6 +299,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         elif kind == ofp.MULTIPART_FLOW and self._reading is not None and self._reading[0] == int.from_bytes(message[4:8], "big"):
             entries = self._reading[1]
             entries.extend(ofp.parse_flow_stats(message[16:]))
+            self._told_at = time.monotonic()
             if len(entries) > MAX_ENTRIES:
                 raise ofp.WireError("too many entries")
             if not more:

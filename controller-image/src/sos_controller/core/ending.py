@@ -7,6 +7,7 @@ dead. The session is over when both sides are. Ends are told per side because th
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, Ma
 from sos_controller.core.nudge import LOST, nudge
 from sos_controller.core.order import ENDS, Ended, OrderType, Report
 from sos_controller.core.pairs import pair_key
-from sos_controller.core.session import FINAL, PENDING, Session, Trigger
+from sos_controller.core.session import FINAL, PENDING, Session, Trigger, adopted_uuid, session_uuid
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import State
 
@@ -57,12 +58,13 @@ class Endings:
         self._timers: list[_Timer] = []
         self._counter = 0
         self._reports: dict[AgentId, _Parts] = {}
+        self._life = session_uuid(state.identity.uuid_seed, 0)[:8]
         self.wanted_pairs: set[tuple[AgentId, AgentId]] = set()
 
     def ended(self, agent_id: AgentId, said: Ended, sequence: int) -> Session | None:
         """An agent says that a session is over for it. Always acknowledged. Returns a session that was not even active yet."""
         self._courier.send_to(agent_id, OrderType.ENDED_ACK, said.uuid, sequence)
-        session = self._find(said.uuid)
+        session = self._find(agent_id, said.uuid)
         if session is None or agent_id not in (session.near, session.far):
             return None
         self._state.count("ended", str(said.reason))
@@ -155,17 +157,29 @@ class Endings:
             state.dirty.add("plan")
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
 
-    def _find(self, uuid: bytes) -> Session | None:
+    def _find(self, agent_id: AgentId, uuid: bytes) -> Session | None:
         found = self._state.sessions.by_uuid(uuid)
-        return found if found is not None else self._state.sessions.by_uuid(adopted_uuid(uuid[-2:]))
+        if found is not None or self._is_of_this_life(uuid):
+            return found
+        # Of several with this number nobody can say which one it is: the next whole report tells whether any is left.
+        nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.near, s.far)]
+        return nameless[0] if len(nameless) == 1 else None
+
+    def _is_of_this_life(self, uuid: bytes) -> bool:
+        return uuid[:8] == self._life
 
     def _judge(self, agent_id: AgentId, uuids: set[bytes]) -> None:
         state = self._state
-        by_number = {uuid[-2:]: uuid for uuid in uuids}
-        for session in state.sessions.of(agent_id):
-            if session.adopted and session.uuid[:14] == bytes(14) and session.uuid[-2:] in by_number:
-                state.sessions.rename(session, by_number[session.uuid[-2:]])
-            if session.uuid not in uuids and state.now - session.created_at > REPORT_AGE_S and session.state not in PENDING:
+        sessions = state.sessions.of(agent_id)
+        unknown = [uuid for uuid in uuids if state.sessions.by_uuid(uuid) is None and not self._is_of_this_life(uuid)]
+        told = Counter(uuid[-2:] for uuid in unknown)
+        held = Counter(session.uuid[-2:] for session in sessions if session.is_nameless)
+        names = {uuid[-2:]: uuid for uuid in unknown if told[uuid[-2:]] == held[uuid[-2:]] == 1}
+        for session in sessions:
+            if session.is_nameless and session.uuid[-2:] in names:
+                state.sessions.rename(session, names[session.uuid[-2:]])
+            reported = session.uuid in uuids or (session.is_nameless and session.uuid[-2:] in told)
+            if not reported and state.now - session.created_at > REPORT_AGE_S and session.state not in PENDING:
                 self._end_side(session, agent_id, "not-reported")
 
     def _end_side(self, session: Session, agent_id: AgentId, how: Ended | str, linger: float = 0.0) -> None:
@@ -229,8 +243,3 @@ class Endings:
         for agent_id in (session.near, session.far):
             if agent_id.startswith(_UNKNOWN) and self._state.now - session.created_at >= ORPHAN_S:
                 self._end_side(session, agent_id, "agent-unknown", LINGER_S)
-
-
-def adopted_uuid(number: bytes) -> bytes:
-    """Stands for the UUID of an adopted session until a report tells it: all that the cookie knew is its last 16 bits."""
-    return bytes(14) + number

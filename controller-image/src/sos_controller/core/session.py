@@ -63,6 +63,21 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 }
 
 
+_NAMELESS: Final = bytes(14)
+
+
+def adopted_uuid(number: bytes) -> bytes:
+    """Stands for the UUID of an adopted session until a report tells it: all that the cookie knew is its last 16 bits."""
+    return _NAMELESS + number
+
+
+def session_uuid(seed: int, counter: int) -> bytes:
+    """A UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's life, 62 bits of counting, so that the last 16 tell 65,536 apart."""
+    high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
+    low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
+    return high.to_bytes(8, "big") + low.to_bytes(8, "big")
+
+
 class InvalidTransitionError(Exception):
     """A bug: the engine asked for a step that the table does not have."""
 
@@ -120,6 +135,11 @@ class Session:
         self.state = following
         return following
 
+    @property
+    def is_nameless(self) -> bool:
+        """Adopted, and nobody has said its UUID yet: of that only the last 16 bits are known."""
+        return self.uuid[:14] == _NAMELESS
+
     def entries(self) -> list[Placed]:
         """All its redirect entries, those of the near side first (the order of removal)."""
         return self.near_entries + self.far_entries
@@ -136,6 +156,7 @@ class Sessions:
         self._limit, self._pending_limit = limit, pending_limit
         self._by_key: dict[FlowKey, Session] = {}
         self._by_uuid: dict[bytes, Session] = {}
+        self._nameless: dict[bytes, dict[FlowKey, Session]] = {}  # by number; two may have the same
         self._by_agent: dict[AgentId, dict[FlowKey, Session]] = {}
         self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
         self.by_service: Counter[str] = Counter()
@@ -160,6 +181,10 @@ class Sessions:
         """The session an agent speaks of."""
         return self._by_uuid.get(uuid)
 
+    def nameless(self, number: bytes) -> list[Session]:
+        """Adopted sessions whose UUID is not known but for its last two bytes."""
+        return list(self._nameless.get(number, {}).values())
+
     def of(self, agent: AgentId) -> list[Session]:
         """All sessions an agent takes part in."""
         return list(self._by_agent.get(agent, {}).values())
@@ -167,7 +192,10 @@ class Sessions:
     def add(self, session: Session) -> None:
         """Enter a session whose agents are chosen."""
         self._by_key[session.key] = session
-        self._by_uuid[session.uuid] = session
+        if session.is_nameless:
+            self._nameless.setdefault(session.uuid[14:], {})[session.key] = session
+        else:
+            self._by_uuid[session.uuid] = session
         self._link(session)
 
     def _link(self, session: Session) -> None:
@@ -181,15 +209,22 @@ class Sessions:
         if self._by_key.get(session.key) is session:
             del self._by_key[session.key]
             self._unlink(session)
-        if self._by_uuid.get(session.uuid) is session:
-            del self._by_uuid[session.uuid]
+        self._forget_name(session)
 
     def rename(self, session: Session, uuid: bytes) -> None:
-        """An adopted session's UUID has become known."""
-        if self._by_uuid.get(session.uuid) is session:
-            del self._by_uuid[session.uuid]
+        """A nameless session's UUID has become known."""
+        self._forget_name(session)
         session.uuid = uuid
         self._by_uuid[uuid] = session
+
+    def _forget_name(self, session: Session) -> None:
+        if self._by_uuid.get(session.uuid) is session:
+            del self._by_uuid[session.uuid]
+        others = self._nameless.get(session.uuid[14:], {})
+        if session.is_nameless and others.get(session.key) is session:
+            del others[session.key]
+            if not others:
+                del self._nameless[session.uuid[14:]]
 
     def reassign(self, session: Session, near: AgentId, far: AgentId) -> None:
         """An adopted session's agents have become known."""

@@ -32,7 +32,7 @@ from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.plan import Plan
 from sos_controller.core.preparation import Preparation
 from sos_controller.core.redirect import Leg
-from sos_controller.core.session import PENDING, Session, Trigger
+from sos_controller.core.session import PENDING, Session, Trigger, session_uuid
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import MAX_PLAIN, State, Switch
 
@@ -328,10 +328,3 @@ class SetUp:
         self._counter += 1
         session.due = due
         heapq.heappush(self._timers, Timer(due, self._counter, session))
-
-
-def session_uuid(seed: int, counter: int) -> bytes:
-    """A UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's life, 62 bits of counting, so that the last 16 tell 65,536 apart."""
-    high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
-    low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
-    return high.to_bytes(8, "big") + low.to_bytes(8, "big")

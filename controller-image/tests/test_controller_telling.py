@@ -1,0 +1,68 @@
+"""A switch that tells its entries slowly is heard to the end."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+from sos_controller import ofp
+from sos_controller.app import Controller
+from sos_controller.connection import TELLING_S, SwitchConnection
+from sos_controller.core.commands import ReadEntries
+from sos_controller.core.engine import Engine
+from sos_controller.core.model import DatapathId
+from sos_controller.core.state import Identity
+from sos_controller.framework import eventlet
+
+DPID = DatapathId(1)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Controller, SwitchConnection, socket.socket]]:
+    from ryu.base import app_manager  # the framework has to be there first
+
+    monkeypatch.setitem(app_manager.SERVICE_BRICKS, "ofp_event", SimpleNamespace(send_event_to_observers=lambda *_: None))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        theirs = socket.create_connection(listener.getsockname())
+        ours, _ = listener.accept()
+    controller = Controller(Engine(Identity(1, 1, 1, b"key")))
+    connection = SwitchConnection(eventlet.greenio.GreenSocket(ours), ("switch", 1), controller)
+    controller._connections[DPID] = connection
+    theirs.settimeout(0.1)
+    with ours, theirs:
+        yield controller, connection, theirs
+
+
+def part(xid: int, more: bool) -> bytes:
+    entry = struct.pack("!HBxIIHHHH4xQQQ", 56, 0, 1, 2, 100, 0, 0, 0, 7, 3, 4) + struct.pack("!HH4x", 1, 4)
+    return struct.pack("!BBHIHH4x", 4, ofp.MULTIPART_REPLY, 16 + len(entry), xid, ofp.MULTIPART_FLOW, ofp.REPLY_MORE * more) + entry
+
+
+def requests(controller: Controller, theirs: socket.socket) -> list[int]:
+    """Transaction ids of what is asked when the engine wants entries."""
+    controller.carry_out([ReadEntries(DPID, 0, 0)])
+    controller.flush()
+    try:
+        said = theirs.recv(4096)
+    except TimeoutError:
+        return []
+    return [int.from_bytes(said[4:8], "big")]
+
+
+def test_who_is_telling_is_not_asked_again_and_who_fell_silent_is(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
+    controller, connection, theirs = asked
+    (xid,) = requests(controller, theirs)
+    connection._multipart(part(xid, more=True))
+    assert requests(controller, theirs) == []
+    connection._told_at -= TELLING_S
+    (again,) = requests(controller, theirs)
+    assert again != xid
+    connection._multipart(part(xid, more=False))
+    assert connection._reading is not None, "the end of what nobody waits for any more"
+    connection._multipart(part(again, more=True))
+    connection._multipart(part(again, more=False))
+    assert connection._reading is None
+    assert len(requests(controller, theirs)) == 1
