@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from controller_fake import C1, C2, E1, E2
+from controller_lab import document
 from controller_views import (
     AT_CLIENT,
     AT_FAR,
@@ -176,6 +177,30 @@ def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(
     reborn.end(keep.uuid)
     reborn.tick(1.5)
     assert not any(cookie_kind(e.cookie) == Kind.REDIRECT for d in (E1, E2) for e in reborn.network.entries(d))
+
+
+def test_rule_8_paths_are_kept_until_their_other_ends_are_back(world: World) -> None:
+    """Open vSwitch tries again after 1, 2, 4, 8 and 8 s."""
+    world.syn(40000)
+    reborn = World(network=world.network, epoch=2, now=world.now + 3)
+    reborn.agents = world.agents
+    paths = {d: {e for e in world.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH} for d in (E1, C1, C2)}
+    assert paths[E1] and (paths[C1] or paths[C2])
+    reborn.connect(["edge1", "core1", "core2"])
+    reborn.tick(8)
+    for dpid, entries in paths.items():
+        assert entries <= set(reborn.network.entries(dpid))
+    reborn.connect(["edge2"])
+    reborn.tick(5)
+    kept = [e for d in (E1, C1, C2, E2) for e in reborn.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH]
+    assert kept and {pipeline.cookie_epoch(e.cookie) for e in kept} == {2}
+
+
+def test_paths_of_an_earlier_life_do_not_wait_for_ever(world: World) -> None:
+    reborn = World(document(services=False), network=world.network, epoch=2, now=world.now + 3)
+    reborn.connect(["edge1", "core1", "core2"])
+    reborn.tick(31, step=0.1)
+    assert not [e for d in (E1, C1, C2) for e in reborn.network.entries(d) if cookie_kind(e.cookie) == Kind.PATH]
 
 
 def test_adopted_entries_of_agents_that_never_come_back_are_removed(world: World) -> None:

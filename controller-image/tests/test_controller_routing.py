@@ -105,6 +105,24 @@ def test_a_first_packet_finds_its_host_and_the_next_need_no_controller() -> None
         assert (port, frame[:12], frame[22]) == (PORT_NORMAL, SERVER_MAC + CLIENT_MAC, 63)
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_leads_to_hosts_behind_a_switch_that_is_away_stays_until_they_have_been_asked(answers: bool) -> None:
+    """It forwards, whether it has a controller or not."""
+    world = Sites().up()
+    world.send(SERVER)
+    world.tick(0.3)
+    world.disconnect("edge2")
+    for _ in range(3):
+        world.tick(10, step=0.1)
+        ((port, frame),) = world.send(SERVER)
+        assert (port, frame[:6]) == (PORT_NORMAL, SERVER_MAC)
+    world.answers = answers
+    world.connect(["edge2"])
+    world.tick(12, step=0.1)
+    assert [frame[:6] for _, frame in world.send(SERVER)] == [SERVER_MAC] * answers
+    assert not world.engine.routing._presumed
+
+
 def test_a_silent_host_is_asked_for_and_its_packets_are_dropped_meanwhile() -> None:
     world = Sites().up()
     assert world.send(SILENT) == []

@@ -7,6 +7,7 @@ They share one `State`. Nothing here blocks, reads a clock or draws a random num
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from sos_controller.core import order, pipeline, probe
 from sos_controller.core.agents import Agent, Surroundings
@@ -31,7 +32,7 @@ from sos_controller.core.events import (
     Rejected,
     Tick,
 )
-from sos_controller.core.flowtable import Output
+from sos_controller.core.flowtable import FlowEntry, Output
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.keys import FROM_AGENT, KeyRing
 from sos_controller.core.model import DatapathId, Location, format_dpid
@@ -49,6 +50,8 @@ READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
 KEEP_S = 6.0
 """Entries of an earlier life stay this long, so that agents and links can be heard before anything is missed."""
+KEEP_PATHS_S = 30.0
+"""And paths among them for so long while a datapath is still missing, which may be at their other end: switches try again after 8 s."""
 AWAY_S = 3600.0
 """An agent that nobody can hear, its switch being away, is lost after this: until then what runs through it goes on, as far as is known."""
 DEAF_AFTER_S = 0.5
@@ -65,6 +68,13 @@ WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, End
 """What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""
 
 
+class Kept(NamedTuple):
+    """Entries of an earlier life on a datapath, and since when they are kept."""
+
+    since: float
+    entries: list[FlowEntry]
+
+
 class Engine:
     """The only stateful object of the core."""
 
@@ -78,7 +88,7 @@ class Engine:
         self.balances = Balances(self.state)
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
-        self._kept: dict[DatapathId, float] = {}
+        self._kept: dict[DatapathId, Kept] = {}
         self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this life
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
@@ -264,6 +274,7 @@ class Engine:
             return
         self._kept.pop(event.dpid, None)
         self.balances.datapath_down(event.dpid)
+        self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
         state.programmer.set_group(("kept", event.dpid), {}, state.out)  # what is still there when it is back is read again
         if state.topology.datapath_down(event.dpid):
@@ -289,7 +300,7 @@ class Engine:
         self.routing.adopt(event.dpid, kept)
         if kept:
             state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
-            self._kept[event.dpid] = state.now + KEEP_S
+            self._kept[event.dpid] = Kept(state.now, kept)
         state.programmer.sync(event.dpid, entries, state.out)
         self.plan.exact.compared(event.dpid)
         state.dirty |= {"plan", "forwarding"}
@@ -364,8 +375,8 @@ class Engine:
                 self.endings.drop(session, "datapath-unclaimed")
         state.topology.datapath_down(dpid)
         self.forwarding.purge(state.hosts.forget_datapath(dpid))
-        self._kept[dpid] = 0.0
-        self._drop_kept()
+        if self._kept.pop(dpid, None) is not None:
+            state.programmer.set_group(("kept", dpid), {}, state.out)
         state.dirty |= {"plan", "forwarding"}
         self._replan()
         state.programmer.disconnect(dpid)
@@ -459,9 +470,20 @@ class Engine:
         self.state.notice("link", links=len(self.state.topology.links()))
 
     def _drop_kept(self) -> None:
-        for dpid in [d for d, until in self._kept.items() if until <= self.state.now]:
-            del self._kept[dpid]
-            self.state.programmer.set_group(("kept", dpid), {}, self.state.out)
+        state = self.state
+        missing = state.claims.keys() - self._compared
+        for dpid, kept in list(self._kept.items()):
+            age = state.now - kept.since
+            if age < KEEP_S:
+                continue
+            paths = [e for e in kept.entries if pipeline.cookie_kind(e.cookie) == Kind.PATH] if missing and age < KEEP_PATHS_S else []
+            if len(paths) == len(kept.entries):
+                continue
+            state.programmer.set_group(("kept", dpid), {dpid: paths} if paths else {}, state.out)
+            if paths:
+                self._kept[dpid] = Kept(kept.since, paths)
+            else:
+                del self._kept[dpid]
 
     def _lose_agents(self, gone: Callable[[Agent], bool]) -> None:
         for agent in self.state.agents.forget(gone):

@@ -110,6 +110,14 @@ class Routing:
                 self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
             self._want(dpid, target, mac)
 
+    def datapath_down(self, dpid: DatapathId) -> None:
+        """A datapath is away: its hosts are most likely where they were, and what leads to them stays until they have been asked again."""
+        for target in {target for _, target in self._wanted}:
+            host = self._state.hosts.by_address(target)
+            if host is not None and host.location.dpid == dpid and target not in self._presumed:
+                self._presumed[target] = host.mac
+                self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
+
     def concerns(self, switch: Switch, data: bytes) -> bool:
         """Whether a packet at a datapath is for the gateway of its site."""
         return data[:6] == GATEWAY_MAC and self._of(switch) is not None
