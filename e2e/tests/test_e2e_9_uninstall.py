@@ -25,7 +25,7 @@ def test_uninstall_leaves_crds_and_users_objects_only(
     with_sites = {node for place, node in lab.nodes.items() if PLACES[place].site}
     assert shown >= with_sites, "while SOS is there, its nodes differ: what is compared would tell"
     workload.stop(lab.kube)
-    lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "240s", timeout=300)
+    lab.kube.helm("uninstall", "sos", "--namespace", workload.RELEASE_NAMESPACE, "--wait", "--timeout", "10m", timeout=660)
     left = wait_for(
         "our objects gone", lambda: (rest := [o for o in _ours(lab) if "customresourcedefinition" not in o]) == [] or _fail(rest), 120
     )

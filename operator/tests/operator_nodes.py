@@ -27,7 +27,10 @@ class Nodes:
 
     def status(self, node: str) -> dict[str, Any]:
         site = self.sites[node]
-        document = json.loads(self.kube.get("configmap", f"sos-node-{site}", "-n", NAMESPACE)["data"][f"{node}.json"])
+        documents = self.kube.get("configmap", f"sos-node-{site}", "-n", NAMESPACE).get("data") or {}
+        if f"{node}.json" not in documents:
+            return {"node": node, "site": site, "hash": "", "state": "Failed", "bridge": None, "message": "there is no such file"}
+        document = json.loads(documents[f"{node}.json"])
         absent = document["state"] == "Absent"
         state, message = self.words.get(node, ("Ready", "removed" if absent else "as configured"))
         hash_ = "sha256:old" if node in self.slow else document["hash"]

@@ -69,6 +69,63 @@ def test_a_node_that_never_answers_does_not_hold_a_site_for_ever(running: tuple[
     assert time.monotonic() - started > 6
 
 
+def test_a_site_that_is_wrong_when_it_goes_is_taken_down_all_the_same(running: tuple[Operator, Nodes]) -> None:
+    operator, nodes = running
+    kube = operator.kube
+    prefixes = kube.get("sossite", "east")["spec"]["prefixes"]
+    kube.kubectl("patch", "sossite", "west", "--type=merge", "-p", json.dumps({"spec": {"prefixes": prefixes}}))
+    becomes(kube, "sossite/west", "Accepted", "False", "OverlappingPrefixes")
+    nodes.slow.add("edge1")
+    kube.kubectl("delete", "sossite", "west", "--wait=false")
+    eventually("the node-config Absent", lambda: state_of(kube, "west", "edge1") == "Absent")
+    operator.settle(3)
+    assert kube.get("sossite", "west")["metadata"]["deletionTimestamp"], "it went before its node was clean"
+    assert [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-west"]
+    nodes.slow.clear()
+    eventually("the site gone", lambda: "west" not in {s["metadata"]["name"] for s in kube.items("sossites")}, 15)
+
+
+def test_a_node_that_leaves_a_site_ends_its_sessions_and_is_cleaned_before_its_pod_goes(running: tuple[Operator, Nodes]) -> None:
+    operator, nodes = running
+    kube = operator.kube
+    nodes.slow.add("edge1")
+    kube.kubectl("label", "node", "edge1", "sos.network/site-")
+    try:
+        eventually("its pod kept", lambda: names_node(kube, "sos-node-west", "edge1"))
+        operator.settle(2)
+        assert state_of(kube, "west", "edge1") == "Present", "its agent is still there"
+        kube.kubectl("delete", "pod", "sos-agent-default-west-pod", "-n", NAMESPACE, "--force", "--grace-period=0")
+        eventually("the node-config Absent", lambda: state_of(kube, "west", "edge1") == "Absent")
+        operator.settle(2)
+        assert names_node(kube, "sos-node-west", "edge1"), "it has not said that it is clean"
+        nodes.slow.clear()
+        eventually("its pod given up", lambda: not names_node(kube, "sos-node-west", "edge1"))
+        assert not kube.get("configmap", "sos-node-west", "-n", NAMESPACE).get("data")
+    finally:
+        kube.kubectl("label", "node", "edge1", "sos.network/site=west", "--overwrite")
+
+
+def test_a_node_that_left_and_never_answers_is_not_waited_for_for_ever(running: tuple[Operator, Nodes]) -> None:
+    operator, nodes = running
+    kube = operator.kube
+    nodes.slow.add("core1")
+    kube.kubectl("label", "node", "core1", "sos.network/site-")
+    try:
+        eventually("its pod kept", lambda: names_node(kube, "sos-node-core1", "core1"))
+        eventually("its pod given up", lambda: not names_node(kube, "sos-node-core1", "core1"), 30)
+    finally:
+        kube.kubectl("label", "node", "core1", "sos.network/site=core1", "--overwrite")
+
+
+def names_node(kube: Kube, daemon_set: str, node: str) -> bool:
+    """Whether a DaemonSet has a pod on a node whatever its labels."""
+    (found,) = [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == daemon_set]
+    terms = found["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return {"key": "metadata.name", "operator": "In", "values": [node]} in [
+        f for t in terms["nodeSelectorTerms"] for f in t.get("matchFields", [])
+    ]
+
+
 def test_a_node_without_a_bridge_and_an_agent_that_is_gone_are_told_and_so_is_their_return(running: tuple[Operator, Nodes]) -> None:
     """The node's pod stays ready: what is wrong is its own word."""
     operator, nodes = running

@@ -73,10 +73,18 @@ def test_default_objects_follow_the_chart(installed: Kube, tmp_path: Path) -> No
     agent = "apiVersion: sos.network/v1alpha1\nkind: SosAgent\nmetadata: {name: default}\nspec: {drainSeconds: 7}\n"
     (defaults / "sosagent.yaml").write_text(agent)
     with populated(installed) as kube:
-        for name, folder in (("with", defaults), ("without", tmp_path / "none")):
+        wrong = tmp_path / "typo"
+        for name, folder in (("with", defaults), ("wrong", wrong), ("without", tmp_path / "none")):
             (tmp_path / name).mkdir()
             folder.mkdir(exist_ok=True)
-            with operator_running(kube, tmp_path / name, SOS_DEFAULTS_DIR=str(folder)):
+            if folder is wrong:
+                (wrong / "sosagent.yaml").write_text(agent.replace("drainSeconds", "drainSecond"))
+            with operator_running(kube, tmp_path / name, SOS_DEFAULTS_DIR=str(folder)) as operator:
+                if name == "wrong":
+                    operator.settle(2)
+                    assert [a["spec"]["drainSeconds"] for a in kube.items("sosagents")] == [7], "it stays as it was"
+                    assert any("drainSecond" in line.get("message", "") for line in operator.lines()), operator.lines()
+                    continue
                 if name == "without":
                     eventually("it is gone", lambda: kube.items("sosagents") == [])
                     continue

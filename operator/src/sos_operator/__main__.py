@@ -9,7 +9,6 @@ import sys
 
 from sos_operator import __version__, logs
 from sos_operator.core.errors import OperatorError
-from sos_operator.defaults import DefaultsError
 from sos_operator.settings import SettingsError, load_settings
 
 # A listing makes ten thousands of dictionaries, none of them in a circle: looking for circles at every 700th takes longer than parsing.
@@ -54,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
 
         gc.set_threshold(*GC_THRESHOLD)
         asyncio.run(run(settings))
-    except (OperatorError, DefaultsError) as error:
+    except OperatorError as error:
         sys.stderr.write(f"sos_operator: {error}\n")
         return 1
     return 0

@@ -17,6 +17,9 @@ from sos_operator.core.world import Object
 ALLOWED = frozenset({AGENT.kind, CONTROLLER.kind})
 
 
+COMPONENT = "defaults"
+
+
 class DefaultsError(ValueError):
     """The folder holds something that is not a default object."""
 
@@ -37,6 +40,11 @@ def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]
         if problems:
             raise DefaultsError(problems[0].line())
         meta = item.obj["metadata"]
-        own = labels(settings, "defaults")
+        own = labels(settings, COMPONENT)
         found.append({**item.obj, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **own}}})
     return tuple(found)
+
+
+def is_default(obj: Object) -> bool:
+    """Whether an object of a user's kind was made from the chart's ConfigMap."""
+    return obj["kind"] in ALLOWED and (obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == COMPONENT

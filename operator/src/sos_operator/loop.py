@@ -19,7 +19,8 @@ from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import OPTIONAL_KINDS, OWN_KINDS
 from sos_operator.core.news import Changed
 from sos_operator.core.options import Settings
-from sos_operator.defaults import load_defaults
+from sos_operator.core.world import Object
+from sos_operator.defaults import DefaultsError, load_defaults
 from sos_operator.handlers import watch_tasks
 from sos_operator.health import Health, serve
 from sos_operator.lease import Candidate, held
@@ -48,13 +49,22 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
             nodes=Nodes(session),
             metrics=metrics,
             settings=settings,
-            defaults=load_defaults(settings.defaults_dir, settings),
+            defaults=_defaults(settings),
         )
         try:
             yield parts
         finally:
             await parts.controllers.close()
             await parts.nodes.close()
+
+
+def _defaults(settings: Settings) -> tuple[Object, ...] | None:
+    try:
+        return load_defaults(settings.defaults_dir, settings)
+    except DefaultsError as error:
+        # A slip in the chart's values: everybody else's objects are looked after all the same.
+        log.error(f"the default objects stay as they are: {error} (values defaults.*)")
+        return None
 
 
 async def run(settings: Settings) -> None:

@@ -19,7 +19,7 @@ class Metrics:
         self.pushes = Counter(
             "sos_operator_config_pushes", "Configurations sent to controllers", ["controller", "result"], registry=registry
         )
-        self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass", registry=registry)
+        self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass, without mere warnings", registry=registry)
         self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)
         self.queue_wakes = Counter("sos_operator_wakes", "Times the loop was woken by a watch", registry=registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import sos_compile
 
 from sos_operator.controller_api import ControllerApi
+from sos_operator.core.backoff import refused_delay
 from sos_operator.core.errors import NotReady, OperatorError
 from sos_operator.core.kinds import CONTROLLER
 from sos_operator.core.options import Settings
@@ -24,6 +25,7 @@ from sos_operator.metrics import Metrics
 
 log = logging.getLogger(__name__)
 CONCURRENT = 16  # controllers talked to at once
+NOT_YET = "HTTP 401"  # a token that it has not been told of yet: passes by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,16 @@ class _Said:
 
     error: str = ""
     push_error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    """A document that a controller would not have, in whose name it was offered, and since when that controller runs."""
+
+    of: Hashable
+    words: str
+    times: int
+    again_at: float
 
 
 class Controllers:
@@ -43,6 +55,7 @@ class Controllers:
         self._metrics = metrics
         self._heard: dict[str, Heard] = {}
         self._said: dict[str, _Said] = {}
+        self._refusals: dict[str, _Refusal] = {}
         self._in_flight = InFlight()
         self._slots = asyncio.Semaphore(CONCURRENT)
 
@@ -59,6 +72,7 @@ class Controllers:
         present = {o["metadata"]["name"]: o for o in seen.of(CONTROLLER.kind) if not leaving(o)}
         self._heard = {name: heard for name, heard in self._heard.items() if name in present}
         self._said = {name: said for name, said in self._said.items() if name in present}
+        self._refusals = {name: refusal for name, refusal in self._refusals.items() if name in present}
         bases = {name: api_base(o, seen, self._settings.controller_api_override) for name, o in present.items()}
         tokens = {name: token_of(secrets, o) for name, o in present.items()}
         calls = {
@@ -90,7 +104,7 @@ class Controllers:
                 if heard is None or not _wants(heard, document):
                     heard = await self._ask(name, base)
                 if document is not None and _wants(heard, document):
-                    push_error = await self._push(name, base, document, token)
+                    push_error = await self._offer(name, base, (heard, document), token)
                     await self._ask(name, base)
             except OperatorError as problem:
                 error = str(problem)
@@ -101,6 +115,19 @@ class Controllers:
         status = await self._api.status(base)
         self._heard[name] = Heard(time.monotonic(), status)
         return status
+
+    async def _offer(self, name: str, base: str, both: tuple[Mapping[str, Any], Mapping[str, Any]], token: str | None) -> str:
+        """The same as `_push`, less and less often where nothing has changed since it was refused."""
+        (heard, document), before = both, self._refusals.get(name)
+        of, now = (document["hash"], token, str(heard.get("controller"))), time.monotonic()
+        if before is not None and before.of == of and now < before.again_at:
+            return before.words
+        words = await self._push(name, base, document, token)
+        self._refusals.pop(name, None)
+        if words and not words.startswith(NOT_YET):
+            times = before.times + 1 if before is not None and before.of == of else 0
+            self._refusals[name] = _Refusal(of, words, times, now + refused_delay(times))
+        return words
 
     async def _push(self, name: str, base: str, document: Mapping[str, Any], token: str | None) -> str:
         """Returns what the controller has against the document, empty if it took it. Raises NotReady if it did not answer."""

@@ -18,6 +18,7 @@ from sos_operator.core.backoff import Outcome
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.generation import Issued, encode_issued, issued_now
 from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
+from sos_operator.core.leftover import Place, with_left
 from sos_operator.core.news import Changed, of_kinds
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
@@ -28,6 +29,7 @@ from sos_operator.core.release import release_manifests
 from sos_operator.core.status import Situation, report
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import Object, Seen, compiled_from, leaving, parse_allocations
+from sos_operator.defaults import is_default
 from sos_operator.inflight import in_batches
 from sos_operator.metrics import Metrics
 from sos_operator.nodes import Nodes
@@ -53,7 +55,8 @@ class Parts:
     nodes: Nodes
     metrics: Metrics
     settings: Settings
-    defaults: tuple[Object, ...] = ()
+    defaults: tuple[Object, ...] | None = ()
+    """None if they cannot be read: what is there stays."""
 
 
 class Reconciler:
@@ -67,6 +70,7 @@ class Reconciler:
         self._errors: dict[tuple[str, str], str] = {}
         self._without_secret: dict[tuple[str, str], str] = {}
         self._memos = Memos()
+        self._left_since: dict[Place, float] = {}
         self._views: dict[str, ControllerView] = {}
 
     async def reconcile(self, woken: frozenset[Changed]) -> Outcome:
@@ -92,11 +96,12 @@ class Reconciler:
             self._views = await controllers
         pending, refused = await self._publish(seen, self._situation(seen, output, answers, rollouts))
         refused |= await self._finalize(seen, output, answers)
-        self._p.metrics.problems.set(len(output.compiled.problems))
+        self._p.metrics.problems.set(sum(not problem.warning for problem in output.compiled.problems) + (self._p.defaults is None))
         rotating = rotation.is_asked_for(secret_objects[secrets.MASTER])
         rotating = rotating or any(tokens.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
+        going = bool(output.departing or output.left)
         failed = result.retry or refused or bool(self._without_secret)
-        return Outcome(failed=failed, pending=pending or rotating or bool(output.departing) or bool(result.touched))
+        return Outcome(failed=failed, pending=pending or rotating or going or bool(result.touched))
 
     def _situation(
         self, seen: Seen, output: Output, answers: Mapping[str, NodeAnswer], rollouts: Mapping[str, rollout.Rollout]
@@ -115,7 +120,7 @@ class Reconciler:
         """Answers of nodes by pod uid; those that something waits for are asked in every pass."""
         nodes = self._p.nodes
         waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
-        return await nodes.visit(seen.pods, desired.urgent_pods(seen, output.departing) | waited_for, self._late)
+        return await nodes.visit(seen.pods, desired.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
 
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
         """Every Secret the pass needs, by name; those that must exist are made if they do not.
@@ -180,16 +185,33 @@ class Reconciler:
         last = max(issued_now(state), before.issued if before else Issued(0, ""), key=lambda issued: issued.generation)
         in_force = self._p.controllers.in_force()
         newest = max((generation for generation, _ in in_force.values()), default=0)
-        # Nodes of a departing site are told to clean up for as long as something of it is there: that is looked at anew each time.
-        if before and not before.departing and known == depends_on and last == before.issued and newest <= last.generation:
+        # Nodes that go, or whose site does, are told to clean up for as long as something is there: that is looked at anew each time.
+        going = before is None or before.departing or before.left
+        if before and not going and known == depends_on and last == before.issued and newest <= last.generation:
             return before
+        seen = replace(seen, answers=self._p.nodes.answers, given_up=self._given_up())
         output = build_output(seen, self._p.settings, last, in_force, self._memos)
+        self._note_left(output)
         if output.issued != issued_now(state):
             # The generation is on record before any document carries it.
             self._p.observer.learn(await self._p.applier.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued))))
         self._compiled = (depends_on, output)
         self._p.metrics.generation.set(output.issued.generation)
         return output
+
+    def _given_up(self) -> frozenset[Place]:
+        """Nodes that have left their sites and have not said in time that they are clean."""
+        now, patience = time.monotonic(), self._p.settings.site_cleanup_seconds
+        return frozenset(place for place, since in self._left_since.items() if now - since > patience)
+
+    def _note_left(self, output: Output) -> None:
+        now = time.monotonic()
+        places = {(gone.site, node) for gone in output.left for node in gone.nodes}
+        for site, node in sorted(places - self._left_since.keys()):
+            log.info(f"node {node} has left site {site}: it takes down what was made on it", extra={"node": node, "site": site})
+        # What was given up stays so until the document is gone: else it would be waited for again.
+        self._left_since = {p: s for p, s in self._left_since.items() if p in places or now - s < 2 * self._p.settings.site_cleanup_seconds}
+        self._left_since |= dict.fromkeys(places - self._left_since.keys(), now)
 
     async def _apply(self, seen: Seen, output: Output, secret_objects: Mapping[str, Object]) -> Result:
         settings = self._p.settings
@@ -202,15 +224,18 @@ class Reconciler:
         manifests = (
             desired.state_manifest(settings, encode_issued(output.issued)),
             *derived,
-            *output.compiled.manifests,
+            *with_left(output.compiled.manifests, output.left, seen),
             *(m for departing in output.departing for m in departing.manifests),
             *release_manifests(settings),
-            *self._p.defaults,
+            *(self._p.defaults or ()),
         )
         waiting = desired.unattachable(manifests) if NAD in self._p.observer.missing else frozenset()
         served = tuple(m for m in manifests if kind_of(m) not in self._p.observer.missing and ref_of(m) not in waiting)
         observed = (*seen.children, *(o for o in seen.objects if owned(o)))
         keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings) | waiting
+        if self._p.defaults is None:
+            keep = keep.union(ref_of(o) for o in observed if is_default(o))
+        keep = keep.union(*(departing.keeps for departing in output.departing))
         changes = plan(served, observed, self._p.applier.memory, keep)
         result = await self._p.applier.carry_out(changes)
         self._p.applier.remember_only(ref_of(m) for m in manifests)
@@ -223,7 +248,7 @@ class Reconciler:
         return result
 
     async def _poke(self, seen: Seen, output: Output, derived: tuple[Object, ...], unapplied: frozenset[Ref]) -> None:
-        hashes = desired.config_hashes(output.compiled, output.departing, derived)
+        hashes = desired.config_hashes(output.compiled, (*output.departing, *output.left), derived)
         for pod, patch in desired.pokes(seen, hashes, unapplied):
             try:
                 await self._p.cluster.merge(pod, patch)

@@ -33,7 +33,8 @@ from sos_operator.reconcile import Parts
 log = logging.getLogger(__name__)
 
 POLL_S = 1.0
-NODE_SHARE = 0.6  # of the whole time, for the nodes; the rest is for what comes before and after
+AGENT_SHARE = 0.5  # of the whole time, until agents must have ended their sessions: with the defaults twice their drainSeconds
+NODE_SHARE = 0.8  # and nodes have cleaned up; the rest is for what comes after
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +126,10 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
     """Agents go first (so that their sessions end), then every node is told to take its bridge down."""
     last = issued_now(seen.child(CONFIG_MAP.kind, desired.STATE_NAME))
     output = build_output(_all_leaving(seen), parts.settings, last, {})
-    stay = {m["metadata"]["name"] for d in output.departing for m in d.manifests}
-    agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and o["metadata"]["name"] not in stay]
+    agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and _component(o) == "agent"]
     await parts.applier.carry_out(Changes((), tuple(agents)))
     # Sessions drain while the nodes wait: their bridge must outlive them.
-    await _until(parts, clock, 0.3, "agents", lambda now: not _pods_of(now, {o["metadata"]["name"] for o in agents}))
+    await _until(parts, clock, AGENT_SHARE, "agents", lambda now: not _pods_of(now, {o["metadata"]["name"] for o in agents}))
     result = await parts.applier.carry_out(Changes(tuple(m for d in output.departing for m in d.manifests), ()))
     if result.failures:
         raise NotReady("; ".join(result.failures.values()))
@@ -150,6 +150,10 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
             return
         await asyncio.sleep(POLL_S)
     log.warning("some nodes have not said in time that their bridge is gone")
+
+
+def _component(obj: Object) -> str:
+    return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
 
 
 def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Object]:

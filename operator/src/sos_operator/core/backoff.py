@@ -13,6 +13,9 @@ RESTLESS_PASSES = 20
 POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
 
 
+REFUSED_LAST_S = 60.0  # between two attempts to hand over a document that was refused and has not changed
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What the last pass left behind, as far as timing is concerned."""
@@ -31,6 +34,11 @@ def next_delay(outcome: Outcome, failures: int, jitter: float) -> float:
         wait = min(BACKOFF_LAST_S, BACKOFF_FIRST_S * 2.0 ** min(max(failures - 1, 0), 10))
         return wait * (1 - jitter / 2)
     return POLL_PENDING_S if outcome.pending else POLL_STEADY_S
+
+
+def refused_delay(times: int) -> float:
+    """Seconds until what was refused so many times in a row is offered again as it is."""
+    return min(REFUSED_LAST_S, POLL_PENDING_S * 2.0 ** min(times, 10))
 
 
 def rest(woken_in_a_row: int) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sos_compile
@@ -33,34 +34,79 @@ class Departing:
     nodes: Mapping[str, Mapping[str, Any]]
     """Node name -> the node-config that says Absent."""
     manifests: tuple[Object, ...]
+    keeps: frozenset[Ref] = frozenset()
+    """Children that stay as they are until then."""
 
     def issued(self, newest: int, before: Mapping[str, int]) -> Departing:
         """The same with a generation in each document: the one it was issued under, or the newest."""
         nodes = {name: {**doc, "generation": before.get(doc["hash"], newest)} for name, doc in self.nodes.items()}
-        manifests = tuple(_with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m for m in self.manifests)
-        return Departing(self.site, nodes, manifests)
+        manifests = tuple(with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m for m in self.manifests)
+        return replace(self, nodes=nodes, manifests=manifests)
 
 
 def departing_sites(compiled: sos_compile.Compiled, seen: Seen) -> tuple[Departing, ...]:
     """Departing sites in a compilation that still contains them."""
     found = []
     for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if leaving(o)):
-        nodes = {name: absent(doc) for name, doc in compiled.nodes.items() if doc["site"] == site}
         child = naming.node(PREFIX, site)
-        manifests = tuple(
-            _with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m
-            for m in compiled.manifests
-            if m["metadata"]["name"] == child and m["kind"] in (CONFIG_MAP.kind, DAEMON_SET.kind)
-        )
+        daemon_set, config_map = seen.child(DAEMON_SET.kind, child), seen.child(CONFIG_MAP.kind, child)
         # Nothing left of the site in the cluster means that there is nothing to wait for.
-        if nodes and seen.child(DAEMON_SET.kind, child):
+        if daemon_set is None:
+            continue
+        own = {name: absent(doc) for name, doc in compiled.nodes.items() if doc["site"] == site}
+        left = {name: absent(doc) for name, doc in documents(config_map).items() if name not in compiled.nodes}
+        nodes = own | left
+        if own:
+            manifests = tuple(
+                with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else on_nodes(m, left)
+                for m in compiled.manifests
+                if m["metadata"]["name"] == child and m["kind"] in (CONFIG_MAP.kind, DAEMON_SET.kind)
+            )
             found.append(Departing(site, nodes, manifests))
+        elif nodes:
+            # It is wrong at the moment, or has no node any more: what its nodes have is what was made of it before.
+            found.append(Departing(site, nodes, (with_documents(anew(config_map), nodes),), frozenset({ref_of(daemon_set)})))
     return tuple(sorted(found, key=lambda d: d.site))
 
 
-def _with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -> Object:
+def documents(config_map: Object | None) -> dict[str, dict[str, Any]]:
+    """The node-configs in a ConfigMap by node; what is none is left out."""
+    found = {}
+    for name, text in ((config_map or {}).get("data") or {}).items():
+        try:
+            document = json.loads(text)
+        except ValueError:
+            continue
+        if isinstance(document, dict) and name == f"{document.get('node')}.json":
+            found[str(document["node"])] = document
+    return found
+
+
+def anew(child: Object | None) -> Object:
+    """A child of ours as it would be applied: without what the API server has added."""
+    assert child is not None  # noqa: S101 - something of it has been read
+    meta = child["metadata"]
+    kept = {key: meta[key] for key in ("name", "namespace", "labels", "annotations", "ownerReferences") if key in meta}
+    content: Object = {key: child[key] for key in ("data", "spec") if key in child}
+    return {"apiVersion": child["apiVersion"], "kind": child["kind"], "metadata": kept, **content}
+
+
+def with_documents(config_map: Object, nodes: Mapping[str, Mapping[str, Any]]) -> Object:
+    """A ConfigMap with these documents, by node."""
     data = {f"{name}.json": json.dumps(doc, indent=2, sort_keys=True, ensure_ascii=False) + "\n" for name, doc in nodes.items()}
     return {**config_map, "data": {**config_map.get("data", {}), **data}}
+
+
+def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
+    """The DaemonSet, on these nodes as well: terms are alternatives."""
+    if not nodes:
+        return daemon_set
+    changed = copy.deepcopy(daemon_set)
+    affinity = changed["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    named = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
+    terms = [term for term in affinity["nodeSelectorTerms"] if term.get("matchExpressions")]
+    affinity["nodeSelectorTerms"] = [*terms, *named]
+    return changed
 
 
 def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
@@ -173,14 +219,16 @@ def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer])
     A node without a pod has nobody left to wait for; a pod that does not answer is waited for (by the caller, not for ever).
     """
     daemon_set = naming.node(PREFIX, departing.site)
-    for pod in seen.pods:
-        node = str((pod.get("spec") or {}).get("nodeName"))
-        if daemon_set_of(pod) != daemon_set or node not in departing.nodes:
-            continue
-        answer = answers.get(pod["metadata"]["uid"])
-        if answer is None or answer.hash != departing.nodes[node]["hash"] or answer.state != "Ready" or answer.bridge:
-            return False
-    return True
+    pods = {str((pod.get("spec") or {}).get("nodeName")) for pod in seen.pods if daemon_set_of(pod) == daemon_set}
+    return all(is_clean(departing.site, node, doc["hash"], seen, answers) for node, doc in departing.nodes.items() if node in pods)
+
+
+def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
+    """True when the pods of a node say that it has carried out the node-config that says Absent; not without any pod."""
+    daemon_set = naming.node(PREFIX, site)
+    pods = [p for p in seen.pods if daemon_set_of(p) == daemon_set and str((p.get("spec") or {}).get("nodeName")) == node]
+    said = [answers.get(pod["metadata"]["uid"]) for pod in pods]
+    return bool(said) and all(a is not None and a.hash == absent_hash and a.state == "Ready" and not a.bridge for a in said)
 
 
 def urgent_pods(seen: Seen, departing: tuple[Departing, ...]) -> frozenset[str]:

@@ -10,6 +10,7 @@ import sos_compile
 from sos_operator.core.desired import Departing, departing_sites
 from sos_operator.core.generation import Issued, documents_digest, generations, issued_before, next_issued
 from sos_operator.core.kinds import CONFIG_MAP, SITE
+from sos_operator.core.leftover import left_nodes
 from sos_operator.core.options import Settings
 from sos_operator.core.plan import Ref, ref_of
 from sos_operator.core.world import Object, Seen, build_world, leaving, with_departing
@@ -22,6 +23,8 @@ class Output:
     compiled: sos_compile.Compiled
     departing: tuple[Departing, ...]
     issued: Issued
+    left: tuple[Departing, ...] = ()
+    """Nodes that have left sites which stay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,16 @@ def build_output(
     departing: tuple[Departing, ...] = ()
     if any(leaving(site) for site in seen.of(SITE.kind)):
         departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
+    left = left_nodes(draft.network.sites.keys(), {name[1] for name in draft.documents if name[0] == "node"}, seen)
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}
+    hashes |= {f"left/{gone.site}/{node}": doc["hash"] for gone in left for node, doc in gone.nodes.items()}
     hashes |= {f"departing/{gone.site}/{node}": doc["hash"] for gone in departing for node, doc in gone.nodes.items()}
     ours = [hash_ for name, hash_ in draft.hashes().items() if name[0] == "controller"]
     issued = next_issued(last, documents_digest(hashes), in_force.values(), ours)
     before = issued_before((o for o in seen.children if o["kind"] == CONFIG_MAP.kind), issued.generation)
     compiled = draft.issued(generations(draft.hashes(), issued.generation, before, in_force))
-    return Output(compiled, tuple(gone.issued(issued.generation, before) for gone in departing), issued)
+    departing, left = (tuple(gone.issued(issued.generation, before) for gone in some) for some in (departing, left))
+    return Output(compiled, departing, issued, left)
 
 
 def owners_of(manifests: Iterable[Object], failures: dict[Ref, str]) -> dict[tuple[str, str], str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sos_compile
@@ -11,6 +11,7 @@ from sos_compile import naming
 from sos_compile.documents import content_hash
 
 from sos_operator.core.kinds import CONTROLLER, FIELD_MANAGER, SITE
+from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
 
 Object = dict[str, Any]
@@ -29,6 +30,10 @@ class Seen:
     children: tuple[Object, ...] = ()
     """Objects with our owner label in the release namespace."""
     pods: tuple[Object, ...] = ()
+    answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
+    """What nodes say, by the uid of their pod, as far as a compilation depends on it."""
+    given_up: frozenset[tuple[str, str]] = frozenset()
+    """Sites and nodes that have left them and were waited for in vain."""
 
     def of(self, kind: str) -> tuple[Object, ...]:
         """Our objects of one kind."""

@@ -1,0 +1,60 @@
+"""Handing configurations to controllers: how often one that will not have it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sos_operator import push
+from sos_operator.core.errors import Refused
+from sos_operator.core.options import Images, Settings
+from sos_operator.metrics import Metrics
+
+SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node="n", ovs="o"))
+
+
+class Api:
+    """A controller that refuses what it is offered, and counts."""
+
+    def __init__(self, words: str) -> None:
+        self.words, self.offered, self.started = words, 0, 1
+
+    async def status(self, _base: str) -> dict[str, Any]:
+        return {"config": {"hash": "old"}, "controller": {"startedAt": self.started}}
+
+    async def put_config(self, *_: Any) -> dict[str, Any]:
+        self.offered += 1
+        raise Refused(self.words)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(push, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def offered(api: Api, clock: list[float], seconds: int = 600) -> int:
+    """How often a document is offered in so long a time, by passes every two seconds."""
+    controllers = push.Controllers(api, SETTINGS, Metrics())  # type: ignore[arg-type]
+
+    async def passes() -> None:
+        for second in range(0, seconds, 2):
+            clock[0] += 2
+            if second == seconds // 2:
+                api.started += 1
+            await controllers._visit("c", "http://c", {"hash": "new", "generation": 1}, "token")
+            assert controllers._said["c"].push_error == api.words
+
+    asyncio.run(passes())
+    return api.offered
+
+
+def test_what_was_refused_is_offered_less_and_less_often_and_at_once_to_one_that_was_started_again(clock: list[float]) -> None:
+    assert 16 <= offered(Api("HTTP 400: services[0].x: unknown field"), clock) <= 24
+
+
+def test_a_token_that_is_not_known_yet_is_tried_in_every_pass(clock: list[float]) -> None:
+    assert offered(Api("HTTP 401"), clock) == 300
