@@ -32,7 +32,7 @@ def rendered(kind: str, name: str) -> dict[str, Any]:
 
 def test_the_job_is_the_charts_hook() -> None:
     """What both run is one command of the operator, in the same container with the same rights."""
-    made = removal.job(rendered("Deployment", "sos-operator"), 120, "abc123")
+    made = removal.job(rendered("Deployment", "sos-operator"), 240, "abc123")
     hook = rendered("Job", "sos-uninstall")
     assert made["metadata"]["namespace"] == NAMESPACE and made["metadata"]["name"] == "sos-operator-uninstall-abc123"
     mine, theirs = (job["spec"]["template"]["spec"] for job in (made, hook))

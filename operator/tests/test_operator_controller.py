@@ -196,7 +196,7 @@ def test_a_service_that_a_switch_has_not_taken_is_not_programmed(pair: tuple[Ope
             assert condition(kube, "sossite", "west", "DatapathsConnected")["status"] == "True", "it is there, and busy"
         becomes(kube, "sosservice/default/bulk", "Programmed", "True", "Programmed", PROMISED_S)
         becomes(kube, "sosservice/default/bulk", "Ready", "True", "Programmed", PROMISED_S)
-    becomes(kube, "sosservice/default/bulk", "Ready", "False", "NoAgents", 2 * PROMISED_S)
+    becomes(kube, "sosservice/default/bulk", "Ready", "False", "DatapathDisconnected", 2 * PROMISED_S)
 
 
 def test_a_link_is_up_while_probes_pass(pair: tuple[Operator, Controller]) -> None:

@@ -26,7 +26,7 @@ DELETE_S = 60
 def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
     purge: Annotated[bool, typer.Option("--purge", help="Remove users' objects and the CRDs, too.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    timeout: Annotated[int, typer.Option(min=10, max=3600, help="Seconds that the removal may take.")] = 120,
+    timeout: Annotated[int, typer.Option(min=10, max=3600, help="Seconds that the removal may take.")] = 240,
     namespace: NamespaceOption = "",
     output: FormOption = Form.TEXT,
     context: ContextOption = "",

@@ -1,4 +1,4 @@
-"""Command line: `python -m sos_operator [run]` and `python -m sos_operator uninstall --timeout 120`."""
+"""Command line: `python -m sos_operator [run]` and `python -m sos_operator uninstall --timeout 240`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         action="store_true",
         help="users' objects and the CRDs, too; takes an administrator's KUBECONFIG, as the operator has no right to it",
     )
-    uninstall.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="how long it may take in all (default 120)")
+    uninstall.add_argument("--timeout", type=float, default=240.0, metavar="SECONDS", help="how long it may take in all (default 240)")
     return parser
 
 
