@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from conftest import becomes, children, condition, populated
@@ -88,10 +89,7 @@ def test_a_site_that_is_wrong_when_it_goes_is_taken_down_all_the_same(running: t
 def test_a_node_that_leaves_a_site_ends_its_sessions_and_is_cleaned_before_its_pod_goes(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     kube = operator.kube
-    nodes.slow.add("edge1")
-    kube.kubectl("label", "node", "edge1", "sos.network/site-")
-    try:
-        eventually("its pod kept", lambda: names_node(kube, "sos-node-west", "edge1"))
+    with left_behind(kube, nodes, "edge1", "west"):
         operator.settle(2)
         assert state_of(kube, "west", "edge1") == "Present", "its agent is still there"
         kube.kubectl("delete", "pod", "sos-agent-default-west-pod", "-n", NAMESPACE, "--force", "--grace-period=0")
@@ -101,20 +99,24 @@ def test_a_node_that_leaves_a_site_ends_its_sessions_and_is_cleaned_before_its_p
         nodes.slow.clear()
         eventually("its pod given up", lambda: not names_node(kube, "sos-node-west", "edge1"))
         assert not kube.get("configmap", "sos-node-west", "-n", NAMESPACE).get("data")
-    finally:
-        kube.kubectl("label", "node", "edge1", "sos.network/site=west", "--overwrite")
 
 
 def test_a_node_that_left_and_never_answers_is_not_waited_for_for_ever(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
-    kube = operator.kube
-    nodes.slow.add("core1")
-    kube.kubectl("label", "node", "core1", "sos.network/site-")
+    with left_behind(operator.kube, nodes, "core1", "core1"):
+        eventually("its pod given up", lambda: not names_node(operator.kube, "sos-node-core1", "core1"), 30)
+
+
+@contextmanager
+def left_behind(kube: Kube, nodes: Nodes, node: str, site: str) -> Iterator[None]:
+    """A node that has left its site and is not clean yet; in the site again afterwards."""
+    nodes.slow.add(node)
+    kube.kubectl("label", "node", node, "sos.network/site-")
     try:
-        eventually("its pod kept", lambda: names_node(kube, "sos-node-core1", "core1"))
-        eventually("its pod given up", lambda: not names_node(kube, "sos-node-core1", "core1"), 30)
+        eventually("its pod kept", lambda: names_node(kube, f"sos-node-{site}", node))
+        yield
     finally:
-        kube.kubectl("label", "node", "core1", "sos.network/site=core1", "--overwrite")
+        kube.kubectl("label", "node", node, f"sos.network/site={site}", "--overwrite")
 
 
 def names_node(kube: Kube, daemon_set: str, node: str) -> bool:

@@ -205,13 +205,13 @@ class Reconciler:
         return frozenset(place for place, since in self._left_since.items() if now - since > patience)
 
     def _note_left(self, output: Output) -> None:
-        now = time.monotonic()
+        now, patience = time.monotonic(), self._p.settings.site_cleanup_seconds
         places = {(gone.site, node) for gone in output.left for node in gone.nodes}
         for site, node in sorted(places - self._left_since.keys()):
             log.info(f"node {node} has left site {site}: it takes down what was made on it", extra={"node": node, "site": site})
-        # What was given up stays so until the document is gone: else it would be waited for again.
-        self._left_since = {p: s for p, s in self._left_since.items() if p in places or now - s < 2 * self._p.settings.site_cleanup_seconds}
-        self._left_since |= dict.fromkeys(places - self._left_since.keys(), now)
+        # Who was given up stays so until its document is gone for certain: else it would be waited for again.
+        kept = {place: since for place, since in self._left_since.items() if place in places or patience < now - since < 2 * patience}
+        self._left_since = dict.fromkeys(places, now) | kept
 
     async def _apply(self, seen: Seen, output: Output, secret_objects: Mapping[str, Object]) -> Result:
         settings = self._p.settings
