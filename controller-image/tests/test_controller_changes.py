@@ -114,6 +114,22 @@ def released(world: World, sport: int) -> bool:
     return any(out.data[:6] == parse_mac(MACS["server"]) for out in world.delivered)
 
 
+def test_status_looks_at_a_path_once_however_many_services_use_it(world: World) -> None:
+    made = document(2)
+    (service,) = made["services"]
+    ports = [{"first": 6000 + i, "last": 6000 + i} for i in range(40)]
+    made["services"] = [service | {"id": f"default/s{i:02}", "ports": [port]} for i, port in enumerate(ports)]
+    world.do(ConfigChanged(parsed(made)))
+    world.tick(2)
+    graph, looked = world.engine.state.graph, []
+    real = graph.has_edge
+    graph.has_edge = lambda *edge: looked.append(edge) or real(*edge)  # type: ignore[method-assign, func-returns-value]
+    found = world.engine.plan.status()
+    assert len(found) == 40 and {s.state for s in found} == {"Programmed"}
+    assert {tuple(s.needed) for s in found} == {tuple(found[0].needed)} and {E1, E2} < set(found[0].needed)
+    assert 0 < len(looked) < 10
+
+
 def test_foreign_entries_are_never_touched(world: World) -> None:
     foreign = next(e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.GUARD)
     alien = type(foreign)(0, 123, foreign.match, (), 0x534F_0107_0300_0001)

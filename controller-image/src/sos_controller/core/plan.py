@@ -6,7 +6,7 @@ and far sides first; a punt entry is *armed* only when all of that has been ackn
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from sos_controller.core import pairs, selection, topology
@@ -223,7 +223,12 @@ class Plan:
 
     def status(self) -> list[ServiceStatus]:
         """Every service, in the order of its id."""
-        return [self._status(self._services[i]) for i in sorted(self._services)]
+        between: dict[frozenset[str], frozenset[DatapathId]] = {}  # sites -> datapaths of the pairs of agents that work between them
+        for pair in self.pairs.values():
+            if self._works(pair):
+                sites = frozenset(self._site_of_agent.get(agent, "") for agent in (pair.low, pair.high))
+                between[sites] = between.get(sites, frozenset()) | pair.dpids
+        return [self._status(self._services[i], between) for i in sorted(self._services)]
 
     def usable(self, site: str) -> list[Agent]:
         """Agents of a site that may be given sessions."""
@@ -358,18 +363,15 @@ class Plan:
         best = self.pairs[pair_key(candidates[0].near, candidates[0].far)]
         return all(map(state.programmer.is_acknowledged, ready | best.dpids))
 
-    def _status(self, service: Service) -> ServiceStatus:
+    def _status(self, service: Service, between: Mapping[frozenset[str], frozenset[DatapathId]]) -> ServiceStatus:
         state = self._state
         if not accelerated(service):
             return ServiceStatus(service, "Programmed", "Programmed", (), ())
         if state.is_proactive(service):
             return self._proactive_status(service)
         sources, targets = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
-        works = [
-            p for p in self.pairs.values() if self._works(p) and {self._site_of_agent.get(p.low), self._site_of_agent.get(p.high)}
-            == {service.from_.site, service.to.site}
-        ]  # fmt: skip
-        needed = sorted({*sources, *targets, *(d for p in works for d in p.dpids)})
+        works = between.get(frozenset((service.from_.site, service.to.site)), frozenset())
+        needed = sorted({*sources, *targets, *works})
         acked = [
             d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._armed)
         ]  # fmt: skip
