@@ -116,6 +116,7 @@ class World:
         self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0
     ) -> None:
         self.now = now
+        self.mute: set[DatapathId] = set()
         seed = 12345 * epoch + int(now)  # each life has its own, be it of the same epoch
         self.engine = Engine(Identity(epoch, epoch * 10**18, seed, b"probe-key-%d" % epoch))
         self.network = network if network is not None else FakeNetwork()
@@ -139,6 +140,8 @@ class World:
 
     def do(self, event: Event) -> list[Command]:
         """Handle an event and everything that follows from it at once."""
+        if self._is_lost(event):
+            return []
         commands = self.engine.handle(event, self.now)
         self.follow(commands)
         return commands
@@ -148,8 +151,13 @@ class World:
         for command in commands:
             self._obey(command)
         while self.queue:
-            for command in self.engine.handle(self.queue.pop(0), self.now):
+            event = self.queue.pop(0)
+            for command in [] if self._is_lost(event) else self.engine.handle(event, self.now):
                 self._obey(command)
+
+    def _is_lost(self, event: Event) -> bool:
+        """Whether nothing comes from the switch any more, whose connection seems to stand."""
+        return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.mute
 
     def _obey(self, command: Command) -> None:
         if isinstance(command, Notice):

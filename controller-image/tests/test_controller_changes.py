@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from controller_fake import C1, C2, E1, E2
 from controller_lab import MACS, document
 from controller_views import (
@@ -92,6 +93,41 @@ def test_what_runs_goes_on_while_a_switch_is_away_that_only_lost_its_connection(
     assert list(world.engine.state.sessions) == [session] and not session.ended_by
     assert runs <= {e for dpid in before for e in world.network.entries(dpid)}
     assert not released(world, 40002)
+
+
+def test_what_runs_goes_on_while_nothing_is_heard_of_a_switch_whose_connection_seems_to_stand(world: World) -> None:
+    """As when packets between it and the controller are lost, until an echo is missed. What is new is plain after four seconds."""
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    world.mute.add(E2)
+    world.tick(14, step=0.1)
+    assert list(world.engine.state.sessions) == [session] and not session.ended_by
+    assert released(world, 40001)
+    assert [a["name"] for a in snapshot.agents(world.engine)["agents"]] == ["agent1"]
+    world.mute.clear()
+    world.tick(5, step=0.1)
+    assert list(world.engine.state.sessions) == [session] and not session.ended_by
+    assert not released(world, 40002)
+
+
+@pytest.mark.parametrize("told_at", [2, 8])
+def test_what_another_agent_has_lost_is_over_when_nothing_is_heard_of_agent_and_switch(world: World, told_at: int) -> None:
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    world.mute.add(E1)
+    world.tick(told_at, step=0.1)
+    world.end(session.uuid, ["agent2"], PEER_LOST)
+    world.tick(4, step=0.1)
+    assert len(world.engine.state.sessions) == 0
+    assert 3 not in kinds(world, E2)
+
+
+def test_an_agent_whose_switch_speaks_is_lost_as_soon_as_it_is_missed(world: World) -> None:
+    world.syn(40000)
+    (session,) = world.engine.state.sessions
+    del world.agents["agent2"]
+    world.tick(5.5)
+    assert session.ended_by == {session.far: "agent-lost"}
 
 
 def test_an_agent_that_is_gone_when_its_switch_is_back_is_lost(world: World) -> None:

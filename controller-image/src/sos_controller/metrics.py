@@ -70,8 +70,9 @@ class _Collector(Collector):
         yield _gauge("config_generation", "Generation in force", state.config.generation if state.config else 0)
         agents = GaugeMetricFamily("sos_controller_agents", "Live agents", labels=["site"])
         names = {site.id: site.name for site in state.sites.values()}
-        for site_id in sorted({a.beacon.site_id for a in state.agents.all()}):
-            count = sum(a.beacon.site_id == site_id for a in state.agents.all())
+        live = [a for a in state.agents.all() if not a.silent]
+        for site_id in sorted({a.beacon.site_id for a in live}):
+            count = sum(a.beacon.site_id == site_id for a in live)
             agents.add_metric([names.get(site_id, str(site_id))], count)
         yield agents
         services = GaugeMetricFamily("sos_controller_service_programmed", "1 = Programmed", labels=["service"])

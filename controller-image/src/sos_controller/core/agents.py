@@ -20,12 +20,13 @@ RELAY = "tcp-parallel"
 class Agent:
     """One live agent. `assigned` counts sessions given to it since its last beacon, which that beacon could not know."""
 
-    __slots__ = ("assigned", "beacon", "location", "patience", "seen_at")
+    __slots__ = ("assigned", "beacon", "location", "patience", "seen_at", "silent")
 
     def __init__(self, beacon: Beacon, location: Location, now: float) -> None:
         self.beacon = beacon
         self.location = location
         self.seen_at = now
+        self.silent = False  # not heard of for too long, whoever is to blame
         self.assigned = 0
         self.patience = Patience()
 
@@ -48,7 +49,13 @@ class Agent:
     def usable(self) -> bool:
         """New sessions may be given to it."""
         b = self.beacon
-        return self.willing and not self.draining and RELAY in b.service_types and b.sessions + self.assigned < b.session_limit
+        return (
+            self.willing
+            and not self.draining
+            and not self.silent
+            and RELAY in b.service_types
+            and b.sessions + self.assigned < b.session_limit
+        )
 
     @property
     def load(self) -> float:
@@ -153,6 +160,7 @@ class Agents:
         self._leave(before)
         self._places[location] = said.agent_id
         before.beacon, before.location, before.seen_at, before.assigned = said, location, now, 0
+        before.silent = False
         turned = before.usable != usable or (was.first_stream_port, was.stream_ports) != (said.first_stream_port, said.stream_ports)
         return Heard(before, False, moved, turned or moved)
 

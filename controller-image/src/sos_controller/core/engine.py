@@ -53,7 +53,7 @@ KEEP_S = 6.0
 KEEP_PATHS_S = 30.0
 """And paths among them for so long while a datapath is still missing, which may be at their other end: switches try again after 8 s."""
 AWAY_S = 3600.0
-"""An agent that nobody can hear, its switch being away, is lost after this: until then what runs through it goes on, as far as is known."""
+"""An agent that nobody can hear, its switch being silent or away, is lost after this: until then what runs through it may well go on."""
 DEAF_AFTER_S = 0.5
 """Longer between two looks at the clock, and the controller itself was stopped: nothing could be heard or asked meanwhile."""
 LISTEN_S = 1.5
@@ -140,6 +140,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.config is None:
             return
+        switch.heard_at = state.now
         owner, mask = state.programmer.owner
         if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.PUNT:
             self.setup.syn(switch, event.in_port, event.data)
@@ -252,7 +253,7 @@ class Engine:
         state = self.state
         if event.dpid in state.switches:
             self._datapath_down(DatapathDown(event.dpid))
-        switch = Switch(event.dpid, {}, state.now)
+        switch = Switch(event.dpid, {}, state.now, state.now)
         state.claim(switch)
         state.switches[event.dpid] = switch
         for port in event.ports[:MAX_PORTS]:
@@ -331,6 +332,9 @@ class Engine:
 
     def _barrier_replies(self, event: BarrierReplies) -> None:
         state, grouped = self.state, False
+        switch = state.switches.get(event.dpid)
+        if switch is not None:
+            switch.heard_at = state.now
         for token in event.tokens:
             grouped |= state.programmer.acknowledge(event.dpid, token)
         if grouped and self.plan.waits and state.programmer.is_acknowledged(event.dpid):
@@ -427,7 +431,7 @@ class Engine:
             return
         d = state.config.discovery
         if state.now >= self._listening_from:
-            self._lose_agents(lambda agent: state.silent_s(agent) > (d.beacon_expiry_seconds if state.hears(agent) else AWAY_S))
+            self._miss_agents(float(d.beacon_expiry_seconds))
             if state.topology.expire(state.now, d.link_expiry_seconds):
                 self._links_changed()
                 self._due["replan"] = 0.0
@@ -490,6 +494,17 @@ class Engine:
             self._sessions_lost(agent)
             self.state.dirty |= {"plan", "forwarding"}
             self._tell_agent(agent, "gone")
+
+    def _miss_agents(self, expiry_s: float) -> None:
+        """Choose no agent that has not been heard of, and give up those whose switches have been heard of all the same. Where a switch is
+        silent, too, or away, only its connection may be broken."""
+        state = self.state
+        for agent in state.agents.all():
+            if not agent.silent and state.now - agent.seen_at > expiry_s:
+                agent.silent = True
+                self.endings.agent_silent(agent.agent_id)
+                state.dirty.add("plan")
+        self._lose_agents(lambda agent: state.missed_s(agent) > expiry_s or state.now - agent.seen_at > AWAY_S)
 
     def _sessions_lost(self, agent: Agent) -> None:
         self.state.accepted.forget(agent.agent_id)

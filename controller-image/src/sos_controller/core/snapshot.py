@@ -134,7 +134,7 @@ def agents(engine: Engine) -> Json:
                 "ageSeconds": round(max(0.0, state.now - a.seen_at), 1),
             }
             for a in state.agents.all()
-            if state.hears(a)
+            if not a.silent
         ],
     )
 

@@ -48,6 +48,7 @@ class Switch:
     dpid: DatapathId
     ports: dict[PortNo, Port]
     connected_at: float
+    heard_at: float
     asked_at: float = 0.0
     up_since: dict[PortNo, float] = field(default_factory=dict)
     site: Site | None = None
@@ -166,14 +167,10 @@ class State:
         """Say whose a datapath is."""
         switch.site, switch.claim = self.claims.get(switch.dpid, (None, None))
 
-    def hears(self, agent: Agent) -> bool:
-        """Whether an agent would be heard if it spoke: its words come through its switch."""
-        return agent.location.dpid in self.switches
-
-    def silent_s(self, agent: Agent) -> float:
-        """Seconds for which an agent has said nothing while it would have been heard; while nobody hears it, since it was."""
+    def missed_s(self, agent: Agent) -> float:
+        """Seconds that an agent's switch has gone on speaking without a beacon of the agent, which would have come through it."""
         switch = self.switches.get(agent.location.dpid)
-        return self.now - (agent.seen_at if switch is None else max(agent.seen_at, switch.connected_at))
+        return 0.0 if switch is None else switch.heard_at - max(agent.seen_at, switch.connected_at)
 
     def site_of(self, dpid: DatapathId) -> tuple[int, tuple[Prefix, ...]] | None:
         """Site id of a datapath and where the addresses of its agents may lie."""
