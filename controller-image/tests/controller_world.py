@@ -116,7 +116,6 @@ class World:
         self, config: dict[str, Any] | None = None, network: FakeNetwork | None = None, epoch: int = 1, now: float = 100.0
     ) -> None:
         self.now = now
-        self.mute: set[DatapathId] = set()
         seed = 12345 * epoch + int(now)  # each life has its own, be it of the same epoch
         self.engine = Engine(Identity(epoch, epoch * 10**18, seed, b"probe-key-%d" % epoch))
         self.network = network if network is not None else FakeNetwork()
@@ -128,6 +127,7 @@ class World:
         self.west, self.east = DatapathId(SWITCHES["edge1"]), DatapathId(SWITCHES["edge2"])
         self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
         self.mute: set[DatapathId] = set()
+        self.unheard: set[DatapathId] = set()
         self.queue: list[Event] = []
         self.do(KeysChanged({site: {1: key} for site, key in SITE_KEYS.items()}))
         self.tick()
@@ -157,7 +157,7 @@ class World:
 
     def _is_lost(self, event: Event) -> bool:
         """Whether nothing comes from the switch any more, whose connection seems to stand."""
-        return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.mute
+        return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.unheard
 
     def _obey(self, command: Command) -> None:
         if isinstance(command, Notice):

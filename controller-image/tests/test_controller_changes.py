@@ -99,12 +99,12 @@ def test_what_runs_goes_on_while_nothing_is_heard_of_a_switch_whose_connection_s
     """As when packets between it and the controller are lost, until an echo is missed. What is new is plain after four seconds."""
     world.syn(40000)
     (session,) = world.engine.state.sessions
-    world.mute.add(E2)
+    world.unheard.add(E2)
     world.tick(14, step=0.1)
     assert list(world.engine.state.sessions) == [session] and not session.ended_by
     assert released(world, 40001)
     assert [a["name"] for a in snapshot.agents(world.engine)["agents"]] == ["agent1"]
-    world.mute.clear()
+    world.unheard.clear()
     world.tick(5, step=0.1)
     assert list(world.engine.state.sessions) == [session] and not session.ended_by
     assert not released(world, 40002)
@@ -114,7 +114,7 @@ def test_what_runs_goes_on_while_nothing_is_heard_of_a_switch_whose_connection_s
 def test_what_another_agent_has_lost_is_over_when_nothing_is_heard_of_agent_and_switch(world: World, told_at: int) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
-    world.mute.add(E1)
+    world.unheard.add(E1)
     world.tick(told_at, step=0.1)
     world.end(session.uuid, ["agent2"], PEER_LOST)
     world.tick(4, step=0.1)
