@@ -1,4 +1,4 @@
-//! How much of a session's tail may be sent twice.
+//! How much of a session may be sent twice.
 //!
 //! A lost segment is noticed by those behind it. Of the last ones of a request or an answer nobody notices for a long time: the transport
 //! waits for two round trips and 200 ms more before it sends them again. Where segments are lost that is what the slowest of a hundred short
@@ -36,6 +36,31 @@ impl Allowance {
         let there = self.bytes >= bytes as f64;
         if there {
             self.bytes -= bytes as f64;
+        }
+        there
+    }
+}
+
+/// What a session has copied to another path because it would be there sooner, although only its host was waited for.
+///
+/// A host that speaks in bursts fills the quick path in each and leaves it idle after: without a bound all that went by the slow one would go
+/// twice. So it is a mebibyte and a sixteenth of what is sent.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    bytes: u64,
+}
+
+impl Copies {
+    /// Bytes that may be copied of so many sent.
+    pub(crate) fn most(sent: u64) -> u64 {
+        (1 << 20) + sent / 16
+    }
+
+    /// Takes so many bytes if they are within that.
+    pub(crate) fn take(&mut self, bytes: u64, sent: u64) -> bool {
+        let there = self.bytes + bytes <= Self::most(sent);
+        if there {
+            self.bytes += bytes;
         }
         there
     }

@@ -24,13 +24,6 @@ impl Cause {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resent([u64; Cause::ALL.len()]);
 
-impl Resent {
-    /// Of all causes.
-    pub fn total(&self) -> u64 {
-        self.0.iter().sum()
-    }
-}
-
 impl Index<Cause> for Resent {
     type Output = u64;
 
