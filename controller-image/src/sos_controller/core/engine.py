@@ -1,13 +1,13 @@
 """The controller's one door: `Engine.handle(event, now)` takes what happened and returns what is to be done.
 
-Its parts: `plan` (what the switches should hold), `setup` and `ending` (sessions), `forward` (plain forwarding), `courier` (orders out).
+Its parts: `plan` (what the switches should hold), `earlier` (what a former life left there), `setup` and `ending` (sessions), `forward` (plain
+forwarding), `courier` (orders out).
 They share one `State`. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from sos_controller.core import order, pipeline, probe
 from sos_controller.core.agents import Agent, Surroundings
@@ -15,6 +15,7 @@ from sos_controller.core.balance import Balances
 from sos_controller.core.beacon import BeaconError
 from sos_controller.core.commands import Command, PacketOut, ReadEntries
 from sos_controller.core.courier import Courier
+from sos_controller.core.earlier import Earlier
 from sos_controller.core.ending import Endings
 from sos_controller.core.events import (
     BarrierReplies,
@@ -32,7 +33,7 @@ from sos_controller.core.events import (
     Rejected,
     Tick,
 )
-from sos_controller.core.flowtable import FlowEntry, Output
+from sos_controller.core.flowtable import Output
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.keys import FROM_AGENT, KeyRing
 from sos_controller.core.model import DatapathId, Location, format_dpid
@@ -48,10 +49,6 @@ from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
 
 READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
-KEEP_S = 6.0
-"""Entries of an earlier life stay this long, so that agents and links can be heard before anything is missed."""
-KEEP_PATHS_S = 30.0
-"""And paths among them for so long while a datapath is still missing, which may be at their other end: switches try again after 8 s."""
 AWAY_S = 3600.0
 """An agent that nobody can hear, its switch being silent or away, is lost after this: until then what runs through it may well go on."""
 DEAF_AFTER_S = 0.5
@@ -68,13 +65,6 @@ WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, End
 """What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""
 
 
-class Kept(NamedTuple):
-    """Entries of an earlier life on a datapath, and since when they are kept."""
-
-    since: float
-    entries: list[FlowEntry]
-
-
 class Engine:
     """The only stateful object of the core."""
 
@@ -88,7 +78,7 @@ class Engine:
         self.balances = Balances(self.state)
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
-        self._kept: dict[DatapathId, Kept] = {}
+        self.earlier = Earlier(self.state)
         self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this life
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
@@ -273,11 +263,10 @@ class Engine:
         state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
         if switch.claim is None:
             return
-        self._kept.pop(event.dpid, None)
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
-        state.programmer.set_group(("kept", event.dpid), {}, state.out)  # what is still there when it is back is read again
+        self.earlier.drop(event.dpid)  # what is still there when it is back is read again
         if state.topology.datapath_down(event.dpid):
             self._links_changed()
         self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
@@ -299,9 +288,7 @@ class Engine:
         earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.is_known]
         self.routing.adopt(event.dpid, kept)
-        if kept:
-            state.programmer.set_group(("kept", event.dpid), {event.dpid: kept}, state.out)
-            self._kept[event.dpid] = Kept(state.now, kept)
+        self.earlier.keep(event.dpid, kept)
         state.programmer.sync(event.dpid, entries, state.out)
         self.plan.exact.compared(event.dpid)
         state.dirty |= {"plan", "forwarding"}
@@ -379,8 +366,7 @@ class Engine:
                 self.endings.drop(session, "datapath-unclaimed")
         state.topology.datapath_down(dpid)
         self.forwarding.purge(state.hosts.forget_datapath(dpid))
-        if self._kept.pop(dpid, None) is not None:
-            state.programmer.set_group(("kept", dpid), {}, state.out)
+        self.earlier.drop(dpid)
         state.dirty |= {"plan", "forwarding"}
         self._replan()
         state.programmer.disconnect(dpid)
@@ -435,7 +421,7 @@ class Engine:
             if state.topology.expire(state.now, d.link_expiry_seconds):
                 self._links_changed()
                 self._due["replan"] = 0.0
-        self._drop_kept()
+        self.earlier.tick(bool(state.claims.keys() - self._compared))
         state.measured.expire(state.now)
         for switch in state.switches.values():
             if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
@@ -472,22 +458,6 @@ class Engine:
     def _links_changed(self) -> None:
         self.state.dirty |= {"plan", "forwarding"}
         self.state.notice("link", links=len(self.state.topology.links()))
-
-    def _drop_kept(self) -> None:
-        state = self.state
-        missing = state.claims.keys() - self._compared
-        for dpid, kept in list(self._kept.items()):
-            age = state.now - kept.since
-            if age < KEEP_S:
-                continue
-            paths = [e for e in kept.entries if pipeline.cookie_kind(e.cookie) == Kind.PATH] if missing and age < KEEP_PATHS_S else []
-            if len(paths) == len(kept.entries):
-                continue
-            state.programmer.set_group(("kept", dpid), {dpid: paths} if paths else {}, state.out)
-            if paths:
-                self._kept[dpid] = Kept(kept.since, paths)
-            else:
-                del self._kept[dpid]
 
     def _lose_agents(self, gone: Callable[[Agent], bool]) -> None:
         for agent in self.state.agents.forget(gone):
