@@ -12,7 +12,7 @@ import sos_compile
 from sos_operator.core.kinds import AGENT, CONTROLLER
 from sos_operator.core.options import Settings
 from sos_operator.core.secrets import labels
-from sos_operator.core.world import Object
+from sos_operator.core.world import Object, component_of
 
 ALLOWED = frozenset({AGENT.kind, CONTROLLER.kind})
 
@@ -47,4 +47,4 @@ def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]
 
 def is_default(obj: Object) -> bool:
     """Whether an object of a user's kind was made from the chart's ConfigMap."""
-    return obj["kind"] in ALLOWED and (obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component") == COMPONENT
+    return obj["kind"] in ALLOWED and component_of(obj) == COMPONENT

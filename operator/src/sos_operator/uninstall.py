@@ -25,7 +25,7 @@ from sos_operator.core.output import build_output
 from sos_operator.core.plan import Changes, owned
 from sos_operator.core.publish import plan_write
 from sos_operator.core.status import Report
-from sos_operator.core.world import Object, Seen, leaving
+from sos_operator.core.world import Object, Seen, component_of, leaving
 from sos_operator.loop import assembled
 from sos_operator.metrics import Metrics
 from sos_operator.reconcile import Parts
@@ -126,7 +126,7 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
     """Agents go first (so that their sessions end), then every node is told to take its bridge down."""
     last = issued_now(seen.child(CONFIG_MAP.kind, desired.STATE_NAME))
     output = build_output(_all_leaving(seen), parts.settings, last, {})
-    agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and _component(o) == "agent"]
+    agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and component_of(o) == "agent"]
     await parts.applier.carry_out(Changes((), tuple(agents)))
     # Sessions drain while the nodes wait: their bridge must outlive them.
     await _until(parts, clock, AGENT_SHARE, "agents", lambda now: not _pods_of(now, {o["metadata"]["name"] for o in agents}))
@@ -150,10 +150,6 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
             return
         await asyncio.sleep(POLL_S)
     log.warning("some nodes have not said in time that their bridge is gone")
-
-
-def _component(obj: Object) -> str:
-    return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
 
 
 def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Object]:

@@ -1,7 +1,7 @@
 """The controller's one door: `Engine.handle(event, now)` takes what happened and returns what is to be done.
 
-Its parts: `plan` (what the switches should hold), `earlier` (what a former life left there), `setup` and `ending` (sessions), `forward` (plain
-forwarding), `courier` (orders out).
+Its parts: `plan` (what the switches should hold), `earlier` (what a former life left there), `setup` and `ending` (sessions), `forward`
+(plain forwarding), `courier` (orders out).
 They share one `State`. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
 """
 

@@ -18,7 +18,7 @@ from sos_operator.core.options import Settings
 from sos_operator.core.plan import Ref, digest, ref_of
 from sos_operator.core.pods import pod_state
 from sos_operator.core.secrets import labels
-from sos_operator.core.world import PREFIX, Object, Seen, absent, leaving
+from sos_operator.core.world import PREFIX, Object, Seen, absent, leaving, node_of
 
 CLEANUP_FINALIZER = "sos.network/site-cleanup"
 CONFIG_ANNOTATION = "sos.network/config-hash"
@@ -174,7 +174,7 @@ def mount_of(pod: Object) -> Mount:
     controller = (pod["metadata"].get("labels") or {}).get(CONTROLLER_LABEL)
     if controller:
         return naming.controller(PREFIX, controller), ""
-    return daemon_set_of(pod), str((pod.get("spec") or {}).get("nodeName", ""))
+    return daemon_set_of(pod), node_of(pod)
 
 
 def pokes(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozenset[Ref]) -> list[tuple[Object, Object]]:
@@ -219,14 +219,14 @@ def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer])
     A node without a pod has nobody left to wait for; a pod that does not answer is waited for (by the caller, not for ever).
     """
     daemon_set = naming.node(PREFIX, departing.site)
-    pods = {str((pod.get("spec") or {}).get("nodeName")) for pod in seen.pods if daemon_set_of(pod) == daemon_set}
+    pods = {node_of(pod) for pod in seen.pods if daemon_set_of(pod) == daemon_set}
     return all(is_clean(departing.site, node, doc["hash"], seen, answers) for node, doc in departing.nodes.items() if node in pods)
 
 
 def is_clean(site: str, node: str, absent_hash: str, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
     """True when the pods of a node say that it has carried out the node-config that says Absent; not without any pod."""
     daemon_set = naming.node(PREFIX, site)
-    pods = [p for p in seen.pods if daemon_set_of(p) == daemon_set and str((p.get("spec") or {}).get("nodeName")) == node]
+    pods = [p for p in seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
     said = [answers.get(pod["metadata"]["uid"]) for pod in pods]
     return bool(said) and all(a is not None and a.hash == absent_hash and a.state == "Ready" and not a.bridge for a in said)
 

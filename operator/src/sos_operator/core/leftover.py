@@ -11,10 +11,10 @@ from collections.abc import Collection, Iterable
 
 from sos_compile import naming
 
-from sos_operator.core.desired import Departing, anew, daemon_set_of, documents, is_clean, on_nodes, with_documents
+from sos_operator.core.desired import Departing, anew, documents, is_clean, on_nodes, with_documents
 from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SITE
 from sos_operator.core.plan import ref_of
-from sos_operator.core.world import PREFIX, Object, Seen, absent, leaving
+from sos_operator.core.world import PREFIX, Object, Seen, absent, component_of, leaving, node_of
 
 Place = tuple[str, str]
 """Site and node."""
@@ -26,7 +26,7 @@ def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tu
     Sites that are wrong at the moment, or being deleted, are not among these: theirs stay as they are, or go with them.
     """
     present = {node["metadata"]["name"] for node in seen.nodes if not leaving(node)}
-    busy = {_node_of(pod) for pod in seen.pods if _component(pod) == "agent"}
+    busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent"}
     found = []
     for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if o["metadata"]["name"] in sites and not leaving(o)):
         child = naming.node(PREFIX, site)
@@ -58,11 +58,3 @@ def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen
             changed = with_documents(manifest, departing.nodes) if kind == CONFIG_MAP.kind else on_nodes(manifest, departing.nodes)
             by_ref[ref_of(there)] = changed
     return tuple(by_ref.values())
-
-
-def _component(pod: Object) -> str:
-    return str((pod["metadata"].get("labels") or {}).get("app.kubernetes.io/component", "")) if daemon_set_of(pod) else ""
-
-
-def _node_of(pod: Object) -> str:
-    return str((pod.get("spec") or {}).get("nodeName", ""))

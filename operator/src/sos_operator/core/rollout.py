@@ -25,7 +25,7 @@ from sos_operator.core.desired import attached_by_nodes, daemon_set_of
 from sos_operator.core.kinds import CONFIG_MAP, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import pod_state
-from sos_operator.core.world import PREFIX, Object, Seen, leaving
+from sos_operator.core.world import PREFIX, Object, Seen, leaving, node_of
 
 DEFAULT_MAX_UNAVAILABLE = 1
 TURNS_ANNOTATION = "sos.network/rollout"
@@ -126,7 +126,7 @@ def max_unavailable(site: Object, total: int) -> int:
 
 def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, NodeAnswer]) -> dict[str, Rollout]:
     """The roll-outs of all sites by name."""
-    pods = {(daemon_set_of(p), str((p.get("spec") or {}).get("nodeName"))): p for p in sorted(seen.pods, key=leaving, reverse=True)}
+    pods = {(daemon_set_of(p), node_of(p)): p for p in sorted(seen.pods, key=leaving, reverse=True)}
     found = {}
     for site in seen.of(SITE.kind):
         name = site["metadata"]["name"]
@@ -259,4 +259,4 @@ def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:
     for site, rollout in rollouts.items():
         soon = rollout.next[: max(ASKED_AHEAD, ASKED_AHEAD * len(rollout.busy))]
         wanted |= {(naming.node(PREFIX, site), node) for node in (*rollout.busy, *soon)}
-    return frozenset(p["metadata"]["uid"] for p in seen.pods if (daemon_set_of(p), str((p.get("spec") or {}).get("nodeName"))) in wanted)
+    return frozenset(p["metadata"]["uid"] for p in seen.pods if (daemon_set_of(p), node_of(p)) in wanted)

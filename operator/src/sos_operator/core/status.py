@@ -17,7 +17,7 @@ from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, lost, pod_state, with_answer
 from sos_operator.core.rollout import Rollout
 from sos_operator.core.views import ControllerView, counted, ids
-from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving
+from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving, node_of
 
 NO_MULTUS_FOR_AGENTS = (
     "the cluster has no NetworkAttachmentDefinitions (Multus), which spec.attach: Multus needs: install Multus and ovs-cni, or use Host"
@@ -51,7 +51,7 @@ class Situation:
 
     def pod(self, daemon_set: str, node: str) -> Object | None:
         """The pod of a DaemonSet on a node, preferring one that is not going away."""
-        found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and (p.get("spec") or {}).get("nodeName") == node]
+        found = [p for p in self.seen.pods if daemon_set_of(p) == daemon_set and node_of(p) == node]
         return min(found, key=leaving, default=None)
 
     def node_state(self, site: str, node: str) -> PodState:

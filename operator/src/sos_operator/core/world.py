@@ -49,6 +49,16 @@ def leaving(obj: Object) -> bool:
     return bool(obj["metadata"].get("deletionTimestamp"))
 
 
+def component_of(obj: Object) -> str:
+    """Which part of SOS an object says it is of, "" if of none."""
+    return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
+
+
+def node_of(pod: Object) -> str:
+    """The node that a pod is on, "" while it is on none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
 def compile_settings(settings: Settings, generation: int) -> sos_compile.Settings:
     """The settings of a compilation."""
     images = settings.images
