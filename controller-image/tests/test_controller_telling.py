@@ -30,6 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Controller, SwitchC
         ours, _ = listener.accept()
     controller = Controller(Engine(Identity(1, 1, 1, b"key")))
     connection = SwitchConnection(eventlet.greenio.GreenSocket(ours), ("switch", 1), controller)
+    connection.id = DPID
     controller._connections[DPID] = connection
     theirs.settimeout(0.1)
     with ours, theirs:
