@@ -28,7 +28,8 @@
 //! **Compressing.** A session sends Data and takes Compressed as well. Whoever drives it may compress what it sends on the way
 //! ([`Compression`]): everything is kept, counted and granted as it is without.
 //!
-//! **Ends.** Each direction ends by itself (Fin), both at once by Reset. Nothing here is fatal to more than the one session.
+//! **Ends.** Each direction ends by itself (Fin), both at once by Reset. An end that has finished says farewell ([`Session::farewell`]); the other
+//! one needs neither it nor the streams any more, however long its host takes. Nothing here is fatal to more than the one session.
 #![forbid(unsafe_code)]
 
 pub mod budget;

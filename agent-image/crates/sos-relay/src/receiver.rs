@@ -160,6 +160,16 @@ impl Receiver {
         self.reorder.pending_bytes()
     }
 
+    /// Everything is here, the end included.
+    pub(crate) fn has_all(&self) -> bool {
+        self.end == Some(self.reorder.arrived())
+    }
+
+    /// The host has been given everything.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
     /// The host has been given everything and the peer has been told.
     pub(crate) fn is_finished(&self) -> bool {
         self.ended && self.end.is_some_and(|end| self.acked == end + 1) && !self.ack_now
@@ -177,8 +187,7 @@ impl Receiver {
 
     /// What an acknowledgement says now: the end counts as one more byte (frame.md clause 8).
     fn arrived(&self) -> u64 {
-        let arrived = self.reorder.arrived();
-        arrived + u64::from(self.end == Some(arrived))
+        self.reorder.arrived() + u64::from(self.has_all())
     }
 
     fn schedule_ack(&mut self, now: Instant) {

@@ -1,6 +1,7 @@
 //! A session at one agent: both halves, the streams, the ends.
 
 mod interface;
+mod parting;
 mod transmit;
 
 pub use interface::{Event, SessionConfig, Transmit};
@@ -66,6 +67,8 @@ pub struct Session {
     stream_wait: Duration,
     /// Something of the peer's end of this session has arrived, so it knows of the session.
     heard: bool,
+    /// The peer's end of this session is over: its host has been given everything.
+    peer_through: bool,
     probe_at: Option<Instant>,
     /// Streams that stalled while others moved.
     stalled: BTreeSet<StreamId>,
@@ -94,6 +97,7 @@ impl Session {
             state: State::Running,
             acceptor: matches!(opening, Opening::Connecting),
             heard: matches!(opening, Opening::Connecting),
+            peer_through: false,
             probe_at: None,
             stalled: BTreeSet::new(),
             ask_at: None,
@@ -145,6 +149,9 @@ impl Session {
     /// The host is gone, or this agent gives the session up. The peer is told; the caller resets the host itself.
     pub fn handle_local_reset(&mut self, reason: EndReason, now: Instant) {
         if matches!(self.state, State::Running) {
+            if self.is_left_alone() {
+                return self.close(reason);
+            }
             self.clear();
             self.state = State::Resetting { reason, told: BTreeSet::new(), until: now + RESET_PATIENCE };
         }
@@ -192,7 +199,9 @@ impl Session {
             told.remove(&stream);
             return;
         }
-        self.handle_stream_lost(stream, Cause::Died);
+        if !self.is_left_alone() {
+            self.handle_stream_lost(stream, Cause::Died);
+        }
     }
 
     /// What was on a stream may never arrive.
@@ -213,7 +222,7 @@ impl Session {
 
     /// A frame of this session.
     pub fn handle_frame(&mut self, body: Body, now: Instant) {
-        if !matches!(self.state, State::Running) {
+        if !matches!(self.state, State::Running) || self.is_left_alone() {
             return;
         }
         self.heard = true;
@@ -234,11 +243,7 @@ impl Session {
             Body::Compressed { offset, length, payload } => {
                 self.receiver.handle_compressed(offset, (length, &payload), now)
             }
-            Body::Ack { offset, credit } => {
-                self.sender.handle_credit(credit);
-                self.probe_at = None;
-                self.sender.handle_ack(offset).map_err(|_| Violation)
-            }
+            Body::Ack { offset, credit } => self.handle_ack(offset, credit),
             Body::Fin { offset } => self.receiver.handle_fin(offset, now),
             Body::Reset { reason } => return self.end_by_reset(reason),
             // The wrong role, or a frame of the stream itself.
@@ -258,11 +263,12 @@ impl Session {
     /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now. `streams` are all that are up.
     pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
         let transmit = match self.state {
+            State::Running if self.is_left_alone() => None,
             State::Running => {
                 let transmit = self.transmit_running(now, streams);
                 self.ask_at = if transmit.is_none() { self.ask_again(now, streams) } else { None };
-                let waits = self.heard && self.sender.awaits_ack();
-                self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| waits);
+                let waits = self.sender.awaits_ack() || self.has_all();
+                self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| self.heard && waits);
                 transmit
             }
             State::Resetting { .. } => self.transmit_reset(streams),
@@ -286,6 +292,7 @@ impl Session {
     /// Whether [`Self::poll_transmit`] would send something if every stream had room.
     pub fn has_transmit(&self) -> bool {
         match &self.state {
+            State::Running if self.is_left_alone() => false,
             State::Running => {
                 let opening = match &self.opening {
                     Opening::Repeat { sent_on, .. } => sent_on.is_empty(),
@@ -305,6 +312,7 @@ impl Session {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let alone = self.alone_since.map(|since| since + self.stream_wait);
         match &self.state {
+            State::Running if self.is_left_alone() => None,
             State::Running => {
                 let times = [self.receiver.ack_deadline(), self.probe_at, self.ask_at, alone];
                 times.into_iter().flatten().min()
@@ -325,7 +333,7 @@ impl Session {
         }
         let waited = self.alone_since.is_some_and(|since| since + self.stream_wait <= now);
         match self.state {
-            State::Running if waited => self.end_by_reset(EndReason::PeerLost),
+            State::Running if waited && !self.is_left_alone() => self.end_by_reset(EndReason::PeerLost),
             State::Resetting { reason, until, .. }
                 if waited || (until <= now && !self.streams.is_empty()) =>
             {
@@ -342,7 +350,7 @@ impl Session {
 
     /// The peer is gone for good: its process has restarted.
     pub fn handle_peer_lost(&mut self) {
-        if !matches!(self.state, State::Closed) {
+        if !matches!(self.state, State::Closed) && !self.is_left_alone() {
             self.end_by_reset(EndReason::PeerLost);
         }
     }
@@ -394,7 +402,8 @@ impl Session {
                 if !matches!(self.opening, Opening::Connecting) && self.receiver.poll_end() {
                     self.events.push_back(Event::Finished);
                 }
-                if self.sender.is_finished() && self.receiver.is_finished() {
+                let told = self.receiver.is_finished() || self.is_left_alone();
+                if self.sender.is_finished() && self.receiver.has_ended() && told {
                     self.close(EndReason::Finished);
                 }
             }

@@ -132,6 +132,12 @@ impl Driver {
         self.pass_on();
         let reason = self.reason.unwrap_or(EndReason::InternalLimit);
         self.peer.end_session(self.number, reason, self.last.delivered, Instant::now());
+        if reason == EndReason::Finished
+            && let Some(stream) = self.streams.first()
+            && let Some(body) = self.session.farewell()
+        {
+            stream.push_if_room(Frame { session: self.number, body });
+        }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -177,6 +177,12 @@ impl Peer {
             .count()
     }
 
+    /// All that was said to it has arrived, as far as the transports know.
+    pub(crate) fn has_heard_all(&self, now: Instant) -> bool {
+        let streams = lock(&self.state).streams.clone();
+        streams.iter().map(|stream| stream.view(now)).all(|view| view.passed == view.given)
+    }
+
     pub(crate) fn close_streams(&self) {
         lock(&self.state).streams.iter().for_each(|stream| stream.close());
     }

@@ -183,7 +183,7 @@ impl Tunnel {
         self.drain();
         lock(&self.0.peers).values().for_each(|peer| peer.abort_sessions(EndReason::PeerLost));
         let deadline = Instant::now() + CLOSE_PATIENCE;
-        while self.0.sessions.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
+        while self.0.is_speaking() && Instant::now() < deadline {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         self.0.slots.abort_all();
@@ -206,6 +206,13 @@ impl Shared {
     pub(crate) fn is_at(&self, site: SiteId, address: IpAddr) -> bool {
         let peers = lock(&self.peers).values().map(|peer| peer.config()).collect::<Vec<_>>();
         peers.iter().any(|peer| peer.site == site && address.to_canonical() == IpAddr::V4(peer.address))
+    }
+
+    /// A session runs, or what one has said is not known to be at its peer: a stream that is closed forgets what waits there.
+    fn is_speaking(&self) -> bool {
+        let peers: Vec<_> = lock(&self.peers).values().cloned().collect();
+        self.sessions.load(Ordering::Acquire) > 0
+            || !peers.iter().all(|peer| peer.has_heard_all(Instant::now()))
     }
 
     pub(crate) fn is_draining(&self) -> bool {

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::*;
-use sos_tunnel::{PeerConfig, Timing};
+use sos_tunnel::{PeerConfig, Timing, Tunnel};
 use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = 24 << 20;
 
@@ -24,6 +24,7 @@ over_both! {
         a_peer_that_restarts_ends_the_sessions_of_its_earlier_life,
         sessions_of_a_new_life_are_not_taken_for_those_of_the_last,
         sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones,
+        a_slow_client_gets_everything_though_the_far_agent_has_left,
         a_peer_taken_off_the_list_finishes_what_runs,
         a_wrong_key_makes_no_stream,
     ],
@@ -86,15 +87,20 @@ async fn without_streams_sessions_end_with_a_reset_after_the_wait(setup: Setup) 
     net.nothing_left().await;
 }
 
-async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup) {
-    let net = Net::new(setup).await;
-    let (mut client, _server, session) = net.pair().await;
-    // The same agent in a later life, at another port.
-    let far = tunnel(&setup, FAR, 2, &net.cuttable, &net.servers);
+/// The far agent in a later life, at another port.
+async fn later_life(net: &Net, setup: &Setup) -> Tunnel {
+    let far = tunnel(setup, FAR, 2, &net.cuttable, &net.servers);
     far.set_peers(vec![peer(NEAR, 1, 4)]);
     let port = listen(&far).await.port();
     net.near.set_peers(vec![PeerConfig { protocol: setup.protocol, ..peer(FAR, port, 4) }]);
     net.cuttable.cut(1);
+    far
+}
+
+async fn a_peer_that_restarts_ends_the_sessions_of_its_earlier_life(setup: Setup) {
+    let net = Net::new(setup).await;
+    let (mut client, _server, session) = net.pair().await;
+    let far = later_life(&net, &setup).await;
     assert_eq!(soon(session).await.reason, EndReason::PeerLost);
     let error = soon(client.read_to_end(&mut Vec::new())).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -134,6 +140,41 @@ async fn sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones(s
     net.near.set_peers(vec![far]);
     net.wait_for_streams(4).await;
     greets(&net).await;
+}
+
+async fn a_slow_client_gets_everything_though_the_far_agent_has_left(setup: Setup) {
+    let net = Net::new(setup).await;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let (mut client, host) = client_with_little_room().await;
+    let session = net.open(host, listener.local_addr().unwrap()).unwrap();
+    let (mut server, _) = soon(listener.accept()).await.unwrap();
+    client.write_all(b"request").await.unwrap();
+    client.shutdown().await.unwrap();
+    soon(server.read_to_end(&mut Vec::new())).await.unwrap();
+    // More than the near agent's kernel takes.
+    let data = pattern(2 << 20);
+    soon(server.write_all(&data)).await.unwrap();
+    drop(server);
+    until(|| net.far.stats().sessions == 0).await;
+    net.far.close().await;
+    let far = later_life(&net, &setup).await;
+    until(|| far.stats().streams == 4).await;
+    assert_eq!(net.near.stats().sessions, 1, "the client has not read anything");
+    let mut received = Vec::new();
+    soon(client.read_to_end(&mut received)).await.unwrap();
+    assert!(received == data);
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
+}
+
+/// A client and its connection as the near agent sees it, of which the kernel takes some kilobytes.
+async fn client_with_little_room() -> (TcpStream, TcpStream) {
+    let [socket, listener] = [(); 2].map(|()| TcpSocket::new_v4().unwrap());
+    socket.set_recv_buffer_size(4096).unwrap();
+    listener.set_send_buffer_size(65_536).unwrap();
+    listener.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    let client = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+    (client, listener.accept().await.unwrap().0)
 }
 
 async fn a_peer_taken_off_the_list_finishes_what_runs(setup: Setup) {

@@ -90,7 +90,7 @@ fn path() -> impl Strategy<Value = Path> {
 }
 
 fn agent() -> impl Strategy<Value = Option<AgentScript>> {
-    let leaving = prop_oneof![Just(Leaving::Drained), Just(Leaving::Killed)];
+    let leaving = prop_oneof![Just(Leaving::Drained), Just(Leaving::Killed), Just(Leaving::Through)];
     let agent = (0usize..2, 0u64..BUSY_MS, leaving)
         .prop_map(|(end, at_ms, leaving)| Some(AgentScript { end, at_ms, leaving }));
     prop_oneof![4 => Just(None), 1 => agent]

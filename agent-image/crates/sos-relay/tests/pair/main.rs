@@ -8,7 +8,7 @@ mod world;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use script::{HostScript, Script, StreamScript};
+use script::{AgentScript, HostScript, Leaving, Script, StreamScript};
 use sos_relay::{Cause, Compressed};
 use sos_wire::EndReason;
 use world::{MS, World};
@@ -261,4 +261,31 @@ fn a_small_exchange_takes_one_round_trip_and_the_server() {
         World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, ..Script::default() });
     assert!(world.run(LIMIT));
     assert!(world.elapsed() < Duration::from_millis(160), "{:?}", world.elapsed());
+}
+
+/// A client that ends its request and reads the answer of 100 kB from `read_from_ms` on, over a path that has another stream later.
+fn slow_reader(read_from_ms: u64, agent: Option<AgentScript>) -> World {
+    let hosts = [HostScript { read_from_ms, ..fast_host(1000) }, fast_host(100_000)];
+    let later = StreamScript { born_ms: 1000, ..path(20, 10_000, None) };
+    let streams = vec![path(20, 10_000, Some(900)), later];
+    World::new(Script { hosts, streams, connect_ms: 1, budget: 1 << 30, agent, ..Script::default() })
+}
+
+#[test]
+fn a_host_that_takes_its_time_gets_everything_though_the_far_agent_is_through_and_has_been_replaced() {
+    let through = AgentScript { end: 1, at_ms: 500, leaving: Leaving::Through };
+    for (read_from_ms, agent) in [(3_000, Some(through)), (25_000, Some(through)), (25_000, None)] {
+        let mut world = slow_reader(read_from_ms, agent);
+        assert!(world.run(LIMIT), "{}", world.describe());
+        assert_eq!(world.closed(0), Some(EndReason::Finished), "{}", world.describe());
+        assert_eq!((world.received(0), world.received(1)), (100_000, 1000));
+        assert!(world.saw_end(0) && !world.saw_reset(0));
+    }
+}
+
+#[test]
+fn a_host_that_takes_its_time_is_told_when_the_far_agent_dies_before_it_is_through() {
+    let mut world = slow_reader(3_000, Some(AgentScript { end: 1, at_ms: 30, leaving: Leaving::Killed }));
+    assert!(world.run(LIMIT), "{}", world.describe());
+    assert!(world.saw_reset(0) && !world.saw_end(0));
 }

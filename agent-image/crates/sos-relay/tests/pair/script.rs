@@ -53,6 +53,8 @@ pub(crate) enum Leaving {
     Drained,
     /// Its process ends, and another one begins.
     Killed,
+    /// The same, when its session is over.
+    Through,
 }
 
 #[derive(Debug, Clone, Copy)]

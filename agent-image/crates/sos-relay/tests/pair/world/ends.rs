@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sos_relay::{Cause, Event, Session, StreamId, StreamView};
-use sos_wire::{Body, Keeper, Kept, Payload};
+use sos_wire::{Body, EndReason, Frame, Keeper, Kept, Payload};
 
 use super::{Happening, MS, NUMBER, Stream, World};
 
@@ -85,9 +85,20 @@ impl World {
         if session.is_closed() {
             let (reason, delivered) = (self.ends[end].closed.unwrap(), session.stats().delivered);
             self.ends[end].ended.insert(NUMBER, reason, delivered, self.now);
-            return;
+            self.part(end, session, reason);
+            return self.through(end);
         }
         self.ends[end].session = Some(session);
+    }
+
+    /// The last word of a session.
+    fn part(&mut self, end: usize, mut session: Session, reason: EndReason) {
+        let Some(stream) = (0..self.streams.len()).find(|i| self.streams[*i].known[end]) else { return };
+        if reason == EndReason::Finished
+            && let Some(body) = session.farewell()
+        {
+            self.push(stream, end, Frame { session: NUMBER, body });
+        }
     }
 
     /// What is sent in place of a frame, by an agent whose processor takes [`CPU`] for a block.

@@ -1,6 +1,6 @@
 //! What befalls agents, streams and hosts besides the death of single streams, and what holds whatever befalls them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sos_relay::Session;
 use sos_wire::EndReason;
@@ -13,18 +13,20 @@ use crate::script::{Leaving, Span, StreamScript};
 const FLOOR: usize = 64 << 10;
 /// How long an agent that leaves gives its peers to hear of its resets, in milliseconds.
 const CLOSE_PATIENCE_MS: u64 = 1000;
+/// How much later than its session one leaves that was waiting for that.
+const THROUGH: Duration = Duration::from_millis(200);
 
 impl World {
     pub(super) fn begin_troubles(&mut self) {
         if let Some(agent) = self.script.agent {
-            let killed_ms = match agent.leaving {
-                Leaving::Killed => agent.at_ms,
+            match agent.leaving {
+                Leaving::Killed => self.at(agent.at_ms, Happening::Killed(agent.end)),
                 Leaving::Drained => {
                     self.at(agent.at_ms, Happening::Drained(agent.end));
-                    agent.at_ms + CLOSE_PATIENCE_MS
+                    self.at(agent.at_ms + CLOSE_PATIENCE_MS, Happening::Killed(agent.end));
                 }
-            };
-            self.at(killed_ms, Happening::Killed(agent.end));
+                Leaving::Through => {}
+            }
         }
         for (i, neighbour) in self.script.neighbours.clone().into_iter().enumerate() {
             self.at(neighbour.lives.from_ms, Happening::NeighbourComes(i));
@@ -36,8 +38,9 @@ impl World {
     pub(super) fn born(&mut self, i: usize) {
         if let Some(gone) = self.gone {
             if let Some(session) = &mut self.ends[1 - gone].session {
+                let needed = session.needs_peer();
                 session.handle_peer_lost();
-                assert!(session.is_closed(), "no session outlives the process at its other end");
+                assert!(session.is_closed() || !needed, "no session outlives the process that it needs");
             }
             return;
         }
@@ -65,6 +68,14 @@ impl World {
                 let notice = MS * u32::try_from(self.streams[i].script.notice_ms[1 - end]).unwrap();
                 self.after(notice, Happening::Notice(i, 1 - end));
             }
+        }
+    }
+
+    /// The session of an end is over; an agent that has waited for that leaves.
+    pub(super) fn through(&mut self, end: usize) {
+        if self.script.agent.is_some_and(|agent| agent.end == end && agent.leaving == Leaving::Through) {
+            let at = self.moment(self.script.agent.map_or(0, |agent| agent.at_ms));
+            self.schedule(at.max(self.now + THROUGH), Happening::Killed(end));
         }
     }
 
@@ -109,7 +120,7 @@ impl World {
     }
 
     /// Runs until nothing happens any more or virtual time is up: what flies when sessions end arrives, too. Says when the last one ended.
-    pub(crate) fn run_to_rest(&mut self, limit: std::time::Duration) -> std::time::Duration {
+    pub(crate) fn run_to_rest(&mut self, limit: Duration) -> Duration {
         let mut ended = self.elapsed();
         loop {
             let running = (0..2).any(|end| self.runs(end));
