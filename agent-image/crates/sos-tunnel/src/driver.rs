@@ -131,8 +131,10 @@ impl Driver {
         self.mailbox.close();
         self.pass_on();
         let reason = self.reason.unwrap_or(EndReason::InternalLimit);
-        self.peer.end_session(self.number, reason, self.last.delivered, Instant::now());
-        if reason == EndReason::Finished
+        let name = (self.number, &self.mailbox);
+        let known = self.peer.end_session(name, reason, self.last.delivered, Instant::now());
+        if known
+            && reason == EndReason::Finished
             && let Some(stream) = self.streams.first()
             && let Some(body) = self.session.farewell()
         {

@@ -240,12 +240,21 @@ impl Peer {
         number
     }
 
-    /// A session is over.
-    pub(crate) fn end_session(&self, number: SessionNumber, reason: EndReason, delivered: u64, now: Instant) {
+    /// A session is over. Says whether it was known until now: one of an earlier life of the peer's is not, and a new one may have its number.
+    pub(crate) fn end_session(
+        &self,
+        (number, mailbox): (SessionNumber, &Arc<Mailbox>),
+        reason: EndReason,
+        delivered: u64,
+        now: Instant,
+    ) -> bool {
         let mut state = lock(&self.state);
-        if state.sessions.remove(&number).is_some() {
+        let known = state.sessions.get(&number).is_some_and(|known| Arc::ptr_eq(known, mailbox));
+        if known {
+            state.sessions.remove(&number);
             state.ended.insert(number, reason, delivered, now);
         }
+        known
     }
 
     pub(crate) fn abort_sessions(&self, reason: EndReason) {

@@ -258,7 +258,7 @@ impl Shared {
         };
         let config = self.session_config(number, request.block_bytes, peer.rtt());
         let Some(session) = Session::open(&config, open, &self.budget, now) else {
-            peer.end_session(number, EndReason::InternalLimit, 0, now);
+            peer.end_session((number, &mailbox), EndReason::InternalLimit, 0, now);
             self.release_session();
             return Err(RefuseReason::MemoryLimit);
         };

@@ -23,6 +23,7 @@ over_both! {
         without_streams_sessions_end_with_a_reset_after_the_wait,
         a_peer_that_restarts_ends_the_sessions_of_its_earlier_life,
         sessions_of_a_new_life_are_not_taken_for_those_of_the_last,
+        what_is_left_of_a_session_does_not_end_a_new_one,
         sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones,
         a_slow_client_gets_everything_though_the_far_agent_has_left,
         a_peer_taken_off_the_list_finishes_what_runs,
@@ -119,16 +120,46 @@ async fn greets(net: &Net) {
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
-async fn sessions_of_a_new_life_are_not_taken_for_those_of_the_last(setup: Setup) {
-    let mut net = Net::new(setup).await;
-    let (_client, _server, _session) = net.pair().await;
-    let near = tunnel(&setup, NEAR, 2, &net.cuttable, &net.servers);
+/// A later life of the near agent in place of the one there is.
+async fn replace_near(net: &mut Net, setup: &Setup) {
+    let near = tunnel(setup, NEAR, 2, &net.cuttable, &net.servers);
     near.open_datagrams(UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(), 0).unwrap();
     near.set_peers(vec![PeerConfig { protocol: setup.protocol, ..peer(FAR, net.stream_address.port(), 4) }]);
     net.near = near;
     net.wait_for_streams(4).await;
+}
+
+async fn sessions_of_a_new_life_are_not_taken_for_those_of_the_last(setup: Setup) {
+    let mut net = Net::new(setup).await;
+    let (_client, _server, _session) = net.pair().await;
+    replace_near(&mut net, &setup).await;
     until(|| net.far.stats().sessions == 0).await;
     greets(&net).await;
+}
+
+async fn what_is_left_of_a_session_does_not_end_a_new_one(setup: Setup) {
+    let mut net = Net::new(setup).await;
+    let listener = with_little_room().listen(1).unwrap();
+    let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
+    let (mut slow, _) = soon(listener.accept()).await.unwrap();
+    slow.shutdown().await.unwrap();
+    // More than the far agent's kernel takes.
+    let data = pattern(8 << 20);
+    soon(client.write_all(&data)).await.unwrap();
+    drop(client);
+    assert_eq!(soon(session.unwrap()).await.reason, EndReason::Finished);
+    net.near.close().await;
+    replace_near(&mut net, &setup).await;
+    let (mut client, mut server, session) = net.pair().await;
+    assert_eq!(net.far.stats().sessions, 2, "with the same number");
+    let mut received = Vec::new();
+    soon(slow.read_to_end(&mut received)).await.unwrap();
+    assert!(received == data);
+    until(|| net.far.stats().sessions == 1).await;
+    client.write_all(b"hello").await.unwrap();
+    soon(server.read_exact(&mut [0; 5])).await.unwrap();
+    drop((client, server));
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
 async fn sessions_after_a_peer_was_off_the_list_are_not_taken_for_earlier_ones(setup: Setup) {
@@ -166,14 +197,21 @@ async fn a_slow_client_gets_everything_though_the_far_agent_has_left(setup: Setu
     assert_eq!(soon(session).await.reason, EndReason::Finished);
 }
 
+/// A host's socket of which the kernel takes some kilobytes that nobody reads.
+fn with_little_room() -> TcpSocket {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    socket
+}
+
 /// A client and its connection as the near agent sees it, of which the kernel takes some kilobytes.
 async fn client_with_little_room() -> (TcpStream, TcpStream) {
-    let [socket, listener] = [(); 2].map(|()| TcpSocket::new_v4().unwrap());
-    socket.set_recv_buffer_size(4096).unwrap();
+    let listener = TcpSocket::new_v4().unwrap();
     listener.set_send_buffer_size(65_536).unwrap();
     listener.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
     let listener = listener.listen(1).unwrap();
-    let client = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+    let client = with_little_room().connect(listener.local_addr().unwrap()).await.unwrap();
     (client, listener.accept().await.unwrap().0)
 }
 
