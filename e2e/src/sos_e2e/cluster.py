@@ -2,13 +2,13 @@
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from sos_e2e.run import run, say
+from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import Settings
 
 PLACE_LABEL = "sos-e2e/place"
@@ -35,6 +35,7 @@ PLACES = {
 }
 
 
+REGISTERED_S = 120
 WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
 ENOUGH_WATCHES = 1024
 """A node takes about twenty, and all containers share them: with the usual 128 the kubelet of a seventh node does not start."""
@@ -70,8 +71,16 @@ def create(settings: Settings) -> dict[str, str]:
     say(f"creating kind cluster {settings.cluster} with {len(places)} nodes")
     run("kind", "create", "cluster", "--name", settings.cluster, "--config", path, "--kubeconfig", settings.kubeconfig,
         "--wait", "180s", *image, timeout=600)  # fmt: skip
+    return wait_for("a node at each place", lambda: _nodes_at(settings, places), REGISTERED_S)
+
+
+def _nodes_at(settings: Settings, places: Iterable[str]) -> dict[str, str]:
+    """Place -> node name, once every node is there: kind waits for the control plane, and a kubelet may register after it has returned."""
     nodes = json.loads(run("kubectl", "--kubeconfig", settings.kubeconfig, "get", "nodes", "-o", "json"))["items"]
-    return {node["metadata"]["labels"][PLACE_LABEL]: node["metadata"]["name"] for node in nodes}
+    at = {node["metadata"]["labels"][PLACE_LABEL]: node["metadata"]["name"] for node in nodes}
+    if missing := sorted(set(places) - set(at)):
+        raise LookupError(f"no node yet at {', '.join(missing)}")
+    return at
 
 
 def _labels(name: str, place: Place) -> dict[str, str]:
