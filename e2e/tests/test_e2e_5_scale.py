@@ -139,12 +139,19 @@ def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
     yield took
     workload.stop(lab.kube, SOUTH.name)
     leaving = Load(lab.kube)
+    lab.kube.ctl("label", "node", lab.nodes["south"], "sos.network/site-")
+    wait_for("a node that has left its site as before", lambda: is_as_before(lab, "south"), 120)
+    assert "deletionTimestamp" not in lab.kube.get("sossite/south")["metadata"], "and its site is there"
     leave(lab)
     unbroken(leaving.finish(), accelerated[1])
 
 
-def devices(lab: Lab, place: str) -> set[str]:
-    return {link["ifname"] for link in json.loads(run("docker", "exec", lab.nodes[place], "ip", "-j", "link"))}
+def is_as_before(lab: Lab, place: str) -> bool:
+    """Nothing of ours is among a node's devices, and its uplinks are."""
+    names = {link["ifname"] for link in json.loads(run("docker", "exec", lab.nodes[place], "ip", "-j", "link"))}
+    if ours := {name for name in names if name.startswith(("sos", "br-sos", "ovs"))}:
+        raise LookupError(f"{', '.join(sorted(ours))} at {place}")
+    return {"wan0", "wan1"} <= names
 
 
 def test_a_third_site_joins_and_its_hosts_are_accelerated(lab: Lab, third_site: float) -> None:
@@ -155,8 +162,7 @@ def test_a_third_site_joins_and_its_hosts_are_accelerated(lab: Lab, third_site: 
 
 
 def test_when_it_has_left_nothing_of_it_is_there(lab: Lab, accelerated: tuple[Lab, str]) -> None:
-    wait_for("its node as before", lambda: not {name for name in devices(lab, "south") if name.startswith(("sos", "br-sos", "ovs"))}, 60)
-    assert {"wan0", "wan1"} <= devices(lab, "south"), "uplinks are given back"
+    wait_for("its node as before", lambda: is_as_before(lab, "south"), 60)
     found = json.loads(lab.kube.plugin("topology", "-o", "json"))
     assert len(found["agents"]) == agents(lab)
     assert not [site for site in lab.kube.items("sossites") if site["metadata"]["name"] == "south"]
