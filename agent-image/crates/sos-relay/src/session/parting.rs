@@ -6,6 +6,7 @@ use super::{Session, State};
 use crate::receiver::Violation;
 
 impl Session {
+    /// Ack; without credit it also says that the peer's end is over.
     pub(super) fn handle_ack(&mut self, offset: u64, credit: u64) -> Result<(), Violation> {
         self.sender.handle_credit(credit);
         self.probe_at = None;
@@ -25,7 +26,7 @@ impl Session {
         self.peer_through && self.has_all()
     }
 
-    /// Whether the session ends with the peer's process.
+    /// Whether the session ends with the peer's process. For tests.
     pub fn needs_peer(&self) -> bool {
         matches!(self.state, State::Running) && !self.is_left_alone()
     }
