@@ -233,6 +233,7 @@ def frames() -> list[dict]:
         ("ping", 7, 0, 0x0102030405060708, 0, b"", {}),
         ("pong", 8, 0, 0x0102030405060708, 0, b"", {}),
         ("goaway", 9, 0, 0, 0, b"", {}),
+        ("willing", 11, 0, 3, 0, b"", {}),
         ("compressed", 10, session, 2**40 + 10, 300, ZSTD_300_A, {"payload": ZSTD_300_A.hex()}),
     ]
     for name, kind, number, offset, credit, payload, extra in rows:

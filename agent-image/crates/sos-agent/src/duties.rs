@@ -34,18 +34,23 @@ const TICKS_PER_SECOND: u32 = 100;
 /// The service type of this relay (beacon.md clause 2).
 const SERVICE_TYPE: &str = "tcp-parallel";
 
-/// Keeps nft's armed set and heartbeat in line with health, limits and live peers, for ever.
+/// Keeps nft's armed set and heartbeat, and what the peers know, in line with health, limits and willing peers, for ever.
 pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentId>>) {
     let mut ticks = interval(ARM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut in_force = None;
+    let (mut in_force, mut willing) = (None, false);
     loop {
-        tokio::select! {
-            _ = ticks.tick() => {}
-            () = shared.rearm.notified() => {}
-            Ok(()) = peers.changed() => {}
-        }
-        let wanted = wanted(&shared);
+        let ticked = tokio::select! {
+            _ = ticks.tick() => true,
+            () = shared.rearm.notified() => false,
+            Ok(()) = peers.changed() => false,
+        };
+        // It stops at once and begins again with a tick, or a crowd at the limits would have it change with each of them.
+        willing = arming::willing(&shared.config(), shared.health()) && (willing || ticked);
+        shared.tunnel().set_willing(willing);
+        let agents = if willing { shared.willing_agents() } else { BTreeSet::new() };
+        let wanted = willing.then(|| wanted(&shared, &agents));
+        shared.armed.send_modify(|armed| armed.extend(&agents));
         let script = match &wanted {
             Some(_) if in_force.as_ref() == Some(&wanted) => nft::heartbeat(),
             Some(armed) => nft::arm(&armed.regions),
@@ -57,19 +62,19 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
             in_force = None;
             shared.metrics.nft_failures.inc();
             error!(%error, "nft failed");
-        } else if in_force.as_ref() != Some(&wanted) {
+            continue;
+        }
+        shared.armed.send_replace(agents);
+        if in_force.as_ref() != Some(&wanted) {
             show(&shared, wanted.as_ref());
             in_force = Some(wanted);
         }
     }
 }
 
-/// What should be armed; `None` while the agent is not willing at all.
-fn wanted(shared: &Shared) -> Option<Armed> {
-    let willing = arming::willing(&shared.config(), shared.health());
-    let live = shared.live_agents();
-    willing
-        .then(|| shared.with_unreachable(|unreachable| arming::armed(&shared.config(), &live, unreachable)))
+/// What is armed while the agent is willing, towards those who are.
+fn wanted(shared: &Shared, agents: &BTreeSet<AgentId>) -> Armed {
+    shared.with_unreachable(|unreachable| arming::armed(&shared.config(), agents, unreachable))
 }
 
 /// Says what is in force now.

@@ -51,6 +51,7 @@ fn flow(info: &OpenInfo) -> FlowKey {
 async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> {
     let flow = flow(info);
     let admitted = admit(shared, info, flow)?;
+    shared.look_for_room();
     let failed = |error: io::Error| {
         debug!(session = %info.open.session, %flow, %error, "no connection to the server");
         end_reason(&error)

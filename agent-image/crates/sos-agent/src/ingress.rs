@@ -10,7 +10,7 @@ use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
-use crate::config;
+use crate::config::{self, AgentConfig, Service};
 use crate::metrics::Reason;
 use crate::orders::OrderDesk;
 use crate::permit::{self, FlowKey};
@@ -33,6 +33,7 @@ pub enum Arrival {
 /// Accepts clients for ever. An error about one client ends that client only.
 pub async fn accept_clients(shared: Arc<Shared>, listener: TcpListener, arrival: Arrival) {
     loop {
+        shared.armed_as_willing().await;
         match listener.accept().await {
             Ok((client, from)) => admit(&shared, client, from, arrival),
             Err(error) => {
@@ -121,11 +122,18 @@ fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
     Some(Route {
         flow,
         session: SessionUuid(rand::random()),
-        peer: permit::far_agent(&config, service, |id| shared.tunnel().peer_alive(id))?,
+        peer: far_agent(shared, &config, service)?,
         labels: Labels(service.label_mask()),
         block_bytes: service.transport.block_bytes,
         ordered: false,
     })
+}
+
+/// One that takes more, or else one that has kept room for those who came before nft was told that it does not.
+fn far_agent(shared: &Shared, config: &AgentConfig, service: &Service) -> Option<AgentId> {
+    let tunnel = shared.tunnel();
+    permit::far_agent(config, service, |id| tunnel.peer_willing(id))
+        .or_else(|| permit::far_agent(config, service, |id| tunnel.peer_alive(id)))
 }
 
 /// As an order says, once its preparation has been taken.

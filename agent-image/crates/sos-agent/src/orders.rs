@@ -354,7 +354,8 @@ impl OrderDesk {
         if !permitted || !permit::can_have_port(config, prepare) {
             return Err(RefuseReason::NotPermitted);
         }
-        // Its client would be reset: here it can still be plain. The far agent learns of a stream a moment later than the near one.
+        // Not armed for it: its client would be reset, or pass this agent by and leave a session that nobody has. The far agent learns of a
+        // stream a moment later than the near one.
         if prepare.role == Role::Ingress && !env.live.contains(&prepare.peer) {
             return Err(RefuseReason::UnknownPeer);
         }

@@ -27,6 +27,8 @@ use crate::{duties, http, ingress, netns, nft, socket};
 
 /// How often a draining agent looks whether its sessions are over.
 const DRAIN_POLL: Duration = Duration::from_millis(50);
+/// How long new sessions are still taken after the peers have been told: a long round trip and a moment.
+const DRAIN_NOTICE: Duration = Duration::from_millis(500);
 /// How long a draining agent still takes the sessions it has said Ready to: a controller gives up after a second.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
 /// Most streams one peer may have open here: the most a service may ask for, on each label.
@@ -157,7 +159,7 @@ impl Agent {
         duties.add("beacon", duties::beacon(Arc::clone(&shared), beacons));
         duties.add("reload", duties::reload(Arc::clone(&shared), self.source, self.keys_folder));
         duties.add("measure", duties::measure(Arc::clone(&shared)));
-        duties.add("arm", duties::arm(Arc::clone(&shared), tunnel.live_peers()));
+        duties.add("arm", duties::arm(Arc::clone(&shared), tunnel.willing_peers()));
         let serving = http::serve(metrics, Arc::clone(&shared));
         duties.add("http", async move {
             if let Err(error) = serving.await {
@@ -201,8 +203,8 @@ async fn drain(shared: &Shared, term: &mut Signal, int: &mut Signal) {
     info!(sessions = sessions(), seconds = config.drain_seconds, "draining");
     shared.refuse_more();
     let deadline = Instant::now() + Duration::from_secs(config.drain_seconds.into());
-    // Clients that are in the listener's queue, and nft needs a moment to be told.
-    sleep(DRAIN_POLL).await;
+    // Nft needs a moment to be told, peers a round trip: what has begun meanwhile still comes.
+    sleep(DRAIN_NOTICE).await;
     let expected = || shared.at_desk(|desk, _| desk.counts().0) > 0;
     let told = wait_while(expected, deadline.min(Instant::now() + DRAIN_GRACE), term, int).await;
     shared.tunnel().drain();

@@ -4,15 +4,15 @@ use std::collections::BTreeSet;
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sos_tunnel::{Relayed, SessionEnd, Tunnel};
 use sos_wire::{AgentId, BootId, EndReason, ReportedFlow, Role, ServiceMark, SessionUuid};
 use tokio::net::UdpSocket;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
 
-use crate::arming::{Health, Unreachable};
+use crate::arming::{self, Health, Unreachable};
 use crate::config::AgentConfig;
 use crate::keys::AgentKeys;
 use crate::meters::{self, ServiceMeters};
@@ -20,6 +20,9 @@ use crate::metrics::{self, End, Metrics};
 use crate::orders::{Env, OrderDesk, Outcome};
 use crate::permit::{self, FlowKey};
 use crate::pool::{self, Leaving, OrderedLabels};
+
+/// How long clients wait for nft to be told that there is no room for more; it takes some ten milliseconds.
+const DISARM_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Shared by all tasks of one agent.
 #[derive(Debug)]
@@ -42,6 +45,8 @@ pub struct Shared {
     pub metrics: Metrics,
     /// Wakes the task that arms.
     pub rearm: Notify,
+    /// Agents towards which nft may hand clients over.
+    pub armed: watch::Sender<BTreeSet<AgentId>>,
     /// Wakes the task that beacons.
     pub beacon_now: Notify,
     /// Wakes the task that serves orders, when its next timeout may have changed.
@@ -77,6 +82,7 @@ impl Shared {
             boot,
             metrics,
             rearm: Notify::new(),
+            armed: watch::Sender::new(BTreeSet::new()),
             beacon_now: Notify::new(),
             desk_changed: Notify::new(),
         }
@@ -174,11 +180,31 @@ impl Shared {
         }
     }
 
-    /// Agents of other sites that are alive.
-    pub fn live_agents(&self) -> BTreeSet<AgentId> {
+    /// Whether more sessions are welcome. If not, peers and nft hear of it at once.
+    pub fn look_for_room(&self) -> bool {
+        let willing = arming::willing(&self.config(), self.health());
+        if !willing {
+            self.tunnel().set_willing(false);
+            self.rearm.notify_one();
+        }
+        willing
+    }
+
+    /// Returns at once while more sessions are welcome here and wherever nft hands clients over to. Else once nft does not do so any more:
+    /// those who come meanwhile wait in the kernel, and find the room that was kept for them. After [`DISARM_PATIENCE`] in any case: who
+    /// finds no room is refused.
+    pub async fn armed_as_willing(&self) {
+        let (welcome, willing) = (self.look_for_room(), self.tunnel().willing_peers());
+        let mut armed = self.armed.subscribe();
+        let fits = |armed: &BTreeSet<_>| armed.is_empty() || (welcome && armed.is_subset(&willing.borrow()));
+        let _ = tokio::time::timeout(DISARM_PATIENCE, armed.wait_for(fits)).await;
+    }
+
+    /// Agents of other sites that are alive and have room.
+    pub fn willing_agents(&self) -> BTreeSet<AgentId> {
         let config = self.config();
         let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id);
-        agents.filter(|id| self.tunnel().peer_alive(*id)).collect()
+        agents.filter(|id| self.tunnel().peer_willing(*id)).collect()
     }
 
     /// Servers that did not answer lately, without those whose time is over.
@@ -191,7 +217,7 @@ impl Shared {
     /// Works at the order desk; what it returns is sent by the caller.
     pub fn at_desk<T>(&self, act: impl FnOnce(&mut OrderDesk, &Env<'_>) -> T) -> T {
         let (keys, health) = (self.keys(), self.health());
-        let live = self.tunnel().live_peers();
+        let live = self.tunnel().willing_peers();
         let live = live.borrow();
         let (now, unix_ms) = (Instant::now(), unix_ms());
         let mut desk = lock(&self.desk);

@@ -251,7 +251,8 @@ impl Session {
             | Body::Opened { .. }
             | Body::Ping { .. }
             | Body::Pong { .. }
-            | Body::GoAway => Err(Violation),
+            | Body::GoAway
+            | Body::Willing { .. } => Err(Violation),
         };
         if result.is_err() {
             self.events.push_back(Event::Reset(EndReason::InternalLimit));

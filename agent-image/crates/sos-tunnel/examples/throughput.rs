@@ -181,7 +181,7 @@ fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()>
                 }
             });
         }
-        tunnel.live_peers().wait_for(|live| live.contains(&other)).await?;
+        tunnel.willing_peers().wait_for(|live| live.contains(&other)).await?;
         println!("ready");
         tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new())).await??;
         println!("{} {:?}", cpu_seconds()?, tunnel.stats());

@@ -49,7 +49,7 @@ pub(crate) struct Established {
 }
 
 /// What this agent can do, whatever its configuration.
-const CAPABILITIES: Capabilities = Capabilities::COMPRESSED;
+const CAPABILITIES: Capabilities = Capabilities::COMPRESSED.and(Capabilities::WILLING);
 
 /// The dialer's part.
 pub(crate) async fn dial(

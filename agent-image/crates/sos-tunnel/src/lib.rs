@@ -14,7 +14,8 @@
 //! SessionHandle: Future<Output = SessionEnd>                 dropping it does not end the session
 //! session.abort(EndReason), session.progress() -> (up, down)
 //! tunnel.peer_alive(AgentId) -> bool                         a stream stands and the peer is not leaving
-//! tunnel.live_peers() -> watch::Receiver<BTreeSet<AgentId>>
+//! tunnel.willing_peers() -> watch::Receiver<BTreeSet<AgentId>>  those of them that have room
+//! tunnel.set_willing(bool)                                   whether this agent has, for now
 //! tunnel.drain()                                             refuse new sessions, tell the peers
 //! tunnel.stats() -> Stats, tunnel.paths() -> Vec<PathStats>
 //! tunnel.close()                                             reset every session, close every stream

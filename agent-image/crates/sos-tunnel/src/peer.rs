@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sos_relay::{EndedSessions, StreamId};
-use sos_wire::{AgentId, Body, BootId, EndReason, Frame, SessionNumber};
+use sos_wire::{AgentId, Body, BootId, EndReason, Frame, SessionNumber, Willingness};
 
 use crate::channel::Kind;
 use crate::config::{Labels, PathStats, PeerConfig};
@@ -37,6 +37,7 @@ struct PeerState {
     retired: bool,
     boot: Option<BootId>,
     going_away: bool,
+    willingness: Willingness,
     /// Labels over which QUIC did not come about, until when it is not tried again, and how long that is.
     without_quic: BTreeMap<u8, (Instant, Duration)>,
     streams: Vec<Arc<Stream>>,
@@ -54,6 +55,7 @@ impl Peer {
             retired: false,
             boot: None,
             going_away: false,
+            willingness: Willingness::default(),
             without_quic: BTreeMap::new(),
             streams: Vec::new(),
             sessions: BTreeMap::new(),
@@ -99,8 +101,13 @@ impl Peer {
 
     /// New sessions may be opened towards it.
     pub(crate) fn is_alive(&self) -> bool {
+        lock(&self.state).is_alive()
+    }
+
+    /// It is alive and takes new sessions gladly.
+    pub(crate) fn is_willing(&self) -> bool {
         let state = lock(&self.state);
-        !state.retired && !state.going_away && !state.streams.is_empty()
+        state.is_alive() && state.willingness.holds()
     }
 
     // --- streams ---
@@ -117,6 +124,7 @@ impl Peer {
         }
         if state.boot.replace(boot).is_some_and(|known| boot > known) {
             state.going_away = false;
+            state.willingness = Willingness::default();
             state.ended = EndedSessions::default();
             for old in std::mem::take(&mut state.streams) {
                 old.close();
@@ -194,6 +202,17 @@ impl Peer {
 
     pub(crate) fn handle_go_away(&self) {
         lock(&self.state).going_away = true;
+    }
+
+    /// Tells the peer whether sessions are welcome here.
+    pub(crate) fn say_willing(&self, changes: Willingness) {
+        lock(&self.state).streams.iter().for_each(|stream| stream.say_willing(changes));
+    }
+
+    /// What was said last may arrive first, by another stream.
+    pub(crate) fn handle_willing(&self, changes: Willingness) {
+        let mut state = lock(&self.state);
+        state.willingness = state.willingness.max(changes);
     }
 
     /// The shortest round trip among the streams.
@@ -357,6 +376,10 @@ pub(crate) enum Delivery {
 }
 
 impl PeerState {
+    fn is_alive(&self) -> bool {
+        !self.retired && !self.going_away && !self.streams.is_empty()
+    }
+
     fn register(&mut self, number: SessionNumber, mailbox: &Arc<Mailbox>) {
         for stream in &self.streams {
             mailbox.push(Mail::StreamUp(Arc::clone(stream)));
@@ -386,6 +409,16 @@ mod tests {
             now += pause;
             assert!(!peer.may_try_quic(0, now - Duration::from_millis(1)));
             assert!(peer.may_try_quic(1, now));
+        }
+    }
+
+    #[test]
+    fn what_the_peer_said_last_counts_whichever_stream_was_faster() {
+        let config = PeerConfig::new(AgentId([2; 16]), SiteId(2), Ipv4Addr::LOCALHOST, 1);
+        let peer = Peer::new(AgentId([1; 16]), config, &Arc::default());
+        for (said, holds) in [(1, false), (4, true), (3, true), (5, false), (4, false)] {
+            peer.handle_willing(Willingness(said));
+            assert_eq!(lock(&peer.state).willingness.holds(), holds, "after {said}");
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use sos_wire::{AgentId, Body, Frame, Key, WelcomeStatus};
+use sos_wire::{AgentId, Body, Frame, Key, WelcomeStatus, Willingness};
 use tokio::net::TcpStream;
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::timeout;
@@ -336,11 +336,16 @@ pub(crate) fn begin(
     shared.counters.streams_encrypted.add(u64::from(stream.kind.is_encrypted()));
     shared.counters.streams_quic.add(u64::from(stream.kind == Kind::Quic));
     let standing = Standing { shared: Arc::clone(shared), peer: Arc::clone(peer), stream };
-    shared.publish_live();
+    shared.publish_willing();
     let kind = standing.stream.kind;
     info!(peer = %peer.agent, label, ?kind, rtt = ?established.rtt, "stream stands");
     if shared.is_draining() {
         standing.stream.push(of_stream(Body::GoAway));
+    }
+    // Also that it takes sessions again: what was said on streams that are gone may be lost.
+    let changes = shared.willingness();
+    if changes != Willingness::default() {
+        standing.stream.say_willing(changes);
     }
     Ok(Begun { channel, standing })
 }
@@ -417,7 +422,7 @@ impl Drop for Standing {
         self.shared.counters.streams_encrypted.sub(u64::from(self.stream.kind.is_encrypted()));
         self.shared.counters.streams_quic.sub(u64::from(self.stream.kind == Kind::Quic));
         self.shared.counters.streams_lost.add(1);
-        self.shared.publish_live();
+        self.shared.publish_willing();
     }
 }
 
@@ -431,7 +436,7 @@ async fn unwanted(peer: &Peer, label: u8, slot: Option<usize>, timing: &Timing) 
     }
 }
 
-/// Hands frames to their sessions.
+/// Takes note of frames about the peer and hands the others to their sessions.
 fn deliver(
     shared: &Arc<Shared>,
     peer: &Arc<Peer>,
@@ -440,16 +445,31 @@ fn deliver(
 ) -> Result<(), StreamEnd> {
     let now = Instant::now();
     for frame in frames {
-        if frame.body == Body::GoAway {
-            peer.handle_go_away();
-            shared.publish_live();
-            continue;
+        match frame.body {
+            Body::GoAway => peer.handle_go_away(),
+            Body::Willing { changes } => peer.handle_willing(changes),
+            _ => {
+                hand_over(shared, peer, stream, frame, now)?;
+                continue;
+            }
         }
-        match peer.deliver(stream, frame, now, |open| shared.begin_egress(peer, open, stream.rtt())) {
-            Delivery::Done => {}
-            Delivery::Unknown => shared.counters.frames_unknown.add(1),
-            Delivery::WrongSide => return Err(StreamEnd::WrongSide),
-        }
+        shared.publish_willing();
+    }
+    Ok(())
+}
+
+/// Hands a frame to its session.
+fn hand_over(
+    shared: &Arc<Shared>,
+    peer: &Arc<Peer>,
+    stream: &Stream,
+    frame: Frame,
+    now: Instant,
+) -> Result<(), StreamEnd> {
+    match peer.deliver(stream, frame, now, |open| shared.begin_egress(peer, open, stream.rtt())) {
+        Delivery::Done => {}
+        Delivery::Unknown => shared.counters.frames_unknown.add(1),
+        Delivery::WrongSide => return Err(StreamEnd::WrongSide),
     }
     Ok(())
 }

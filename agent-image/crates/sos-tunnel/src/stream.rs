@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use sos_relay::{StreamId, StreamView};
-use sos_wire::{Body, Capabilities, Decoder, Frame, SessionNumber, WireError};
+use sos_wire::{Body, Capabilities, Decoder, Frame, SessionNumber, Willingness, WireError};
 use thiserror::Error;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
@@ -51,6 +51,8 @@ pub(crate) struct Stream {
     pub(crate) kind: Kind,
     /// The other end takes Compressed frames.
     pub(crate) takes_compressed: bool,
+    /// The other end takes Willing frames.
+    takes_willing: bool,
     outgoing: Outgoing,
     rtt_us: AtomicU64,
     /// The lowest round trip since [`Self::round_trips`] was last asked; all bits set = none.
@@ -76,6 +78,7 @@ impl Stream {
         let Established { rtt, capabilities, .. } = established;
         Self {
             takes_compressed: capabilities.contains(Capabilities::COMPRESSED),
+            takes_willing: capabilities.contains(Capabilities::WILLING),
             id,
             label,
             kind,
@@ -88,6 +91,13 @@ impl Stream {
             path: Mutex::new(Path::new(rtt, now)),
             line: Mutex::new(line),
             closing: Notify::new(),
+        }
+    }
+
+    /// Tells the other end whether sessions are welcome here, if it can be told.
+    pub(crate) fn say_willing(&self, changes: Willingness) {
+        if self.takes_willing {
+            self.push(of_stream(Body::Willing { changes }));
         }
     }
 

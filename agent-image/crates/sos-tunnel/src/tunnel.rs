@@ -12,7 +12,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sos_relay::{Budget, Session, SessionConfig, StreamId};
-use sos_wire::{AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber, SiteId};
+use sos_wire::{AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber, SiteId, Willingness};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -48,8 +48,10 @@ pub(crate) struct Shared {
     peers: Mutex<BTreeMap<AgentId, Arc<Peer>>>,
     pub(crate) slots: Slots,
     pub(crate) pending: Pending,
-    live: watch::Sender<BTreeSet<AgentId>>,
+    willing: watch::Sender<BTreeSet<AgentId>>,
     draining: AtomicBool,
+    /// See [`Willingness`].
+    changes: AtomicU64,
     sessions: AtomicUsize,
     next_stream: AtomicU64,
     /// Sessions opened in this life.
@@ -87,8 +89,9 @@ impl Tunnel {
             peers: Mutex::default(),
             slots: Slots::default(),
             pending: Pending::default(),
-            live: watch::Sender::new(BTreeSet::new()),
+            willing: watch::Sender::new(BTreeSet::new()),
             draining: AtomicBool::new(false),
+            changes: AtomicU64::new(0),
             sessions: AtomicUsize::new(0),
             next_stream: AtomicU64::new(1),
             opened: Arc::default(),
@@ -126,7 +129,7 @@ impl Tunnel {
                 pool::keep_streams(shared, peer);
             }
         }
-        shared.publish_live();
+        shared.publish_willing();
     }
 
     /// Takes a connection to the stream port of `label`. The exchange runs in the background, bounded in time and number.
@@ -156,9 +159,24 @@ impl Tunnel {
         self.0.find_peer(agent).is_some_and(|peer| peer.is_alive())
     }
 
-    /// The peers that are alive, now and whenever that changes.
-    pub fn live_peers(&self) -> watch::Receiver<BTreeSet<AgentId>> {
-        self.0.live.subscribe()
+    /// Whether a peer is alive and has room for new sessions.
+    pub fn peer_willing(&self, agent: AgentId) -> bool {
+        self.0.find_peer(agent).is_some_and(|peer| peer.is_willing())
+    }
+
+    /// The peers that are willing, now and whenever that changes.
+    pub fn willing_peers(&self) -> watch::Receiver<BTreeSet<AgentId>> {
+        self.0.willing.subscribe()
+    }
+
+    /// Says whether new sessions are welcome for now; the peers are told when that changes. Those that come all the same are taken.
+    pub fn set_willing(&self, willing: bool) {
+        let change = |n| (Willingness(n).holds() != willing).then_some(Willingness(n).changed().0);
+        let changed = self.0.changes.fetch_update(Ordering::AcqRel, Ordering::Acquire, change);
+        if changed.is_ok() {
+            let changes = self.0.willingness();
+            lock(&self.0.peers).values().for_each(|peer| peer.say_willing(changes));
+        }
     }
 
     /// Takes no new sessions, here or from peers, and tells them so. Sessions that run go on.
@@ -193,7 +211,7 @@ impl Tunnel {
             peer.retire();
             peer.close_streams();
         }
-        self.0.publish_live();
+        self.0.publish_willing();
     }
 }
 
@@ -219,6 +237,10 @@ impl Shared {
         self.draining.load(Ordering::Acquire)
     }
 
+    pub(crate) fn willingness(&self) -> Willingness {
+        Willingness(self.changes.load(Ordering::Acquire))
+    }
+
     /// A name for a stream, unique in this process.
     pub(crate) fn name_stream(&self) -> StreamId {
         StreamId(self.next_stream.fetch_add(1, Ordering::Relaxed))
@@ -229,13 +251,13 @@ impl Shared {
         self.next_dialed.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Tells the watchers which peers are alive, if that has changed.
-    pub(crate) fn publish_live(&self) {
-        let alive: BTreeSet<AgentId> =
-            lock(&self.peers).values().filter(|peer| peer.is_alive()).map(|peer| peer.agent).collect();
-        self.live.send_if_modified(|known| {
-            let changed = *known != alive;
-            *known = alive;
+    /// Tells the watchers which peers are willing, if that has changed.
+    pub(crate) fn publish_willing(&self) {
+        let willing: BTreeSet<AgentId> =
+            lock(&self.peers).values().filter(|peer| peer.is_willing()).map(|peer| peer.agent).collect();
+        self.willing.send_if_modified(|known| {
+            let changed = *known != willing;
+            *known = willing;
             changed
         });
     }

@@ -145,7 +145,9 @@ async fn say(stream: &mut TcpStream, body: Body) {
 async fn hear(stream: &mut TcpStream, buffer: &mut BytesMut, decoder: &mut Decoder) -> Body {
     loop {
         match decoder.decode(buffer).unwrap() {
-            Some(Frame { session: SessionNumber::NONE, .. }) => {}
+            Some(Frame { session: SessionNumber::NONE, body }) => {
+                assert!(!matches!(body, Body::Willing { .. }), "an agent of before would close the stream");
+            }
             Some(frame) => return frame.body,
             None => assert!(soon(stream.read_buf(buffer)).await.unwrap() > 0, "the stream goes on"),
         }
@@ -155,8 +157,10 @@ async fn hear(stream: &mut TcpStream, buffer: &mut BytesMut, decoder: &mut Decod
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_agent_of_before_is_sent_what_it_knows() {
     let net = Net::unconnected(Setup { near_key: [8; 32], ..compressing() }).await;
+    net.far.set_willing(false);
     let mut stream = old_stream(&net).await;
     let mut server = open(&mut stream).await;
+    net.far.set_willing(true);
     tokio::spawn(async move {
         server.write_all(&pattern(BULK / 4)).await.unwrap();
         server.shutdown().await.unwrap();

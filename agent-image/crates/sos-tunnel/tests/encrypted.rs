@@ -228,7 +228,7 @@ async fn encryption_comes_and_goes_under_a_running_session() {
 #[tokio::test]
 async fn a_single_stream_is_replaced_and_the_peer_lives_on_meanwhile() {
     let net = Net::new(Setup { streams: 1, timing: quick(), ..Setup::default() }).await;
-    let mut live = [net.near.live_peers(), net.far.live_peers()];
+    let mut live = [net.near.willing_peers(), net.far.willing_peers()];
     live.iter_mut().for_each(|live| _ = live.borrow_and_update());
     let there = peer(FAR, net.stream_address.port(), 1);
     net.near.set_peers(vec![PeerConfig { encrypted: true, ..there }]);
@@ -243,4 +243,30 @@ async fn where_the_dialer_cannot_plain_streams_end_all_the_same() {
     far_says(&net, true);
     until(|| net.far.stats().streams == 0).await;
     assert!(!net.far.peer_alive(NEAR));
+}
+
+/// What was kept for plain streams when they were replaced by encrypted ones goes on in memory.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn encryption_may_begin_under_what_is_kept() {
+    let net = Net::new(Setup { pacing: Some(20_000_000), ..Setup::default() }).await;
+    let (mut client, mut server, session) = net.pair().await;
+    let data = pattern(24 << 20);
+    let port = net.stream_address.port();
+    let changed = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let encrypted = |peer: PeerConfig| PeerConfig { encrypted: true, ..peer };
+        net.far.set_peers(vec![encrypted(peer(NEAR, 1, 4))]);
+        net.near.set_peers(vec![encrypted(peer(FAR, port, 4))]);
+    };
+    let say = async {
+        client.write_all(&data).await.unwrap();
+        client.shutdown().await.unwrap();
+    };
+    let mut heard = Vec::new();
+    let (_, _, read) = soon(async { tokio::join!(say, changed, server.read_to_end(&mut heard)) }).await;
+    read.unwrap();
+    assert!(heard == data);
+    until(|| net.near.stats().streams_encrypted == 4).await;
+    drop((client, server));
+    assert_eq!(soon(session).await.reason, EndReason::Finished);
 }

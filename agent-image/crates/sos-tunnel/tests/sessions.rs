@@ -5,6 +5,7 @@ mod common;
 
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use common::*;
@@ -26,6 +27,7 @@ over_both! {
         a_server_that_refuses_resets_the_client,
         limits_refuse_and_reset_and_hold,
         draining_lets_sessions_finish_and_takes_no_new_ones,
+        a_peer_that_would_rather_not_is_known_and_takes_what_comes,
         closing_resets_what_runs,
     ],
     two_threads: [
@@ -298,6 +300,23 @@ async fn draining_lets_sessions_finish_and_takes_no_new_ones(setup: Setup) {
     assert_eq!(read_all(&mut server).await, b"still here");
     drop(server);
     assert_eq!(soon(session).await.reason, EndReason::Finished);
+}
+
+async fn a_peer_that_would_rather_not_is_known_and_takes_what_comes(setup: Setup) {
+    let net = Net::new(setup).await;
+    let listed = || net.near.willing_peers().borrow().contains(&FAR);
+    assert!(listed());
+    net.far.set_willing(false);
+    until(|| !listed()).await;
+    assert!(net.near.peer_alive(FAR) && !net.near.peer_willing(FAR));
+    let (_client, _server, _session) = net.pair().await;
+    // Nobody can be told: the streams that come next say it.
+    net.cuttable.refuses.store(true, Ordering::SeqCst);
+    net.cuttable.cut(setup.streams);
+    until(|| net.near.stats().streams == 0 && net.far.stats().streams == 0).await;
+    net.far.set_willing(true);
+    net.cuttable.refuses.store(false, Ordering::SeqCst);
+    until(listed).await;
 }
 
 async fn closing_resets_what_runs(setup: Setup) {

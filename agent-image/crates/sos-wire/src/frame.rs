@@ -88,6 +88,28 @@ pub enum Body {
     },
     /// Open no more sessions towards me.
     GoAway,
+    /// Whether sessions are welcome for now.
+    Willing {
+        /// As of now.
+        changes: Willingness,
+    },
+}
+
+/// How often it has changed in an agent's life whether it takes new sessions. It begins with taking them (frame.md section 6).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Willingness(pub u64);
+
+impl Willingness {
+    /// Whether the agent takes new sessions.
+    pub const fn holds(self) -> bool {
+        self.0.is_multiple_of(2)
+    }
+
+    /// After one more change.
+    #[must_use]
+    pub const fn changed(self) -> Self {
+        Self(self.0 + 1)
+    }
 }
 
 /// What the opener says about the flow (frame.md clause 7).
@@ -150,6 +172,7 @@ enum Kind {
     Pong = 8,
     GoAway = 9,
     Compressed = 10,
+    Willing = 11,
 }
 
 impl Kind {
@@ -165,12 +188,13 @@ impl Kind {
             8 => Self::Pong,
             9 => Self::GoAway,
             10 => Self::Compressed,
+            11 => Self::Willing,
             other => return Err(WireError::Type(other)),
         })
     }
 
     const fn of_stream(self) -> bool {
-        matches!(self, Self::Ping | Self::Pong | Self::GoAway)
+        matches!(self, Self::Ping | Self::Pong | Self::GoAway | Self::Willing)
     }
 
     /// Whether a payload may have this length.
@@ -215,6 +239,7 @@ impl Frame {
             Body::Ping { opaque } => (Kind::Ping, *opaque, 0),
             Body::Pong { opaque } => (Kind::Pong, *opaque, 0),
             Body::GoAway => (Kind::GoAway, 0, 0),
+            Body::Willing { changes } => (Kind::Willing, changes.0, 0),
         };
         let payload = self.payload_len();
         let fits = kind.check_len(payload).and_then(|()| kind.check_credit(credit, payload));
@@ -338,6 +363,7 @@ impl Header {
             Kind::Ping => Body::Ping { opaque: offset },
             Kind::Pong => Body::Pong { opaque: offset },
             Kind::GoAway => Body::GoAway,
+            Kind::Willing => Body::Willing { changes: Willingness(offset) },
         };
         Ok(Frame { session: self.session, body })
     }

@@ -27,6 +27,14 @@ pub struct Capabilities(pub u64);
 impl Capabilities {
     /// It takes Compressed frames on this stream (frame.md section 4).
     pub const COMPRESSED: Self = Self(1);
+    /// It takes Willing frames on this stream (frame.md section 6).
+    pub const WILLING: Self = Self(2);
+
+    /// All of both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
 
     /// Whether all of `other` are among them.
     pub const fn contains(self, other: Self) -> bool {

@@ -59,6 +59,7 @@ fn frame() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(|opaque| Body::Ping { opaque }),
         any::<u64>().prop_map(|opaque| Body::Pong { opaque }),
         Just(Body::GoAway),
+        (0..u64::MAX).prop_map(|changes| Body::Willing { changes: Willingness(changes) }),
     ];
     prop_oneof![5 => of_session, 1 => of_stream.prop_map(|body| Frame { session: SessionNumber::NONE, body })]
 }
@@ -336,7 +337,10 @@ fn header_with(kind: u8, len: u32, session: u64, offset: u64, credit: u64) -> By
 #[test]
 fn impossible_headers_break_the_stream_at_once() {
     let cases = [
-        (header(11, 0, 1, 0), WireError::Type(11)),
+        (header(12, 0, 1, 0), WireError::Type(12)),
+        (header(11, 0, 1, 1), WireError::Field("session number")),
+        (header(11, 1, 0, 1), WireError::Length),
+        (header(11, 0, 0, u64::MAX), WireError::Field("offset")),
         (header_with(10, 0, 1, 0, 10), WireError::Length),
         (header_with(10, 262_144, 1, 0, 262_145), WireError::Length),
         (header_with(10, 10, 1, 0, 10), WireError::Field("length")),

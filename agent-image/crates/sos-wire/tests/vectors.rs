@@ -303,6 +303,7 @@ fn frame_body(f: &Value) -> Body {
         7 => Body::Ping { opaque: offset },
         8 => Body::Pong { opaque: offset },
         9 => Body::GoAway,
+        11 => Body::Willing { changes: Willingness(offset) },
         10 => {
             let length = u32::try_from(credit).unwrap();
             Body::Compressed { offset, length, payload: Bytes::from(hex(text(f, "payload"))) }
@@ -315,7 +316,7 @@ fn frame_body(f: &Value) -> Body {
 fn frames() {
     let rows = vectors("frame");
     let rows: Vec<_> = rows.iter().filter(|row| row.get("key").is_none()).collect();
-    assert_eq!(rows.len(), 10, "a vector for every type");
+    assert_eq!(rows.len(), 11, "a vector for every type");
     for row in rows {
         let (f, bytes) = (&row["fields"], hex(text(row, "hex")));
         let frame = Frame { session: SessionNumber(number(f, "session")), body: frame_body(f) };

@@ -179,13 +179,24 @@ impl Lab {
 
     /// Writes a side's configuration and keys; returns the configuration's path.
     pub(crate) fn configure(&self, side: Side, generation: u64) -> PathBuf {
+        self.configure_as(side, document(side, generation))
+    }
+
+    /// As [`Self::configure`], for so many sessions at most.
+    pub(crate) fn configure_small(&self, side: Side, sessions: u32) {
+        let mut small = document(side, 1);
+        small["limits"]["sessions"] = sessions.into();
+        self.configure_as(side, small);
+    }
+
+    fn configure_as(&self, side: Side, document: serde_json::Value) -> PathBuf {
         let dir = self.dir.path().join(side.host);
         let keys = dir.join("keys");
         std::fs::create_dir_all(&keys).unwrap();
         write_key(&keys.join("site-1"), side.site_secret());
         write_key(&keys.join(format!("pair-{}-1", side.peer().site_id)), PAIR_SECRET);
         let path = dir.join(format!("{}.json", side.host));
-        std::fs::write(&path, sealed(document(side, generation))).unwrap();
+        std::fs::write(&path, sealed(document)).unwrap();
         path
     }
 

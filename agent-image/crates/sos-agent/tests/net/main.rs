@@ -3,6 +3,7 @@
 
 mod decisions;
 mod ends;
+mod full;
 mod lab;
 mod orders;
 mod start;
