@@ -69,7 +69,7 @@ pub struct Env<'a> {
     pub keys: &'a AgentKeys,
     /// Load and willingness.
     pub health: Health,
-    /// Agents to which a stream stands.
+    /// Agents to which a stream stands and that take new sessions.
     pub live: &'a BTreeSet<AgentId>,
     /// Servers that stay plain for now.
     pub unreachable: &'a Unreachable,

@@ -303,11 +303,11 @@ fn frame_body(f: &Value) -> Body {
         7 => Body::Ping { opaque: offset },
         8 => Body::Pong { opaque: offset },
         9 => Body::GoAway,
-        11 => Body::Willing { changes: Willingness(offset) },
         10 => {
             let length = u32::try_from(credit).unwrap();
             Body::Compressed { offset, length, payload: Bytes::from(hex(text(f, "payload"))) }
         }
+        11 => Body::Willing { changes: Willingness(offset) },
         other => panic!("no frame type {other}"),
     }
 }
