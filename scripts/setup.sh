@@ -104,8 +104,9 @@ python_environment() {
 build() {
   command -v cargo >/dev/null || PATH="$PATH:$HOME/.cargo/bin"
   command -v cargo >/dev/null || die "no cargo on PATH (Rust is assumed)"
-  say "building sos-agent, sos-node, sos-probe and sos-linkemu (a few minutes the first time)"
-  cargo build --release --locked -q --manifest-path agent-image/Cargo.toml -p sos-agent -p sos-node -p sos-probe
+  say "building sos-agent, sos-node, sos-probe, sos-linkemu and what Open vSwitch preloads (a few minutes the first time)"
+  cargo build --release --locked -q --manifest-path agent-image/Cargo.toml \
+    -p sos-agent -p sos-node -p sos-probe -p sos-ovs-buffers
   cargo build --release --locked -q --manifest-path testbed/linkemu/Cargo.toml
 }
 

@@ -11,6 +11,8 @@
 #                       offloads off where the node-config does not want this one. Read by ovs-vswitchd at its start only.
 #   OVS_HANDLERS        threads that look up the first packet of a flow (default 2)
 #   OVS_REVALIDATORS    threads that check flows of the datapath again (default 1)
+#   OVS_BUFFERS         library that gives the ports of the datapath in user space room for bursts (buffers/, default
+#                       /usr/local/lib/libsos_ovs_buffers.so); without it they have what the kernel gives every socket
 #   OVS_LOG_LEVEL       emer, err, warn, info or dbg (default info)
 #
 # Flow entries and groups are kept in RUNDIR/flows (flows.sh): written down every ten seconds and before a planned stop, and back
@@ -28,6 +30,7 @@ tso=${OVS_USERSPACE_TSO:-true}
 # keeps its own number of handlers; that of revalidators counts in any case.
 handlers=${OVS_HANDLERS:-2}
 revalidators=${OVS_REVALIDATORS:-1}
+buffers=${OVS_BUFFERS:-/usr/local/lib/libsos_ovs_buffers.so}
 level=${OVS_LOG_LEVEL:-info}
 schema=/usr/share/openvswitch/vswitch.ovsschema
 database=$dbdir/conf.db
@@ -119,7 +122,11 @@ fi
 
 "$keep_flows" hold "$flows" || echo "start.sh: the switch starts without its entries" >&2
 
-ovs-vswitchd "$socket" --pidfile="$rundir/ovs-vswitchd.pid" --unixctl="$rundir/ovs-vswitchd.ctl" --no-chdir "${log[@]}" &
+if [[ ! -r $buffers ]]; then
+    echo "start.sh: OVS_BUFFERS: there is no $buffers; ports lose bursts of more than some two hundred kilobytes" >&2
+    buffers=''
+fi
+LD_PRELOAD=$buffers ovs-vswitchd "$socket" --pidfile="$rundir/ovs-vswitchd.pid" --unixctl="$rundir/ovs-vswitchd.ctl" --no-chdir "${log[@]}" &
 switch_pid=$!
 
 timeout $RESTORE_S "$keep_flows" restore "$flows" || true

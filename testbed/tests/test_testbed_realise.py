@@ -26,7 +26,10 @@ from sos_testbed.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_un
 from sos_testbed.topology import BUILDERS, POOLS
 
 GOLDEN = Path(__file__).parent / "golden"
-PROGRAMS = Programs(python="/x/python", controller="/x/sos-controller", node="/x/sos-node", agent="/x/sos-agent", linkemu="/x/sos-linkemu")
+PROGRAMS = Programs(
+    **{"python": "/x/python", "controller": "/x/sos-controller", "node": "/x/sos-node", "agent": "/x/sos-agent"},
+    **{"linkemu": "/x/sos-linkemu", "buffers": "/x/libsos_ovs_buffers.so"},
+)
 
 
 def plan(lab_id: str = "abc123") -> LabPlan:

@@ -84,6 +84,7 @@ def find_programs(environment: dict[str, str]) -> Programs:
         "node": agent_target / "release" / "sos-node",
         "agent": agent_target / "release" / "sos-agent",
         "probe": agent_target / "release" / "sos-probe",
+        "buffers": agent_target / "release" / "libsos_ovs_buffers.so",
         "linkemu": linkemu_target / "release" / "sos-linkemu",
     }
     found = {name: Path(environment.get(f"SOS_BIN_{name.upper()}", path)) for name, path in paths.items()}

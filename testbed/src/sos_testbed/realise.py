@@ -27,7 +27,6 @@ BRIDGE = "br-sos"
 _FIRST_SWITCH_OCTET = 10
 _OVS_TIMEOUT_S = 20
 _HOST_OFPORT = 11  # clear of uplinks (1..), tunnels (100..) and agent ports (200..) of node-config
-PORT_RING_BYTES = 8 << 20  # 130 ms of 500 Mbit/s: longer than a busy machine keeps a switch waiting
 _OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -42,6 +41,8 @@ class Programs:
     linkemu: str
     probe: str = ""
     """What `kubectl sos diagnose` sends with."""
+    buffers: str = ""
+    """What gives a switch's ports room for bursts, as in its image (agent-image/ovs/buffers). Empty in labs made before it was there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +119,7 @@ def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
     steps: list[Step] = []
     for switch in topology.switches:
         steps += _switch(plan, switch, tso=switch.name not in plan.rewriting)
-    pid_files = [f"{plan.folder(switch.name)}/ovs-vswitchd.pid" for switch in topology.switches]
-    rings = (plan.programs.python, "-m", "sos_testbed.rings", str(PORT_RING_BYTES), *pid_files)
-    return [*steps, _spawn(plan, "rings", "ctl", rings, "receive rings of the switch ports")]
+    return steps
 
 
 def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
@@ -321,6 +320,7 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
     yield _run(title, ovs(plan, name, "ovs-vsctl", *init), ("rm", "-f", f"{folder}/conf.db"))
     daemon = (
         *env,
+        f"LD_PRELOAD={plan.programs.buffers}",
         "ovs-vswitchd",
         f"unix:{folder}/db.sock",
         f"--pidfile={folder}/ovs-vswitchd.pid",

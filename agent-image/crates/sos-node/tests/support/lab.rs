@@ -274,12 +274,18 @@ impl Lab {
 
     /// Starts Open vSwitch as its image does, in place of the daemons started before.
     pub(crate) fn start_script(&mut self) {
+        self.start_script_with(&[]);
+    }
+
+    /// The same with settings of its own.
+    pub(crate) fn start_script_with(&mut self, environment: &[(&str, &str)]) {
         if self.ovsdb.is_some() {
             self.kill_ovs();
         }
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/start.sh");
         let log = fs::File::create(self.path("start.log")).unwrap();
         let mut command = self.ns.command("bash", &[script, &self.text("run")]);
+        command.envs(environment.iter().copied());
         self.script = Some(Process(command.stdout(Stdio::null()).stderr(log).spawn().unwrap()));
     }
 
@@ -288,10 +294,15 @@ impl Lab {
         assert!(self.script.take().unwrap().terminate(), "{}", self.script_log());
     }
 
+    /// Sends a signal to the switch's daemon that the script started.
+    pub(crate) fn signal_switch_of_script(&self, signal: &str) {
+        let pid = fs::read_to_string(self.path("run/ovs-vswitchd.pid")).unwrap();
+        sh("kill", &[signal, pid.trim()]);
+    }
+
     /// Kills the switch's daemon under it, and waits for it to see that.
     pub(crate) fn kill_switch_of_script(&mut self) {
-        let pid = fs::read_to_string(self.path("run/ovs-vswitchd.pid")).unwrap();
-        sh("kill", &["-KILL", pid.trim()]);
+        self.signal_switch_of_script("-KILL");
         let mut script = self.script.take().unwrap();
         assert_eq!(script.0.wait().unwrap().code(), Some(1), "{}", self.script_log());
     }

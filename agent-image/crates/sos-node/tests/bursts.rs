@@ -1,0 +1,69 @@
+//! What a port of Open vSwitch holds while the switch is kept waiting, with the image's own start script. Needs root.
+
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails, in its helpers too")]
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::json;
+use support::document;
+use support::lab::{Lab, wait_until};
+
+/// Seven times what the kernel's default holds, and half of what ports are given.
+const BURST: u64 = 1000;
+
+/// The library as the image has it made.
+fn buffers() -> String {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/buffers/src/lib.rs");
+    let made = Command::new("rustc")
+        .args(["--edition", "2024", "--crate-name", "sos_ovs_buffers", "--crate-type", "cdylib", "--out-dir"])
+        .args([folder.as_os_str(), source.as_ref()])
+        .status();
+    assert!(made.unwrap().success());
+    folder.join("libsos_ovs_buffers.so").display().to_string()
+}
+
+/// How many packets of a burst reach the other host if the switch stands still meanwhile.
+fn burst(library: &str) -> u64 {
+    let mut lab = Lab::new(true);
+    lab.start_script_with(&[("OVS_BUFFERS", library)]);
+    wait_until("the switch", || fs::exists(lab.path("run/ovs-vswitchd.pid")).unwrap());
+    lab.must_apply(document(|d| {
+        d["bridge"]["mtu"] = json!(1500);
+        d["bridge"]["datapathType"] = json!("netdev");
+        d["baseFlows"] = json!([{"table": 0, "priority": 0, "match": "", "actions": "NORMAL"}]);
+    }));
+    let (from, to) = (lab.host("host1", "10.0.0.11/24"), lab.host("host2", "10.0.0.12/24"));
+    wait_until("hosts to reach each other", || {
+        from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
+    });
+    let before = to.received("e0");
+    lab.signal_switch_of_script("-STOP");
+    let program = format!(
+        "import socket\n\
+         s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\n\
+         for _ in range({BURST}): s.sendto(bytes(1400), ('10.0.0.12', 9))\n"
+    );
+    from.run("python3", &["-c", &program]);
+    lab.signal_switch_of_script("-CONT");
+    // What comes behind it has seen the end of the queue.
+    wait_until("the burst to be through", || {
+        from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
+    });
+    to.received("e0") - before
+}
+
+#[test]
+fn a_burst_waits_for_the_switch() {
+    // All of it, and the ping behind it.
+    assert!(burst(&buffers()) > BURST);
+}
+
+#[test]
+fn without_the_library_the_burst_is_lost_and_the_switch_runs() {
+    assert!(burst("/nowhere/libsos_ovs_buffers.so") < BURST / 2);
+}
