@@ -49,7 +49,7 @@ def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, s
     pairs = list(itertools.product(CLIENTS, SERVERS))
 
     def fetch(pair: tuple[workload.Host, workload.Host]) -> workload.Transfer:
-        return workload.download(lab.kube, 80, seconds=120, client=pair[0].name, server=pair[1].address)
+        return workload.download(lab.kube, 80, seconds=120, ends=pair)
 
     with ThreadPoolExecutor(len(CLIENTS)) as pool:  # one download a client at a time: they have one file for what they got
         found = [dict(zip(one, pool.map(fetch, one), strict=True)) for one in (pairs[::3], pairs[1:3])]
@@ -57,7 +57,7 @@ def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, s
         assert trace(lab, client.address, server.address) == "accelerated"
         right(lab, got, client, server)
     one, other = SERVERS
-    near = workload.download(lab.kube, 8080, seconds=10, client=one.name, server=other.address)
+    near = workload.download(lab.kube, 8080, seconds=10, ends=(one, other))
     assert near.bytes > 0, "two nodes of one site"
 
 

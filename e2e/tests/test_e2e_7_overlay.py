@@ -107,7 +107,7 @@ def way(lab: Lab, overlay: None, request: pytest.FixtureRequest) -> Iterator[str
 
 def test_a_transfer_over_tunnels_is_fast_and_takes_both_ways(lab: Lab, overlay: None, way: str) -> None:
     before = received(lab, "west")
-    workload.download(lab.kube, 80, seconds=120, client=CLIENT.name, server=SERVER.address)
+    workload.download(lab.kube, 80, seconds=120, ends=(CLIENT, SERVER))
     after = received(lab, "west")
     # A second path comes in by another tunnel than the first: from the client's neighbour, the server's, or chicago.
     both_carried(before, after, *sorted(name for name in after if name.startswith("sosvx")))

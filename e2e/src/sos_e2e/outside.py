@@ -58,6 +58,6 @@ def _configure(container: str, controller: str) -> None:
 
 
 def download(container: str, server: str, port: int, seconds: float) -> workload.Transfer:
-    """Download the file from the host outside, as pods do."""
-    script = workload.download_script(server, port, seconds)
+    """Download the long file from the host outside, as pods do."""
+    script = workload.download_script(server, port, seconds, workload.LONG)
     return workload.parse_download(run("docker", "exec", container, "sh", "-c", script, timeout=seconds + 60))

@@ -13,7 +13,8 @@ from sos_e2e.run import wait_for
 NAMESPACE = "default"
 RELEASE_NAMESPACE = "sos-system"
 CLIENT, SERVER = "10.0.0.11", "10.0.0.139"
-FILE_MB = 96
+FILE, LONG = "file", "long"
+FILE_MB, LONG_MB = 96, 512
 SUBNET_BITS = 23  # of the sites with two nodes (examples/01-two-sites/more-nodes); those of the small cluster are in it
 
 
@@ -26,7 +27,7 @@ class Host:
     site: str
     address: str
     bits: int = SUBNET_BITS
-    serves: bool = False  # the file, at ports 80, 6000 and 8080
+    serves: bool = False  # both files, at ports 80, 6000 and 8080
 
 
 HOSTS = (
@@ -35,7 +36,9 @@ HOSTS = (
     Host(name="client2", place="west2", site="west", address="10.0.0.21"),
     Host(name="server2", place="east2", site="east", address="10.0.0.149", serves=True),
 )
-SERVE = f"head -c {FILE_MB}M /dev/urandom > /srv/file && sha256sum /srv/file > /srv/file.sha256 && exec nginx"
+_FILES = ((FILE, FILE_MB), (LONG, LONG_MB))
+_MADE = [f"head -c {mb}M /dev/urandom > /srv/{name} && sha256sum /srv/{name} > /srv/{name}.sha256" for name, mb in _FILES]
+SERVE = " && ".join([*_MADE, "exec nginx"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +94,12 @@ def start(kube: Kube, image: str, *hosts: Host) -> None:
     for host in hosts:
         kube.ctl("-n", NAMESPACE, "wait", "--for=condition=Ready", f"pod/{host.name}", "--timeout=120s", timeout=150)
         if host.serves:
-            wait_for(f"file of {host.name}", functools.partial(digest, kube, host.name), 60)
+            wait_for(f"files of {host.name}", functools.partial(digest, kube, host.name, LONG), 120)
 
 
-def digest(kube: Kube, server: str = "server") -> str:
-    """Return the SHA-256 of the file that a server offers."""
-    return kube.exec(NAMESPACE, server, "cat", "/srv/file.sha256").split()[0]
+def digest(kube: Kube, server: str = "server", file: str = FILE) -> str:
+    """Return the SHA-256 of a file that a server offers."""
+    return kube.exec(NAMESPACE, server, "cat", f"/srv/{file}.sha256").split()[0]
 
 
 def stop(kube: Kube, *names: str) -> None:
@@ -108,9 +111,9 @@ def stop(kube: Kube, *names: str) -> None:
 FORMAT = "%{size_download} %{time_total} %{local_ip}:%{local_port} %{remote_ip}:%{remote_port}"
 
 
-def download_script(server: str, port: int, seconds: float) -> str:
+def download_script(server: str, port: int, seconds: float, file: str = FILE) -> str:
     """A shell's words for a download of at most `seconds`, and for saying what became of it."""
-    return f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{server}:{port}/file; echo \" $?\"; sha256sum /tmp/got"
+    return f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{server}:{port}/{file}; echo \" $?\"; sha256sum /tmp/got"
 
 
 def parse_download(said: str) -> Transfer:
@@ -119,9 +122,11 @@ def parse_download(said: str) -> Transfer:
     return Transfer(bytes=int(words[0]), seconds=float(words[1]), local=words[2], remote=words[3], exit_code=int(words[4]), sha256=words[5])
 
 
-def download(kube: Kube, port: int, *, seconds: float, client: str = "client", server: str = SERVER) -> Transfer:
-    """Download the file for at most `seconds`; a transfer cut short still has a rate, but no right digest."""
-    return parse_download(kube.exec(NAMESPACE, client, "sh", "-c", download_script(server, port, seconds), timeout=seconds + 60))
+def download(kube: Kube, port: int, *, seconds: float, ends: tuple[Host, Host] = (HOSTS[0], HOSTS[1]), file: str = FILE) -> Transfer:
+    """Download a file for at most `seconds`; a transfer cut short still has a rate, but no right digest."""
+    client, server = ends
+    script = download_script(server.address, port, seconds, file)
+    return parse_download(kube.exec(NAMESPACE, client.name, "sh", "-c", script, timeout=seconds + 60))
 
 
 def seen_by_server(kube: Kube, server: str = "server") -> list[str]:
