@@ -110,13 +110,16 @@ def test_what_runs_goes_on_while_nothing_is_heard_of_a_switch_whose_connection_s
     assert not released(world, 40002)
 
 
+@pytest.mark.parametrize("reason", ["peer-lost", "expired"])
 @pytest.mark.parametrize("told_at", [2, 8])
-def test_what_another_agent_has_lost_is_over_when_nothing_is_heard_of_agent_and_switch(world: World, told_at: int) -> None:
+def test_what_another_agent_has_lost_or_never_got_is_over_when_nothing_is_heard_of_agent_and_switch(
+    world: World, told_at: int, reason: str
+) -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     world.unheard.add(E1)
     world.tick(told_at, step=0.1)
-    world.end(session.uuid, ["agent2"], PEER_LOST)
+    world.end(session.uuid, ["agent2"], ENDS.index(reason))
     world.tick(4, step=0.1)
     assert len(world.engine.state.sessions) == 0
     assert 3 not in kinds(world, E2)

@@ -31,7 +31,8 @@ ORPHAN_S: Final = 15.0
 MAX_CHUNKS: Final = 1_024
 
 _UNKNOWN: Final = b"mac:"
-_PEER_LOST: Final = ENDS.index("peer-lost")
+_HEARS_NOTHING: Final = (ENDS.index("peer-lost"), ENDS.index("expired"))
+"""Why an agent has ended its side where the other one is gone: it heard no more of it, or nothing since it was asked."""
 
 
 class _Timer(NamedTuple):
@@ -73,16 +74,16 @@ class Endings:
             return session
         self._end_side(session, agent_id, said, LINGER_S)
         other = self._state.agents.get(session.far if agent_id == session.near else session.near)
-        if said.reason == _PEER_LOST and other is not None and other.silent:
+        if said.reason in _HEARS_NOTHING and other is not None and other.silent:
             self._end_side(session, other.agent_id, LOST, LINGER_S)
         return None
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Nothing has been heard of an agent for long, nor of its switch: what the agents at the other ends have lost is over, as most
-        likely the machine of both is gone. The rest may run on."""
+        """Nothing has been heard of an agent for long, nor of its switch: what the agents at the other ends have lost, or
+        never got, is over, as most likely the machine of both is gone. The rest may run on."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
-            if any(isinstance(how, Ended) and how.reason == _PEER_LOST for how in told):
+            if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
                 self._end_side(session, agent_id, LOST)
 
     def report(self, agent_id: AgentId, report: Report) -> None:
