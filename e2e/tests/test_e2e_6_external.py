@@ -51,7 +51,8 @@ def test_hosts_behind_a_switch_outside_the_cluster_are_accelerated(lab: Lab, out
         return outside.download(outer_host, workload.SERVER, port, seconds)
 
     assert trace(lab, outside.HOST.address, workload.SERVER) == "accelerated"
-    fast_and_plain(lab, outside.HOST, SERVER, "from a host behind a switch outside the cluster", fetch)
+    # One path, and a switch more on it than the pods have: plain TCP by a good chance of its losses has a fourth of it.
+    fast_and_plain(lab, outside.HOST, SERVER, "from a host behind a switch outside the cluster", fetch, at_least=3)
 
 
 @pytest.fixture(scope="module")
