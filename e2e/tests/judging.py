@@ -16,6 +16,8 @@ AT_LEAST = 5.0
 PLAIN_S = 60
 """So long the same file is downloaded plainly, if it takes that long: plain TCP has the wire's rate until its first losses, and is ten
 seconds on its way down to what such a path leaves it. What a user waits for is the whole file."""
+SHORT_S, SHORT_AT_LEAST = 30, 3.0
+"""The same in the short suite: a part of the minute, so less by which it is slower."""
 ROUNDS = 2
 """When the first losses come is chance: where one round misses the ratio, the mean of two counts."""
 SHARE = 0.1  # of the file, which every path has to carry at least where a service uses several: the quick one takes what it can
@@ -36,9 +38,10 @@ def fast_and_plain(
     `fetch` downloads the long file by a port for so many seconds, where the client is no pod.
     """
     get = fetch or (lambda port, seconds: workload.download(lab.kube, port, seconds=seconds, ends=(client, server), file=workload.LONG))
+    seconds, at_least = (SHORT_S, min(at_least, SHORT_AT_LEAST)) if lab.settings.small else (PLAIN_S, at_least)
     plain, fast, ratio = list[float](), list[float](), 0.0
     while ratio < at_least and len(plain) < ROUNDS:
-        plain.append(get(8080, PLAIN_S).mbps)
+        plain.append(get(8080, seconds).mbps)
         got = get(port, 120)
         right(lab, got, client, server, workload.LONG)
         fast.append(got.mbps)

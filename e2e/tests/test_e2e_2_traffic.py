@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import EXAMPLE, Lab, upgrade
-from judging import PLAIN_S, WIRE_LIMIT, agents, attach, both_carried, fast_and_plain, received
+from judging import SHORT_S, WIRE_LIMIT, agents, attach, both_carried, fast_and_plain, received
 from sos_e2e import workload
 from sos_e2e.run import CommandError, say, wait_for
 
@@ -18,7 +18,7 @@ CLIENT, SERVER = workload.HOSTS[:2]
 
 
 def test_a_transfer_between_pods_is_plain_without_the_service(lab: Lab, pods: tuple[Lab, str]) -> None:
-    got = workload.download(lab.kube, 80, seconds=PLAIN_S / 2, file=workload.LONG)
+    got = workload.download(lab.kube, 80, seconds=SHORT_S, file=workload.LONG)
     assert got.bytes > 0
     assert got.remote == f"{workload.SERVER}:80"
     assert got.mbps < 0.6 * WIRE_LIMIT, "the path is meant to be hard for plain TCP; this run proves nothing"
@@ -130,6 +130,6 @@ def test_the_service_can_be_taken_away_under_a_running_transfer(lab: Lab, pods: 
     words = wait_for("end of the transfer", ended, 90)
     assert words[0] == "200"
     assert words[2] == pods[1]
-    again = workload.download(lab.kube, 80, seconds=PLAIN_S / 2, file=workload.LONG)
+    again = workload.download(lab.kube, 80, seconds=SHORT_S, file=workload.LONG)
     assert again.bytes > 0
     assert again.mbps < 0.6 * WIRE_LIMIT, "a new connection is still accelerated"
