@@ -27,8 +27,12 @@ from sos_testbed.topology import BUILDERS, POOLS
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Programs(
-    **{"python": "/x/python", "controller": "/x/sos-controller", "node": "/x/sos-node", "agent": "/x/sos-agent"},
-    **{"linkemu": "/x/sos-linkemu", "buffers": "/x/libsos_ovs_buffers.so"},
+    python="/x/python",
+    controller="/x/sos-controller",
+    node="/x/sos-node",
+    agent="/x/sos-agent",
+    linkemu="/x/sos-linkemu",
+    buffers="/x/libsos_ovs_buffers.so",
 )
 
 

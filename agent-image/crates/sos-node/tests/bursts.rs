@@ -10,9 +10,9 @@ use std::process::Command;
 
 use serde_json::json;
 use support::document;
-use support::lab::{Lab, wait_until};
+use support::lab::{Lab, Namespace, wait_until};
 
-/// Seven times what the kernel's default holds, and half of what ports are given.
+/// Ten times what the kernel's default holds of full packets, and a quarter of what ports are given.
 const BURST: u64 = 1000;
 
 /// The library as the image has it made.
@@ -27,6 +27,10 @@ fn buffers() -> String {
     folder.join("libsos_ovs_buffers.so").display().to_string()
 }
 
+fn reaches(from: &Namespace) -> bool {
+    from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
+}
+
 /// How many packets of a burst reach the other host if the switch stands still meanwhile.
 fn burst(library: &str) -> u64 {
     let mut lab = Lab::new(true);
@@ -38,9 +42,7 @@ fn burst(library: &str) -> u64 {
         d["baseFlows"] = json!([{"table": 0, "priority": 0, "match": "", "actions": "NORMAL"}]);
     }));
     let (from, to) = (lab.host("host1", "10.0.0.11/24"), lab.host("host2", "10.0.0.12/24"));
-    wait_until("hosts to reach each other", || {
-        from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
-    });
+    wait_until("hosts to reach each other", || reaches(&from));
     let before = to.received("e0");
     lab.signal_switch_of_script("-STOP");
     let program = format!(
@@ -51,9 +53,7 @@ fn burst(library: &str) -> u64 {
     from.run("python3", &["-c", &program]);
     lab.signal_switch_of_script("-CONT");
     // What comes behind it has seen the end of the queue.
-    wait_until("the burst to be through", || {
-        from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
-    });
+    wait_until("the burst to be through", || reaches(&from));
     to.received("e0") - before
 }
 
