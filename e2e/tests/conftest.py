@@ -7,13 +7,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sos_e2e import cables, cluster, cni, images, nodestate, workload
 from sos_e2e.dump import dump
 from sos_e2e.kube import Kube
-from sos_e2e.load import TIMED_OUT, Outcome
+from sos_e2e.load import TIMED_OUT, Outcome, brief
 from sos_e2e.run import run, say
 from sos_e2e.settings import ROOT, Settings, settings
 
@@ -110,13 +109,13 @@ def upgrade(lab: Lab, *values: str) -> None:
     lab.kube.helm(*chart, "--wait", "--timeout", "180s", *(argument for value in values for argument in ("--set", value)))
 
 
-def unbroken(outcome: Outcome, digest: str) -> dict[str, Any]:
-    """The download arrived whole, and no new connection failed or hung; returns what is to be said of it."""
+def unbroken(outcome: Outcome, digest: str, meanwhile: str) -> None:
+    """The download arrived whole, and no new connection failed or hung; says how it went."""
     said = outcome.summary()
+    say(f"{meanwhile}: {brief(said)}")
     assert (outcome.status, outcome.sha256) == (0, digest), said
     assert not [probe for probe in outcome.probes if probe.status], said
     assert not [probe for probe in outcome.probes if probe.status == TIMED_OUT or probe.total_s >= 8], said
-    return said
 
 
 @pytest.fixture(scope="session")

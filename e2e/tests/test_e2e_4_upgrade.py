@@ -12,7 +12,7 @@ from judging import ready_again, trace
 from sos_e2e import previous, workload
 from sos_e2e.images import load
 from sos_e2e.kube import Kube
-from sos_e2e.load import Load, brief
+from sos_e2e.load import Load
 from sos_e2e.run import run, say, wait_for
 
 NEXT = "e2e-next"
@@ -65,8 +65,7 @@ def test_a_download_outlives_new_pods_of_everything_but_the_switches(
         revisions = json.loads(kube.helm("history", *release, "-o", "json"))
         kube.helm("rollback", release[0], str(revisions[-2]["revision"]), *release[1:], "--wait", "--timeout", "180s")
     rolled(lab, NEXT if way == "upgrade" else lab.settings.tag)
-    said = unbroken(under_way.finish(), accelerated[1])
-    say(f"{way}: {brief(said)}")
+    unbroken(under_way.finish(), accelerated[1], way)
     assert containers(kube, "node") == switches, "Open vSwitch was restarted although nothing of it changed"
     assert trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
 
@@ -119,11 +118,10 @@ def test_agents_of_this_version_and_the_one_before_work_together(
     lab.kube.ctl("label", "sossite", newer, f"{OLDER}-")
     lab.kube.ctl("label", "sossite", older, f"{OLDER}=yes")
     agents_are(lab, {older: older_pool, newer: lab.images["agent"]})
-    unbroken(under_way.finish(), accelerated[1])
+    unbroken(under_way.finish(), accelerated[1], f"agents at {older} replaced by those of the version before")
     assert trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
     plain, fast = (workload.download(lab.kube, port, seconds=seconds, file=workload.LONG) for port, seconds in ((8080, 30), (80, 120)))
     say(f"agents at {older} of the version before: plain {plain.mbps:.1f} Mbit/s, with the service {fast.mbps:.1f} Mbit/s")
     assert (fast.exit_code, fast.sha256) == (0, workload.digest(lab.kube, file=workload.LONG))
     assert fast.mbps > 1.5 * plain.mbps
-    said = unbroken(Load(lab.kube).finish(), accelerated[1])
-    say(f"{older} behind: {brief(said)}")
+    unbroken(Load(lab.kube).finish(), accelerated[1], f"{older} behind")

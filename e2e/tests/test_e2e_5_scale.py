@@ -14,7 +14,7 @@ import pytest
 from conftest import EXAMPLE, Lab, unbroken, upgrade
 from judging import agents, fast_and_plain, right, trace
 from sos_e2e import workload
-from sos_e2e.load import Load, brief
+from sos_e2e.load import Load
 from sos_e2e.run import run, say, wait_for
 from third import SOUTH, join, leave
 
@@ -69,8 +69,7 @@ def test_two_hundred_services_at_once_and_away_again(lab: Lab, accelerated: tupl
     wait_for("all services in force", lambda: ready(lab) == SERVICES, ALL_READY_S)
     say(f"{SERVICES} services: applied in {applied - began:.1f} s, all in force {time.monotonic() - applied:.1f} s later")
     lab.kube.ctl("-n", "default", "delete", "sosservices", "-l", LABEL, "--wait=false", timeout=120)
-    said = unbroken(under_way.finish(), accelerated[1])
-    say(brief(said))
+    unbroken(under_way.finish(), accelerated[1], f"{SERVICES} services")
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 
@@ -96,7 +95,7 @@ def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, 
     lab.kube.apply_files(example)
     lab.kube.ctl("-n", other_namespace, "delete", "sosservice", "bulk")
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
-    unbroken(under_way.finish(), accelerated[1])
+    unbroken(under_way.finish(), accelerated[1], "a service moves")
 
 
 @pytest.fixture
@@ -121,11 +120,10 @@ def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_
     deadline = time.monotonic() + 6 * OVERLAP_S
     while rotation() != "Done":
         assert time.monotonic() < deadline, f"the rotation is {rotation() or 'not begun'}"
-        unbroken(Load(lab.kube).finish(), accelerated[1])
+        unbroken(Load(lab.kube).finish(), accelerated[1], f"new keys, {rotation() or 'not begun'}")
     after = set(lab.kube.get(*secret)["data"])
     assert after and not after & before, "the old key is gone and a new one is there"
-    said = unbroken(Load(lab.kube).finish(), accelerated[1])
-    say(brief(said))
+    unbroken(Load(lab.kube).finish(), accelerated[1], "after new keys")
     lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
 
 
@@ -134,7 +132,7 @@ def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
     """Joins the others for the test: how long that took, in seconds. What runs between them notices neither this nor its end."""
     under_way = Load(lab.kube)
     took = join(lab)
-    unbroken(under_way.finish(), accelerated[1])
+    unbroken(under_way.finish(), accelerated[1], "a third site joins")
     workload.start(lab.kube, lab.images["e2e-host"], SOUTH)
     yield took
     workload.stop(lab.kube, SOUTH.name)
@@ -143,7 +141,7 @@ def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
     wait_for("a node that has left its site as before", lambda: is_as_before(lab, "south"), 120)
     assert "deletionTimestamp" not in lab.kube.get("sossite/south")["metadata"], "and its site is there"
     leave(lab)
-    unbroken(leaving.finish(), accelerated[1])
+    unbroken(leaving.finish(), accelerated[1], "a third site leaves")
 
 
 def is_as_before(lab: Lab, place: str) -> bool:

@@ -8,7 +8,7 @@ import yaml
 from conftest import Lab, unbroken, upgrade
 from judging import fast_and_plain, trace
 from sos_e2e import outside, workload
-from sos_e2e.load import Load, brief
+from sos_e2e.load import Load
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT
 from third import join, leave
@@ -66,7 +66,7 @@ def research(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
     kube.apply_files(SLICES / "sosservices.yaml")
     kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=120)
     kube.wait_ready(timeout=120)
-    unbroken(under_way.finish(), accelerated[1])
+    unbroken(under_way.finish(), accelerated[1], "a second controller")
     yield "research"
     kube.ctl("-n", "default", "delete", "sosservice", "archive")
     for site in sites:
@@ -92,8 +92,7 @@ def test_the_first_controller_does_not_notice_that_the_second_is_gone(lab: Lab, 
     (pod,) = lab.kube.items("pods", *which)
     lab.kube.ctl("delete", "pod", *which, "--grace-period=0", "--force", "--wait=false")
     wait_for("another pod", lambda: [p for p in lab.kube.items("pods", *which) if p["metadata"]["uid"] != pod["metadata"]["uid"]], 60)
-    said = unbroken(under_way.finish(), accelerated[1])
-    say(brief(said))
+    unbroken(under_way.finish(), accelerated[1], "the second controller killed")
     lab.kube.wait_condition("soscontroller/research", "Ready", timeout=120)
     lab.kube.wait_condition("sosservice/archive", "Ready", namespace="default", timeout=60)
     assert trace(lab, workload.CLIENT, workload.SERVER, 6000, "--controller", research) == "accelerated"
