@@ -17,13 +17,16 @@
 #![forbid(unsafe_code)]
 
 pub mod arming;
+mod beginning;
 pub mod canonical;
+pub mod ceiling;
 pub mod cli;
 pub mod config;
 pub mod congestion;
 pub mod duties;
 pub mod egress;
 pub mod ends;
+mod held;
 pub mod http;
 pub mod ingress;
 pub mod keys;
@@ -37,6 +40,7 @@ pub mod orders;
 pub mod permit;
 pub mod pool;
 pub mod preparations;
+mod rates;
 pub mod region;
 pub mod run;
 pub mod share;

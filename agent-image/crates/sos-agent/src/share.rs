@@ -14,6 +14,8 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::rates::Rates;
+
 /// Part of the path's rate that is taken where others may want some.
 const TAKEN: f64 = 0.8;
 /// Less of the rate than this, and somebody else has the rest. Rates of a full path that nobody else uses differ by half as much.
@@ -71,7 +73,7 @@ impl Look {
     }
 
     /// It knows of the queue as it is.
-    fn tells(&self) -> bool {
+    pub(crate) fn tells(&self) -> bool {
         self.bytes >= TELLING
     }
 
@@ -85,7 +87,7 @@ impl Look {
 /// What all streams did in some time.
 #[derive(Debug, Clone, Default)]
 struct Window {
-    streams: BTreeMap<u64, (u64, Duration)>,
+    rates: Rates,
     rtt: Duration,
     /// The shortest queue.
     queue: Duration,
@@ -101,9 +103,7 @@ impl Window {
     }
 
     fn add(&mut self, stream: u64, look: Look) {
-        let (bytes, elapsed) = self.streams.entry(stream).or_default();
-        *bytes += look.bytes;
-        *elapsed += look.elapsed;
+        self.rates.add(stream, look.bytes, look.elapsed);
         self.rtt = self.rtt.max(look.min_rtt);
         if !look.tells() {
             return;
@@ -114,14 +114,9 @@ impl Window {
         self.some_queued |= look.is_queued();
     }
 
-    /// Bytes a second. Looks at different streams are not at the same moments: each has its own time.
-    fn rate(&self) -> f64 {
-        self.streams.values().map(|(bytes, time)| *bytes as f64 / time.as_secs_f64().max(1e-3)).sum()
-    }
-
     /// The streams kept the path full: what of theirs is in a queue is their rate times its delay.
     fn is_full(&self) -> bool {
-        self.told && self.all_queued && self.rate() * self.queue.as_secs_f64() >= QUEUE_BYTES
+        self.told && self.all_queued && self.rates.total() * self.queue.as_secs_f64() >= QUEUE_BYTES
     }
 }
 
@@ -178,7 +173,7 @@ impl Sharer {
     /// A stream has ended.
     pub fn forget(&mut self, stream: u64) {
         self.queued_looks.remove(&stream);
-        self.window.streams.remove(&stream);
+        self.window.rates.forget(stream);
     }
 
     /// Takes what a stream did.
@@ -218,7 +213,7 @@ impl Sharer {
     }
 
     fn judge(&mut self, now: Instant) {
-        let rate = self.window.rate();
+        let rate = self.window.rates.total();
         if rate < self.least() {
             self.rest(now);
             return;
@@ -445,6 +440,6 @@ mod tests {
         for stream in 0..5 {
             world.sharer.forget(stream);
         }
-        assert!(world.sharer.queued_looks.is_empty() && world.sharer.window.streams.is_empty());
+        assert!(world.sharer.queued_looks.is_empty() && world.sharer.window.rates.is_empty());
     }
 }

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
+use crate::ceiling::{Ceiling, Told};
 use crate::config::CongestionControl;
 use crate::congestion::{Choice, Chooser, Sample};
 use crate::pool;
@@ -62,6 +63,10 @@ const UNSENT_LEAST: u64 = 32 << 10;
 /// of a sender's CPU time for nothing.
 const PACED_FROM: Duration = Duration::from_millis(3);
 
+/// How long bbr models a path before it begins anew where its streams share a limit: it stops for a fifth of a second when it has seen no shorter
+/// round trip for ten seconds, to empty a queue of its own that might hide one. Below the limit there is none.
+const MODELLED: Duration = Duration::from_secs(8);
+
 /// No path is so long: what the kernel calls the lowest round trip before it has seen one is an hour and more.
 const FAR_AWAY: Duration = Duration::from_secs(60);
 
@@ -73,6 +78,7 @@ type PathKey = (Ipv4Addr, u8);
 struct Known {
     chooser: Chooser,
     sharer: Sharer,
+    ceiling: Ceiling,
     /// Streams that are looked after, by numbers that are not used again.
     streams: BTreeSet<u64>,
     next: u64,
@@ -80,7 +86,43 @@ struct Known {
 
 impl Known {
     fn new(now: Instant) -> Self {
-        Self { chooser: Chooser::new(now), sharer: Sharer::new(now), streams: BTreeSet::new(), next: 0 }
+        Self {
+            chooser: Chooser::new(now),
+            sharer: Sharer::new(now),
+            ceiling: Ceiling::new(now),
+            streams: BTreeSet::new(),
+            next: 0,
+        }
+    }
+
+    /// Takes what a stream did.
+    fn observe(&mut self, stream: u64, told: Told, now: Instant) {
+        self.sharer.observe(stream, told.look, now);
+        if told.sample.segments > 0 {
+            self.chooser.observe(told.sample, now);
+        }
+        self.ceiling.observe(stream, told, self.chooser.choice(), now);
+    }
+
+    /// Streams that share a limit use what it was learned with, and what stays the same when others come and take a part.
+    fn choice(&self) -> Choice {
+        if self.ceiling.is_known() { Choice::Bbr } else { self.chooser.choice() }
+    }
+
+    /// Bytes a second that each stream may send.
+    fn each(&self, now: Instant) -> Option<u64> {
+        // What bulk leaves to small sessions takes no part of it.
+        let carrying = self.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
+        // A model of the path's rate shares it in its own way.
+        let share = self.sharer.limit().filter(|_| self.choice() == Choice::Cubic);
+        let share = share.map(|limit| limit / carrying as f64);
+        share.into_iter().chain(self.ceiling.each(now)).min_by(f64::total_cmp).map(|each| each as u64)
+    }
+
+    fn forget(&mut self, stream: u64) {
+        self.streams.remove(&stream);
+        self.sharer.forget(stream);
+        self.ceiling.forget(stream);
     }
 }
 
@@ -106,7 +148,7 @@ pub struct StreamSockets {
 /// The congestion control for a path: the configuration's, or the one that fits.
 fn wished(shared: &Shared, paths: &Paths, path: PathKey) -> CongestionControl {
     match pool::congestion(&shared.config(), path.0) {
-        CongestionControl::Auto => paths.with(path, Instant::now(), |known| fitting(known.chooser.choice())),
+        CongestionControl::Auto => paths.with(path, Instant::now(), |known| fitting(known.choice())),
         configured => configured,
     }
 }
@@ -133,6 +175,8 @@ struct Tended {
 struct Wish {
     congestion: CongestionControl,
     pacing: Pacing,
+    /// It is known what its path carries, and the stream takes a part of it.
+    known: bool,
     /// Bytes.
     unsent: u32,
 }
@@ -154,31 +198,28 @@ impl Tended {
         let unsent = unsent(moved);
         let configured = pool::congestion(&self.shared.config(), self.path.0);
         if configured != CongestionControl::Auto {
-            return Wish { congestion: configured, pacing: pacing(None, info.min_rtt), unsent };
+            return Wish { congestion: configured, pacing: pacing(None, info.min_rtt), known: false, unsent };
         }
         let (path, number) = (self.path, self.number);
         self.paths.with(path, now, |known| {
-            let (choice, limit) = (known.chooser.choice(), known.sharer.limit());
-            if let Some((moved, (before, _))) = moved.zip(before) {
-                known.sharer.observe(number, moved, now);
-                let sample = difference(before, info, moved.elapsed);
-                if sample.segments > 0 {
-                    known.chooser.observe(sample, now);
-                }
+            let was = (known.choice(), known.each(now));
+            if let Some((look, (before, _))) = moved.zip(before) {
+                let sample = difference(before, info, look.elapsed);
+                known.observe(number, Told { look, sample, waiting: info.unsent > 0 }, now);
             }
-            let choice = (choice, known.chooser.choice());
-            if choice.0 != choice.1 {
-                info!(peer = %path.0, label = path.1, choice = ?choice.1, "congestion control of a path");
+            let (choice, each) = (known.choice(), known.each(now));
+            if choice != was.0 {
+                info!(peer = %path.0, label = path.1, ?choice, "congestion control of a path");
             }
-            if limit.is_some() != known.sharer.limit().is_some() {
-                debug!(peer = %path.0, label = path.1, limit = ?known.sharer.limit(), "what a path's streams may send together");
+            if each != was.1 {
+                debug!(peer = %path.0, label = path.1, bytes_per_second = ?each, "what each stream of a path may send");
             }
-            // A model of the path's rate shares it in its own way.
-            let limit = known.sharer.limit().filter(|_| choice.1 == Choice::Cubic);
-            // What bulk leaves to small sessions takes no part of it.
-            let carrying = known.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
-            let each = limit.map(|limit| (limit / carrying as f64) as u64);
-            Wish { congestion: fitting(choice.1), pacing: pacing(each, info.min_rtt), unsent }
+            Wish {
+                congestion: fitting(choice),
+                pacing: pacing(each, info.min_rtt),
+                known: known.ceiling.is_known() && moved.is_some_and(|moved| moved.tells()),
+                unsent,
+            }
         })
     }
 }
@@ -186,10 +227,7 @@ impl Tended {
 impl Drop for Tended {
     fn drop(&mut self) {
         let number = self.number;
-        self.paths.with(self.path, Instant::now(), |known| {
-            known.streams.remove(&number);
-            known.sharer.forget(number);
-        });
+        self.paths.with(self.path, Instant::now(), |known| known.forget(number));
     }
 }
 
@@ -233,17 +271,28 @@ fn pacing(limit: Option<u64>, min_rtt: Duration) -> Pacing {
 
 /// Keeps a stream's congestion control and pace as they should be, for as long as the stream stands.
 async fn tend(mut tended: Tended, line: Line) {
+    let mut modelled = Instant::now();
     let mut ticks = tokio::time::interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut in_force = Wish {
         congestion: wished(&tended.shared, &tended.paths, tended.path),
         pacing: Pacing::Bursts,
+        known: false,
         unsent: 0,
     };
     loop {
         ticks.tick().await;
         let Ok(info) = line.path_info() else { return };
-        let wish = tended.look(info, Instant::now());
+        let now = Instant::now();
+        let wish = tended.look(info, now);
+        if wish.congestion != in_force.congestion {
+            modelled = now;
+        } else if wish.known && now - modelled >= MODELLED {
+            // The kernel does nothing when it is told what is in force.
+            set_congestion(&line, CongestionControl::Reno);
+            set_congestion(&line, wish.congestion);
+            modelled = now;
+        }
         if apply(&line, in_force, wish).is_err() {
             return;
         }
@@ -252,10 +301,8 @@ async fn tend(mut tended: Tended, line: Line) {
 }
 
 fn apply(line: &Line, in_force: Wish, wish: Wish) -> io::Result<()> {
-    if wish.congestion != in_force.congestion
-        && let Err(error) = line.set_congestion(socket::kernel_name(wish.congestion))
-    {
-        debug!(congestion = ?wish.congestion, %error, "the kernel does not take this congestion control");
+    if wish.congestion != in_force.congestion {
+        set_congestion(line, wish.congestion);
     }
     if wish.pacing != in_force.pacing {
         line.set_pacing(wish.pacing)?;
@@ -264,6 +311,12 @@ fn apply(line: &Line, in_force: Wish, wish: Wish) -> io::Result<()> {
         line.set_unsent(wish.unsent)?;
     }
     Ok(())
+}
+
+fn set_congestion(line: &Line, congestion: CongestionControl) {
+    if let Err(error) = line.set_congestion(socket::kernel_name(congestion)) {
+        debug!(?congestion, %error, "the kernel does not take this congestion control");
+    }
 }
 
 impl StreamSockets {

@@ -134,6 +134,10 @@ impl PeerConfig {
     pub const DEFAULT_STREAMS: usize = 4;
     /// Streams of each label besides them: one, which bulk sessions leave to the others.
     pub const LIGHT_STREAMS: usize = 1;
+    /// Of streams whose congestion control models the path a session that is bulk uses so many over each path: each takes the best rate it has
+    /// seen for its own, and the sum of such maxima is more than the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and send
+    /// 17 % again, two reach 0.92).
+    pub const MODELLED_STREAMS: usize = 2;
 
     /// A peer with the default number of plain streams on label 0.
     pub fn new(agent: AgentId, site: SiteId, address: Ipv4Addr, first_stream_port: u16) -> Self {

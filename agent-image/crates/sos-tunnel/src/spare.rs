@@ -4,10 +4,6 @@ use sos_relay::{SessionStats, StreamView};
 
 use crate::config::{Labels, PeerConfig};
 
-/// Of streams whose congestion control models the path a session that is bulk uses so many over each path: each takes the best rate it has
-/// seen for its own, and the sum of such maxima is more than the path (20 ms, 1 % loss, 200 Mbit/s: eight reach 0.89 of the wire and send
-/// 17 % again, two reach 0.92).
-const MODELLED_AT_ONCE: usize = 2;
 /// Bytes sent from which a session is bulk.
 const BULK: u64 = 1 << 20;
 /// Bytes a session keeps, unacknowledged or unsent, from which it has much to say at the moment, however little it has said so far.
@@ -33,7 +29,7 @@ pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
     for view in streams {
         let at = usize::from(view.label) % Labels::COUNT;
         let left = much && working[at] >= ENOUGH && light[at] == Some(view.id);
-        let modelled = bulk && view.spare && used[at] >= MODELLED_AT_ONCE;
+        let modelled = bulk && view.spare && used[at] >= PeerConfig::MODELLED_STREAMS;
         view.spare = works(view) && (left || modelled);
         used[at] += usize::from(works(view) && !view.spare);
     }
