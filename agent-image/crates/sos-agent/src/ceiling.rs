@@ -26,6 +26,8 @@ const BURST_SEGMENTS: f64 = 500.0;
 const EVIDENCE: usize = 4;
 /// So much more than some windows ago, and what arrives still grows.
 const GROWS: f64 = 1.05;
+/// Rates of all windows but one that differ by no more are steady.
+const STEADY: f64 = 0.95;
 /// How long rates are measured while there is no limit, and how many round trips, at least; and under a limit.
 const FREE: (Duration, u32) = (Duration::from_millis(250), 2);
 const LIMITED: (Duration, u32) = (Duration::from_millis(500), 3);
@@ -172,21 +174,22 @@ impl Ceiling {
                     None
                 }
                 None if now < self.doubt_until => None,
-                None => self.learn(seen, choice),
+                None => self.learn(seen, choice, now),
             };
         }
     }
 
-    fn learn(&mut self, seen: Seen, choice: Choice) -> Option<Held> {
+    fn learn(&mut self, seen: Seen, choice: Choice, now: Instant) -> Option<Held> {
         self.recent.truncate(EVIDENCE - 1);
         self.recent.push_front(seen);
         if choice != Choice::Bbr || !self.overruns() {
             return None;
         }
         let lost = self.recent.iter().map(Seen::loss).sum::<f64>() / EVIDENCE as f64;
-        let held = self.carried().map(|carried| Held::new(carried, lost));
-        self.recent.clear();
-        held
+        let mut rates: Vec<_> = self.recent.drain(..).map(|seen| seen.rate).collect();
+        rates.sort_by(|one, other| other.total_cmp(one));
+        // Bbr pauses in some window, and in the best one what was held up before may have arrived as well.
+        Some(Held::new(rates[1], lost, rates[2] >= rates[0] * STEADY, now))
     }
 
     /// The queue ran over in all windows that are looked back at, and what arrives does not grow any more.
@@ -199,13 +202,6 @@ impl Ceiling {
         self.recent.len() == EVIDENCE
             && !grows
             && self.recent.iter().all(|seen| seen.pressed && seen.loss() >= OVERRUN)
-    }
-
-    /// What arrived in the best window but one: bbr pauses in some, and in the best one what was held up before may have arrived as well.
-    fn carried(&self) -> Option<f64> {
-        let mut rates: Vec<_> = self.recent.iter().map(|seen| seen.rate).collect();
-        rates.sort_by(f64::total_cmp);
-        rates.iter().rev().nth(1).copied()
     }
 }
 
@@ -326,11 +322,35 @@ mod tests {
         let mut world = World::new(200.0, 0.0);
         world.pass(2.0);
         world.capacity = 250.0;
-        world.pass(60.0);
+        world.pass(50.0);
         assert!(world.limit().is_some_and(|limit| limit > 235.0), "{:?}", world.limit());
         world.capacity = 900.0;
-        world.pass(70.0);
+        world.pass(40.0);
         assert!(world.is_near(900.0), "{:?}", world.limit());
+    }
+
+    /// For how long a limit stands.
+    fn stands(mut world: World) -> f64 {
+        let since = world.now;
+        while world.limit().is_some() {
+            world.pass(0.1);
+        }
+        (world.now - since).as_secs_f64()
+    }
+
+    #[test]
+    fn a_limit_is_learned_anew_after_a_minute_and_after_ten_seconds_if_rates_were_not_steady() {
+        let mut world = World::new(900.0, 0.0);
+        world.pass(1.5);
+        assert!((55.0..65.0).contains(&stands(world)));
+        let mut world = World::new(900.0, 0.0);
+        for capacity in [900.0, 600.0, 900.0, 600.0] {
+            world.capacity = capacity;
+            world.pass(0.3);
+        }
+        assert!(world.limit().is_some());
+        world.capacity = 900.0;
+        assert!((5.0..15.0).contains(&stands(world)));
     }
 
     #[test]

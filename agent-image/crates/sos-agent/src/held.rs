@@ -3,7 +3,7 @@
 //! * What is lost below the limit is the wire's own loss, and the limit is higher by it.
 //! * Where a little is lost again and again, the limit was a little too high. Where much is, the path carries less than it did, or somebody
 //!   else came: there is no limit until it is known anew.
-//! * Now and then the limit is raised by a little; if more arrives it stays, and is raised by twice as much.
+//! * Now and then the limit is raised by a little; if more arrives it stays, and is raised by twice as much. And after a while it is learned anew.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,9 @@ const HELPS: f64 = 0.8;
 const AGAINST: u32 = 2;
 /// How long a limit stands before it is raised to see whether more arrives; twice as long after each time that it did not at once.
 const STANDS: Duration = Duration::from_secs(10);
-const STANDS_MOST: Duration = Duration::from_secs(60);
+/// After how long it is learned anew, and when what it was learned from was not steady.
+const LASTS: Duration = Duration::from_secs(60);
+const LASTS_UNSTEADY: Duration = Duration::from_secs(10);
 /// By how much it is raised, and how much at most before there is none; the part of that which has to arrive.
 const STEP: f64 = 0.02;
 const STEP_MOST: f64 = 0.3;
@@ -89,14 +91,16 @@ pub(crate) struct Held {
     /// Windows in a row that speak against the limit, and in which a little more was lost than the wire's own.
     against: u32,
     more: u32,
-    /// How long it stands.
+    /// How long it stands until it is raised, and until when at all.
     stands: Duration,
+    until: Instant,
     /// The window that runs began before the limit was what it is.
     settling: bool,
 }
 
 impl Held {
-    pub(crate) fn new(carried: f64, lost: f64) -> Self {
+    /// What arrives, in bytes a second, the part of the segments that was lost meanwhile, and whether that has been so for some windows.
+    pub(crate) fn new(carried: f64, lost: f64, steady: bool, now: Instant) -> Self {
         Self {
             phase: Phase::Learned { lost },
             learned: carried,
@@ -106,6 +110,7 @@ impl Held {
             against: 0,
             more: 0,
             stands: STANDS,
+            until: now + if steady { LASTS } else { LASTS_UNSTEADY },
             settling: true,
         }
     }
@@ -142,7 +147,7 @@ impl Held {
         let less = seen.pressed && seen.loss() > self.loss && seen.rate < self.carried * LESS;
         let against = if less || seen.loss() > self.loss + OVERRUN { self.against + 1 } else { 0 };
         let more = if seen.exceeds(self.loss) { self.more + 1 } else { 0 };
-        if against >= AGAINST {
+        if against >= AGAINST || seen.pressed && now >= self.until {
             return Err(Gone::Changed);
         }
         let lowered = (self.carried * (1.0 - LOWER)).max(self.learned * LOWEST);
@@ -164,7 +169,7 @@ impl Held {
             return Ok(self.enter(Phase::Stands { since: now }));
         }
         if seen.exceeds(self.loss) || !self.settling && seen.rate < self.arrived * (1.0 + by * ARRIVES) {
-            let stands = if by > STEP { STANDS } else { (self.stands * 2).min(STANDS_MOST) };
+            let stands = if by > STEP { STANDS } else { self.stands * 2 };
             return Ok(Self { stands, ..self }.enter(Phase::Stands { since: now }));
         }
         if self.settling {
