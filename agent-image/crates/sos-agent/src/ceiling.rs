@@ -7,14 +7,12 @@
 //! * Some windows in a row in which bbr loses much, although the streams had more to send at every look, say what the path carries.
 //! * A beginning that loses a great deal is held to a little more than what arrived, for as long as bbr takes to find that out by itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
-
-use sos_tunnel::PeerConfig;
 
 use crate::beginning::Beginning;
 use crate::congestion::{Choice, Sample};
-use crate::held::{Gone, Held, OVERRUN, Seen};
+use crate::held::{Gone, Held, Seen};
 use crate::rates::Rates;
 use crate::share::Look;
 
@@ -26,13 +24,16 @@ const BURST_SEGMENTS: f64 = 500.0;
 const EVIDENCE: usize = 4;
 /// So much more than some windows ago, and what arrives still grows.
 const GROWS: f64 = 1.05;
-/// Rates of all windows but one that differ by no more are steady.
+/// Rates of all windows but one that differ by more are of different paths; by no more than this, and they are steady.
+const LIKE: f64 = 0.75;
 const STEADY: f64 = 0.95;
 /// How long rates are measured while there is no limit, and how many round trips, at least; and under a limit.
 const FREE: (Duration, u32) = (Duration::from_millis(250), 2);
 const LIMITED: (Duration, u32) = (Duration::from_millis(500), 3);
 /// How long nothing is tried after a limit that was of no use.
 const DOUBT: Duration = Duration::from_secs(60);
+/// How long bbr stays in force after a limit, so that another one can be learned.
+const ANEW: Duration = Duration::from_secs(10);
 /// Less than this part of what the path carries says nothing.
 const IDLE: f64 = 0.02;
 /// A limit that has not been needed for so long is forgotten.
@@ -55,8 +56,8 @@ struct Window {
     segments: u64,
     resent: u64,
     min_rtt: Duration,
-    /// A look at a stream that sends found nothing waiting.
-    spare: bool,
+    /// Streams with nothing waiting at some look.
+    spare: BTreeSet<u64>,
 }
 
 impl Window {
@@ -65,7 +66,9 @@ impl Window {
         self.segments += told.sample.segments;
         self.resent += told.sample.resent;
         self.min_rtt = self.min_rtt.max(told.look.min_rtt);
-        self.spare |= told.look.tells() && !told.waiting;
+        if told.look.tells() && !told.waiting {
+            self.spare.insert(stream);
+        }
     }
 
     fn seen(&self) -> Seen {
@@ -73,8 +76,30 @@ impl Window {
             rate: self.rates.total(),
             segments: self.segments as f64,
             resent: self.resent as f64,
-            pressed: !self.spare,
+            pressed: self.rates.carriers().all(|(stream, _)| !self.spare.contains(&stream)),
         }
+    }
+
+    fn parts(&self) -> Parts {
+        let (carriers, carried) =
+            self.rates.carriers().fold((0, 0.0), |(count, sum), (_, rate)| (count + 1, sum + rate));
+        Parts { carriers, others: self.rates.total() - carried }
+    }
+}
+
+/// Who shares a limit.
+#[derive(Debug, Clone, Copy, Default)]
+struct Parts {
+    /// Streams that carry what is carried.
+    carriers: usize,
+    /// What all others carry, bytes a second.
+    others: f64,
+}
+
+impl Parts {
+    /// What each stream that carries may send.
+    fn each(self, limit: f64) -> f64 {
+        (limit - self.others).max(limit / 2.0) / self.carriers.max(1) as f64
     }
 }
 
@@ -89,11 +114,15 @@ pub struct Ceiling {
     beginning: Beginning,
     /// When it was needed last.
     used: Instant,
-    carriers: usize,
+    parts: Parts,
     began: Instant,
     window: Window,
+    /// Very much was lost in the window before.
+    burst: bool,
     /// A limit was of no use: there is none before.
     doubt_until: Instant,
+    /// A limit has come to its end: the next one is learned until then.
+    anew_until: Instant,
     /// The last windows without a limit.
     recent: VecDeque<Seen>,
 }
@@ -106,10 +135,12 @@ impl Ceiling {
             held: None,
             beginning: Beginning::new(),
             used: now,
-            carriers: 0,
+            parts: Parts::default(),
             began: now,
             window: Window::default(),
+            burst: false,
             doubt_until: now,
+            anew_until: now,
             recent: VecDeque::new(),
         }
     }
@@ -118,14 +149,20 @@ impl Ceiling {
     /// those that carry share the limit, or in a beginning those that will.
     #[must_use]
     pub fn each(&self, now: Instant) -> Option<f64> {
-        let known = self.limit().map(|limit| limit / self.carriers.max(1) as f64);
-        known.or_else(|| self.beginning.limit(now).map(|limit| limit / PeerConfig::MODELLED_STREAMS as f64))
+        let known = self.limit().map(|limit| self.parts.each(limit));
+        known.or_else(|| self.beginning.each(now))
     }
 
     /// There is a limit until further notice.
     #[must_use]
     pub fn is_known(&self) -> bool {
         self.held.is_some()
+    }
+
+    /// Streams go on with bbr: there is a limit, or it is learned anew.
+    #[must_use]
+    pub fn needs_bbr(&self, now: Instant) -> bool {
+        self.held.is_some() || now < self.anew_until
     }
 
     /// All streams together.
@@ -143,33 +180,39 @@ impl Ceiling {
     pub fn observe(&mut self, stream: u64, told: Told, choice: Choice, now: Instant) {
         self.window.add(stream, told);
         self.beginning.add(stream, told.look);
-        let bursts = self.recent.front().is_some_and(bursts) || bursts(&self.window.seen());
-        if self.held.is_none() && choice == Choice::Bbr && bursts {
+        let burst = self.burst || bursts(&self.window.seen());
+        if self.held.is_none() && choice == Choice::Bbr && burst {
             self.beginning.hold(self.window.min_rtt, now);
         }
         let (least, trips) = if self.held.is_some() { LIMITED } else { FREE };
         if now.saturating_duration_since(self.began) < least.max(self.window.min_rtt * trips) {
             return;
         }
-        self.judge(self.window.seen(), choice, now);
+        let seen = self.window.seen();
+        self.burst = bursts(&seen);
+        self.judge(seen, choice, now);
         (self.began, self.window) = (now, Window::default());
         self.beginning.turn(now);
     }
 
     fn judge(&mut self, seen: Seen, choice: Choice, now: Instant) {
         let idle = self.held.is_some_and(|held| seen.rate < held.carried * IDLE);
+        if !seen.pressed || idle {
+            self.held = self.held.map(|held| held.rest(now - self.began));
+        }
         if self.held.is_some() && now.saturating_duration_since(self.used) >= KNOWN {
             self.held = None;
         } else if !idle {
             self.used = now;
             if seen.pressed {
-                self.carriers = self.window.rates.carriers();
+                self.parts = self.window.parts();
             }
             self.held = match self.held.map(|held| held.judge(seen, now)) {
                 Some(Ok(held)) => Some(held),
                 Some(Err(gone)) => {
-                    if gone == Gone::Useless {
-                        self.doubt_until = now + DOUBT;
+                    match gone {
+                        Gone::Useless => self.doubt_until = now + DOUBT,
+                        Gone::Changed => self.anew_until = now + ANEW,
                     }
                     None
                 }
@@ -180,28 +223,26 @@ impl Ceiling {
     }
 
     fn learn(&mut self, seen: Seen, choice: Choice, now: Instant) -> Option<Held> {
-        self.recent.truncate(EVIDENCE - 1);
-        self.recent.push_front(seen);
-        if choice != Choice::Bbr || !self.overruns() {
+        // What something else held down says nothing of the path.
+        if choice != Choice::Bbr || self.beginning.is_held(now) || !seen.overruns() {
+            self.recent.clear();
             return None;
         }
+        self.recent.push_back(seen);
+        if self.recent.len() < EVIDENCE {
+            return None;
+        }
+        let grows = seen.rate > self.recent[0].rate * GROWS;
         let lost = self.recent.iter().map(Seen::loss).sum::<f64>() / EVIDENCE as f64;
-        let mut rates: Vec<_> = self.recent.drain(..).map(|seen| seen.rate).collect();
+        let mut rates: Vec<_> = self.recent.iter().map(|seen| seen.rate).collect();
         rates.sort_by(|one, other| other.total_cmp(one));
+        self.recent.pop_front();
         // Bbr pauses in some window, and in the best one what was held up before may have arrived as well.
+        if grows || rates[2] < rates[0] * LIKE {
+            return None;
+        }
+        self.recent.clear();
         Some(Held::new(rates[1], lost, rates[2] >= rates[0] * STEADY, now))
-    }
-
-    /// The queue ran over in all windows that are looked back at, and what arrives does not grow any more.
-    fn overruns(&self) -> bool {
-        let grows = self
-            .recent
-            .front()
-            .zip(self.recent.back())
-            .is_none_or(|(last, first)| last.rate > first.rate * GROWS);
-        self.recent.len() == EVIDENCE
-            && !grows
-            && self.recent.iter().all(|seen| seen.pressed && seen.loss() >= OVERRUN)
     }
 }
 

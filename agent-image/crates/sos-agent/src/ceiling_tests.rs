@@ -24,6 +24,8 @@ struct World {
     /// that is busy.
     noise: f64,
     dice: u64,
+    /// Another stream carries a few small segments and nothing waits there.
+    small: bool,
 }
 
 impl World {
@@ -38,6 +40,7 @@ impl World {
             excess: 1.05,
             offered: None,
             noise: 0.0,
+            small: false,
             dice: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -59,6 +62,12 @@ impl World {
             let told = self.told(rate, seen);
             for stream in 0..STREAMS {
                 self.ceiling.observe(stream, told, self.choice, self.now);
+            }
+            if self.small {
+                let look = Look { bytes: 3 * SEGMENT as u64, ..told.look };
+                let sample = Sample { segments: 3, resent: 0, ..told.sample };
+                let told = Told { look, sample, waiting: false };
+                self.ceiling.observe(STREAMS, told, self.choice, self.now);
             }
         }
         lost / sent
@@ -259,6 +268,59 @@ fn no_more_is_tried_while_hosts_want_no_more() {
     world.offered = Some(500.0);
     world.pass(100.0);
     assert_eq!(world.limit(), limit);
+}
+
+#[test]
+fn small_segments_beside_it_do_not_keep_a_limit_from_being_learned_raised_and_learned_anew() {
+    let mut world = World::new(200.0, 0.0);
+    world.small = true;
+    world.pass(4.0);
+    assert!(world.is_near(200.0), "{:?}", world.limit());
+    world.capacity = 900.0;
+    world.pass(61.0);
+    assert!(world.arrives(10) > 800.0, "{:?}", world.limit());
+}
+
+#[test]
+fn what_others_carry_is_no_part_of_what_bulk_may_send() {
+    let parts = Parts { carriers: 2, others: 30.0 };
+    assert!((parts.each(900.0) - 435.0).abs() < 1e-9);
+    assert!((parts.each(40.0) - 10.0).abs() < 1e-9, "half of it at least");
+}
+
+#[test]
+fn a_path_that_fades_away_is_no_path_that_carries_little() {
+    let mut world = World::new(900.0, 0.01);
+    for capacity in [900.0, 50.0, 3.0, 1.0, 1.0] {
+        world.capacity = capacity;
+        world.pass(0.3);
+        assert_eq!(world.limit(), None);
+    }
+}
+
+#[test]
+fn a_transfer_after_more_than_a_minute_has_the_limit_for_more_than_a_window() {
+    let mut world = World::new(900.0, 0.0);
+    world.pass(4.0);
+    world.offered = Some(0.1);
+    world.pass(90.0);
+    world.offered = None;
+    world.pass(5.0);
+    assert!(world.limit().is_some());
+    world.pass(60.0);
+    assert!(world.limit().is_some() || world.ceiling.needs_bbr(world.now));
+}
+
+#[test]
+fn a_wire_that_loses_a_tenth_is_held_down_once_a_minute() {
+    let mut world = World::new(900.0, 0.15);
+    world.excess = 0.5;
+    let mut held = 0;
+    for _ in 0..600 {
+        world.pass(0.1);
+        held += u32::from(world.ceiling.beginning.each(world.now).is_some());
+    }
+    assert!((5..=25).contains(&held), "{held} tenths of a second of a minute");
 }
 
 #[test]

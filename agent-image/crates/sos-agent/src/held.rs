@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 /// Part of the segments that is lost, beyond the wire's own, where a queue runs over.
-pub(crate) const OVERRUN: f64 = 0.015;
+const OVERRUN: f64 = 0.015;
 /// More of what was lost before is lost under a limit, and it was the wire that lost it: the limit is none.
 const HELPS: f64 = 0.8;
 /// Windows in a row that have to speak against a limit.
@@ -27,6 +27,8 @@ const LOWER: f64 = 0.005;
 const LOWEST: f64 = 0.97;
 /// How fast the wire's own loss is taken to be less.
 const LEARNS: f64 = 0.25;
+/// Fewer segments say nothing.
+const TELLING: f64 = 100.0;
 /// Segments that are sent again by accident.
 const ACCIDENT: f64 = 20.0;
 /// Less than this part of what the path carried, although there was more to send and something was lost, is all that it carries now.
@@ -45,9 +47,19 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Part of the segments that was sent again.
+    /// Part of the segments that was sent again. QUIC counts a segment as lost long after it was sent, so there may be more of them.
     pub(crate) fn loss(&self) -> f64 {
-        self.resent / self.segments.max(1.0)
+        (self.resent / self.segments.max(1.0)).min(0.5)
+    }
+
+    /// Enough was sent, by streams that had more to send all the time.
+    fn tells(&self) -> bool {
+        self.pressed && self.segments >= TELLING
+    }
+
+    /// A queue ran over, or the wire loses much.
+    pub(crate) fn overruns(&self) -> bool {
+        self.tells() && self.loss() >= OVERRUN
     }
 
     /// More was sent again than a wire with this loss makes it by chance.
@@ -91,7 +103,7 @@ pub(crate) struct Held {
     /// Windows in a row that speak against the limit, and in which a little more was lost than the wire's own.
     against: u32,
     more: u32,
-    /// How long it stands until it is raised, and until when at all.
+    /// How long it stands until it is raised, and until when at all, as long as hosts want all of it.
     stands: Duration,
     until: Instant,
     /// The window that runs began before the limit was what it is.
@@ -121,6 +133,11 @@ impl Held {
         self.carried / (1.0 - self.loss) * (1.0 + raised)
     }
 
+    /// Hosts did not want all of it for so long: a limit that nobody meets does not age.
+    pub(crate) fn rest(self, elapsed: Duration) -> Self {
+        Self { until: self.until + elapsed, ..self }
+    }
+
     fn enter(self, phase: Phase) -> Self {
         Self { phase, settling: true, against: 0, more: 0, ..self }
     }
@@ -130,6 +147,7 @@ impl Held {
         match self.phase {
             Phase::Raised(by) => self.look_higher(by, seen, now),
             _ if self.settling => Ok(Self { settling: false, ..self }),
+            Phase::Learned { .. } if !seen.tells() => Ok(self),
             Phase::Learned { lost } => self.learn_loss(lost, seen),
             Phase::Stands { since } => self.stand(since, seen, now),
         }
@@ -147,7 +165,7 @@ impl Held {
         let less = seen.pressed && seen.loss() > self.loss && seen.rate < self.carried * LESS;
         let against = if less || seen.loss() > self.loss + OVERRUN { self.against + 1 } else { 0 };
         let more = if seen.exceeds(self.loss) { self.more + 1 } else { 0 };
-        if against >= AGAINST || seen.pressed && now >= self.until {
+        if against >= AGAINST || now >= self.until {
             return Err(Gone::Changed);
         }
         let lowered = (self.carried * (1.0 - LOWER)).max(self.learned * LOWEST);

@@ -24,10 +24,10 @@ impl Rates {
         self.each().sum()
     }
 
-    /// How many streams carry what they carry together: a quarter of what the one that carries most does, or more.
-    pub(crate) fn carriers(&self) -> usize {
+    /// The streams that carry what they carry together, a quarter of what the one that carries most does or more, and what each of them does.
+    pub(crate) fn carriers(&self) -> impl Iterator<Item = (u64, f64)> {
         let most = self.each().fold(0.0, f64::max);
-        self.each().filter(|rate| *rate > 0.0 && *rate >= most / 4.0).count()
+        self.0.keys().copied().zip(self.each()).filter(move |(_, rate)| *rate > 0.0 && *rate >= most / 4.0)
     }
 
     fn each(&self) -> impl Iterator<Item = f64> {

@@ -72,6 +72,11 @@ impl Look {
         self.tells() && self.queue() >= (self.min_rtt / QUEUE_PART).max(QUEUE_LEAST)
     }
 
+    /// A round trip takes about as long as the shortest one. Where it does not, there is a queue, or the way is another one.
+    pub(crate) fn is_near(&self) -> bool {
+        self.queue() <= self.min_rtt / QUEUE_PART
+    }
+
     /// It knows of the queue as it is.
     pub(crate) fn tells(&self) -> bool {
         self.bytes >= TELLING

@@ -65,7 +65,7 @@ const PACED_FROM: Duration = Duration::from_millis(3);
 
 /// How long bbr models a path before it begins anew where its streams share a limit: it stops for a fifth of a second when it has seen no shorter
 /// round trip for ten seconds, to empty a queue of its own that might hide one. Below the limit there is none.
-const MODELLED: Duration = Duration::from_secs(8);
+const BEGINS_ANEW: Duration = Duration::from_secs(8);
 
 /// No path is so long: what the kernel calls the lowest round trip before it has seen one is an hour and more.
 const FAR_AWAY: Duration = Duration::from_secs(60);
@@ -101,12 +101,13 @@ impl Known {
         if told.sample.segments > 0 {
             self.chooser.observe(told.sample, now);
         }
-        self.ceiling.observe(stream, told, self.chooser.choice(), now);
+        let choice = self.choice(now);
+        self.ceiling.observe(stream, told, choice, now);
     }
 
     /// Streams that share a limit use what it was learned with, and what stays the same when others come and take a part.
-    fn choice(&self) -> Choice {
-        if self.ceiling.is_known() { Choice::Bbr } else { self.chooser.choice() }
+    fn choice(&self, now: Instant) -> Choice {
+        if self.ceiling.needs_bbr(now) { Choice::Bbr } else { self.chooser.choice() }
     }
 
     /// Bytes a second that each stream may send.
@@ -114,7 +115,7 @@ impl Known {
         // What bulk leaves to small sessions takes no part of it.
         let carrying = self.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
         // A model of the path's rate shares it in its own way.
-        let share = self.sharer.limit().filter(|_| self.choice() == Choice::Cubic);
+        let share = self.sharer.limit().filter(|_| self.choice(now) == Choice::Cubic);
         let share = share.map(|limit| limit / carrying as f64);
         share.into_iter().chain(self.ceiling.each(now)).min_by(f64::total_cmp).map(|each| each as u64)
     }
@@ -148,7 +149,10 @@ pub struct StreamSockets {
 /// The congestion control for a path: the configuration's, or the one that fits.
 fn wished(shared: &Shared, paths: &Paths, path: PathKey) -> CongestionControl {
     match pool::congestion(&shared.config(), path.0) {
-        CongestionControl::Auto => paths.with(path, Instant::now(), |known| fitting(known.choice())),
+        CongestionControl::Auto => {
+            let now = Instant::now();
+            paths.with(path, now, |known| fitting(known.choice(now)))
+        }
         configured => configured,
     }
 }
@@ -175,7 +179,7 @@ struct Tended {
 struct Wish {
     congestion: CongestionControl,
     pacing: Pacing,
-    /// It is known what its path carries, and the stream takes a part of it.
+    /// It is known what its path carries, and the stream takes a part of it, without a queue.
     known: bool,
     /// Bytes.
     unsent: u32,
@@ -202,12 +206,12 @@ impl Tended {
         }
         let (path, number) = (self.path, self.number);
         self.paths.with(path, now, |known| {
-            let was = (known.choice(), known.each(now));
+            let was = (known.choice(now), known.each(now));
             if let Some((look, (before, _))) = moved.zip(before) {
                 let sample = difference(before, info, look.elapsed);
                 known.observe(number, Told { look, sample, waiting: info.unsent > 0 }, now);
             }
-            let (choice, each) = (known.choice(), known.each(now));
+            let (choice, each) = (known.choice(now), known.each(now));
             if choice != was.0 {
                 info!(peer = %path.0, label = path.1, ?choice, "congestion control of a path");
             }
@@ -217,7 +221,7 @@ impl Tended {
             Wish {
                 congestion: fitting(choice),
                 pacing: pacing(each, info.min_rtt),
-                known: known.ceiling.is_known() && moved.is_some_and(|moved| moved.tells()),
+                known: known.ceiling.is_known() && moved.is_some_and(|moved| moved.tells() && moved.is_near()),
                 unsent,
             }
         })
@@ -238,7 +242,7 @@ fn look(before: PathInfo, after: PathInfo, elapsed: Duration) -> Look {
         bytes: u64::from(after.delivered.wrapping_sub(before.delivered)) * u64::from(after.segment),
         elapsed,
         rtt: after.rtt,
-        min_rtt: after.min_rtt,
+        min_rtt: if after.min_rtt < FAR_AWAY { after.min_rtt } else { Duration::ZERO },
     }
 }
 
@@ -287,9 +291,9 @@ async fn tend(mut tended: Tended, line: Line) {
         let wish = tended.look(info, now);
         if wish.congestion != in_force.congestion {
             modelled = now;
-        } else if wish.known && now - modelled >= MODELLED {
+        } else if wish.known && now - modelled >= BEGINS_ANEW {
             // The kernel does nothing when it is told what is in force.
-            set_congestion(&line, CongestionControl::Reno);
+            set_congestion(&line, CongestionControl::Cubic);
             set_congestion(&line, wish.congestion);
             modelled = now;
         }
