@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -241,6 +243,37 @@ def test_everything_of_a_network_is_in_its_own_namespaces_which_go_at_the_end(sc
     for step in steps:
         if isinstance(step.do, Run):
             assert any(name in step.do.argv for name in made), step.do.argv
+
+
+@pytest.mark.parametrize("host", [host.name for host in network.HOSTS])
+def test_hosts_have_ports_for_five_times_ten_thousand_connections_none_of_which_a_service_has(host: str) -> None:
+    steps = network.build(plan(1), BY_NAME["59ms"].paths)
+    (ports,) = [
+        step.do.argv[-1].partition("=")[2]
+        for step in steps
+        if step.title == host and isinstance(step.do, Run) and step.do.argv[-1].startswith("net.ipv4.ip_local_port_range=")
+    ]
+    first, last = map(int, ports.split())
+    assert last - first >= 50_000
+    assert first > max(*agents.SERVICE_PORTS, agents.STREAM_PORT + 1, agents.METRICS_PORT)
+
+
+def test_programs_may_have_as_many_open_files_as_the_machine_lets_us_allow() -> None:
+    code = (
+        "import resource as r; from sos_wan.loop import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (200, 400));"
+        "allow_files(600); print(*r.getrlimit(r.RLIMIT_NOFILE));"
+        "allow_files(2**62); print(*r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    path = {"PYTHONPATH": ":".join(sys.path)}
+    said = subprocess.run([sys.executable, "-c", code], env=path, check=True, capture_output=True, text=True).stdout.split()
+    allowed = "600" if may_raise_limits() else "400"
+    assert said == [allowed] * 4
+
+
+def may_raise_limits() -> bool:
+    effective = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("CapEff"))
+    cap_sys_resource = 24
+    return bool(int(effective.split()[1], 16) >> cap_sys_resource & 1)
 
 
 def test_the_second_path_has_a_wire_and_what_leads_to_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -28,6 +29,8 @@ from sos_wan.transfer import Emit
 
 TOP = Path(__file__).resolve().parents[3]
 INTERRUPTED = 130
+FILES = 65_536
+"""Ten thousand sessions are twenty thousand descriptors of a proxy that ends both their connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +190,22 @@ def guarded(name: str, act: Callable[[], None]) -> int:
     return 0
 
 
+def allow_files(wanted: int) -> None:
+    """Programs that are started from here may have so many open files, or as many as the machine lets us allow."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard not in {resource.RLIM_INFINITY} and hard < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, wanted))
+            return
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def main(bench: Bench) -> int:
     """Measure, write, print."""
     a = arguments(bench)
     log = Log(a.out / f"{bench.name}.jsonl", settings(a.seconds), a.fresh)
     wanted = book.units([scenario for scenario in bench.scenarios if not a.only or scenario.name in a.only], a.schemes, a.runs)
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # programs of ten thousand sessions inherit it
+    allow_files(FILES)
 
     def act() -> None:
         left = book.left(wanted, log.rows())
