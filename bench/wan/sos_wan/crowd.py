@@ -146,6 +146,9 @@ class Crowd:
 
     def _begin(self) -> None:
         trip = Trip(socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK), time.monotonic())
+        if self.stay:
+            # ends with a reset: what is left of ten thousand that end at one instant would be in the way of the next ones
+            trip.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._under_way[trip.connection.fileno()] = trip
         self._poll.register(trip.connection, select.EPOLLOUT)
         if (failed := trip.connection.connect_ex(self.to)) not in {0, errno.EINPROGRESS}:
