@@ -72,6 +72,10 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("idle_p99_ms", "p99 alone, ms", 1),
     ),
 }
+MATRIX = "matrix"
+NAMES = (*COLUMNS, MATRIX)
+SIDES = (("sos first", "plain"), ("sos", "plain"), ("sos first", "own path"), ("sos", "own path"))
+"""What is compared in a case of the matrix: ours, and what the others are called together (bench/matrix/sos_matrix/verdicts.py)."""
 
 
 def cell(row: Json, column: Column) -> str:
@@ -105,19 +109,47 @@ def bold(scheme: str) -> str:
     return f"**{scheme}**" if scheme.startswith("sos") else scheme
 
 
+def ratio(found: Json) -> str:
+    """A ratio and its interval. Ten times or more is what nobody reads places of."""
+    value, low, high = (f"{each:.3f}" if each < 10 else f"{each:.0f}" for each in (found[name] for name in ("value", "low", "high")))
+    return f"{value} ({low}-{high})"
+
+
+def case_line(case: Json) -> tuple[str, ...]:
+    """A network of the matrix: rates, every ratio, and the worst of their verdicts."""
+    sides = {(each["ours"], each["against"]): each for each in case["comparisons"]}
+    runs = min(min(each["runs"]) for each in case["comparisons"])
+    rates = (case["wire_limit_mbps"], sides[SIDES[0]]["best_mbps"], *(sides[side]["ours_mbps"] for side in SIDES[:2]))
+    ratios = (ratio(sides[side]["ratio"]) if side in sides else "" for side in SIDES)
+    return (f"`{case['name']}`: {case['title']}", str(runs), *(f"{rate:.4g}" for rate in rates), *ratios, case["verdict"])
+
+
+def matrix_part(document: Json) -> str:
+    """All networks of the matrix, a line each."""
+    words = f"Rates are in Mbit/s, ratios have intervals of {document['confidence']:.0%}; less than {document['least_ratio']:g} is worse."
+    head = ("", "runs", "wire", "plain TCP", "first", "next", "first : plain", "next : plain", "first : own path", "next : own path", "")
+    table = lines(head, map(case_line, document["cases"]))
+    return "\n".join((f"Geometric means of {measured_with(MATRIX, document)} {words}", "", *table, ""))
+
+
+def measured_with(name: str, document: Json) -> str:
+    """What a benchmark was measured with."""
+    machine, commit = document["machine"], document["settings"]
+    return f"`make bench-{name}` at {commit} a measurement, {machine['cpus']} cores, Linux {machine['kernel']}."
+
+
 def page_part(name: str, document: Json) -> str:
     """All tables of a benchmark, and what they were measured with."""
-    machine, commit = document["machine"], document["settings"]
-    text = (
-        f"\nMedians (least-most) of `make bench-{name}` at {commit} a measurement, {machine['cpus']} cores, Linux {machine['kernel']}.\n\n"
-    )
+    if name == MATRIX:
+        return f"\n{matrix_part(document)}"
     groups = groupby(document["rows"], key=lambda row: row["scenario"])
-    return text + "\n".join(scenario_table(name, scenario, list(rows)) for scenario, rows in groups)
+    tables = "\n".join(scenario_table(name, scenario, list(rows)) for scenario, rows in groups)
+    return f"\nMedians (least-most) of {measured_with(name, document)}\n\n{tables}"
 
 
 def parts() -> dict[str, str]:
     """Every part of the page by name."""
-    return {name: page_part(name, json.loads((KEPT / f"{name}.json").read_text())) for name in COLUMNS if (KEPT / f"{name}.json").exists()}
+    return {name: page_part(name, json.loads((KEPT / f"{name}.json").read_text())) for name in NAMES if (KEPT / f"{name}.json").exists()}
 
 
 def check(name: str, document: Json) -> None:
@@ -135,7 +167,7 @@ def take(folder: Path) -> list[str]:
     """Keep what a folder has; says of what."""
     KEPT.mkdir(exist_ok=True)
     taken = []
-    for name in COLUMNS:
+    for name in NAMES:
         source = folder / f"{name}.json"
         if not source.exists():
             continue

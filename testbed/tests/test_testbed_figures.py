@@ -51,6 +51,30 @@ def test_a_figure_that_a_scheme_does_not_have_is_empty(figures: ModuleType) -> N
     assert text.splitlines()[-2:] == ["| **sos** | 3 | 9 (8-10) | 4 |", "| plain | 3 | 8 (7-9) |  |"]
 
 
+def comparison(ours: str, against: str, rates: tuple[float, float], interval: tuple[float, float]) -> dict[str, Any]:
+    ratio = {"value": rates[0] / rates[1], "low": interval[0], "high": interval[1]}
+    return {"ours": ours, "against": against, "ours_mbps": rates[0], "best_mbps": rates[1], "runs": [5, 4], "ratio": ratio}
+
+
+def test_a_network_of_the_matrix_is_a_line_with_every_ratio_and_its_interval(figures: ModuleType) -> None:
+    beside_plain = [comparison("sos first", "plain", (80.0, 5.0), (14.2, 18.0)), comparison("sos", "plain", (90.0, 5.0), (17.5, 18.4))]
+    beside_path = [
+        comparison("sos first", "own path", (80.0, 40.0), (1.9, 2.1)),
+        comparison("sos", "own path", (90.0, 100.0), (0.85, 0.95)),
+    ]
+    case = {"wire_limit_mbps": 188.3, "title": "100 Mbit/s", "verdict": "holds"}
+    cases = [
+        {**case, "name": "one", "comparisons": beside_plain},
+        {**case, "name": "two", "comparisons": beside_plain + beside_path, "verdict": "below"},
+    ]
+    text = figures.page_part("matrix", document() | {"least_ratio": 0.97, "confidence": 0.95, "cases": cases})
+    assert text.splitlines()[1].endswith("Rates are in Mbit/s, ratios have intervals of 95%; less than 0.97 is worse.")
+    assert text.splitlines()[-2:] == [
+        "| `one`: 100 Mbit/s | 4 | 188.3 | 5 | 80 | 90 | 16 (14-18) | 18 (18-18) |  |  | holds |",
+        "| `two`: 100 Mbit/s | 4 | 188.3 | 5 | 80 | 90 | 16 (14-18) | 18 (18-18) | 2.000 (1.900-2.100) | 0.900 (0.850-0.950) | below |",
+    ]
+
+
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
@@ -71,7 +95,7 @@ def test_figures_that_nobody_could_measure_again_are_not_kept(
 
 def test_every_benchmark_has_a_place_in_the_page(figures: ModuleType) -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
-    assert [name for name in figures.COLUMNS if f"<!-- generated: {name} -->\n" not in page] == []
+    assert [name for name in figures.NAMES if f"<!-- generated: {name} -->\n" not in page] == []
 
 
 def test_what_is_kept_is_what_was_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
