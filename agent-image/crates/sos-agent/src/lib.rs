@@ -19,6 +19,7 @@
 pub mod arming;
 mod beginning;
 pub mod canonical;
+pub mod carriers;
 pub mod ceiling;
 pub mod cli;
 pub mod config;

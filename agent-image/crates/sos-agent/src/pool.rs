@@ -82,10 +82,13 @@ impl Leaving {
 }
 
 fn streams(config: &AgentConfig, peer: &Peer) -> usize {
+    named_streams(config, peer).unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::LIGHT_STREAMS
+}
+
+/// The largest number of streams that a service towards a peer's site names.
+fn named_streams(config: &AgentConfig, peer: &Peer) -> Option<usize> {
     let services = config.services.iter().filter(|service| service.peer == peer.site);
-    let wished =
-        services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0);
-    wished.max().unwrap_or(PeerConfig::DEFAULT_STREAMS) + PeerConfig::LIGHT_STREAMS
+    services.map(|service| usize::from(service.transport.streams)).filter(|streams| *streams > 0).max()
 }
 
 /// Streams carry sessions of any service between the two sites, so one that asks for encryption has it for all.
@@ -113,12 +116,21 @@ fn labels(config: &AgentConfig, peer: &Peer) -> u16 {
 /// Congestion control of the streams with an agent, by its address: the first service towards its site that names one.
 #[must_use]
 pub fn congestion(config: &AgentConfig, address: Ipv4Addr) -> CongestionControl {
-    let peer = config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.address == address));
     let named = |peer: &Peer| {
         let services = config.services.iter().filter(|service| service.peer == peer.site);
         services.map(|service| service.transport.congestion_control).find(|c| *c != CongestionControl::Auto)
     };
-    peer.and_then(named).unwrap_or(CongestionControl::Auto)
+    peer_at(config, address).and_then(named).unwrap_or(CongestionControl::Auto)
+}
+
+/// Whether it is configured how many streams sessions with an agent use, by its address: some service towards its site says it.
+#[must_use]
+pub fn names_streams(config: &AgentConfig, address: Ipv4Addr) -> bool {
+    peer_at(config, address).is_some_and(|peer| named_streams(config, peer).is_some())
+}
+
+fn peer_at(config: &AgentConfig, address: Ipv4Addr) -> Option<&Peer> {
+    config.peers.iter().find(|peer| peer.agents.iter().any(|agent| agent.address == address))
 }
 
 #[cfg(test)]
@@ -187,13 +199,16 @@ mod tests {
             PeerConfig::DEFAULT_STREAMS + PeerConfig::LIGHT_STREAMS
         );
         assert_eq!(congestion(&config, address), CongestionControl::Auto);
+        assert!(!names_streams(&config, address));
         config.services[0].transport.streams = 3;
         config.services[0].transport.congestion_control = CongestionControl::Reno;
         config.services[0].labels = 2;
         let streams = peers(&config, &OrderedLabels::default())[0].streams.clone();
         assert_eq!(streams, BTreeMap::from([(0, 4), (1, 4)]));
         assert_eq!(congestion(&config, address), CongestionControl::Reno);
+        assert!(names_streams(&config, address));
         assert_eq!(congestion(&config, Ipv4Addr::LOCALHOST), CongestionControl::Auto);
+        assert!(!names_streams(&config, Ipv4Addr::LOCALHOST));
     }
 
     #[test]

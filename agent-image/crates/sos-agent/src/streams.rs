@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
+use crate::carriers::Carriers;
 use crate::ceiling::{Ceiling, Told};
 use crate::config::CongestionControl;
 use crate::congestion::{Choice, Chooser, Sample};
@@ -79,6 +80,7 @@ struct Known {
     chooser: Chooser,
     sharer: Sharer,
     ceiling: Ceiling,
+    carriers: Carriers,
     /// Streams that are looked after, by numbers that are not used again.
     streams: BTreeSet<u64>,
     next: u64,
@@ -90,6 +92,7 @@ impl Known {
             chooser: Chooser::new(now),
             sharer: Sharer::new(now),
             ceiling: Ceiling::new(now),
+            carriers: Carriers::new(now),
             streams: BTreeSet::new(),
             next: 0,
         }
@@ -98,6 +101,7 @@ impl Known {
     /// Takes what a stream did.
     fn observe(&mut self, stream: u64, told: Told, now: Instant) {
         self.sharer.observe(stream, told.look, now);
+        self.carriers.observe(stream, &told, now);
         if told.sample.segments > 0 {
             self.chooser.observe(told.sample, now);
         }
@@ -113,7 +117,8 @@ impl Known {
     /// Bytes a second that each stream may send.
     fn each(&self, now: Instant) -> Option<u64> {
         // What bulk leaves to small sessions takes no part of it.
-        let carrying = self.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS).max(1);
+        let carrying = self.streams.len().saturating_sub(PeerConfig::LIGHT_STREAMS);
+        let carrying = carrying.min(self.carriers.most()).max(1);
         // A model of the path's rate shares it in its own way.
         let share = self.sharer.limit().filter(|_| self.choice(now) == Choice::Cubic);
         let share = share.map(|limit| limit / carrying as f64);
@@ -183,6 +188,8 @@ struct Wish {
     known: bool,
     /// Bytes.
     unsent: u32,
+    /// How many streams of its path bulk sessions use at most.
+    carriers: usize,
 }
 
 impl Tended {
@@ -200,29 +207,36 @@ impl Tended {
         let before = self.before.replace((info, now));
         let moved = before.map(|(before, at)| look(before, info, now - at));
         let unsent = unsent(moved);
-        let configured = pool::congestion(&self.shared.config(), self.path.0);
+        let config = self.shared.config();
+        let configured = pool::congestion(&config, self.path.0);
         if configured != CongestionControl::Auto {
-            return Wish { congestion: configured, pacing: pacing(None, info.min_rtt), known: false, unsent };
+            let pacing = pacing(None, info.min_rtt);
+            return Wish { congestion: configured, pacing, known: false, unsent, carriers: usize::MAX };
         }
+        let named = pool::names_streams(&config, self.path.0);
         let (path, number) = (self.path, self.number);
         self.paths.with(path, now, |known| {
-            let was = (known.choice(now), known.each(now));
+            let was = (known.choice(now), known.each(now), known.carriers.most());
             if let Some((look, (before, _))) = moved.zip(before) {
                 let sample = difference(before, info, look.elapsed);
                 known.observe(number, Told { look, sample, waiting: info.unsent > 0 }, now);
             }
-            let (choice, each) = (known.choice(now), known.each(now));
+            let (choice, each, carriers) = (known.choice(now), known.each(now), known.carriers.most());
             if choice != was.0 {
                 info!(peer = %path.0, label = path.1, ?choice, "congestion control of a path");
             }
             if each != was.1 {
                 debug!(peer = %path.0, label = path.1, bytes_per_second = ?each, "what each stream of a path may send");
             }
+            if carriers != was.2 {
+                debug!(peer = %path.0, label = path.1, most = carriers, "streams of a path that carry bulk sessions");
+            }
             Wish {
                 congestion: fitting(choice),
                 pacing: pacing(each, info.min_rtt),
                 known: known.ceiling.is_known() && moved.is_some_and(|moved| moved.tells() && moved.is_near()),
                 unsent,
+                carriers: if named { usize::MAX } else { carriers },
             }
         })
     }
@@ -283,6 +297,7 @@ async fn tend(mut tended: Tended, line: Line) {
         pacing: Pacing::Bursts,
         known: false,
         unsent: 0,
+        carriers: usize::MAX,
     };
     loop {
         ticks.tick().await;
@@ -314,6 +329,7 @@ fn apply(line: &Line, in_force: Wish, wish: Wish) -> io::Result<()> {
     if wish.unsent != in_force.unsent {
         line.set_unsent(wish.unsent)?;
     }
+    line.set_carriers(wish.carriers);
     Ok(())
 }
 

@@ -36,6 +36,8 @@ pub struct StreamView {
     pub stalled: bool,
     /// Another stream over the same path has stalled, and nothing has been acknowledged on this one lately either.
     pub doubtful: bool,
+    /// How many streams over the same path, in turn, carry bulk at most: what makes some of them spare.
+    pub carriers: usize,
     /// Others over the same path carry this session better without it.
     pub spare: bool,
     /// Its path loses segments.
@@ -199,6 +201,7 @@ mod tests {
             grows: false,
             stalled: false,
             doubtful: false,
+            carriers: usize::MAX,
             spare: false,
             lossy: false,
         }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use socket2::SockRef;
 
@@ -23,7 +25,10 @@ pub enum Pacing {
 
 /// The connection under a stream: what can be asked of it and what it can be told, whatever the transport. It keeps the connection from
 /// closing.
-pub struct Line(Under);
+pub struct Line {
+    under: Under,
+    carriers: Arc<AtomicUsize>,
+}
 
 enum Under {
     Tcp(OwnedFd),
@@ -32,7 +37,7 @@ enum Under {
 
 impl fmt::Debug for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transport = match self.0 {
+        let transport = match self.under {
             Under::Tcp(_) => "TCP",
             Under::Quic(_) => "QUIC",
         };
@@ -42,11 +47,20 @@ impl fmt::Debug for Line {
 
 impl Line {
     pub(crate) fn tcp(socket: OwnedFd) -> Self {
-        Self(Under::Tcp(socket))
+        Self::over(Under::Tcp(socket))
     }
 
     pub(crate) fn quic(gauge: quic::Gauge) -> Self {
-        Self(Under::Quic(gauge))
+        Self::over(Under::Quic(gauge))
+    }
+
+    fn over(under: Under) -> Self {
+        Self { under, carriers: Arc::new(AtomicUsize::new(usize::MAX)) }
+    }
+
+    /// The same, and what [`Self::set_carriers`] says is told there.
+    pub(crate) fn telling(self, carriers: &Arc<AtomicUsize>) -> Self {
+        Self { carriers: Arc::clone(carriers), ..self }
     }
 
     /// What is known of the path.
@@ -54,7 +68,7 @@ impl Line {
     /// # Errors
     /// What the kernel says; that there is no connection any more.
     pub fn path_info(&self) -> io::Result<PathInfo> {
-        match &self.0 {
+        match &self.under {
             Under::Tcp(socket) => path_info(socket),
             Under::Quic(gauge) => gauge.path_info(),
         }
@@ -62,7 +76,7 @@ impl Line {
 
     /// Its congestion control models the rate of the path.
     pub(crate) fn is_modelled(&self) -> bool {
-        match &self.0 {
+        match &self.under {
             Under::Tcp(socket) => {
                 SockRef::from(socket).tcp_congestion().unwrap_or_default().starts_with(b"bbr")
             }
@@ -75,7 +89,7 @@ impl Line {
     /// # Errors
     /// What the kernel says where it has none of that name; what is in force stays.
     pub fn set_congestion(&self, name: &str) -> io::Result<()> {
-        match &self.0 {
+        match &self.under {
             Under::Tcp(socket) => SockRef::from(socket).set_tcp_congestion(name.as_bytes()),
             Under::Quic(gauge) => {
                 gauge.set_congestion(name);
@@ -89,7 +103,7 @@ impl Line {
     /// # Errors
     /// What the kernel says.
     pub fn set_pacing(&self, pacing: Pacing) -> io::Result<()> {
-        match &self.0 {
+        match &self.under {
             Under::Tcp(socket) => set_pacing(socket, pacing),
             Under::Quic(gauge) => {
                 gauge.set_pacing(match pacing {
@@ -106,7 +120,7 @@ impl Line {
     /// # Errors
     /// What the kernel says.
     pub fn set_unsent(&self, bytes: u32) -> io::Result<()> {
-        match &self.0 {
+        match &self.under {
             Under::Tcp(socket) => SockRef::from(socket).set_tcp_notsent_lowat(bytes),
             Under::Quic(gauge) => {
                 gauge.set_unsent(bytes);
@@ -115,9 +129,14 @@ impl Line {
         }
     }
 
+    /// Says how many streams over the same path bulk sessions use at most.
+    pub fn set_carriers(&self, most: usize) {
+        self.carriers.store(most, Ordering::Relaxed);
+    }
+
     /// Ends the connection at once, as if it had failed.
     pub fn cut(&self) {
-        match &self.0 {
+        match &self.under {
             Under::Tcp(socket) => drop(SockRef::from(socket).shutdown(Shutdown::Both)),
             Under::Quic(gauge) => gauge.cut(),
         }

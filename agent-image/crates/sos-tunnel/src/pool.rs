@@ -354,7 +354,7 @@ pub(crate) fn begin(
 async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (StreamEnd, Option<Begun>) {
     let Standing { shared, peer, stream } = &standing;
     let (label, timing) = (stream.label, &shared.config.timing);
-    let tended = tend(shared, &channel, label);
+    let tended = tend(shared, &channel, stream);
     let (read, write) = channel.into_split();
     let mut writer = Writer(tokio::spawn({
         let (stream, peer) = (Arc::clone(stream), Arc::clone(peer));
@@ -385,9 +385,12 @@ async fn run(Begun { channel, standing }: Begun, slot: Option<usize>) -> (Stream
 }
 
 /// Lets the process around us look after the connection. What it cannot do does not end the stream.
-fn tend(shared: &Shared, channel: &Channel, label: u8) -> impl Future<Output = Infallible> + use<> {
+fn tend(shared: &Shared, channel: &Channel, stream: &Stream) -> impl Future<Output = Infallible> + use<> {
     let tended = match (channel.line(), channel.peer().map(|peer| peer.to_canonical())) {
-        (Ok(line), Ok(IpAddr::V4(peer))) => Some(shared.config.sockets.tend(line, peer, label)),
+        (Ok(line), Ok(IpAddr::V4(peer))) => {
+            let line = line.telling(stream.carriers());
+            Some(shared.config.sockets.tend(line, peer, stream.label))
+        }
         _ => None,
     };
     async move {

@@ -11,9 +11,9 @@ const MUCH: u64 = 64 << 10;
 /// Streams of one label of which a session with much to say leaves one to others.
 const ENOUGH: usize = PeerConfig::LIGHT_STREAMS + 1;
 
-/// Decides about streams that call themselves spare, as far as they can tell: the first of each label that work are not, nor is any for a
-/// session that has sent little. And of each label that has enough, the first is not for sessions with much to say: what they put on a
-/// stream takes several round trips to leave, and a request behind it would wait for all of it.
+/// Decides which streams are spare: of each label those after the first that work, as many as carry bulk there; none for a session that has
+/// sent little. And of each label that has enough, the first is not for sessions with much to say: what they put on a stream takes several
+/// round trips to leave, and a request behind it would wait for all of it.
 pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
     let works = |view: &StreamView| !view.stalled && !view.doubtful;
@@ -29,8 +29,9 @@ pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
     for view in streams {
         let at = usize::from(view.label) % Labels::COUNT;
         let left = much && working[at] >= ENOUGH && light[at] == Some(view.id);
-        let modelled = bulk && view.spare && used[at] >= PeerConfig::MODELLED_STREAMS;
-        view.spare = works(view) && (left || modelled);
+        // Where the path has room for one, others only make it wait.
+        let few = bulk || (much && view.carriers < PeerConfig::MODELLED_STREAMS);
+        view.spare = works(view) && (left || (few && used[at] >= view.carriers));
         used[at] += usize::from(works(view) && !view.spare);
     }
 }
@@ -43,7 +44,7 @@ mod tests {
 
     use super::*;
 
-    fn view(at: usize, label: u8, modelled: bool) -> StreamView {
+    fn view(at: usize, label: u8, carriers: usize) -> StreamView {
         StreamView {
             id: StreamId(at as u64),
             label,
@@ -56,16 +57,18 @@ mod tests {
             grows: false,
             stalled: false,
             doubtful: false,
-            spare: modelled,
+            carriers,
+            spare: false,
             lossy: false,
         }
     }
 
-    /// Of streams with these labels, all modelled but those in `others` and those in `stalled` stalled, the ones left alone.
+    /// Of streams with these labels, of which two carry bulk in the eyes of all but those in `others` and those in `stalled` stalled, the ones
+    /// left alone.
     fn spare(labels: &[u8], stalled: &[usize], others: &[usize], sent: u64) -> Vec<usize> {
         let view = |(at, label): (usize, &u8)| StreamView {
             stalled: stalled.contains(&at),
-            ..view(at, *label, !others.contains(&at))
+            ..view(at, *label, if others.contains(&at) { usize::MAX } else { 2 })
         };
         let mut views: Vec<_> = labels.iter().enumerate().map(view).collect();
         // What it has sent last is under way.
@@ -80,11 +83,18 @@ mod tests {
     }
 
     #[test]
-    fn of_streams_that_model_nothing_all_are_used_but_the_first() {
+    fn without_a_number_all_are_used_but_the_first() {
         assert_eq!(spare(&[0; 4], &[], &[0, 1, 2, 3], BULK), [0]);
         assert_eq!(spare(&[0; 4], &[], &[2], BULK), [0, 3], "while they change over");
         assert_eq!(spare(&[0, 0, 1, 1], &[], &[0, 1, 2, 3], BULK), [0, 2], "each label has one");
         assert!(spare(&[0, 1], &[], &[0, 1], BULK).is_empty(), "none can be left");
+    }
+
+    #[test]
+    fn where_the_path_is_for_one_it_is_the_second() {
+        let mut views: Vec<StreamView> = (0..5).map(|at| view(at, 0, 1)).collect();
+        settle(&mut views, &SessionStats { sent: BULK, held: MUCH, ..SessionStats::default() });
+        assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [true, false, true, true, true]);
     }
 
     #[test]
@@ -100,7 +110,7 @@ mod tests {
 
     #[test]
     fn one_that_has_sent_much_may_say_little() {
-        let mut views: Vec<StreamView> = (0..4).map(|at| view(at, 0, true)).collect();
+        let mut views: Vec<StreamView> = (0..4).map(|at| view(at, 0, 2)).collect();
         let session = SessionStats { sent: 100 * BULK, held: 1000, ..SessionStats::default() };
         settle(&mut views, &session);
         assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [false, false, true, true]);

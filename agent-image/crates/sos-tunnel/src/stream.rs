@@ -1,7 +1,7 @@
 //! One stream: its path as the scheduler sees it, what was last heard on it, and the task that reads it.
 
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 
 use crate::channel::{Kind, WriteHalf};
-use crate::config::Timing;
+use crate::config::{PeerConfig, Timing};
 use crate::counters::Meter;
 use crate::exchange::Established;
 use crate::line::Line;
@@ -63,6 +63,8 @@ pub(crate) struct Stream {
     path: Mutex<Path>,
     /// To ask about the path; gone once the stream is closed, or the connection would stay open.
     line: Mutex<Option<Line>>,
+    /// How many streams over its path bulk sessions use at most, as far as whoever looks after it says.
+    carriers: Arc<AtomicUsize>,
     closing: Notify,
     meter: Arc<Meter>,
 }
@@ -90,6 +92,7 @@ impl Stream {
             born: now,
             path: Mutex::new(Path::new(rtt, now)),
             line: Mutex::new(line),
+            carriers: Arc::new(AtomicUsize::new(usize::MAX)),
             closing: Notify::new(),
         }
     }
@@ -106,13 +109,19 @@ impl Stream {
         self.outgoing.queued()
     }
 
-    /// The stream as the scheduler sees it; doubtful and spare as far as it can tell for itself.
+    /// Where it is said how many streams over its path bulk sessions use.
+    pub(crate) fn carriers(&self) -> &Arc<AtomicUsize> {
+        &self.carriers
+    }
+
+    /// The stream as the scheduler sees it; doubtful as far as it can tell for itself, and spare as long as nobody says so.
     pub(crate) fn view(&self, now: Instant) -> StreamView {
         let mut path = lock(&self.path);
         if let Some(line) = &*lock(&self.line) {
             path.ask(line, now);
         }
         let lossy = self.meter.note_segments(path.take_segments(), now);
+        let modelled = if path.is_modelled() { PeerConfig::MODELLED_STREAMS } else { usize::MAX };
         let info = path.info();
         self.note_rtt(micros(info.rtt));
         // Asked before the queue, which may become shorter meanwhile and not longer: what has passed is never overrated.
@@ -130,7 +139,8 @@ impl Stream {
             grows: info.grows,
             stalled: path.is_stalled(now),
             doubtful: path.is_unproved(now),
-            spare: path.is_modelled(),
+            carriers: modelled.min(self.carriers.load(Ordering::Relaxed)),
+            spare: false,
             lossy,
         }
     }

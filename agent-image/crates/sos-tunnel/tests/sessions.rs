@@ -35,6 +35,7 @@ over_both! {
         a_hundred_connections_at_one_instant,
         a_slow_reader_stops_only_itself,
         paths_tell_what_has_passed_and_how_long_it_takes,
+        bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one,
     ]
 }
 
@@ -88,6 +89,21 @@ async fn bulk_arrives_whole_in_both_directions_at_once(setup: Setup) {
     assert_eq!((stats.bytes_sent_total, stats.bytes_received_total), (BULK as u64, BULK as u64));
     let ended = net.servers.ended.lock().unwrap();
     assert_eq!((ended.len(), ended[0].1.reason, ended[0].1.bytes_up), (1, EndReason::Finished, BULK as u64));
+}
+
+async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Setup) {
+    for (carriers, most_of_it) in [(usize::MAX, false), (1, true)] {
+        let net = Net::new(Setup { carriers, pacing: Some(8_000_000), ..setup }).await;
+        let (mut client, mut server, _session) = net.pair().await;
+        let data = pattern(16 << 20);
+        let write = async {
+            client.write_all(&data).await.unwrap();
+            client.shutdown().await.unwrap();
+        };
+        assert!(tokio::join!(write, read_all(&mut server)).1 == data);
+        let parts = net.cuttable.parts();
+        assert_eq!(parts[0] > 0.75, most_of_it, "{parts:?}");
+    }
 }
 
 async fn a_hundred_connections_at_one_instant(setup: Setup) {
@@ -241,7 +257,7 @@ async fn a_slow_reader_stops_only_itself(setup: Setup) {
     // It is stopped by its own credit, whatever the kernel's buffers take.
     until(|| net.near.stats().credit_stalls_total > 0).await;
     let (mut client, mut server, session) = net.pair().await;
-    let data = pattern(8 << 20);
+    let data = pattern(16 << 20);
     let (sent, received) = tokio::join!(
         async {
             client.write_all(&data).await.unwrap();

@@ -196,6 +196,7 @@ mod tests {
             grows: false,
             stalled: false,
             doubtful: false,
+            carriers: usize::MAX,
             spare: false,
             lossy: false,
         }

@@ -66,6 +66,16 @@ impl Cuttable {
             line.cut();
         }
     }
+
+    /// What part of all bytes from here each stream has carried, most first.
+    pub(crate) fn parts(&self) -> Vec<f64> {
+        let lines = self.lines.lock().unwrap();
+        let carried = lines.iter().map(|line| line.path_info().unwrap().acknowledged as f64);
+        let all: f64 = carried.clone().sum();
+        let mut parts: Vec<_> = carried.map(|bytes| bytes / all).collect();
+        parts.sort_by(|one, other| other.total_cmp(one));
+        parts
+    }
 }
 
 /// A kernel with much room would take at once what is sent slowly then.
@@ -78,6 +88,7 @@ pub(crate) struct Dial {
     cuttable: Arc<Cuttable>,
     dials: bool,
     pacing: Option<u64>,
+    carriers: usize,
 }
 
 impl Sockets for Dial {
@@ -105,6 +116,7 @@ impl Sockets for Dial {
 
     fn tend(&self, line: Line, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
         line.set_pacing(self.pacing.map_or(Pacing::Bursts, Pacing::AtMost)).unwrap();
+        line.set_carriers(self.carriers);
         if self.dials {
             self.cuttable.lines.lock().unwrap().push(line);
         }
@@ -148,6 +160,8 @@ pub(crate) struct Setup {
     pub(crate) compress: (bool, bool),
     /// Most bytes a second that a stream sends.
     pub(crate) pacing: Option<u64>,
+    /// How many streams carry bulk.
+    pub(crate) carriers: usize,
     pub(crate) protocol: Protocol,
 }
 
@@ -163,6 +177,7 @@ impl Default for Setup {
             encrypted: (false, false),
             compress: (false, false),
             pacing: None,
+            carriers: usize::MAX,
             protocol: Protocol::Tcp,
         }
     }
@@ -197,6 +212,7 @@ pub(crate) fn tunnel(
             cuttable: Arc::clone(cuttable),
             dials: agent == NEAR,
             pacing: setup.pacing,
+            carriers: setup.carriers,
         }),
         egress: Arc::new(Connect(Arc::clone(servers))),
     })

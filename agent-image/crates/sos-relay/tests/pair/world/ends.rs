@@ -193,6 +193,7 @@ impl World {
             grows: false,
             stalled,
             doubtful: false,
+            carriers: usize::MAX,
             spare: false,
             lossy: script.lossy,
         }
