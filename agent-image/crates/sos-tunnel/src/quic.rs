@@ -8,16 +8,17 @@
 mod endpoint;
 mod halves;
 mod steering;
+mod unanswered;
 
 use std::io;
 use std::net::SocketAddrV4;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use quinn::crypto::rustls::{NoInitialCipherSuite, QuicClientConfig, QuicServerConfig};
 use quinn::{
-    ConnectError, Connection, ConnectionError, Incoming, RecvStream, SendStream, ServerConfig,
-    TransportConfig, VarInt,
+    ConnectError, Connection, ConnectionError, ConnectionStats, Incoming, RecvStream, SendStream,
+    ServerConfig, TransportConfig, VarInt,
 };
 use sos_relay::{Budget, Reservation};
 use sos_wire::Key;
@@ -26,7 +27,9 @@ use thiserror::Error;
 pub(crate) use endpoint::{Endpoints, listen};
 pub(crate) use halves::{Receiver, Sender};
 use steering::{Steer, Steering};
+use unanswered::Unanswered;
 
+use crate::lock;
 use crate::sockopt::PathInfo;
 use crate::tls::{self, Expected, FindKey, PairKeyName};
 
@@ -84,7 +87,7 @@ impl Connected {
     ) -> Self {
         let from = connection.remote_address().ip();
         let sender = Sender::new(send, connection.clone(), Arc::clone(&steering));
-        Self { receiver: Receiver(receive), sender, gauge: Gauge { connection, steering }, from, window }
+        Self { receiver: Receiver(receive), sender, gauge: Gauge::new(connection, steering), from, window }
     }
 
     /// The peer's address.
@@ -171,17 +174,26 @@ fn transport(steering: &Arc<Steering>) -> TransportConfig {
 pub(crate) struct Gauge {
     connection: Connection,
     steering: Arc<Steering>,
+    unanswered: Arc<Mutex<Unanswered>>,
 }
 
 impl Gauge {
+    fn new(connection: Connection, steering: Arc<Steering>) -> Self {
+        Self { connection, steering, unanswered: Arc::default() }
+    }
+
     /// The same as the kernel tells of TCP; `NotConnected` once it has ended.
     pub(crate) fn path_info(&self) -> io::Result<PathInfo> {
         if self.connection.close_reason().is_some() {
             return Err(io::ErrorKind::NotConnected.into());
         }
-        let (path, steering) = (self.connection.stats().path, &self.steering);
+        let ConnectionStats { path, frame_tx: sent, .. } = self.connection.stats();
+        let steering = &self.steering;
+        let asking = sent.stream + sent.ping + sent.max_data + sent.max_stream_data;
         let segment = u64::from(path.current_mtu.max(1));
         let acknowledged = steering.acknowledged();
+        let waits = lock(&self.unanswered).look(acknowledged, asking);
+        let waiting = if waits { steering.in_flight().div_ceil(segment).max(1) } else { 0 };
         Ok(PathInfo {
             rtt: path.rtt,
             min_rtt: path.min_rtt,
@@ -190,7 +202,7 @@ impl Gauge {
             window: path.cwnd,
             grows: steering.grows(),
             unsent: u32::try_from(steering.unsent(segment)).unwrap_or(u32::MAX),
-            outstanding: u32::try_from(steering.in_flight().div_ceil(segment)).unwrap_or(u32::MAX),
+            outstanding: u32::try_from(waiting).unwrap_or(u32::MAX),
             in_flight: steering.in_flight(),
             acknowledged,
             delivered: acknowledged as u32,

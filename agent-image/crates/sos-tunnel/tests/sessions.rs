@@ -93,9 +93,9 @@ async fn bulk_arrives_whole_in_both_directions_at_once(setup: Setup) {
 
 async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Setup) {
     for (carriers, most_of_it) in [(usize::MAX, false), (1, true)] {
-        let net = Net::new(Setup { carriers, pacing: Some(8_000_000), ..setup }).await;
+        let net = Net::new(Setup { carriers, pacing: Some(2_000_000), ..setup }).await;
         let (mut client, mut server, _session) = net.pair().await;
-        let data = pattern(16 << 20);
+        let data = pattern(6 << 20);
         let write = async {
             client.write_all(&data).await.unwrap();
             client.shutdown().await.unwrap();
@@ -257,7 +257,7 @@ async fn a_slow_reader_stops_only_itself(setup: Setup) {
     // It is stopped by its own credit, whatever the kernel's buffers take.
     until(|| net.near.stats().credit_stalls_total > 0).await;
     let (mut client, mut server, session) = net.pair().await;
-    let data = pattern(16 << 20);
+    let data = pattern(6 << 20);
     let (sent, received) = tokio::join!(
         async {
             client.write_all(&data).await.unwrap();
