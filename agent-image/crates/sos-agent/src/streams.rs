@@ -103,7 +103,12 @@ impl Known {
         self.sharer.observe(stream, told.look, now);
         self.carriers.observe(stream, &told, now);
         if told.sample.segments > 0 {
+            let refused = self.chooser.refuses_bbr(now);
             self.chooser.observe(told.sample, now);
+            if !refused && self.chooser.refuses_bbr(now) {
+                // What was learned of bbr here goes with it.
+                self.ceiling = Ceiling::new(now);
+            }
         }
         let choice = self.choice(now);
         self.ceiling.observe(stream, told, choice, now);
