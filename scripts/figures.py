@@ -159,6 +159,8 @@ def check(name: str, document: Json) -> None:
     few = [f"{row['scenario']} {row['scheme']}" for row in document["rows"] if row["status"] == "ok" and row["runs"] < LEAST_RUNS]
     if few:
         raise NotKept(f"{name}: less than {LEAST_RUNS} runs of {', '.join(few)}")
+    if parts := [case["name"] for case in document.get("cases", ()) if case["missing"]]:
+        raise NotKept(f"{name}: not everything was measured of {', '.join(parts)}")
     if not document["rows"]:
         raise NotKept(f"{name}: nothing was measured")
 

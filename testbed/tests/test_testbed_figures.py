@@ -81,6 +81,7 @@ def test_a_network_of_the_matrix_is_a_line_with_every_ratio_and_its_interval(fig
         (document(row("sos", 5, mbps_total=1.0), settings="48d57a2c+changes, 20 s"), "not committed"),
         (document(row("sos", 5, mbps_total=1.0), row("plain", 2, mbps_total=1.0)), "less than 3 runs of 59ms plain"),
         (document(), "nothing was measured"),
+        (document(row("sos", 5, mbps_total=1.0)) | {"cases": [{"name": "equal", "missing": 2}]}, "not everything was measured of equal"),
     ],
 )
 def test_figures_that_nobody_could_measure_again_are_not_kept(

@@ -24,6 +24,10 @@ const QUEUE_TIMES: u32 = 2;
 const QUEUE_LEAST: Duration = Duration::from_millis(4);
 /// A path that has not been seen full for so long may hold more than it did.
 const KNOWN: Duration = Duration::from_secs(60);
+/// Less than this part of what more streams carried, twice in a row, and they were not too many: loss or others bound each of them.
+const AS_MUCH: f64 = 0.8;
+/// They are all used for so long then.
+const DOUBT: Duration = Duration::from_secs(60);
 
 /// What a stream did in a window.
 #[derive(Debug, Clone, Copy)]
@@ -32,19 +36,27 @@ struct Part {
     /// Each look's bytes, times the seconds that each of them was under way.
     byte_seconds: f64,
     elapsed: Duration,
-    /// Every look at it saw a queue, and more that it had to send.
-    full: bool,
+    /// Every look at it saw more that it had to send; and a queue.
+    waiting: bool,
+    queued: bool,
 }
 
 impl Part {
-    const NONE: Self = Self { bytes: 0, byte_seconds: 0.0, elapsed: Duration::ZERO, full: true };
+    const NONE: Self =
+        Self { bytes: 0, byte_seconds: 0.0, elapsed: Duration::ZERO, waiting: true, queued: true };
 
     fn add(&mut self, told: &Told) {
-        let Told { look, waiting, .. } = told;
+        let look = &told.look;
         self.bytes += look.bytes;
         self.byte_seconds += look.bytes as f64 * look.rtt.as_secs_f64();
         self.elapsed += look.elapsed;
-        self.full &= *waiting && is_queued(look);
+        self.waiting &= told.sample.waiting;
+        self.queued &= is_queued(look);
+    }
+
+    /// Bytes a second.
+    fn rate(&self) -> f64 {
+        self.bytes as f64 / self.elapsed.as_secs_f64().max(1e-3)
     }
 
     /// Bytes that it had under way (Little's law).
@@ -65,6 +77,10 @@ pub struct Carriers {
     full_at: Instant,
     /// How many streams the path had room for in the window before, if it was full.
     before: Option<usize>,
+    /// Bytes a second before the number was lowered last; and whether the window before had far less, with more to send.
+    carried: f64,
+    short: bool,
+    doubt_until: Instant,
     began: Instant,
     rtt: Duration,
     parts: BTreeMap<u64, Part>,
@@ -78,6 +94,9 @@ impl Carriers {
             most: None,
             full_at: now,
             before: None,
+            carried: 0.0,
+            short: false,
+            doubt_until: now,
             began: now,
             rtt: Duration::ZERO,
             parts: BTreeMap::new(),
@@ -94,35 +113,51 @@ impl Carriers {
     pub fn observe(&mut self, stream: u64, told: &Told, now: Instant) {
         self.parts.entry(stream).or_insert(Part::NONE).add(told);
         self.rtt = self.rtt.max(told.look.min_rtt);
-        if now.saturating_duration_since(self.began) >= WINDOW.max(self.rtt * WINDOW_RTTS) {
+        let (age, length) = (now.saturating_duration_since(self.began), WINDOW.max(self.rtt * WINDOW_RTTS));
+        if age >= length * 2 {
+            // A pause: what was before it and what comes now are not one after the other.
+            (self.before, self.short) = (None, false);
+            self.begin(now);
+        } else if age >= length {
             self.judge(now);
-            (self.began, self.rtt) = (now, Duration::ZERO);
-            self.parts.clear();
+            self.begin(now);
         }
+        if now.saturating_duration_since(self.full_at) >= KNOWN {
+            self.most = None;
+        }
+    }
+
+    fn begin(&mut self, now: Instant) {
+        (self.began, self.rtt) = (now, Duration::ZERO);
+        self.parts.clear();
     }
 
     fn judge(&mut self, now: Instant) {
         let most = self.parts.values().map(|part| part.bytes).max().unwrap_or(0);
         // Those that say little beside the others have no part in it.
         let carrying = self.parts.values().filter(|part| part.bytes > 0 && part.bytes >= most / 4);
+        let pressed = most > 0 && carrying.clone().all(|part| part.waiting);
+        let full = pressed && carrying.clone().all(|part| part.queued);
         let held: f64 = carrying.clone().map(Part::held).sum();
-        let room = ((held / EACH) as usize).max(1);
-        let full = most > 0 && carrying.clone().all(|part| part.full);
+        let rate: f64 = carrying.map(Part::rate).sum();
+        let room = full.then(|| ((held / EACH) as usize).max(1));
         // Two windows in a row, of which the larger counts: after a loss a path is not full for a moment.
-        let agreed = self.before.zip(full.then_some(room)).map(|(before, room)| before.max(room));
-        self.before = full.then_some(room);
-        match (self.most, agreed) {
-            (Some(most), _) if held >= (most + 1) as f64 * EACH * MORE => {
-                self.most = Some(room).filter(|room| *room < ENOUGH);
-            }
-            (known, Some(room)) if room < known.unwrap_or(ENOUGH) => self.most = Some(room),
-            _ => {}
-        }
+        let agreed = self.before.zip(room).map(|(before, room)| before.max(room));
+        self.before = room;
         if agreed.is_some() {
             self.full_at = now;
-        } else if now.saturating_duration_since(self.full_at) >= KNOWN {
-            self.most = None;
         }
+        let short = self.most.is_some() && pressed && rate < self.carried * AS_MUCH;
+        if short && self.short {
+            (self.most, self.doubt_until) = (None, now + DOUBT);
+        } else if self.most.is_some_and(|most| held >= (most + 1) as f64 * EACH * MORE) {
+            self.most = Some((held / EACH) as usize).filter(|room| *room < ENOUGH);
+        } else if let Some(room) = agreed.filter(|room| *room < self.most.unwrap_or(ENOUGH))
+            && now >= self.doubt_until
+        {
+            (self.most, self.carried) = (Some(room), rate);
+        }
+        self.short = short;
     }
 }
 
@@ -169,7 +204,7 @@ mod tests {
             for _ in 0..ticks {
                 self.now += TICK;
                 for stream in 0..streams {
-                    let told = Told { look, sample: Sample::default(), waiting };
+                    let told = Told { look, sample: Sample { waiting, ..Sample::default() } };
                     self.carriers.observe(stream, &told, self.now);
                 }
             }
@@ -224,7 +259,7 @@ mod tests {
             world.slow(4, 16_500.0, 1);
             let rtt = Duration::from_micros(1_200);
             let look = Look { bytes: 200, elapsed: TICK, rtt, min_rtt: rtt };
-            let told = Told { look, sample: Sample::default(), waiting: false };
+            let told = Told { look, sample: Sample::default() };
             world.carriers.observe(9, &told, world.now);
         }
         assert_eq!(world.carriers.most(), 1);
@@ -248,6 +283,27 @@ mod tests {
         assert_eq!(world.carriers.most(), 1);
         assert_eq!(world.slow(1, 4_000.0, 20), usize::MAX);
         assert_eq!(world.slow(4, 16_500.0, 16), 1, "for a second or two");
+    }
+
+    #[test]
+    fn fewer_streams_that_carry_less_were_not_too_many() {
+        let mut world = World::new();
+        world.slow(4, 16_500.0, 12);
+        let one = Way { rate: 0.9e6, held: 12_000.0, ..SLOW };
+        assert_eq!(world.pass(1, &one, true, 3), 1, "bbr may have been looking for a shorter round trip");
+        assert_eq!(world.pass(1, &one, true, 6), usize::MAX);
+        assert_eq!(world.slow(4, 16_500.0, 590), usize::MAX, "for a minute");
+        assert_eq!(world.slow(4, 16_500.0, 20), 1);
+        assert_eq!(world.pass(1, &one, false, 50), 1, "who has little to send carries little");
+    }
+
+    #[test]
+    fn windows_with_a_pause_between_them_are_not_two_in_a_row() {
+        let mut world = World::new();
+        world.slow(4, 16_500.0, 3);
+        world.now += Duration::from_secs(20);
+        assert_eq!(world.slow(4, 16_500.0, 3), usize::MAX);
+        assert_eq!(world.slow(4, 16_500.0, 6), 1);
     }
 
     proptest! {

@@ -46,8 +46,6 @@ pub struct Told {
     pub look: Look,
     /// What was sent, and sent again.
     pub sample: Sample,
-    /// It had more to send than it sent.
-    pub waiting: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -66,7 +64,7 @@ impl Window {
         self.segments += told.sample.segments;
         self.resent += told.sample.resent;
         self.min_rtt = self.min_rtt.max(told.look.min_rtt);
-        if told.look.tells() && !told.waiting {
+        if told.look.tells() && !told.sample.waiting {
             self.spare.insert(stream);
         }
     }

@@ -66,7 +66,7 @@ impl World {
             if self.small {
                 let look = Look { bytes: 3 * SEGMENT as u64, ..told.look };
                 let sample = Sample { segments: 3, resent: 0, ..told.sample };
-                let told = Told { look, sample, waiting: false };
+                let told = Told { look, sample: Sample { waiting: false, ..sample } };
                 self.ceiling.observe(STREAMS, told, self.choice, self.now);
             }
         }
@@ -103,8 +103,9 @@ impl World {
             elapsed: LOOK,
             rtt: RTT,
             rtt_percent: 100,
+            waiting: self.offered.is_none(),
         };
-        Told { look, sample, waiting: self.offered.is_none() }
+        Told { look, sample }
     }
 
     fn limit(&self) -> Option<f64> {

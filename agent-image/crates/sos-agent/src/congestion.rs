@@ -4,9 +4,11 @@
 //! eight of bbr overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is the wire's own
 //! or that of a queue too short to be seen: cubic takes it for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one
 //! stream), bbr does not. So: cubic, until loss without a queue is seen that hurts it; bbr then, and cubic tried again
-//! later (ADR 0019), or at once where bbr itself turns out to lose much more than cubic did (ADR 0041). All streams of one label to a peer are judged together, since they share the path.
+//! later (ADR 0019), or sooner where bbr turns out to be what loses (overruns.rs). All streams of one label to a peer are judged together, since they share the path.
 
 use std::time::{Duration, Instant};
+
+use crate::overruns::{Overruns, Window};
 
 /// How long evidence is gathered at least before it is judged.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -33,14 +35,8 @@ const QUEUED_PERCENT: u64 = 140;
 const QUEUED_LEAST: Duration = Duration::from_millis(1);
 /// After so long without loss of the wire's own, cubic is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
-/// On paths up to `LOSS_RTT` this part of all segments for so long may be bbr's own doing: what it sends at once, a millisecond at its rate, is
-/// more than a short queue holds (120 Mbit/s, 1.4 ms, room for ten packets: 29 % lost and 54 Mbit/s, where cubic has 106 with 5 %). Where
-/// cubic loses as much, it is the wire's.
-const HEAVY: f64 = 0.1;
-const HEAVY_LASTS: Duration = Duration::from_secs(1);
-/// What is found out about that holds for so long; doubled each time in a row.
-const FOUND_LEAST: Duration = Duration::from_secs(60);
-const FOUND_MOST: Duration = Duration::from_secs(960);
+/// A stream that sent fewer segments since the last look says little besides, and has none waiting.
+const SPEAKS: u64 = 10;
 
 /// A congestion control of the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +60,8 @@ pub struct Sample {
     pub rtt: Duration,
     /// The same in percent of the lowest one seen.
     pub rtt_percent: u64,
+    /// There was more to send.
+    pub waiting: bool,
 }
 
 impl Sample {
@@ -96,11 +94,17 @@ struct Evidence {
     /// How often something was lost, a round trip apart: what one queue drops when it runs over is one loss.
     losses: u64,
     lost_at: Option<Instant>,
+    /// One of the streams saw a queue.
+    queued: bool,
+    /// One of them had no more to send.
+    idle: bool,
 }
 
 impl Evidence {
     fn add(&mut self, sample: Sample, now: Instant) {
         self.sum.add(sample);
+        self.queued |= sample.is_queued();
+        self.idle |= !sample.waiting && sample.segments >= SPEAKS;
         let another = self.lost_at.is_none_or(|at| now.saturating_duration_since(at) >= sample.rtt);
         if sample.resent > 0 && another {
             self.losses += 1;
@@ -108,19 +112,14 @@ impl Evidence {
         }
     }
 
-    /// So much is lost on a short path that it may be bbr's own doing.
-    fn is_heavy(&self) -> bool {
-        self.sum.rtt <= LOSS_RTT && self.sum.resent as f64 >= self.sum.segments as f64 * HEAVY
-    }
-
     /// Something was lost, but not so often yet, nor so much, that it could be said whether it hurts.
     fn is_undecided(&self) -> bool {
-        self.sum.resent > 0 && self.losses < MIN_LOSSES && !self.sum.hurts() && !self.sum.is_queued()
+        self.sum.resent > 0 && self.losses < MIN_LOSSES && !self.sum.hurts() && !self.queued
     }
 
     /// The wire's own loss makes cubic suffer.
     fn speaks_for_bbr(&self) -> bool {
-        (self.sum.hurts() || self.bounds()) && !self.sum.is_queued()
+        (self.sum.hurts() || self.bounds()) && !self.queued
     }
 
     /// Loss is what bounds the streams of a long path.
@@ -145,12 +144,7 @@ pub struct Chooser {
     began: Instant,
     evidence: Evidence,
     lossy_at: Instant,
-    heavy_since: Option<Instant>,
-    /// How long what is found out next holds.
-    found: Duration,
-    /// Bbr is not used until then, as it lost very much; and until then it may, as cubic lost as much.
-    refused_until: Instant,
-    trusted_until: Instant,
+    overruns: Overruns,
 }
 
 impl Chooser {
@@ -162,10 +156,7 @@ impl Chooser {
             began: now,
             evidence: Evidence::default(),
             lossy_at: now,
-            heavy_since: None,
-            found: FOUND_LEAST,
-            refused_until: now,
-            trusted_until: now,
+            overruns: Overruns::new(now),
         }
     }
 
@@ -191,48 +182,23 @@ impl Chooser {
 
     /// Bbr has been found to do harm, and is not to be used whatever else speaks for it.
     #[must_use]
-    pub fn refuses_bbr(&self, now: Instant) -> bool {
-        now < self.refused_until
+    pub fn refuses_bbr(&self) -> bool {
+        self.overruns.refuses_bbr()
     }
 
     fn judge(&mut self, now: Instant) {
-        if self.lasts_heavy(now) && self.try_the_other(now) {
-            self.heavy_since = None;
-        } else if self.evidence.speaks_for_bbr() && !self.refuses_bbr(now) {
-            if self.choice == Choice::Cubic {
-                self.heavy_since = None;
-            }
+        let Sample { rtt, segments, resent, .. } = self.evidence.sum;
+        let age = now.saturating_duration_since(self.began);
+        let window = Window { age, rtt, segments, resent, pressed: !self.evidence.idle };
+        if let Some(better) = self.overruns.judge(&window, self.choice, now) {
+            (self.choice, self.lossy_at) = (better, now);
+        } else if self.evidence.speaks_for_bbr() && !self.refuses_bbr() {
             (self.choice, self.lossy_at) = (Choice::Bbr, now);
         } else if now.saturating_duration_since(self.lossy_at) >= TRY_AGAIN {
             if self.choice == Choice::Bbr {
-                self.found = FOUND_LEAST;
+                self.overruns.calm();
             }
             self.choice = Choice::Cubic;
-        }
-    }
-
-    fn lasts_heavy(&mut self, now: Instant) -> bool {
-        // With a pause in it these are two beginnings, which lose much each.
-        let paused = now.saturating_duration_since(self.began) >= HEAVY_LASTS / 2;
-        let heavy = self.evidence.is_heavy() && !paused;
-        self.heavy_since = heavy.then(|| self.heavy_since.unwrap_or(self.began));
-        self.heavy_since.is_some_and(|since| now.saturating_duration_since(since) >= HEAVY_LASTS)
-    }
-
-    /// Cubic in place of bbr that loses very much; and bbr again if cubic does so, too. False if that is known already.
-    fn try_the_other(&mut self, now: Instant) -> bool {
-        match self.choice {
-            Choice::Bbr if now >= self.trusted_until => {
-                (self.choice, self.refused_until) = (Choice::Cubic, now + self.found);
-                self.found = (self.found * 2).min(FOUND_MOST);
-                true
-            }
-            Choice::Cubic if self.refuses_bbr(now) => {
-                (self.choice, self.lossy_at) = (Choice::Bbr, now);
-                (self.refused_until, self.trusted_until) = (now, now + self.found);
-                true
-            }
-            _ => false,
         }
     }
 }
@@ -252,7 +218,8 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(20);
     const LOOK: Duration = Duration::from_millis(100);
-    const CLEAN: Sample = Sample { segments: 10_000, resent: 0, elapsed: LOOK, rtt: RTT, rtt_percent: 100 };
+    const CLEAN: Sample =
+        Sample { segments: 10_000, resent: 0, elapsed: LOOK, rtt: RTT, rtt_percent: 100, waiting: true };
     const IDLE: Sample = Sample { segments: 1, ..CLEAN };
     const RANDOM: Sample = Sample { segments: 1_000, resent: 10, rtt_percent: 105, ..CLEAN };
     const OVERFLOW: Sample = Sample { resent: 700, rtt_percent: 200, ..CLEAN };
@@ -361,69 +328,32 @@ mod tests {
         assert_eq!(lossy(2_200, 110), Choice::Bbr);
     }
 
-    /// Looks of a tenth of a second at a path of 1.4 ms, one stream after the other, for so many seconds.
-    fn short_path(chooser: &mut Chooser, resent: u64, now: &mut Instant, tenths: u32) -> Choice {
-        let rtt = Duration::from_micros(1_400);
-        for _ in 0..tenths {
-            *now += LOOK;
-            chooser.observe(Sample { segments: 1_000, resent, elapsed: LOOK, rtt, rtt_percent: 120 }, *now);
-        }
-        chooser.choice()
+    #[test]
+    fn two_streams_see_no_queue_together_that_neither_sees() {
+        let new = Sample { rtt: Duration::from_micros(3_200), rtt_percent: 107, ..RANDOM };
+        let old = Sample { rtt: Duration::from_micros(1_500), rtt_percent: 150, ..RANDOM };
+        assert_eq!(after(&[(500, new), (600, old)]), Choice::Bbr);
     }
 
     #[test]
-    fn bbr_that_loses_very_much_gives_way_for_a_minute_and_then_for_two() {
+    fn bbr_that_overruns_a_short_queue_gives_way_whatever_speaks_for_it() {
         let mut now = Instant::now();
         let chooser = &mut Chooser::new(now);
-        assert_eq!(
-            short_path(chooser, 120, &mut now, 2),
-            Choice::Bbr,
-            "everybody loses much in the beginning"
-        );
-        assert_eq!(short_path(chooser, 290, &mut now, 8), Choice::Bbr, "it may be finding the rate");
-        assert_eq!(short_path(chooser, 290, &mut now, 2), Choice::Cubic);
-        assert!(chooser.refuses_bbr(now));
-        assert_eq!(
-            short_path(chooser, 50, &mut now, 598),
-            Choice::Cubic,
-            "what speaks for bbr is not believed"
-        );
-        assert_eq!(short_path(chooser, 50, &mut now, 3), Choice::Bbr, "it may be another path now");
-        assert_eq!(short_path(chooser, 290, &mut now, 11), Choice::Cubic);
-        assert_eq!(short_path(chooser, 50, &mut now, 1_190), Choice::Cubic);
-        assert_eq!(short_path(chooser, 50, &mut now, 15), Choice::Bbr);
-    }
-
-    #[test]
-    fn bbr_comes_back_where_cubic_loses_as_much() {
-        let mut now = Instant::now();
-        let chooser = &mut Chooser::new(now);
-        short_path(chooser, 200, &mut now, 2);
-        assert_eq!(short_path(chooser, 200, &mut now, 11), Choice::Cubic);
-        assert_eq!(short_path(chooser, 200, &mut now, 11), Choice::Bbr, "it is the wire");
-        assert!(!chooser.refuses_bbr(now));
-        assert_eq!(short_path(chooser, 200, &mut now, 1_190), Choice::Bbr, "known for two minutes");
-        assert_eq!(short_path(chooser, 200, &mut now, 14), Choice::Cubic, "and looked at anew");
-    }
-
-    #[test]
-    fn loss_that_does_not_last_or_is_on_a_long_path_says_nothing_of_bbr() {
-        let mut now = Instant::now();
-        let chooser = &mut Chooser::new(now);
-        short_path(chooser, 10, &mut now, 2);
-        for _ in 0..20 {
-            assert_eq!(short_path(chooser, 290, &mut now, 8), Choice::Bbr);
-            assert_eq!(short_path(chooser, 10, &mut now, 2), Choice::Bbr);
-        }
-        for _ in 0..20 {
-            now += Duration::from_secs(2);
-            assert_eq!(short_path(chooser, 290, &mut now, 4), Choice::Bbr, "a transfer begins");
-        }
-        let rtt = Duration::from_millis(30);
-        let long = |at: u64| {
-            (at * 100, Sample { segments: 1_000, resent: 290, elapsed: LOOK, rtt, rtt_percent: 120 })
+        let mut pass = |segments: u64, resent: u64, looks: u32| {
+            for _ in 0..looks {
+                now += LOOK;
+                let rtt = Duration::from_micros(1_400);
+                chooser.observe(
+                    Sample { segments, resent, elapsed: LOOK, rtt, rtt_percent: 120, waiting: true },
+                    now,
+                );
+            }
+            (chooser.choice(), chooser.refuses_bbr())
         };
-        assert_eq!(after(&(1..100).map(long).collect::<Vec<_>>()), Choice::Bbr);
+        assert_eq!(pass(1_000, 50, 2), (Choice::Bbr, false));
+        assert_eq!(pass(600, 170, 11), (Choice::Cubic, true));
+        assert_eq!(pass(1_000, 50, 500), (Choice::Cubic, true));
+        assert_eq!(pass(1_000, 50, 150), (Choice::Bbr, false), "it may be another path now");
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub mod netns;
 pub mod netplan;
 pub mod nft;
 pub mod orders;
+mod overruns;
 pub mod permit;
 pub mod pool;
 pub mod preparations;

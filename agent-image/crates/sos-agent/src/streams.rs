@@ -98,14 +98,18 @@ impl Known {
         }
     }
 
-    /// Takes what a stream did.
-    fn observe(&mut self, stream: u64, told: Told, now: Instant) {
+    /// Takes what a stream did; `named`: how many carry bulk is configured.
+    fn observe(&mut self, stream: u64, told: Told, named: bool, now: Instant) {
         self.sharer.observe(stream, told.look, now);
-        self.carriers.observe(stream, &told, now);
+        if named {
+            self.carriers = Carriers::new(now);
+        } else {
+            self.carriers.observe(stream, &told, now);
+        }
         if told.sample.segments > 0 {
-            let refused = self.chooser.refuses_bbr(now);
+            let refused = self.chooser.refuses_bbr();
             self.chooser.observe(told.sample, now);
-            if !refused && self.chooser.refuses_bbr(now) {
+            if !refused && self.chooser.refuses_bbr() {
                 // What was learned of bbr here goes with it.
                 self.ceiling = Ceiling::new(now);
             }
@@ -224,7 +228,7 @@ impl Tended {
             let was = (known.choice(now), known.each(now), known.carriers.most());
             if let Some((look, (before, _))) = moved.zip(before) {
                 let sample = difference(before, info, look.elapsed);
-                known.observe(number, Told { look, sample, waiting: info.unsent > 0 }, now);
+                known.observe(number, Told { look, sample }, named, now);
             }
             let (choice, each, carriers) = (known.choice(now), known.each(now), known.carriers.most());
             if choice != was.0 {
@@ -241,7 +245,7 @@ impl Tended {
                 pacing: pacing(each, info.min_rtt),
                 known: known.ceiling.is_known() && moved.is_some_and(|moved| moved.tells() && moved.is_near()),
                 unsent,
-                carriers: if named { usize::MAX } else { carriers },
+                carriers,
             }
         })
     }
@@ -276,6 +280,7 @@ fn difference(before: PathInfo, after: PathInfo, elapsed: Duration) -> Sample {
         elapsed,
         rtt,
         rtt_percent: u64::try_from(percent).unwrap_or(u64::MAX),
+        waiting: after.unsent > 0,
     }
 }
 
@@ -440,9 +445,16 @@ mod tests {
             resent: 3,
             ..PathInfo::default()
         };
-        let after =
-            PathInfo { rtt: ms(22), min_rtt: ms(20), segments: 90, resent: 10, ..PathInfo::default() };
-        let sample = Sample { segments: 100, resent: 7, elapsed: LOOK, rtt: ms(36), rtt_percent: 180 };
+        let after = PathInfo {
+            rtt: ms(22),
+            min_rtt: ms(20),
+            segments: 90,
+            resent: 10,
+            unsent: 1,
+            ..PathInfo::default()
+        };
+        let sample =
+            Sample { segments: 100, resent: 7, elapsed: LOOK, rtt: ms(36), rtt_percent: 180, waiting: true };
         assert_eq!(difference(before, after, LOOK), sample);
     }
 }

@@ -36,7 +36,7 @@ pub struct StreamView {
     pub stalled: bool,
     /// Another stream over the same path has stalled, and nothing has been acknowledged on this one lately either.
     pub doubtful: bool,
-    /// How many streams over the same path, in turn, carry bulk at most: what makes some of them spare.
+    /// How many streams over the same path carry bulk at most: whoever says which are spare goes by it.
     pub carriers: usize,
     /// Others over the same path carry this session better without it.
     pub spare: bool,

@@ -189,7 +189,8 @@ impl Gauge {
         }
         let ConnectionStats { path, frame_tx: sent, .. } = self.connection.stats();
         let steering = &self.steering;
-        let asking = sent.stream + sent.ping + sent.max_data + sent.max_stream_data;
+        // quinn asks for an answer again by either of the last two where there is nothing else to send.
+        let asking = sent.stream + sent.max_data + sent.max_stream_data + sent.ping + sent.immediate_ack;
         let segment = u64::from(path.current_mtu.max(1));
         let acknowledged = steering.acknowledged();
         let waits = lock(&self.unanswered).look(acknowledged, asking);

@@ -30,7 +30,7 @@ pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
         let at = usize::from(view.label) % Labels::COUNT;
         let left = much && working[at] >= ENOUGH && light[at] == Some(view.id);
         // Where the path has room for one, others only make it wait.
-        let few = bulk || (much && view.carriers < PeerConfig::MODELLED_STREAMS);
+        let few = bulk || (much && view.carriers == 1);
         view.spare = works(view) && (left || (few && used[at] >= view.carriers));
         used[at] += usize::from(works(view) && !view.spare);
     }
@@ -95,6 +95,10 @@ mod tests {
         let mut views: Vec<StreamView> = (0..5).map(|at| view(at, 0, 1)).collect();
         settle(&mut views, &SessionStats { sent: BULK, held: MUCH, ..SessionStats::default() });
         assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [true, false, true, true, true]);
+        settle(&mut views, &SessionStats { sent: MUCH, held: MUCH, ..SessionStats::default() });
+        assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [true, false, true, true, true]);
+        settle(&mut views, &SessionStats { sent: MUCH, held: MUCH - 1, ..SessionStats::default() });
+        assert!(views.iter().all(|view| !view.spare), "it says little");
     }
 
     #[test]

@@ -102,6 +102,7 @@ async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Set
         };
         assert!(tokio::join!(write, read_all(&mut server)).1 == data);
         let parts = net.cuttable.parts();
+        // Two carry half each otherwise. What goes before much waits may take any, and a stream that seems to stall has another in its place.
         assert_eq!(parts[0] > 0.75, most_of_it, "{parts:?}");
     }
 }
@@ -257,7 +258,7 @@ async fn a_slow_reader_stops_only_itself(setup: Setup) {
     // It is stopped by its own credit, whatever the kernel's buffers take.
     until(|| net.near.stats().credit_stalls_total > 0).await;
     let (mut client, mut server, session) = net.pair().await;
-    let data = pattern(6 << 20);
+    let data = pattern(8 << 20);
     let (sent, received) = tokio::join!(
         async {
             client.write_all(&data).await.unwrap();

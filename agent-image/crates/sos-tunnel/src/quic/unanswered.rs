@@ -11,7 +11,7 @@ pub(super) struct Unanswered {
 
 impl Unanswered {
     /// Takes how many bytes have been acknowledged so far, and how many frames were sent that are to be. Where both have changed nobody knows which
-    /// came last; quinn sends again what is not answered in a few round trips, so the next look does.
+    /// came last; quinn asks again for what is not answered in a few round trips, so the next look does.
     pub(super) fn look(&mut self, acknowledged: u64, asking: u64) -> bool {
         if acknowledged != self.acknowledged {
             self.waits = false;

@@ -70,9 +70,10 @@ impl Cuttable {
     /// What part of all bytes from here each stream has carried, most first.
     pub(crate) fn parts(&self) -> Vec<f64> {
         let lines = self.lines.lock().unwrap();
-        let carried = lines.iter().map(|line| line.path_info().unwrap().acknowledged as f64);
-        let all: f64 = carried.clone().sum();
-        let mut parts: Vec<_> = carried.map(|bytes| bytes / all).collect();
+        let told = lines.iter().flat_map(Line::path_info);
+        let mut parts: Vec<_> = told.map(|info| info.acknowledged as f64).collect();
+        let all: f64 = parts.iter().sum();
+        parts.iter_mut().for_each(|part| *part /= all);
         parts.sort_by(|one, other| other.total_cmp(one));
         parts
     }
