@@ -148,6 +148,7 @@ impl Driver {
             grows: slot % 2 == 0,
             stalled: states >> slot & 1 == 1,
             doubtful: states & 7 == *slot,
+            carriers: usize::from(states & 3),
             spare: states >> 3 & 7 == *slot,
             lossy: states >> 2 & 3 != *slot,
         };
