@@ -4,7 +4,8 @@
 //! eight of bbr overshoot each other (164 ms: cubic reached 0.9 of the wire, bbr 0.65). Loss without a queue is the wire's own
 //! or that of a queue too short to be seen: cubic takes it for congestion and collapses (20 ms, 1 % loss: 0.02 of the wire with one
 //! stream), bbr does not. So: cubic, until loss without a queue is seen that hurts it; bbr then, and cubic tried again
-//! later (ADR 0019), or sooner where bbr turns out to be what loses (overruns.rs). All streams of one label to a peer are judged together, since they share the path.
+//! later (ADR 0019), or sooner where bbr turns out to be what loses (overruns.rs). All streams of one label to a peer are judged
+//! together, since they share the path.
 
 use std::time::{Duration, Instant};
 
