@@ -1,17 +1,16 @@
 //! The leg between this agent and a host.
 
-use std::future::Future;
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use bytes::{BufMut, BytesMut};
+use bytes::BytesMut;
 use socket2::SockRef;
 use sos_wire::{Kept, Payload};
-use tokio::io::{AsyncReadExt, AsyncWrite, Interest};
+use tokio::io::{AsyncWrite, Interest};
 use tokio::net::TcpStream;
 
 use crate::buffers::Buffers;
@@ -59,6 +58,8 @@ pub(crate) struct Host {
 impl Host {
     pub(crate) fn new(socket: TcpStream, epoch: Instant) -> io::Result<Self> {
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
+        // An urgent byte (telnet's and FTP's interrupt) is one of the others, as RFC 6093 wants it; without this the kernel would take it out.
+        SockRef::from(&socket).set_out_of_band_inline(true)?;
         socket.set_nodelay(true)?;
         Ok(Self {
             socket,
@@ -146,13 +147,19 @@ impl Host {
 
     /// What the runtime says is there.
     fn read(&mut self, cx: &mut Context<'_>, room: usize, buffers: &Buffers) -> Poll<io::Result<usize>> {
-        // Memory is found only once there is something to read, so that silent hosts hold none.
-        ready!(self.socket.poll_read_ready(cx))?;
-        self.make_space(buffers);
-        // The buffer is empty between reads: what is read is split off at once.
-        let wanted = room.min(self.buffer.capacity());
-        let mut into = (&mut self.buffer).limit(wanted);
-        let read = ready!(pin!(self.socket.read_buf(&mut into)).poll(cx))?;
+        let (wanted, read) = loop {
+            // Memory is found only once there is something to read, so that silent hosts hold none.
+            ready!(self.socket.poll_read_ready(cx))?;
+            self.make_space(buffers);
+            // The buffer is empty between reads: what is read is split off at once.
+            let wanted = room.min(self.buffer.capacity());
+            // Only when there is nothing is there nothing more: a read ends before an urgent byte, too.
+            let receive = || receive_now(&self.socket, &mut self.buffer, wanted);
+            match self.socket.try_io(Interest::READABLE, receive) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => break (wanted, read?),
+            }
+        };
         self.busy = if self.busy { read > MIN_READ } else { read == wanted && read >= MIN_READ };
         self.ended = read == 0;
         Poll::Ready(Ok(read))
@@ -305,6 +312,52 @@ mod tests {
         near.write_all(b"more").await.unwrap();
         let more = poll_fn(|cx| host.poll_read(cx, now, 1 << 20, shelves.places())).await.unwrap();
         assert_eq!(bytes(&more), "more");
+    }
+
+    /// Everything that a host says until its end, from `now` on.
+    async fn all(host: &mut Host, mut now: Instant) -> Vec<u8> {
+        let (shelves, mut all) = (Shelves::default(), Vec::new());
+        while !host.has_ended() {
+            now = host.tick_at().unwrap_or(now);
+            let got = poll_fn(|cx| Poll::Ready(host.poll_read(cx, now, 1 << 20, shelves.places()))).await;
+            match got {
+                Poll::Ready(read) => all.extend_from_slice(&bytes(&read.unwrap())),
+                Poll::Pending => tokio::time::sleep(MS).await,
+            }
+        }
+        all
+    }
+
+    #[tokio::test]
+    async fn an_urgent_byte_is_one_of_the_others() {
+        for much in [false, true] {
+            let epoch = Instant::now();
+            let (mut near, mut host) = pair(epoch).await;
+            while much && host.tick_at().is_none() {
+                exchange(&mut near, &mut host, &[7; 20_000], epoch).await;
+            }
+            // All of it is there, and the end, before it is read.
+            let (before, after) = (vec![1; 20_000], vec![3; 20_000]);
+            near.write_all(&before).await.unwrap();
+            assert_eq!(SockRef::from(&near).send_out_of_band(&[2]).unwrap(), 1);
+            near.write_all(&after).await.unwrap();
+            near.shutdown().await.unwrap();
+            let mut all = all(&mut host, epoch).await;
+            all.retain(|byte| *byte != 7);
+            assert!(all == [before, vec![2], after].concat(), "{} bytes, at ticks: {much}", all.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn an_urgent_byte_that_nothing_follows_is_read() {
+        let (mut near, mut host) = pair(Instant::now()).await;
+        near.write_all(&[1; 10]).await.unwrap();
+        assert_eq!(SockRef::from(&near).send_out_of_band(&[2]).unwrap(), 1);
+        let (shelves, mut read) = (Shelves::default(), 0);
+        while read < 11 {
+            let more = poll_fn(|cx| host.poll_read(cx, Instant::now(), 1 << 20, shelves.places()));
+            read += tokio::time::timeout(10 * Duration::from_secs(1), more).await.unwrap().unwrap().len();
+        }
     }
 
     #[tokio::test]

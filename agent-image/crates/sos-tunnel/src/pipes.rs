@@ -78,20 +78,24 @@ impl Base {
 }
 
 impl Pipes {
-    /// What a socket has now, at most `most` bytes, without waiting: in a pipe, or in memory if it is little. Empty = the end. `None` if
-    /// there is no pipe for it.
+    /// What a socket has now, at most `most` bytes, without waiting: in a pipe, or in memory if it is little, and never empty. `None` if
+    /// there is no pipe for it, or splice(2) finds nothing and never will: at the end, but also before an urgent byte once the end has come.
     pub(crate) fn receive(self: &Arc<Self>, socket: impl AsFd, most: usize) -> Option<io::Result<Payload>> {
         let mut lent = self.take()?;
         let most = most.min(MAX_PAYLOAD);
         let read = splice(socket, None, &lent.ends().write, None, most, SpliceFlags::NONBLOCK);
-        Some(match read {
-            Ok(read) if read < LEAST => lent.into_memory(read),
-            Ok(read) => Ok(Payload::Kept(Kept::new(Arc::new(Pipe::new(lent, read)), read))),
+        match read {
+            Ok(0) => {
+                lent.give_back();
+                None
+            }
+            Ok(read) if read < LEAST => Some(lent.into_memory(read)),
+            Ok(read) => Some(Ok(Payload::Kept(Kept::new(Arc::new(Pipe::new(lent, read)), read)))),
             Err(error) => {
                 lent.give_back();
-                Err(error.into())
+                Some(Err(error.into()))
             }
-        })
+        }
     }
 
     /// An empty pipe, if there may be another.
