@@ -13,6 +13,7 @@ use tracing::debug;
 
 use crate::config::{self, AgentConfig, Rewrite};
 use crate::metrics::{self, Reason};
+use crate::orders::Party;
 use crate::permit::{self, FlowKey};
 use crate::shared::Shared;
 use crate::socket;
@@ -40,7 +41,8 @@ impl EgressHandler for Servers {
     }
 
     fn ended(&self, info: &OpenInfo, end: SessionEnd) {
-        self.0.finished(info.open.session, "egress", flow(info), &end);
+        let party = Party { role: Role::Egress, peer: info.peer };
+        self.0.finished(info.open.session, party, flow(info), &end);
     }
 }
 

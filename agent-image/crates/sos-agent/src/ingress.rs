@@ -12,7 +12,7 @@ use tracing::{debug, warn};
 
 use crate::config::{self, AgentConfig, Service};
 use crate::metrics::Reason;
-use crate::orders::OrderDesk;
+use crate::orders::{OrderDesk, Party};
 use crate::permit::{self, FlowKey};
 use crate::preparations::Preparation;
 use crate::shared::Shared;
@@ -81,12 +81,13 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
             }
             shared.meter(session, flow, handle.relayed());
             let shared = Arc::clone(shared);
-            tokio::spawn(async move { shared.finished(session, "ingress", flow, &handle.await) });
+            let party = Party { role: Role::Ingress, peer };
+            tokio::spawn(async move { shared.finished(session, party, flow, &handle.await) });
         }
         Err(reason) => {
             debug!(%session, %flow, ?reason, "session refused");
             reject(refusal(reason));
-            shared.refused(session);
+            shared.refused(session, peer);
             shared.rearm.notify_one();
         }
     }

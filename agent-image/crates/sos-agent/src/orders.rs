@@ -101,6 +101,21 @@ pub struct Outcome {
     pub duration: Duration,
 }
 
+/// Who is at the other end of a session, which its UUID alone does not say: agents choose them, and see those of others on the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Party {
+    /// What this agent is in the session.
+    pub role: Role,
+    /// The other agent.
+    pub peer: AgentId,
+}
+
+impl Party {
+    fn of(prepare: &Prepare) -> Self {
+        Self { role: prepare.role, peer: prepare.peer }
+    }
+}
+
 #[derive(Debug)]
 struct Controller {
     replay: ReplayGuard,
@@ -125,9 +140,9 @@ pub struct OrderDesk {
     reports: u32,
     controllers: BTreeMap<ControllerId, Controller>,
     preparations: Preparations,
-    running: BTreeMap<SessionUuid, ControllerId>,
+    running: BTreeMap<(SessionUuid, Party), ControllerId>,
     /// Sessions begun without an order. The tunnel's session limit bounds them.
-    unordered: BTreeMap<SessionUuid, ReportedFlow>,
+    unordered: BTreeMap<(SessionUuid, Party), ReportedFlow>,
     ends: PendingEnds,
 }
 
@@ -179,22 +194,27 @@ impl OrderDesk {
     /// The preparation for a client that has just been accepted; from now on its session runs.
     pub fn begin_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving(flow, now)?;
-        self.running.insert(preparation.prepare.session, preparation.controller);
+        self.begin(&preparation);
         Some(preparation)
     }
 
     /// The same for a client that the switch has brought to the agent's own address, so that only its own end is known.
     pub fn begin_rewritten(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving_from(client, now)?;
-        self.running.insert(preparation.prepare.session, preparation.controller);
+        self.begin(&preparation);
         Some(preparation)
     }
 
+    fn begin(&mut self, preparation: &Preparation) {
+        let prepare = &preparation.prepare;
+        self.running.insert((prepare.session, Party::of(prepare)), preparation.controller);
+    }
+
     /// The preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; from now on the
-    /// session runs. `Err` when there is one for another: the session must not go on.
+    /// session runs. `Err` when there is one for another, or a session of that UUID runs already: it must not go on.
     ///
     /// # Errors
-    /// The flow or the peer is not the prepared one.
+    /// The flow or the peer is not the prepared one, or the UUID is taken.
     pub fn begin_opened(
         &mut self,
         session: SessionUuid,
@@ -202,13 +222,17 @@ impl OrderDesk {
         flow: FlowKey,
         now: Instant,
     ) -> Result<Option<Preparation>, FlowMismatch> {
+        let key = (session, Party { role: Role::Egress, peer });
+        if self.running.contains_key(&key) || self.unordered.contains_key(&key) {
+            return Err(FlowMismatch);
+        }
         let Some(preparation) = self.preparations.take_standing(session, now) else { return Ok(None) };
         let prepared = (preparation.prepare.role, preparation.prepare.peer, preparation.flow());
         if prepared != (Role::Egress, peer, flow) {
             self.preparations.insert(preparation);
             return Err(FlowMismatch);
         }
-        self.running.insert(session, preparation.controller);
+        self.begin(&preparation);
         Ok(Some(preparation))
     }
 
@@ -220,14 +244,19 @@ impl OrderDesk {
 
     /// A session runs that no controller has ordered.
     pub fn begin_unordered(&mut self, flow: ReportedFlow) {
-        self.unordered.insert(flow.session, flow);
+        self.unordered.insert((flow.session, Party { role: flow.role, peer: flow.peer }), flow);
     }
 
-    /// A session is over: tells its controller, if it has one.
-    pub fn finish(&mut self, session: SessionUuid, outcome: Outcome, env: &Env<'_>) -> Vec<Vec<u8>> {
-        self.unordered.remove(&session);
-        let told = self.running.remove(&session).map(|owner| self.tell_end(owner, session, outcome, env));
-        told.flatten().into_iter().collect()
+    /// A session with this party is over: tells its controller, if it has one. One with another party goes on, whatever its UUID.
+    pub fn finish(
+        &mut self,
+        (session, party): (SessionUuid, Party),
+        outcome: Outcome,
+        env: &Env<'_>,
+    ) -> Vec<Vec<u8>> {
+        self.unordered.remove(&(session, party));
+        let owner = self.running.remove(&(session, party));
+        owner.and_then(|owner| self.tell_end(owner, session, outcome, env)).into_iter().collect()
     }
 
     /// Does what is due.
@@ -316,7 +345,8 @@ impl OrderDesk {
     fn prepare(&mut self, header: &OrderHeader, prepare: Prepare, env: &Env<'_>) -> Handled {
         let session = prepare.session;
         let mut handled = Handled::default();
-        let known = self.preparations.contains(session) || self.running.contains_key(&session);
+        let runs = self.running.contains_key(&(session, Party::of(&prepare)));
+        let known = runs || self.preparations.contains(session);
         let judged = if known { Ok(None) } else { self.judge(&prepare, env).map(Some) };
         let answer = match judged {
             Err(reason) => OrderBody::Refused(session, reason),
@@ -414,7 +444,7 @@ impl OrderDesk {
             known.next_report = env.now + REPORT_INTERVAL;
         }
         let running =
-            self.running.iter().filter(|(_, owner)| **owner == controller).map(|(session, _)| *session);
+            self.running.iter().filter(|(_, owner)| **owner == controller).map(|((session, _), _)| *session);
         let sessions: Vec<_> = running.chain(self.preparations.of(controller)).collect();
         self.reports = self.reports.wrapping_add(1);
         // An empty report is one empty chunk. The session limits keep the number of chunks far below 65,536.
@@ -484,9 +514,9 @@ impl OrderDesk {
     }
 }
 
-/// A session was opened for another flow, or by another agent, than the one prepared under its UUID.
+/// A session was opened for another flow, or by another agent, than the one prepared under its UUID, or under that of one that runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("flow and peer are not those prepared for this session")]
+#[error("flow and peer are not those prepared for this session, or its UUID is taken")]
 pub struct FlowMismatch;
 
 #[cfg(test)]

@@ -129,6 +129,11 @@ fn prepare(number: u8) -> Prepare {
     }
 }
 
+/// Of sessions that are prepared as above.
+fn near() -> Party {
+    Party::of(&prepare(0))
+}
+
 fn flow(prepare: &Prepare) -> FlowKey {
     FlowKey { client: prepare.client, server: prepare.server }
 }
@@ -281,6 +286,34 @@ fn an_egress_session_must_be_the_prepared_flow() {
 }
 
 #[test]
+fn who_takes_the_name_of_another_ones_session_does_not_end_it() {
+    let mut world = World::new();
+    let (ordered, unordered) = (prepare(1), uuid(2));
+    world.prepare(&ordered);
+    let now = world.now();
+    world.desk.begin_arriving(flow(&ordered), now).unwrap();
+    let Prepare { role, client, server, peer, .. } = prepare(2);
+    world.with(|desk, _| {
+        desk.begin_unordered(ReportedFlow { session: unordered, role, client, server, peer });
+    });
+    let stranger = Party { role: Role::Egress, peer: AgentId([0xEE; 16]) };
+    for session in [uuid(1), unordered] {
+        for party in
+            [stranger, Party { role: Role::Egress, ..near() }, Party { role: Role::Ingress, ..stranger }]
+        {
+            let told = world.with(|desk, env| desk.finish((session, party), outcome(), env));
+            assert!(told.is_empty());
+        }
+    }
+    assert_eq!((world.desk.running.len(), world.desk.unordered.len()), (1, 1));
+    for (session, told) in [(uuid(1), 1), (unordered, 0)] {
+        let ends = world.with(|desk, env| desk.finish((session, near()), outcome(), env));
+        assert_eq!(ends.len(), told);
+    }
+    assert_eq!((world.desk.running.len(), world.desk.unordered.len()), (0, 0));
+}
+
+#[test]
 fn release_forgets_what_has_not_begun() {
     let mut world = World::new();
     world.prepare(&prepare(1));
@@ -293,7 +326,7 @@ fn release_forgets_what_has_not_begun() {
         assert!(world.order(CONTROLLER, OrderBody::Release(uuid(number))).is_empty());
     }
     assert_eq!(world.desk.counts().0, 0);
-    let told = world.with(|desk, env| desk.finish(uuid(2), outcome(), env));
+    let told = world.with(|desk, env| desk.finish((uuid(2), near()), outcome(), env));
     assert_eq!(told.len(), 1, "a session that has begun goes on");
 }
 
@@ -303,12 +336,12 @@ fn an_end_is_told_until_it_is_acknowledged() {
     world.prepare(&prepare(1));
     let now = world.now();
     world.desk.begin_arriving(flow(&prepare(1)), now).unwrap();
-    let told = world.with(|desk, env| desk.finish(uuid(1), outcome(), env));
+    let told = world.with(|desk, env| desk.finish((uuid(1), near()), outcome(), env));
     assert_eq!(ended(&world.read(&told)), [(uuid(1), EndReason::Finished)]);
     assert_eq!(ended(&world.pass(Duration::from_millis(200))).len(), 1);
     world.order(CONTROLLER, OrderBody::EndedAck(uuid(1)));
     assert!(ended(&world.pass(Duration::from_secs(4))).is_empty());
-    let again = world.with(|desk, env| desk.finish(uuid(1), outcome(), env));
+    let again = world.with(|desk, env| desk.finish((uuid(1), near()), outcome(), env));
     assert!(again.is_empty(), "it has only one end");
 }
 
@@ -401,7 +434,7 @@ proptest! {
                 }
                 Act::Finish(number) => {
                     running.remove(&uuid(number));
-                    let orders = world.with(|desk, env| desk.finish(uuid(number), outcome(), env));
+                    let orders = world.with(|desk, env| desk.finish((uuid(number), near()), outcome(), env));
                     ended(&world.read(&orders))
                 }
                 Act::Release(number) => {
@@ -420,7 +453,7 @@ proptest! {
             told.extend(told_now.into_iter().map(|(session, _)| session));
         }
         for session in running {
-            let orders = world.with(|desk, env| desk.finish(session, outcome(), env));
+            let orders = world.with(|desk, env| desk.finish((session, near()), outcome(), env));
             told.extend(ended(&world.read(&orders)).into_iter().map(|(session, _)| session));
         }
         for _ in 0..8 {

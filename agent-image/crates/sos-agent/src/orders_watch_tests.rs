@@ -30,13 +30,13 @@ fn sessions_without_an_order_are_told_to_those_who_watch() {
     assert_eq!(first.len(), 2, "sixteen fit a datagram");
     assert_eq!(reported_flows(&first), all, "who begins to watch is told at once");
     assert!(world.order(CONTROLLER, OrderBody::Watch).is_empty());
-    world.with(|desk, env| desk.finish(uuid(0), outcome(), env));
+    world.with(|desk, env| desk.finish((uuid(0), near()), outcome(), env));
     let due = world.pass(REPORT_INTERVAL);
     assert_eq!(reported_flows(&due), all[1..]);
     assert!(due.iter().all(|order| order.header.controller == CONTROLLER
         || reported_flows(std::slice::from_ref(order)).is_empty()));
     for number in 1..20 {
-        world.with(|desk, env| desk.finish(uuid(number), outcome(), env));
+        world.with(|desk, env| desk.finish((uuid(number), near()), outcome(), env));
     }
     let empty = world.pass(REPORT_INTERVAL);
     assert!(

@@ -17,7 +17,7 @@ use crate::config::AgentConfig;
 use crate::keys::AgentKeys;
 use crate::meters::{self, ServiceMeters};
 use crate::metrics::{self, End, Metrics};
-use crate::orders::{Env, OrderDesk, Outcome};
+use crate::orders::{Env, OrderDesk, Outcome, Party};
 use crate::permit::{self, FlowKey};
 use crate::pool::{self, Leaving, OrderedLabels};
 
@@ -272,24 +272,28 @@ impl Shared {
     }
 
     /// A prepared session could not begin after all.
-    pub fn refused(&self, session: SessionUuid) {
+    pub fn refused(&self, session: SessionUuid, peer: AgentId) {
         let outcome = Outcome {
             reason: EndReason::InternalLimit,
             bytes_up: 0,
             bytes_down: 0,
             duration: std::time::Duration::ZERO,
         };
-        let told = self.at_desk(|desk, env| desk.finish(session, outcome, env));
+        let party = Party { role: Role::Ingress, peer };
+        let told = self.at_desk(|desk, env| desk.finish((session, party), outcome, env));
         self.send_orders(&told);
     }
 
     /// A session is over: counts it and tells its controller.
-    pub fn finished(&self, session: SessionUuid, role: &'static str, flow: FlowKey, end: &SessionEnd) {
-        let reason = metrics::reason(end.reason);
+    pub fn finished(&self, session: SessionUuid, party: Party, flow: FlowKey, end: &SessionEnd) {
+        let is_ingress = party.role == Role::Ingress;
+        let (role, reason) = (if is_ingress { "ingress" } else { "egress" }, metrics::reason(end.reason));
         self.metrics.ended.get_or_create(&End { role, reason }).inc();
-        lock(&self.meters).finish(session);
         debug!(%session, role, %flow, reason, up = end.bytes_up, down = end.bytes_down, "session over");
-        if role == "ingress" && end.reason == EndReason::ServerUnreachable {
+        if is_ingress {
+            lock(&self.meters).finish(session);
+        }
+        if is_ingress && end.reason == EndReason::ServerUnreachable {
             self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));
             self.rearm.notify_one();
         }
@@ -299,7 +303,7 @@ impl Shared {
             bytes_down: end.bytes_down,
             duration: end.duration,
         };
-        let told = self.at_desk(|desk, env| desk.finish(session, outcome, env));
+        let told = self.at_desk(|desk, env| desk.finish((session, party), outcome, env));
         self.send_orders(&told);
         self.desk_changed.notify_one();
     }
