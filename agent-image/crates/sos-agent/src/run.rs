@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sos_tunnel::{Limits, Timing, Tunnel, TunnelConfig};
+use sos_tunnel::{Limits, PeerConfig, Timing, Tunnel, TunnelConfig};
 use sos_wire::BootId;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,8 +31,9 @@ const DRAIN_POLL: Duration = Duration::from_millis(50);
 const DRAIN_NOTICE: Duration = Duration::from_millis(500);
 /// How long a draining agent still takes the sessions it has said Ready to: a controller gives up after a second.
 const DRAIN_GRACE: Duration = Duration::from_secs(1);
-/// Most streams one peer may have open here: the most a service may ask for, on each label.
-const STREAMS_PER_PEER: usize = 256;
+/// Most streams one peer may have open here over one path: the most that a service may ask for and one for those who say little, and as many
+/// that take their place when they are to be of another kind.
+const STREAMS_PER_PATH: usize = 2 * (128 + PeerConfig::LIGHT_STREAMS);
 
 /// Why the agent does not run, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -279,7 +280,7 @@ fn start_tunnel(shared: &Arc<Shared>, address: Ipv4Addr) -> Tunnel {
             sessions: usize::try_from(config.limits.sessions).unwrap_or(usize::MAX),
             memory: mebibytes(config.limits.memory_mib),
             session_memory: mebibytes(config.limits.session_memory_mib),
-            streams_per_peer: STREAMS_PER_PEER,
+            streams_per_path: STREAMS_PER_PATH,
         },
         timing: Timing::default(),
         keys: Arc::new(PairKeys(Arc::clone(shared))),

@@ -51,13 +51,13 @@ pub struct Limits {
     pub memory: usize,
     /// Bytes a session may promise to hold in each direction.
     pub session_memory: usize,
-    /// Streams a peer may have open towards this agent.
-    pub streams_per_peer: usize,
+    /// Streams a peer may have open towards this agent with one path label, those included that are about to take the place of others.
+    pub streams_per_path: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { sessions: 4096, memory: 1 << 30, session_memory: 32 << 20, streams_per_peer: 256 }
+        Self { sessions: 4096, memory: 1 << 30, session_memory: 32 << 20, streams_per_path: 256 }
     }
 }
 

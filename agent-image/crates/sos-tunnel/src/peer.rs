@@ -112,8 +112,8 @@ impl Peer {
 
     // --- streams ---
 
-    pub(crate) fn stream_count(&self) -> usize {
-        lock(&self.state).streams.len()
+    pub(crate) fn stream_count(&self, label: u8) -> usize {
+        lock(&self.state).streams.iter().filter(|stream| stream.label == label).count()
     }
 
     /// A stream stands, to the peer's life `boot`. A later life than the one known ends everything of the earlier.

@@ -265,7 +265,7 @@ async fn accept_exchange(
         WelcomeStatus::EncryptedOnly
     } else if hello.0.label != label || (shared.is_draining() && peer.session_count() == 0) {
         WelcomeStatus::Draining
-    } else if peer.stream_count() >= shared.config.limits.streams_per_peer {
+    } else if peer.stream_count(label) >= shared.config.limits.streams_per_path {
         WelcomeStatus::TooManyStreams
     } else {
         WelcomeStatus::Accepted

@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use common::*;
-use sos_tunnel::{PeerConfig, Timing, Tunnel};
+use sos_tunnel::{Limits, PeerConfig, Timing, Tunnel};
 use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{BootId, Capabilities, EndReason, Hello, Key, KeyId, SiteId};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -28,6 +29,7 @@ over_both! {
         a_slow_client_gets_everything_though_the_far_agent_has_left,
         a_peer_taken_off_the_list_finishes_what_runs,
         a_wrong_key_makes_no_stream,
+        each_path_has_as_many_streams_as_may_be,
     ],
     two_threads: [
         a_stream_may_die_in_the_middle,
@@ -68,6 +70,28 @@ async fn all_streams_may_die_if_others_come(setup: Setup) {
     assert!(transfer_with_cuts(&net, 100, 2).await);
     assert!(net.near.stats().streams_lost_total >= 4);
     net.nothing_left().await;
+}
+
+async fn each_path_has_as_many_streams_as_may_be(setup: Setup) {
+    let limits = Limits { streams_per_path: 2, ..Limits::default() };
+    let net = loop {
+        let net = Net::unconnected(Setup { limits, streams: 2, ..setup }).await;
+        if listen_at(&net.far, net.stream_address.port() + 1, 1).await.is_ok() {
+            break net;
+        }
+    };
+    let datagrams = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    net.near.open_datagrams(datagrams, 1).unwrap();
+    let wanted = |streams| PeerConfig {
+        streams: BTreeMap::from(streams),
+        protocol: setup.protocol,
+        ..peer(FAR, net.stream_address.port(), 0)
+    };
+    net.near.set_peers(vec![wanted([(0, 2), (1, 2)])]);
+    net.wait_for_streams(4).await;
+    net.near.set_peers(vec![wanted([(0, 3), (1, 2)])]);
+    until(|| net.near.stats().handshakes_failed_total > 0).await;
+    assert_eq!((net.near.stats().streams, net.far.stats().streams), (4, 4));
 }
 
 async fn without_streams_sessions_end_with_a_reset_after_the_wait(setup: Setup) {

@@ -2,6 +2,7 @@
 #![allow(dead_code, clippy::unwrap_used, missing_docs)]
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -233,21 +234,26 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
 
 /// Takes streams over both transports at a port that is free for both; says where.
 pub(crate) async fn listen(tunnel: &Tunnel) -> SocketAddr {
-    let (listener, datagrams) = loop {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        if let Ok(datagrams) = UdpSocket::bind(listener.local_addr().unwrap()) {
-            break (listener, datagrams);
+    loop {
+        match listen_at(tunnel, 0, 0).await {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            address => return address.unwrap(),
         }
-    };
-    tunnel.open_datagrams(datagrams, 0).unwrap();
-    let address = listener.local_addr().unwrap();
+    }
+}
+
+/// Takes streams of a label over both transports at a port; says where.
+pub(crate) async fn listen_at(tunnel: &Tunnel, port: u16, label: u8) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
+    let address = listener.local_addr()?;
+    tunnel.open_datagrams(UdpSocket::bind(address)?, label)?;
     let acceptor = tunnel.clone();
     tokio::spawn(async move {
         while let Ok((socket, _)) = listener.accept().await {
-            acceptor.accept_stream(socket, 0);
+            acceptor.accept_stream(socket, label);
         }
     });
-    address
+    Ok(address)
 }
 
 impl Net {
