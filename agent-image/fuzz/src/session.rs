@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sos_relay::{Budget, Event, Session, SessionConfig, StreamId, StreamView};
-use sos_wire::{AgentId, Decoder, Open, Payload, SessionNumber, SessionUuid};
+use sos_wire::{AgentId, Body, Decoder, Open, Payload, SessionNumber, SessionUuid};
 
 /// Most frames taken out of the session at one turn of its driver.
 const FRAMES_PER_TURN: usize = 64;
@@ -132,6 +132,9 @@ impl Driver {
         if taken > 0 && !self.connecting {
             self.session.handle_delivered(taken, self.now);
         }
+        if taken < waiting || self.connecting {
+            self.session.handle_host_full();
+        }
     }
 
     /// `states` says of each slot whether its stream has room (high bits) and has stalled (low bits); paths differ by slot.
@@ -155,9 +158,10 @@ impl Driver {
         let views: Vec<_> = self.streams.iter().map(view).collect();
         for _ in 0..FRAMES_PER_TURN {
             let Some(transmit) = self.session.poll_transmit(self.now, &views) else { break };
+            let is_reset = matches!(transmit.frame.body, Body::Reset { .. });
             assert!(
-                views.iter().any(|view| view.id == transmit.stream && view.has_room),
-                "only on a stream that was offered and has room"
+                views.iter().any(|view| view.id == transmit.stream && (view.has_room || is_reset)),
+                "only on a stream that was offered, and but for Reset on one that has room"
             );
         }
     }

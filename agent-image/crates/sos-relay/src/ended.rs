@@ -57,15 +57,19 @@ impl EndedSessions {
 
     /// What to answer a frame of a session that does not exist, if anything.
     pub fn answer(&mut self, number: SessionNumber, body: &Body, now: Instant) -> Option<Body> {
+        // One who was refused since the session is remembered is told so, though it be forgotten by now.
+        let refused = self.endings.get(&number).copied().filter(|_| matches!(body, Body::Open { .. }));
         self.forget(now);
-        let ending = self.endings.get(&number).copied();
+        let ending = refused.or_else(|| self.endings.get(&number).copied());
         match (ending, body) {
             // Answers of this kind carry no credit and are not answered, or two ended sessions would answer each other for ever.
             (_, Body::Ack { credit: 0, .. }) => None,
             (Some(Ending::Clean { delivered }), body) if waits(body) => {
                 Some(Body::Ack { offset: delivered + 1, credit: 0 })
             }
-            (Some(Ending::Reset(reason)), body) if waits(body) || matches!(body, Body::Opened { .. }) => {
+            (Some(Ending::Reset(reason)), body)
+                if waits(body) || matches!(body, Body::Open { .. } | Body::Opened { .. }) =>
+            {
                 self.reset(reason, now)
             }
             (None, body) if waits(body) => self.reset(EndReason::PeerLost, now),
@@ -101,9 +105,18 @@ fn waits(body: &Body) -> bool {
 #[cfg(test)]
 #[allow(clippy::disallowed_methods)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddrV4};
+
+    use sos_wire::{Open, SessionUuid};
+
     use super::*;
 
     const ACK: Body = Body::Ack { offset: 1, credit: 1 };
+    const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
+    const OPEN: Body = Body::Open {
+        credit: 1,
+        open: Open { session: SessionUuid([1; 16]), client: HOST, server: HOST, dscp: 0, block_bytes: 0 },
+    };
 
     #[test]
     fn the_answer_tells_how_it_ended() {
@@ -117,6 +130,12 @@ mod tests {
         assert_eq!(ended.answer(number(1), &done, now), None, "never an answer to an answer");
         assert_eq!(ended.answer(number(1), &Body::Opened { credit: 1 }, now), None);
         assert_eq!(ended.answer(number(2), &ACK, now), Some(Body::Reset { reason: EndReason::ClientReset }));
+        assert_eq!(
+            ended.answer(number(2), &OPEN, now),
+            Some(Body::Reset { reason: EndReason::ClientReset }),
+            "who has not heard of it opens again"
+        );
+        assert_eq!(ended.answer(number(1), &OPEN, now), None, "who opened has had an answer");
         assert_eq!(ended.answer(number(3), &ACK, now), Some(Body::Reset { reason: EndReason::PeerLost }));
         assert_eq!(
             ended.answer(number(3), &Body::Reset { reason: EndReason::PeerLost }, now),
@@ -129,6 +148,11 @@ mod tests {
             Some(Body::Reset { reason: EndReason::PeerLost })
         );
         assert!(!ended.contains(number(1)));
+        ended.insert(number(4), EndReason::PeerLost, 0, now);
+        let late = now + 2 * MEMORY;
+        assert!(ended.contains(number(4)), "as long as nobody asks");
+        assert_eq!(ended.answer(number(4), &OPEN, late), Some(Body::Reset { reason: EndReason::PeerLost }));
+        assert!(!ended.contains(number(4)));
     }
 
     #[test]

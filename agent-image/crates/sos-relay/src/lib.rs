@@ -8,7 +8,8 @@
 //!   read       -> handle_local_data/eof/reset |         | handle_frame(stream, body)    <-  read
 //!   (only while local_room() > 0)             | Sender  | poll_transmit(streams)        ->  write
 //!   write      <- deliverable                 | Receiver| handle_stream_up/closed       <-  came, died
-//!              -> handle_delivered(n)         |         | poll_timeout, handle_timeout  <-> a timer
+//!              -> handle_delivered(n), or     |         | poll_timeout, handle_timeout  <-> a timer
+//!                 handle_host_full()          |         |
 //!   shut, reset <- poll_event                 |
 //! ```
 //!

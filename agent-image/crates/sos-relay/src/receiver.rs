@@ -107,6 +107,11 @@ impl Receiver {
         self.schedule_ack(now);
     }
 
+    /// The host takes no more for now.
+    pub(crate) fn handle_full(&mut self) {
+        self.reorder.settle();
+    }
+
     /// Says once that the host has been given everything.
     pub(crate) fn poll_end(&mut self) -> bool {
         let at_end = !self.ended && self.end == Some(self.reorder.delivered());

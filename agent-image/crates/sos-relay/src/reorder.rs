@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use sos_wire::Payload;
 use thiserror::Error;
 
@@ -13,6 +13,9 @@ pub const MAX_PIECES: usize = 65_536;
 const JOIN_LIMIT: usize = 8 << 10;
 /// And so are those in order, once there are more than this for a host that does not take them: a piece of one byte costs a hundred.
 const FEW_PIECES: usize = 16;
+/// What has to wait and is shorter than this gets memory of its own: it may be a small part of a buffer that was read at once, with pieces of
+/// many sessions, and would keep all of it, of which no budget knows. Of what is longer half a buffer is all that can be beside it.
+const COPY_BELOW: usize = 128 << 10;
 
 /// More than [`MAX_PIECES`] pieces behind a gap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
@@ -28,6 +31,8 @@ pub struct ReorderBuffer {
     /// In order, waiting for the host.
     ready: VecDeque<Payload>,
     ready_bytes: u64,
+    /// So many of them, from the front, have memory of their own.
+    settled: usize,
     /// First offset the host has not taken.
     delivered: u64,
     /// Behind a gap, by offset; disjoint, none starts at or before `arrived`.
@@ -80,7 +85,14 @@ impl ReorderBuffer {
             }
             left -= front.len();
             self.ready.pop_front();
+            self.settled = self.settled.saturating_sub(1);
         }
+    }
+
+    /// The host takes no more for now: what waits for it keeps no more memory than it is long, or half a buffer more.
+    pub fn settle(&mut self) {
+        self.ready.iter_mut().skip(self.settled).for_each(own);
+        self.settled = self.ready.len();
     }
 
     /// Everything before this offset has been taken by the host.
@@ -114,7 +126,7 @@ impl ReorderBuffer {
     }
 
     /// Puts a piece that overlaps nothing where it belongs.
-    fn place(&mut self, at: u64, piece: Payload) -> Result<(), TooManyPieces> {
+    fn place(&mut self, at: u64, mut piece: Payload) -> Result<(), TooManyPieces> {
         let len = piece.len() as u64;
         if at == self.arrived() {
             self.ready.push_back(piece);
@@ -130,6 +142,7 @@ impl ReorderBuffer {
             *neighbour = joined;
             return Ok(());
         }
+        own(&mut piece);
         self.pending.insert(at, piece);
         if self.pending.len() > MAX_PIECES { Err(TooManyPieces) } else { Ok(()) }
     }
@@ -149,6 +162,7 @@ impl ReorderBuffer {
             };
             *before = joined;
         }
+        self.settled = self.settled.min(self.ready.len());
     }
 
     /// Moves what is not behind a gap any more.
@@ -177,6 +191,7 @@ impl ReorderBuffer {
             "pending bytes are counted"
         );
         assert!(self.ready.iter().all(|b| !b.is_empty()), "no empty pieces");
+        assert!(self.settled <= self.ready.len(), "what has memory of its own is there");
         let mut end = self.arrived();
         for (at, piece) in &self.pending {
             assert!(*at > self.arrived() && *at >= end, "pieces are disjoint and behind a gap");
@@ -194,6 +209,13 @@ fn join(one: &Payload, other: &Payload) -> Option<Payload> {
         joined.extend_from_slice(other);
         joined.freeze().into()
     })
+}
+
+/// Gives a piece memory of its own, if it is short.
+fn own(piece: &mut Payload) {
+    if let Some(bytes) = piece.bytes().filter(|bytes| bytes.len() < COPY_BELOW) {
+        *piece = Bytes::copy_from_slice(bytes).into();
+    }
 }
 
 fn index(n: u64) -> usize {
@@ -256,6 +278,45 @@ mod tests {
         buffer.assert_invariants();
     }
 
+    /// Buffers of 256 KiB, of each of which 10 kB are for this session.
+    fn parts() -> (Vec<BytesMut>, Vec<Payload>) {
+        let buffer = |_| {
+            let mut buffer = BytesMut::zeroed(256 << 10);
+            let part = buffer.split_to(10_000).freeze().into();
+            (buffer, part)
+        };
+        (0..64).map(buffer).unzip()
+    }
+
+    /// How many of them cannot be used again.
+    fn kept_alive(buffers: Vec<BytesMut>) -> usize {
+        buffers
+            .into_iter()
+            .filter_map(|mut buffer| {
+                buffer.clear();
+                (!buffer.try_reclaim(256 << 10)).then_some(())
+            })
+            .count()
+    }
+
+    #[test]
+    fn what_waits_keeps_no_buffer_that_it_is_a_part_of() {
+        for gap in [0, 1] {
+            let ((buffers, parts), mut buffer) = (parts(), ReorderBuffer::default());
+            for (at, part) in parts.iter().enumerate() {
+                buffer.insert(gap + 10_000 * at as u64, part).unwrap();
+                // The host takes one in four.
+                if gap == 0 && at % 4 == 0 {
+                    buffer.consume(10_000);
+                }
+                buffer.settle();
+            }
+            drop(parts);
+            assert_eq!(kept_alive(buffers), 0, "behind a gap: {gap}");
+            buffer.assert_invariants();
+        }
+    }
+
     #[test]
     fn too_many_pieces_are_an_error() {
         let mut buffer = ReorderBuffer::default();
@@ -283,6 +344,9 @@ mod tests {
                 buffer.insert(at as u64, &block).unwrap();
                 buffer.assert_invariants();
                 out.extend(take(&mut buffer, *takes.next().unwrap()));
+                if size % 3 == 0 {
+                    buffer.settle();
+                }
                 prop_assert_eq!(out.len() as u64, buffer.delivered());
                 prop_assert!(text.starts_with(&out));
             }

@@ -20,11 +20,9 @@ use crate::sender::Sender;
 use crate::stats::{Cause, SessionStats};
 use crate::{ASK_AGAIN, MAX_BLOCK, MIN_BLOCK};
 
-/// How long a Reset tries to reach streams that have no room before the session is given up without it.
-const RESET_PATIENCE: Duration = Duration::from_secs(1);
 /// A sender that has waited this long for an acknowledgement repeats its own: the peer's may have died with a stream of whose death the
-/// peer did not know, and the peer's session may be over (frame.md clause 10). Less than half of what ended sessions are remembered,
-/// with the 5 s that it takes to notice a dead stream.
+/// peer did not know, and the peer's session may be over (frame.md clause 10). An opener that knows of no session of the peer's repeats its
+/// Open. Less than half of what ended sessions are remembered, with the 5 s that it takes to notice a dead stream.
 const PROBE_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -34,7 +32,6 @@ enum State {
     Resetting {
         reason: EndReason,
         told: BTreeSet<StreamId>,
-        until: Instant,
     },
     Closed,
 }
@@ -42,10 +39,11 @@ enum State {
 /// What this side has to do about opening.
 #[derive(Debug)]
 enum Opening {
-    /// The opener repeats Open on every stream it uses until it has seen Opened.
+    /// The opener repeats Open on every stream it uses until it has seen Opened, and (`again`) once more where nothing has been heard.
     Repeat {
         open: Open,
         sent_on: BTreeSet<StreamId>,
+        again: bool,
     },
     /// The acceptor has not reached the server yet.
     Connecting,
@@ -81,7 +79,7 @@ pub struct Session {
 impl Session {
     /// The opener's end: near the client. `None` if the budget has no room for another session.
     pub fn open(config: &SessionConfig, open: Open, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
-        Self::new(config, Opening::Repeat { open, sent_on: BTreeSet::new() }, budget, now)
+        Self::new(config, Opening::Repeat { open, sent_on: BTreeSet::new(), again: false }, budget, now)
     }
 
     /// The acceptor's end, on the first Open of a number: near the server. `None` if the budget has no room for another session.
@@ -147,13 +145,13 @@ impl Session {
     }
 
     /// The host is gone, or this agent gives the session up. The peer is told; the caller resets the host itself.
-    pub fn handle_local_reset(&mut self, reason: EndReason, now: Instant) {
+    pub fn handle_local_reset(&mut self, reason: EndReason) {
         if matches!(self.state, State::Running) {
             if self.is_left_alone() {
                 return self.close(reason);
             }
             self.clear();
-            self.state = State::Resetting { reason, told: BTreeSet::new(), until: now + RESET_PATIENCE };
+            self.state = State::Resetting { reason, told: BTreeSet::new() };
         }
     }
 
@@ -176,6 +174,11 @@ impl Session {
             self.receiver.handle_delivered(n, now);
             self.settle();
         }
+    }
+
+    /// The host takes no more of [`Self::deliverable`] for now, or is not there yet.
+    pub fn handle_host_full(&mut self) {
+        self.receiver.handle_full();
     }
 
     // --- the streams ---
@@ -256,20 +259,20 @@ impl Session {
         };
         if result.is_err() {
             self.events.push_back(Event::Reset(EndReason::InternalLimit));
-            return self.handle_local_reset(EndReason::InternalLimit, now);
+            return self.handle_local_reset(EndReason::InternalLimit);
         }
         self.settle();
     }
 
-    /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now. `streams` are all that are up.
+    /// The next frame, on one of the streams that have room, or `None` if there is nothing to send on them now; only Reset goes on any.
+    /// `streams` are all that are up.
     pub fn poll_transmit(&mut self, now: Instant, streams: &[StreamView]) -> Option<Transmit> {
         let transmit = match self.state {
             State::Running if self.is_left_alone() => None,
             State::Running => {
                 let transmit = self.transmit_running(now, streams);
                 self.ask_at = if transmit.is_none() { self.ask_again(now, streams) } else { None };
-                let waits = self.sender.awaits_ack() || self.has_all();
-                self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| self.heard && waits);
+                self.probe_at = self.probe_at.or(Some(now + PROBE_AFTER)).filter(|_| self.waits());
                 transmit
             }
             State::Resetting { .. } => self.transmit_reset(streams),
@@ -296,7 +299,7 @@ impl Session {
             State::Running if self.is_left_alone() => false,
             State::Running => {
                 let opening = match &self.opening {
-                    Opening::Repeat { sent_on, .. } => sent_on.is_empty(),
+                    Opening::Repeat { sent_on, again, .. } => sent_on.is_empty() || *again,
                     Opening::Announce => true,
                     Opening::Connecting | Opening::Done => false,
                 };
@@ -318,7 +321,6 @@ impl Session {
                 let times = [self.receiver.ack_deadline(), self.probe_at, self.ask_at, alone];
                 times.into_iter().flatten().min()
             }
-            State::Resetting { until, .. } if !self.streams.is_empty() => Some(*until),
             State::Resetting { .. } => alone,
             State::Closed => None,
         }
@@ -329,18 +331,30 @@ impl Session {
         self.receiver.handle_timeout(now);
         self.ask_at = self.ask_at.filter(|at| *at > now);
         if self.probe_at.is_some_and(|at| at <= now) {
-            self.receiver.repeat_ack();
+            self.probe();
             self.probe_at = Some(now + PROBE_AFTER);
         }
         let waited = self.alone_since.is_some_and(|since| since + self.stream_wait <= now);
         match self.state {
             State::Running if waited && !self.is_left_alone() => self.end_by_reset(EndReason::PeerLost),
-            State::Resetting { reason, until, .. }
-                if waited || (until <= now && !self.streams.is_empty()) =>
-            {
-                self.close(reason);
-            }
+            State::Resetting { reason, .. } if waited => self.close(reason),
             _ => {}
+        }
+    }
+
+    /// Whether something is awaited of the peer: its answer, or what follows it.
+    fn waits(&self) -> bool {
+        let Opening::Repeat { sent_on, .. } = &self.opening else {
+            return self.heard && (self.sender.awaits_ack() || self.has_all());
+        };
+        !sent_on.is_empty()
+    }
+
+    /// Asks whether the peer still has the session. One that may never have heard of it is told again, and does not answer while it connects.
+    fn probe(&mut self) {
+        match &mut self.opening {
+            Opening::Repeat { again, .. } if !self.heard => *again = true,
+            _ => self.receiver.repeat_ack(),
         }
     }
 
@@ -408,7 +422,7 @@ impl Session {
                     self.close(EndReason::Finished);
                 }
             }
-            State::Resetting { reason, told, .. } => {
+            State::Resetting { reason, told } => {
                 let reason = *reason;
                 if !self.streams.is_empty() && self.streams.iter().all(|s| told.contains(s)) {
                     self.close(reason);

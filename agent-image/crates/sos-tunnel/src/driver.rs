@@ -151,7 +151,7 @@ impl Driver {
             progress |= self.poll_host_read(cx, now);
             progress |= self.transmit(now);
             progress |= self.poll_host_write(cx, now);
-            progress |= self.take_events(now);
+            progress |= self.take_events();
             if self.session.is_closed() {
                 return Poll::Ready(());
             }
@@ -168,7 +168,7 @@ impl Driver {
     fn take_mail(&mut self, cx: &Context<'_>, now: Instant) -> bool {
         if self.mailbox.take(&mut self.mail, cx).is_err() {
             debug!(session = %self.number, "peer sent more than it may");
-            self.abort(EndReason::InternalLimit, now);
+            self.abort(EndReason::InternalLimit);
         }
         let any = !self.mail.is_empty();
         while let Some(mail) = self.mail.pop_front() {
@@ -186,7 +186,7 @@ impl Driver {
                     self.session.handle_stream_closed(id, now);
                 }
                 Mail::PeerLost => self.session.handle_peer_lost(),
-                Mail::Abort(reason) => self.abort(reason, now),
+                Mail::Abort(reason) => self.abort(reason),
             }
         }
         any
@@ -209,7 +209,7 @@ impl Driver {
                 self.host = Some(host);
                 self.session.handle_connected();
             }
-            Err(reason) => self.abort(reason, now),
+            Err(reason) => self.abort(reason),
         }
         true
     }
@@ -237,21 +237,27 @@ impl Driver {
         match host.poll_read(cx, now, room, Places { buffers: &self.shared.buffers, pipes }) {
             Poll::Ready(Ok(bytes)) if bytes.is_empty() => self.session.handle_local_eof(),
             Poll::Ready(Ok(bytes)) => self.session.handle_local_data(bytes),
-            Poll::Ready(Err(error)) => self.host_failed(&error, now),
+            Poll::Ready(Err(error)) => self.host_failed(&error),
             Poll::Pending => return false,
         }
         true
     }
 
     fn poll_host_write(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
-        let Some(host) = &mut self.host else { return false };
         if self.session.deliverable().next().is_none() {
             return false;
         }
-        match host.poll_write(cx, self.session.deliverable()) {
+        let written = match &mut self.host {
+            Some(host) => host.poll_write(cx, self.session.deliverable()),
+            None => Poll::Pending,
+        };
+        match written {
             Poll::Ready(Ok(n)) => self.session.handle_delivered(n, now),
-            Poll::Ready(Err(error)) => self.host_failed(&error, now),
-            Poll::Pending => return false,
+            Poll::Ready(Err(error)) => self.host_failed(&error),
+            Poll::Pending => {
+                self.session.handle_host_full();
+                return false;
+            }
         }
         true
     }
@@ -307,7 +313,7 @@ impl Driver {
         }
     }
 
-    fn take_events(&mut self, now: Instant) -> bool {
+    fn take_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.session.poll_event() {
             any = true;
@@ -315,7 +321,7 @@ impl Driver {
                 Event::Opened => trace!(session = %self.number, "opened"),
                 Event::Finished => {
                     if let Some(Err(error)) = self.host.as_ref().map(Host::finish) {
-                        self.host_failed(&error, now);
+                        self.host_failed(&error);
                     }
                 }
                 // Dropping the host's socket resets it.
@@ -359,25 +365,25 @@ impl Driver {
         if self.check_at.is_some_and(|at| at <= now) {
             self.check_at = None;
             if let Some(error) = self.host.as_ref().and_then(Host::take_error) {
-                self.host_failed(&error, now);
+                self.host_failed(&error);
             }
         }
         self.tell_rtt();
         self.session.handle_timeout(now);
     }
 
-    fn host_failed(&mut self, error: &io::Error, now: Instant) {
+    fn host_failed(&mut self, error: &io::Error) {
         debug!(session = %self.number, %error, "host connection failed");
         let reason = match self.side {
             Side::Ingress(_) => EndReason::ClientReset,
             Side::Egress(..) => EndReason::ServerReset,
         };
-        self.abort(reason, now);
+        self.abort(reason);
     }
 
-    fn abort(&mut self, reason: EndReason, now: Instant) {
+    fn abort(&mut self, reason: EndReason) {
         self.host = None;
-        self.session.handle_local_reset(reason, now);
+        self.session.handle_local_reset(reason);
     }
 
     fn tell_rtt(&mut self) {

@@ -94,8 +94,8 @@ impl Session {
 
     /// Open without data: the server may be the one to speak first.
     fn transmit_lone_open(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
-        let Opening::Repeat { sent_on, .. } = &self.opening else { return None };
-        if !sent_on.is_empty() {
+        let Opening::Repeat { sent_on, again, .. } = &self.opening else { return None };
+        if !sent_on.is_empty() && !again {
             return None;
         }
         let stream = self.choose(streams, 0)?;
@@ -103,9 +103,10 @@ impl Session {
     }
 
     fn open_for(&mut self, stream: StreamId) -> Option<Body> {
-        let Opening::Repeat { open, sent_on } = &mut self.opening else { return None };
+        let Opening::Repeat { open, sent_on, again } = &mut self.opening else { return None };
         let credit = self.receiver.limit();
-        sent_on.insert(stream).then(|| Body::Open { credit, open: *open })
+        let due = sent_on.insert(stream) | std::mem::take(again);
+        due.then(|| Body::Open { credit, open: *open })
     }
 
     fn transmit_opened(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
@@ -125,9 +126,10 @@ impl Session {
         Some((stream, self.receiver.next_ack()))
     }
 
+    /// Room or not: it is the last and it is small, and who never hears of it waits for ever.
     pub(super) fn transmit_reset(&mut self, streams: &[StreamView]) -> Option<(StreamId, Body)> {
-        let State::Resetting { reason, told, .. } = &mut self.state else { return None };
-        let stream = streams.iter().filter(|s| s.has_room).map(|s| s.id).find(|id| !told.contains(id))?;
+        let State::Resetting { reason, told } = &mut self.state else { return None };
+        let stream = streams.iter().map(|s| s.id).find(|id| !told.contains(id))?;
         told.insert(stream);
         Some((stream, Body::Reset { reason: *reason }))
     }
@@ -159,7 +161,7 @@ mod tests {
     use std::time::Duration;
 
     use bytes::Bytes;
-    use sos_wire::SessionNumber;
+    use sos_wire::{EndReason, SessionNumber};
 
     use super::*;
     use crate::budget::Budget;
@@ -167,16 +169,19 @@ mod tests {
 
     const RTT: Duration = Duration::from_millis(20);
 
-    /// A session that two streams carry, the first of 20 ms.
-    fn session(now: Instant) -> Session {
-        let config = SessionConfig {
+    fn config() -> SessionConfig {
+        SessionConfig {
             number: SessionNumber(1),
             block: 0,
             max_memory: 1 << 20,
             stream_wait: Duration::from_secs(1),
             rtt: RTT,
-        };
-        let mut session = Session::accept(&config, &Budget::new(64 << 20), now).unwrap();
+        }
+    }
+
+    /// A session that two streams carry, the first of 20 ms.
+    fn session(now: Instant) -> Session {
+        let mut session = Session::accept(&config(), &Budget::new(64 << 20), now).unwrap();
         session.handle_stream_up(StreamId(0));
         session.handle_stream_up(StreamId(1));
         session.handle_connected();
@@ -278,6 +283,42 @@ mod tests {
             assert_eq!(on(first).len(), 2, "data and the end");
             assert_eq!(on(1 - first), if doubled { on(first) } else { Vec::new() });
         }
+    }
+
+    #[test]
+    fn a_reset_goes_where_there_is_no_room() {
+        let mut session = session(Instant::now());
+        let full = |id| StreamView { has_room: false, ..stream(id, 0) };
+        session.handle_local_reset(EndReason::ServerReset);
+        let sent: Vec<_> =
+            std::iter::from_fn(|| session.poll_transmit(Instant::now(), &[full(0), full(1)])).collect();
+        let reset = Body::Reset { reason: EndReason::ServerReset };
+        assert_eq!(
+            sent.iter().map(|s| (s.stream.0, &s.frame.body)).collect::<Vec<_>>(),
+            [(0, &reset), (1, &reset)]
+        );
+        assert!(session.is_closed());
+    }
+
+    #[test]
+    fn who_has_heard_nothing_opens_again_each_second() {
+        let (mut now, second) = (Instant::now(), Duration::from_secs(1));
+        let uuid = sos_wire::SessionUuid([1; 16]);
+        let (client, server) = ("10.0.0.1:4000".parse().unwrap(), "10.0.1.1:80".parse().unwrap());
+        let open = sos_wire::Open { session: uuid, client, server, dscp: 0, block_bytes: 0 };
+        let mut session = Session::open(&config(), open, &Budget::new(64 << 20), now).unwrap();
+        session.handle_stream_up(StreamId(0));
+        for at in 0..3 {
+            let sent = session.poll_transmit(now, &[stream(0, 0)]).unwrap().frame.body;
+            assert!(matches!(sent, Body::Open { .. }), "{sent:?} after {at} s");
+            assert_eq!(session.poll_transmit(now, &[stream(0, 0)]), None);
+            assert_eq!(session.poll_timeout(), Some(now + second));
+            now += second;
+            session.handle_timeout(now);
+        }
+        session.handle_frame(Body::Opened { credit: 1 << 20 }, now);
+        assert_eq!(session.poll_transmit(now, &[stream(0, 0)]), None);
+        assert_eq!(session.poll_timeout(), None, "nothing is awaited");
     }
 
     #[test]

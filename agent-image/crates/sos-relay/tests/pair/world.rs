@@ -276,7 +276,7 @@ impl World {
             Happening::ResetHost(i) => {
                 let reason = [EndReason::ClientReset, EndReason::ServerReset][i];
                 if let Some(session) = &mut self.ends[i].session {
-                    session.handle_local_reset(reason, self.now);
+                    session.handle_local_reset(reason);
                     self.hosts[i].reset = true;
                 }
             }

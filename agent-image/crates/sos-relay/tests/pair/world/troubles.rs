@@ -50,7 +50,7 @@ impl World {
 
     pub(super) fn drained(&mut self, end: usize) {
         if let Some(session) = &mut self.ends[end].session {
-            session.handle_local_reset(EndReason::PeerLost, self.now);
+            session.handle_local_reset(EndReason::PeerLost);
             self.hosts[end].saw_reset = true;
         }
     }
