@@ -296,7 +296,8 @@ impl Driver {
             compression.handle_waiting();
         }
         if self.session.has_transmit() && !self.streams.is_empty() && (full || sent >= QUANTUM) {
-            self.peer.wait_for_room(&self.mailbox, self.labels);
+            let light = self.views.iter().all(|view| !view.spare);
+            self.peer.wait_for_room(&self.mailbox, self.labels, light);
         }
         // Asked after having entered the line, or room that came meanwhile would go unnoticed.
         self.pass_on();

@@ -40,6 +40,8 @@ pub(crate) struct Mailbox {
     max_bytes: usize,
     /// In the peer's line for room on a stream.
     waiting: AtomicBool,
+    /// The session uses every stream there is, also those that sessions with much to say leave to others.
+    light: AtomicBool,
     /// The session is over.
     closed: AtomicBool,
 }
@@ -50,6 +52,7 @@ impl Mailbox {
             inbox: Mutex::default(),
             max_bytes,
             waiting: AtomicBool::new(false),
+            light: AtomicBool::new(true),
             closed: AtomicBool::new(false),
         })
     }
@@ -94,9 +97,15 @@ impl Mailbox {
         if inbox.overflowed { Err(Overflow) } else { Ok(()) }
     }
 
-    /// Enters the line for room; says whether it was not in it.
-    pub(crate) fn start_waiting(&self) -> bool {
+    /// Enters the line for room; says whether it was not in it. `light` = the session uses every stream there is now.
+    pub(crate) fn start_waiting(&self, light: bool) -> bool {
+        self.light.store(light, Ordering::Release);
         !self.waiting.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether the session used every stream when it last began to wait.
+    pub(crate) fn is_light(&self) -> bool {
+        self.light.load(Ordering::Acquire)
     }
 
     pub(crate) fn stop_waiting(&self) {

@@ -320,42 +320,56 @@ impl Peer {
 
     // --- the line for room ---
 
-    /// A session has something to send and none of the streams it may use has room.
-    pub(crate) fn wait_for_room(&self, mailbox: &Arc<Mailbox>, labels: Labels) {
-        if mailbox.start_waiting() {
+    /// A session has something to send and none of the streams it may use has room. `light` = it uses every stream there is, also those that
+    /// sessions with much to say leave to others.
+    pub(crate) fn wait_for_room(&self, mailbox: &Arc<Mailbox>, labels: Labels, light: bool) {
+        if mailbox.start_waiting(light) {
             let mut line = lock(&self.line);
             line.push_back((labels, Arc::clone(mailbox)));
             self.in_line.store(line.len(), Ordering::Release);
         }
     }
 
-    /// A stream of this label has room: of the sessions that may use it the one that has waited longest is next. Says whether there was
-    /// one.
+    /// A stream of this label has room: of the sessions that may use it the one that has waited longest is next. That one may leave just this
+    /// stream to others, so the first of those that use any is next, too. Says whether there was one.
     pub(crate) fn wake_next(&self, label: u8) -> bool {
         if !self.others_wait() {
             return false;
         }
-        let next = {
+        let (first, light) = {
             let mut line = lock(&self.line);
-            let mut next = None;
-            while let Some(at) = line.iter().position(|(labels, m)| labels.contains(label) || m.is_closed()) {
-                next = line.remove(at).map(|(_, mailbox)| mailbox).filter(|mailbox| !mailbox.is_closed());
-                if next.is_some() {
-                    break;
-                }
-            }
+            let first = take_from(&mut line, label, |_| true);
+            let has_much = first.as_ref().is_some_and(|first| !first.is_light());
+            let light = has_much.then(|| take_from(&mut line, label, Mailbox::is_light)).flatten();
             self.in_line.store(line.len(), Ordering::Release);
-            next
+            (first, light)
         };
-        let Some(mailbox) = next else { return false };
-        mailbox.stop_waiting();
-        mailbox.wake();
-        true
+        for mailbox in first.iter().chain(&light) {
+            mailbox.stop_waiting();
+            mailbox.wake();
+        }
+        first.is_some()
     }
 
     /// Somebody is in the line for room.
     pub(crate) fn others_wait(&self) -> bool {
         self.in_line.load(Ordering::Acquire) > 0
+    }
+}
+
+/// The first in the line that may use streams of this label and is wanted. Sessions that have ended are left out.
+fn take_from(
+    line: &mut VecDeque<(Labels, Arc<Mailbox>)>,
+    label: u8,
+    wanted: impl Fn(&Mailbox) -> bool,
+) -> Option<Arc<Mailbox>> {
+    loop {
+        let at =
+            line.iter().position(|(labels, m)| (labels.contains(label) && wanted(m)) || m.is_closed())?;
+        let (_, mailbox) = line.remove(at)?;
+        if !mailbox.is_closed() {
+            return Some(mailbox);
+        }
     }
 }
 
@@ -410,6 +424,29 @@ mod tests {
             assert!(!peer.may_try_quic(0, now - Duration::from_millis(1)));
             assert!(peer.may_try_quic(1, now));
         }
+    }
+
+    #[test]
+    fn room_is_for_who_has_waited_longest_and_for_the_first_that_uses_every_stream() {
+        let config = PeerConfig::new(AgentId([2; 16]), SiteId(2), Ipv4Addr::LOCALHOST, 1);
+        let peer = Peer::new(AgentId([1; 16]), config, &Arc::default());
+        let sessions: Vec<_> = (0..6).map(|_| Mailbox::new(0)).collect();
+        for (at, light) in [true, false, true, true, true, false].into_iter().enumerate() {
+            peer.wait_for_room(&sessions[at], Labels(0b1), light);
+        }
+        peer.wait_for_room(&sessions[0], Labels(0b1), false);
+        sessions[2].close();
+        let wake = |label| {
+            let woken = peer.wake_next(label);
+            let line = lock(&peer.line);
+            let waits = |session| line.iter().any(|(_, waiting)| Arc::ptr_eq(waiting, session));
+            (woken, sessions.iter().map(waits).collect::<Vec<_>>())
+        };
+        assert_eq!(wake(1), (false, vec![true, true, false, true, true, true]), "none may use it");
+        assert_eq!(wake(0), (true, vec![false, true, false, false, true, true]));
+        assert_eq!(wake(0), (true, vec![false, false, false, false, false, true]));
+        assert_eq!(wake(0), (true, vec![false; 6]));
+        assert_eq!(wake(0), (false, vec![false; 6]));
     }
 
     #[test]
