@@ -15,7 +15,7 @@ from controller_views import (
 from controller_world import World
 from sos_controller.config import document_hash
 from sos_controller.core import snapshot
-from sos_controller.core.events import ConfigChanged, DatapathUp
+from sos_controller.core.events import ConfigChanged, DatapathUp, Rejected
 from sos_controller.core.model import DatapathId, Port, PortNo, parse_mac
 from sos_controller.core.order import ENDS
 from sos_controller.core.pipeline import Kind, cookie_kind
@@ -201,6 +201,24 @@ def test_a_datapath_given_up_loses_our_entries(world: World) -> None:
     world.end(session.uuid, ["agent1"])
     world.tick(1.5)
     assert len(world.engine.state.sessions) == 0
+
+
+def test_a_datapath_given_up_while_it_refuses_something_loses_our_entries(world: World) -> None:
+    """It is read again every few seconds, and not compared most of the time."""
+    world.syn(40000)
+    world.disconnect("edge2")
+    world.mute.add(E2)
+    world.connect(["edge2"])
+    for token in range(1, 1_000):  # whatever has not been answered yet
+        world.do(Rejected(E2, token))
+    assert not world.engine.state.programmer.is_synced(E2)
+    made = document(2)
+    made["sites"][3]["datapaths"] = []
+    made["sites"][1]["datapaths"] = []
+    world.do(ConfigChanged(parsed(made)))
+    world.tick(1)
+    assert not world.network.entries(E2)
+    assert not [host for host in world.engine.state.hosts.all() if host.location.dpid == E2]
 
 
 def test_a_declared_link_is_up_while_probes_pass_both_ways(world: World) -> None:

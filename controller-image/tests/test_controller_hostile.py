@@ -9,10 +9,13 @@ from controller_views import (
     AT_SERVER,
 )
 from controller_world import World
+from sos_controller.core.agents import MAX_AGENTS, Agents
 from sos_controller.core.events import DatapathDown, DatapathUp, PacketIn, PortChanged, Rejected
-from sos_controller.core.model import DatapathId, Port, PortNo, parse_address
+from sos_controller.core.keys import KeyRing
+from sos_controller.core.model import AgentId, DatapathId, Port, PortNo, parse_address
 from sos_controller.core.order import OrderType
 from sos_controller.core.session import State
+from sos_controller.core.state import MAX_PORTS
 
 
 @pytest.mark.parametrize(
@@ -91,6 +94,30 @@ def test_strangers_that_come_and_go_cause_no_work(world: World) -> None:
     world.tick(0.05)
     assert not world.delivered and not world.engine.state.counters["rejected", "00000000000000ff"]
     assert [n.data["state"] for n in world.notices if n.data.get("dpid") == "00000000000000ff"] == ["connected", "disconnected"]
+
+
+def test_a_stranger_cannot_fill_memory_with_ports(world: World) -> None:
+    stranger = DatapathId(0xFF)
+    world.do(DatapathUp(stranger, ()))
+    for port_no in range(1, MAX_PORTS + 100):
+        world.do(PortChanged(stranger, Port(PortNo(port_no), "p", bytes(6), True), False))
+    switch = world.engine.state.switches[stranger]
+    assert (len(switch.ports), len(switch.up_since)) == (MAX_PORTS, MAX_PORTS)
+    world.do(PortChanged(stranger, Port(PortNo(7), "p", bytes(6), True), True))
+    assert (len(switch.ports), len(switch.up_since)) == (MAX_PORTS - 1, MAX_PORTS - 1)
+
+
+def test_senders_that_are_gone_make_room_for_others() -> None:
+    """As nodes come and go; not before what was recorded of them is too old to be believed."""
+    agents, wall = Agents(KeyRing()), 1_774_000_000_000
+
+    def new(number: int, time_ms: int, wall_ms: int) -> bool:
+        return agents.accept_order(AgentId(number.to_bytes(16)), 1, 1, time_ms, wall_ms)
+
+    assert all(new(number, wall, wall) for number in range(MAX_AGENTS))
+    assert not new(MAX_AGENTS, wall + 60_000, wall + 60_000), "there is no room"
+    assert new(MAX_AGENTS, wall + 60_001, wall + 60_001)
+    assert not new(0, wall, wall + 60_001), "it is known no more, and its message is too old"
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, 200])

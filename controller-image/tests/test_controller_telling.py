@@ -1,4 +1,4 @@
-"""A switch that tells its entries slowly is heard to the end."""
+"""A switch that tells its entries slowly is heard to the end; one that was told half of something connects again."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 from sos_controller import ofp
 from sos_controller.app import Controller
 from sos_controller.connection import TELLING_S, SwitchConnection
-from sos_controller.core.commands import ReadEntries
+from sos_controller.core.commands import Apply, ReadEntries
 from sos_controller.core.engine import Engine
-from sos_controller.core.model import DatapathId
-from sos_controller.core.state import Identity
+from sos_controller.core.flowtable import FlowEntry, Match, Output
+from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.core.state import MAX_PORTS, Identity
 from sos_controller.framework import eventlet
 
 DPID = DatapathId(1)
@@ -67,3 +68,18 @@ def test_who_is_telling_is_not_asked_again_and_who_fell_silent_is(asked: tuple[C
     connection._multipart(part(again, more=False))
     assert connection._reading is None
     assert len(requests(controller, theirs)) == 1
+
+
+def flood(ports: int) -> FlowEntry:
+    return FlowEntry(1, 1, Match(), tuple(Output(PortNo(port)) for port in range(1, ports + 1)), 0)
+
+
+def test_what_cannot_be_said_costs_a_connection_and_nothing_else(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
+    controller, _, theirs = asked
+    controller.carry_out([Apply(DPID, (flood(5_000),), (), 1, True), ReadEntries(DatapathId(2), 0, 0)])
+    assert theirs.recv(1) == b"", "it is read when it is back"
+    assert controller.engine.state.counters["bugs", "Apply"] == 1
+
+
+def test_all_ports_of_a_datapath_fit_an_entry() -> None:
+    assert len(ofp.flow_mod(flood(MAX_PORTS), ofp.ADD, 0)) < 1 << 16

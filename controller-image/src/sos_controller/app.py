@@ -119,7 +119,20 @@ class Controller:
         """Do what the engine says, as far as the datapaths it names are connected."""
         do = self._do
         for command in commands:
-            do[type(command)](command)
+            try:
+                do[type(command)](command)
+            except Exception:
+                self._not_carried_out(command)
+
+    def _not_carried_out(self, command: Command) -> None:
+        """A bug. The datapaths it names have to connect again and are read then: nobody knows what they have of it."""
+        name = type(command).__name__
+        LOG.exception("bug: %s was not carried out", name)
+        self.count("bugs", name)
+        for dpid in getattr(command, "dpids", None) or (getattr(command, "dpid", None),):
+            connection = self._connections.get(dpid)
+            if connection is not None:
+                connection.abort()
 
     def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
         """A switch has handed over a packet, among what was read from it last. Raises WireError if it is none."""
@@ -186,7 +199,7 @@ class Controller:
             return
         self._connections[connection.dpid] = connection
         self._gather(connection, ofp.set_config())
-        self.happen(DatapathUp(connection.dpid, connection.switch_ports))
+        self.happen(DatapathUp(connection.dpid, connection.take_ports()))
         self.flush()
 
     def disconnected(self, connection: SwitchConnection) -> None:

@@ -74,10 +74,10 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         """The datapath id; known once connected."""
         return DatapathId(self.id)
 
-    @property
-    def switch_ports(self) -> tuple[Port, ...]:
-        """The ports told in the handshake."""
-        return tuple(self._ports_heard)
+    def take_ports(self) -> tuple[Port, ...]:
+        """The ports told in the handshake; once."""
+        heard, self._ports_heard = self._ports_heard, []
+        return tuple(heard)
 
     # -- sending
 

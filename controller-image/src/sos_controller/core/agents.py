@@ -10,7 +10,7 @@ from sos_controller.core import keys
 from sos_controller.core.beacon import Beacon, BeaconError
 from sos_controller.core.model import AgentId, DatapathId, Location, Prefix
 from sos_controller.core.patience import Patience
-from sos_controller.core.replay import Replay
+from sos_controller.core.replay import CLOCK_WINDOW_MS, Replay
 
 MAX_AGENTS = 4_096
 """Agents known at once, and senders whose replay windows are kept."""
@@ -130,7 +130,7 @@ class Agents:
 
     def accept_order(self, agent_id: AgentId, boot_id: int, sequence: int, time_ms: int, wall_ms: int) -> bool:
         """Whether an order from an agent, rightly signed, is new."""
-        window = self._window(self._orders, agent_id)
+        window = self._window(self._orders, agent_id, wall_ms)
         return window is not None and window.accept(boot_id, sequence, time_ms, wall_ms)
 
     def _authenticate(self, said: Beacon, data: bytes, wall_ms: int) -> None:
@@ -139,7 +139,7 @@ class Agents:
             raise BeaconError("key")
         if not wire.signed_by(data, key):
             raise BeaconError("tag")
-        window = self._window(self._beacons, said.agent_id)
+        window = self._window(self._beacons, said.agent_id, wall_ms)
         if window is None:
             raise BeaconError("limit")
         if not window.accept(said.boot_id, said.sequence, said.time_ms, wall_ms):
@@ -169,8 +169,12 @@ class Agents:
             del self._places[agent.location]
 
     @staticmethod
-    def _window(windows: dict[AgentId, Replay], agent_id: AgentId) -> Replay | None:
+    def _window(windows: dict[AgentId, Replay], agent_id: AgentId, wall_ms: int) -> Replay | None:
+        """The replay window of a sender. Where there is no room, those go of whom every message would be too old by now."""
         found = windows.get(agent_id)
+        if found is None and len(windows) >= MAX_AGENTS:
+            for gone in [i for i, window in windows.items() if wall_ms - window.used_ms > 2 * CLOCK_WINDOW_MS]:
+                del windows[gone]
         if found is None and len(windows) < MAX_AGENTS:
             found = windows[agent_id] = Replay()
         return found

@@ -304,12 +304,15 @@ class Engine:
             switch.ports.pop(location.port_no, None)
         elif location.port_no in switch.ports or len(switch.ports) < MAX_PORTS:
             switch.ports[location.port_no] = event.port
-        if up:
-            switch.up_since.setdefault(location.port_no, state.now)
-            if switch.claim is not None:
-                self._due["probe"] = 0.0
-        else:
+        if not up:
             switch.up_since.pop(location.port_no, None)
+        elif location.port_no in switch.ports:
+            switch.up_since.setdefault(location.port_no, state.now)
+        if switch.claim is None:
+            return
+        if up:
+            self._due["probe"] = 0.0
+        else:
             self.forwarding.purge(state.hosts.forget_location(location))
             if state.topology.port_down(location):
                 self._links_changed()
@@ -340,20 +343,24 @@ class Engine:
 
     def _config_changed(self, event: ConfigChanged) -> None:
         state = self.state
-        before = state.config
+        before, claimed = state.config, [switch for switch in state.switches.values() if switch.claim is not None]
         if before is not None and before.controller != event.config.controller:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
+        for switch in claimed:  # one that has refused something is told nothing until it is read again, and this one never is
+            if switch.claim is None and not state.programmer.is_synced(switch.dpid):
+                state.programmer.sync(switch.dpid, state.programmer.entries(switch.dpid), state.out)
         self._compared &= state.claims.keys()
         self.plan.configure()
         self.balances.configure()
         self.routing.configure()
         self.courier.forget_lines()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
-        for switch in state.switches.values():
-            if switch.claim is None and state.programmer.is_synced(switch.dpid):
+        for switch in claimed:
+            if switch.claim is None:
                 self._abandon(switch)
-            elif switch.claim is not None and not state.programmer.is_synced(switch.dpid):
+        for switch in state.switches.values():
+            if switch.claim is not None and not state.programmer.is_synced(switch.dpid):
                 self._read(switch)
         state.dirty |= {"plan", "forwarding"}
         self._due["replan"] = 0.0

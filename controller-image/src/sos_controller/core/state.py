@@ -24,8 +24,9 @@ from sos_controller.core.topology import Topology
 
 MAX_PLAIN = 131_072
 """Plain decisions remembered; the oldest give way. At 1,000 plain SYNs a second that is the whole 130 s."""
-MAX_PORTS = 4_096
-"""Ports of one datapath that are looked at; further ones carry plain traffic of a `Node` datapath only."""
+MAX_PORTS = 4_000
+"""Ports of one datapath that are looked at, no more than an entry can send to: a message has 64 KiB, an action 16 bytes (OpenFlow 1.3.5,
+7.2.5). Further ones carry plain traffic of a `Node` datapath only."""
 PORT_SETTLE_S = 2.5
 """Two probe intervals and a half: a neighbour that is a switch has been heard by then."""
 
