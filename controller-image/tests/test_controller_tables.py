@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sos_controller.core import flowtable, packets, pipeline, portmask, selection, services
 from sos_controller.core.config_model import End, Paths, PortRange, Service, Transport
 from sos_controller.core.flowtable import FlowEntry, Match, Output
-from sos_controller.core.hosts import MAX_ADDRESSES, Hosts
+from sos_controller.core.hosts import MAX_ADDRESSES, MAX_AT_PORT, Hosts
 from sos_controller.core.model import Location, Prefix, parse_address, parse_prefix
 from sos_controller.core.replay import CLOCK_WINDOW_MS, WINDOW, Replay
 from sos_controller.core.selection import Candidate, Loaded
@@ -162,6 +162,21 @@ def test_hosts_are_where_they_were_last_heard_and_tables_agree(heard: list) -> N
 def test_group_addresses_are_no_hosts() -> None:
     hosts = Hosts()
     assert not hosts.learn(b"\xff" * 6, 1, Location(1, 1), 0.0) and not hosts.learn(bytes(6), 1, Location(1, 1), 0.0)
+
+
+def test_hosts_behind_one_port_leave_room_for_those_elsewhere() -> None:
+    hosts, crowded, other = Hosts(), Location(1, 1), Location(1, 2)
+
+    def host(number: int) -> bytes:
+        return b"\x02\x00" + number.to_bytes(4)
+
+    assert all(hosts.learn(host(number), number + 1, crowded, 0.0) for number in range(MAX_AT_PORT))
+    assert not hosts.learn(host(MAX_AT_PORT), 0, crowded, 0.0)
+    assert hosts.learn(host(MAX_AT_PORT), 0, other, 0.0)
+    assert hosts.learn(host(0), 1, other, 0.0), "it has moved"
+    assert hosts.learn(host(MAX_AT_PORT + 1), 0, crowded, 0.0), "which leaves room"
+    hosts.forget_location(crowded)
+    assert hosts.learn(host(MAX_AT_PORT + 2), 0, crowded, 0.0)
 
 
 # -- services

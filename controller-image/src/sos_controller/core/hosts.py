@@ -1,15 +1,19 @@
 """Where hosts are, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
 
-Bounded: beyond MAX_HOSTS nobody new is learned, so their traffic is flooded, which is slower and right.
+Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, nobody new is learned. Their traffic is flooded, and routed sites do not reach them.
 """
 
 from __future__ import annotations
+
+from collections import Counter
 
 import msgspec
 
 from sos_controller.core.model import Address, DatapathId, Location, MacAddress
 
 MAX_HOSTS = 65_536
+MAX_AT_PORT = 16_384
+"""Hosts behind one port: whoever makes up addresses there leaves room for those elsewhere."""
 MAX_ADDRESSES = 16
 """Addresses remembered per MAC address; the oldest gives way."""
 
@@ -30,6 +34,7 @@ class Hosts:
         self._limit = limit
         self._by_mac: dict[MacAddress, Host] = {}
         self._by_address: dict[Address, MacAddress] = {}
+        self._at: Counter[Location] = Counter()
 
     def __len__(self) -> int:
         return len(self._by_mac)
@@ -52,13 +57,16 @@ class Hosts:
         if mac[0] & 1 or not any(mac):
             return False
         before = self._by_mac.get(mac)
-        if before is None and len(self._by_mac) >= self._limit:
+        if before is None and (len(self._by_mac) >= self._limit or self._at[location] >= MAX_AT_PORT):
             return False
         addresses = before.addresses if before is not None else ()
         if address and address not in addresses:
             for dropped in addresses[MAX_ADDRESSES - 1 :]:
                 self._unbind(dropped, mac)
             addresses = (address, *addresses)[:MAX_ADDRESSES]
+        if before is not None:
+            self._left(before)
+        self._at[location] += 1
         self._by_mac[mac] = Host(mac, location, addresses, now)
         if address:
             self._by_address[address] = mac
@@ -75,9 +83,15 @@ class Hosts:
     def _forget(self, gone: list[Host]) -> list[Host]:
         for host in gone:
             del self._by_mac[host.mac]
+            self._left(host)
             for address in host.addresses:
                 self._unbind(address, host.mac)
         return gone
+
+    def _left(self, host: Host) -> None:
+        self._at[host.location] -= 1
+        if not self._at[host.location]:
+            del self._at[host.location]
 
     def _unbind(self, address: Address, mac: MacAddress) -> None:
         if self._by_address.get(address) == mac:

@@ -223,7 +223,8 @@ def _summary(found: Summary) -> Json:
 
 def entries(engine: Engine, dpid: DatapathId) -> Json:
     """`GET /v1/entries?dpid=`."""
-    return {"dpid": format_dpid(dpid), **listing("entries", [_entry(e) for e in engine.state.programmer.entries(dpid)])}
+    shown = engine.state.programmer.entries(dpid)[: MAX_LISTED + 1]
+    return {"dpid": format_dpid(dpid), **listing("entries", [_entry(e) for e in shown])}
 
 
 def _datapath(engine: Engine, dpid: DatapathId) -> Json:
