@@ -129,10 +129,9 @@ class Controller:
         name = type(command).__name__
         LOG.exception("bug: %s was not carried out", name)
         self.count("bugs", name)
-        for dpid in getattr(command, "dpids", None) or (getattr(command, "dpid", None),):
-            connection = self._connections.get(dpid)
-            if connection is not None:
-                connection.abort()
+        named: list[DatapathId | None] = [*getattr(command, "dpids", ()), getattr(command, "dpid", None)]
+        for connection in [self._connections[dpid] for dpid in named if dpid in self._connections]:
+            connection.abort()
 
     def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
         """A switch has handed over a packet, among what was read from it last. Raises WireError if it is none."""

@@ -1,6 +1,7 @@
 """Where hosts are, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
 
-Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, nobody new is learned. Their traffic is flooded, and routed sites do not reach them.
+Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, nobody new is learned: their traffic is flooded, and routed sites do not reach
+them.
 """
 
 from __future__ import annotations
