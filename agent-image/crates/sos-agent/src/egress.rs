@@ -13,8 +13,8 @@ use tracing::debug;
 
 use crate::config::{self, AgentConfig, Rewrite};
 use crate::metrics::{self, Reason};
-use crate::orders::Party;
 use crate::permit::{self, FlowKey};
+use crate::running::Party;
 use crate::shared::Shared;
 use crate::socket;
 

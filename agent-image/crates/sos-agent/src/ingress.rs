@@ -12,9 +12,10 @@ use tracing::{debug, warn};
 
 use crate::config::{self, AgentConfig, Service};
 use crate::metrics::Reason;
-use crate::orders::{OrderDesk, Party};
+use crate::orders::OrderDesk;
 use crate::permit::{self, FlowKey};
 use crate::preparations::Preparation;
+use crate::running::Party;
 use crate::shared::Shared;
 use crate::socket;
 

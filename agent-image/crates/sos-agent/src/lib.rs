@@ -45,6 +45,7 @@ pub mod preparations;
 mod rates;
 pub mod region;
 pub mod run;
+pub mod running;
 pub mod share;
 pub mod shared;
 pub mod socket;

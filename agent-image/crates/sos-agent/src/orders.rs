@@ -20,6 +20,7 @@ use crate::ends::PendingEnds;
 use crate::keys::AgentKeys;
 use crate::permit::{self, FlowKey};
 use crate::preparations::{MAX_LEASE, Preparation, Preparations};
+use crate::running::{Party, Running};
 
 /// Most controllers remembered (order.md clause 10).
 pub const MAX_CONTROLLERS: usize = 16;
@@ -101,21 +102,6 @@ pub struct Outcome {
     pub duration: Duration,
 }
 
-/// Who is at the other end of a session, which its UUID alone does not say: agents choose them, and see those of others on the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Party {
-    /// What this agent is in the session.
-    pub role: Role,
-    /// The other agent.
-    pub peer: AgentId,
-}
-
-impl Party {
-    fn of(prepare: &Prepare) -> Self {
-        Self { role: prepare.role, peer: prepare.peer }
-    }
-}
-
 #[derive(Debug)]
 struct Controller {
     replay: ReplayGuard,
@@ -140,9 +126,7 @@ pub struct OrderDesk {
     reports: u32,
     controllers: BTreeMap<ControllerId, Controller>,
     preparations: Preparations,
-    running: BTreeMap<(SessionUuid, Party), ControllerId>,
-    /// Sessions begun without an order. The tunnel's session limit bounds them.
-    unordered: BTreeMap<(SessionUuid, Party), ReportedFlow>,
+    running: Running,
     ends: PendingEnds,
 }
 
@@ -157,8 +141,7 @@ impl OrderDesk {
             reports: 0,
             controllers: BTreeMap::new(),
             preparations: Preparations::default(),
-            running: BTreeMap::new(),
-            unordered: BTreeMap::new(),
+            running: Running::default(),
             ends: PendingEnds::default(),
         }
     }
@@ -194,20 +177,15 @@ impl OrderDesk {
     /// The preparation for a client that has just been accepted; from now on its session runs.
     pub fn begin_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving(flow, now)?;
-        self.begin(&preparation);
+        self.running.begin(&preparation.prepare, preparation.controller);
         Some(preparation)
     }
 
     /// The same for a client that the switch has brought to the agent's own address, so that only its own end is known.
     pub fn begin_rewritten(&mut self, client: SocketAddrV4, now: Instant) -> Option<Preparation> {
         let preparation = self.preparations.take_arriving_from(client, now)?;
-        self.begin(&preparation);
+        self.running.begin(&preparation.prepare, preparation.controller);
         Some(preparation)
-    }
-
-    fn begin(&mut self, preparation: &Preparation) {
-        let prepare = &preparation.prepare;
-        self.running.insert((prepare.session, Party::of(prepare)), preparation.controller);
     }
 
     /// The preparation for a session that a peer has opened here, if there is one for exactly this flow and peer; from now on the
@@ -222,8 +200,7 @@ impl OrderDesk {
         flow: FlowKey,
         now: Instant,
     ) -> Result<Option<Preparation>, FlowMismatch> {
-        let key = (session, Party { role: Role::Egress, peer });
-        if self.running.contains_key(&key) || self.unordered.contains_key(&key) {
+        if self.running.contains((session, Party { role: Role::Egress, peer })) {
             return Err(FlowMismatch);
         }
         let Some(preparation) = self.preparations.take_standing(session, now) else { return Ok(None) };
@@ -232,7 +209,7 @@ impl OrderDesk {
             self.preparations.insert(preparation);
             return Err(FlowMismatch);
         }
-        self.begin(&preparation);
+        self.running.begin(&preparation.prepare, preparation.controller);
         Ok(Some(preparation))
     }
 
@@ -244,7 +221,7 @@ impl OrderDesk {
 
     /// A session runs that no controller has ordered.
     pub fn begin_unordered(&mut self, flow: ReportedFlow) {
-        self.unordered.insert((flow.session, Party { role: flow.role, peer: flow.peer }), flow);
+        self.running.begin_unordered(flow);
     }
 
     /// A session with this party is over: tells its controller, if it has one. One with another party goes on, whatever its UUID.
@@ -254,8 +231,7 @@ impl OrderDesk {
         outcome: Outcome,
         env: &Env<'_>,
     ) -> Vec<Vec<u8>> {
-        self.unordered.remove(&(session, party));
-        let owner = self.running.remove(&(session, party));
+        let owner = self.running.end((session, party));
         owner.and_then(|owner| self.tell_end(owner, session, outcome, env)).into_iter().collect()
     }
 
@@ -334,7 +310,7 @@ impl OrderDesk {
     /// Forgets the controller heard of least lately that has neither session nor preparation here.
     fn forget_idle_controller(&mut self) -> bool {
         let idle = |id: &ControllerId| {
-            !self.running.values().any(|owner| owner == id) && self.preparations.of(*id).next().is_none()
+            self.running.of(*id).next().is_none() && self.preparations.of(*id).next().is_none()
         };
         let oldest = self.controllers.iter().filter(|(id, _)| idle(id)).min_by_key(|(_, c)| c.last_heard);
         let Some(oldest) = oldest.map(|(id, _)| *id) else { return false };
@@ -345,7 +321,7 @@ impl OrderDesk {
     fn prepare(&mut self, header: &OrderHeader, prepare: Prepare, env: &Env<'_>) -> Handled {
         let session = prepare.session;
         let mut handled = Handled::default();
-        let runs = self.running.contains_key(&(session, Party::of(&prepare)));
+        let runs = self.running.is_ordered((session, Party::of(&prepare)));
         let known = runs || self.preparations.contains(session);
         let judged = if known { Ok(None) } else { self.judge(&prepare, env).map(Some) };
         let answer = match judged {
@@ -443,9 +419,7 @@ impl OrderDesk {
         if let Some(known) = self.controllers.get_mut(&controller) {
             known.next_report = env.now + REPORT_INTERVAL;
         }
-        let running =
-            self.running.iter().filter(|(_, owner)| **owner == controller).map(|((session, _), _)| *session);
-        let sessions: Vec<_> = running.chain(self.preparations.of(controller)).collect();
+        let sessions: Vec<_> = self.running.of(controller).chain(self.preparations.of(controller)).collect();
         self.reports = self.reports.wrapping_add(1);
         // An empty report is one empty chunk. The session limits keep the number of chunks far below 65,536.
         let parts: Vec<Vec<SessionUuid>> = if sessions.is_empty() {
@@ -475,7 +449,7 @@ impl OrderDesk {
 
     fn report_flows(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
         self.reports = self.reports.wrapping_add(1);
-        let flows: Vec<ReportedFlow> = self.unordered.values().copied().collect();
+        let flows = self.running.unordered();
         let parts: Vec<&[ReportedFlow]> =
             if flows.is_empty() { vec![&[]] } else { flows.chunks(MAX_FLOWS).collect() };
         let chunks = u16::try_from(parts.len()).unwrap_or(u16::MAX);

@@ -17,9 +17,10 @@ use crate::config::AgentConfig;
 use crate::keys::AgentKeys;
 use crate::meters::{self, ServiceMeters};
 use crate::metrics::{self, End, Metrics};
-use crate::orders::{Env, OrderDesk, Outcome, Party};
+use crate::orders::{Env, OrderDesk, Outcome};
 use crate::permit::{self, FlowKey};
 use crate::pool::{self, Leaving, OrderedLabels};
+use crate::running::Party;
 
 /// How long clients wait for nft to be told that there is no room for more; it takes some ten milliseconds.
 const DISARM_PATIENCE: Duration = Duration::from_secs(1);

@@ -290,13 +290,11 @@ mod tests {
 
     /// How many of them cannot be used again.
     fn kept_alive(buffers: Vec<BytesMut>) -> usize {
-        buffers
-            .into_iter()
-            .filter_map(|mut buffer| {
-                buffer.clear();
-                (!buffer.try_reclaim(256 << 10)).then_some(())
-            })
-            .count()
+        let is_kept = |mut buffer: BytesMut| {
+            buffer.clear();
+            !buffer.try_reclaim(256 << 10)
+        };
+        buffers.into_iter().map(is_kept).filter(|kept| *kept).count()
     }
 
     #[test]
