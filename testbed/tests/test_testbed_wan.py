@@ -172,15 +172,21 @@ def test_the_median_stands_with_the_least_and_the_most() -> None:
     runs = [row("plain", value, run) for run, value in enumerate((300.0, 100.0, 200.0, 900.0, 250.0), 1)]
     found = figures.summaries([*runs, replace(runs[0], run=6, status="failed: x", mbps_total=None)])[0]
     assert found.figures["mbps_total"] == figures.Figure(median=250, least=100, most=900, values=(300, 100, 200, 900, 250))
-    assert (found.runs, found.failed, found.status) == (5, 1, "ok")
+    assert (found.runs, found.runs_failed, found.status) == (5, 1, "ok")
     assert found.encode()["mbps_total"] == {"median": 250, "least": 100, "most": 900}
     assert "cpu_s_per_gb" not in found.encode()
+
+
+def test_connections_that_failed_are_not_runs_that_failed() -> None:
+    run = replace(row("plain", 100, 1), connections=3, failed=2)
+    found = figures.summaries([run, replace(run, run=2, status="failed: x", failed=None)])[0].encode()
+    assert (found["runs"], found["runs_failed"], found["failed"]) == (1, 1, {"median": 2, "least": 2, "most": 2})
 
 
 def test_a_peer_that_is_not_there_is_said_to_be_not_there() -> None:
     absent = replace(unit("haproxy").blank("haproxy", SETTINGS), status="not available: haproxy is not installed")
     found = figures.summaries([row("sos", 900), absent])
-    assert (found[1].runs, found[1].failed, found[1].figures) == (0, 0, {})
+    assert (found[1].runs, found[1].runs_failed, found[1].figures) == (0, 0, {})
     lines = report.table(found)
     assert any("haproxy: not available: haproxy is not installed" in line for line in lines)
     assert any(line.strip() == "sos, with start-up: 95.6% of the wire" for line in lines)

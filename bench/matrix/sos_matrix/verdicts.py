@@ -154,7 +154,7 @@ def _compare(rows: Mapping[str, Summary], ours: str, against: str, others: Seque
     if not all(rates.values()):
         return None
     best = max(others, key=lambda name: mean(rates[name]))
-    found, failed = ratio(rates[ours], rates[best]), rows[ours].failed
+    found, failed = ratio(rates[ours], rates[best]), rows[ours].runs_failed
     return Comparison(
         ours=ours,
         against=against,

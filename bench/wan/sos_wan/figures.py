@@ -169,7 +169,7 @@ class Summary:
     scenario: str
     scheme: str
     runs: int
-    failed: int
+    runs_failed: int
     status: str
     wire_limit_mbps: float
     figures: dict[str, Figure]
@@ -205,7 +205,7 @@ def _summary(group: Sequence[Row]) -> Summary:
         scenario=group[0].scenario,
         scheme=group[0].scheme,
         runs=len(good),
-        failed=sum(status.startswith(FAILED) for status in bad),
+        runs_failed=sum(status.startswith(FAILED) for status in bad),
         status=OK if good else bad[0],
         wire_limit_mbps=group[0].wire_limit_mbps,
         figures=found,

@@ -82,7 +82,7 @@ def aligned(body: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _block(body: Sequence[Sequence[str]], rows: Sequence[Summary]) -> list[str]:
-    return aligned(body) + [f"    {each.scheme}: {each.status}" for each in rows if each.status != OK or each.failed]
+    return aligned(body) + [f"    {each.scheme}: {each.status}" for each in rows if each.status != OK or each.runs_failed]
 
 
 def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
@@ -101,7 +101,7 @@ def _cells(each: Summary) -> tuple[str, ...]:
 
 
 def _runs(each: Summary) -> str:
-    return f"{each.runs}" + (f" (+{each.failed} failed)" if each.failed else "")
+    return f"{each.runs}" + (f" (+{each.runs_failed} failed)" if each.failed else "")
 
 
 def _cell(value: float | None, form: str) -> str:
