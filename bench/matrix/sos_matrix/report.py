@@ -54,8 +54,8 @@ def _problem(each: Summary) -> str:
     lost = each.figures.get("emulator_lost")
     if each.status != OK:
         return each.status
-    if each.failed:
-        return f"{each.failed} failed"
+    if each.runs_failed:
+        return f"{each.runs_failed} failed"
     return f"the link emulator lost {lost.most:.0f} packets by itself: not a faithful network" if lost and lost.most else ""
 
 
