@@ -109,6 +109,11 @@ class FakeAgent:
         return reports + [self.order(OrderType.FLOW_REPORT, body, wall_ms) for body in flows]
 
 
+def fake_port(number: int, up: bool) -> Port:
+    """A port as each switch has it."""
+    return Port(PortNo(number), f"p{number}", parse_mac(f"02:00:00:00:00:{number:02x}"), up)
+
+
 class World:
     """The engine and everything around it, in virtual time."""
 
@@ -266,8 +271,9 @@ class World:
 
     def connect(self, names: Iterable[str] = tuple(SWITCHES)) -> None:
         for name in names:
-            ports = tuple(Port(PortNo(n), f"p{n}", parse_mac(f"02:00:00:00:00:{n:02x}"), True) for n in range(1, 6))
-            self.do(DatapathUp(DatapathId(SWITCHES[name]), ports))
+            dpid = DatapathId(SWITCHES[name])
+            ports = (fake_port(n, Location(dpid, PortNo(n)) not in self.network.down) for n in range(1, 6))
+            self.do(DatapathUp(dpid, tuple(ports)))
 
     def disconnect(self, name: str) -> None:
         self.do(DatapathDown(DatapathId(SWITCHES[name])))
@@ -275,7 +281,7 @@ class World:
     def cut(self, one: str, other: str, up: bool = False) -> None:
         """Take a wire away (or back), with the port status both ends send."""
         for dpid, port in self.network.cut(SWITCHES[one], SWITCHES[other], up):
-            self.do(PortChanged(dpid, Port(port, f"p{port}", bytes(6), up), False))
+            self.do(PortChanged(dpid, fake_port(port, up), False))
 
     def converge(self) -> None:
         """Connect everything and wait until the service is armed."""

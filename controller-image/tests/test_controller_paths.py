@@ -175,30 +175,46 @@ def test_costs_and_parallel_links_decide() -> None:
 
 ENDS = [Location(d, p) for d in (1, 2, 3) for p in (1, 2)]
 steps = st.lists(
-    st.tuples(st.sampled_from(["probe", "down", "gone", "wait"]), st.sampled_from(ENDS), st.sampled_from(ENDS), st.floats(0, 3)),
+    st.tuples(
+        st.sampled_from(["probe", "down", "lost", "unclaimed", "wait"]),
+        st.sampled_from(ENDS),
+        st.sampled_from(ENDS),
+        st.floats(0, 3),
+        st.sets(st.sampled_from([1, 2, 3])),
+    ),
     max_size=40,
 )
 
 
 @given(steps)
-def test_links_are_heard_both_ways_lately(history: list) -> None:
-    """Against a reference that keeps the whole history."""
-    seen, now, heard = Topology(), 0.0, dict[Location, tuple[Location, float]]()
-    for what, one, other, gap in history:
+def test_links_are_heard_both_ways_lately_and_ports_keep_their_neighbours_that_cannot_be_heard(history: list) -> None:
+    """Against a reference that keeps who was heard at each port, and since when he cannot be heard (None)."""
+    seen, now, known = Topology(), 0.0, dict[Location, tuple[Location, float | None]]()
+    for what, one, other, gap, present in history:
         now += gap
         if what == "probe" and one != other:
-            heard[other] = (one, now)
+            known[other] = (one, now)
             seen.observe(one, other, now)
         elif what == "down":
-            heard = {r: h for r, h in heard.items() if one not in (r, h[0])}
-            seen.port_down(one)
-        elif what == "gone":
-            heard = {r: h for r, h in heard.items() if one.dpid not in (r.dpid, h[0].dpid)}
+            known = {r: h for r, h in known.items() if one not in (r, h[0]) or not {r.dpid, h[0].dpid} <= present}
+            seen.port_down(one, present)
+        elif what == "lost":
+            known = {r: (h[0], None) if one.dpid in (r.dpid, h[0].dpid) else h for r, h in known.items()}
             seen.datapath_down(one.dpid)
+        elif what == "unclaimed":
+            known = {r: h for r, h in known.items() if {r.dpid, h[0].dpid} <= present}
+            seen.keep(present)
         else:
-            heard = {r: h for r, h in heard.items() if now - h[1] <= 4}
-            seen.expire(now, 4)
-        expected = {link(r, h[0]) for r, h in heard.items() if heard.get(h[0], (None,))[0] == r}
-        assert set(seen.links()) == expected
-        assert all(seen.is_inter_switch(r) == (r in heard) for r in ENDS)
-        assert {e for d in (1, 2, 3) for e in seen.inter_switch_ports(d)} == set(heard)
+            for r, (origin, at) in list(known.items()):
+                if {r.dpid, origin.dpid} <= present:
+                    known[r] = (origin, now if at is None else at)
+                    if at is not None and now - at > 4:
+                        del known[r]
+                elif at is None or now - at > 4:
+                    known[r] = (origin, None)
+            seen.expire(now, 4, present)
+        both = {link(r, h[0]): (h[1], known[h[0]][1]) for r, h in known.items() if known.get(h[0], (None,))[0] == r}
+        assert set(seen.links()) == {found for found, at in both.items() if None not in at}
+        assert set(seen.unheard()) == {found for found, at in both.items() if None in at}
+        assert all(seen.is_inter_switch(r) == (r in known) for r in ENDS)
+        assert {e for d in (1, 2, 3) for e in seen.inter_switch_ports(d)} == set(known)

@@ -36,7 +36,7 @@ from sos_controller.core.events import (
 from sos_controller.core.flowtable import Output
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.keys import FROM_AGENT, KeyRing
-from sos_controller.core.model import DatapathId, Location, format_dpid
+from sos_controller.core.model import DatapathId, Location, Port, format_dpid
 from sos_controller.core.order import Header, OrderError, OrderType
 from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
 from sos_controller.core.path_report import decode_path_report
@@ -55,6 +55,8 @@ DEAF_AFTER_S = 0.5
 """Longer between two looks at the clock, and the controller itself was stopped: nothing could be heard or asked meanwhile."""
 LISTEN_S = 1.5
 """Silence counts again this long after that: a probe interval and a half."""
+SILENT = 0.5
+"""A datapath that has said nothing for this part of the time that links last cannot be heard: before its links are over, not after."""
 WATCH_S = 5.0
 """Between two Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
@@ -246,14 +248,31 @@ class Engine:
         switch = Switch(event.dpid, {}, state.now, state.now)
         state.claim(switch)
         state.switches[event.dpid] = switch
+        was = state.away.pop(event.dpid, None)
         for port in event.ports[:MAX_PORTS]:
             switch.ports[port.port_no] = port
             if port.up:
-                switch.up_since[port.port_no] = state.now
+                switch.up_since[port.port_no] = self._up_since(port, was)
+        if was is not None:
+            self._ports_lost(switch, was)
         if switch.claim is not None:  # strangers that come and go are no reason to probe or plan
             self._due["probe"] = 0.0
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
+
+    def _up_since(self, port: Port, was: Switch | None) -> float:
+        """When a port of a datapath that is back came up, as far as we know."""
+        same = was is not None and was.ports.get(port.port_no) == port
+        return was.up_since.get(port.port_no, self.state.now) if was is not None and same else self.state.now
+
+    def _ports_lost(self, switch: Switch, was: Switch) -> None:
+        """A datapath is back: where a port is down or another one than before, it has no neighbour."""
+        state = self.state
+        for end in state.topology.unheard_ends(switch.dpid):
+            number = end.port_no
+            changed = end.dpid == switch.dpid and switch.ports.get(number) != was.ports.get(number)
+            if (changed or state.is_down(end)) and state.topology.port_down(end, state.switches):
+                self._links_changed()
 
     def _datapath_down(self, event: DatapathDown) -> None:
         state = self.state
@@ -263,6 +282,7 @@ class Engine:
         state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
         if switch.claim is None:
             return
+        state.away[event.dpid] = switch
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
@@ -283,6 +303,8 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
+        if switch.is_ours:  # or its part of plain forwarding would be taken away now, and put back after
+            self.forwarding.replan()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
         earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
@@ -314,7 +336,7 @@ class Engine:
             self._due["probe"] = 0.0
         else:
             self.forwarding.purge(state.hosts.forget_location(location))
-            if state.topology.port_down(location):
+            if state.topology.port_down(location, state.switches):
                 self._links_changed()
                 self._due["replan"] = 0.0
         if switch.is_ours:
@@ -356,6 +378,7 @@ class Engine:
         self.routing.configure()
         self.courier.forget_lines()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
+        state.topology.keep(state.claims.keys())
         for switch in claimed:
             if switch.claim is None:
                 self._abandon(switch)
@@ -371,7 +394,6 @@ class Engine:
         for session in state.sessions:
             if dpid in session.datapaths():
                 self.endings.drop(session, "datapath-unclaimed")
-        state.topology.datapath_down(dpid)
         self.forwarding.purge(state.hosts.forget_datapath(dpid))
         self.earlier.drop(dpid)
         state.dirty |= {"plan", "forwarding"}
@@ -425,7 +447,7 @@ class Engine:
         d = state.config.discovery
         if state.now >= self._listening_from:
             self._miss_agents(float(d.beacon_expiry_seconds))
-            if state.topology.expire(state.now, d.link_expiry_seconds):
+            if state.topology.expire(state.now, d.link_expiry_seconds, state.present(d.link_expiry_seconds * SILENT)):
                 self._links_changed()
                 self._due["replan"] = 0.0
         self.earlier.tick(bool(state.claims.keys() - self._compared))

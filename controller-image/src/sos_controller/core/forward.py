@@ -4,6 +4,7 @@ On `Controller` datapaths table 1 holds, from the top: an entry per host along s
 packets must not come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout.
 Links by which nodes let labelled paths only are left out of both: a plain packet on one of them is dropped.
 A port takes part in flooding once it has been up long enough for a probe to have come in by it if another switch were there.
+A switch that cannot be heard is taken to flood on as it was told last, so its links stay in that tree, or out of it, until its ports go down.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ class Forwarding:
         self._state, self._routing = state, routing
         self.relay = ArpRelay(state)
         self._tree: frozenset[Link] = frozenset()
+        self._flooded: frozenset[Link] = frozenset()
+        """Links that flooded packets cross: those of the tree, and all between switches that forward by themselves."""
         self._whole = self._plain = state.graph
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
@@ -114,9 +117,11 @@ class Forwarding:
         state = self._state
         ours = {dpid: s for dpid, s in state.switches.items() if s.is_ours}
         links = [found for found in state.topology.links() if not self._is_labelled(found)]
-        fixed = [f for f in links if f.a.dpid not in ours and f.b.dpid not in ours]
+        kept = self._flooded.intersection(found for found in state.topology.unheard() if not any(map(state.is_down, found)))
+        fixed = [*kept, *(f for f in links if f.a.dpid not in ours and f.b.dpid not in ours)]
         choose = [f for f in links if (f.a.dpid in ours or f.b.dpid in ours) and not {f.a.dpid, f.b.dpid} - state.switches.keys()]
-        self._tree = paths.spanning_links(choose, lambda f: (max(f.a.port_no, f.b.port_no),), fixed)
+        self._tree = kept | paths.spanning_links(choose, lambda f: (max(f.a.port_no, f.b.port_no),), fixed)
+        self._flooded = self._tree.union(fixed)
         self._flood = {dpid: self._flood_ports(s) for dpid, s in ours.items()}
         state.programmer.set_group("base", {dpid: self._base_entries() for dpid in ours}, state.out)
         state.programmer.set_group("flood", {dpid: self._flood_entries(s) for dpid, s in ours.items()}, state.out)

@@ -81,6 +81,8 @@ class State:
         self.agent_addresses: frozenset[Address] = frozenset()
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
+        self.away: dict[DatapathId, Switch] = {}
+        """Claimed datapaths as they were when their connection was lost."""
         self.topology = Topology()
         self.graph: nx.MultiGraph = nx.MultiGraph()
         self.hosts = Hosts()
@@ -146,6 +148,7 @@ class State:
         self.programmer.owner = pipeline.owner(config.controller.id)
         for switch in self.switches.values():
             self.claim(switch)
+        self.away = {dpid: switch for dpid, switch in self.away.items() if dpid in self.claims}
 
     def is_proactive(self, service: Service) -> bool:
         """Whether entries for the service stand beforehand, so that none of its SYNs is punted."""
@@ -168,6 +171,10 @@ class State:
         """Say whose a datapath is."""
         switch.site, switch.claim = self.claims.get(switch.dpid, (None, None))
 
+    def present(self, silence_s: float) -> set[DatapathId]:
+        """Datapaths that are connected and have said something in the last `silence_s` seconds."""
+        return {dpid for dpid, switch in self.switches.items() if self.now - switch.heard_at <= silence_s}
+
     def missed_s(self, agent: Agent) -> float:
         """Seconds that an agent's switch has gone on speaking without a beacon of the agent, which would have come through it."""
         switch = self.switches.get(agent.location.dpid)
@@ -189,6 +196,11 @@ class State:
             return False
         port = switch.ports.get(location.port_no)
         return port is not None and port.name in switch.claim.labelled_ports
+
+    def is_down(self, location: Location) -> bool:
+        """Whether a datapath that is connected says that a port is down."""
+        switch = self.switches.get(location.dpid)
+        return switch is not None and location.port_no not in switch.up_since
 
     def is_settled(self, location: Location) -> bool:
         """Whether a port has been up for so long that `is_edge` can be believed."""

@@ -1,0 +1,151 @@
+"""External switches of which connections to the controller are lost: they forward on, and must be neither cut off nor part of a loop."""
+
+from __future__ import annotations
+
+import pytest
+from controller_fake import C1, E1, E2
+from controller_lab import MACS, SWITCHES, document, document_hash
+from controller_views import AT_CLIENT
+from controller_world import World, encode, fake_port
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec import structs
+from sos_controller.config import parse
+from sos_controller.core.events import ConfigChanged, DatapathUp
+from sos_controller.core.model import DatapathId, Location, PortNo, parse_mac
+from sos_controller.core.pipeline import PORT_CONTROLLER
+
+
+@pytest.fixture
+def external() -> World:
+    made = World(document(forwarding="Controller"))
+    made.converge()
+    return made
+
+
+def flooded(world: World) -> list[Location]:
+    """Where a broadcast of the client comes out."""
+    broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
+    return sorted(where for where, _ in world.network.walk(AT_CLIENT, broadcast) if where.port_no != PORT_CONTROLLER)
+
+
+@pytest.mark.parametrize("lost", SWITCHES)
+def test_a_switch_whose_connection_is_lost_floods_on_and_closes_no_loop(external: World, lost: str) -> None:
+    before = flooded(external)
+    external.disconnect(lost)
+    external.tick(0.1)
+    assert flooded(external) == before
+    external.tick(10)
+    assert flooded(external) == before
+    external.connect([lost])
+    for _ in range(40):
+        assert flooded(external) == before, "nothing is interrupted when it is back"
+        external.tick(0.1)
+    assert len(external.engine.state.topology.links()) == 4
+
+
+@pytest.mark.parametrize("silent", SWITCHES)
+def test_a_switch_that_says_nothing_floods_on_and_closes_no_loop(external: World, silent: str) -> None:
+    before = flooded(external)
+    external.unheard.add(DatapathId(SWITCHES[silent]))
+    external.tick(10)
+    assert len(external.engine.state.topology.links()) == 2
+    assert flooded(external) == before
+    external.unheard.clear()
+    external.tick(5)
+    assert len(external.engine.state.topology.links()) == 4
+    assert flooded(external) == before
+
+
+@pytest.mark.parametrize("lost", ["core1", "core2"])
+def test_another_way_is_taken_where_the_port_to_a_lost_switch_goes_down(external: World, lost: str) -> None:
+    external.disconnect(lost)
+    external.cut("edge1", lost)
+    external.cut("edge2", lost)
+    external.tick(0.1)
+    assert [where for where in flooded(external) if where.dpid == E2 and where not in external.network.wires], "around the other way"
+    external.cut("edge1", lost, up=True)
+    external.cut("edge2", lost, up=True)
+    external.tick(5)
+    reached = flooded(external)
+    assert len(reached) == len(set(reached)), "it may flood on: its ports stay out of the tree"
+    external.connect([lost])
+    external.tick(5)
+    assert len(external.engine.state.topology.links()) == 4
+
+
+def test_a_lost_switch_that_is_no_longer_configured_is_forgotten(external: World) -> None:
+    external.disconnect("core1")
+    assert external.engine.state.topology.is_inter_switch(Location(E1, PortNo(1)))
+    config = document(forwarding="Controller")
+    config["sites"] = [site for site in config["sites"] if site["datapaths"][0]["name"] != "core1"]
+    external.do(ConfigChanged(parse(encode({**config, "hash": document_hash(config)}))))
+    assert not external.engine.state.topology.is_inter_switch(Location(E1, PortNo(1)))
+    assert external.engine.state.away == {}
+
+
+def test_a_port_that_was_taken_for_another_meanwhile_has_no_neighbour(external: World) -> None:
+    external.disconnect("core1")
+    changed = structs.replace(fake_port(1, up=True), mac=parse_mac("02:00:00:00:00:ff"))
+    external.do(DatapathUp(C1, (changed, fake_port(2, up=False), *(fake_port(n, up=True) for n in range(3, 6)))))
+    assert external.engine.state.topology.unheard_ends(C1) == []
+    assert not external.engine.state.is_settled(Location(C1, PortNo(1)))
+    assert external.engine.state.is_settled(Location(C1, PortNo(3)))
+
+
+class Outages(RuleBasedStateMachine):
+    """Connections and wires of a ring of external switches come and go; a broadcast must never go round."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World(document(forwarding="Controller"))
+        self.world.converge()
+        self.all = flooded(self.world)
+        self.lost: set[str] = set()
+        self.cut: set[tuple[str, str]] = set()
+
+    @rule(name=st.sampled_from(sorted(SWITCHES)))
+    def lose(self, name: str) -> None:
+        if name not in self.lost:
+            self.lost.add(name)
+            self.world.disconnect(name)
+
+    @rule(name=st.sampled_from(sorted(SWITCHES)))
+    def come_back(self, name: str) -> None:
+        if name in self.lost:
+            self.lost.remove(name)
+            self.world.connect([name])
+
+    @rule(wire=st.sampled_from([(edge, core) for edge in ("edge1", "edge2") for core in ("core1", "core2")]))
+    def break_wire(self, wire: tuple[str, str]) -> None:
+        if wire not in self.cut and not self.lost:
+            self.cut.add(wire)
+            self.world.cut(*wire)
+            self.world.tick(0.05)  # no carrier is back sooner
+
+    @rule()
+    def mend_wires(self) -> None:
+        if not self.lost:
+            for wire in self.cut:
+                self.world.cut(*wire, up=True)
+            self.cut.clear()
+
+    @rule(seconds=st.sampled_from([0.05, 0.5, 3.0]))
+    def wait(self, seconds: float) -> None:
+        self.world.tick(seconds)
+
+    @invariant()
+    def nothing_goes_round(self) -> None:
+        flooded(self.world)
+
+    def teardown(self) -> None:
+        self.world.connect(sorted(self.lost))
+        for wire in self.cut:
+            self.world.cut(*wire, up=True)
+        self.world.tick(6)
+        assert flooded(self.world) == self.all
+
+
+TestOutages = Outages.TestCase
+TestOutages.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
