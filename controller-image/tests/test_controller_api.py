@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from controller_lab import TOKEN, document
+from controller_process import WAIT_S
 from controller_world import World
-from sos_controller.api import MAX_READERS, Api
+from sos_controller.api import MAX_CONNECTIONS, MAX_OF_ONE, MAX_READERS, Api, serve
 from sos_controller.app import Controller
 from sos_controller.core.commands import Notice
 from sos_controller.core.model import parse_address
 from sos_controller.core.snapshot import listing
+from sos_controller.framework import eventlet
 
 
 @pytest.fixture
@@ -184,3 +189,57 @@ def test_events_are_streamed_and_slow_readers_cut_off(api: Api) -> None:
 
 def test_lists_say_when_they_are_cut() -> None:
     assert listing("x", [{}] * 3, 2) == {"x": [{}, {}], "truncated": True} and listing("x", [{}], 2) == {"x": [{}]}
+
+
+@pytest.fixture
+def served(api: Api) -> Iterator[int]:
+    """The port of a server."""
+    sock = eventlet.listen(("127.0.0.1", 0))
+    server = eventlet.spawn(serve, api, sock)
+    yield sock.getsockname()[1]
+    server.kill()
+    sock.close()
+
+
+def probed(port: int) -> bytes:
+    """What the server answers to a probe from another address than 127.0.0.2."""
+    with eventlet.Timeout(WAIT_S):
+        sock = eventlet.connect(("127.0.0.1", port))
+        sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+        return bytes(sock.recv(4096))
+
+
+def test_one_address_leaves_connections_to_others(served: int, api: Api) -> None:
+    crowd = [eventlet.connect(("127.0.0.1", served), bind=("127.0.0.2", 0)) for _ in range(MAX_CONNECTIONS * 2)]
+    assert probed(served).startswith(b"HTTP/1.1 200 OK")
+    assert api.served["127.0.0.2"] == MAX_OF_ONE
+    for sock in crowd:
+        sock.close()
+    with eventlet.Timeout(WAIT_S):
+        while api.served:
+            eventlet.sleep(0.01)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /healthz", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+def test_a_request_that_trickles_is_given_up(served: int, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
+    monkeypatch.setattr("sos_controller.api.REQUEST_S", 0.2)
+    sock = eventlet.connect(("127.0.0.1", served))
+    sock.sendall(begun)
+    with eventlet.Timeout(WAIT_S), suppress(ConnectionError):
+        while True:
+            eventlet.sleep(0.02)
+            sock.sendall(b"x")
+    assert probed(served).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_an_answer_may_take_longer_than_a_request(served: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sos_controller.api.REQUEST_S", 0.2)
+    monkeypatch.setattr("sos_controller.api.HEARTBEAT_S", 0.1)
+    sock = eventlet.connect(("127.0.0.1", served))
+    sock.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+    said, end = b"", time.monotonic() + 1
+    with eventlet.Timeout(WAIT_S):
+        while time.monotonic() < end:
+            got = sock.recv(4096)
+            assert got, said
+            said += got

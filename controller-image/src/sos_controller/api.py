@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import json
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import parse_qs
@@ -20,6 +21,11 @@ from sos_controller.framework import eventlet
 
 LOG = logging.getLogger("sos_controller.api")
 
+MAX_CONNECTIONS = 64
+MAX_OF_ONE = 32
+"""Connections from one address: whoever opens more leaves room for others, kubelet's probes among them."""
+REQUEST_S = 30.0
+"""A request and its headers are there so long after the connection was made, or after the answer to the one before, however they trickle."""
 MAX_READERS = 16
 MAX_WAITING = 1_024
 """Events a reader may be behind by before it is cut off."""
@@ -45,6 +51,8 @@ class Api:
 
     def __init__(self, controller: Controller, started_at: str) -> None:
         self.tokens: tuple[bytes, ...] = ()
+        self.served: Counter[str] = Counter()
+        """Connections of each address that are being served."""
         self._controller = controller
         self._started_at = started_at
         self._registry = metrics.registry(controller)
@@ -207,6 +215,43 @@ def _send(start_response: StartResponse, status: int, data: bytes, kind: str) ->
     return [data]
 
 
+class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
+    """eventlet's, which limits how long a read takes, and not how long a request does."""
+
+    def handle(self) -> None:
+        """Serve a connection, unless its address has enough of them."""
+        served, address = self.server.app.served, self.client_address[0]
+        if served[address] >= MAX_OF_ONE:
+            return
+        served[address] += 1
+        try:
+            super().handle()
+        finally:
+            served[address] -= 1
+            if not served[address]:
+                del served[address]
+
+    def handle_one_request(self) -> None:
+        """Serve a request that is there in time."""
+        self._late = eventlet.Timeout(REQUEST_S)
+        try:
+            super().handle_one_request()
+        except eventlet.Timeout as timeout:
+            if timeout is not self._late:
+                raise
+            self.close_connection = True
+        finally:
+            self._late.cancel()
+
+    def parse_request(self) -> bool:
+        """Read the headers: nothing is late any more."""
+        try:
+            return bool(super().parse_request())
+        finally:
+            self._late.cancel()
+
+
 def serve(api: Api, sock: Any) -> None:
     """Answer requests for ever. Chunks go out as they come: a line of the event stream must not wait for more of them."""
-    eventlet.wsgi.server(sock, api, log=LOG, log_output=False, max_size=64, socket_timeout=30, keepalive=30, minimum_chunk_size=1)
+    limits = {"max_size": MAX_CONNECTIONS, "socket_timeout": REQUEST_S, "keepalive": REQUEST_S}
+    eventlet.wsgi.server(sock, api, log=LOG, log_output=False, protocol=_Protocol, minimum_chunk_size=1, **limits)
