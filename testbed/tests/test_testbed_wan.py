@@ -179,8 +179,10 @@ def test_the_median_stands_with_the_least_and_the_most() -> None:
 
 def test_connections_that_failed_are_not_runs_that_failed() -> None:
     run = replace(row("plain", 100, 1), connections=3, failed=2)
-    found = figures.summaries([run, replace(run, run=2, status="failed: x", failed=None)])[0].encode()
-    assert (found["runs"], found["runs_failed"], found["failed"]) == (1, 1, {"median": 2, "least": 2, "most": 2})
+    found = figures.summaries([run, replace(run, run=2, status="failed: x", failed=None)])
+    said = found[0].encode()
+    assert (said["runs"], said["runs_failed"], said["failed"]) == (1, 1, {"median": 2, "least": 2, "most": 2})
+    assert any("1 (+1 failed)" in line for line in report.table(found))
 
 
 def test_a_peer_that_is_not_there_is_said_to_be_not_there() -> None:

@@ -101,7 +101,7 @@ def _cells(each: Summary) -> tuple[str, ...]:
 
 
 def _runs(each: Summary) -> str:
-    return f"{each.runs}" + (f" (+{each.runs_failed} failed)" if each.failed else "")
+    return f"{each.runs}" + (f" (+{each.runs_failed} failed)" if each.runs_failed else "")
 
 
 def _cell(value: float | None, form: str) -> str:

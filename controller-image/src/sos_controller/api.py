@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 64
 MAX_OF_ONE = 32
 """Connections from one address: whoever opens more leaves room for others, kubelet's probes among them."""
 REQUEST_S = 30.0
-"""A request and its headers are there so long after the connection was made, or after the answer to the one before, however they trickle."""
+"""A request and its headers are there so long after the connection was made, or after the answer before, however they trickle."""
 MAX_READERS = 16
 MAX_WAITING = 1_024
 """Events a reader may be behind by before it is cut off."""

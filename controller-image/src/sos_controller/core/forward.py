@@ -4,7 +4,7 @@ On `Controller` datapaths table 1 holds, from the top: an entry per host along s
 packets must not come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout.
 Links by which nodes let labelled paths only are left out of both: a plain packet on one of them is dropped.
 A port takes part in flooding once it has been up long enough for a probe to have come in by it if another switch were there.
-A switch that cannot be heard is taken to flood on as it was told last, so its links stay in that tree, or out of it, until its ports go down.
+A switch that cannot be heard is taken to flood on as it was told last, so its links stay in that tree or out of it until its ports go down.
 """
 
 from __future__ import annotations
