@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// What a stream did when it was looked at last.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct Stream {
     /// Bytes a second.
     rate: f64,
     /// Its congestion control still looks for the rate as it does at the beginning.
@@ -41,7 +41,7 @@ struct Hold {
 /// A beginning that makes a queue run over.
 #[derive(Debug, Clone)]
 pub(crate) struct Beginning {
-    streams: BTreeMap<u64, Seen>,
+    streams: BTreeMap<u64, Stream>,
     /// The most that they had together in this window, and in the one before, or since they are held.
     most: (f64, f64),
     /// A little more than that is the limit, or was the last time.
@@ -55,7 +55,7 @@ impl Beginning {
 
     /// Takes what a stream did; `grows`: its congestion control still looks for the rate as it does at the beginning.
     pub(crate) fn add(&mut self, stream: u64, look: Look, grows: bool, now: Instant) {
-        self.streams.insert(stream, Seen { rate: look.rate(), grows });
+        self.streams.insert(stream, Stream { rate: look.rate(), grows });
         self.most.0 = self.most.0.max(self.rate());
         let begins = self.begins();
         if let Some(hold) = self.hold.as_mut().filter(|hold| begins && now < hold.until) {
@@ -65,13 +65,13 @@ impl Beginning {
 
     /// Bytes a second of all streams.
     fn rate(&self) -> f64 {
-        self.streams.values().map(|seen| seen.rate).sum()
+        self.streams.values().map(|stream| stream.rate).sum()
     }
 
     /// Some stream that carries still begins.
     fn begins(&self) -> bool {
         let least = self.rate() * CARRIES;
-        self.streams.values().any(|seen| seen.grows && seen.rate >= least)
+        self.streams.values().any(|stream| stream.grows && stream.rate > 0.0 && stream.rate >= least)
     }
 
     /// A window has ended.
