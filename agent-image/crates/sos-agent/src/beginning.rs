@@ -27,7 +27,7 @@ struct Stream {
     /// Bytes a second.
     rate: f64,
     /// Its congestion control still looks for the rate as it does at the beginning.
-    grows: bool,
+    searches: bool,
 }
 
 /// How long a limit is in force.
@@ -53,9 +53,9 @@ impl Beginning {
         Self { streams: BTreeMap::new(), most: (0.0, 0.0), hold: None }
     }
 
-    /// Takes what a stream did; `grows`: its congestion control still looks for the rate as it does at the beginning.
-    pub(crate) fn add(&mut self, stream: u64, look: Look, grows: bool, now: Instant) {
-        self.streams.insert(stream, Stream { rate: look.rate(), grows });
+    /// Takes what a stream did; `searches`: its congestion control still looks for the rate as it does at the beginning.
+    pub(crate) fn add(&mut self, stream: u64, look: Look, searches: bool, now: Instant) {
+        self.streams.insert(stream, Stream { rate: look.rate(), searches });
         self.most.0 = self.most.0.max(self.rate());
         let begins = self.begins();
         if let Some(hold) = self.hold.as_mut().filter(|hold| begins && now < hold.until) {
@@ -71,7 +71,7 @@ impl Beginning {
     /// Some stream that carries still begins.
     fn begins(&self) -> bool {
         let least = self.rate() * CARRIES;
-        self.streams.values().any(|stream| stream.grows && stream.rate > 0.0 && stream.rate >= least)
+        self.streams.values().any(|stream| stream.searches && stream.rate > 0.0 && stream.rate >= least)
     }
 
     /// A window has ended.

@@ -204,7 +204,8 @@ mod tests {
             for _ in 0..ticks {
                 self.now += TICK;
                 for stream in 0..streams {
-                    let told = Told { look, sample: Sample { waiting, ..Sample::default() }, grows: false };
+                    let told =
+                        Told { look, sample: Sample { waiting, ..Sample::default() }, searches: false };
                     self.carriers.observe(stream, &told, self.now);
                 }
             }
@@ -259,7 +260,7 @@ mod tests {
             world.slow(4, 16_500.0, 1);
             let rtt = Duration::from_micros(1_200);
             let look = Look { bytes: 200, elapsed: TICK, rtt, min_rtt: rtt };
-            let told = Told { look, sample: Sample::default(), grows: false };
+            let told = Told { look, sample: Sample::default(), searches: false };
             world.carriers.observe(9, &told, world.now);
         }
         assert_eq!(world.carriers.most(), 1);

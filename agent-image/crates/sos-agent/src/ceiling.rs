@@ -46,8 +46,8 @@ pub struct Told {
     pub look: Look,
     /// What was sent, and sent again.
     pub sample: Sample,
-    /// Its congestion control still looks for the rate as it does at the beginning: slow start, or bbr's.
-    pub grows: bool,
+    /// Its congestion control still looks for the rate as it does at the beginning: its first slow start, or bbr's startup.
+    pub searches: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -179,7 +179,7 @@ impl Ceiling {
     /// Takes what a stream did under the congestion control that is in force.
     pub fn observe(&mut self, stream: u64, told: Told, choice: Choice, now: Instant) {
         self.window.add(stream, told);
-        self.beginning.add(stream, told.look, told.grows, now);
+        self.beginning.add(stream, told.look, told.searches, now);
         let burst = self.burst || bursts(&self.window.seen());
         if self.held.is_none() && choice == Choice::Bbr && burst {
             self.beginning.hold(self.window.min_rtt, now);

@@ -26,8 +26,8 @@ struct World {
     dice: u64,
     /// Another stream carries a few small segments and nothing waits there.
     small: bool,
-    /// The streams still begin.
-    grows: bool,
+    /// The streams' congestion control has not found the rate yet.
+    searches: bool,
 }
 
 impl World {
@@ -43,7 +43,7 @@ impl World {
             offered: None,
             noise: 0.0,
             small: false,
-            grows: false,
+            searches: false,
             dice: 0x9e37_79b9_7f4a_7c15,
         }
     }
@@ -69,7 +69,7 @@ impl World {
             if self.small {
                 let look = Look { bytes: 3 * SEGMENT as u64, ..told.look };
                 let sample = Sample { segments: 3, resent: 0, ..told.sample };
-                let told = Told { look, sample: Sample { waiting: false, ..sample }, grows: true };
+                let told = Told { look, sample: Sample { waiting: false, ..sample }, searches: true };
                 self.ceiling.observe(STREAMS, told, self.choice, self.now);
             }
         }
@@ -108,7 +108,7 @@ impl World {
             rtt_percent: 100,
             waiting: self.offered.is_none(),
         };
-        Told { look, sample, grows: self.grows }
+        Told { look, sample, searches: self.searches }
     }
 
     fn limit(&self) -> Option<f64> {
@@ -232,16 +232,16 @@ fn a_beginning_that_loses_a_great_deal_is_held_to_what_arrived_for_a_second() {
 
 #[test]
 fn a_beginning_that_does_not_end_is_held_until_it_does_and_again_where_it_goes_on() {
-    let mut world = World { excess: 2.0, grows: true, ..World::new(900.0, 0.0) };
+    let mut world = World { excess: 2.0, searches: true, ..World::new(900.0, 0.0) };
     let held = |world: &World| world.ceiling.beginning.is_held(world.now);
     world.pass(0.2);
     world.excess = 1.01;
     world.pass(0.9);
     assert!(held(&world), "longer than a second, as long as it begins");
-    world.grows = false;
+    world.searches = false;
     world.pass(0.3);
     assert!(!held(&world));
-    world = World { excess: 2.0, grows: true, ..World::new(900.0, 0.0) };
+    world = World { excess: 2.0, searches: true, ..World::new(900.0, 0.0) };
     world.pass(0.2);
     world.excess = 1.0;
     world.pass(RTT.as_secs_f64() * 20.0 + 0.1);
@@ -249,11 +249,16 @@ fn a_beginning_that_does_not_end_is_held_until_it_does_and_again_where_it_goes_o
     world.excess = 2.0;
     world.pass(0.4);
     assert!(held(&world), "it has not ended yet");
-    world = World { excess: 2.0, grows: true, small: true, ..World::new(900.0, 0.0) };
+    world = World { excess: 2.0, searches: true, small: true, ..World::new(900.0, 0.0) };
     world.pass(0.2);
-    (world.excess, world.grows) = (1.01, false);
+    (world.excess, world.searches) = (1.01, false);
     world.pass(1.2);
     assert!(!held(&world), "a stream that carries little says nothing");
+    world = World { excess: 2.0, searches: true, ..World::new(900.0, 0.0) };
+    world.pass(0.2);
+    world.offered = Some(0.0);
+    world.pass(1.0);
+    assert!(!held(&world), "nobody sends");
 }
 
 #[test]

@@ -228,7 +228,7 @@ impl Tended {
             let was = (known.choice(now), known.each(now), known.carriers.most());
             if let Some((look, (before, _))) = moved.zip(before) {
                 let sample = difference(before, info, look.elapsed);
-                known.observe(number, Told { look, sample, grows: info.grows }, named, now);
+                known.observe(number, Told { look, sample, searches: info.searches }, named, now);
             }
             let (choice, each, carriers) = (known.choice(now), known.each(now), known.carriers.most());
             if choice != was.0 {

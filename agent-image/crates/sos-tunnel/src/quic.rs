@@ -202,6 +202,7 @@ impl Gauge {
             resent: path.lost_packets as u32,
             window: path.cwnd,
             grows: steering.grows(),
+            searches: false,
             unsent: u32::try_from(steering.unsent(segment)).unwrap_or(u32::MAX),
             outstanding: u32::try_from(waiting).unwrap_or(u32::MAX),
             in_flight: steering.in_flight(),

@@ -55,6 +55,9 @@ pub struct PathInfo {
     pub window: u64,
     /// Slow start: that window doubles each round trip.
     pub grows: bool,
+    /// Nothing has ended the first search for the rate, as no threshold has been set: cubic's first slow start, or bbr's startup. Over QUIC it
+    /// is not known, and never so.
+    pub searches: bool,
     /// Bytes in the socket that have not been sent once.
     pub unsent: u32,
     /// Segments sent and not acknowledged.
@@ -115,6 +118,10 @@ pub(crate) fn is_taken(socket: &impl AsFd) -> bool {
     tcp_info(socket).map_or(true, |info| TAKEN.contains(&info[0]))
 }
 
+/// TCP_INFINITE_SSTHRESH (net/tcp.h). bbr puts a threshold in its place when it has found the rate (`bbr_check_drain`, net/ipv4/tcp_bbr.c), and
+/// never looks at it: later its window may well be below.
+const NO_THRESHOLD: u32 = 0x7fff_ffff;
+
 /// Asks the kernel about a stream's path.
 ///
 /// # Errors
@@ -134,6 +141,7 @@ fn parse(info: &[u8; TCP_INFO_LEN]) -> PathInfo {
         resent: field(100),
         window: u64::from(field(80)) * u64::from(field(16)),
         grows: field(80) < field(76),
+        searches: field(76) == NO_THRESHOLD,
         unsent: field(144),
         outstanding: field(24),
         in_flight: u64::from(field(24)) * u64::from(field(16)),
@@ -201,10 +209,11 @@ mod tests {
             for (at, value) in [(72, variance), (76, threshold), (80, window)] {
                 info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
             }
-            parse(&info).grows
+            (parse(&info).grows, parse(&info).searches)
         };
-        assert!(grows(5, i32::MAX as u32, 100));
-        assert!(!grows(9_000, 100, 100), "whatever the round trips vary by");
+        assert_eq!(grows(5, i32::MAX as u32, 100), (true, true));
+        assert_eq!(grows(9_000, 100, 100), (false, false), "whatever the round trips vary by");
+        assert_eq!(grows(5, 1_000, 100), (true, false), "it has had a threshold");
     }
 
     #[tokio::test]
