@@ -133,6 +133,8 @@ class World:
         self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
         self.mute: set[DatapathId] = set()
         self.unheard: set[DatapathId] = set()
+        self.wedged: set[DatapathId] = set()
+        """Switches that forward on, but neither say nor do anything, although their connections seem to stand."""
         self.queue: list[Event] = []
         self.do(KeysChanged({site: {1: key} for site, key in SITE_KEYS.items()}))
         self.tick()
@@ -162,9 +164,13 @@ class World:
 
     def _is_lost(self, event: Event) -> bool:
         """Whether nothing comes from the switch any more, whose connection seems to stand."""
-        return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.unheard
+        if isinstance(event, PortChanged) and event.dpid in self.wedged:
+            return True
+        return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.unheard | self.wedged
 
     def _obey(self, command: Command) -> None:
+        if getattr(command, "dpid", None) in self.wedged:
+            return
         if isinstance(command, Notice):
             self.notices.append(command)
         elif isinstance(command, SessionOver):
@@ -176,6 +182,8 @@ class World:
             self.network.apply_group(command)
         elif isinstance(command, Apply | Barrier | Install | Withdraw):
             for apply in one_by_one(command):
+                if apply.dpid in self.wedged:
+                    continue
                 self.network.apply(apply, self.now)
                 if apply.barrier and apply.dpid not in self.mute:
                     self.queue.append(BarrierReplies(apply.dpid, (apply.token,)))

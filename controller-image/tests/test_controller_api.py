@@ -220,7 +220,20 @@ def test_one_address_leaves_connections_to_others(served: int, api: Api) -> None
             eventlet.sleep(0.01)
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET /healthz", b"GET /healthz HTTP/1.1\r\nHost: x\r\n"])
+BODY = b"HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /healthz",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n",
+        b"GET /healthz " + BODY + b"\r\n",
+        b"PUT /v1/config " + BODY + b"\r\n",
+        b"PUT /v1/config " + BODY + b"Authorization: Bearer " + TOKEN.encode() + b"\r\n\r\n",
+    ],
+)
 def test_a_request_that_trickles_is_given_up(served: int, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
     monkeypatch.setattr("sos_controller.api.REQUEST_S", 0.2)
     sock = eventlet.connect(("127.0.0.1", served))

@@ -176,7 +176,7 @@ def test_costs_and_parallel_links_decide() -> None:
 ENDS = [Location(d, p) for d in (1, 2, 3) for p in (1, 2)]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["probe", "down", "lost", "unclaimed", "wait"]),
+        st.sampled_from(["probe", "down", "up", "lost", "unclaimed", "wait"]),
         st.sampled_from(ENDS),
         st.sampled_from(ENDS),
         st.floats(0, 3),
@@ -188,33 +188,38 @@ steps = st.lists(
 
 @given(steps)
 def test_links_are_heard_both_ways_lately_and_ports_keep_their_neighbours_that_cannot_be_heard(history: list) -> None:
-    """Against a reference that keeps who was heard at each port, and since when he cannot be heard (None)."""
-    seen, now, known = Topology(), 0.0, dict[Location, tuple[Location, float | None]]()
+    """Against a reference that keeps for each port who was heard, whether he is now, and when that was, or since when he could be."""
+    seen, now, down = Topology(), 0.0, set[Location]()
+    known = dict[Location, tuple[Location, bool, float | None]]()
     for what, one, other, gap, present in history:
         now += gap
         if what == "probe" and one != other:
-            known[other] = (one, now)
+            known[other] = (one, True, now)
             seen.observe(one, other, now)
         elif what == "down":
-            known = {r: h for r, h in known.items() if one not in (r, h[0]) or not {r.dpid, h[0].dpid} <= present}
-            seen.port_down(one, present)
+            down.add(one)
+            known = {r: (h[0], False, None) if h[1] and one in (r, h[0]) else h for r, h in known.items()}
+            seen.port_down(one)
+        elif what == "up":
+            down.discard(one)
         elif what == "lost":
-            known = {r: (h[0], None) if one.dpid in (r.dpid, h[0].dpid) else h for r, h in known.items()}
+            known = {r: (h[0], False, None) if h[1] and one.dpid in (r.dpid, h[0].dpid) else h for r, h in known.items()}
             seen.datapath_down(one.dpid)
         elif what == "unclaimed":
             known = {r: h for r, h in known.items() if {r.dpid, h[0].dpid} <= present}
             seen.keep(present)
         else:
-            for r, (origin, at) in list(known.items()):
-                if {r.dpid, origin.dpid} <= present:
-                    known[r] = (origin, now if at is None else at)
-                    if at is not None and now - at > 4:
-                        del known[r]
-                elif at is None or now - at > 4:
-                    known[r] = (origin, None)
-            seen.expire(now, 4, present)
+            for r, (origin, heard, at) in list(known.items()):
+                there = {r.dpid, origin.dpid} <= present
+                if not heard:
+                    known[r] = (origin, False, (now if at is None else at) if there and not {r, origin} <= down else None)
+                elif now - at > 4 and not there:
+                    known[r] = (origin, False, None)
+                if known[r][2] is not None and now - known[r][2] > 4:
+                    del known[r]
+            seen.expire(now, 4, present, down.__contains__)
         both = {link(r, h[0]): (h[1], known[h[0]][1]) for r, h in known.items() if known.get(h[0], (None,))[0] == r}
-        assert set(seen.links()) == {found for found, at in both.items() if None not in at}
-        assert set(seen.unheard()) == {found for found, at in both.items() if None in at}
+        assert set(seen.links()) == {found for found, heard in both.items() if all(heard)}
+        assert set(seen.unheard()) == {found for found, heard in both.items() if not all(heard)}
         assert all(seen.is_inter_switch(r) == (r in known) for r in ENDS)
         assert {e for d in (1, 2, 3) for e in seen.inter_switch_ports(d)} == set(known)

@@ -25,7 +25,7 @@ MAX_CONNECTIONS = 64
 MAX_OF_ONE = 32
 """Connections from one address: whoever opens more leaves room for others, kubelet's probes among them."""
 REQUEST_S = 30.0
-"""A request and its headers are there so long after the connection was made, or after the answer before, however they trickle."""
+"""A request, what it sends included, is there so long after the connection was made, or after the answer before, however it trickles."""
 MAX_READERS = 16
 MAX_WAITING = 1_024
 """Events a reader may be behind by before it is cut off."""
@@ -244,11 +244,11 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
             self._late.cancel()
 
     def parse_request(self) -> bool:
-        """Read the headers: nothing is late any more."""
-        try:
-            return bool(super().parse_request())
-        finally:
+        """Read the headers. Where nothing more follows them, nothing is late any more; what is sent behind them has to end in time, too."""
+        read = bool(super().parse_request())
+        if read and self.command == "GET" and not {"content-length", "transfer-encoding"} & {name.lower() for name in self.headers}:
             self._late.cancel()
+        return read
 
 
 def serve(api: Api, sock: Any) -> None:

@@ -45,7 +45,7 @@ from sos_controller.core.plan import Plan
 from sos_controller.core.probe import Probe
 from sos_controller.core.routing import Routing
 from sos_controller.core.setup import SetUp
-from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
+from sos_controller.core.state import MAX_PORTS, PORT_SETTLE_S, Identity, State, Switch
 
 READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
@@ -253,26 +253,17 @@ class Engine:
             switch.ports[port.port_no] = port
             if port.up:
                 switch.up_since[port.port_no] = self._up_since(port, was)
-        if was is not None:
-            self._ports_lost(switch, was)
         if switch.claim is not None:  # strangers that come and go are no reason to probe or plan
             self._due["probe"] = 0.0
+        if switch.is_ours:
+            state.dirty.add("forwarding")
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
 
     def _up_since(self, port: Port, was: Switch | None) -> float:
-        """When a port of a datapath that is back came up, as far as we know."""
+        """When a port came up, as far as we know: those that had settled when their datapath's connection was lost still have."""
         same = was is not None and was.ports.get(port.port_no) == port
         return was.up_since.get(port.port_no, self.state.now) if was is not None and same else self.state.now
-
-    def _ports_lost(self, switch: Switch, was: Switch) -> None:
-        """A datapath is back: where a port is down or another one than before, it has no neighbour."""
-        state = self.state
-        for end in state.topology.unheard_ends(switch.dpid):
-            number = end.port_no
-            changed = end.dpid == switch.dpid and switch.ports.get(number) != was.ports.get(number)
-            if (changed or state.is_down(end)) and state.topology.port_down(end, state.switches):
-                self._links_changed()
 
     def _datapath_down(self, event: DatapathDown) -> None:
         state = self.state
@@ -282,6 +273,7 @@ class Engine:
         state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
         if switch.claim is None:
             return
+        switch.up_since = {number: up for number, up in switch.up_since.items() if state.now - up >= PORT_SETTLE_S}
         state.away[event.dpid] = switch
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
@@ -303,7 +295,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        if switch.is_ours:  # or its part of plain forwarding would be taken away now, and put back after
+        if switch.is_ours and not self.forwarding.covers(event.dpid):  # or what it floods would be taken away now, and put back after
             self.forwarding.replan()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
@@ -336,7 +328,7 @@ class Engine:
             self._due["probe"] = 0.0
         else:
             self.forwarding.purge(state.hosts.forget_location(location))
-            if state.topology.port_down(location, state.switches):
+            if state.topology.port_down(location):
                 self._links_changed()
                 self._due["replan"] = 0.0
         if switch.is_ours:
@@ -369,6 +361,7 @@ class Engine:
         if before is not None and before.controller != event.config.controller:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
+        self._due["probe"] = 0.0
         for switch in claimed:  # one that has refused something is told nothing until it is read again, and this one never is
             if switch.claim is None and not state.programmer.is_synced(switch.dpid):
                 state.programmer.sync(switch.dpid, state.programmer.entries(switch.dpid), state.out)
@@ -447,7 +440,8 @@ class Engine:
         d = state.config.discovery
         if state.now >= self._listening_from:
             self._miss_agents(float(d.beacon_expiry_seconds))
-            if state.topology.expire(state.now, d.link_expiry_seconds, state.present(d.link_expiry_seconds * SILENT)):
+            present = state.present(d.link_expiry_seconds * SILENT)
+            if state.topology.expire(state.now, d.link_expiry_seconds, present, state.is_down):
                 self._links_changed()
                 self._due["replan"] = 0.0
         self.earlier.tick(bool(state.claims.keys() - self._compared))

@@ -18,7 +18,7 @@ from sos_controller.core.arp_relay import ArpRelay
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output
 from sos_controller.core.hosts import Host
-from sos_controller.core.model import Address, DatapathId, Location, MacAddress, PortNo
+from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, MacAddress, PortNo
 from sos_controller.core.packets import Arp, build_arp_reply, complete_checksum
 from sos_controller.core.pipeline import (
     ETH_ARP,
@@ -134,6 +134,10 @@ class Forwarding:
         for mac, location in sorted(placed.items()):
             self._place(mac, location)
 
+    def covers(self, dpid: DatapathId) -> bool:
+        """Whether it is known what a datapath floods."""
+        return dpid in self._flood
+
     def _graph(self) -> nx.MultiGraph:
         """What plain packets go by."""
         if self._whole is not self._state.graph:
@@ -174,7 +178,8 @@ class Forwarding:
 
     def _flood_entries(self, switch: Switch) -> list[FlowEntry]:
         cookie, flood = self._state.cookie(Kind.FORWARD), self._flood[switch.dpid]
-        blocked = [p.port_no for p in switch.live_ports() if p.port_no not in flood]
+        # Those that are down as well: one may come up while the switch is away, and lead to another.
+        blocked = [number for number in sorted(switch.ports) if number < MAX_PORT_NO and number not in flood]
         entries = [FlowEntry(TABLE_FORWARD, PRIORITY_BLOCKED, Match(in_port=p), (), cookie) for p in blocked]
         everywhere: tuple[Action, ...] = tuple(Output(p) for p in flood)
         return [*entries, FlowEntry(TABLE_FORWARD, PRIORITY_FLOOD, Match(), everywhere, cookie)] if flood else entries

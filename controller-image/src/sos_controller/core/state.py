@@ -16,7 +16,7 @@ from sos_controller.core.config_model import Config, Datapath, Service, Site
 from sos_controller.core.hosts import Hosts
 from sos_controller.core.lately import Lately
 from sos_controller.core.measured import Measured
-from sos_controller.core.model import Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive
 from sos_controller.core.session import Session, Sessions
@@ -62,7 +62,7 @@ class Switch:
 
     def live_ports(self) -> list[Port]:
         """Ports that are up, sorted; reserved ones (LOCAL) left out."""
-        return [p for no, p in sorted(self.ports.items()) if p.up and no < 0xFFFFFF00]
+        return [p for no, p in sorted(self.ports.items()) if p.up and no < MAX_PORT_NO]
 
 
 class State:
@@ -147,7 +147,10 @@ class State:
         self.discovery_ip = config.discovery.ip
         self.programmer.owner = pipeline.owner(config.controller.id)
         for switch in self.switches.values():
+            was = switch.claim
             self.claim(switch)
+            if was is None and switch.claim is not None:  # nothing has been probed there yet
+                switch.up_since = dict.fromkeys(switch.up_since, self.now)
         self.away = {dpid: switch for dpid, switch in self.away.items() if dpid in self.claims}
 
     def is_proactive(self, service: Service) -> bool:

@@ -1,9 +1,9 @@
-"""Links between datapaths, learned from probes and forgotten when probes stop.
+"""Links between datapaths, learned from probes and over when probes stop.
 
 A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port on
 which any probe of ours from another port has been heard is *inter-switch* at once, because there it is safer to assume a switch.
-It stays one while the switch at either end cannot be heard: that one may well forward on, only its connection to us is broken.
-Such a link is *unheard*: no path goes by it, but it may close a loop.
+It stays one while the switch at either end cannot be heard, which may well forward on, and while both its ends are down; and as long
+again as links last. Such a link is *unheard*: no path goes by it, but it may close a loop.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ class _Heard(NamedTuple):
     at: float
 
 
+class _Unheard(NamedTuple):
+    origin: Location
+    since: float | None
+    """Since when it could be heard again."""
+
+
 def link(one: Location, other: Location) -> Link:
     """The link between two ports, ends in order."""
     return Link(one, other) if one < other else Link(other, one)
@@ -42,8 +48,8 @@ class Topology:
 
     def __init__(self) -> None:
         self._heard: dict[Location, _Heard] = {}
-        self._unheard: dict[Location, Location] = {}
-        """Who was heard at a port before one of the two switches could not be heard any more."""
+        self._unheard: dict[Location, _Unheard] = {}
+        """Who was heard at a port before it went down, or one of the two switches could not be heard any more."""
         self._links: frozenset[Link] = frozenset()
 
     def observe(self, origin: Location, receiver: Location, now: float) -> bool:
@@ -59,9 +65,9 @@ class Topology:
             return False
         return self._settle()
 
-    def port_down(self, location: Location, present: Collection[DatapathId]) -> bool:
-        """A port is gone: so is its link, at once. Behind a port that led to a switch which is not `present` that one may be again."""
-        return self._forget(lambda receiver, origin: location in (receiver, origin) and receiver.dpid in present and origin.dpid in present)
+    def port_down(self, location: Location) -> bool:
+        """A port is down: its link is over at once. When the port is up again it is taken to lead where it did."""
+        return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
 
     def datapath_down(self, dpid: DatapathId) -> bool:
         """A datapath's connection is gone: nothing can be heard there or from there."""
@@ -71,20 +77,22 @@ class Topology:
         """Forget all but these datapaths, with everything heard there or from there."""
         return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
 
-    def expire(self, now: float, max_age: float, present: Collection[DatapathId]) -> bool:
-        """Forget what has not been heard for longer than `max_age` seconds although both its ends are `present`, that is can be heard.
+    def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
+        """Forget what has not been heard for longer than `max_age` seconds although it could be.
 
-        Those that can be heard again have as long to send probes.
+        It could not while one of its datapaths was not `present`, or both its ends were down: as one cable, they will be up together.
         """
-        back = [r for r, origin in self._unheard.items() if r.dpid in present and origin.dpid in present]
-        for receiver in back:
-            self._heard[receiver] = _Heard(self._unheard.pop(receiver), now)
-        old = [r for r, h in self._heard.items() if now - h.at > max_age]
-        gone = [r for r in old if r.dpid in present and self._heard[r].origin.dpid in present]
-        for receiver in gone:
-            del self._heard[receiver]
-        lost = self._lose([r for r in old if r in self._heard])
-        return lost or (self._settle() if gone or back else False)
+        gone = set()
+        for receiver, (origin, since) in self._unheard.items():
+            could = receiver.dpid in present and origin.dpid in present and not (is_down(receiver) and is_down(origin))
+            since = (now if since is None else since) if could else None
+            self._unheard[receiver] = _Unheard(origin, since)
+            if since is not None and now - since > max_age:
+                gone.add(receiver)
+        old = [(r, h.origin) for r, h in self._heard.items() if now - h.at > max_age]
+        gone.update(r for r, origin in old if r.dpid in present and origin.dpid in present)
+        lost = self._lose([r for r, _ in old if r not in gone])
+        return self._forget(lambda receiver, _: receiver in gone) or lost
 
     def is_inter_switch(self, location: Location) -> bool:
         """Whether another switch has been heard on this port."""
@@ -100,12 +108,8 @@ class Topology:
 
     def unheard(self) -> list[Link]:
         """All links of which some direction cannot be heard, sorted."""
-        origins = {receiver: heard.origin for receiver, heard in self._heard.items()} | self._unheard
-        return sorted({link(r, origin) for r, origin in self._unheard.items() if origins.get(origin) == r})
-
-    def unheard_ends(self, dpid: DatapathId) -> list[Location]:
-        """Both ends of what cannot be heard at a datapath or from it, sorted."""
-        return sorted({end for pair in self._unheard.items() if dpid in (pair[0].dpid, pair[1].dpid) for end in pair})
+        origins = {r: h.origin for r, h in self._heard.items()} | {r: u.origin for r, u in self._unheard.items()}
+        return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
 
     def heard_at(self, found: Link) -> float:
         """When the older of a link's two directions was last heard."""
@@ -115,7 +119,7 @@ class Topology:
     def _forget(self, is_gone: Callable[[Location, Location], bool]) -> bool:
         """Forget whom `is_gone` says so of, by receiver and origin."""
         heard = [r for r, h in self._heard.items() if is_gone(r, h.origin)]
-        unheard = [r for r, origin in self._unheard.items() if is_gone(r, origin)]
+        unheard = [r for r, u in self._unheard.items() if is_gone(r, u.origin)]
         for receiver in heard:
             del self._heard[receiver]
         for receiver in unheard:
@@ -126,7 +130,7 @@ class Topology:
         for receiver in receivers:
             origin = self._heard.pop(receiver).origin
             if len(self._unheard) < MAX_HEARD:
-                self._unheard[receiver] = origin
+                self._unheard[receiver] = _Unheard(origin, None)
         return self._settle() if receivers else False
 
     def _settle(self) -> bool:
