@@ -36,7 +36,7 @@ from sos_controller.core.events import (
 from sos_controller.core.flowtable import Output
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.keys import FROM_AGENT, KeyRing
-from sos_controller.core.model import DatapathId, Location, Port, format_dpid
+from sos_controller.core.model import DatapathId, Location, format_dpid
 from sos_controller.core.order import Header, OrderError, OrderType
 from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
 from sos_controller.core.path_report import decode_path_report
@@ -45,7 +45,7 @@ from sos_controller.core.plan import Plan
 from sos_controller.core.probe import Probe
 from sos_controller.core.routing import Routing
 from sos_controller.core.setup import SetUp
-from sos_controller.core.state import MAX_PORTS, PORT_SETTLE_S, Identity, State, Switch
+from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
 
 READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
@@ -248,22 +248,13 @@ class Engine:
         switch = Switch(event.dpid, {}, state.now, state.now)
         state.claim(switch)
         state.switches[event.dpid] = switch
-        was = state.away.pop(event.dpid, None)
-        for port in event.ports[:MAX_PORTS]:
-            switch.ports[port.port_no] = port
-            if port.up:
-                switch.up_since[port.port_no] = self._up_since(port, was)
+        switch.connect(event.ports, state.away.pop(event.dpid, None))
         if switch.claim is not None:  # strangers that come and go are no reason to probe or plan
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
-
-    def _up_since(self, port: Port, was: Switch | None) -> float:
-        """When a port came up, as far as we know: those that had settled when their datapath's connection was lost still have."""
-        same = was is not None and was.ports.get(port.port_no) == port
-        return was.up_since.get(port.port_no, self.state.now) if was is not None and same else self.state.now
 
     def _datapath_down(self, event: DatapathDown) -> None:
         state = self.state
@@ -273,7 +264,7 @@ class Engine:
         state.notice("datapath", dpid=format_dpid(event.dpid), state="disconnected")
         if switch.claim is None:
             return
-        switch.up_since = {number: up for number, up in switch.up_since.items() if state.now - up >= PORT_SETTLE_S}
+        switch.keep_settled(state.now)
         state.away[event.dpid] = switch
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)

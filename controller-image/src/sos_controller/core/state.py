@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import networkx as nx
@@ -59,6 +61,18 @@ class Switch:
     def is_ours(self) -> bool:
         """Its site's declaration leaves plain forwarding to the controller."""
         return self.claim is not None and self.claim.forwarding == "Controller"
+
+    def connect(self, ports: Iterable[Port], was: Switch | None) -> None:
+        """It has these ports now. Those that had settled when its connection was lost still have, unless they changed."""
+        settled = {} if was is None else {was.ports[number]: up for number, up in was.up_since.items() if number in was.ports}
+        for port in islice(ports, MAX_PORTS):
+            self.ports[port.port_no] = port
+            if port.up:
+                self.up_since[port.port_no] = settled.get(port, self.connected_at)
+
+    def keep_settled(self, now: float) -> None:
+        """Its connection is lost: forget since when ports are up that nobody can have been heard at."""
+        self.up_since = {number: up for number, up in self.up_since.items() if now - up >= PORT_SETTLE_S}
 
     def live_ports(self) -> list[Port]:
         """Ports that are up, sorted; reserved ones (LOCAL) left out."""

@@ -83,9 +83,9 @@ class Topology:
         It could not while one of its datapaths was not `present`, or both its ends were down: as one cable, they will be up together.
         """
         gone = set()
-        for receiver, (origin, since) in self._unheard.items():
+        for receiver, (origin, before) in self._unheard.items():
             could = receiver.dpid in present and origin.dpid in present and not (is_down(receiver) and is_down(origin))
-            since = (now if since is None else since) if could else None
+            since = (now if before is None else before) if could else None
             self._unheard[receiver] = _Unheard(origin, since)
             if since is not None and now - since > max_age:
                 gone.add(receiver)
