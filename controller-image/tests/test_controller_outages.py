@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
 from sos_controller.config import parse
+from sos_controller.core.commands import Apply
 from sos_controller.core.events import ConfigChanged, DatapathUp, PortChanged
 from sos_controller.core.model import DatapathId, Location, PortNo, parse_mac
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL
+from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, PRIORITY_BLOCKED, PRIORITY_FLOOD
 
 
 @pytest.fixture
@@ -146,21 +147,23 @@ def test_a_port_that_is_another_one_when_its_switch_is_back_is_new(external: Wor
     assert settled == [3, 4, 5]
 
 
-def test_what_floods_is_computed_once_for_many_that_come_back(external: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    replans = []
-    replan = external.engine.forwarding.replan
-    monkeypatch.setattr(external.engine.forwarding, "replan", lambda: replans.append(replan()))
+def test_a_switch_that_is_back_keeps_what_it_floods(external: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    apply = external.network.apply
+
+    def noted(command: Apply, now: float) -> None:
+        taken.extend(entry.priority for entry in command.deletes)
+        apply(command, now)
+
+    monkeypatch.setattr(external.network, "apply", noted)
     for name in SWITCHES:
         external.disconnect(name)
-    external.tick(0.1)
-    replans.clear()
-    external.connect()
-    assert len(replans) <= len(SWITCHES)
-    replans.clear()
-    for name in SWITCHES:
+        external.connect([name])  # before anything else is computed
         external.disconnect(name)
+        external.tick(0.1)
         external.connect([name])
-    assert len(replans) <= 1, "what they flooded is still known"
+        assert not {PRIORITY_FLOOD, PRIORITY_BLOCKED}.intersection(taken)
+        external.tick(2)
 
 
 class Outages(RuleBasedStateMachine):

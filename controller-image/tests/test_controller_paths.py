@@ -176,7 +176,7 @@ def test_costs_and_parallel_links_decide() -> None:
 ENDS = [Location(d, p) for d in (1, 2, 3) for p in (1, 2)]
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["probe", "down", "up", "lost", "unclaimed", "wait"]),
+        st.sampled_from(["probe", "down", "up", "gone", "lost", "unclaimed", "wait"]),
         st.sampled_from(ENDS),
         st.sampled_from(ENDS),
         st.floats(0, 3),
@@ -200,6 +200,9 @@ def test_links_are_heard_both_ways_lately_and_ports_keep_their_neighbours_that_c
             down.add(one)
             known = {r: (h[0], False, None) if h[1] and one in (r, h[0]) else h for r, h in known.items()}
             seen.port_down(one)
+        elif what == "gone":
+            known = {r: h for r, h in known.items() if one not in (r, h[0])}
+            seen.port_gone(one)
         elif what == "up":
             down.discard(one)
         elif what == "lost":

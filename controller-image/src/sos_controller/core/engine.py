@@ -319,7 +319,8 @@ class Engine:
             self._due["probe"] = 0.0
         else:
             self.forwarding.purge(state.hosts.forget_location(location))
-            if state.topology.port_down(location):
+            changed = state.topology.port_gone(location) if event.gone else state.topology.port_down(location)
+            if changed:
                 self._links_changed()
                 self._due["replan"] = 0.0
         if switch.is_ours:
