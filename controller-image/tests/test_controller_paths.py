@@ -199,10 +199,10 @@ def test_links_are_heard_both_ways_lately_and_ports_keep_their_neighbours_that_c
         elif what == "down":
             down.add(one)
             known = {r: (h[0], False, None) if h[1] and one in (r, h[0]) else h for r, h in known.items()}
-            seen.port_down(one)
+            seen.port_down(one, gone=False)
         elif what == "gone":
             known = {r: h for r, h in known.items() if one not in (r, h[0])}
-            seen.port_gone(one)
+            seen.port_down(one, gone=True)
         elif what == "up":
             down.discard(one)
         elif what == "lost":

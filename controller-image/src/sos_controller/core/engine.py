@@ -319,8 +319,7 @@ class Engine:
             self._due["probe"] = 0.0
         else:
             self.forwarding.purge(state.hosts.forget_location(location))
-            changed = state.topology.port_gone(location) if event.gone else state.topology.port_down(location)
-            if changed:
+            if state.topology.port_down(location, event.gone):
                 self._links_changed()
                 self._due["replan"] = 0.0
         if switch.is_ours:

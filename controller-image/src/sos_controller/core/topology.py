@@ -65,13 +65,11 @@ class Topology:
             return False
         return self._settle()
 
-    def port_down(self, location: Location) -> bool:
-        """A port is down: its link is over at once. When the port is up again it is taken to lead where it did."""
+    def port_down(self, location: Location, gone: bool) -> bool:
+        """A port is down: its link is over at once. When it is up again it is taken to lead where it did, unless it was removed (`gone`)."""
+        if gone:
+            return self._forget(lambda receiver, origin: location in (receiver, origin))
         return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
-
-    def port_gone(self, location: Location) -> bool:
-        """There is no such port any more: its number may be given to another one."""
-        return self._forget(lambda receiver, origin: location in (receiver, origin))
 
     def datapath_down(self, dpid: DatapathId) -> bool:
         """A datapath's connection is gone: nothing can be heard there or from there."""
