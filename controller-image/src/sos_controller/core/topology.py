@@ -66,7 +66,7 @@ class Topology:
         return self._settle()
 
     def port_down(self, location: Location, gone: bool) -> bool:
-        """A port is down: its link is over at once. When it is up again it is taken to lead where it did, unless it was removed (`gone`)."""
+        """A port is down: its link is over at once. Up again it is taken to lead where it did, unless it was removed (`gone`)."""
         if gone:
             return self._forget(lambda receiver, origin: location in (receiver, origin))
         return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
