@@ -251,6 +251,7 @@ def main() -> int:
         pytest_suite("compile", nice=NICE),
         cargo_suite("linkemu", "testbed/linkemu"),
         cargo_suite("ofbench", "bench/controller"),
+        cargo_suite("agent-fuzz", "agent-image/fuzz"),  # what fuzzing has learned, once more
     ]
     slow = [
         pytest_suite("operator", "-m", "slow and not long", name="operator-slow", files_at_once=2, nice=NICE),
