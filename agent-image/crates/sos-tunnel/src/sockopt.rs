@@ -204,16 +204,16 @@ mod tests {
 
     #[test]
     fn slow_start_ends_where_the_window_has_reached_the_threshold() {
-        let grows = |variance: u32, threshold: u32, window: u32| {
+        let search = |variance: u32, threshold: u32, window: u32| {
             let mut info = [0; TCP_INFO_LEN];
             for (at, value) in [(72, variance), (76, threshold), (80, window)] {
                 info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
             }
             (parse(&info).grows, parse(&info).searches)
         };
-        assert_eq!(grows(5, i32::MAX as u32, 100), (true, true));
-        assert_eq!(grows(9_000, 100, 100), (false, false), "whatever the round trips vary by");
-        assert_eq!(grows(5, 1_000, 100), (true, false), "it has had a threshold");
+        assert_eq!(search(5, i32::MAX as u32, 100), (true, true));
+        assert_eq!(search(9_000, 100, 100), (false, false), "whatever the round trips vary by");
+        assert_eq!(search(5, 1_000, 100), (true, false), "it has had a threshold");
     }
 
     #[tokio::test]
