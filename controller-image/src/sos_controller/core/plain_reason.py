@@ -1,0 +1,118 @@
+"""Why a connection that a service covers is not accelerated: one closed set for controller, agents, metrics, API and status
+(spec/northbound.md 4, spec/order.md 14).
+
+The names are labels of metrics and reasons of conditions, the numbers go over the wire. Neither changes its meaning; new ones are added at
+the end.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class PlainReason(IntEnum):
+    """Why a connection is plain, with its number in an agent's PlainReport."""
+
+    OPTION = 1
+    UNPARSED = 2
+    VLAN = 3
+    FULL = 4
+    NO_AGENT = 5
+    NO_PATH = 6
+    DATAPATH_NOT_READY = 7
+    NO_ANSWER = 8
+    AGENT_LOST = 9
+    AGENT_DRAINING = 10
+    AGENT_SESSIONS = 11
+    AGENT_MEMORY = 12
+    AGENT_NO_STREAMS = 13
+    AGENT_NOT_PERMITTED = 14
+    AGENT_TRANSPORT = 15
+    SERVER_UNREACHABLE = 16
+    CLIENT_SILENT = 17
+    NOT_ARMED = 18
+    SHADOWED = 19
+    PERCENT = 20
+    OBSERVED = 21
+    PORT_TAKEN = 22
+    CONTROLLER_LEAVING = 23
+    NO_KEY = 24
+    AGENT_REFUSED = 25
+    SERVER_ELSEWHERE = 26
+    DECIDED = 27
+
+    @property
+    def label(self) -> str:
+        """The name in metrics, API and conditions."""
+        return "".join(part.capitalize() for part in self.name.split("_"))
+
+
+WORDS: Final = {
+    PlainReason.OPTION: "the SYN carries an MPTCP, TCP MD5 or TCP-AO option, whose ends would notice a relay",
+    PlainReason.UNPARSED: "the SYN is not a plain TCP segment in an untagged IPv4 frame (fragment, IP options, length)",
+    PlainReason.VLAN: "the frame carries a VLAN tag that the site does not declare",
+    PlainReason.FULL: "the controller holds as many sessions or set-ups as it can",
+    PlainReason.NO_AGENT: "a site has no agent that is alive and willing",
+    PlainReason.NO_PATH: "no path joins agents of the two sites",
+    PlainReason.DATAPATH_NOT_READY: "a datapath at one of the ends is disconnected or has not acknowledged its entries",
+    PlainReason.NO_ANSWER: "an agent or a datapath did not answer within a second",
+    PlainReason.AGENT_LOST: "an agent died or ended the session while it was set up",
+    PlainReason.AGENT_DRAINING: "an agent is draining",
+    PlainReason.AGENT_SESSIONS: "an agent has reached its session limit",
+    PlainReason.AGENT_MEMORY: "an agent has reached its memory limit",
+    PlainReason.AGENT_NO_STREAMS: "the agents have no stream between them",
+    PlainReason.AGENT_NOT_PERMITTED: "an agent's own configuration does not cover the connection (it may not be there yet)",
+    PlainReason.AGENT_TRANSPORT: "an agent does not know the transport asked for",
+    PlainReason.SERVER_UNREACHABLE: "the server left SYNs unanswered within the last 30 s",
+    PlainReason.CLIENT_SILENT: "clients on that port did not complete their handshakes with the agent lately",
+    PlainReason.NOT_ARMED: "the agent near the client is not armed for the service (starting, or more services than its tables hold)",
+    PlainReason.SHADOWED: "a service that is tried earlier decides about the connection, and leaves it plain",
+    PlainReason.PERCENT: "spec.percent leaves this share plain",
+    PlainReason.OBSERVED: "spec.mode is Observe",
+    PlainReason.PORT_TAKEN: "an agent needs the client's port for another connection or for a listener of its own",
+    PlainReason.CONTROLLER_LEAVING: "the controller is shutting down",
+    PlainReason.NO_KEY: "the controller has no key for orders to an agent's site",
+    PlainReason.AGENT_REFUSED: "an agent refused for a reason that this controller does not know",
+    PlainReason.SERVER_ELSEWHERE: "answers of the server do not pass the datapaths that its agent is at",
+    PlainReason.DECIDED: "an earlier SYN of the connection went plain for a reason that is forgotten",
+}
+"""One line for people, for each reason."""
+
+_REFUSED: Final = {
+    1: PlainReason.AGENT_DRAINING,
+    2: PlainReason.AGENT_SESSIONS,
+    3: PlainReason.AGENT_MEMORY,
+    4: PlainReason.AGENT_NO_STREAMS,
+    5: PlainReason.AGENT_NOT_PERMITTED,
+    6: PlainReason.AGENT_TRANSPORT,
+    7: PlainReason.SERVER_UNREACHABLE,
+}
+
+_OUTCOMES: Final = {
+    "option": PlainReason.OPTION,
+    "unparsed": PlainReason.UNPARSED,
+    "vlan": PlainReason.VLAN,
+    "full": PlainReason.FULL,
+    "no-agents": PlainReason.NO_AGENT,
+    "no-path": PlainReason.NO_PATH,
+    "far-datapath": PlainReason.DATAPATH_NOT_READY,
+    "near-datapath": PlainReason.DATAPATH_NOT_READY,
+    "datapath-failed": PlainReason.DATAPATH_NOT_READY,
+    "timeout": PlainReason.NO_ANSWER,
+    "agent-lost": PlainReason.AGENT_LOST,
+    "agent-ended": PlainReason.AGENT_LOST,
+    "port-taken": PlainReason.PORT_TAKEN,
+    "leaving": PlainReason.CONTROLLER_LEAVING,
+    "no-key": PlainReason.NO_KEY,
+    "client-silent": PlainReason.CLIENT_SILENT,
+    "server-unreachable": PlainReason.SERVER_UNREACHABLE,
+    "server-elsewhere": PlainReason.SERVER_ELSEWHERE,
+}
+
+
+def of_outcome(outcome: str) -> PlainReason | None:
+    """The reason behind an outcome of the controller's SYN counter; None where the outcome is none of a covered connection."""
+    if outcome.startswith("refused-"):
+        return _REFUSED.get(int(outcome.removeprefix("refused-")), PlainReason.AGENT_REFUSED)
+    return _OUTCOMES.get(outcome)
