@@ -220,6 +220,17 @@ def test_a_share_is_said_and_uplinks_are_named() -> None:
     assert (found.outcome, found.service) == ("spread", "default/turns") and any("wan0" in said for _, said in found.steps)
 
 
+def test_services_that_cover_the_connection_in_vain_are_named() -> None:
+    def another(config: Any) -> None:
+        config["services"].append({**config["services"][0], "id": "other/web", "ports": [{"first": 5001, "last": 5001}]})
+        config["balances"][0].update(to=["10.0.0.0/8"], ports=[{"first": 1, "last": 65535}])
+
+    found = asked(change=another)
+    assert (found.outcome, found.service, found.hidden) == ("accelerated", "default/bulk", ["other/web", "default/turns"])
+    assert as_json(found)["hidden"] == found.hidden and any("other/web" in line for line in lines(found, colour=False))
+    assert asked(change=another, port=22).hidden == ["default/turns"]
+
+
 # -- topology and flows
 
 

@@ -310,3 +310,44 @@ def test_a_node_whose_kubelet_is_silent_is_told_whatever_its_pods_say(ready: dic
     assert says(the("SosSite", "east", there)) == ("True", "Ready")
     (bridges,) = [v for v in the("SosSite", "west", there).verdicts if v.type == "BridgesReady"]
     assert "edge1: the node is not ready" in bridges.message
+
+
+def overlapping(**second: Any) -> tuple[tuple[dict[str, Any], ...], sos_compile.Compiled]:
+    """Services a/web and b/web between west and east of the example, which admit every namespace."""
+    objects = [obj for obj in OBJECTS if obj["kind"] != "SosService"]
+    objects = [{**o, "spec": {**o["spec"], "services": {"namespaces": "All"}}} if o["kind"] == "SosSite" else o for o in objects]
+    for number, (namespace, spec) in enumerate([("a", {}), ("b", second)]):
+        meta = {"name": "web", "namespace": namespace, "uid": f"uid-{namespace}", "generation": 1}
+        meta["creationTimestamp"] = f"2026-01-0{number + 1}T00:00:00Z"
+        full = {"from": {"site": "west"}, "to": {"site": "east"}, "ports": [{"port": 80}], **spec}
+        made = {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": meta, "spec": full}
+        objects.append(sos_compile.admit(made)[0])
+    compiled = sos_compile.compile_world(sos_compile.World(objects=tuple(objects), nodes=NODES))
+    return tuple(objects), compiled
+
+
+def of_namespace(objects: tuple[dict[str, Any], ...], compiled: sos_compile.Compiled, namespace: str) -> Report:
+    rows = [{"id": f"{n}/web", "state": "Programmed", "reason": "Programmed", "needed": [], "acknowledged": []} for n in "ab"]
+    known = {"default": replace(view()["default"], status=status(services=rows))}
+    found = Situation(seen=Seen(objects=objects), compiled=compiled, views=known)
+    return report(next(o for o in objects if o["metadata"].get("namespace") == namespace), found)
+
+
+def test_a_hidden_service_is_not_ready_and_names_nobody_of_another_namespace() -> None:
+    objects, compiled = overlapping()
+    hidden, hiding = of_namespace(objects, compiled, "b"), of_namespace(objects, compiled, "a")
+    assert says(hidden, "Shadowed") == ("True", "WhollyShadowed")
+    assert says(hidden) == ("False", "WhollyShadowed")
+    assert says(hiding, "ShadowsOthers") == ("True", "ShadowsOthers")
+    assert says(hiding) == ("True", "Programmed")
+    message = next(v.message for v in hidden.verdicts if v.type == "Shadowed")
+    assert "ports 80" in message and "another namespace" in message and "web" not in message
+    site = report(next(o for o in objects if o["metadata"]["name"] == "west"), Situation(seen=Seen(objects=objects), compiled=compiled))
+    assert "a/web hides b/web" in next(v.message for v in site.verdicts if v.type == "ServicesOverlap")
+
+
+def test_a_service_that_is_hidden_in_part_is_ready_and_says_so() -> None:
+    objects, compiled = overlapping(ports=[{"port": 80, "endPort": 90}])
+    hidden = of_namespace(objects, compiled, "b")
+    assert says(hidden, "Shadowed") == ("True", "PartlyShadowed")
+    assert says(hidden) == ("True", "Programmed")

@@ -28,7 +28,9 @@ from sos_compile.world import (
     NodeResources,
     ObjectKey,
     Observed,
+    Overlap,
     Settings,
+    Shadow,
     World,
 )
 
@@ -49,9 +51,11 @@ __all__ = [
     "NodeResources",
     "ObjectKey",
     "Observed",
+    "Overlap",
     "Problem",
     "Reason",
     "Settings",
+    "Shadow",
     "World",
     "admit",
     "compile_world",

@@ -49,7 +49,7 @@ def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hasha
     peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
     return (
         (Same(network.pools[agent.pool]), agent, Same(placed.site), placed.id),
-        tuple((Same(each.service), each.source, each.target) for each in services),
+        tuple((Same(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes) for each in services),
         tuple((Same(peer.site), peer.id, peer.agents) for peer in peers),
     )
 
@@ -98,7 +98,7 @@ def _service(placed: PlacedSite, service: PlacedService) -> Json:
         "setup": service.service.setup,
         "from": [str(prefix) for prefix in service.source_prefixes],
         "to": [str(prefix) for prefix in service.target_prefixes],
-        "ports": build_ports(service.service.ports),
+        "ports": build_ports(service.ports),
         "transport": {**transport_values(transport), "encryption": transport.encryption, "compression": transport.compression},
         "labels": service.service.paths_max,
     }

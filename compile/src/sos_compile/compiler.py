@@ -77,7 +77,7 @@ def draft(world: World, memo: Memo | None = None) -> Draft:
     memo.begin()
     verdicts = Verdicts()
     objects = collect(world, verdicts, memo)
-    network = resolve(world, objects, verdicts)
+    network = resolve(world, objects, verdicts, memo)
     return Draft(world, objects, network, verdicts, dict(_documents(network, world, memo)), memo)
 
 

@@ -46,7 +46,8 @@ def _site(placed: PlacedSite, *, among_switches: bool) -> doc.SiteEntry:
 
 def _remembered(placed: PlacedService, network: Network, memo: Memo) -> doc.ServiceEntry:
     ends = (Same(network.sites[name].site) for name in (placed.source, placed.target))
-    return memo.entries.get((Same(placed.service), *ends), lambda: _service(placed))
+    covered = (placed.source_prefixes, placed.target_prefixes, placed.ports)
+    return memo.entries.get((Same(placed.service), *ends, *covered), lambda: _service(placed))
 
 
 def _service(placed: PlacedService) -> doc.ServiceEntry:
@@ -60,7 +61,7 @@ def _service(placed: PlacedService) -> doc.ServiceEntry:
             "setup": service.setup,
             "from": doc.ServiceEnd(site=placed.source, prefixes=[str(prefix) for prefix in placed.source_prefixes]),
             "to": doc.ServiceEnd(site=placed.target, prefixes=[str(prefix) for prefix in placed.target_prefixes]),
-            "ports": build_ports(service.ports),
+            "ports": build_ports(placed.ports),
             "transport": build_transport(service.transport),
             "paths": {"mode": service.paths_mode, "max": service.paths_max},
         }

@@ -19,9 +19,9 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
     for placed in network.sites.values():
         found[placed.site.origin.key] = _site(placed)
     for service in network.services:
-        found[service.service.origin.key] = _service(service, network)
+        found[service.service.origin.key] = replace(_service(service, network), shadow=network.shadows.get(service.service.origin.key))
     for balance in network.balances:
-        found[balance.service.origin.key] = _balance(balance)
+        found[balance.service.origin.key] = replace(_balance(balance), shadow=network.shadows.get(balance.service.origin.key))
     for pool in network.pools.values():
         found[pool.origin.key] = _pool([placed for placed in network.sites.values() if serves(pool, placed)], pool.name)
     for name, controller in network.controllers.items():
@@ -75,7 +75,7 @@ def _service(placed: PlacedService, network: Network) -> Facts:
         True,
         sites=(placed.source, placed.target),
         controllers=(placed.controller,),
-        text={**shown, "ports": text.ports(service.ports), "mode": service.mode},
+        text={**shown, "ports": text.ports(placed.ports), "mode": service.mode},
     )
 
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from sos_compile.documents import ServiceEntry
 from sos_compile.model import Parsed
 from sos_compile.problem import Problem
-from sos_compile.world import Json, ObjectKey
+from sos_compile.world import Json, ObjectKey, Shadow
 
 T = TypeVar("T")
 LAID_OUT_BYTES = 16_384  # longer documents are for programs: without white space they take half the room and a tenth of the time
@@ -72,6 +72,7 @@ class Memo:
     documents: Kept[Json] = field(default_factory=Kept)
     entries: Kept[ServiceEntry] = field(default_factory=Kept)
     texts: Kept[str] = field(default_factory=Kept)
+    shadows: Kept[dict[ObjectKey, Shadow]] = field(default_factory=Kept)
 
     def begin(self) -> None:
         """Start a compilation."""
@@ -79,6 +80,7 @@ class Memo:
         self.documents.begin()
         self.entries.begin()
         self.texts.begin()
+        self.shadows.begin()
 
     def text(self, document: Json, *, laid_out: bool) -> str:
         """Return a document as a file's text; its hash and generation are what it follows from."""

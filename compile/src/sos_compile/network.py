@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from ipaddress import IPv4Address, IPv4Network
 
 from sos_compile.model import Controller, Link, Pool, Service, Site, Uplink
-from sos_compile.world import Allocations, Node
+from sos_compile.world import Allocations, Node, ObjectKey, Shadow
 
 # Open vSwitch gives out port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours lie above, so that
 # no pod's port is ever moved to make room for one.
@@ -71,13 +71,14 @@ class PlacedSite:
 
 @dataclass(frozen=True)
 class PlacedService:
-    """An accepted service: both sites known, prefixes filled in, one controller."""
+    """An accepted service: both sites known, prefixes and ports filled in, one controller."""
 
     service: Service
     source: str
     source_prefixes: tuple[IPv4Network, ...]
     target: str
     target_prefixes: tuple[IPv4Network, ...]
+    ports: tuple[tuple[int, int], ...]
     controller: str
 
 
@@ -104,6 +105,7 @@ class Network:
     links: tuple[Link, ...]
     allocations: Allocations
     balances: tuple[PlacedBalance, ...] = ()
+    shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
 
     @cached_property
     def services_of(self) -> Mapping[str, tuple[PlacedService, ...]]:

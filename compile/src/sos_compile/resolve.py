@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from sos_compile import agents, balances, loops, services, sites
+from sos_compile import agents, balances, loops, services, shadows, sites
 from sos_compile.allocate import numbers
+from sos_compile.memo import Memo
 from sos_compile.model import Controller, Link
 from sos_compile.network import Network, PlacedSite
 from sos_compile.objects import Objects
@@ -15,7 +16,7 @@ CONTROLLER_IDS = (1, 0xFEFF)  # a cookie holds the id + 0x100 in 16 bits (spec/n
 MAX_LINKS = 4096
 
 
-def resolve(world: World, objects: Objects, verdicts: Verdicts) -> Network:
+def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> Network:
     """Return the network of all accepted objects."""
     controllers = {each.name: each for each in objects.controllers}
     accepted, site_ids = sites.number(sites.accept(objects, controllers, verdicts), world, objects, verdicts)
@@ -26,13 +27,16 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts) -> Network:
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
+    accelerated = services.accept(objects, with_agents, world.settings.namespace, verdicts)
+    balanced = balances.accept(objects, with_agents, world.settings.namespace, verdicts)
     return Network(
         controllers=controllers,
         sites=with_agents,
         pools={pool.name: pool for pool in objects.pools},
-        services=tuple(services.accept(objects, with_agents, world.settings.namespace, verdicts)),
+        services=tuple(accelerated),
         links=tuple(_accept_links(objects, with_agents, verdicts)),
-        balances=tuple(balances.accept(objects, with_agents, world.settings.namespace, verdicts)),
+        balances=tuple(balanced),
+        shadows=shadows.find(accelerated, balanced, controller_ids, memo),
         allocations=Allocations(
             sites=dict(sorted(site_ids.items())),
             controllers=dict(sorted(controller_ids.items())),

@@ -58,7 +58,7 @@ class Judge:
         controller = self.controller(service, source[0], target[0])
         if controller is None or not all(permitted):
             return None
-        return PlacedService(service, source[0].name, source[1], target[0].name, target[1], controller)
+        return PlacedService(service, source[0].name, source[1], target[0].name, target[1], service.ports, controller)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
         """Return the controller that the service names, or else the first that its sites have in common; None for one that is rejected."""

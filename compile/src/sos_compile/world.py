@@ -168,13 +168,38 @@ class ObjectKey:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Connections that two services cover: the other one, and which they are, in words."""
+
+    other: ObjectKey
+    connections: str
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """Where a service and others cover the same connections.
+
+    `hidden_by`: services that are tried before it and have these connections; `hides`: those after it. At most 8 of each, and how many
+    there are. `wholly`: nothing is left to it. `compared` is False where a site has more overlaps than are looked at.
+    """
+
+    hidden_by: tuple[Overlap, ...] = ()
+    hides: tuple[Overlap, ...] = ()
+    hidden_by_count: int = 0
+    hides_count: int = 0
+    wholly: bool = False
+    compared: bool = True
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a compilation found out about one object, for its conditions and columns.
 
     `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false,
     `reason` and `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
     `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
-    `sites` and `controllers` names, `number` the site or controller id, `mtu` that of a site's bridge in bytes.
+    `sites` and `controllers` names, `number` the site or controller id, `mtu` that of a site's bridge in bytes. `shadow` is None for
+    services that share no connection with another.
     """
 
     accepted: bool
@@ -189,6 +214,7 @@ class Facts:
     sites: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()
     text: Mapping[str, str] = field(default_factory=dict)
+    shadow: Shadow | None = None
 
 
 @dataclass(frozen=True)

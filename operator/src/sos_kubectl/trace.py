@@ -35,6 +35,8 @@ class Trace:
     outcome: str = "plain"
     why: str = ""
     service: str = ""
+    hidden: list[str] = field(default_factory=list)
+    """Services that cover the connection, too, and come after it."""
 
     def step(self, good: bool, said: str) -> bool:
         """Note one; returns whether it was good."""
@@ -79,11 +81,13 @@ def _service(question: Question, config: Json, status: Json, found: Trace) -> Js
     found.step(bool(sites), f"{question.client} is in site {sites[0]}" if sites else f"{question.client} is in no site's prefixes")
     covering = [s for s in config["services"] if _inside(question.client, s["from"]["prefixes"])]
     covering = [s for s in covering if _inside(question.server, s["to"]["prefixes"])]
-    for service in covering:
-        if _on(question.port, service["ports"]):
-            found.step(True, f"service {service['id']} covers it, from {service['from']['site']} to {service['to']['site']}")
-            return dict(service)
-    if _balance(question, config, status, found):
+    first, *hidden = [s for s in covering if _on(question.port, s["ports"])] or [None]
+    spreading = [b for b in config["balances"] if _spreads(question, b)]
+    if first is not None:
+        found.step(True, f"service {first['id']} covers it, from {first['from']['site']} to {first['to']['site']}")
+        _overruled(first["id"], [*hidden, *spreading], found)
+        return dict(first)
+    if _balance(spreading, status, found):
         return None
     ports = sorted({ports_in_words(s["ports"]) for s in covering})
     if covering:
@@ -93,16 +97,27 @@ def _service(question: Question, config: Json, status: Json, found: Trace) -> Js
     return None
 
 
-def _balance(question: Question, config: Json, status: Json, found: Trace) -> bool:
-    known = {s["id"]: s for s in status["services"]}
-    for balance in config["balances"]:
-        mine = str(question.client) == balance["client"] and _inside(question.server, balance["to"])
-        if mine and _on(question.port, balance["ports"]):
-            found.service, uplinks = balance["id"], ", ".join(uplink["name"] for uplink in balance["uplinks"])
-            found.step(True, f"service {balance['id']} spreads it over {uplinks} without agents")
-            found.outcome = "spread" if _entries(balance["id"], known.get(balance["id"]), found) == "accelerated" else "plain"
-            return True
-    return False
+def _overruled(winner: str, others: list[Json], found: Trace) -> None:
+    """Name the services that cover the connection, too, and have no say in it."""
+    found.hidden = [other["id"] for other in others]
+    if found.hidden:
+        found.step(True, f"it comes before {', '.join(found.hidden)}, which would cover the connection without {winner}")
+
+
+def _spreads(question: Question, balance: Json) -> bool:
+    mine = str(question.client) == balance["client"] and _inside(question.server, balance["to"])
+    return mine and _on(question.port, balance["ports"])
+
+
+def _balance(spreading: list[Json], status: Json, found: Trace) -> bool:
+    if not spreading:
+        return False
+    (balance, *others), known = spreading, {s["id"]: s for s in status["services"]}
+    found.service, uplinks = balance["id"], ", ".join(uplink["name"] for uplink in balance["uplinks"])
+    found.step(True, f"service {balance['id']} spreads it over {uplinks} without agents")
+    _overruled(balance["id"], others, found)
+    found.outcome = "spread" if _entries(balance["id"], known.get(balance["id"]), found) == "accelerated" else "plain"
+    return True
 
 
 def _redirects(service: Json, found: Trace) -> bool:
@@ -153,7 +168,7 @@ def lines(found: Trace, colour: bool) -> list[str]:
 def as_json(found: Trace) -> Json:
     """The same for programs."""
     steps = [{"ok": good, "text": said} for good, said in found.steps]
-    return {"outcome": found.outcome, "service": found.service or None, "why": found.why or None, "steps": steps}
+    return {"outcome": found.outcome, "service": found.service or None, "hidden": found.hidden, "why": found.why or None, "steps": steps}
 
 
 def _inside(address: IPv4Address, prefixes: list[str]) -> bool:

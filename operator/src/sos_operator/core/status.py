@@ -10,6 +10,7 @@ from typing import Any
 import sos_compile
 from sos_compile import ObjectKey, naming
 
+from sos_operator.core import overlaps
 from sos_operator.core.conditions import REASON, Verdict, summary
 from sos_operator.core.desired import daemon_set_of
 from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
@@ -48,6 +49,11 @@ class Situation:
     def nodes(self) -> Mapping[str, Object]:
         """The cluster's nodes by name."""
         return {node["metadata"]["name"]: node for node in self.seen.nodes}
+
+    @cached_property
+    def overlaps(self) -> Mapping[str, list[str]]:
+        """What is to be said of services of different namespaces that meet, by site."""
+        return overlaps.overlaps_by_site(self.compiled.facts)
 
     def pod(self, daemon_set: str, node: str) -> Object | None:
         """The pod of a DaemonSet on a node, preferring one that is not going away."""
@@ -202,7 +208,7 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
         }
     )
     verdicts = [accepted, bridges, datapaths, agents]
-    extra = [] if situation.multus else [_no_multus()]
+    extra = overlaps.site_verdicts(situation.overlaps.get(name, [])) + ([] if situation.multus else [_no_multus()])
     return Report(fields, (*verdicts, *extra, summary(verdicts, "Ready")))
 
 
@@ -385,7 +391,9 @@ def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Rep
     if gain := _gain(f"{meta['namespace']}/{meta['name']}", views):
         fields["gain"] = gain
     verdicts = [accepted, resolved, programmed]
-    return Report(fields, (*verdicts, summary(verdicts, "Programmed", programmed.message)))
+    shared = overlaps.service_verdicts(ObjectKey(SERVICE.kind, meta["namespace"], meta["name"]), facts.shadow)
+    ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", programmed.message)
+    return Report(fields, (*verdicts, *shared, ready))
 
 
 def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> tuple[Verdict, int, int, int]:
