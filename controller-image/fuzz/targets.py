@@ -17,6 +17,7 @@ from sos_controller.core import order as orders
 from sos_controller.core.flowtable import GiveTurn, Remember, RememberAnswers, TakeTurn
 from sos_controller.core.model import MacAddress, format_address
 from sos_controller.core.order import OrderType
+from sos_controller.core.plain_report import decode_plain_report, encode_plain_report
 
 KEY = bytes(range(32))
 NOW_MS = 1_000_000
@@ -70,6 +71,12 @@ def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
         return orders.encode_ended(orders.decode_ended(body)), ((18, 24),)
     if kind == OrderType.SESSION_REPORT:
         return orders.encode_report(orders.decode_report(body)), ((10, 16),)
+    if kind == OrderType.PLAIN_REPORT:
+        report = decode_plain_report(body)
+        middle = 8 + 24 * len(report.rows)
+        rows = [(8 + 24 * i + 10, 8 + 24 * i + 16) for i in range(len(report.rows))]
+        samples = [(middle + 48 * i + 10, middle + 48 * i + 12) for i in range(len(report.samples))]
+        return encode_plain_report(report), ((4, 8), *rows, *samples)
     if kind == OrderType.PREPARE:
         # the controller only sends these: what its tests read must at least stay what it is
         prepare = orders.decode_prepare(body)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import beacon, keys, order, path_report
+from sos_controller.core import beacon, keys, order, path_report, plain_report
 from sos_controller.core.model import (
     AgentId,
     format_address,
@@ -77,8 +77,8 @@ def test_order_vectors(vector: dict) -> None:
         flows = order.decode_flow_report(body)
         assert order.encode_flow_report(flows) == body
         assert [reported(flow) for flow in flows.flows] == expect["flows"]
-    elif kind is order.OrderType.PATH_REPORT:
-        check_path_report(body, expect)
+    elif kind in CHECKS:
+        CHECKS[kind](body, expect)
     elif kind is order.OrderType.WATCH:
         assert not body
     else:
@@ -92,6 +92,20 @@ def check_path_report(body: bytes, expect: dict) -> None:
     assert [(row[0].hex(), *row[1:]) for row in measured.paths] == [tuple(row.values()) for row in expect["paths"]]
     for counted, said in zip(measured.services, expect["services"], strict=True):
         assert counted == (path_report.service_mark(said["id"]), said["sessions"], said["up"], said["down"])
+
+
+def check_plain_report(body: bytes, expect: dict) -> None:
+    told = plain_report.decode_plain_report(body)
+    assert plain_report.encode_plain_report(told) == body
+    rows = [(path_report.service_mark(row["id"]), row["reason"], row["count"]) for row in expect["rows"]]
+    assert [tuple(row) for row in told.rows] == rows
+    for sample, said in zip(told.samples, expect["samples"], strict=True):
+        ends = parse_address(said["client"]).to_bytes(4, "big") + parse_address(said["server"]).to_bytes(4, "big")
+        ports = said["client_port"].to_bytes(2, "big") + said["server_port"].to_bytes(2, "big")
+        assert sample == (path_report.service_mark(said["id"]), said["reason"], ends + ports)
+
+
+CHECKS = {order.OrderType.PATH_REPORT: check_path_report, order.OrderType.PLAIN_REPORT: check_plain_report}
 
 
 def reported(flow: order.ReportedFlow) -> dict:
@@ -121,6 +135,7 @@ def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
         order.decode_report,
         order.decode_flow_report,
         path_report.decode_path_report,
+        plain_report.decode_plain_report,
         order.decode_ended,
         order.decode_refused,
         order.decode_uuid,

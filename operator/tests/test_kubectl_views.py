@@ -14,7 +14,7 @@ from sos_kubectl import network, overview, removal, shown, text
 from sos_kubectl.drain import Kept, Target, let_back, progress
 from sos_kubectl.facts import Asked, Facts
 from sos_kubectl.findings import Finding
-from sos_kubectl.trace import Question, Trace, as_json, lines, trace
+from sos_kubectl.trace import Question, Trace, add_lately, as_json, lines, trace
 
 cells = st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=60)
 
@@ -262,3 +262,39 @@ def test_a_change_is_a_line() -> None:
 @pytest.mark.parametrize(("seconds", "said"), [(0.4, "0s"), (119, "119s"), (120, "2m"), (7200, "2h"), (200_000, "2d")])
 def test_ages_are_kubectls(seconds: float, said: str) -> None:
     assert network.age(seconds) == said
+
+
+PLAIN = {
+    "connections": [
+        {
+            **{
+                "service": "default/bulk",
+                "reason": "Option",
+                "message": "the SYN carries an MPTCP option",
+                "by": "agent1",
+                "ageSeconds": 3.2,
+            },
+            **{"client": "10.0.0.11:40000", "server": "10.0.0.139:5001"},
+        }
+    ],
+    "services": [{"id": "default/bulk", "reasons": {"Option": 12, "NoAnswer": 1}}],
+}
+
+
+def test_plain_connections_are_shown_with_their_reasons_and_what_these_mean() -> None:
+    printed = "\n".join(network.plain(PLAIN))
+    assert "10.0.0.11:40000" in printed and "Option: the SYN carries an MPTCP option" in printed
+    assert [line.split() for line in printed.splitlines() if line.endswith("12")] == [["default/bulk", "Option", "12"]]
+    assert network.plain({"connections": [], "services": []}) == ["no connection of a service went plain"]
+
+
+def test_a_trace_says_what_went_plain_lately() -> None:
+    recent = {"seconds": 300, "accelerated": 4, "plain": {"Option": 12}}
+    found = Trace(outcome="accelerated", service="default/bulk")
+    add_lately(found, PLAIN, {"services": [{"id": "default/bulk", "recent": recent}]})
+    printed = " ".join(" ".join(lines(found, False)).split())
+    assert "3 s ago: Option, the SYN carries an MPTCP option (decided by agent1)" in printed
+    assert "last 5 minutes: 4 accelerated, plain: 12 Option" in printed
+    assert len(as_json(found)["lately"]) == 2
+    add_lately(nothing := Trace(), {"connections": []}, {"services": [{"id": "default/bulk"}]})
+    assert as_json(nothing)["lately"] == []

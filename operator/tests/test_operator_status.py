@@ -11,6 +11,7 @@ import sos_compile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_kube import ROOT
+from sos_operator.core.conditions import Verdict
 from sos_operator.core.publish import plan_write, still_pending
 from sos_operator.core.status import Report, Situation, report
 from sos_operator.core.views import ControllerView
@@ -121,10 +122,39 @@ def test_the_gain_is_shown_once_it_is_known() -> None:
     assert the("SosService", "bulk", situation(view(status=said))).fields["gain"] == "12.4x"
 
 
+def recent(**change: Any) -> dict[str, Any]:
+    return {
+        **{"seconds": 300, "accelerated": 3, "plain": {"AgentMemory": 57, "Option": 1}, "plainIsRule": True},
+        **{"leadingReason": "AgentMemory", "message": "an agent has reached its memory limit"},
+        **change,
+    }
+
+
+def traffic(**change: Any) -> Verdict | None:
+    said = status()
+    said["services"][0]["recent"] = recent(**change)
+    found = the("SosService", "bulk", situation(view(status=said)))
+    assert says(found) == ("True", "Programmed"), "what is installed is what Ready is about"
+    return next((v for v in found.verdicts if v.type == "Accelerating"), None)
+
+
+def test_plain_as_the_rule_is_a_condition_with_its_reason_and_rough_counts() -> None:
+    plain = traffic()
+    assert plain is not None and (plain.status, plain.reason) == ("False", "AgentMemory")
+    assert "50 or more connections of the last 5 minutes went plain and 2 or more were accelerated" in plain.message
+    assert plain == traffic(plain={"AgentMemory": 80}), "no write for each connection"
+    good = traffic(plainIsRule=False)
+    assert good is not None and (good.status, good.reason) == ("True", "Accelerating")
+
+
+def test_of_a_controller_that_counts_nothing_nothing_is_said() -> None:
+    assert not [v for v in the("SosService", "bulk", situation(view())).verdicts if v.type == "Accelerating"]
+
+
 NONSENSE = st.one_of(
     st.none(), st.booleans(), st.integers(-(2**80), 2**80), st.floats(), st.text(max_size=100), st.lists(st.none() | st.text(max_size=5))
 )
-SERVICE_KEYS = st.sampled_from(["state", "reason", "message", "needed", "acknowledged", "sessions", "gain"])
+SERVICE_KEYS = st.sampled_from(["state", "reason", "message", "needed", "acknowledged", "sessions", "gain", "recent"])
 CONFIG = st.dictionaries(st.just("generation"), NONSENSE)
 STATUS_KEYS = st.sampled_from(["datapaths", "agents", "links", "sessions", "declaredLinks", "config"])
 
@@ -140,7 +170,7 @@ def test_whatever_a_controller_says_statuses_are_as_the_api_server_takes_them(
     row: dict[str, Any], rest: dict[str, Any], config: dict[str, Any], hash_: object
 ) -> None:
     said = status(config={"generation": 4, "hash": HASH} | config)
-    said["services"][0] |= row
+    said["services"][0] |= {"recent": recent(**dict.fromkeys(recent(), hash_))} | row
     said |= rest
     for wanted in (HASH, hash_):
         given_ = situation(view(status=said, wanted_hash=wanted))

@@ -124,6 +124,17 @@ def path_report(f: dict) -> bytes:
     return out
 
 
+def plain_report(f: dict) -> bytes:
+    """Encode the body of a PlainReport (order.md clause 14)."""
+    out = struct.pack("!HHI", len(f["rows"]), len(f["samples"]), 0)
+    for r in f["rows"]:
+        out += hashlib.sha256(r["id"].encode()).digest()[:8] + struct.pack("!H6xQ", r["reason"], r["count"])
+    for s in f["samples"]:
+        out += hashlib.sha256(s["id"].encode()).digest()[:8] + struct.pack("!HHHH", s["reason"], 0, s["client_port"], s["server_port"])
+        out += addr(s["client"]) + addr(s["server"])
+    return out
+
+
 def orders() -> list[dict]:
     """Vectors of every order type."""
     c2a, a2c = expand(SITE1, b"sos/order/c2a/" + WEST), expand(SITE1, b"sos/order/a2c/" + WEST)
@@ -150,6 +161,12 @@ def orders() -> list[dict]:
         ],
         "services": [{"id": "default/bulk", "sessions": 3, "up": 512, "down": 2**33 + 1}],
     }
+    plain = {
+        "rows": [{"id": "default/bulk", "reason": 0, "count": 12}, {"id": "default/bulk", "reason": 1, "count": 2**33 + 1}],
+        "samples": [
+            {"id": "default/bulk", "reason": 1, "client": "10.0.0.11", "client_port": 41922, "server": "10.0.0.139", "server_port": 443}
+        ],
+    }
     nothing = {"sampled_ms": 1, "paths": [], "services": []}
     rows = [
         ("prepare", 1, c2a, prepare, prepare_body(prepare)),
@@ -167,6 +184,7 @@ def orders() -> list[dict]:
          struct.pack("!IHHH6x", 79, 1, 2, 2) + b"".join(reported_flow(f) for f in flows["flows"])),
         ("path report", 10, a2c, paths, path_report(paths)),
         ("empty path report", 10, a2c, nothing, path_report(nothing)),
+        ("plain report", 11, a2c, plain, plain_report(plain)),
     ]  # fmt: skip
     out = []
     for name, kind, key, body, encoded in rows:

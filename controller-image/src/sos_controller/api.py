@@ -66,6 +66,7 @@ class Api:
             "/v1/agents": lambda _: snapshot.agents(controller.engine),
             "/v1/measurements": lambda _: snapshot.measurements(controller.engine),
             "/v1/sessions": self._sessions,
+            "/v1/plain": self._plain,
             "/v1/entries": self._entries,
         }
 
@@ -130,11 +131,12 @@ class Api:
             raise _RefusalError(401, "a valid bearer token is needed")
 
     def _sessions(self, environ: Environ) -> object:
-        text = _query(environ, "limit")
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise _RefusalError(400, "limit is not a number", "limit")
-        limit = snapshot.MAX_SESSIONS_SHOWN if text is None else int(text)
+        limit = _limit(environ, snapshot.MAX_SESSIONS_SHOWN)
         return snapshot.sessions(self._controller.engine, limit, _place(environ, "client"), _place(environ, "server"))
+
+    def _plain(self, environ: Environ) -> object:
+        ends, service = (_place(environ, "client"), _place(environ, "server")), _query(environ, "service") or ""
+        return snapshot.plain(self._controller.engine, _limit(environ, snapshot.MAX_PLAIN_SHOWN), *ends, service)
 
     def _entries(self, environ: Environ) -> object:
         text = _query(environ, "dpid")
@@ -195,6 +197,13 @@ class _Stream:
 def _query(environ: Environ, name: str) -> str | None:
     values = parse_qs(environ.get("QUERY_STRING", "")[:4096], max_num_fields=32).get(name)
     return values[-1] if values else None
+
+
+def _limit(environ: Environ, most: int) -> int:
+    text = _query(environ, "limit")
+    if text is not None and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise _RefusalError(400, "limit is not a number", "limit")
+    return most if text is None else int(text)
 
 
 def _place(environ: Environ, name: str) -> bytes:

@@ -81,6 +81,18 @@ class _Collector(Collector):
         for row in self._controller.engine.balances.status():
             services.add_metric([row["id"]], float(row["state"] == "Programmed"))
         yield services
+        plain = CounterMetricFamily(
+            "sos_controller_plain_connections", "Connections that a service covers and that went plain", labels=["service", "reason"]
+        )
+        for service_id, reason, count in state.plain_traffic.totals():
+            plain.add_metric([service_id, reason.label], count)
+        yield plain
+        rule = GaugeMetricFamily(
+            "sos_controller_service_plain", "1 = most connections of the last minutes went plain unexpectedly", labels=["service"]
+        )
+        for service in state.services:
+            rule.add_metric([service.id], float(state.plain_traffic.recent(service.id, state.now).is_rule))
+        yield rule
         yield from measured(snapshot.measurements(self._controller.engine))
 
 

@@ -25,7 +25,7 @@ from sos_kubectl.options import (
     kubectl,
     show,
 )
-from sos_kubectl.source import SourceError
+from sos_kubectl.source import Controller, Json, SourceError
 
 POLL_S = 1.0
 
@@ -71,6 +71,7 @@ def topology(  # noqa: PLR0913, PLR0917 - one parameter per option
 
 def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Print changes as they happen, until interrupted.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Connections of services that went plain, and why.")] = False,
     name: NameOption = "default",
     namespace: NamespaceOption = "",
     url: UrlOption = "",
@@ -78,8 +79,12 @@ def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
     output: FormOption = Form.TEXT,
     context: ContextOption = "",
 ) -> None:
-    """The sessions under way."""
+    """The sessions under way; with --plain the connections that are none."""
     asked = controller(name, namespace, url, context, lab)
+    if plain:
+        found = asked.get("/v1/plain")
+        show(output, lambda: found, lambda: network.plain(found))
+        return
     if follow:
         for change in asked.events():
             typer.echo(json.dumps(change) if output is Form.JSON else "\n".join(network.event(change)))
@@ -102,7 +107,17 @@ def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
     """What becomes of a connection, and why. Nothing is sent: it is what should happen."""
     asked = controller(name, namespace, url, context, lab)
     config, known, agents, seen = (asked.get(what) for what in ("/v1/config", "/v1/status", "/v1/agents", "/v1/topology"))
+    lately = _plain_lately(asked, f"client={client}&server={server}:{port}")
     found = tracing.trace(tracing.Question(client, server, port), config, known, agents, seen)
+    tracing.add_lately(found, lately, known)
     show(output, lambda: tracing.as_json(found), lambda: tracing.lines(found, colour()))
     if found.outcome in ("plain", "unknown"):
         raise typer.Exit(NO)
+
+
+def _plain_lately(asked: Controller, query: str) -> Json:
+    """What went plain lately; nothing where a controller of an earlier version does not know."""
+    try:
+        return asked.get(f"/v1/plain?{query}")
+    except SourceError:
+        return {"connections": []}

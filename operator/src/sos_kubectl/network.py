@@ -60,6 +60,21 @@ def flows(sessions: Json, agents: Json) -> list[str]:
     return [*lines, f"and {hidden} more"] if hidden > 0 else lines
 
 
+def plain(found: Json) -> list[str]:
+    """Connections that went plain lately, and how many there were by service and reason."""
+    rows = [(c["service"], c["reason"], c["client"], c["server"], c["by"], age(c["ageSeconds"])) for c in found["connections"]]
+    lines = text.table(("SERVICE", "REASON", "CLIENT", "SERVER", "BY", "AGE"), rows) or ["no connection of a service went plain"]
+    counts = [(s["id"], reason, str(count)) for s in found["services"] for reason, count in s["reasons"].items()]
+    if counts:
+        lines += ["", *text.table(("SERVICE", "REASON", "CONNECTIONS"), counts)]
+    words = {c["reason"]: c["message"] for c in found["connections"]}
+    if words:
+        lines += [""]
+        for reason, said in sorted(words.items()):
+            lines += text.wrapped(f"{reason}: {said}", indent="")
+    return lines
+
+
 def event(change: Json) -> list[str]:
     """A change: a line, and what it has no room for below it."""
     said = " ".join(f"{key}={value}" for key, value in change.items() if key != "kind" and value != "")

@@ -2,18 +2,19 @@
 //! spec/node-config.md clause 11).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sos_wire::AgentId;
 
-use crate::config::{AgentConfig, Role};
+use crate::classifier::{self, Classifier, Rule};
+use crate::config::{AgentConfig, Role, Service};
 use crate::permit;
-use crate::region::{Region, disjoint};
 
-/// Most boxes in the set `armed`. Cutting boxes apart is quadratic: this many take some 20 ms, and it is done only when
-/// something changes.
-pub const MAX_ARMED: usize = 4_096;
+/// Most elements of nft's sets for all services together: the kernel takes so many in some 20 ms, and it is done only when
+/// something changes. A service takes as many as it has prefixes and port ranges, and more where it overlaps with others.
+pub const MAX_ARMED: usize = 16_384;
 /// How long a server that did not answer a SYN is left to plain TCP.
 pub const UNREACHABLE_FOR: Duration = Duration::from_secs(30);
 /// Most servers remembered as unreachable; beyond it the one that ends first is forgotten.
@@ -80,51 +81,95 @@ impl Unreachable {
         self.until.retain(|_, until| *until > now);
     }
 
-    fn regions(&self) -> Vec<Region> {
-        self.until.keys().map(|server| Region::of_server(*server.ip(), server.port())).collect()
+    fn servers(&self) -> Vec<SocketAddrV4> {
+        self.until.keys().copied().collect()
     }
 }
 
 /// What nft should hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Armed {
-    /// The set `armed`; empty when nothing may be taken over.
-    pub regions: Vec<Region>,
-    /// Boxes of services that did not fit and stay plain.
-    pub left_out: usize,
+    /// What may be taken over.
+    pub covered: Arc<Classifier>,
+    /// Servers that are left to plain TCP for now, whatever covers them.
+    pub unreachable: Vec<SocketAddrV4>,
+    /// Ids of services that did not fit and stay plain.
+    pub left_out: Vec<String>,
 }
 
 /// Everything the agent may take over now: Ingress services whose far agent is alive, without the servers that did not
-/// answer.
-#[must_use]
-pub fn armed(config: &AgentConfig, live: &BTreeSet<AgentId>, unreachable: &Unreachable) -> Armed {
-    let mut wanted = Vec::new();
-    let mut left_out = 0;
-    for service in config.services.iter().filter(|service| service.role == Role::Ingress) {
-        if permit::far_agent(config, service, |id| live.contains(&id)).is_none() {
-            continue;
+/// answer. What the services cover is kept until the configuration or the live agents change.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    of: Option<(Arc<AgentConfig>, BTreeSet<AgentId>)>,
+    covered: Arc<Classifier>,
+    left_out: Vec<String>,
+}
+
+impl Coverage {
+    /// What may be taken over.
+    pub fn armed(
+        &mut self,
+        config: &Arc<AgentConfig>,
+        live: &BTreeSet<AgentId>,
+        unreachable: &Unreachable,
+    ) -> Armed {
+        let same = |(known, agents): &(Arc<AgentConfig>, _)| Arc::ptr_eq(known, config) && agents == live;
+        if !self.of.as_ref().is_some_and(same) {
+            let (covered, left_out) = covered(config, live);
+            (self.covered, self.left_out) = (Arc::new(covered), left_out);
+            self.of = Some((Arc::clone(config), live.clone()));
         }
-        if service.from.len() * service.to.len() * service.ports.len() > MAX_ARMED {
-            left_out += 1;
-            continue;
-        }
-        for from in &service.from {
-            for to in &service.to {
-                wanted.extend(
-                    service.ports.iter().map(|ports| Region::new(*from, *to, (ports.first, ports.last))),
-                );
-            }
+        Armed {
+            covered: Arc::clone(&self.covered),
+            unreachable: unreachable.servers(),
+            left_out: self.left_out.clone(),
         }
     }
-    let (regions, over) = disjoint(&wanted, &unreachable.regions(), MAX_ARMED);
-    Armed { regions, left_out: left_out + over }
+}
+
+fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>) -> (Classifier, Vec<String>) {
+    let services: Vec<&Service> = config
+        .services
+        .iter()
+        .filter(|service| service.role == Role::Ingress)
+        .filter(|service| permit::far_agent(config, service, |id| live.contains(&id)).is_some())
+        .collect();
+    let rule = |service: &&Service| {
+        Rule::new(&service.from, &service.to, service.ports.iter().map(|ports| (ports.first, ports.last)))
+    };
+    let (covered, over) = classifier::fitting(&services.iter().map(rule).collect::<Vec<_>>(), MAX_ARMED);
+    (covered, over.into_iter().map(|index| services[index].id.clone()).collect())
+}
+
+impl Armed {
+    /// Whether a new connection is taken over.
+    #[must_use]
+    pub fn takes(&self, client: Ipv4Addr, server: SocketAddrV4) -> bool {
+        !self.unreachable.contains(&server) && self.covered.contains(client, *server.ip(), server.port())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::tests::config;
-    use std::net::Ipv4Addr;
+
+    fn armed(config: &AgentConfig, live: &BTreeSet<AgentId>, unreachable: &Unreachable) -> Armed {
+        Coverage::default().armed(&Arc::new(config.clone()), live, unreachable)
+    }
+
+    #[test]
+    fn coverage_follows_configuration_and_peers() {
+        let (first, mut second) = (Arc::new(config()), config());
+        second.services[0].ports.truncate(1);
+        let (second, none) = (Arc::new(second), Unreachable::default());
+        let mut coverage = Coverage::default();
+        let before = coverage.armed(&first, &far(), &none);
+        assert!(Arc::ptr_eq(&before.covered, &coverage.armed(&first, &far(), &none).covered));
+        assert_ne!(before, coverage.armed(&second, &far(), &none));
+        assert!(coverage.armed(&second, &BTreeSet::new(), &none).covered.is_empty());
+    }
 
     fn far() -> BTreeSet<AgentId> {
         BTreeSet::from([config().peers[0].agents[0].id])
@@ -151,22 +196,21 @@ mod tests {
     #[test]
     fn arms_for_live_peers_only() {
         let config = config();
-        assert!(armed(&config, &BTreeSet::new(), &Unreachable::default()).regions.is_empty());
-        assert!(
-            armed(&config, &BTreeSet::from([AgentId([3; 16])]), &Unreachable::default()).regions.is_empty()
-        );
-        let regions = armed(&config, &far(), &Unreachable::default()).regions;
-        assert_eq!(regions.len(), 2);
+        let none = BTreeSet::new();
+        assert!(armed(&config, &none, &Unreachable::default()).covered.is_empty());
+        let stranger = BTreeSet::from([AgentId([3; 16])]);
+        assert!(armed(&config, &stranger, &Unreachable::default()).covered.is_empty());
+        let armed = armed(&config, &far(), &Unreachable::default());
         let client = Ipv4Addr::new(10, 0, 0, 11);
-        assert!(regions.iter().any(|r| r.contains(client, Ipv4Addr::new(10, 0, 0, 139), 5999)));
-        assert!(!regions.iter().any(|r| r.contains(client, Ipv4Addr::new(10, 0, 0, 139), 80)));
+        assert!(armed.takes(client, "10.0.0.139:5999".parse().unwrap()));
+        assert!(!armed.takes(client, "10.0.0.139:80".parse().unwrap()));
     }
 
     #[test]
     fn egress_services_arm_nothing() {
         let mut config = config();
         config.services[0].role = Role::Egress;
-        assert!(armed(&config, &far(), &Unreachable::default()).regions.is_empty());
+        assert!(armed(&config, &far(), &Unreachable::default()).covered.is_empty());
     }
 
     #[test]
@@ -177,15 +221,30 @@ mod tests {
         let mut unreachable = Unreachable::default();
         unreachable.note(server, now);
         let taken = |unreachable: &Unreachable| {
-            armed(&config, &far(), unreachable)
-                .regions
-                .iter()
-                .any(|r| r.contains(Ipv4Addr::new(10, 0, 0, 11), *server.ip(), server.port()))
+            armed(&config, &far(), unreachable).takes(Ipv4Addr::new(10, 0, 0, 11), server)
         };
         unreachable.expire(now + UNREACHABLE_FOR - Duration::from_millis(1));
         assert!(!taken(&unreachable));
         unreachable.expire(now + UNREACHABLE_FOR);
         assert!(taken(&unreachable));
+    }
+
+    #[test]
+    fn a_service_that_does_not_fit_is_named() {
+        let mut config = config();
+        let template = config.services[0].clone();
+        // Each client class of its own for each of the service's servers: the product, which nothing can spare.
+        config.services = (0..256u32)
+            .map(|i| Service {
+                id: format!("default/s{i}"),
+                from: vec![format!("10.{}.0.0/16", i).parse().unwrap()],
+                to: (0..64u32).map(|j| format!("172.16.{j}.{i}/32").parse().unwrap()).collect(),
+                ..template.clone()
+            })
+            .collect();
+        let armed = armed(&config, &far(), &Unreachable::default());
+        assert!(armed.covered.len() <= MAX_ARMED);
+        assert_eq!(armed.left_out.last().map(String::as_str), Some("default/s255"));
     }
 
     #[test]

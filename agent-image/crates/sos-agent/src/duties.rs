@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use crate::arming::{self, Armed};
+use crate::arming::{self, Armed, Coverage};
 use crate::keys::AgentKeys;
 use crate::load::{self, Load, Sample};
 use crate::metrics::Reason;
@@ -39,6 +39,7 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
     let mut ticks = interval(ARM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut in_force, mut willing) = (None, false);
+    let mut coverage = Coverage::default();
     loop {
         let ticked = tokio::select! {
             _ = ticks.tick() => true,
@@ -49,11 +50,11 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
         willing = arming::willing(&shared.config(), shared.health()) && (willing || ticked);
         shared.tunnel().set_willing(willing);
         let agents = if willing { shared.willing_agents() } else { BTreeSet::new() };
-        let wanted = willing.then(|| wanted(&shared, &agents));
+        let wanted = willing.then(|| wanted(&shared, &agents, &mut coverage));
         shared.armed.send_modify(|armed| armed.extend(&agents));
         let script = match &wanted {
             Some(_) if in_force.as_ref() == Some(&wanted) => nft::heartbeat(),
-            Some(armed) => nft::arm(&armed.regions),
+            Some(armed) => nft::arm(armed, in_force.as_ref().and_then(Option::as_ref)),
             None if in_force == Some(None) => continue,
             None => nft::disarm(),
         };
@@ -73,15 +74,17 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
 }
 
 /// What is armed while the agent is willing, towards those who are.
-fn wanted(shared: &Shared, agents: &BTreeSet<AgentId>) -> Armed {
-    shared.with_unreachable(|unreachable| arming::armed(&shared.config(), agents, unreachable))
+fn wanted(shared: &Shared, agents: &BTreeSet<AgentId>, coverage: &mut Coverage) -> Armed {
+    shared.with_unreachable(|unreachable| coverage.armed(&shared.config(), agents, unreachable))
 }
 
 /// Says what is in force now.
 fn show(shared: &Shared, armed: Option<&Armed>) {
-    let (regions, left_out) = armed.map_or((0, 0), |armed| (armed.regions.len(), armed.left_out));
+    let (regions, left_out) = armed.map_or((0, 0), |armed| (armed.covered.len(), armed.left_out.len()));
     info!(willing = armed.is_some(), regions, left_out, "armed");
     let metrics = &shared.metrics;
+    let unreachable = armed.map_or(0, |armed| armed.unreachable.len());
+    metrics.unreachable.set(i64::try_from(unreachable).unwrap_or(i64::MAX));
     metrics.armed.set(i64::try_from(regions).unwrap_or(i64::MAX));
     metrics.left_out.set(i64::try_from(left_out).unwrap_or(i64::MAX));
     metrics.willing.set(i64::from(armed.is_some()));
@@ -188,6 +191,12 @@ pub async fn measure(shared: Arc<Shared>) {
     loop {
         ticks.tick().await;
         shared.report_paths();
+        match tokio::task::spawn_blocking(netns::nft_plain_seen).await {
+            Ok(Ok(listed)) => shared.note_plain(listed),
+            Ok(Err(error)) => debug!(%error, "what went plain was not read"),
+            Err(_) => return,
+        }
+        shared.report_plain();
     }
 }
 

@@ -84,6 +84,10 @@ pub struct Metrics {
     pub armed: Gauge,
     /// Services or boxes that did not fit.
     pub left_out: Gauge,
+    /// Servers left to plain TCP for now.
+    pub unreachable: Gauge,
+    /// Connections that a service covers and that went plain here.
+    pub plain: Family<Reason, Counter>,
     /// Preparations standing.
     pub preparations: Gauge,
     /// Controllers known.
@@ -122,8 +126,18 @@ impl Metrics {
         r.register("config_generation", "Generation of the configuration in force", self.generation.clone());
         r.register("willing", "1 while new sessions are taken", self.willing.clone());
         r.register("draining", "1 while draining", self.draining.clone());
-        r.register("armed_regions", "Elements of the nft set armed", self.armed.clone());
-        r.register("armed_left_out", "Services that did not fit into armed", self.left_out.clone());
+        r.register("armed_regions", "Elements of the nft sets of what is armed", self.armed.clone());
+        r.register("armed_left_out", "Services that did not fit and stay plain", self.left_out.clone());
+        r.register(
+            "unreachable_servers",
+            "Servers left to plain TCP because they have not answered lately",
+            self.unreachable.clone(),
+        );
+        r.register(
+            "plain",
+            "Connections that a service covers and that this agent has left to plain TCP, by reason",
+            self.plain.clone(),
+        );
         r.register("preparations", "Preparations standing", self.preparations.clone());
         r.register("controllers", "Controllers known", self.controllers.clone());
     }
@@ -295,6 +309,7 @@ mod tests {
         metrics.orders_dropped.get_or_create(&Reason { reason: "r" }).inc();
         metrics.connect_failures.get_or_create(&Reason { reason: "r" }).inc();
         metrics.ended.get_or_create(&End { role: "ingress", reason: "r" }).inc();
+        metrics.plain.get_or_create(&Reason { reason: "r" }).inc();
         let mut registry = Registry::default();
         metrics.register(&mut registry);
         let syns =

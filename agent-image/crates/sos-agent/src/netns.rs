@@ -1,5 +1,6 @@
 //! Carries out what [`crate::netplan`] and [`crate::nft`] say: the only module that changes the system's network.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{ErrorKind, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,6 +13,7 @@ use tracing::{debug, info};
 
 use crate::config::AgentConfig;
 use crate::netplan::{self, Ip, Present, Sysctl};
+use crate::plain::{self, Seen};
 
 /// Why the network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -272,6 +274,15 @@ pub fn nft(script: &str) -> Result<(), NetError> {
 pub fn nft_counters() -> Result<Vec<(&'static str, u64)>, NetError> {
     let arguments = ["--json", "list", "counters", "table", "inet", "sos"];
     output(Command::new("nft").args(arguments), "nft").map(|json| crate::nft::parse_counters(&json))
+}
+
+/// Connections that went plain lately.
+///
+/// # Errors
+/// nft is missing or the table is.
+pub fn nft_plain_seen() -> Result<BTreeSet<Seen>, NetError> {
+    let arguments = ["--json", "list", "set", "inet", "sos", "plain_seen"];
+    output(Command::new("nft").args(arguments), "nft").map(|json| plain::parse_seen(&json))
 }
 
 #[cfg(test)]

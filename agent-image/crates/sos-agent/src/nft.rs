@@ -7,18 +7,24 @@
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: those ends would notice a relay.
 //! 4. A bare SYN that the switch has marked as one of a service that is not armed yet, or not any more, goes plain
 //!    (spec/node-config.md clause 22).
-//! 5. A bare SYN inside `armed`, while `heartbeat` holds an element: to the transparent listener. The element expires by
+//! 5. A bare SYN to a server that has not answered lately (`unreachable`) goes plain.
+//! 6. A bare SYN inside `armed` (clients, servers and ports, see [`crate::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
 //!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
 //!    not match at all. So a dead agent takes nothing over.
-//! 6. A packet of a known transparent socket: delivered.
-//! 7. Any other bare SYN is remembered in `plain` and forwarded.
-//! 8. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
+//! 7. A packet of a known transparent socket: delivered.
+//! 8. Any other bare SYN is remembered in `plain` and forwarded. What goes plain for the first time is in `plain_seen` for
+//!    a while, with the reason as a mark, where the agent reads it ([`crate::plain`]).
+//! 9. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
 //!    this agent, and is remembered in `plain` for [`STANDING_SECONDS`]: a repeat of its SYN may be on its way here still,
 //!    held by the controller while the server's answer to the first one arrived.
 
 use std::fmt::Write as _;
+use std::net::Ipv4Addr;
 
-use crate::region::Region;
+use sos_wire::PlainReason;
+
+use crate::arming::Armed;
+use crate::classifier::{Classifier, Range};
 
 /// Lifetime of the heartbeat element: two refreshes may be late before new connections go plain.
 pub const HEARTBEAT_SECONDS: u32 = 3;
@@ -28,18 +34,26 @@ pub const PLAIN_SECONDS: u32 = 130;
 pub const STANDING_SECONDS: u32 = 5;
 /// Most 4-tuples remembered as plain; beyond it SYNs still go plain, but unremembered (counted).
 pub const PLAIN_LIMIT: u32 = 65_536;
+/// How long a connection that went plain can be read by the agent: several times as long as between two readings, so that each is read.
+pub const SEEN_SECONDS: u32 = 10;
+/// Most connections kept for that; further ones within this time are counted as plain, but for no service.
+pub const SEEN_LIMIT: u32 = 1_024;
 /// Mark, and its mask, of packets that are delivered to transparent sockets.
 pub const MARK: u32 = 0x0001_0000;
+
+/// Mark of packets that are inside `armed`, while the chains look at them. Classes are below it.
+const ARMED: u32 = 0x0002_0000;
 
 /// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
 pub const UNARMED_MAC: &str = "02:53:4f:53:00:02";
 
 /// Names of the counters in the table, each with its meaning for the metrics page.
-pub const COUNTERS: [(&str, &str); 5] = [
+pub const COUNTERS: [(&str, &str); 6] = [
     ("syn_accelerated", "Bare SYNs handed to the transparent listener"),
     ("syn_plain", "Bare SYNs decided plain"),
     ("syn_plain_again", "Bare SYNs kept plain by an earlier decision"),
     ("syn_plain_options", "Bare SYNs plain because of MD5, AO or MPTCP options"),
+    ("syn_plain_unreachable", "Bare SYNs plain because the server has not answered lately"),
     ("syn_plain_unremembered", "Bare SYNs plain while the set of plain flows was full"),
 ];
 
@@ -51,6 +65,12 @@ pub fn setup(interface: &str, listener_port: u16) -> String {
     for (name, _) in COUNTERS {
         writeln!(text, "  counter {name} {{ }}").expect("writing to a String cannot fail");
     }
+    let (option, unreachable) = (PlainReason::OPTION.0, PlainReason::SERVER_UNREACHABLE.0);
+    let not_armed = PlainReason::NOT_ARMED.0;
+    for (kind, name, fields) in TABLES {
+        writeln!(text, "  {kind} {name} {{ type {fields}; flags interval; }}")
+            .expect("writing to a String cannot fail");
+    }
     let tuple = "ip saddr . tcp sport . ip daddr . tcp dport";
     write!(
         text,
@@ -60,25 +80,34 @@ pub fn setup(interface: &str, listener_port: u16) -> String {
     flags dynamic,timeout
     timeout {PLAIN_SECONDS}s
   }}
-  set armed {{
-    type ipv4_addr . ipv4_addr . inet_service
-    flags interval
+  set plain_seen {{
+    type ipv4_addr . inet_service . ipv4_addr . inet_service . mark
+    size {SEEN_LIMIT}
+    flags dynamic,timeout
+    timeout {SEEN_SECONDS}s
+  }}
+  set unreachable {{
+    type ipv4_addr . inet_service
   }}
   set heartbeat {{
     type inet_proto
     flags timeout
     timeout {HEARTBEAT_SECONDS}s
   }}
+  chain classify {{
+  }}
   chain plain_syn {{
+    add @plain_seen {{ {tuple} . meta mark }}
+    meta mark set 0
     update @plain {{ {tuple} }} counter name syn_plain accept
     counter name syn_plain_unremembered accept
   }}
   chain special_syn {{
-    counter name syn_plain_options goto plain_syn
+    meta mark set {option} counter name syn_plain_options goto plain_syn
   }}
   chain unarmed_syn {{
-    socket transparent 1 meta mark set meta mark or {MARK:#x} accept
-    goto plain_syn
+    socket transparent 1 meta mark set {MARK:#x} accept
+    meta mark set {not_armed} goto plain_syn
   }}
   chain bare_syn {{
     {tuple} @plain counter name syn_plain_again accept
@@ -86,13 +115,17 @@ pub fn setup(interface: &str, listener_port: u16) -> String {
     tcp option 29 exists goto special_syn
     tcp option mptcp exists goto special_syn
     ether saddr {UNARMED_MAC} goto unarmed_syn
-    meta l4proto @heartbeat ip saddr . ip daddr . tcp dport @armed tproxy ip to 127.0.0.1:{listener_port} \
-meta mark set meta mark or {MARK:#x} counter name syn_accelerated accept
-    socket transparent 1 meta mark set meta mark or {MARK:#x} accept
-    goto plain_syn
+    ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
+    jump classify
+    meta l4proto tcp meta l4proto @heartbeat meta mark {ARMED:#x} tproxy ip to 127.0.0.1:{listener_port} \
+meta mark set {MARK:#x} counter name syn_accelerated accept
+    socket transparent 1 meta mark set {MARK:#x} accept
+    meta mark set 0 goto plain_syn
   }}
   chain standing {{
-    ip saddr . ip daddr . tcp dport @armed add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
+    jump classify
+    meta mark {ARMED:#x} add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
+    meta mark set 0
   }}
   chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
@@ -110,7 +143,8 @@ meta mark set meta mark or {MARK:#x} counter name syn_accelerated accept
     iifname != \"{interface}\" oifname \"{interface}\" drop
   }}
 }}
-flush set inet sos armed
+flush set inet sos plain_seen
+flush set inet sos unreachable
 flush set inet sos heartbeat
 "
     )
@@ -124,17 +158,83 @@ pub fn setup_afresh(interface: &str, listener_port: u16) -> String {
     format!("table inet sos {{\n}}\ndelete table inet sos\n{}", setup(interface, listener_port))
 }
 
-/// Replaces the content of `armed` in one transaction and puts the heartbeat back.
+/// What has to change for `armed` to be in force after `before`, in one transaction, and the heartbeat again.
+///
+/// The sets are made anew and not emptied: taking an element out of a set of ranges costs the kernel time in proportion to
+/// the set.
 #[must_use]
-pub fn arm(regions: &[Region]) -> String {
-    let mut text = String::from("flush set inet sos armed\n");
-    if !regions.is_empty() {
-        let elements: Vec<String> = regions.iter().map(element).collect();
-        writeln!(text, "add element inet sos armed {{ {} }}", elements.join(", "))
-            .expect("writing to a String cannot fail");
+pub fn arm(armed: &Armed, before: Option<&Armed>) -> String {
+    let mut text = String::new();
+    if before.is_none_or(|before| before.covered != armed.covered) {
+        text.push_str(&classify(&armed.covered));
+    }
+    if before.is_none_or(|before| before.unreachable != armed.unreachable) {
+        text.push_str("flush set inet sos unreachable\n");
+        let servers: Vec<_> =
+            armed.unreachable.iter().map(|server| format!("{} . {}", server.ip(), server.port())).collect();
+        if !servers.is_empty() {
+            write(&mut text, format_args!("add element inet sos unreachable {{ {} }}\n", servers.join(", ")));
+        }
     }
     text.push_str(&heartbeat());
     text
+}
+
+/// The sets of what is covered, and the chain that looks into them.
+fn classify(covered: &Classifier) -> String {
+    let mut text = String::from("flush chain inet sos classify\n");
+    for (kind, name, _) in TABLES {
+        write(&mut text, format_args!("delete {kind} inet sos {name}\n"));
+    }
+    let clients = covered.clients.iter().map(|e| format!("{} : {}", addresses(e.range), e.class));
+    let servers = covered.servers.iter().map(|e| format!("{} . {} : {}", e.of, addresses(e.range), e.class));
+    let ports = covered.ports.iter().map(|e| format!("{} . {}", e.of, range(e.range.0, e.range.1)));
+    text.push_str("table inet sos {\n");
+    for ((kind, name, fields), elements) in
+        TABLES.iter().zip([clients.collect(), servers.collect(), ports.collect()])
+    {
+        let elements: Vec<String> = elements;
+        let held = if elements.is_empty() {
+            String::new()
+        } else {
+            format!("; elements = {{ {} }}", elements.join(", "))
+        };
+        write(&mut text, format_args!("  {kind} {name} {{ type {fields}; flags interval{held}; }}\n"));
+    }
+    write(
+        &mut text,
+        format_args!(
+            "  chain classify {{
+    meta mark set 0
+    meta mark set ip saddr map @armed_clients
+    meta mark set meta mark . ip daddr map @armed_servers
+    meta mark . tcp dport @armed meta mark set {ARMED:#x} return
+    meta mark set 0
+  }}
+}}
+"
+        ),
+    );
+    text
+}
+
+/// The sets of what is covered: kind, name and fields.
+const TABLES: [(&str, &str, &str); 3] = [
+    ("map", "armed_clients", "ipv4_addr : mark"),
+    ("map", "armed_servers", "mark . ipv4_addr : mark"),
+    ("set", "armed", "mark . inet_service"),
+];
+
+fn write(text: &mut String, what: std::fmt::Arguments<'_>) {
+    text.write_fmt(what).expect("writing to a String cannot fail");
+}
+
+fn addresses((first, last): Range) -> String {
+    range(Ipv4Addr::from(first), Ipv4Addr::from(last))
+}
+
+fn range<T: Copy + PartialEq + std::fmt::Display>(first: T, last: T) -> String {
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 /// Puts the heartbeat element back with its full lifetime; `add` alone would not prolong it.
@@ -147,17 +247,6 @@ pub fn heartbeat() -> String {
 #[must_use]
 pub fn disarm() -> String {
     "flush set inet sos heartbeat\n".to_owned()
-}
-
-fn element(region: &Region) -> String {
-    let range = |first: String, last: String| if first == last { first } else { format!("{first}-{last}") };
-    let (clients, servers, ports) = (region.clients(), region.servers(), region.ports());
-    format!(
-        "{} . {} . {}",
-        range(clients.0.to_string(), clients.1.to_string()),
-        range(servers.0.to_string(), servers.1.to_string()),
-        range(ports.0.to_string(), ports.1.to_string()),
-    )
 }
 
 /// Reads the packet counts out of `nft --json list counters`; counters that are not ours are left out.
@@ -177,6 +266,8 @@ pub fn parse_counters(json: &[u8]) -> Vec<(&'static str, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classifier::Rule;
+    use std::sync::Arc;
 
     #[test]
     fn the_table_is_as_agreed() {
@@ -185,18 +276,29 @@ mod tests {
 
     #[test]
     fn arming_is_one_transaction() {
-        let service =
-            |ports| Region::new("10.0.0.0/25".parse().unwrap(), "10.0.0.128/25".parse().unwrap(), ports);
-        let text = arm(&[service((22, 22)), service((5000, 5999))]);
-        assert_eq!(text, include_str!("../tests/golden/arm.nft"));
+        let prefix = |text: &str| vec![text.parse().unwrap()];
+        let rule = Rule::new(&prefix("10.0.0.0/25"), &prefix("10.0.0.128/25"), [(22, 22), (5000, 5999)]);
+        let armed = Armed {
+            covered: Arc::new(Classifier::build(&[rule], 10).unwrap()),
+            unreachable: vec!["10.0.0.139:5003".parse().unwrap()],
+            left_out: Vec::new(),
+        };
+        assert_eq!(arm(&armed, None), include_str!("../tests/golden/arm.nft"));
+        assert_eq!(arm(&armed, Some(&armed)), heartbeat(), "nothing has changed");
+        let answers = Armed { unreachable: Vec::new(), ..armed.clone() };
+        assert_eq!(
+            arm(&answers, Some(&armed)),
+            format!("flush set inet sos unreachable\n{}", heartbeat()),
+            "what is covered stays as it is"
+        );
     }
 
     #[test]
     fn nothing_armed_adds_no_element() {
-        assert_eq!(
-            arm(&[]),
-            "flush set inet sos armed\nflush set inet sos heartbeat\nadd element inet sos heartbeat { tcp }\n"
-        );
+        let text = arm(&Armed::default(), None);
+        assert!(!text.contains("elements"), "{text}");
+        assert_eq!(text.matches("add element").count(), 1, "{text}");
+        assert!(text.ends_with(&heartbeat()));
     }
 
     #[test]

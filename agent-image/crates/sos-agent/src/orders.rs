@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
 use sos_wire::{
     AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, PathReport,
-    Prepare, RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid, UnverifiedOrder,
-    WireError,
+    PlainReport, Prepare, RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid,
+    UnverifiedOrder, WireError,
 };
 
 use crate::arming::{self, Health, Unreachable};
@@ -264,12 +264,22 @@ impl OrderDesk {
 
     /// Reports of what has passed, for each controller that watches (order.md clause 13).
     pub fn tell_paths(&mut self, reports: &[PathReport], env: &Env<'_>) -> Vec<Vec<u8>> {
+        let bodies: Vec<_> = reports.iter().map(|report| OrderBody::PathReport(report.clone())).collect();
+        self.tell_watching(&bodies, env)
+    }
+
+    /// Reports of what has gone plain, for each controller that watches (order.md clause 14).
+    pub fn tell_plain(&mut self, reports: &[PlainReport], env: &Env<'_>) -> Vec<Vec<u8>> {
+        let bodies: Vec<_> = reports.iter().map(|report| OrderBody::PlainReport(report.clone())).collect();
+        self.tell_watching(&bodies, env)
+    }
+
+    fn tell_watching(&mut self, bodies: &[OrderBody], env: &Env<'_>) -> Vec<Vec<u8>> {
         let watching = |(id, known): (&ControllerId, &Controller)| known.watched(env.now).then_some(*id);
         let watching: Vec<_> = self.controllers.iter().filter_map(watching).collect();
         let mut out = Vec::new();
         for controller in watching {
-            let bodies = reports.iter().map(|report| OrderBody::PathReport(report.clone()));
-            out.extend(bodies.filter_map(|body| self.sign(controller, 0, body, env)));
+            out.extend(bodies.iter().filter_map(|body| self.sign(controller, 0, body.clone(), env)));
         }
         out
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sos_tunnel::{Relayed, SessionEnd, Tunnel};
-use sos_wire::{AgentId, BootId, EndReason, ReportedFlow, Role, ServiceMark, SessionUuid};
+use sos_wire::{AgentId, BootId, EndReason, PlainReason, ReportedFlow, Role, ServiceMark, SessionUuid};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
 use tracing::{debug, info};
@@ -19,6 +19,7 @@ use crate::meters::{self, ServiceMeters};
 use crate::metrics::{self, End, Metrics};
 use crate::orders::{Env, OrderDesk, Outcome};
 use crate::permit::{self, FlowKey};
+use crate::plain::{self, PlainTraffic, Seen};
 use crate::pool::{self, Leaving, OrderedLabels};
 use crate::running::Party;
 
@@ -36,6 +37,7 @@ pub struct Shared {
     ordered_labels: Mutex<OrderedLabels>,
     leaving: Mutex<Leaving>,
     meters: Mutex<ServiceMeters>,
+    plain: Mutex<PlainTraffic>,
     begun: Instant,
     draining: AtomicBool,
     orders: UdpSocket,
@@ -76,6 +78,7 @@ impl Shared {
             ordered_labels: Mutex::default(),
             leaving: Mutex::default(),
             meters: Mutex::default(),
+            plain: Mutex::default(),
             begun: Instant::now(),
             draining: AtomicBool::new(false),
             orders,
@@ -251,6 +254,34 @@ impl Shared {
     pub fn begin_unordered(&self, session: SessionUuid, role: Role, flow: FlowKey, peer: AgentId) {
         let flow = ReportedFlow { session, role, client: flow.client, server: flow.server, peer };
         self.at_desk(|desk, _| desk.begin_unordered(flow));
+        let covered = FlowKey { client: flow.client, server: flow.server };
+        if role == Role::Ingress
+            && let Some(service) = permit::ingress_service(&self.config(), covered)
+        {
+            lock(&self.plain).count(ServiceMark::of(&service.id), PlainReason::ACCELERATED);
+        }
+    }
+
+    /// Counts what nft has let go plain since the last listing, for the services that cover it.
+    pub fn note_plain(&self, listed: BTreeSet<Seen>) {
+        let (config, health, live) = (self.config(), self.health(), self.willing_agents());
+        let mut traffic = lock(&self.plain);
+        for seen in traffic.new_ones(listed) {
+            if let Some((service, reason)) = plain::attribute(&config, health, &live, seen) {
+                traffic.note(seen.flow, service, reason);
+                self.metrics.plain.get_or_create(&metrics::Reason { reason: plain::label(reason) }).inc();
+            }
+        }
+    }
+
+    /// Tells the controllers that watch what has gone plain.
+    pub fn report_plain(&self) {
+        if !self.at_desk(|desk, env| desk.is_watched(env.now)) {
+            return;
+        }
+        let reports = lock(&self.plain).reports();
+        let told = self.at_desk(|desk, env| desk.tell_plain(&reports, env));
+        self.send_orders(&told);
     }
 
     /// Counts what a session relays for its service: the first of our own that covers the flow.

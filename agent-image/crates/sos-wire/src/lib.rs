@@ -24,6 +24,7 @@ pub mod order;
 mod order_body;
 mod path_report;
 pub mod payload;
+mod plain_report;
 pub mod replay;
 
 pub use beacon::{Beacon, UnverifiedBeacon};
@@ -39,4 +40,5 @@ pub use order_body::{
 };
 pub use path_report::{PathReport, PathRow, ServiceMark, ServiceRow};
 pub use payload::{Keeper, Kept, Payload};
+pub use plain_report::{PlainReason, PlainReport, PlainRow, PlainSample};
 pub use replay::{Replay, ReplayGuard};

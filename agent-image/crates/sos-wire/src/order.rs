@@ -9,6 +9,9 @@ pub use crate::order_body::{
     Role, SessionReport,
 };
 pub use crate::path_report::{MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow};
+pub use crate::plain_report::{
+    MAX_PLAIN_ROWS, MAX_PLAIN_SAMPLES, PlainReason, PlainReport, PlainRow, PlainSample,
+};
 
 /// Longest order in bytes.
 pub const MAX_LEN: usize = 1400;
@@ -57,6 +60,8 @@ pub enum OrderBody {
     FlowReport(FlowReport),
     /// Agent to controller: what has passed over paths and for services.
     PathReport(PathReport),
+    /// Agent to controller: what it has left to plain TCP.
+    PlainReport(PlainReport),
 }
 
 impl OrderBody {
@@ -73,6 +78,7 @@ impl OrderBody {
             Self::Watch => 8,
             Self::FlowReport(_) => 9,
             Self::PathReport(_) => 10,
+            Self::PlainReport(_) => 11,
         }
     }
 
@@ -97,6 +103,7 @@ impl OrderBody {
             Self::Watch => {}
             Self::FlowReport(report) => report.put(out)?,
             Self::PathReport(report) => report.put(out)?,
+            Self::PlainReport(report) => report.put(out)?,
         }
         Ok(())
     }
@@ -117,6 +124,7 @@ impl OrderBody {
             8 => Self::Watch,
             9 => Self::FlowReport(FlowReport::take(c)?),
             10 => Self::PathReport(PathReport::take(c)?),
+            11 => Self::PlainReport(PlainReport::take(c)?),
             other => return Err(WireError::Type(other)),
         })
     }
@@ -191,7 +199,7 @@ impl<'a> UnverifiedOrder<'a> {
         c.magic(MAGIC)?;
         c.version()?;
         let code = c.u8()?;
-        if !(1..=10).contains(&code) {
+        if !(1..=11).contains(&code) {
             return Err(WireError::Type(code));
         }
         let (key_id, controller) = (c.u16()?, ControllerId(c.u32()?));

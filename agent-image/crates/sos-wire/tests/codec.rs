@@ -162,6 +162,8 @@ fn order() -> impl Strategy<Value = Order> {
         (any::<u64>(), vec(path_row(), 0..=16), vec(service_row(), 0..=16)).prop_map(
             |(sampled_ms, paths, services)| OrderBody::PathReport(PathReport { sampled_ms, paths, services })
         ),
+        (vec(plain_row(), 0..=16), vec(plain_sample(), 0..=16))
+            .prop_map(|(rows, samples)| OrderBody::PlainReport(PlainReport { rows, samples })),
     ];
     (key_id(), any::<(u32, [u8; 16])>(), any::<[u64; 4]>(), body).prop_map(
         |(key_id, (controller, agent), n, body)| Order {
@@ -177,6 +179,26 @@ fn order() -> impl Strategy<Value = Order> {
             body,
         },
     )
+}
+
+fn plain_row() -> impl Strategy<Value = PlainRow> {
+    any::<([u8; 8], u16, u64)>().prop_map(|(service, reason, count)| PlainRow {
+        service: ServiceMark(service),
+        reason: PlainReason(reason),
+        count,
+    })
+}
+
+fn plain_sample() -> impl Strategy<Value = PlainSample> {
+    any::<([u8; 8], u16, [(u32, u16); 2])>().prop_map(|(service, reason, [client, server])| {
+        let end = |(address, port): (u32, u16)| SocketAddrV4::new(Ipv4Addr::from_bits(address), port);
+        PlainSample {
+            service: ServiceMark(service),
+            reason: PlainReason(reason),
+            client: end(client),
+            server: end(server),
+        }
+    })
 }
 
 fn beacon() -> impl Strategy<Value = Beacon> {

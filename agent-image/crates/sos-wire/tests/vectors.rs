@@ -174,7 +174,28 @@ fn order_body(code: u64, f: &Value) -> OrderBody {
             paths: f["paths"].as_array().unwrap().iter().map(path_row).collect(),
             services: f["services"].as_array().unwrap().iter().map(service_row).collect(),
         }),
+        11 => OrderBody::PlainReport(PlainReport {
+            rows: f["rows"].as_array().unwrap().iter().map(plain_row).collect(),
+            samples: f["samples"].as_array().unwrap().iter().map(plain_sample).collect(),
+        }),
         other => panic!("no order type {other}"),
+    }
+}
+
+fn plain_row(f: &Value) -> PlainRow {
+    PlainRow {
+        service: ServiceMark::of(text(f, "id")),
+        reason: PlainReason(number(f, "reason")),
+        count: number(f, "count"),
+    }
+}
+
+fn plain_sample(f: &Value) -> PlainSample {
+    PlainSample {
+        service: ServiceMark::of(text(f, "id")),
+        reason: PlainReason(number(f, "reason")),
+        client: socket(f, "client", "client_port"),
+        server: socket(f, "server", "server_port"),
     }
 }
 
@@ -236,7 +257,7 @@ fn orders() {
         assert_eq!(unverified.verify(&key(&row)), Ok(order));
     }
     codes.dedup();
-    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "a vector for every type");
+    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "a vector for every type");
 }
 
 #[test]

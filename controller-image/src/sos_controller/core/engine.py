@@ -41,6 +41,7 @@ from sos_controller.core.order import Header, OrderError, OrderType
 from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
 from sos_controller.core.path_report import decode_path_report
 from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, PORT_CONTROLLER, Kind
+from sos_controller.core.plain_report import decode_plain_report
 from sos_controller.core.plan import Plan
 from sos_controller.core.probe import Probe
 from sos_controller.core.routing import Routing
@@ -236,6 +237,8 @@ class Engine:
                 self.state.dirty.add("plan")
         elif header.type == OrderType.PATH_REPORT:
             self.state.measured.report(agent_id, decode_path_report(body), self.state.now)
+        elif header.type == OrderType.PLAIN_REPORT:
+            self.state.plain_traffic.report(agent_id, decode_plain_report(body), self.state.now)
         else:
             raise OrderError("type")
 
@@ -493,6 +496,7 @@ class Engine:
     def _sessions_lost(self, agent: Agent) -> None:
         self.state.accepted.forget(agent.agent_id)
         self.state.measured.forget(agent.agent_id)
+        self.state.plain_traffic.forget(agent.agent_id)
         for session in self.endings.agent_lost(agent.agent_id):
             self.setup.give_up(session, "agent-lost")
 

@@ -40,6 +40,7 @@ class OrderType(IntEnum):
     WATCH = 8
     FLOW_REPORT = 9
     PATH_REPORT = 10
+    PLAIN_REPORT = 11
 
 
 class Role(IntEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -79,6 +80,10 @@ class Policies:
             if policy.covers(flow):
                 return policy
         return None
+
+    def covering(self, site: str, flow: Covered, limit: int) -> list[Policy]:
+        """The services that cover a connection, as they are tried, at most `limit` of them."""
+        return list(islice((policy for policy in self.by_site.get(site, ()) if policy.covers(flow)), limit))
 
     def match(self, site: str, syn: Syn) -> Service | None:
         """The service to accelerate a SYN by, None for plain TCP."""

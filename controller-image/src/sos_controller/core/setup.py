@@ -29,9 +29,11 @@ from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
 from sos_controller.core.order import OrderType, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_syn
 from sos_controller.core.pipeline import PORT_CONTROLLER
+from sos_controller.core.plain_reason import PlainReason, of_outcome
 from sos_controller.core.plan import Plan
 from sos_controller.core.preparation import Preparation
 from sos_controller.core.redirect import Leg
+from sos_controller.core.services import accelerated
 from sos_controller.core.session import PENDING, Session, Trigger, session_uuid
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import MAX_PLAIN, State, Switch
@@ -84,6 +86,7 @@ class SetUp:
         why = self._begin(switch, location, syn, data)
         self._plan.observed.punted(switch, syn, why)
         if why:
+            self._note_plain(switch, syn, why)
             state.lately.note(syn.key, state.now)
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
@@ -149,6 +152,9 @@ class SetUp:
             self._courier.send_to(agent, OrderType.RELEASE, session.uuid)
         state.forget_session(session, why)
         self._plan.observed.forget(session.key)
+        reason = of_outcome(why)
+        if reason is not None:
+            state.plain_traffic.plain(session.service, reason, session.key, state.now)
         state.lately.note(session.key, state.now)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
         switch = state.switches.get(session.dpid)
@@ -299,6 +305,7 @@ class SetUp:
         state = self._state
         state.sessions.pending -= 1
         state.count("sessions", "begun")
+        state.plain_traffic.accelerated(session.service, state.now)
         agent = state.agents.get(session.near)
         if agent is not None:
             wait = self._plan.exact.wait(session)
@@ -313,6 +320,21 @@ class SetUp:
         frame = agent.beacon.mac + complete_checksum(data)[6:]
         actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
         self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
+
+    def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
+        """Count a connection that goes plain for the service that covers it, and for one that this service hides from it."""
+        state, site = self._state, switch.site
+        covering = [] if site is None else state.policies.covering(site.name, syn, 2)
+        if not covering or why == "decided":  # the latter repeats a SYN that has been counted
+            return
+        first = covering[0].service
+        reason = of_outcome(why)
+        if why == "no-service":
+            reason = PlainReason.OBSERVED if first.mode == "Observe" else PlainReason.PERCENT
+            for hidden in (policy.service for policy in covering[1:] if accelerated(policy.service) and not accelerated(first)):
+                state.plain_traffic.plain(hidden.id, PlainReason.SHADOWED, syn.key, state.now)
+        if reason is not None:
+            state.plain_traffic.plain(first.id, reason, syn.key, state.now)
 
     def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
         """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""

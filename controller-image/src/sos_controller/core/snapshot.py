@@ -26,13 +26,16 @@ from sos_controller.core.flowtable import (
     ToGroup,
 )
 from sos_controller.core.measured import ServiceMeasure
-from sos_controller.core.model import DatapathId, Location, format_address, format_dpid, format_mac, parse_address
+from sos_controller.core.model import Address, DatapathId, FlowKey, Location, format_address, format_dpid, format_mac, parse_address
 from sos_controller.core.path_report import service_mark
+from sos_controller.core.plain_reason import WORDS
+from sos_controller.core.plain_traffic import SLOT_S, SLOTS
 from sos_controller.core.plan import ServiceStatus
 from sos_controller.core.session import Session
 
 MAX_LISTED = 10_000
 MAX_SESSIONS_SHOWN = 1_000
+MAX_PLAIN_SHOWN = 1_000
 
 Json = dict[str, Any]
 
@@ -245,6 +248,55 @@ def _end(engine: Engine, end: Location) -> Json:
     return {"dpid": format_dpid(end.dpid), "port": end.port_no, "name": port.name if port else ""}
 
 
+def plain(engine: Engine, limit: int = MAX_PLAIN_SHOWN, client: bytes = b"", server: bytes = b"", service: str = "") -> Json:
+    """`GET /v1/plain`, clause 4. `client` and `server` (see `place`) and `service` leave out the others, before the limit."""
+    state = engine.state
+    names = {a.agent_id: a.beacon.name for a in state.agents.all()}
+    found = [
+        s
+        for s in state.plain_traffic.samples()
+        if (s.key[:4] + s.key[8:10]).startswith(client) and (s.key[4:8] + s.key[10:]).startswith(server) and service in ("", s.service)
+    ]
+    limit = max(0, min(limit, MAX_PLAIN_SHOWN))
+    rows = [
+        {
+            "service": s.service,
+            "reason": s.reason.label,
+            "message": WORDS[s.reason],
+            "client": _end_of(s.key, 0),
+            "server": _end_of(s.key, 1),
+            "by": "controller" if s.by is None else names.get(s.by, s.by.hex()),
+            "ageSeconds": round(max(0.0, state.now - s.at), 1),
+        }
+        for s in found[:limit]
+    ]
+    counted: dict[str, Json] = {}
+    for service_id, reason, count in state.plain_traffic.totals():
+        if service in ("", service_id):
+            counted.setdefault(service_id, {})[reason.label] = count
+    services = [{"id": service_id, "reasons": reasons} for service_id, reasons in counted.items()]
+    return {"connections": rows, **({"truncated": True} if len(found) > limit else {}), **listing("services", services)}
+
+
+def _end_of(key: FlowKey, end: int) -> str:
+    address, port = key[4 * end : 4 * end + 4], key[8 + 2 * end : 10 + 2 * end]
+    return f"{format_address(Address(int.from_bytes(address, 'big')))}:{int.from_bytes(port, 'big')}"
+
+
+def _recent(engine: Engine, service_id: str) -> Json:
+    """What the last minutes were like for a service, and whether plain is the rule."""
+    found = engine.state.plain_traffic.recent(service_id, engine.state.now)
+    leading = found.leading
+    return {
+        "seconds": round(SLOT_S * SLOTS),
+        "accelerated": found.accelerated,
+        "plain": {reason.label: count for reason, count in sorted(found.plain.items())},
+        "plainIsRule": found.is_rule,
+        "leadingReason": None if leading is None else leading.label,
+        "message": "" if leading is None else WORDS[leading],
+    }
+
+
 def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Json:
     service, state = found.service, engine.state
     message = ""
@@ -262,6 +314,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
         "needed": [format_dpid(d) for d in found.needed],
         "acknowledged": [format_dpid(d) for d in found.acknowledged],
         "sessions": state.sessions.by_service.get(service.id, 0) + accepted[service.id],
+        "recent": _recent(engine, service.id),
         **({} if gain is None else {"gain": gain}),
     }
 

@@ -19,6 +19,7 @@ from sos_controller.core.hosts import Hosts
 from sos_controller.core.lately import Lately
 from sos_controller.core.measured import Measured
 from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.plain_traffic import PlainTraffic
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive
 from sos_controller.core.session import Session, Sessions
@@ -106,6 +107,7 @@ class State:
         self.accepted = Accepted()
         self.measured = Measured()
         self.programmer = Programmer()
+        self.plain_traffic = PlainTraffic()
         self.plain: OrderedDict[bytes, float] = OrderedDict()
         self.counters: Counter[tuple[str, str]] = Counter()
         self.dirty: set[str] = set()
@@ -154,6 +156,7 @@ class State:
         self.sites = {s.name: s for s in config.sites}
         self.services = config.services
         self.policies = Policies(self.services)
+        self.plain_traffic.configure(service.id for service in self.services)
         self.reactive_because = self._reactive_because()
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
         self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}

@@ -17,8 +17,8 @@ COARSE_SECONDS = 60.0
 # Found once, kept for ever: left out of a report (the object is not accepted just now) they stay as they are.
 OUR_CONDITIONS = frozenset(
     {
-        "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable", "Programmed",
-        "Ready", "Registered", "ResolvedRefs", "Up",
+        "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
+        "Programmed", "Ready", "Registered", "ResolvedRefs", "Up",
     }
 )  # fmt: skip
 """Condition types the operator writes; those of others on the same object are not compared."""

@@ -11,6 +11,7 @@ import sos_compile
 from sos_compile import ObjectKey, naming
 
 from sos_operator.core import overlaps
+from sos_operator.core.accelerating import accelerating
 from sos_operator.core.conditions import REASON, Verdict, summary
 from sos_operator.core.desired import daemon_set_of
 from sos_operator.core.kinds import AGENT, CONTROLLER, LINK, SERVICE, SITE
@@ -393,7 +394,9 @@ def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Rep
     verdicts = [accepted, resolved, programmed]
     shared = overlaps.service_verdicts(ObjectKey(SERVICE.kind, meta["namespace"], meta["name"]), facts.shadow)
     ready = summary([*verdicts, *overlaps.unready(shared)], "Programmed", programmed.message)
-    return Report(fields, (*verdicts, *shared, ready))
+    rows = [view.service(f"{meta['namespace']}/{meta['name']}") for view in views if view.asked]
+    traffic = accelerating(rows) if programmed.status == "True" else []
+    return Report(fields, (*verdicts, *shared, *traffic, ready))
 
 
 def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> tuple[Verdict, int, int, int]:

@@ -37,7 +37,7 @@ fn a_server_that_is_not_there_resets_the_client_and_is_plain_for_a_while() {
     near.wait_metric("sos_agent_sessions_ended_total{role=\"ingress\",reason=\"server_unreachable\"}", |n| {
         n == 1
     });
-    near.wait_metric("sos_agent_armed_regions", |regions| regions > 1);
+    near.wait_metric("sos_agent_unreachable_servers", |servers| servers == 1);
     lab.ip("server", "link set eth0 up");
     lab.redirect();
     let reply = content(2, 1_000);

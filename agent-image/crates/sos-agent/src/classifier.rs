@@ -1,0 +1,370 @@
+//! Which flows are covered, as three look-ups: client address, then server address, then server port.
+//!
+//! Enumerating a service's client prefixes x server prefixes x port ranges takes their product, 262,144 elements for 64 of
+//! each. So packets are classified one field at a time. Client addresses from which the same servers are covered are one
+//! class. Within a class, server addresses of which the same ports are covered are one class, with a set of ports. Each look-up
+//! is one nft set or map, and a service of 64 x 64 x 64 takes 192 elements. Services may overlap as they like.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+use ipnet::Ipv4Net;
+
+/// Ranges of one field that a rule names, inclusive.
+pub type Range = (u32, u32);
+
+/// What one service covers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    /// Client addresses.
+    pub clients: Vec<Range>,
+    /// Server addresses.
+    pub servers: Vec<Range>,
+    /// Server ports.
+    pub ports: Vec<Range>,
+}
+
+impl Rule {
+    /// A rule from prefixes and inclusive port ranges.
+    #[must_use]
+    pub fn new(
+        clients: &[Ipv4Net],
+        servers: &[Ipv4Net],
+        ports: impl IntoIterator<Item = (u16, u16)>,
+    ) -> Self {
+        let range = |net: &Ipv4Net| (u32::from(net.network()), u32::from(net.broadcast()));
+        Self {
+            clients: clients.iter().map(range).collect(),
+            servers: servers.iter().map(range).collect(),
+            ports: ports.into_iter().map(|(first, last)| (first.into(), last.into())).collect(),
+        }
+    }
+}
+
+/// Number of a class, from 1: 0 is what no class has.
+pub type Class = u16;
+
+/// A range of one field.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The class found so far; 0 for the first field.
+    pub of: Class,
+    /// Inclusive.
+    pub range: Range,
+    /// The class found; 0 for the last field.
+    pub class: Class,
+}
+
+/// The three tables, each sorted and without overlaps within a class.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Classifier {
+    /// Client address to class.
+    pub clients: Vec<Entry>,
+    /// Class and server address to class.
+    pub servers: Vec<Entry>,
+    /// Class and server port: covered.
+    pub ports: Vec<Entry>,
+}
+
+/// More entries than allowed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLarge;
+
+impl Classifier {
+    /// The tables for these rules, of at most `limit` entries in all.
+    ///
+    /// # Errors
+    /// They would have more.
+    pub fn build(rules: &[Rule], limit: usize) -> Result<Self, TooLarge> {
+        let mut build = Build { rules, limit: limit.min(Class::MAX.into()), ..Build::default() };
+        let every: Vec<usize> = (0..rules.len()).collect();
+        for (range, of) in intervals(&every, |rule| &rules[rule].clients, build.limit)? {
+            let class = build.client_class(of)?;
+            build.made.clients.push(Entry { of: 0, range, class });
+            build.check()?;
+        }
+        Ok(build.made)
+    }
+
+    /// Entries in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.clients.len() + self.servers.len() + self.ports.len()
+    }
+
+    /// Whether nothing is covered.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a flow is covered: what nft does with the tables.
+    #[must_use]
+    pub fn contains(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> bool {
+        let find = |table: &[Entry], of: Class, value: u32| {
+            table.iter().find(|e| e.of == of && (e.range.0..=e.range.1).contains(&value)).map(|e| e.class)
+        };
+        let class = find(&self.clients, 0, client.into());
+        let class = class.and_then(|class| find(&self.servers, class, server.into()));
+        class.is_some_and(|class| find(&self.ports, class, port.into()).is_some())
+    }
+}
+
+#[derive(Default)]
+struct Build<'a> {
+    rules: &'a [Rule],
+    limit: usize,
+    made: Classifier,
+    last: Class,
+    client_classes: BTreeMap<Vec<usize>, Class>,
+    server_classes: BTreeMap<Vec<usize>, Class>,
+    classes_by_servers: BTreeMap<Vec<(Range, Class)>, Class>,
+    classes_by_ports: BTreeMap<Vec<Range>, Class>,
+}
+
+impl Build<'_> {
+    fn check(&self) -> Result<(), TooLarge> {
+        if self.made.len() > self.limit { Err(TooLarge) } else { Ok(()) }
+    }
+
+    /// The class of clients that exactly these rules name: those with the same servers have the same.
+    fn client_class(&mut self, of: Vec<usize>) -> Result<Class, TooLarge> {
+        if let Some(class) = self.client_classes.get(&of) {
+            return Ok(*class);
+        }
+        let mut servers = Vec::new();
+        for (range, both) in intervals(&of, |rule| &self.rules[rule].servers, self.limit)? {
+            servers.push((range, self.server_class(both)?));
+        }
+        let class = match self.classes_by_servers.get(&servers) {
+            Some(class) => *class,
+            None => {
+                let class = self.next_class()?;
+                let entry = |&(range, found)| Entry { of: class, range, class: found };
+                self.made.servers.extend(servers.iter().map(entry));
+                self.check()?;
+                self.classes_by_servers.insert(servers, class);
+                class
+            }
+        };
+        self.client_classes.insert(of, class);
+        Ok(class)
+    }
+
+    /// The class of connections whose addresses exactly these rules name: those with the same ports have the same.
+    fn server_class(&mut self, of: Vec<usize>) -> Result<Class, TooLarge> {
+        if let Some(class) = self.server_classes.get(&of) {
+            return Ok(*class);
+        }
+        let ports = union(of.iter().flat_map(|rule| self.rules[*rule].ports.iter().copied()).collect());
+        let class = match self.classes_by_ports.get(&ports) {
+            Some(class) => *class,
+            None => {
+                let class = self.next_class()?;
+                self.made.ports.extend(ports.iter().map(|&range| Entry { of: class, range, class: 0 }));
+                self.check()?;
+                self.classes_by_ports.insert(ports, class);
+                class
+            }
+        };
+        self.server_classes.insert(of, class);
+        Ok(class)
+    }
+
+    fn next_class(&mut self) -> Result<Class, TooLarge> {
+        self.last = self.last.checked_add(1).ok_or(TooLarge)?;
+        Ok(self.last)
+    }
+}
+
+/// Ranges that overlap or touch, as one.
+fn union(mut ranges: Vec<Range>) -> Vec<Range> {
+    ranges.sort_unstable();
+    let mut union: Vec<Range> = Vec::new();
+    for (first, last) in ranges {
+        match union.last_mut() {
+            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
+            _ => union.push((first, last)),
+        }
+    }
+    union
+}
+
+/// One field cut where the set of rules that name it changes, each piece with those rules; what none names is left out.
+fn intervals<'a>(
+    rules: &[usize],
+    ranges: impl Fn(usize) -> &'a [Range],
+    limit: usize,
+) -> Result<Vec<(Range, Vec<usize>)>, TooLarge> {
+    let mut edges: Vec<(u64, bool, usize)> = Vec::new();
+    for &rule in rules {
+        for &(first, last) in ranges(rule) {
+            edges.push((first.into(), true, rule));
+            edges.push((u64::from(last) + 1, false, rule));
+        }
+    }
+    edges.sort_unstable();
+    let mut cut: Vec<(Range, Vec<usize>)> = Vec::new();
+    let mut inside: BTreeMap<usize, u32> = BTreeMap::new();
+    for (index, &(at, begins, rule)) in edges.iter().enumerate() {
+        let count = inside.entry(rule).or_default();
+        if begins {
+            *count += 1;
+        } else {
+            *count -= 1;
+            if *count == 0 {
+                inside.remove(&rule);
+            }
+        }
+        let Some(&(next, ..)) = edges.get(index + 1) else { break };
+        if next == at || inside.is_empty() {
+            continue;
+        }
+        let bound = |value: u64| u32::try_from(value).expect("an address or one past the last");
+        let (first, last, of) = (bound(at), bound(next - 1), inside.keys().copied().collect::<Vec<_>>());
+        match cut.last_mut() {
+            Some((before, same)) if u64::from(before.1) + 1 == at && *same == of => before.1 = last,
+            _ => cut.push(((first, last), of)),
+        }
+        if cut.len() > limit {
+            return Err(TooLarge);
+        }
+    }
+    Ok(cut)
+}
+
+/// Most attempts to find rules that fit together: each takes milliseconds.
+const MAX_BUILDS: usize = 32;
+
+/// The tables for as many of the rules as fit `limit` entries, and the indices of those that do not.
+#[must_use]
+pub fn fitting(rules: &[Rule], limit: usize) -> (Classifier, Vec<usize>) {
+    let mut fit =
+        Fit { rules, limit, builds: 0, kept: Vec::new(), left_out: Vec::new(), made: Classifier::default() };
+    let every: Vec<usize> = (0..rules.len()).collect();
+    fit.take(&every);
+    (fit.made, fit.left_out)
+}
+
+struct Fit<'a> {
+    rules: &'a [Rule],
+    limit: usize,
+    builds: usize,
+    kept: Vec<usize>,
+    left_out: Vec<usize>,
+    made: Classifier,
+}
+
+impl Fit<'_> {
+    /// Takes these rules, or the halves of them that fit, the first ones first.
+    fn take(&mut self, more: &[usize]) {
+        if more.is_empty() {
+            return;
+        }
+        if self.builds == MAX_BUILDS {
+            self.left_out.extend(more);
+            return;
+        }
+        self.builds += 1;
+        let together: Vec<Rule> =
+            self.kept.iter().chain(more).map(|rule| self.rules[*rule].clone()).collect();
+        match Classifier::build(&together, self.limit) {
+            Ok(made) => {
+                self.made = made;
+                self.kept.extend(more);
+            }
+            Err(TooLarge) if more.len() == 1 => self.left_out.extend(more),
+            Err(TooLarge) => {
+                let (first, second) = more.split_at(more.len() / 2);
+                self.take(first);
+                self.take(second);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Small numbers, so that ranges overlap, touch and nest often.
+    fn rule() -> impl Strategy<Value = Rule> {
+        let ranges =
+            || prop::collection::vec((0u32..12, 0u32..6).prop_map(|(first, n)| (first, first + n)), 1..4);
+        (ranges(), ranges(), ranges()).prop_map(|(clients, servers, ports)| Rule { clients, servers, ports })
+    }
+
+    fn named(rules: &[Rule], client: u32, server: u32, port: u32) -> bool {
+        let holds =
+            |ranges: &[Range], value| ranges.iter().any(|(first, last)| (*first..=*last).contains(&value));
+        rules.iter().any(|r| holds(&r.clients, client) && holds(&r.servers, server) && holds(&r.ports, port))
+    }
+
+    fn without_overlaps(table: &[Entry]) -> bool {
+        let mut sorted = table.to_vec();
+        sorted.sort_unstable();
+        sorted.windows(2).all(|pair| pair[0].of != pair[1].of || pair[0].range.1 < pair[1].range.0)
+    }
+
+    proptest! {
+        #[test]
+        fn covers_exactly_what_some_rule_names(rules in prop::collection::vec(rule(), 0..6)) {
+            let made = Classifier::build(&rules, 60_000).unwrap();
+            for client in 0..18u32 { for server in 0..18u32 { for port in 0..18u16 {
+                prop_assert_eq!(
+                    made.contains(client.into(), server.into(), port),
+                    named(&rules, client, server, port.into()),
+                );
+            }}}
+            prop_assert!([&made.clients, &made.servers, &made.ports].iter().all(|table| without_overlaps(table)));
+        }
+
+        #[test]
+        fn keeps_the_limit_and_names_what_is_left_out(rules in prop::collection::vec(rule(), 0..8), limit in 0usize..60) {
+            let (made, left_out) = fitting(&rules, limit);
+            prop_assert!(made.len() <= limit);
+            let kept: Vec<_> = rules.iter().enumerate().filter(|(i, _)| !left_out.contains(i)).map(|(_, r)| r.clone()).collect();
+            for client in 0..18u32 { for server in 0..18u32 { for port in 0..18u16 {
+                prop_assert_eq!(
+                    made.contains(client.into(), server.into(), port),
+                    named(&kept, client, server, port.into()),
+                );
+            }}}
+        }
+    }
+
+    fn apart(first: u32, count: u32) -> Vec<Range> {
+        (0..count).map(|i| (first + 2 * i, first + 2 * i)).collect()
+    }
+
+    #[test]
+    fn a_service_takes_the_sum_of_its_lists_and_not_their_product() {
+        let rule = Rule { clients: apart(1, 64), servers: apart(1 << 20, 64), ports: apart(5_000, 64) };
+        assert_eq!(Classifier::build(&[rule], 4_096).unwrap().len(), 192);
+    }
+
+    #[test]
+    fn the_ends_of_the_address_space_are_addresses_like_others() {
+        let all =
+            Rule { clients: vec![(0, u32::MAX)], servers: vec![(0, u32::MAX)], ports: vec![(1, 65_535)] };
+        let made = Classifier::build(&[all], 10).unwrap();
+        assert!(made.contains(Ipv4Addr::BROADCAST, Ipv4Addr::UNSPECIFIED, 65_535));
+        assert!(!made.contains(Ipv4Addr::BROADCAST, Ipv4Addr::UNSPECIFIED, 0));
+    }
+
+    #[test]
+    fn many_services_are_cut_in_time() {
+        let rules: Vec<Rule> = (0..1_000)
+            .map(|i| Rule {
+                clients: apart(i, 4),
+                servers: apart(1 << 20, 4),
+                ports: vec![(5_000 + i, 5_010 + i)],
+            })
+            .collect();
+        let began = std::time::Instant::now();
+        let (made, left_out) = fitting(&rules, 16_384);
+        assert!(made.len() <= 16_384, "{} entries, {} left out", made.len(), left_out.len());
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
+    }
+}

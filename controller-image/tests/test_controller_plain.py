@@ -1,0 +1,168 @@
+"""Connections that a service covers and that went plain: counted, sampled, and when plain is the rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_lab import document
+from controller_world import World, encode
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.config import document_hash, parse
+from sos_controller.core import snapshot
+from sos_controller.core.events import ConfigChanged, PacketIn
+from sos_controller.core.model import AgentId, FlowKey, flow_key
+from sos_controller.core.order import OrderType
+from sos_controller.core.path_report import service_mark
+from sos_controller.core.plain_reason import PlainReason
+from sos_controller.core.plain_report import PlainReport, PlainRow, PlainSample, encode_plain_report
+from sos_controller.core.plain_traffic import MAX_SAMPLES, RULE_CONNECTIONS, RULE_ENDS_AT, SAMPLES_PER_S, SLOT_S, SLOTS, PlainTraffic
+
+AGENT = AgentId(b"a" * 16)
+KEY = flow_key(1, 2, 3, 4)
+MPTCP = bytes((30, 4, 0, 0))
+
+
+def traffic(*services: str) -> PlainTraffic:
+    made = PlainTraffic()
+    made.configure(services or ("a",))
+    return made
+
+
+def with_services(*changes: dict[str, Any]) -> dict[str, Any]:
+    made = document(2)
+    del made["hash"]
+    bulk = made["services"][0]
+    made["services"] = [{**bulk, **change} for change in changes]
+    return {**made, "hash": document_hash(made)}
+
+
+def counted(world: World, **query: Any) -> dict[str, dict[str, int]]:
+    return {row["id"]: row["reasons"] for row in snapshot.plain(world.engine, **query)["services"]}
+
+
+def test_a_syn_with_an_option_is_counted_and_named(world: World) -> None:
+    world.syn(40000, options=MPTCP)
+    world.syn(40000, options=MPTCP)
+    assert counted(world) == {"default/bulk": {"Option": 1}}, "a repeat is the same connection"
+    (shown,) = snapshot.plain(world.engine)["connections"]
+    assert (shown["client"], shown["server"]) == ("10.0.0.11:40000", "10.0.0.139:5001")
+    assert (shown["service"], shown["reason"], shown["by"]) == ("default/bulk", "Option", "controller")
+    assert not snapshot.plain(world.engine, client=snapshot.place("10.0.0.12"))["connections"]
+    assert not snapshot.plain(world.engine, service="default/other")["connections"]
+
+
+def test_a_connection_that_no_service_covers_is_nobodys(world: World) -> None:
+    world.syn(40000, dport=7777)
+    assert counted(world) == {}
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])
+def test_a_set_up_that_fails_keeps_its_reason(world: World, mode: str, reason: str) -> None:
+    world.agents["agent2"].mode = mode
+    world.syn(40000)
+    world.tick(1.2)
+    assert counted(world) == {"default/bulk": {reason: 1}}
+
+
+def test_what_hides_a_service_is_counted_for_both() -> None:
+    world = World(with_services({"id": "a/observer", "mode": "Observe"}, {}))
+    world.converge()
+    world.syn(40000)
+    assert counted(world) == {"a/observer": {"Observed": 1}, "default/bulk": {"Shadowed": 1}}
+
+
+def test_the_share_that_percent_leaves_plain_is_no_cause_for_concern() -> None:
+    world = World(with_services({"percent": 1}))
+    world.converge()
+    for port in range(40000, 40050):
+        world.syn(port)
+    found = world.engine.state.plain_traffic.recent("default/bulk", world.now)
+    assert found.plain[PlainReason.PERCENT] > 40 and not found.is_rule and found.leading is None
+
+
+def test_plain_becomes_the_rule_in_status_and_ends_with_accelerated_connections(world: World) -> None:
+    world.agents["agent2"].mode = "refuse"
+    for port in range(40000, 40000 + RULE_CONNECTIONS):
+        world.syn(port)
+    recent = row(world)["recent"]
+    assert recent["plainIsRule"] and recent["leadingReason"] == "AgentSessions" and recent["plain"] == {"AgentSessions": RULE_CONNECTIONS}
+    world.agents["agent2"].mode = "ready"
+    for port in range(41000, 41000 + RULE_CONNECTIONS * RULE_ENDS_AT - 1):
+        world.syn(port)
+    assert row(world)["recent"]["plainIsRule"], "hysteresis"
+    world.syn(42000)
+    recent = row(world)["recent"]
+    assert not recent["plainIsRule"] and recent["accelerated"] == RULE_CONNECTIONS * RULE_ENDS_AT
+
+
+def row(world: World) -> dict[str, Any]:
+    (found,) = snapshot.status(world.engine, "", "")["services"]
+    return dict(found)
+
+
+def test_an_agents_report_is_counted_once_and_named(world: World) -> None:
+    mark, agent = service_mark("default/bulk"), world.agents["agent1"]
+
+    def report(*rows: PlainRow, samples: tuple[PlainSample, ...] = ()) -> None:
+        body = encode_plain_report(PlainReport(rows, samples))
+        world.do(PacketIn(*agent.where, 0, agent.order(OrderType.PLAIN_REPORT, body, world.wall(world.now))))
+
+    report(PlainRow(mark, 1, 70))
+    assert counted(world) == {}, "counted before anybody here listened"
+    world.tick(2)
+    sample = PlainSample(mark, 16, flow_key(10 << 24 | 11, 10 << 24 | 139, 40000, 5001))
+    report(PlainRow(mark, 1, 72), PlainRow(mark, 0, 3), PlainRow(mark, 999, 5), samples=(sample,))
+    report(PlainRow(mark, 1, 72), PlainRow(mark, 0, 3))
+    assert counted(world) == {"default/bulk": {"Option": 2}}
+    assert world.engine.state.plain_traffic.recent("default/bulk", world.now).accelerated == 3
+    (shown,) = snapshot.plain(world.engine)["connections"]
+    assert (shown["reason"], shown["by"]) == ("ServerUnreachable", "agent1")
+
+
+def test_a_service_that_is_gone_is_forgotten(world: World) -> None:
+    world.syn(40000, options=MPTCP)
+    world.do(ConfigChanged(parse(encode(with_services({"id": "default/other"})))))
+    assert counted(world) == {}
+
+
+def test_a_flood_leaves_room_for_what_was_there_before() -> None:
+    made = traffic()
+    for i in range(10):
+        made.plain("a", PlainReason.FULL, KEY, float(i))
+    for i in range(100_000):
+        made.plain("a", PlainReason.OPTION, FlowKey(i.to_bytes(12, "big")), 20.0)
+    assert sum(s.reason is PlainReason.FULL for s in made.samples()) == 10
+    assert len(made.samples()) == 10 + SAMPLES_PER_S
+    assert {r: n for _, r, n in made.totals()}[PlainReason.OPTION] == 100_000
+
+
+@given(st.lists(st.tuples(st.sampled_from([None, *PlainReason]), st.integers(0, 60))))
+def test_a_window_holds_the_last_minutes_and_nothing_else(events: list[tuple[PlainReason | None, int]]) -> None:
+    made, now, noted = traffic(), 0.0, []
+    for reason, seconds in events:
+        now += seconds
+        if reason is None:
+            made.accelerated("a", now)
+        else:
+            made.plain("a", reason, KEY, now)
+        noted.append((now, reason))
+    found = made.recent("a", now)
+    inside = [reason for at, reason in noted if now // SLOT_S - at // SLOT_S < SLOTS]
+    assert found.accelerated == inside.count(None)
+    assert sum(found.plain.values()) == len(inside) - inside.count(None)
+    assert len(made.samples()) <= MAX_SAMPLES
+
+
+@given(st.lists(st.booleans(), max_size=200))
+def test_without_plain_connections_there_is_no_rule(events: list[bool]) -> None:
+    made = traffic()
+    for number, plain in enumerate(events):
+        if plain:
+            made.plain("a", PlainReason.FULL, None, number / 10)
+        else:
+            made.accelerated("a", number / 10)
+        found = made.recent("a", number / 10)
+        assert not found.is_rule or sum(found.plain.values()) >= RULE_CONNECTIONS
+    assert not made.recent("a", 10_000.0).is_rule
