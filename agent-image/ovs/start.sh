@@ -11,8 +11,9 @@
 #                       offloads off where the node-config does not want this one. Read by ovs-vswitchd at its start only.
 #   OVS_HANDLERS        threads that look up the first packet of a flow (default 2)
 #   OVS_REVALIDATORS    threads that check flows of the datapath again (default 1)
-#   OVS_BUFFERS         library that gives the ports of the datapath in user space room for bursts (buffers/, default
-#                       /usr/local/lib/libsos_ovs_buffers.so); without it they have what the kernel gives every socket
+#   OVS_BUFFERS         library that gives the ports of the datapath in user space room for bursts, and keeps the size of TCP
+#                       segments (buffers/, default /usr/local/lib/libsos_ovs_buffers.so); without it they have what the kernel
+#                       gives every socket, and segments are cut by the port's MTU (docs/adr/0043)
 #   OVS_LOG_LEVEL       emer, err, warn, info or dbg (default info)
 #
 # Flow entries and groups are kept in RUNDIR/flows (flows.sh): written down every ten seconds and before a planned stop, and back
@@ -123,7 +124,7 @@ fi
 "$keep_flows" hold "$flows" || echo "start.sh: the switch starts without its entries" >&2
 
 if [[ ! -r $buffers ]]; then
-    echo "start.sh: OVS_BUFFERS: there is no $buffers; ports lose bursts of more than some two hundred kilobytes" >&2
+    echo "start.sh: OVS_BUFFERS: there is no $buffers; ports lose bursts of more than some two hundred kilobytes, and segments are cut by their MTU" >&2
     buffers=''
 fi
 LD_PRELOAD=$buffers ovs-vswitchd "$socket" --pidfile="$rundir/ovs-vswitchd.pid" --unixctl="$rundir/ovs-vswitchd.ctl" --no-chdir "${log[@]}" &

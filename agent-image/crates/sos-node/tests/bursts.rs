@@ -5,27 +5,13 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use serde_json::json;
 use support::document;
-use support::lab::{Lab, Namespace, wait_until};
+use support::lab::{Lab, Namespace, preloaded, wait_until};
 
 /// Ten times what the kernel's default holds of full packets, and a quarter of what ports are given.
 const BURST: u64 = 1000;
-
-/// The library as the image has it made.
-fn buffers() -> String {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/buffers/src/lib.rs");
-    let made = Command::new("rustc")
-        .args(["--edition", "2024", "--crate-name", "sos_ovs_buffers", "--crate-type", "cdylib", "--out-dir"])
-        .args([folder.as_os_str(), source.as_ref()])
-        .status();
-    assert!(made.unwrap().success());
-    folder.join("libsos_ovs_buffers.so").display().to_string()
-}
 
 fn reaches(from: &Namespace) -> bool {
     from.command("ping", &["-c", "1", "-W", "1", "10.0.0.12"]).output().unwrap().status.success()
@@ -60,7 +46,7 @@ fn burst(library: &str) -> u64 {
 #[test]
 fn a_burst_waits_for_the_switch() {
     // All of it, and the ping behind it.
-    assert!(burst(&buffers()) > BURST);
+    assert!(burst(&preloaded()) > BURST);
 }
 
 #[test]

@@ -1,15 +1,28 @@
-//! Room for what arrives at a port of Open vSwitch while it looks at the others. To be preloaded into ovs-vswitchd (`LD_PRELOAD`).
+//! What Open vSwitch 3.1 lacks at the ports of its datapath in user space. To be preloaded into ovs-vswitchd (`LD_PRELOAD`).
 //!
-//! The datapath in user space reads its ports by packet sockets (packet(7)), whose buffers Open vSwitch leaves as the kernel makes them:
+//! *Room for bursts.* It reads its ports by packet sockets (packet(7)), whose buffers it leaves as the kernel makes them:
 //! 212,992 bytes, which are ninety packets of 1,500 bytes or two or three segments of 64 KiB. TCP sends more than that at once on any fast
 //! path, and what does not fit is lost, for plain traffic as well (docs/adr/0038). Open vSwitch has no setting for it, and the kernel's
 //! default (net.core.rmem_default) would be that of every socket of the machine. So packet sockets get it here, where they are made.
 //!
+//! *Segment sizes.* With segmentation offload it cuts segments by the MTU of the port they leave by, not by the connection's MSS
+//! (docs/adr/0043). [`offload`] keeps the size with the frame; here are the functions by which ports read and send.
+//!
 //! No dependencies, so that one compiler call makes it for the image of Open vSwitch.
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::OnceLock;
+mod frame;
+mod offload;
+mod ports;
+#[allow(unreachable_pub, reason = "exported functions have these types")]
+mod real;
+#[cfg(test)]
+mod tests;
+
+use std::ffi::{c_int, c_uint, c_ulong, c_void};
+
+use crate::ports::Ports;
+use crate::real::{IoVec, MMsgHdr};
 
 /// What a port's buffer may hold: 4 MiB, which the kernel doubles as it counts its own structures with it (socket(7)). That is 130 ms of
 /// 500 Mbit/s, longer than a busy machine keeps a switch waiting, or 3,600 packets of 1,500 bytes.
@@ -20,38 +33,34 @@ const AF_PACKET: c_int = 17;
 const SOL_SOCKET: c_int = 1;
 /// Past net.core.rmem_max; needs NET_ADMIN, as Open vSwitch does.
 const SO_RCVBUFFORCE: c_int = 33;
-/// dlsym(3): the next object that has the name.
-const RTLD_NEXT: *mut c_void = usize::MAX as *mut c_void;
+const SOL_PACKET: c_int = 263;
+/// The kernel does not take a frame with such a `virtio_net_hdr`.
+const EINVAL: c_int = 22;
+/// A frame is longer than the device's MTU allows.
+const EMSGSIZE: c_int = 90;
+/// Each frame has a `virtio_net_hdr` before it (packet(7)).
+const PACKET_VNET_HDR: c_int = 15;
+/// Makes a tun or tap device of a descriptor, with flags at this offset of `struct ifreq` (netdevice(7)).
+const TUNSETIFF: c_ulong = 0x4004_54ca;
+const IFREQ_FLAGS: usize = 16;
+/// As [`PACKET_VNET_HDR`], for a tap device.
+const IFF_VNET_HDR: u16 = 0x4000;
 
-type Socket = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
+/// Packet sockets and tap devices whose frames have a `virtio_net_hdr`.
+static PORTS: Ports = Ports::new();
 
 unsafe extern "C" {
-    fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void;
-    fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, length: u32) -> c_int;
     fn __errno_location() -> *mut c_int;
-}
-
-/// The C library's own.
-fn of_libc() -> Socket {
-    static FOUND: OnceLock<Socket> = OnceLock::new();
-    const NAME: &CStr = c"socket";
-    *FOUND.get_or_init(|| {
-        // SAFETY: the name is a C string.
-        let found = unsafe { dlsym(RTLD_NEXT, NAME.as_ptr()) };
-        assert!(!found.is_null(), "a process without socket() has no sockets");
-        // SAFETY: every C library declares it so.
-        unsafe { std::mem::transmute::<*mut c_void, Socket>(found) }
-    })
 }
 
 /// socket(2), for packet sockets with more room.
 ///
 /// # Safety
 /// None is needed: any arguments may be given, as to the C library's.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: as this function itself.
-    let fd = unsafe { of_libc()(domain, kind, protocol) };
+    let fd = unsafe { real::socket(domain, kind, protocol) };
     if domain == AF_PACKET && fd >= 0 {
         give_room(fd);
     }
@@ -65,7 +74,174 @@ fn give_room(fd: c_int) {
     unsafe {
         let errno = __errno_location();
         let before = *errno;
-        setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, (&raw const ROOM).cast(), length);
+        real::setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, (&raw const ROOM).cast(), length);
         *errno = before;
+    }
+}
+
+/// setsockopt(2).
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: u32,
+) -> c_int {
+    // SAFETY: as this function itself.
+    let result = unsafe { real::setsockopt(fd, level, name, value, length) };
+    if result == 0 && level == SOL_PACKET && name == PACKET_VNET_HDR {
+        // SAFETY: the kernel has just read an int from there.
+        PORTS.set(fd, unsafe { value.cast::<c_int>().read_unaligned() } != 0);
+    }
+    result
+}
+
+/// ioctl(2); of what varies, Linux takes one argument.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    // SAFETY: as this function itself.
+    let result = unsafe { real::ioctl(fd, request, argument) };
+    if result == 0 && request == TUNSETIFF {
+        // SAFETY: the kernel has just read a struct ifreq from there.
+        let flags = unsafe { argument.cast::<u8>().add(IFREQ_FLAGS).cast::<u16>().read_unaligned() };
+        PORTS.set(fd, flags & IFF_VNET_HDR != 0);
+    }
+    result
+}
+
+/// close(2).
+///
+/// # Safety
+/// None is needed, as with the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    // Before, as another thread may be given the number right after.
+    PORTS.set(fd, false);
+    // SAFETY: as this function itself.
+    unsafe { real::close(fd) }
+}
+
+/// recvmmsg(2): how packet sockets are read.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut MMsgHdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut c_void,
+) -> c_int {
+    // SAFETY: as this function itself.
+    let received = unsafe { real::recvmmsg(fd, messages, count, flags, timeout) };
+    if PORTS.has(fd) {
+        for index in 0..usize::try_from(received).unwrap_or(0) {
+            // SAFETY: the kernel has filled so many messages, each by its vectors and up to its length.
+            unsafe {
+                let message = &*messages.add(index);
+                keep(message.hdr.iov, message.hdr.iov_len, message.len as usize);
+            }
+        }
+    }
+    received
+}
+
+/// readv(2): how tap devices are read.
+///
+/// # Safety
+/// As the C library's.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn readv(fd: c_int, vectors: *const IoVec, count: c_int) -> isize {
+    // SAFETY: as this function itself.
+    let length = unsafe { real::readv(fd, vectors, count) };
+    if PORTS.has(fd) {
+        let (Ok(length), Ok(count)) = (usize::try_from(length), usize::try_from(count)) else {
+            return length;
+        };
+        // SAFETY: the kernel has filled the vectors up to that length.
+        unsafe { keep(vectors, count, length) };
+    }
+    length
+}
+
+/// sendmmsg(2): how packet sockets send.
+///
+/// # Safety
+/// As the C library's, and the messages may be changed: those of Open vSwitch's ports are its own buffers, which it discards next.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_uint, flags: c_int) -> c_int {
+    if PORTS.has(fd) {
+        for index in 0..count as usize {
+            // SAFETY: the caller says that there are so many messages, and that their vectors are its own.
+            unsafe {
+                let hdr = &(*messages.add(index)).hdr;
+                let total = (0..hdr.iov_len).map(|i| (*hdr.iov.add(i)).len).sum::<usize>();
+                if hdr.iov_len > 0 {
+                    offload::restore(bytes(hdr.iov, total), total.saturating_sub(offload::VNET));
+                }
+            }
+        }
+    }
+    // SAFETY: as this function itself.
+    let sent = unsafe { real::sendmmsg(fd, messages, count, flags) };
+    // One frame that the kernel refuses would cost all behind it, which may be anybody's: Open vSwitch gives up a batch at its first error.
+    if sent < 0 && count > 1 && PORTS.has(fd) && [EINVAL, EMSGSIZE].contains(&errno()) { 1 } else { sent }
+}
+
+fn errno() -> c_int {
+    // SAFETY: errno is the thread's own.
+    unsafe { *__errno_location() }
+}
+
+/// write(2): how tap devices send.
+///
+/// # Safety
+/// As the C library's, and as [`sendmmsg`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
+    if PORTS.has(fd) && !buffer.is_null() {
+        // SAFETY: what is written to a port is a packet of Open vSwitch's own memory.
+        let head = unsafe { std::slice::from_raw_parts_mut(buffer.cast_mut().cast::<u8>(), count) };
+        offload::restore(head, count.saturating_sub(offload::VNET));
+    }
+    // SAFETY: as this function itself.
+    unsafe { real::write(fd, buffer, count) }
+}
+
+/// # Safety
+/// The vectors have been filled with `length` bytes.
+unsafe fn keep(vectors: *const IoVec, count: usize, length: usize) {
+    if count == 0 {
+        return;
+    }
+    // SAFETY: the two first vectors, and no more of them than was filled. One cut short by too small buffers is discarded by the reader.
+    unsafe {
+        let head = bytes(vectors, length);
+        let left = length - head.len();
+        let rest = if count > 1 { bytes(vectors.add(1), left) } else { &mut [] };
+        offload::keep(head, rest);
+    }
+}
+
+/// A vector's bytes, as many as there are of `length`.
+///
+/// # Safety
+/// The vector points to memory of its length that is nobody else's meanwhile.
+unsafe fn bytes<'a>(vector: *const IoVec, length: usize) -> &'a mut [u8] {
+    // SAFETY: as this function itself.
+    unsafe {
+        let IoVec { base, len } = &*vector;
+        if base.is_null() {
+            return &mut [];
+        }
+        std::slice::from_raw_parts_mut(base.cast::<u8>(), (*len).min(length))
     }
 }

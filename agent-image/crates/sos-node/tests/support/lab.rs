@@ -41,6 +41,18 @@ pub(crate) fn sh(program: &str, args: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
+/// The library that is preloaded into Open vSwitch, made as for its image.
+pub(crate) fn preloaded() -> String {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../../ovs/buffers/src/lib.rs");
+    let made = Command::new("rustc")
+        .args(["--edition", "2024", "--crate-name", "sos_ovs_buffers", "--crate-type", "cdylib", "--out-dir"])
+        .args([folder.as_os_str(), source.as_ref()])
+        .status();
+    assert!(made.unwrap().success());
+    folder.join("libsos_ovs_buffers.so").display().to_string()
+}
+
 /// A network namespace.
 pub(crate) struct Namespace {
     pub(crate) name: String,

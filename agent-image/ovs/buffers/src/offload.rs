@@ -1,0 +1,183 @@
+//! What Open vSwitch 3.1 forgets of a frame's offload between the port that a frame came by and those that it leaves by.
+//!
+//! With `userspace-tso-enable` a port hands over a `virtio_net_hdr` (virtio 1.2, 5.1.6) before each frame. Of that Open vSwitch keeps two
+//! bits, "TCP to be segmented" and "checksum to be completed", and makes a new header for the port that the frame leaves by: segments as
+//! large as that port's MTU allows, whatever the connection's MSS is, and a checksum in the outermost TCP or UDP header, wherever it was
+//! missing. Behind a hop of a smaller MTU such segments never arrive.
+//!
+//! So [`keep`] writes the segment size where it stays with the frame: into its checksum field. That holds the sum of the pseudo header
+//! then, which follows from other fields, and [`restore`] computes it anew. Nothing is remembered outside the frame.
+//!
+//! Frames come from hosts: nothing is believed of their contents, and a header that is not understood leaves the frame as it is.
+
+use crate::frame::{Headers, TCP, UDP, fold, sum};
+
+/// Length of a `virtio_net_hdr`. Its 16-bit fields are in the machine's byte order, as packet and tap sockets use the legacy form.
+pub(crate) const VNET: usize = 10;
+const NEEDS_CSUM: u8 = 1;
+const GSO_NONE: u8 = 0;
+const GSO_TCPV4: u8 = 1;
+const GSO_TCPV6: u8 = 4;
+const GSO_UDP_L4: u8 = 5;
+/// Bit of the type: CWR is for the first segment only (RFC 3168 section 6.1.2). Without it all get the flag, as accurate ECN needs.
+const GSO_ECN: u8 = 0x80;
+
+/// In a checksum field: segment size, and whether the type had [`GSO_ECN`]. A larger size is kept as the largest: of a frame of 64 KiB the
+/// segments are then more than two, and none is larger than the sender's.
+const MAX_SIZE: u16 = 0x7fff;
+const ECN: u16 = 0x8000;
+
+/// The fields of a `virtio_net_hdr`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Vnet {
+    pub(crate) flags: u8,
+    pub(crate) gso_type: u8,
+    pub(crate) hdr_len: u16,
+    pub(crate) gso_size: u16,
+    pub(crate) csum_start: u16,
+    pub(crate) csum_offset: u16,
+}
+
+impl Vnet {
+    pub(crate) fn decode(raw: &[u8; VNET]) -> Self {
+        let word = |at: usize| u16::from_ne_bytes([raw[at], raw[at + 1]]);
+        Self {
+            flags: raw[0],
+            gso_type: raw[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+        }
+    }
+
+    pub(crate) fn encode(self) -> [u8; VNET] {
+        let mut raw = [self.flags, self.gso_type, 0, 0, 0, 0, 0, 0, 0, 0];
+        for (at, word) in [(2, self.hdr_len), (4, self.gso_size), (6, self.csum_start), (8, self.csum_offset)]
+        {
+            raw[at..at + 2].copy_from_slice(&word.to_ne_bytes());
+        }
+        raw
+    }
+}
+
+/// Notes the segment size of a frame that a port has received, or completes its checksum where Open vSwitch would look for that in the
+/// wrong header. `head` is the `virtio_net_hdr` and what follows it in the first buffer, `rest` what is in the next.
+pub(crate) fn keep(head: &mut [u8], rest: &[u8]) {
+    let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };
+    let mut vnet = Vnet::decode(raw);
+    let kept = if vnet.gso_type == GSO_NONE {
+        complete(&mut vnet, frame, rest)
+    } else {
+        note(&mut vnet, frame, frame.len() + rest.len())
+    };
+    if kept.is_some() {
+        *raw = vnet.encode();
+    }
+}
+
+/// Gives a frame that leaves by a port the segment size back that [`keep`] noted. A frame without a note is left as it is: its checksum
+/// field holds what it should, so a second call changes nothing. `frame_len` counts what follows `head`'s buffer, too.
+pub(crate) fn restore(head: &mut [u8], frame_len: usize) {
+    let Some((raw, frame)) = head.split_first_chunk_mut::<VNET>() else { return };
+    if let Some(vnet) = restored(Vnet::decode(raw), frame, frame_len) {
+        *raw = vnet.encode();
+    }
+}
+
+fn note(vnet: &mut Vnet, frame: &mut [u8], frame_len: usize) -> Option<()> {
+    let wanted = match vnet.gso_type & !GSO_ECN {
+        GSO_TCPV4 | GSO_TCPV6 => TCP,
+        GSO_UDP_L4 => UDP,
+        _ => return None,
+    };
+    let headers = Headers::of(frame).filter(|headers| headers.protocol == wanted)?;
+    if vnet.flags & NEEDS_CSUM != 0 && usize::from(vnet.csum_start) != headers.l4 {
+        return None; // Segments of a tunnel: the checksum is that of an inner header.
+    }
+    headers.transport_len(frame)?;
+    let ecn = if vnet.gso_type & GSO_ECN == 0 { 0 } else { ECN };
+    let mut value = vnet.gso_size.min(MAX_SIZE) | ecn;
+    if value == headers.pseudo_sum(frame, frame_len)? {
+        value -= 1; // Would be taken for no note. A byte less fits as well.
+    }
+    *field(frame, &headers)? = value.to_be_bytes();
+    // UDP passes as TCP, as Open vSwitch knows no other segments.
+    vnet.gso_type = if headers.ipv6 { GSO_TCPV6 } else { GSO_TCPV4 };
+    Some(())
+}
+
+fn restored(made: Vnet, frame: &mut [u8], frame_len: usize) -> Option<Vnet> {
+    if !matches!(made.gso_type, GSO_TCPV4 | GSO_TCPV6) {
+        return None;
+    }
+    let headers = Headers::of(frame).filter(|headers| matches!(headers.protocol, TCP | UDP))?;
+    let pseudo = headers.pseudo_sum(frame, frame_len)?;
+    let length = headers.transport_len(frame)?;
+    let checksum = field(frame, &headers)?;
+    let noted = u16::from_be_bytes(*checksum);
+    if noted == pseudo {
+        return None;
+    }
+    *checksum = pseudo.to_be_bytes();
+    let gso_type = match (headers.protocol, headers.ipv6) {
+        (UDP, _) => GSO_UDP_L4,
+        (_, true) => GSO_TCPV6,
+        (_, false) => GSO_TCPV4,
+    };
+    Some(Vnet {
+        flags: NEEDS_CSUM,
+        gso_type: gso_type | if noted & ECN == 0 { 0 } else { GSO_ECN },
+        hdr_len: u16::try_from(headers.l4 + length).ok()?,
+        gso_size: size(noted & MAX_SIZE, &made, &headers, length),
+        csum_start: u16::try_from(headers.l4).ok()?,
+        csum_offset: u16::try_from(headers.checksum_offset()?).ok()?,
+    })
+}
+
+/// The size noted, and no more than fits the port's MTU, which is the sum of what Open vSwitch took for header and segment. UDP is not
+/// divided anew: its segments are datagrams.
+fn size(noted: u16, made: &Vnet, headers: &Headers, transport_len: usize) -> u16 {
+    let mtu = usize::from(made.hdr_len) + usize::from(made.gso_size);
+    let fits = mtu.saturating_sub(headers.l4 - headers.l3 + transport_len);
+    match (noted, u16::try_from(fits)) {
+        (0, _) => made.gso_size,
+        (_, Ok(fits)) if fits > 0 && headers.protocol == TCP => noted.min(fits),
+        _ => noted,
+    }
+}
+
+/// Completes the checksum of an ordinary frame, unless Open vSwitch will ask for the same one: that of TCP, UDP or SCTP right behind an
+/// IP header, at most one VLAN tag before it. What is in a tunnel, or behind extension headers, it takes for another header's.
+fn complete(vnet: &mut Vnet, frame: &mut [u8], rest: &[u8]) -> Option<()> {
+    if vnet.flags & NEEDS_CSUM == 0 {
+        return None;
+    }
+    let (start, offset) = (usize::from(vnet.csum_start), usize::from(vnet.csum_offset));
+    let understood = |headers: &Headers| {
+        headers.tags <= 1
+            && !headers.extended
+            && headers.l4 == start
+            && headers.checksum_offset() == Some(offset)
+    };
+    if Headers::of(frame).is_some_and(|headers| understood(&headers)) {
+        return None;
+    }
+    let covered = frame.get(start..)?;
+    // Where the rest begins at an odd byte, its bytes stand in the other half of each word.
+    let tail = fold(sum(rest));
+    let tail = if covered.len() % 2 == 0 { tail } else { tail.swap_bytes() };
+    let value = match !fold(sum(covered) + u64::from(tail)) {
+        0 => 0xffff, // In UDP none at all (RFC 768), in others the same.
+        value => value,
+    };
+    let at = start + offset;
+    frame.get_mut(at..at + 2)?.copy_from_slice(&value.to_be_bytes());
+    (vnet.flags, vnet.csum_start, vnet.csum_offset) = (vnet.flags & !NEEDS_CSUM, 0, 0);
+    Some(())
+}
+
+fn field<'a>(frame: &'a mut [u8], headers: &Headers) -> Option<&'a mut [u8; 2]> {
+    let at = headers.l4 + headers.checksum_offset()?;
+    frame.get_mut(at..at + 2)?.try_into().ok()
+}
