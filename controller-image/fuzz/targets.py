@@ -149,6 +149,10 @@ def switch(data: bytes) -> None:
         except ofp.WireError as error:
             assert str(error)
     try:
+        assert len(ofp.parse_table_features(data)) * 64 <= len(data)
+    except ofp.WireError as error:
+        assert str(error)
+    try:
         entries = ofp.parse_flow_stats(data)
     except ofp.WireError as error:
         assert str(error)

@@ -16,7 +16,19 @@ from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
 from sos_controller.config import parse
 from sos_controller.core import beacon, keys, order, pipeline
 from sos_controller.core.beacon import Beacon
-from sos_controller.core.commands import Apply, ApplyGroup, Barrier, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
+from sos_controller.core.commands import (
+    Apply,
+    ApplyGroup,
+    Barrier,
+    Command,
+    Install,
+    Notice,
+    PacketOut,
+    ReadEntries,
+    ReadTables,
+    SessionOver,
+    Withdraw,
+)
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
     BarrierReplies,
@@ -28,6 +40,7 @@ from sos_controller.core.events import (
     KeysChanged,
     PacketIn,
     PortChanged,
+    TablesRead,
     Tick,
 )
 from sos_controller.core.groups import ApplyGroups
@@ -132,6 +145,8 @@ class World:
         self.west, self.east = DatapathId(SWITCHES["edge1"]), DatapathId(SWITCHES["edge2"])
         self.punt_cookie = pipeline.cookie(1, pipeline.Kind.PUNT, epoch)
         self.mute: set[DatapathId] = set()
+        self.table_sizes: dict[DatapathId, dict[int, int]] = {}
+        """Of those that tell it."""
         self.unheard: set[DatapathId] = set()
         self.wedged: set[DatapathId] = set()
         """Switches that forward on, but neither say nor do anything, although their connections seem to stand."""
@@ -175,9 +190,8 @@ class World:
             self.notices.append(command)
         elif isinstance(command, SessionOver):
             self.over.append(command)
-        elif isinstance(command, ReadEntries):
-            found = [e for e in self.network.entries(command.dpid) if e.cookie & command.mask == command.cookie]
-            self.queue.append(EntriesRead(command.dpid, tuple(found)))
+        elif isinstance(command, ReadEntries | ReadTables):
+            self._read(command)
         elif isinstance(command, ApplyGroup):
             self.network.apply_group(command)
         elif isinstance(command, Apply | Barrier | Install | Withdraw):
@@ -191,6 +205,13 @@ class World:
             self.network.apply_groups(command)
         else:
             self._packet_out(command)
+
+    def _read(self, command: ReadEntries | ReadTables) -> None:
+        if isinstance(command, ReadEntries):
+            found = [e for e in self.network.entries(command.dpid) if e.cookie & command.mask == command.cookie]
+            self.queue.append(EntriesRead(command.dpid, tuple(found)))
+        elif command.dpid in self.table_sizes:
+            self.queue.append(TablesRead(command.dpid, self.table_sizes[command.dpid]))
 
     def _packet_out(self, command: PacketOut) -> None:
         self.delivered.append(command)

@@ -173,6 +173,7 @@ def orders() -> list[dict]:
         ("ready", 2, a2c, {"uuid": UUID.hex()}, UUID),
         ("refused", 3, a2c, {"uuid": UUID.hex(), "reason": 5}, UUID + struct.pack("!H6x", 5)),
         ("refused, unreachable", 3, a2c, {"uuid": UUID.hex(), "reason": 7}, UUID + struct.pack("!H6x", 7)),
+        ("refused, port taken", 3, a2c, {"uuid": UUID.hex(), "reason": 8}, UUID + struct.pack("!H6x", 8)),
         ("release", 4, c2a, {"uuid": UUID.hex()}, UUID),
         ("ended", 5, a2c, ended, UUID + struct.pack("!H6xQQQ", 1, ended["bytes_up"], ended["bytes_down"], ended["duration_ms"])),
         ("ended ack", 6, c2a, {"uuid": UUID.hex()}, UUID),

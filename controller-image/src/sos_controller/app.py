@@ -12,7 +12,19 @@ from typing import Any, NamedTuple
 from sos_controller import audit, flow_mods, ofp, rewrite
 from sos_controller.config import ConfigError, follows, parse
 from sos_controller.connection import SwitchConnection, serve
-from sos_controller.core.commands import Apply, ApplyGroup, Barrier, Command, Install, Notice, PacketOut, ReadEntries, SessionOver, Withdraw
+from sos_controller.core.commands import (
+    Apply,
+    ApplyGroup,
+    Barrier,
+    Command,
+    Install,
+    Notice,
+    PacketOut,
+    ReadEntries,
+    ReadTables,
+    SessionOver,
+    Withdraw,
+)
 from sos_controller.core.config_model import Config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
@@ -29,6 +41,7 @@ from sos_controller.core.events import (
     PacketIn,
     PortChanged,
     Rejected,
+    TablesRead,
     Tick,
 )
 from sos_controller.core.flowtable import FlowEntry, Match
@@ -92,6 +105,7 @@ class Controller:
             Barrier: lambda command: self._queue(command.dpids, ofp.barrier_request(command.token)),
             Withdraw: self._withdraw,
             ReadEntries: self._read_entries,
+            ReadTables: self._read_tables,
             ApplyGroups: lambda command: self._queue((command.dpid,), rewrite.encode_groups(command)),
             ApplyGroup: lambda command: self._queue((command.dpid,), ofp.failover_group(command.group_id, command.port_no, command.mac)),
         }
@@ -164,6 +178,10 @@ class Controller:
     def entries_read(self, connection: SwitchConnection, entries: list[FlowEntry]) -> None:
         """A switch has told its entries."""
         self.happen(EntriesRead(connection.dpid, tuple(entries)))
+
+    def tables_read(self, connection: SwitchConnection, sizes: dict[int, int]) -> None:
+        """A switch has told how many entries its tables take."""
+        self.happen(TablesRead(connection.dpid, sizes))
 
     def claims(self, dpid: DatapathId) -> bool:
         """Whether the configuration in force names a datapath."""
@@ -269,6 +287,11 @@ class Controller:
         connection = self._connections.get(command.dpid)
         if connection is not None and not connection.is_telling:  # to ask again would make it begin again
             self._gather(connection, connection.read_entries(command.cookie, command.mask))
+
+    def _read_tables(self, command: ReadTables) -> None:
+        connection = self._connections.get(command.dpid)
+        if connection is not None:
+            self._gather(connection, connection.read_tables())
 
     def _queue(self, dpids: tuple[DatapathId, ...], data: bytes) -> None:
         """Put messages behind what is to be sent to datapaths that are connected."""

@@ -64,6 +64,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._wrong: Exception | None = None
         self._rest = b""
         self._reading: tuple[int, list[FlowEntry]] | None = None
+        self._sizing: tuple[int, dict[int, int]] | None = None
         self._told_at = 0.0
         self._ports_heard: list[Port] = []
         self._xid = 0
@@ -121,6 +122,13 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._xid = self._xid % 0x7FFFFFFF + 1
         self._reading = (self._xid, [])
         return ofp.flow_stats_request(self._xid, cookie, mask)
+
+    def read_tables(self) -> bytes:
+        """What asks how many entries the tables take, to be sent. A switch that does not know the request says nothing more about it."""
+        self._xid = self._xid % 0x7FFFFFFF + 1
+        xid = self._xid | 0x80000000  # errors about flow-mods, which count up from 1, must not be taken for one about this
+        self._sizing = (xid, {})
+        return ofp.table_features_request(xid)
 
     @property
     def is_telling(self) -> bool:
@@ -305,9 +313,24 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             if not more:
                 self._reading = None
                 self._controller.entries_read(self, entries)
+        elif kind == ofp.MULTIPART_TABLE_FEATURES and self.state == MAIN_DISPATCHER:
+            self._table_sizes(message, more)
+
+    def _table_sizes(self, message: bytes, more: int) -> None:
+        """A part of the answer to `read_tables`: tables are numbered with eight bits, which bounds them."""
+        if self._sizing is None or self._sizing[0] != int.from_bytes(message[4:8], "big"):
+            return
+        sizes = self._sizing[1]
+        sizes.update(ofp.parse_table_features(message[16:]))
+        if not more:
+            self._sizing = None
+            self._controller.tables_read(self, sizes)
 
     def _error(self, message: bytes) -> None:
         kind, code, xid = ofp.parse_error(message)
+        if self._sizing is not None and self._sizing[0] == xid and self.state == MAIN_DISPATCHER:
+            self._sizing = None  # no switch has to know it
+            return
         LOG.info("switch %s refused a message: type %d, code %d", self.address, kind, code)
         if self.state == MAIN_DISPATCHER:
             self._controller.rejected(self, xid, ofp.error_name(kind, code))

@@ -37,7 +37,7 @@ MULTIPART_REQUEST: Final = 18
 MULTIPART_REPLY: Final = 19
 BARRIER_REQUEST: Final = 20
 BARRIER_REPLY: Final = 21
-MULTIPART_FLOW, MULTIPART_PORT_DESC = 1, 13
+MULTIPART_FLOW, MULTIPART_TABLE_FEATURES, MULTIPART_PORT_DESC = 1, 12, 13
 REPLY_MORE: Final = 1
 HELLO_VERSIONS: Final = 1
 MAX_HELLO_BYTES: Final = 64
@@ -71,6 +71,7 @@ _GROUP_MOD: Final = struct.Struct("!BBHIHBxI")
 _BUCKET: Final = struct.Struct("!HHII4x")
 _APPLY: Final = struct.Struct("!HH4x")
 _GOTO: Final = struct.Struct("!HHB3x")
+_TABLE_FEATURES: Final = struct.Struct("!HB5x32x8x8x4xI")
 _FLOW_STATS: Final = struct.Struct("!HBxIIHHHH4xQQQ")
 
 PLAIN_HELLO: Final = _HEADER.pack(VERSION, HELLO, HEADER_BYTES, 0)
@@ -174,6 +175,11 @@ def flow_stats_request(xid: int, cookie: int, mask: int) -> bytes:
     return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16 + len(body), xid, MULTIPART_FLOW, 0) + body
 
 
+def table_features_request(xid: int) -> bytes:
+    """ofp_multipart_request for the features of all tables (7.3.5.5); without a body it changes none."""
+    return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16, xid, MULTIPART_TABLE_FEATURES, 0)
+
+
 class WireError(Exception):
     """A switch sent something impossible; its connection is closed."""
 
@@ -275,6 +281,20 @@ def parse_flow_stats(body: bytes) -> list[FlowEntry]:
         entries.append(_parse_entry(body[at + _FLOW_STATS.size : at + length], (table, priority, cookie, hard, idle)))
         at += length
     return entries
+
+
+def parse_table_features(body: bytes) -> dict[int, int]:
+    """Tables by number with the most entries that each takes, from a table-features reply (7.3.5.5). Properties are left out."""
+    found, at = {}, 0
+    while at < len(body):
+        if at + _TABLE_FEATURES.size > len(body):
+            raise WireError("short table features")
+        length, table, most = _TABLE_FEATURES.unpack_from(body, at)
+        if length < _TABLE_FEATURES.size or at + length > len(body):
+            raise WireError("bad length in table features")
+        found[table] = most
+        at += length
+    return found
 
 
 def _parse_entry(rest: bytes, fixed: tuple[int, int, int, int, int]) -> FlowEntry:

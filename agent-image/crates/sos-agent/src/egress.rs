@@ -11,7 +11,7 @@ use sos_wire::{EndReason, Role};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
-use crate::config::{self, AgentConfig, Rewrite};
+use crate::config;
 use crate::metrics::{self, Reason};
 use crate::permit::{self, FlowKey};
 use crate::running::Party;
@@ -58,7 +58,7 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
         debug!(session = %info.open.session, %flow, %error, "no connection to the server");
         end_reason(&error)
     };
-    let own = own_address(&shared.config());
+    let own = permit::own_address(&shared.config());
     let host = dial(flow, own, info.open.dscp).await.map_err(failed)?;
     if !admitted.ordered {
         shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
@@ -86,11 +86,6 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, En
     let labels = permit::opened(&shared.config(), flow, info.peer, preparation.as_ref())
         .ok_or_else(|| refused(&"no service covers it"))?;
     Ok(Admitted { labels: Labels(labels), ordered: preparation.is_some() })
-}
-
-/// The address to leave from where a switch gives packets the client's; None where the agent does so itself.
-fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
-    (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
 }
 
 async fn dial(flow: FlowKey, own: Option<Ipv4Addr>, dscp: u8) -> io::Result<TcpStream> {

@@ -162,5 +162,6 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::NotPermitted => "not_permitted",
         RefuseReason::UnsupportedTransport => "transport",
         RefuseReason::ServerUnreachable => "server_unreachable",
+        RefuseReason::PortTaken => "port_taken",
     }
 }

@@ -11,9 +11,11 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 use tracing::{debug, info};
 
+use crate::cli::Attach;
 use crate::config::AgentConfig;
 use crate::netplan::{self, Ip, Present, Sysctl};
 use crate::plain::{self, Seen};
+use crate::socket;
 
 /// Why the network could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -72,13 +74,18 @@ pub enum NetError {
     },
 }
 
-/// Binds the metrics listener; called before [`attach_host`], so that it stays in the host's namespace.
+/// Binds the metrics listener; called before [`attach_host`], so that it stays in the host's namespace. Where the agent attaches to nothing the
+/// namespace is also that of its connections in hosts' names, to which it leaves the port.
 ///
 /// # Errors
 /// The address is in use or not ours.
-pub fn bind_metrics(address: SocketAddr) -> Result<std::net::TcpListener, NetError> {
+pub fn bind_metrics(address: SocketAddr, attach: Attach) -> Result<std::net::TcpListener, NetError> {
     let failed = |error| NetError::System { what: "cannot listen on metricsAddress", error };
-    let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+    let listener = match attach {
+        Attach::Host => std::net::TcpListener::bind(address),
+        Attach::None => socket::shared_listener(address),
+    };
+    let listener = listener.map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     Ok(listener)
 }

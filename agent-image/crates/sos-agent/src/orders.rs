@@ -4,7 +4,7 @@
 //! told again until they are acknowledged, sessions are reported.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
@@ -74,6 +74,8 @@ pub struct Env<'a> {
     pub live: &'a BTreeSet<AgentId>,
     /// Servers that stay plain for now.
     pub unreachable: &'a Unreachable,
+    /// Whether a connection can leave in a client's name (the agent's own address where the site rewrites).
+    pub can_bind: fn(SocketAddrV4, Option<Ipv4Addr>) -> bool,
     /// Monotonic time.
     pub now: Instant,
     /// Milliseconds since 1970.
@@ -367,8 +369,13 @@ impl OrderDesk {
             Role::Ingress => permit::ingress_service_towards(config, flow, &peer.site).is_some(),
             Role::Egress => permit::egress_service(config, flow, &peer.site).is_some(),
         };
-        if !permitted || !permit::can_have_port(config, prepare) {
+        if !permitted {
             return Err(RefuseReason::NotPermitted);
+        }
+        let can_bind =
+            prepare.role == Role::Ingress || (env.can_bind)(prepare.client, permit::own_address(config));
+        if !permit::can_have_port(config, prepare) || !can_bind {
+            return Err(RefuseReason::PortTaken);
         }
         // Not armed for it: its client would be reset, or pass this agent by and leave a session that nobody has. The far agent learns of a
         // stream a moment later than the near one.

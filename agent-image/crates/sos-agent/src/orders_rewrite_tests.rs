@@ -44,7 +44,9 @@ fn a_far_agent_that_rewrites_refuses_ports_of_its_own() {
         order.client = format!("10.0.0.11:{port}").parse().unwrap();
         order
     };
-    let refused = |world: &mut World, port| matches!(world.prepare(&swapped(port)), OrderBody::Refused(..));
+    let refused = |world: &mut World, port| {
+        matches!(world.prepare(&swapped(port)), OrderBody::Refused(_, RefuseReason::PortTaken))
+    };
     let own = [9_465, 9_877, 10_000, 10_007];
     assert!(own.iter().all(|port| !refused(&mut world, *port)), "with foreign addresses they are free");
     world.config.site.rewrite = crate::config::Rewrite::OpenFlow;

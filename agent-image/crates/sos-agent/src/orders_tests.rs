@@ -58,6 +58,7 @@ impl World {
             health: self.health,
             live: &self.live,
             unreachable: &self.unreachable,
+            can_bind: |client, _| client.port() != TAKEN,
             now: self.start + self.elapsed,
             unix_ms: 1_000_000 + u64::try_from(self.elapsed.as_millis()).unwrap(),
         };
@@ -196,6 +197,20 @@ fn the_later_of_two_preparations_for_one_client_counts() {
     assert_eq!(ended(&answers), [(uuid(1), EndReason::PreparationExpired)]);
     let now = world.now();
     assert_eq!(world.desk.begin_arriving(flow(&prepare(1)), now).unwrap().prepare.session, uuid(2));
+}
+
+/// A client's port with which no connection can be made here.
+const TAKEN: u16 = 7;
+
+#[test]
+fn a_far_agent_refuses_a_client_whose_port_is_taken() {
+    let mut world = World::new();
+    world.config.services[0].role = ServiceRole::Egress;
+    let mut taken =
+        Prepare { role: Role::Egress, client: format!("10.0.0.11:{TAKEN}").parse().unwrap(), ..prepare(1) };
+    assert_eq!(world.prepare(&taken), OrderBody::Refused(uuid(1), RefuseReason::PortTaken));
+    taken.client.set_port(TAKEN + 1);
+    assert_eq!(world.prepare(&taken), OrderBody::Ready(uuid(1)));
 }
 
 #[test]

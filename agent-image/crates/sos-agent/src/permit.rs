@@ -31,6 +31,12 @@ pub fn ingress_service(config: &AgentConfig, flow: FlowKey) -> Option<&Service> 
     config.services.iter().find(|service| service.role == Role::Ingress && covers(service, flow))
 }
 
+/// The address to leave from where a switch gives packets the client's; None where the agent does so itself.
+#[must_use]
+pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
+    (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
+}
+
 /// Whether the agent can go to the server by the port that the order wants: where the site rewrites it has the client's port on its own
 /// address, and some of those are taken.
 #[must_use]

@@ -91,7 +91,7 @@ pub fn run(cli: &Cli) -> Result<(), RunError> {
     let mut source = Source::new(&cli.config, &cli.node, &state);
     let config = source.start()?;
     let keys = AgentKeys::load(&keys_folder)?;
-    let metrics = netns::bind_metrics(config.metrics_address)?;
+    let metrics = netns::bind_metrics(config.metrics_address, cli.attach)?;
     match cli.attach {
         Attach::Host => netns::attach_host(&config)?,
         Attach::None => netns::attach_none(&config)?,

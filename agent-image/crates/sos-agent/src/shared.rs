@@ -22,6 +22,7 @@ use crate::permit::{self, FlowKey};
 use crate::plain::{self, PlainTraffic, Seen};
 use crate::pool::{self, Leaving, OrderedLabels};
 use crate::running::Party;
+use crate::socket;
 
 /// How long clients wait for nft to be told that there is no room for more; it takes some ten milliseconds.
 const DISARM_PATIENCE: Duration = Duration::from_secs(1);
@@ -227,7 +228,16 @@ impl Shared {
         let mut desk = lock(&self.desk);
         let config = self.config();
         let result = self.with_unreachable(|unreachable| {
-            let env = Env { config: &config, keys: &keys, health, live: &live, unreachable, now, unix_ms };
+            let env = Env {
+                config: &config,
+                keys: &keys,
+                health,
+                live: &live,
+                unreachable,
+                can_bind: socket::can_bind,
+                now,
+                unix_ms,
+            };
             act(&mut desk, &env)
         });
         let (preparations, controllers) = desk.counts();

@@ -66,6 +66,20 @@ pub fn listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
+/// A listener that leaves its port to connections in hosts' names ([`towards_server`]): one at every address would take the port from all of
+/// them (Linux lets sockets of one user share a port where all of them have `SO_REUSEPORT`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
 /// The listener of a stream port. Streams have this congestion control from their first segment on, as those do that are dialed: a socket
 /// that once had bbr, which may be the kernel's default, sets a timer for each segment as long as it lives, though it has cubic since.
 ///
@@ -125,7 +139,7 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
 /// switch gives it that name.
 ///
 /// # Errors
-/// What the kernel says: `AddrInUse` when the client's port is taken by a wildcard listener here.
+/// What the kernel says: `AddrInUse` when the client's port is taken here by a listener of another process, or at the agent's own address.
 pub fn towards_server(
     client: SocketAddrV4,
     own: Option<Ipv4Addr>,
@@ -136,6 +150,8 @@ pub fn towards_server(
         socket.set_ip_transparent_v4(true)?;
     }
     socket.set_reuse_address(true)?;
+    // Clients choose their ports as they like, also one that a listener of this process has at every address ([`shared_listener`]).
+    socket.set_reuse_port(true)?;
     if dscp != 0 {
         socket.set_tos_v4(u32::from(dscp) << 2)?;
     }
@@ -143,6 +159,12 @@ pub fn towards_server(
     let local = SocketAddrV4::new(own.unwrap_or(*client.ip()), client.port());
     socket.bind(&local.into())?;
     Ok(socket.into())
+}
+
+/// Whether [`towards_server`] can bind now. Asked before the client is answered: afterwards there is only a reset.
+#[must_use]
+pub fn can_bind(client: SocketAddrV4, own: Option<Ipv4Addr>) -> bool {
+    towards_server(client, own, 0).map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
 }
 
 /// Options of a stream between agents, before it connects or as it is accepted. Buffers are left to the kernel's tuning,
@@ -207,6 +229,17 @@ mod tests {
         let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
         assert!(SockRef::from(&stream).tcp_congestion().unwrap().starts_with(b"reno"));
+    }
+
+    #[test]
+    fn a_client_may_use_the_port_of_a_shared_listener() {
+        let shared = shared_listener("0.0.0.0:0".parse().unwrap()).unwrap();
+        let client = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), shared.local_addr().unwrap().port());
+        let leg = towards_server(client, Some(*client.ip()), 0).unwrap();
+        assert_eq!(leg.local_addr().unwrap(), SocketAddr::V4(client));
+        let other = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+        let taken = SocketAddrV4::new(*client.ip(), other.local_addr().unwrap().port());
+        assert!(!can_bind(taken, Some(*taken.ip())));
     }
 
     #[test]

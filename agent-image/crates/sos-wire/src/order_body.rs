@@ -81,6 +81,8 @@ wire_enum! {
         UnsupportedTransport = 6,
         /// The server left SYNs unanswered lately; connections to it stay plain for a while.
         ServerUnreachable = 7,
+        /// (near the server) The client's port is taken at the agent, so that it cannot connect in the client's name.
+        PortTaken = 8,
     }
 }
 

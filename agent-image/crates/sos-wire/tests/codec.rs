@@ -142,7 +142,7 @@ fn order() -> impl Strategy<Value = Order> {
             }
         )),
         uuid().prop_map(OrderBody::Ready),
-        (uuid(), 1u16..=7).prop_map(|(s, r)| OrderBody::Refused(s, RefuseReason::from_code(r).unwrap())),
+        (uuid(), 1u16..=8).prop_map(|(s, r)| OrderBody::Refused(s, RefuseReason::from_code(r).unwrap())),
         uuid().prop_map(OrderBody::Release),
         (uuid(), reason(), any::<[u64; 3]>()).prop_map(|(session, reason, n)| OrderBody::Ended(Ended {
             session,

@@ -75,6 +75,12 @@ class ReadEntries(msgspec.Struct, frozen=True):
     mask: int
 
 
+class ReadTables(msgspec.Struct, frozen=True):
+    """Ask a datapath how many entries its tables take."""
+
+    dpid: DatapathId
+
+
 class Notice(msgspec.Struct, frozen=True):
     """Something changed that readers of the event stream want to know. `data` is JSON without user addresses."""
 
@@ -101,4 +107,4 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     far_end: Ended | str | None
 
 
-Command = Apply | ApplyGroup | ApplyGroups | Barrier | Install | PacketOut | ReadEntries | SessionOver | Withdraw | Notice
+Command = Apply | ApplyGroup | ApplyGroups | Barrier | Install | PacketOut | ReadEntries | ReadTables | SessionOver | Withdraw | Notice

@@ -13,7 +13,7 @@ from sos_controller.core import order, pipeline, probe
 from sos_controller.core.agents import Agent, Surroundings
 from sos_controller.core.balance import Balances
 from sos_controller.core.beacon import BeaconError
-from sos_controller.core.commands import Command, PacketOut, ReadEntries
+from sos_controller.core.commands import Command, PacketOut, ReadEntries, ReadTables
 from sos_controller.core.courier import Courier
 from sos_controller.core.earlier import Earlier
 from sos_controller.core.ending import Endings
@@ -31,6 +31,7 @@ from sos_controller.core.events import (
     PacketIn,
     PortChanged,
     Rejected,
+    TablesRead,
     Tick,
 )
 from sos_controller.core.flowtable import Output
@@ -93,6 +94,7 @@ class Engine:
             DatapathDown: self._datapath_down,
             PortChanged: self._port_changed,
             EntriesRead: self._entries_read,
+            TablesRead: self._tables_read,
             EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie, event.match),
             Rejected: self._rejected,
             ConfigChanged: self._config_changed,
@@ -256,6 +258,7 @@ class Engine:
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
+            state.out.append(ReadTables(event.dpid))  # Open vSwitch takes a million, and needs half a megabyte to say so
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
 
@@ -283,6 +286,12 @@ class Engine:
         if switch.claim is not None:
             switch.asked_at = self.state.now
             self.state.out.append(ReadEntries(switch.dpid, *self.state.programmer.owner))
+
+    def _tables_read(self, event: TablesRead) -> None:
+        switch = self.state.switches.get(event.dpid)
+        if switch is not None and switch.claim is not None:
+            switch.table_sizes = event.sizes
+            self.state.dirty.add("plan")
 
     def _entries_read(self, event: EntriesRead) -> None:
         state = self.state

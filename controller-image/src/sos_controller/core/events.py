@@ -46,6 +46,13 @@ class EntriesRead(msgspec.Struct, frozen=True):
     entries: tuple[FlowEntry, ...]
 
 
+class TablesRead(msgspec.Struct, frozen=True):
+    """How many entries the tables of a datapath take, by number."""
+
+    dpid: DatapathId
+    sizes: dict[int, int]
+
+
 class BarrierReplies(msgspec.Struct, frozen=True, gc=False):
     """A datapath has done everything up to and including each of `tokens`, answered one after the other."""
 
@@ -101,6 +108,7 @@ Event = (
     | DatapathDown
     | PortChanged
     | EntriesRead
+    | TablesRead
     | EntryGone
     | BarrierReplies
     | Rejected

@@ -87,6 +87,7 @@ _REFUSED: Final = {
     5: PlainReason.AGENT_NOT_PERMITTED,
     6: PlainReason.AGENT_TRANSPORT,
     7: PlainReason.SERVER_UNREACHABLE,
+    8: PlainReason.PORT_TAKEN,
 }
 
 _OUTCOMES: Final = {

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from sos_controller.core import pairs, selection, topology
 from sos_controller.core.accepted import Flow
 from sos_controller.core.agents import Agent
+from sos_controller.core.capacity import Room
 from sos_controller.core.config_model import LinkDeclaration, Service
 from sos_controller.core.exact import Exact
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
@@ -69,6 +70,8 @@ class Plan:
         self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
         self._armed: set[Armed] = set()
         self._unarmed = False
+        self.too_large: dict[str, str] = {}
+        """Services that a datapath has no room for, with the numbers."""
         self._agents: dict[str, list[Agent]] = {}
         self._view = pairs.View(state.graph, {}, {})
         self._services: dict[str, Service] = {}
@@ -115,21 +118,22 @@ class Plan:
         punts: dict[DatapathId, list[FlowEntry]] = {}
         armed: set[Armed] = set()
         unarmed = False
+        room = Room(state, "punts")
         cookie = state.cookie(Kind.PUNT)
         for policies in state.policies.by_site.values():
             for policy in policies:
                 punted = accelerated(policy.service) and not state.is_proactive(policy.service)
                 for dpid in self._site_dpids(policy.service.from_.site) if punted else ():
+                    matches = punt_matches(policy)
                     if not self._may_arm(policy.service, dpid):
                         unarmed = True
-                    else:
+                    elif room.takes(policy.service.id, dpid, len(matches)):
                         armed.add((policy.service.id, dpid))
-                        matches = punt_matches(policy)
                         action = (Output(PORT_CONTROLLER),)
                         punts.setdefault(dpid, []).extend(
                             FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PUNT, cookie), m, action, cookie, LEASE_S) for m in matches
                         )
-        self._armed, self._unarmed = armed, unarmed
+        self._armed, self._unarmed, self.too_large = armed, unarmed, room.refused
         self.exact.armed(armed)
         state.programmer.set_group("punts", punts, state.out)
 
@@ -401,6 +405,8 @@ class Plan:
             return "DatapathDisconnected"
         if not works:
             return "NoPath"
+        if service.id in self.too_large:
+            return "TooManyEntries"
         return "Programmed" if needed == acked else "Programming"
 
     # -- guards

@@ -84,6 +84,11 @@ class Programmer:
         for dpid in sorted(before.keys() | after.keys()):
             self._replace(dpid, before.get(dpid, {}), after.get(dpid, {}), out)
 
+    def standing(self, dpid: DatapathId, table: int, without: Group) -> int:
+        """Entries of a table that groups want on a datapath, one group left out. Those of sessions come and go and are none of them."""
+        groups = (those.get(dpid, {}) for group, those in self._groups.items() if group != without)
+        return sum(entry.table == table for entries in groups for entry in entries.values())
+
     def renew(self, group: Group, out: list[Command]) -> None:
         """Send a group's entries again, which starts their hard timeouts anew."""
         for dpid, entries in sorted(self._groups.get(group, {}).items()):

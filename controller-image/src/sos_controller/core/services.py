@@ -108,6 +108,17 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
             return f"the datapath of site {site.name} is not one of our Open vSwitch bridges"
         if site.rewrite != "Transparent":
             return f"site {site.name} rewrites addresses, which takes entries for each connection"
+    return _too_wide(policy) or _decided_before(policy, earlier)
+
+
+def _too_wide(policy: Policy) -> str:
+    """Wider entries would lead TCP that is not the service's through the agents' kernels."""
+    count = needed(policy)
+    return f"{count} entries would match its prefixes and ports, and {MAX_PUNTS} are made at most" if count > MAX_PUNTS else ""
+
+
+def _decided_before(policy: Policy, earlier: Iterable[Policy]) -> str:
+    service = policy.service
     first = next((e for e in earlier if e.service.from_.site == service.from_.site and e.overlaps(policy)), None)
     return "" if first is None else f"service {first.service.id}, which is tried before it, decides about some of its connections"
 
@@ -158,12 +169,33 @@ def exact_matches(policy: Policy, near: bool) -> list[Match]:
     return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if near else None, reg0=0) for m in found]
 
 
+def needed(policy: Policy) -> int:
+    """Matches that say exactly what a service covers."""
+    clients, servers, ports = _parts(policy)
+    return len(clients) * len(servers) * len(ports)
+
+
+def widening(policy: Policy) -> str:
+    """What the entries of a service do not match, because that would take too many of them; "" where they match all."""
+    count = needed(policy)
+    if count <= MAX_PUNTS:
+        return ""
+    clients, servers, _ = _parts(policy)
+    wide = len(clients) * len(servers) > MAX_PUNTS
+    who = "of any client to any port of its servers" if wide else "to any port between its prefixes"
+    return f"{count} entries would match it exactly and {MAX_PUNTS} are made at most, so first packets {who} ask the controller"
+
+
+def _parts(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
+    """Clients, servers and ports of a service as few blocks."""
+    ports = [m for first, last in policy.ports for m in masks(first, last)]
+    matches: list[Masked | None] = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
+    return outermost(policy.clients), outermost(policy.servers), matches
+
+
 def _blocks(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
     """Clients, servers and ports of a service as few blocks; wider than the service where it has too many."""
-    clients: list[Prefix] = outermost(policy.clients)
-    servers = outermost(policy.servers)
-    ports = [m for first, last in policy.ports for m in masks(first, last)]
-    port_matches: list[Masked | None] = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
+    clients, servers, port_matches = _parts(policy)
     if len(clients) * len(servers) * len(port_matches) > MAX_PUNTS:
         port_matches = [None]
     if len(clients) * len(servers) > MAX_PUNTS:

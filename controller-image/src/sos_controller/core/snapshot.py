@@ -305,6 +305,7 @@ def _service(engine: Engine, found: ServiceStatus, accepted: Counter[str]) -> Js
     elif state.is_proactive(service):
         several = [site for site in (state.sites[service.from_.site], state.sites[service.to.site]) if len(site.agents) > 1]
         message = "; ".join(f"of site {site.name} only agent {site.agents[0].node} is used" for site in several)
+    message = "; ".join(part for part in (engine.plan.too_large.get(service.id), message, state.widened.get(service.id)) if part)
     gain = _compared(engine, service.id).get("gain")
     return {
         "id": service.id,

@@ -21,7 +21,7 @@ from sos_controller.core.measured import Measured
 from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
 from sos_controller.core.plain_traffic import PlainTraffic
 from sos_controller.core.program import Programmer
-from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive
+from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive, widening
 from sos_controller.core.session import Session, Sessions
 from sos_controller.core.topology import Topology
 
@@ -55,6 +55,8 @@ class Switch:
     heard_at: float
     asked_at: float = 0.0
     up_since: dict[PortNo, float] = field(default_factory=dict)
+    table_sizes: dict[int, int] = field(default_factory=dict)
+    """Most entries by table, as far as the switch has told."""
     site: Site | None = None
     claim: Datapath | None = None
 
@@ -93,6 +95,8 @@ class State:
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
         self.reactive_because: dict[str, str] = {}
         """Services that ask to be set up proactively and cannot be, with the reason to show."""
+        self.widened: dict[str, str] = {}
+        """Services whose entries match more than they cover, with what to say of it."""
         self.agent_addresses: frozenset[Address] = frozenset()
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
@@ -158,6 +162,8 @@ class State:
         self.policies = Policies(self.services)
         self.plain_traffic.configure(service.id for service in self.services)
         self.reactive_because = self._reactive_because()
+        every = (p for policies in self.policies.by_site.values() for p in policies if accelerated(p.service))
+        self.widened = {p.service.id: said for p in every if (said := widening(p))}
         self.claims = {d.number: (s, d) for s in config.sites for d in s.datapaths}
         self.subnets = {s.name: tuple(parse_prefix(p) for p in ([s.subnet] if s.subnet else s.prefixes)) for s in config.sites}
         self.agent_addresses = frozenset(a.ip for s in config.sites for a in s.agents)
