@@ -28,7 +28,7 @@ def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace:
     for service in in_order(each for each in objects.services if each.balance is not None):
         if len(found) >= MAX_SERVICES:
             verdicts.reject(service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
-        elif (placed := judge.place(service)) is not None:
+        elif (placed := verdicts.attempt(service.origin, judge.place, service)) is not None:
             found.append(placed)
     return found
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import TypeVar
 
 from sos_compile import agent_config, node_config
-from sos_compile.controller_config import build_controller_config
+from sos_compile.controller_config import build_controller_config, build_service
 from sos_compile.facts import build_facts
+from sos_compile.isolate import Faults, isolate
 from sos_compile.manifests import build_manifests, complain, held_children
 from sos_compile.memo import Memo, Source
 from sos_compile.network import Network
-from sos_compile.objects import Objects, collect
+from sos_compile.objects import Objects, candidates, collect
 from sos_compile.resolve import resolve
 from sos_compile.verdicts import Verdicts
 from sos_compile.world import Compiled, Json, World
+
+T = TypeVar("T")
 
 DocumentName = tuple[str, ...]
 """("controller", NAME), ("node", NODE) or ("agent", POOL, NODE)."""
@@ -24,6 +28,7 @@ DocumentName = tuple[str, ...]
 def compile_world(world: World, memo: Memo | None = None) -> Compiled:
     """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, the others' output is as if it did not exist.
 
+    That holds for objects and nodes that nobody has thought of, too: what makes the compilation raise is found and left out (isolate.py).
     The result depends on the set of objects, nodes and namespaces, not on their order, and not on what the memo holds.
     """
     return draft(world, memo).issued({})
@@ -46,6 +51,12 @@ class Draft:
 
     def issued(self, generations: Mapping[DocumentName, int]) -> Compiled:
         """Return the compilation with these generations in its documents; World.settings' where there is none given."""
+        try:
+            return self._issued(generations)
+        except Exception:
+            return _fenced(self.world, self.memo, lambda draft: draft._issued(generations))
+
+    def _issued(self, generations: Mapping[DocumentName, int]) -> Compiled:
         generation = self.world.settings.generation
         documents = {name: {**document, "generation": generations.get(name, generation)} for name, document in self.documents.items()}
         controllers, nodes = ({name[1]: doc for name, doc in documents.items() if name[0] == part} for part in ("controller", "node"))
@@ -59,6 +70,8 @@ class Draft:
             self.world.settings,
         )
         complain(self.network, manifests, verdicts)
+        facts = build_facts(self.objects, self.network, verdicts)
+        verdicts.settle()
         return Compiled(
             controllers=controllers,
             nodes=nodes,
@@ -66,18 +79,44 @@ class Draft:
             manifests=tuple(manifest for _, manifest in manifests),
             allocations=self.network.allocations,
             problems=verdicts.sorted(),
-            facts=build_facts(self.objects, self.network, verdicts),
+            facts=facts,
             held=held_children(self.objects.keys, self.network, self.world.settings.prefix),
+            faults=tuple(sorted(verdicts.faults, key=lambda fault: fault.key)),
         )
 
 
 def draft(world: World, memo: Memo | None = None) -> Draft:
     """Compile everything but the generations: whether a document gets a new one depends on its hash."""
-    memo = memo or Memo()
+    return _fenced(world, memo or Memo(), lambda draft: draft)
+
+
+def _fenced(world: World, memo: Memo, finish: Callable[[Draft], T]) -> T:
+    """Compile, without the objects and nodes that make it raise."""
+
+    def attempt(faults: Faults) -> T:
+        return finish(_draft(world, memo, faults))
+
+    try:
+        done = attempt({})
+        memo.faults.clear()
+        return done
+    except Exception as error:
+        first = error
+    possible = candidates(world)
+    known = {key: fault for key, (identity, fault) in memo.faults.items() if possible.get(key) == identity}
+    done, faults = isolate(list(possible), attempt, first, known)
+    memo.faults = {key: (possible[key], fault) for key, fault in faults.items()}
+    return done
+
+
+def _draft(world: World, memo: Memo, faults: Faults) -> Draft:
     memo.begin()
-    verdicts = Verdicts()
+    verdicts = Verdicts(left_out=faults)
     objects = collect(world, verdicts, memo)
     network = resolve(world, objects, verdicts, memo)
+    for placed in network.services:
+        verdicts.attempt(placed.service.origin, build_service, placed, network, memo)
+    verdicts.settle()
     return Draft(world, objects, network, verdicts, dict(_documents(network, world, memo)), memo)
 
 

@@ -17,7 +17,7 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
         generation=generation,
         controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
         sites=[_site(placed, among_switches=any(each.site.switches for each in sites)) for placed in sites],
-        services=[_remembered(placed, network, memo) for placed in network.services if placed.controller == name],
+        services=[build_service(placed, network, memo) for placed in network.services if placed.controller == name],
         balances=[_balance(placed) for placed in network.balances if placed.controller == name],
         links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
     )
@@ -44,7 +44,8 @@ def _site(placed: PlacedSite, *, among_switches: bool) -> doc.SiteEntry:
     )
 
 
-def _remembered(placed: PlacedService, network: Network, memo: Memo) -> doc.ServiceEntry:
+def build_service(placed: PlacedService, network: Network, memo: Memo) -> doc.ServiceEntry:
+    """Return a service's entry; most are as they were in the last compilation."""
     ends = (Same(network.sites[name].site) for name in (placed.source, placed.target))
     covered = (placed.source_prefixes, placed.target_prefixes, placed.ports)
     return memo.entries.get((Same(placed.service), *ends, *covered), lambda: _service(placed))

@@ -35,7 +35,8 @@ Port = Annotated[int, Field(ge=1, le=65535)]
 OfPort = Annotated[int, Field(ge=1, le=65279)]
 Mtu = Annotated[int, Field(ge=576, le=9216)]
 Seconds = Annotated[int, Field(ge=1, le=3600)]
-Generation = Annotated[int, Field(ge=1, le=2**53 - 1)]
+MAX_GENERATION = 2**53 - 1  # what every reader of JSON takes
+Generation = Annotated[int, Field(ge=1, le=MAX_GENERATION)]
 Prefixes = Annotated[list[Prefix], Field(max_length=64)]
 SomePrefixes = Annotated[list[Prefix], Field(min_length=1, max_length=64)]
 

@@ -12,6 +12,8 @@ from sos_compile.objects import Objects
 from sos_compile.verdicts import REFERENCES, Verdicts
 from sos_compile.world import Facts, ObjectKey
 
+WRONG = Facts(False, False)
+
 
 def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[ObjectKey, Facts]:
     """Return the facts of every object, sorted by key; those that nothing could be made of included."""
@@ -19,9 +21,9 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
     for placed in network.sites.values():
         found[placed.site.origin.key] = _site(placed)
     for service in network.services:
-        found[service.service.origin.key] = replace(_service(service, network), shadow=network.shadows.get(service.service.origin.key))
+        found[service.service.origin.key] = _shown(verdicts.attempt(service.service.origin, _service, service, network), service, network)
     for balance in network.balances:
-        found[balance.service.origin.key] = replace(_balance(balance), shadow=network.shadows.get(balance.service.origin.key))
+        found[balance.service.origin.key] = _shown(verdicts.attempt(balance.service.origin, _balance, balance), balance, network)
     for pool in network.pools.values():
         found[pool.origin.key] = _pool([placed for placed in network.sites.values() if serves(pool, placed)], pool.name)
     for name, controller in network.controllers.items():
@@ -35,6 +37,10 @@ def build_facts(objects: Objects, network: Network, verdicts: Verdicts) -> dict[
     for link in network.links:
         found[link.origin.key] = Facts(True, True, sites=(link.a[0], link.b[0]))
     return {key: _judged(found[key], key, verdicts) for key in sorted(found)}
+
+
+def _shown(facts: Facts | None, placed: PlacedService | PlacedBalance, network: Network) -> Facts:
+    return replace(facts or WRONG, shadow=network.shadows.get(placed.service.origin.key))
 
 
 def _judged(facts: Facts, key: ObjectKey, verdicts: Verdicts) -> Facts:

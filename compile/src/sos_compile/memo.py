@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from sos_compile.documents import ServiceEntry
 from sos_compile.model import Parsed
 from sos_compile.problem import Problem
-from sos_compile.world import Json, ObjectKey, Shadow
+from sos_compile.world import Fault, Json, ObjectKey, Shadow
 
 T = TypeVar("T")
 LAID_OUT_BYTES = 16_384  # longer documents are for programs: without white space they take half the room and a tenth of the time
@@ -62,6 +62,7 @@ class Judged:
     key: ObjectKey
     parsed: Parsed | None
     problems: tuple[Problem, ...]
+    fault: Fault | None = None
 
 
 @dataclass
@@ -73,6 +74,8 @@ class Memo:
     entries: Kept[ServiceEntry] = field(default_factory=Kept)
     texts: Kept[str] = field(default_factory=Kept)
     shadows: Kept[dict[ObjectKey, Shadow]] = field(default_factory=Kept)
+    faults: dict[ObjectKey, tuple[Hashable, Fault]] = field(default_factory=dict)
+    """Whom the last compilation had to leave out, as they were then."""
 
     def begin(self) -> None:
         """Start a compilation."""
@@ -102,10 +105,14 @@ def identity(obj: Json) -> Hashable | None:
     The API server raises metadata.generation with every change of the spec, and an uid is never given twice.
     """
     meta = obj.get("metadata")
-    if not isinstance(meta, dict) or not meta.get("uid") or not meta.get("generation"):
+    if not isinstance(meta, dict):
         return None
-    labels = meta.get("labels")
-    return (meta["uid"], meta["generation"], tuple(sorted(labels.items())) if isinstance(labels, dict) else None)
+    uid, generation, labels = meta.get("uid"), meta.get("generation"), meta.get("labels") or {}
+    if not uid or not isinstance(uid, str) or not generation or not isinstance(generation, int):
+        return None
+    if not isinstance(labels, dict) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        return None
+    return (uid, generation, tuple(sorted(labels.items())))
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, replace
 
+from sos_compile.isolate import NODE, fault_of, in_order, problem_of
+from sos_compile.load import crds
 from sos_compile.memo import Judged, Memo, identity
 from sos_compile.model import Controller, Link, Parsed, Pool, Service, Site, parse
 from sos_compile.problem import Problem, Reason
@@ -40,8 +42,12 @@ def collect(world: World, verdicts: Verdicts, memo: Memo) -> Objects:
             verdicts.admission(key, [_duplicate(key, item.file or None)])
             continue
         keys.add(key)
-        verdicts.admission(key, list(judged.problems))
-        if judged.parsed is not None:
+        fault = judged.fault or verdicts.left_out.get(key)
+        problems = judged.problems or ((problem_of(fault, item.file or None),) if fault else ())
+        verdicts.admission(key, list(problems))
+        if fault is not None:
+            verdicts.faults.append(fault)
+        elif judged.parsed is not None:
             parsed[key] = judged.parsed
     ordered = sorted(parsed.values(), key=lambda each: each.origin.age)
     namespaces = {namespace.name: namespace for namespace in (*_namespaces(given), *world.namespaces)}
@@ -56,14 +62,33 @@ def collect(world: World, verdicts: Verdicts, memo: Memo) -> Objects:
     )
 
 
+def named(obj: Json) -> ObjectKey:
+    """Return the key that an object has after its admission."""
+    key, crd = _key(obj), crds().get(str(obj.get("kind")))
+    return replace(key, namespace="default") if crd and crd["spec"]["scope"] == "Namespaced" and not key.namespace else key
+
+
+def candidates(world: World) -> dict[ObjectKey, Hashable]:
+    """Return whatever may be left out of the world, in that order (isolate.py), each with what its content follows from."""
+    objects = {named(item.obj): item.obj for item in _given(world) if not _is_namespace(item.obj)}
+    nodes = {ObjectKey(NODE, "", node.name): (tuple(sorted(node.labels.items())), node.address) for node in world.nodes}
+    order = in_order([*((key, _created(obj)) for key, obj in objects.items()), *((key, "") for key in nodes)])
+    return {key: nodes[key] if key in nodes else identity(objects[key]) for key in order}
+
+
 def _judged(item: Loaded, memo: Memo) -> Judged:
     known = identity(item.obj)
     return _judge(item) if known is None else memo.judged.get((item.file, known), lambda: _judge(item))
 
 
 def _judge(item: Loaded) -> Judged:
-    full, problems = admit(item.obj, item.file or None)
-    return Judged(_key(full), None if problems else parse(full, item.file or None), tuple(problems))
+    full = item.obj
+    try:
+        full, problems = admit(item.obj, item.file or None)
+        return Judged(_key(full), None if problems else parse(full, item.file or None), tuple(problems))
+    except Exception as error:  # whatever its schema, rules or parser stumbled over: it is this object's
+        key = named(full)
+        return Judged(key, None, (), fault_of(key, error))
 
 
 def _given(world: World) -> Iterator[Loaded]:

@@ -24,6 +24,7 @@ class Reason(StrEnum):
     NO_ADDRESSES = "NoAddresses"
     NO_NODE_ADDRESS = "NoNodeAddress"
     LIMIT_EXCEEDED = "LimitExceeded"
+    INTERNAL = "InternalError"
 
 
 @dataclass(frozen=True, order=True)

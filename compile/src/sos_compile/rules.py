@@ -31,7 +31,8 @@ def holds(rule: str, value: Any, old: Any = None) -> bool:
     if USES_OLD_SELF.search(rule):
         context.add_variable("oldSelf", old)
     try:
-        result = _program(rule).execute(context)
+        # With optionalOldSelf it is an optional value, of which the library knows nothing.
+        result = _program(rule.replace("oldSelf.hasValue()", "false" if old is None else "true")).execute(context)
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
         raise RuleError(f"rule {rule!r}: {error}") from error
     if not isinstance(result, bool):

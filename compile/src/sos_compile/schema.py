@@ -87,6 +87,10 @@ def _metadata(obj: Json, namespaced: bool) -> list[_Finding]:
     name = metadata.get("name")
     if not isinstance(name, str) or not NAME.match(name) or len(name) > MAX_NAME:
         found.append(_Finding(("metadata", "name"), f"{name!r} is not a name", "lower-case letters, digits, '-' and '.', at most 253"))
+    for field in ("labels", "annotations"):
+        texts = metadata.get(field) or {}
+        if not isinstance(texts, dict) or not all(isinstance(text, str) for pair in texts.items() for text in pair):
+            found.append(_Finding(("metadata", field), "not a map of texts", "put values that look like numbers into quotes"))
     if not namespaced:
         if metadata.get("namespace"):
             found.append(_Finding(("metadata", "namespace"), f"a {obj['kind']} is cluster-scoped", "remove metadata.namespace"))
@@ -206,7 +210,7 @@ def _list_key(item: Any, schema: Json) -> Any:
 def _rules(value: Any, old: Any, schema: Json, path: Path) -> Iterator[_Finding]:
     """CEL rules that do not hold, outermost first. Rules over oldSelf are judged only where there is an old value."""
     for rule in schema.get("x-kubernetes-validations", []):
-        if rules.USES_OLD_SELF.search(rule["rule"]) and old is None:
+        if rules.USES_OLD_SELF.search(rule["rule"]) and old is None and not rule.get("optionalOldSelf"):
             continue
         if not rules.holds(rule["rule"], value, old):
             field = tuple(str(rule.get("fieldPath", "")).strip(".").split(".")) if rule.get("fieldPath") else ()

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sos_compile.allocate import numbers
+from sos_compile.isolate import NODE, REMEDY
 from sos_compile.model import Site, selects
 from sos_compile.network import MAX_NODE_NUMBER, NodePlace, PlacedSite
 from sos_compile.objects import Objects
 from sos_compile.problem import Reason
 from sos_compile.verdicts import Verdicts
-from sos_compile.world import Node, World
+from sos_compile.world import Node, ObjectKey, World
 
 MAX_SITES = 1024  # spec/controller-config.md clause 4
 MAX_NODES_PER_SITE = 1024
@@ -139,6 +140,7 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
     """Give every site its nodes and every node its number. A node goes to the oldest site that selects it."""
     claimed: dict[str, Site] = {}
     left_out: dict[str, list[str]] = {}
+    verdicts.faults += [fault for key, fault in verdicts.left_out.items() if key.kind == NODE]
     for site in sites:
         for node in _matching(site, world, verdicts):
             holder = claimed.setdefault(node.name, site)
@@ -174,7 +176,11 @@ def _matching(site: Site, world: World, verdicts: Verdicts) -> list[Node]:
     for node in [each for each in nodes if len(each.name) > MAX_NODE_NAME]:
         message = f"node {node.name} is left out: its name has more than {MAX_NODE_NAME} characters"
         verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "give it a shorter name")
-    return [node for node in nodes[:MAX_NODES_PER_SITE] if len(node.name) <= MAX_NODE_NAME]
+    faults = {node.name: fault for node in nodes if (fault := verdicts.left_out.get(ObjectKey(NODE, "", node.name)))}
+    for name, fault in faults.items():
+        message = f"node {name} keeps what it has: it cannot be compiled: {fault.message}"
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.INTERNAL, message, REMEDY)
+    return [node for node in nodes[:MAX_NODES_PER_SITE] if len(node.name) <= MAX_NODE_NAME and node.name not in faults]
 
 
 def _node_places(site: Site, site_id: int, nodes: list[Node], given: Mapping[str, int], verdicts: Verdicts) -> tuple[NodePlace, ...]:

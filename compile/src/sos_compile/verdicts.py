@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
+from sos_compile.isolate import Faulty, fault_of
 from sos_compile.model import Origin
 from sos_compile.problem import Problem, Reason
-from sos_compile.world import ObjectKey
+from sos_compile.world import Fault, ObjectKey
 
+T = TypeVar("T")
 MAX_PROBLEMS = 4096  # in all; beyond, a summary says how many more there are
 
 REFERENCES = {Reason.SITE_NOT_FOUND, Reason.CONTROLLER_NOT_FOUND, Reason.UPLINK_NOT_FOUND, Reason.NOT_PERMITTED}
@@ -20,6 +24,25 @@ class Verdicts:
 
     problems: list[Problem] = field(default_factory=list)
     by_key: dict[ObjectKey, Problem] = field(default_factory=dict)
+    left_out: Mapping[ObjectKey, Fault] = field(default_factory=dict)
+    """Objects and nodes that a compilation with them cannot get over (isolate.py)."""
+    faults: list[Fault] = field(default_factory=list)
+    """Those of them that there are, and objects whose admission raised."""
+    raised: dict[ObjectKey, Fault] = field(default_factory=dict)
+    """Objects that raised where it was known which: the compilation is made again without them."""
+
+    def attempt(self, origin: Origin, make: Callable[..., T], *given: object) -> T | None:
+        """Return what is made of one object. None where that raises: of services there may be thousands, and nobody searches for these."""
+        try:
+            return make(*given)
+        except Exception as error:
+            self.raised[origin.key] = fault_of(origin.key, error)
+            return None
+
+    def settle(self) -> None:
+        """Raise Faulty if anything has raised."""
+        if self.raised:
+            raise Faulty(self.raised)
 
     def reject(self, origin: Origin, path: str, reason: Reason, message: str, remedy: str = "") -> None:
         """Take the object out of the compilation, or leave it in crippled; which of the two is the caller's doing."""
@@ -41,7 +64,7 @@ class Verdicts:
 
     def copy(self) -> Verdicts:
         """Return the same verdicts, to be added to."""
-        return Verdicts(list(self.problems), dict(self.by_key))
+        return Verdicts(list(self.problems), dict(self.by_key), self.left_out, list(self.faults))
 
     def sorted(self) -> tuple[Problem, ...]:
         """Return the problems in a stable order, at most 4,096."""

@@ -192,6 +192,15 @@ class Shadow:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """An object, or a node (kind Node), that made the compilation raise: a bug. `trace` is for the log."""
+
+    key: ObjectKey
+    message: str
+    trace: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """What a compilation found out about one object, for its conditions and columns.
 
@@ -227,6 +236,7 @@ class Compiled:
     manifests: Kubernetes objects to apply, sorted by kind, namespace, name.
     held: (kind, name) of children of objects that exist but are wrong at the moment. Those that are there must stay as they are: a slip
     in an object that worked leaves its last good configuration in force, instead of taking a site's switches away.
+    faults: objects and nodes left out because compiling them raised (isolate.py). Nodes among them keep the files that they have.
     """
 
     controllers: Mapping[str, Json]
@@ -237,3 +247,4 @@ class Compiled:
     problems: tuple[Problem, ...]
     facts: Mapping[ObjectKey, Facts]
     held: tuple[tuple[str, str], ...] = ()
+    faults: tuple[Fault, ...] = ()

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from sos_operator.bugs import Bugs
 from sos_operator.cluster import Cluster
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
 from sos_operator.core.kinds import OPTIONAL_KINDS, kind_of
@@ -32,8 +33,9 @@ class Result:
 class Applier:
     """Applies and deletes children."""
 
-    def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
+    def __init__(self, cluster: Cluster, metrics: Metrics, bugs: Bugs) -> None:
         self._cluster = cluster
+        self._bugs = bugs
         self._metrics = metrics
         self.memory: dict[Ref, Applied] = {}
 
@@ -76,6 +78,12 @@ class Applier:
                 log.warning(
                     f"cannot {verb} {ref}: {error}", extra={"verb": verb, "object": str(ref), "passing": isinstance(error, NotReady)}
                 )
+        except Exception as error:
+            outcome = "failed"
+            result.stale.add(ref.kind)
+            result.failures[ref] = f"{type(error).__name__}: {error}"
+            result.retry = True
+            self._bugs.note("apply", str(ref), error)
         self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
 
     async def apply(self, manifest: Manifest) -> Manifest:

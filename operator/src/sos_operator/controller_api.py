@@ -58,7 +58,7 @@ class ControllerApi:
                 while len(content) <= ANSWER_MAX_BYTES and (more := await answer.content.read(ANSWER_MAX_BYTES)):
                     content += more
                 return _parse(answer.status, content)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise NotReady(str(error) or type(error).__name__) from error
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import kopf
 
+from sos_operator.bugs import Bugs
 from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
 from sos_operator.core.news import Changed
 from sos_operator.core.options import Settings
@@ -23,17 +24,16 @@ IDENTITY: Any = FIELD_MANAGER
 
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
-
+Hear = Callable[[Changed, bool, str, str], None]
+"""Takes news: of what, whether it is gone, uid, resource version."""
 Knows = Callable[[Changed, str, str], bool]
 """Whether a version (of what, uid, resource version) is known already, such as one that we wrote ourselves."""
 
 
-def watch_tasks(
-    queue: WakeQueue, settings: Settings, stop: asyncio.Event, missing: frozenset[Kind], knows: Knows
-) -> list[asyncio.Task[None]]:
+def watch_tasks(hear: Hear, settings: Settings, stop: asyncio.Event, missing: frozenset[Kind]) -> list[asyncio.Task[None]]:
     """Start both operators; `missing` are optional kinds the cluster does not serve. They end when `stop` is set."""
-    wide = _registry(queue, knows, (*OWN_KINDS, NODE, NAMESPACE), settings.kubeconfig is not None)
-    near = _registry(queue, knows, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
+    wide = _registry(hear, (*OWN_KINDS, NODE, NAMESPACE), settings.kubeconfig is not None)
+    near = _registry(hear, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
     return [
         asyncio.create_task(
             kopf.operator(
@@ -55,7 +55,20 @@ def watch_tasks(
     ]
 
 
-def _registry(queue: WakeQueue, knows: Knows, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
+def hearer(queue: WakeQueue, knows: Knows, bugs: Bugs) -> Hear:
+    """What becomes of news. Where it cannot be told whether it is news, it is: a look too many harms nobody."""
+
+    def hear(change: Changed, gone: bool, uid: str, version: str) -> None:
+        known = False
+        with bugs.fence("watch", f"{change.plural} {change.name}"):
+            known = not gone and knows(change, uid, version)
+        if not known:
+            queue.wake(change)
+
+    return hear
+
+
+def _registry(hear: Hear, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -63,17 +76,16 @@ def _registry(queue: WakeQueue, knows: Knows, kinds: tuple[Kind, ...], kubeconfi
         return kopf.login_with_kubeconfig(**kwargs) if kubeconfig else kopf.login_with_service_account(**kwargs)
 
     for kind in kinds:
-        _register(registry, queue, knows, kind)
+        _register(registry, hear, kind)
     return registry
 
 
-def _register(registry: kopf.OperatorRegistry, queue: WakeQueue, knows: Knows, kind: Kind) -> None:
+def _register(registry: kopf.OperatorRegistry, hear: Hear, kind: Kind) -> None:
     # A coroutine, as kopf runs plain functions in threads, where neither queue nor lists may be touched.
     @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
     async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
         change = Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or "")
-        if type == "DELETED" or not knows(change, str(meta.get("uid")), str(meta.get("resourceVersion"))):
-            queue.wake(change)
+        hear(change, type == "DELETED", str(meta.get("uid")), str(meta.get("resourceVersion")))
 
 
 def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:

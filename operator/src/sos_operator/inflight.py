@@ -12,7 +12,9 @@ PATIENCE_S = 1.0
 class InFlight:
     """At most one request per name. Used from one event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, bug: Callable[[str, BaseException], None]) -> None:
+        self._bug = bug
+        """Hears of calls that raise: theirs is the name, nobody else's the trouble."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     @property
@@ -23,7 +25,9 @@ class InFlight:
     async def run(self, calls: Mapping[str, Callable[[], Awaitable[None]]], late: Callable[[], None]) -> None:
         """Start what is not under way already, and wait a moment; `late` is called when something ends after that."""
         for name in [name for name, task in self._tasks.items() if task.done()]:
-            self._tasks.pop(name).result()  # a bug in a call must show
+            task = self._tasks.pop(name)
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self._bug(name, error)
         for name, call in calls.items():
             if name not in self._tasks:
                 self._tasks[name] = asyncio.ensure_future(_awaited(call))

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 from sos_operator.apply import Applier
+from sos_operator.bugs import Bugs
 from sos_operator.cluster import Cluster, connect
 from sos_operator.controller_api import ControllerApi, open_session
 from sos_operator.core.backoff import Outcome, next_delay, rest
@@ -21,7 +22,7 @@ from sos_operator.core.news import Changed
 from sos_operator.core.options import Settings
 from sos_operator.core.world import Object
 from sos_operator.defaults import DefaultsError, load_defaults
-from sos_operator.handlers import watch_tasks
+from sos_operator.handlers import hearer, watch_tasks
 from sos_operator.health import Health, serve
 from sos_operator.lease import Candidate, held
 from sos_operator.metrics import Metrics
@@ -44,10 +45,11 @@ async def assembled(settings: Settings, metrics: Metrics) -> AsyncIterator[Parts
         parts = Parts(
             cluster=cluster,
             observer=Observer(cluster, settings.namespace, settings.resync_seconds),
-            applier=Applier(cluster, metrics),
+            applier=Applier(cluster, metrics, Bugs(metrics)),
             controllers=Controllers(ControllerApi(session), settings, metrics),
-            nodes=Nodes(session),
+            nodes=Nodes(session, Bugs(metrics)),
             metrics=metrics,
+            bugs=Bugs(metrics),
             settings=settings,
             defaults=_defaults(settings),
         )
@@ -112,7 +114,7 @@ async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyn
         loop_task = asyncio.create_task(
             _loop(Reconciler(parts, partial(queue.wake, LATE_ANSWER)), queue, health, metrics, stop), name="reconcile"
         )
-        watches = watch_tasks(queue, settings, stop, missing, parts.observer.knows)
+        watches = watch_tasks(hearer(queue, parts.observer.knows, parts.bugs), settings, stop, missing)
         await asyncio.sleep(0.5)  # kopf installs its signal handlers when it starts; ours stop all of it in order
         _stop_on_signals(stop)
         await _until_stopped([loop_task, *watches], stop)
@@ -148,10 +150,11 @@ async def _await_kinds(cluster: Cluster, stop: asyncio.Event) -> None:
 
 async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:
     failures = in_a_row = 0
+    bugs = Bugs(metrics)
     woken: frozenset[Changed] = frozenset()
     while not stop.is_set():
         started = time.monotonic()
-        outcome = await _pass(reconciler, woken)
+        outcome = await _pass(reconciler, woken, bugs)
         failures = failures + 1 if outcome.failed else 0
         health.last_end = time.monotonic()
         health.passed = True
@@ -166,12 +169,15 @@ async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metric
             metrics.queue_wakes.inc()
 
 
-async def _pass(reconciler: Reconciler, woken: frozenset[Changed]) -> Outcome:
+async def _pass(reconciler: Reconciler, woken: frozenset[Changed], bugs: Bugs | None = None) -> Outcome:
+    """One pass, whatever comes of it: what it did not expect is tried again like what it did, more and more slowly."""
     try:
         return await reconciler.reconcile(woken)
     except OperatorError as error:
         log.warning(f"pass failed: {error}")
-        return Outcome(failed=True, pending=True)
+    except Exception as error:
+        (bugs or Bugs(Metrics())).note("pass", "the loop", error)
+    return Outcome(failed=True, pending=True)
 
 
 async def _wait(queue: WakeQueue, stop: asyncio.Event, seconds: float) -> frozenset[Changed]:

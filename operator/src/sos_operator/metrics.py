@@ -19,6 +19,9 @@ class Metrics:
         self.pushes = Counter(
             "sos_operator_config_pushes", "Configurations sent to controllers", ["controller", "result"], registry=registry
         )
+        self.bugs = Counter(
+            "sos_operator_bugs", "Exceptions that nobody expected, each confined to what it was about", ["where"], registry=registry
+        )
         self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass, without mere warnings", registry=registry)
         self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from sos_operator.bugs import Bugs
 from sos_operator.core.nodes import STATUS_PATH, NodeAnswer, address_of, parse_answer, whom_to_ask
 from sos_operator.core.world import Object
 from sos_operator.inflight import InFlight
@@ -25,11 +26,11 @@ ANSWER_MAX_BYTES = 1024 * 1024
 class Nodes:
     """The last answer of every node pod."""
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
+    def __init__(self, session: aiohttp.ClientSession, bugs: Bugs) -> None:
         self._session = session
         self._answers: dict[str, NodeAnswer] = {}
         self._asked: dict[str, float] = {}
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(partial(bugs.note, "node"))
         self._slots = asyncio.Semaphore(CONCURRENT)
 
     @property
@@ -58,7 +59,7 @@ class Nodes:
                 async with self._session.get(f"http://{address_of(pod)}{STATUS_PATH}", timeout=timeout) as reply:
                     content: Any = await reply.content.read(ANSWER_MAX_BYTES)
                     answer = parse_answer(content) if reply.status == 200 else None
-            except (aiohttp.ClientError, TimeoutError, OSError):
+            except (aiohttp.ClientError, TimeoutError, OSError, ValueError):  # ValueError: a URL that is none
                 answer = None
         if answer is None:
             self._answers.pop(uid, None)

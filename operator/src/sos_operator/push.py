@@ -12,6 +12,7 @@ from typing import Any
 
 import sos_compile
 
+from sos_operator.bugs import Bugs
 from sos_operator.controller_api import ControllerApi
 from sos_operator.core.backoff import refused_delay
 from sos_operator.core.errors import NotReady, OperatorError
@@ -56,7 +57,7 @@ class Controllers:
         self._heard: dict[str, Heard] = {}
         self._said: dict[str, _Said] = {}
         self._refusals: dict[str, _Refusal] = {}
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(partial(Bugs(metrics).note, "controller"))
         self._slots = asyncio.Semaphore(CONCURRENT)
 
     def in_force(self) -> dict[str, tuple[int, str]]:

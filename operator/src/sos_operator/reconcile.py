@@ -7,11 +7,13 @@ import logging
 import secrets as random_source
 import time
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from sos_operator.apply import Applier, Result
+from sos_operator.bugs import Bugs
 from sos_operator.cluster import Cluster
 from sos_operator.core import desired, keys, rollout, rotation, secrets, tokens
 from sos_operator.core.backoff import Outcome
@@ -26,7 +28,7 @@ from sos_operator.core.output import Memos, Output, build_output, owners_of
 from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_of
 from sos_operator.core.publish import Write, build_event, plan_write, still_pending
 from sos_operator.core.release import release_manifests
-from sos_operator.core.status import Situation, report
+from sos_operator.core.status import Report, Situation, report, unknown
 from sos_operator.core.views import ControllerView
 from sos_operator.core.world import Object, Seen, compiled_from, leaving, parse_allocations
 from sos_operator.defaults import is_default
@@ -54,6 +56,7 @@ class Parts:
     controllers: Controllers
     nodes: Nodes
     metrics: Metrics
+    bugs: Bugs
     settings: Settings
     defaults: tuple[Object, ...] | None = ()
     """None if they cannot be read: what is there stays."""
@@ -77,6 +80,16 @@ class Reconciler:
         """One pass. Raises OperatorError when the cluster cannot be looked at; anything less is reported where it belongs."""
         self._p.observer.forget(woken)
         seen = await self._p.observer.see(time.monotonic())
+        before = self._p.bugs.count
+        try:
+            outcome = await self._pass(seen)
+        except Exception:
+            # Whatever keeps a pass from its end must not keep a site that somebody deleted: its time runs out as it would otherwise.
+            await self._release_overdue(seen)
+            raise
+        return replace(outcome, failed=outcome.failed or self._p.bugs.count > before)
+
+    async def _pass(self, seen: Seen) -> Outcome:
         secret_objects = await self._secrets(seen)
         output = await self._compile(seen)
         if not output.compiled.allocations.within(parse_allocations(seen.objects)):
@@ -195,6 +208,7 @@ class Reconciler:
         if output.issued != issued_now(state):
             # The generation is on record before any document carries it.
             self._p.observer.learn(await self._p.applier.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued))))
+        self._p.bugs.compiled(output.compiled.faults)
         self._compiled = (depends_on, output)
         self._p.metrics.generation.set(output.issued.generation)
         return output
@@ -264,9 +278,8 @@ class Reconciler:
             if situation.undecided(obj):
                 pending = True
                 continue
-            written = report(obj, situation)
+            written, write = self._reported(obj, situation, stamp, now)
             pending = pending or still_pending(written)
-            write = plan_write(obj, written, stamp, now - self._written.get(obj["metadata"]["uid"], 0.0))
             if write is not None:
                 writes.append(write)
         refused: list[str] = []
@@ -274,6 +287,19 @@ class Reconciler:
         present = {o["metadata"]["uid"] for o in seen.objects}
         self._written = {uid: at for uid, at in self._written.items() if uid in present}
         return pending, bool(refused)
+
+    def _reported(self, obj: Object, situation: Situation, stamp: str, now: float) -> tuple[Report, Write | None]:
+        """The status of one object and its write. Where it cannot be found out, the object says so, and the others have theirs."""
+        since_last = now - self._written.get(obj["metadata"]["uid"], 0.0)
+        try:
+            written = report(obj, situation)
+            return written, plan_write(obj, written, stamp, since_last)
+        except Exception as error:
+            self._p.bugs.note("status", f"{obj['kind']} {obj['metadata']['name']}", error)
+            written = unknown(error)
+        with self._p.bugs.fence("status", f"{obj['kind']} {obj['metadata']['name']}"):
+            return written, plan_write(obj, written, stamp, since_last)
+        return written, None
 
     async def _write(self, write: Write, stamp: str, now: float, refused: list[str]) -> None:
         try:
@@ -305,17 +331,25 @@ class Reconciler:
         """Sites with nodes here carry our finalizer; it goes when their nodes are clean, or the wait is over. True if one was refused."""
         refused = False
         waiting = {d.site: d for d in output.departing}
+        built = {str(doc["site"]) for doc in output.compiled.nodes.values()}
         for site in seen.of(SITE.kind):
             name = site["metadata"]["name"]
-            if not leaving(site):
-                built_here = any(doc["site"] == name for doc in output.compiled.nodes.values())
-                patch = desired.finalizer_patch(site, wanted=True) if built_here else None
-            else:
-                done = name not in waiting or desired.cleaned(waiting[name], seen, answers) or self._overdue(site)
-                patch = desired.finalizer_patch(site, wanted=False) if done else None
+            patch = None
+            with self._p.bugs.fence("finalizer", f"SosSite {name}"):
+                if not leaving(site):
+                    patch = desired.finalizer_patch(site, wanted=True) if name in built else None
+                elif name not in waiting or self._overdue(site) or desired.cleaned(waiting[name], seen, answers):
+                    patch = desired.finalizer_patch(site, wanted=False)
             if patch is not None:
                 refused |= await self._set_finalizers(site, patch)
         return refused
+
+    async def _release_overdue(self, seen: Seen) -> None:
+        """Take the finalizer off sites that are being deleted and whose time is over."""
+        for site in seen.of(SITE.kind):
+            with suppress(OperatorError), self._p.bugs.fence("finalizer", f"SosSite {site['metadata']['name']}"):
+                if leaving(site) and self._overdue(site) and (patch := desired.finalizer_patch(site, wanted=False)):
+                    await self._set_finalizers(site, patch)
 
     async def _set_finalizers(self, site: Object, patch: Object) -> bool:
         """True if the API server refuses it."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import sos_compile
 from sos_compile import naming
+from sos_compile.documents import MAX_GENERATION
 from sos_compile.manifest_agent import NETWORKS_ANNOTATION
 
 from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SECRET, SITE
@@ -74,12 +75,33 @@ def documents(config_map: Object | None) -> dict[str, dict[str, Any]]:
     found = {}
     for name, text in ((config_map or {}).get("data") or {}).items():
         try:
-            document = json.loads(text)
-        except ValueError:
+            document = read_json(text)
+        except (ValueError, RecursionError):
             continue
-        if isinstance(document, dict) and name == f"{document.get('node')}.json":
+        if is_node_config(document) and name == f"{document['node']}.json":
             found[str(document["node"])] = document
     return found
+
+
+_SHAPE = {"node": str, "site": str, "state": str, "hash": str, "generation": int, "bridge": dict, "baseFlows": list, "tunnels": list}
+
+
+def is_node_config(document: object) -> bool:
+    """Whether it has the shape of one, as far as it is looked into here. Others may write into a ConfigMap."""
+    if not isinstance(document, dict) or not all(isinstance(document.get(key), kind) for key, kind in _SHAPE.items()):
+        return False
+    if not all(isinstance(item, dict) for key in ("baseFlows", "tunnels") for item in document[key]):
+        return False
+    return bool(0 < document["generation"] <= MAX_GENERATION)
+
+
+def read_json(text: str) -> Any:
+    """JSON without fractions, NaN and the like: no document has any, and some do not go into a hash. Raises ValueError."""
+    return json.loads(text, parse_constant=_refuse, parse_float=_refuse)
+
+
+def _refuse(text: str) -> None:
+    raise ValueError(f"{text} is in no document")
 
 
 def anew(child: Object | None) -> Object:
@@ -102,9 +124,11 @@ def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
     if not nodes:
         return daemon_set
     changed = copy.deepcopy(daemon_set)
-    affinity = changed["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    affinity = changed
+    for key in ("spec", "template", "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
+        affinity = affinity.setdefault(key, {})  # somebody else may have taken it away
     named = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
-    terms = [term for term in affinity["nodeSelectorTerms"] if term.get("matchExpressions")]
+    terms = [term for term in affinity.get("nodeSelectorTerms") or [] if term.get("matchExpressions")]
     affinity["nodeSelectorTerms"] = [*terms, *named]
     return changed
 
@@ -144,6 +168,20 @@ def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
         "metadata": {"name": STATE_NAME, "namespace": settings.namespace, "labels": labels(settings, "operator")},
         "data": dict(data),
     }
+
+
+def with_files_of(manifests: Iterable[Object], nodes: Collection[str], seen: Seen) -> tuple[Object, ...]:
+    """The manifests, with the files that ConfigMaps hold for these nodes: nobody can tell what else they should have."""
+    files = {f"{node}.json" for node in nodes}
+    if not files:
+        return tuple(manifests)
+    there = {o["metadata"]["name"]: o.get("data") or {} for o in seen.children if o["kind"] == CONFIG_MAP.kind}
+    found = []
+    for manifest in manifests:
+        kept = files & there.get(manifest["metadata"]["name"], {}).keys() if manifest["kind"] == CONFIG_MAP.kind else set()
+        data = {file: there[manifest["metadata"]["name"]][file] for file in sorted(kept)}
+        found.append({**manifest, "data": {**manifest["data"], **data}} if data else manifest)
+    return tuple(found)
 
 
 Mount = tuple[str, str]

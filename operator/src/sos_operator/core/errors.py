@@ -1,4 +1,4 @@
-"""Errors the operator knows how to handle; anything else is a bug and ends the process."""
+"""Errors the operator knows how to handle; anything else is a bug (bugs.py)."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def address_of(pod: Object) -> str:
     address = (pod.get("status") or {}).get("podIP")
     containers = [c for c in (pod.get("spec") or {}).get("containers") or [] if c.get("name") == CONTAINER]
     ports = [p["containerPort"] for c in containers for p in c.get("ports") or []]
-    return f"{address}:{ports[0]}" if address and ports else ""
+    host = f"[{address}]" if address and ":" in str(address) else address
+    return f"{host}:{ports[0]}" if address and ports else ""
 
 
 def whom_to_ask(present: Iterable[str], asked: Mapping[str, float], urgent: frozenset[str], now: float) -> list[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import sos_compile
 
-from sos_operator.core.desired import Departing, departing_sites
+from sos_operator.core.desired import Departing, departing_sites, with_files_of
 from sos_operator.core.generation import Issued, documents_digest, generations, issued_before, next_issued
 from sos_operator.core.kinds import CONFIG_MAP, SITE
 from sos_operator.core.leftover import left_nodes
@@ -48,7 +48,9 @@ def build_output(
     departing: tuple[Departing, ...] = ()
     if any(leaving(site) for site in seen.of(SITE.kind)):
         departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
-    left = left_nodes(draft.network.sites.keys(), {name[1] for name in draft.documents if name[0] == "node"}, seen)
+    # A node whose document cannot be made has not left: it keeps what it has (sos_compile.isolate).
+    faulty = {fault.key.name for fault in draft.verdicts.faults if fault.key.kind == "Node"}
+    left = left_nodes(draft.network.sites.keys(), {name[1] for name in draft.documents if name[0] == "node"} | faulty, seen)
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}
     hashes |= {f"left/{gone.site}/{node}": doc["hash"] for gone in left for node, doc in gone.nodes.items()}
     hashes |= {f"departing/{gone.site}/{node}": doc["hash"] for gone in departing for node, doc in gone.nodes.items()}
@@ -56,6 +58,7 @@ def build_output(
     issued = next_issued(last, documents_digest(hashes), in_force.values(), ours)
     before = issued_before((o for o in seen.children if o["kind"] == CONFIG_MAP.kind), issued.generation)
     compiled = draft.issued(generations(draft.hashes(), issued.generation, before, in_force))
+    compiled = replace(compiled, manifests=with_files_of(compiled.manifests, faulty, seen)) if faulty else compiled
     departing, left = (tuple(gone.issued(issued.generation, before) for gone in some) for some in (departing, left))
     return Output(compiled, departing, issued, left)
 

@@ -21,7 +21,7 @@ import sos_compile
 from sos_compile import naming
 from sos_compile.documents import content_hash
 
-from sos_operator.core.desired import attached_by_nodes, daemon_set_of
+from sos_operator.core.desired import attached_by_nodes, daemon_set_of, is_node_config, read_json
 from sos_operator.core.kinds import CONFIG_MAP, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import pod_state
@@ -35,6 +35,7 @@ ASKED_AHEAD = 4  # nodes whose turn is next are asked in every pass, as many tim
 
 # A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
 _NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
+_NUMBER = re.compile("[0-9]{1,4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +121,10 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
 def max_unavailable(site: Object, total: int) -> int:
     """How many nodes may be busy at a time: a number, or a share of `total` rounded down; at least one."""
     value = ((site.get("spec") or {}).get("update") or {}).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)
-    text = str(value)
-    return max(1, total * int(text[:-1]) // 100 if text.endswith("%") else int(text))
+    number, share, _ = str(value).partition("%")
+    if not _NUMBER.fullmatch(number):
+        return DEFAULT_MAX_UNAVAILABLE  # the schema takes none such: one of a newer API
+    return max(1, total * int(number) // 100 if share else int(number))
 
 
 def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, NodeAnswer]) -> dict[str, Rollout]:
@@ -143,7 +146,7 @@ def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[s
 
 
 def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
-    before, wanted = _parse(text), str(document["hash"])
+    before, wanted = _document(text), str(document["hash"])
     given = str(before.get("hash") or "")
     if pod is None:
         return Standing(wanted, given)
@@ -170,7 +173,7 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
     Unchanged if there is nothing new or the two cannot be brought together, and where no generation is left between them: what is in
     force under one generation never changes, so the node will have the last one for what it waits for.
     """
-    given = _parse(text)
+    given = _document(text)
     generation = int(wanted["generation"]) - 1
     if not _fit(_named(given), _named(wanted)) or int(given.get("generation") or 0) >= generation:
         return text
@@ -212,17 +215,23 @@ def _given(seen: Seen, child: str) -> dict[str, str]:
 
 def _parse(text: str) -> Mapping[str, Any]:
     try:
-        document = json.loads(text) if text else {}
-    except ValueError:
+        document = read_json(text) if text else {}
+    except (ValueError, RecursionError):
         return {}
     return document if isinstance(document, dict) else {}
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    """A node-config in a ConfigMap; empty for what is none, such as what somebody else wrote there."""
+    document = _parse(text)
+    return document if is_node_config(document) else {}
 
 
 def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_compile.Compiled) -> dict[str, Rollout]:
     """The roll-outs in a cluster without Multus: where agents wait for it, their nodes keep the documents that attach them."""
     found = dict(rollouts)
     for site in attached_by_nodes(compiled, seen) & set(rollouts):
-        given = {node: _parse(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
+        given = {node: _document(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
         nodes = {node: doc["hash"] for node, doc in compiled.nodes.items() if doc["site"] == site}
         held = [node for node, hash_ in nodes.items() if given.get(node) not in (None, hash_)]
         found[site] = Rollout(dict.fromkeys(held, KEPT_FOR_NETWORKS), whole=True)
@@ -237,7 +246,7 @@ def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, 
         given = _given(seen, child)
         texts = {node: given[node] if rollout.whole else _meanwhile(given[node], compiled.nodes[node]) for node in rollout.waiting}
         kept[child] = {f"{node}.json": text for node, text in texts.items()}
-        nodes |= {node: dict(_parse(text)) for node, text in texts.items()}
+        nodes |= {node: dict(_document(text)) for node, text in texts.items()}
         turns[child] = {node: nodes[node]["hash"] for node in sorted(rollout.busy)}
     manifests = tuple(_handed(m, kept, turns) for m in compiled.manifests)
     return replace(compiled, nodes=nodes, manifests=manifests)

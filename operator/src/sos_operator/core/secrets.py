@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +97,7 @@ def secret_files(secret: Object | None) -> dict[str, bytes]:
     for name, text in ((secret or {}).get("data") or {}).items():
         try:
             found[name] = base64.b64decode(text, validate=True)
-        except binascii.Error:
+        except ValueError:
             continue
     return found
 

@@ -28,6 +28,7 @@ NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
 NAMED_MAX = 5  # names listed in one message
 HASH_MAX = 80  # and these are as much of it as its fields take of what controllers say
 GAIN_MAX = 32
+UNKNOWN_MAX = 200
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, for the index below
@@ -109,6 +110,13 @@ def report(obj: Object, situation: Situation) -> Report:
         return Report({}, (verdict, summary([verdict], "Pending")))
     builders = {SITE.kind: _site, AGENT.kind: _agent, SERVICE.kind: _service, CONTROLLER.kind: _controller, LINK.kind: _link}
     return builders[obj["kind"]](obj, facts, situation)
+
+
+def unknown(error: Exception) -> Report:
+    """The status of an object whose status cannot be found out."""
+    said = " ".join(str(error).split())[:UNKNOWN_MAX]
+    message = f"its status cannot be found out: {type(error).__name__}: {said}: this is a bug of SOS, report it with the operator's log"
+    return Report({}, (Verdict("Ready", "Unknown", "InternalError", message),))
 
 
 def _departing_report() -> Report:

@@ -1,0 +1,255 @@
+"""Exceptions that nobody expected, in the operator: confined to what they are about, counted, and never the end of the process."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_operator import loop, reconcile
+from sos_operator.bugs import Bugs
+from sos_operator.core.desired import CLEANUP_FINALIZER, documents, on_nodes
+from sos_operator.core.errors import NotReady
+from sos_operator.core.generation import Issued
+from sos_operator.core.kinds import API_VERSION
+from sos_operator.core.options import Images, Settings
+from sos_operator.core.output import build_output
+from sos_operator.core.rollout import max_unavailable, plan_rollouts
+from sos_operator.core.status import Situation
+from sos_operator.core.world import Seen
+from sos_operator.handlers import hearer
+from sos_operator.health import Health
+from sos_operator.metrics import Metrics
+from sos_operator.wake import WakeQueue
+
+SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node="n", ovs="o"))
+PREFIXES = {"west": "10.0.0.0/24", "east": "10.0.1.0/24"}
+
+
+def obj(kind: str, name: str, spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    meta = {"name": name, "uid": f"uid-{kind}-{name}", "generation": 1, "resourceVersion": "1", **metadata}
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": meta, "spec": spec or {}}
+
+
+def site(name: str, **metadata: Any) -> dict[str, Any]:
+    selector = {"matchLabels": {"sos.network/site": name}}
+    return obj("SosSite", name, {"nodeSelector": selector, "prefixes": [PREFIXES[name]], "services": {"namespaces": "All"}}, **metadata)
+
+
+def node(name: str, where: str, address: str) -> dict[str, Any]:
+    addresses = [{"type": "InternalIP", "address": address}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"sos.network/site": where}},
+        "status": {"addresses": addresses},
+    }
+
+
+SERVICE = obj("SosService", "web", {"from": {"site": "west"}, "to": {"site": "east"}}, namespace="tenant")
+OBJECTS = (obj("SosController", "default"), obj("SosAgent", "default"), site("west"), site("east"), SERVICE)
+SEEN = Seen(objects=OBJECTS, nodes=(node("w", "west", "192.0.2.1"), node("e", "east", "192.0.2.2")))
+
+
+def counted(metrics: Metrics, where: str) -> float:
+    return metrics.registry.get_sample_value("sos_operator_bugs_total", {"where": where}) or 0.0
+
+
+def test_pass_that_raises_anything_is_a_failed_pass_and_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted, logged with its traceback, and tried again after the usual back-off."""
+    monkeypatch.setattr(loop, "next_delay", lambda *_: 0.001)
+    monkeypatch.setattr(loop, "rest", lambda *_: 0.0)
+
+    async def body() -> None:
+        metrics, stop, passes = Metrics(), asyncio.Event(), list[int]()
+
+        class Broken:
+            async def reconcile(self, woken: Any) -> Any:
+                passes.append(1)
+                if len(passes) == 3:
+                    stop.set()
+                raise KeyError("a rule that nobody thought of")
+
+        await loop._loop(Broken(), WakeQueue(), Health(), metrics, stop)  # type: ignore[arg-type]
+        assert len(passes) == 3 and counted(metrics, "pass") == 3
+        assert metrics.registry.get_sample_value("sos_operator_reconcile_total", {"result": "failed"}) == 3
+
+    asyncio.run(body())
+
+
+def test_watches_wake_the_loop_where_it_cannot_be_told_whether_it_is_news() -> None:
+    metrics, queue = Metrics(), WakeQueue()
+
+    def knows(*_: Any) -> bool:
+        raise KeyError("uid")
+
+    from sos_operator.core.news import Changed
+
+    hearer(queue, knows, Bugs(metrics))(Changed("sossites", "", "west"), False, "u", "1")
+    assert queue.waits and counted(metrics, "watch") == 1
+
+
+class Stub:
+    """A reconciler's parts: every call is kept, and answered with nothing."""
+
+    def __init__(self, seen: Seen) -> None:
+        self.seen, self.patches, self.statuses = seen, list[tuple[str, Any]](), dict[str, Any]()
+        metrics = Metrics()
+        self.metrics, self.bugs = metrics, Bugs(metrics)
+        self.settings = dataclasses.replace(SETTINGS, site_cleanup_seconds=60)
+        self.observer = self.cluster = self
+        self.missing = frozenset[Any]()
+
+    def forget(self, *_: Any) -> None: ...
+
+    def learn(self, *_: Any) -> None: ...
+
+    async def see(self, _: float) -> Seen:
+        return self.seen
+
+    async def merge(self, obj: Any, patch: Any) -> Any:
+        self.patches.append((obj["metadata"]["name"], patch))
+        return obj
+
+    async def apply_status(self, obj: Any, status: Any) -> Any:
+        self.statuses[obj["metadata"]["name"]] = status
+        return {**obj, "status": status}
+
+    async def create(self, obj: Any) -> Any:
+        return obj
+
+
+def leaving(name: str, ago_s: float) -> dict[str, Any]:
+    stamp = (datetime.now(UTC) - timedelta(seconds=ago_s)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return site(name, deletionTimestamp=stamp, finalizers=["other", CLEANUP_FINALIZER])
+
+
+@pytest.mark.parametrize("error", [KeyError("nobody thought of it"), NotReady("the master key is gone")])
+def test_deleted_site_goes_when_its_time_is_over_whatever_stops_the_passes(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Stub(dataclasses.replace(SEEN, objects=(leaving("west", 61), leaving("east", 1))))
+    reconciler = reconcile.Reconciler(parts)  # type: ignore[arg-type]
+
+    async def broken(*_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(reconciler, "_secrets", broken)
+    with pytest.raises(type(error)):
+        asyncio.run(reconciler.reconcile(frozenset()))
+    assert [(name, patch["metadata"]["finalizers"]) for name, patch in parts.patches] == [("west", ["other"])]
+
+
+def test_status_that_cannot_be_found_out_is_said_by_its_object_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Stub(SEEN)
+    original = reconcile.report
+
+    def report(each: Any, situation: Situation) -> Any:
+        if each["metadata"]["name"] == "west":
+            raise KeyError("nobody thought of it")
+        return original(each, situation)
+
+    monkeypatch.setattr(reconcile, "report", report)
+    compiled = build_output(SEEN, SETTINGS, Issued(0, ""), {}).compiled
+    asyncio.run(reconcile.Reconciler(parts)._publish(SEEN, Situation(seen=SEEN, compiled=compiled)))  # type: ignore[arg-type]
+    assert sorted(parts.statuses) == ["default", "east", "web", "west"]
+    (ready,) = parts.statuses["west"]["conditions"]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "Unknown", "InternalError")
+    assert "KeyError: 'nobody thought of it'" in ready["message"]
+    assert len(parts.statuses["east"]["conditions"]) > 1
+    assert counted(parts.metrics, "status") == 1
+
+
+def test_faults_of_a_compilation_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = Metrics()
+    bugs = Bugs(metrics)
+    long = obj("SosService", "web", SERVICE["spec"], namespace="tenant")
+    output = build_output(dataclasses.replace(SEEN, objects=(*OBJECTS[:-1], long)), SETTINGS, Issued(0, ""), {})
+    assert output.compiled.faults == ()
+    from sos_compile import Fault, ObjectKey
+
+    fault = Fault(ObjectKey("SosService", "tenant", "web"), "KeyError: 'x'", "Traceback ...")
+    with caplog.at_level(logging.ERROR):
+        bugs.compiled([fault])
+        bugs.compiled([fault])
+        assert counted(metrics, "compile") == 1 and "Traceback" in caplog.text
+        bugs.compiled([])
+        bugs.compiled([fault])
+    assert counted(metrics, "compile") == 2
+
+
+def test_node_that_cannot_be_compiled_keeps_its_files_and_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its bridge stays: only a node that has left its site is told to take it down."""
+    first = build_output(SEEN, SETTINGS, Issued(0, ""), {})
+    children = tuple({**m, "metadata": {**m["metadata"], "uid": "u", "resourceVersion": "1"}} for m in first.compiled.manifests)
+    from sos_compile import node_config
+
+    original: Callable[..., Any] = node_config._tunnels
+
+    def tunnels(network: Any, placed: Any, where: Any, settings: Any) -> Any:
+        if any(other.node.name == "w" for other in network.mesh_of(placed)):
+            raise ValueError("an address that nobody thought of")
+        return original(network, placed, where, settings)
+
+    monkeypatch.setattr(node_config, "_tunnels", tunnels)
+    again = build_output(dataclasses.replace(SEEN, children=children), SETTINGS, first.issued, {})
+    assert [fault.key.name for fault in again.compiled.faults] == ["w"]
+    assert again.left == () and "w" not in again.compiled.nodes
+    files = {m["metadata"]["name"]: m["data"] for m in again.compiled.manifests if m["kind"] == "ConfigMap"}
+    before = {m["metadata"]["name"]: m["data"] for m in first.compiled.manifests if m["kind"] == "ConfigMap"}
+    assert files["sos-node-west"]["w.json"] == before["sos-node-west"]["w.json"]
+
+
+FIELDS = ["node", "site", "state", "hash", "generation", "baseFlows", "tunnels", "bridge", "match", "name"]
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(FIELDS),
+            inner,
+            max_size=8,
+        )
+    ),
+    max_leaves=8,
+)
+FIRST = build_output(SEEN, SETTINGS, Issued(0, ""), {})
+
+
+@given(st.lists(json_values | st.none(), min_size=2, max_size=2), st.booleans())
+def test_whatever_somebody_writes_into_a_config_map_no_pass_ends_at_it(written: list[Any], departs: bool) -> None:
+    """Neither a roll-out, nor a site that is deleted, nor a node that has left."""
+    children = []
+    for manifest in FIRST.compiled.manifests:
+        child = {**manifest, "metadata": {**manifest["metadata"], "uid": "u", "resourceVersion": "1"}}
+        if child["kind"] == "ConfigMap" and child["metadata"]["name"] in ("sos-node-west", "sos-node-east"):
+            name = "w" if child["metadata"]["name"].endswith("west") else "e"
+            value = written[name == "e"]
+            if isinstance(value, dict):
+                value = {**json.loads(child["data"][f"{name}.json"]), **value, "node": name}
+            child = {**child, "data": {f"{name}.json": json.dumps(value)}}
+        children.append(child)
+    gone = leaving("west", 1) if departs else OBJECTS[2]
+    seen = dataclasses.replace(
+        SEEN, children=tuple(children), objects=(*OBJECTS[:2], gone, *OBJECTS[3:]), nodes=SEEN.nodes[1:] if departs else SEEN.nodes
+    )
+    output = build_output(seen, SETTINGS, FIRST.issued, {})
+    plan_rollouts(seen, output.compiled, {})
+    for config_map in (c for c in children if c["kind"] == "ConfigMap"):
+        documents(config_map)
+
+
+@given(st.integers() | st.text(max_size=6) | st.none() | st.lists(st.integers(), max_size=1), st.integers(1, 1024))
+def test_max_unavailable_of_a_newer_api_is_one(value: Any, total: int) -> None:
+    assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, total) >= 1
+
+
+def test_daemon_set_whose_affinity_somebody_took_away_names_the_nodes() -> None:
+    changed = on_nodes({"kind": "DaemonSet", "spec": {"template": {"spec": {}}}}, ["a"])
+    terms = changed["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert terms == {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}

@@ -1,0 +1,59 @@
+"""One bad object is one bad object, on a real API server: the others are looked after, and the operator goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+from conftest import becomes, children
+from operator_kube import ROOT, Kube
+from operator_run import Operator, eventually
+
+LONG = "a" * 243  # with a namespace of ten characters, one more than an id takes
+CRD = ROOT / "crds" / "sosservices.sos.network.yaml"
+
+
+def service(name: str, namespace: str) -> dict[str, Any]:
+    spec = {"from": {"site": "west"}, "to": {"site": "east"}}
+    return {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+@contextmanager
+def crd_without_the_rule(kube: Kube) -> Iterator[None]:
+    """The CRD of a release that had no rule about names: objects of that time are still there after an upgrade."""
+    crd = yaml.safe_load(CRD.read_text())
+    rules = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"].pop("x-kubernetes-validations")
+    assert len(rules) == 1
+    kube.kubectl("replace", "-f", "-", stdin=json.dumps(crd))
+    try:
+        yield
+    finally:
+        kube.kubectl("replace", "-f", str(CRD))
+
+
+def test_long_name_is_refused_at_once_or_one_condition(example: Operator) -> None:
+    kube = example.kube
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant-bxx"}})
+    with pytest.raises(AssertionError, match="189 characters"):
+        kube.apply(service(LONG, "tenant-bxx"))
+    with crd_without_the_rule(kube):
+        eventually("the former rules are in force", lambda: taken(kube, service(LONG, "tenant-bxx")))
+    becomes(kube, f"sosservice/tenant-bxx/{LONG}", "Accepted", "False", "Invalid")
+    kube.apply(service("after", "sos-system"))
+    becomes(kube, "sosservice/sos-system/after", "Accepted", "True", "Accepted")
+    document = json.loads(
+        next(c for c in children(kube, "configmaps") if c["metadata"]["name"] == "sos-controller-default")["data"]["config.json"]
+    )
+    assert "sos-system/after" in [each["id"] for each in document["services"]]
+    assert example.process.poll() is None
+    assert "sos_operator_bugs_total{" not in example.http("/metrics")[1], "a rule that is known is no bug"
+    kube.clear("sosservices", "-A")
+
+
+def taken(kube: Kube, obj: dict[str, Any]) -> bool:
+    kube.apply(obj)
+    return True
