@@ -219,6 +219,7 @@ def test_faults_that_are_known_already_do_not_go_round_for_ever() -> None:
         isolate(KEYS, attempt, error, {})
 
 
+@settings(max_examples=40)
 @given(st.text(max_size=60), st.text(max_size=20))
 def test_addresses_of_nodes_are_nobody_elses_trouble(address: str, name: str) -> None:
     """Kubernetes takes any text as an InternalIP."""

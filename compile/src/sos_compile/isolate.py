@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from sos_compile.problem import Problem, Reason
@@ -129,7 +130,8 @@ def _first_needed(
 
 
 def _as_faults(keys: Iterable[ObjectKey], error: Exception) -> dict[ObjectKey, Fault]:
-    return {key: fault_of(key, error) for key in keys}
+    each = fault_of(ObjectKey("", "", ""), error)  # once: a traceback takes longer than a compilation of a small world
+    return {key: replace(each, key=key) for key in keys}
 
 
 def _raised(attempt: Attempt[T], faults: Faults) -> Exception | None:
