@@ -147,6 +147,13 @@ def test_plain_as_the_rule_is_a_condition_with_its_reason_and_rough_counts() -> 
     assert good is not None and (good.status, good.reason) == ("True", "Accelerating")
 
 
+def test_what_a_controller_says_of_a_programmed_service_is_shown() -> None:
+    said = status()
+    said["services"][0]["message"] = "first packets of any client ask the controller"
+    (programmed,) = [v for v in the("SosService", "bulk", situation(view(status=said))).verdicts if v.type == "Programmed"]
+    assert programmed.message == "acknowledged by 2 datapaths; first packets of any client ask the controller"
+
+
 def test_of_a_controller_that_counts_nothing_nothing_is_said() -> None:
     assert not [v for v in the("SosService", "bulk", situation(view())).verdicts if v.type == "Accelerating"]
 

@@ -68,7 +68,7 @@ def trace(question: Question, config: Json, status: Json, agents: Json, seen: Js
 def _entries(service_id: str, known: Json | None, found: Trace) -> str:
     """What comes out as far as datapaths are concerned. Those that have acknowledged a service serve it while others are away."""
     if known is not None and known["state"] == "Programmed":
-        found.step(True, f"service {service_id} is on all its datapaths")
+        found.step(True, f"service {service_id} is on all its datapaths" + (f": {known['message']}" if known.get("message") else ""))
         return "accelerated"
     words = "" if known is None else f": {known['reason']}" + (f", {known['message']}" if known.get("message") else "")
     done = len(known["acknowledged"]) if known is not None else 0

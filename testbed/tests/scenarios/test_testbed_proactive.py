@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RATE_BPS, RTT_US, accepted, eventually, flowing, outcome, peer, say, sessions
+from requests_of_hosts import MPTCP, answer
 from sos_testbed import declare, faults, measure, northbound
 from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
@@ -193,3 +194,15 @@ def test_the_service_is_deleted_and_applied_under_running_connections(net: Lab, 
 
 def standing(net: Lab) -> int:
     return sum(entry.cookie >> 24 & 0xFF == SERVICE for switch in ("edge1", "edge2") for entry in entries(net, switch))
+
+
+def test_what_an_agent_leaves_plain_is_reported_with_its_reason(net: Lab) -> None:
+    before, own = accepted(net), 45_679
+    assert answer(net, 80, own, MPTCP) == "HTTP/1.1 404"
+    assert accepted(net) == before
+
+    def told() -> bool:
+        found = northbound.get(net.plan, "/v1/plain")["connections"]
+        return any((c["reason"], c["by"]) == ("Option", "agent1") and c["client"].endswith(f":{own}") for c in found)
+
+    eventually("the agent's report of it", told, within_s=15)

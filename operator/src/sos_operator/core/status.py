@@ -439,7 +439,8 @@ def _programmed_verdict(rows: list[tuple[ControllerView, Mapping[str, Any] | Non
             message = str(row.get("message") or "") or (f"waiting for datapaths {_names(names)}" if missing else "")
             reason = str(row.get("reason"))
             return Verdict("Programmed", "False", reason if row.get("reason") and REASON.fullmatch(reason) else "Programming", message)
-    return Verdict("Programmed", "True", "Programmed", f"acknowledged by {acknowledged} datapaths")
+    said = sorted({str(row["message"]) for _, row in rows if row and row.get("message")})
+    return Verdict("Programmed", "True", "Programmed", "; ".join([f"acknowledged by {acknowledged} datapaths", *said]))
 
 
 def _link(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
