@@ -126,6 +126,8 @@ def frame(data: bytes) -> None:
 
 
 def _syn(data: bytes) -> None:
+    ends = packets.parse_ends(data)
+    assert ends is None or len(ends.key) == 12
     found, theirs = packets.parse_syn(data), frames.syn(data)
     if found is None or theirs is None:
         assert found is None and theirs is None, (found, theirs)

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 from controller_lab import document
-from controller_world import World, encode
+from controller_world import CLIENT_PORT, World, encode, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.config import document_hash, parse
 from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged, PacketIn
-from sos_controller.core.model import AgentId, FlowKey, flow_key
+from sos_controller.core.model import AgentId, FlowKey, PortNo, flow_key
 from sos_controller.core.order import OrderType
+from sos_controller.core.packets import parse_ends
 from sos_controller.core.path_report import service_mark
 from sos_controller.core.plain_reason import PlainReason
 from sos_controller.core.plain_report import PlainReport, PlainRow, PlainSample, encode_plain_report
@@ -56,6 +57,22 @@ def test_a_syn_with_an_option_is_counted_and_named(world: World) -> None:
 def test_a_connection_that_no_service_covers_is_nobodys(world: World) -> None:
     world.syn(40000, dport=7777)
     assert counted(world) == {}
+
+
+def test_a_first_packet_that_is_no_plain_syn_is_counted_for_its_service(world: World) -> None:
+    frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, 40000, 5001)
+    tagged = frame[:12] + b"\x81\x00\x00\x07" + frame[12:]
+    fragment = frame[:20] + b"\x20\x00" + frame[22:]
+    for data in (tagged, fragment, frame[:20] + b"\x20\x07" + frame[22:], frame[:30]):
+        world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, data))
+    assert counted(world) == {"default/bulk": {"Vlan": 1, "Unparsed": 1}}
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_have_ends_or_none(data: bytes) -> None:
+    for candidate in (data, b"\0" * 12 + b"\x08\x00\x45" + data, b"\0" * 12 + b"\x81\x00\0\0\x08\x00" + data):
+        found = parse_ends(candidate)
+        assert found is None or len(found.key) == 12
 
 
 @pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])

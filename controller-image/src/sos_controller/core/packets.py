@@ -13,6 +13,7 @@ from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, PROTO_TCP, PROTO_UDP
 
 ETHERNET_BYTES: Final = 14
 BROADCAST: Final = MacAddress(b"\xff" * 6)
+ETH_VLAN: Final = 0x8100
 TCP_FLAGS_FIN_SYN_RST_ACK: Final = 0x17
 OPTION_END, OPTION_NOP = 0, 1
 SPECIAL_OPTIONS: Final = frozenset((19, 29, 30))
@@ -66,6 +67,16 @@ class Datagram(NamedTuple):
     payload: bytes
 
 
+class Ends(NamedTuple):
+    """Between whom a first packet goes that is no SYN as `parse_syn` takes it."""
+
+    key: FlowKey
+    client: Address
+    server: Address
+    server_port: int
+    is_tagged: bool
+
+
 def ethertype(data: bytes) -> int:
     """Ethertype of a frame, 0 when there is none."""
     return data[12] << 8 | data[13] if len(data) >= ETHERNET_BYTES else 0
@@ -93,6 +104,20 @@ def parse_syn(data: bytes) -> Syn | None:
         MacAddress(data[6:12]),
         _has_special_option(data[tcp + 20 : end]) if end <= len(data) and end >= tcp + 20 else True,
     )
+
+
+def parse_ends(data: bytes) -> Ends | None:
+    """Addresses and ports of a TCP segment that begins in a frame, whatever else there is: a VLAN tag, a fragment, odd lengths."""
+    is_tagged = ethertype(data) == ETH_VLAN
+    ip = ETHERNET_BYTES + 4 * is_tagged
+    if len(data) < ip + 24 or data[ip - 2 : ip] != b"\x08\x00" or data[ip] >> 4 != 4 or data[ip + 9] != PROTO_TCP:
+        return None
+    tcp = ip + (data[ip] & 15) * 4
+    if tcp < ip + 20 or len(data) < tcp + 4 or (data[ip + 6] << 8 | data[ip + 7]) & 0x1FFF:
+        return None
+    key = data[ip + 12 : ip + 20] + data[tcp : tcp + 4]
+    client, server = (Address(int.from_bytes(key[at : at + 4], "big")) for at in (0, 4))
+    return Ends(FlowKey(key), client, server, key[10] << 8 | key[11], is_tagged)
 
 
 def parse_segment(data: bytes) -> Segment | None:

@@ -27,7 +27,7 @@ from sos_controller.core.finding import Finder
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
 from sos_controller.core.order import OrderType, Role
-from sos_controller.core.packets import Syn, complete_checksum, parse_syn
+from sos_controller.core.packets import Syn, complete_checksum, parse_ends, parse_syn
 from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.plain_reason import PlainReason, of_outcome
 from sos_controller.core.plan import Plan
@@ -76,6 +76,7 @@ class SetUp:
         syn = parse_syn(data)
         if syn is None:
             state.count("syns", "unparsed")
+            self._note_unparsed(switch, data)
             self._forwarding.release(switch, in_port, data)
             return
         location = Location(switch.dpid, in_port)
@@ -320,6 +321,14 @@ class SetUp:
         frame = agent.beacon.mac + complete_checksum(data)[6:]
         actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
         self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
+
+    def _note_unparsed(self, switch: Switch, data: bytes) -> None:
+        """Count a first packet that is no plain SYN for the service that covers it, repeats included: nobody can tell them apart."""
+        state, ends, site = self._state, parse_ends(data), switch.site
+        policy = None if ends is None or site is None else state.policies.first(site.name, ends)
+        if ends is not None and policy is not None:
+            reason = PlainReason.VLAN if ends.is_tagged else PlainReason.UNPARSED
+            state.plain_traffic.plain(policy.service.id, reason, ends.key, state.now)
 
     def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
         """Count a connection that goes plain for the service that covers it, and for one that this service hides from it."""
