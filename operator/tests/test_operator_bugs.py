@@ -17,8 +17,9 @@ from sos_operator import loop, reconcile
 from sos_operator.bugs import Bugs
 from sos_operator.core.desired import CLEANUP_FINALIZER, documents, on_nodes
 from sos_operator.core.errors import NotReady
-from sos_operator.core.generation import Issued
+from sos_operator.core.generation import Issued, parse_issued
 from sos_operator.core.kinds import API_VERSION
+from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Images, Settings
 from sos_operator.core.output import build_output
 from sos_operator.core.rollout import max_unavailable, plan_rollouts
@@ -253,3 +254,42 @@ def test_daemon_set_whose_affinity_somebody_took_away_names_the_nodes() -> None:
     changed = on_nodes({"kind": "DaemonSet", "spec": {"template": {"spec": {}}}}, ["a"])
     terms = changed["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert terms == {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}
+
+
+def with_children(output: Any, *objects: Any) -> Seen:
+    maps = (m for m in output.compiled.manifests if m["kind"] == "ConfigMap")
+    children = tuple({**m, "metadata": {**m["metadata"], "uid": "u", "resourceVersion": "1"}} for m in maps)
+    return dataclasses.replace(SEEN, children=children, objects=objects or OBJECTS)
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_lost_record_never_lowers_a_generation(answering: bool) -> None:
+    """It is found again from documents in ConfigMaps and from what controllers have in force: nodes and agents refuse lower ones."""
+    first = build_output(SEEN, SETTINGS, Issued(57, "x"), {})
+    assert first.issued.generation == 58
+    controller = first.compiled.controllers["default"]
+    in_force = {"default": (controller["generation"], controller["hash"])} if answering else {}
+    again = build_output(with_children(first), SETTINGS, Issued(0, ""), in_force)
+    assert again.issued.generation >= 58
+    assert {doc["generation"] for doc in (*again.compiled.nodes.values(), *again.compiled.agents.values())} == {58}
+    changed = {**OBJECTS[2], "spec": {**OBJECTS[2]["spec"], "datapath": {"type": "Netdev"}}}
+    changed["metadata"] = {**changed["metadata"], "generation": 2}
+    after = build_output(with_children(again, *OBJECTS[:2], changed, *OBJECTS[3:]), SETTINGS, again.issued, in_force)
+    assert after.compiled.nodes["w"]["generation"] > 58
+    assert after.compiled.nodes["e"]["generation"] == 58
+
+
+def test_generation_in_force_at_a_node_alone_is_overtaken() -> None:
+    """Its ConfigMap is lost, too."""
+    answers = {"uid": NodeAnswer("sha256:" + "0" * 64, "Ready", "br-sos", "", 90)}
+    output = build_output(dataclasses.replace(SEEN, answers=answers), SETTINGS, Issued(0, ""), {})
+    assert output.compiled.nodes["w"]["generation"] == 91
+
+
+def test_huge_generation_that_somebody_wrote_does_not_use_them_up() -> None:
+    first = build_output(SEEN, SETTINGS, Issued(5, "x"), {})
+    seen = with_children(first)
+    for child in seen.children:
+        child["data"] = {name: text.replace('"generation": 6', f'"generation": {2**53 - 1}') for name, text in child["data"].items()}
+    assert build_output(seen, SETTINGS, first.issued, {"default": (2**53, "x")}).issued.generation == 6
+    assert parse_issued({"generation": "9" * 5000, "digest": "x"}) == parse_issued({"generation": str(2**53)}) == Issued(0, "")

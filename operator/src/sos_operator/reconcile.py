@@ -18,7 +18,7 @@ from sos_operator.cluster import Cluster
 from sos_operator.core import desired, keys, rollout, rotation, secrets, tokens
 from sos_operator.core.backoff import Outcome
 from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
-from sos_operator.core.generation import Issued, encode_issued, issued_now
+from sos_operator.core.generation import Issued, credible, encode_issued, issued_now
 from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
 from sos_operator.core.leftover import Place, with_left
 from sos_operator.core.news import Changed, of_kinds
@@ -197,7 +197,8 @@ class Reconciler:
         known, before = self._compiled or (None, None)
         last = max(issued_now(state), before.issued if before else Issued(0, ""), key=lambda issued: issued.generation)
         in_force = self._p.controllers.in_force()
-        newest = max((generation for generation, _ in in_force.values()), default=0)
+        claims = [*in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
+        newest = max((generation for generation, _ in credible(claims)), default=0)
         # Nodes that go, or whose site does, are told to clean up for as long as something is there: that is looked at anew each time.
         going = before is None or before.departing or before.left
         if before and not going and known == depends_on and last == before.issued and newest <= last.generation:

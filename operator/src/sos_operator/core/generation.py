@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import sos_compile
+from sos_compile.documents import MAX_GENERATION
 
 from sos_operator.core.plan import digest
 
 # Of a document in a ConfigMap, laid out or not. Neither name stands anywhere else in one.
 _GENERATION = re.compile(r'"generation": ?([0-9]{1,18})\b')
 _HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
+
+Claim = tuple[int, str]
+"""The generation of a document, and its hash."""
+CREDIBLE_MAX = MAX_GENERATION // 2  # the other half is room to overtake it: one a second for 100 million years
 
 GENERATION_KEY = "generation"
 DIGEST_KEY = "digest"
@@ -30,7 +35,8 @@ class Issued:
 def parse_issued(data: Mapping[str, str]) -> Issued:
     """What a previous operator wrote down; generation 0 if there is nothing (sensible) to read."""
     text = data.get(GENERATION_KEY, "")
-    return Issued(int(text) if text.isascii() and text.isdecimal() else 0, data.get(DIGEST_KEY, ""))
+    known = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= CREDIBLE_MAX
+    return Issued(int(text) if known else 0, data.get(DIGEST_KEY, "") if known else "")
 
 
 def encode_issued(issued: Issued) -> dict[str, str]:
@@ -43,27 +49,34 @@ def documents_digest(hashes: Mapping[str, str]) -> str:
     return digest(dict(hashes))
 
 
-def next_issued(last: Issued, current: str, in_force: Iterable[tuple[int, str]], ours: Mapping[str, str] | Iterable[str]) -> Issued:
-    """The generation for the documents with digest `current`.
+def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mapping[str, str] | Iterable[str]) -> Issued:
+    """The generation for the documents with digest `current`: never below one that is about, whatever became of the record of the last.
 
-    `in_force` are (generation, hash) as controllers report them, `ours` the hashes of the documents to send: a controller that
-    holds something else under our generation or a later one (the record of ours was lost) is overtaken, since it
-    would refuse anything not newer (spec/controller-config.md clause 1).
+    `claims` are what controllers and nodes have in force and what lies in ConfigMaps, `ours` the hashes of the documents to send. What has
+    something else under our generation or a later one is overtaken, since it would refuse anything not newer (spec/controller-config.md
+    clause 1, spec/node-config.md clause 1).
     """
     wanted = frozenset(ours)
-    foreign = [generation for generation, hash_ in in_force if hash_ not in wanted]
     generation = last.generation if last.digest == current and last.generation > 0 else last.generation + 1
-    return Issued(max([generation, *(g + 1 for g in foreign if g >= generation)]), current)
+    return Issued(max([generation, *(g if hash_ in wanted else g + 1 for g, hash_ in credible(claims))]), current)
+
+
+def credible(claims: Iterable[Claim]) -> Iterator[Claim]:
+    """Claims that can be true: somebody who writes a huge number into a ConfigMap must not use up all there are."""
+    return (claim for claim in claims if 0 < claim[0] <= CREDIBLE_MAX)
+
+
+def claims_of(config_maps: Iterable[Mapping[str, Any]]) -> Iterator[Claim]:
+    """What the documents in ConfigMaps claim."""
+    for text in (text for config_map in config_maps for text in (config_map.get("data") or {}).values()):
+        generation, hash_ = _GENERATION.search(text), _HASH.search(text)
+        if generation and hash_:
+            yield int(generation[1]), hash_[1]
 
 
 def issued_before(config_maps: Iterable[Mapping[str, Any]], newest: int) -> dict[str, int]:
     """Hash -> generation of the documents that lie in the cluster. What claims to be newer than the newest was written by somebody else."""
-    found: dict[str, int] = {}
-    for text in (text for config_map in config_maps for text in (config_map.get("data") or {}).values()):
-        generation, hash_ = _GENERATION.search(text), _HASH.search(text)
-        if generation and hash_ and 0 < int(generation[1]) <= newest:
-            found[hash_[1]] = int(generation[1])
-    return found
+    return {hash_: generation for generation, hash_ in claims_of(config_maps) if 0 < generation <= newest}
 
 
 def generations(

@@ -27,6 +27,8 @@ class NodeAnswer:
     bridge: str
     """Name of the bridge, empty if there is none."""
     message: str
+    generation: int = 0
+    """Of the node-config in force."""
 
     @property
     def noteworthy(self) -> str:
@@ -38,12 +40,14 @@ def parse_answer(content: bytes) -> NodeAnswer | None:
     """An answer, or None for something that is none."""
     try:
         status = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(status, dict) or not isinstance(status.get("state"), str) or not isinstance(status.get("hash"), str):
         return None
     message = str(status.get("message") or "")[:MESSAGE_MAX]
-    return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message)
+    generation = status.get("generation")
+    known = generation if isinstance(generation, int) and not isinstance(generation, bool) else 0
+    return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message, known)
 
 
 def address_of(pod: Object) -> str:

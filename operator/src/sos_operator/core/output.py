@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import sos_compile
 
 from sos_operator.core.desired import Departing, departing_sites, with_files_of
-from sos_operator.core.generation import Issued, documents_digest, generations, issued_before, next_issued
+from sos_operator.core.generation import Issued, claims_of, documents_digest, generations, issued_before, next_issued
 from sos_operator.core.kinds import CONFIG_MAP, SITE
 from sos_operator.core.leftover import left_nodes
 from sos_operator.core.options import Settings
@@ -54,9 +54,10 @@ def build_output(
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}
     hashes |= {f"left/{gone.site}/{node}": doc["hash"] for gone in left for node, doc in gone.nodes.items()}
     hashes |= {f"departing/{gone.site}/{node}": doc["hash"] for gone in departing for node, doc in gone.nodes.items()}
-    ours = [hash_ for name, hash_ in draft.hashes().items() if name[0] == "controller"]
-    issued = next_issued(last, documents_digest(hashes), in_force.values(), ours)
-    before = issued_before((o for o in seen.children if o["kind"] == CONFIG_MAP.kind), issued.generation)
+    config_maps = [o for o in seen.children if o["kind"] == CONFIG_MAP.kind]
+    said = [(answer.generation, answer.hash) for answer in seen.answers.values()]
+    issued = next_issued(last, documents_digest(hashes), [*in_force.values(), *said, *claims_of(config_maps)], hashes.values())
+    before = issued_before(config_maps, issued.generation)
     compiled = draft.issued(generations(draft.hashes(), issued.generation, before, in_force))
     compiled = replace(compiled, manifests=with_files_of(compiled.manifests, faulty, seen)) if faulty else compiled
     departing, left = (tuple(gone.issued(issued.generation, before) for gone in some) for some in (departing, left))
