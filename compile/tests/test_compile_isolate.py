@@ -237,3 +237,32 @@ def test_site_that_raises_for_each_of_its_nodes_costs_no_other_object(monkeypatc
     assert {(p.kind, p.name) for p in compiled.problems} == {("SosSite", "north")}
     assert sorted(compiled.nodes) == ["east-0", "east-1", "west-0", "west-1"]
     assert len(compiled.controllers["default"]["services"]) == 5
+
+
+@pytest.mark.parametrize(
+    "address", ["fd00::1", "node.example", "127.0.0.1", "224.0.0.5", "0.0.0.0", "169.254.7.7", "255.255.255.255", "1.2.3"]
+)
+def test_node_whose_address_ends_no_tunnel_says_so_and_the_others_have_theirs(address: str) -> None:
+    odd = Node("odd", {"sos.network/site": "west"}, address)
+    compiled = compile_world(dataclasses.replace(WORLD, nodes=(*WORLD.nodes, odd)))
+    assert compiled.faults == () and [(p.warning, p.reason) for p in compiled.problems] == [(True, Reason.NO_NODE_ADDRESS)]
+    assert address in compiled.facts[ObjectKey("SosSite", "", "west")].node_problems["odd"]
+    assert compiled.nodes["odd"]["tunnels"] == []
+    remotes = [[t["remote"] for t in each.nodes["west-0"]["tunnels"]] for each in (compiled, compile_world(WORLD))]
+    assert sorted(remotes[0]) == sorted(remotes[1])
+
+
+def test_of_two_nodes_with_one_address_the_younger_has_it() -> None:
+    """The other one is mostly a machine that is gone, whose Node is still there."""
+    (west,) = (n for n in WORLD.nodes if n.name == "west-0")
+    twin = dataclasses.replace(west, name="twin", created="2026-01-01T00:00:00Z")
+    compiled = compile_world(dataclasses.replace(WORLD, nodes=(*WORLD.nodes, twin)))
+    problems = compiled.facts[ObjectKey("SosSite", "", "west")].node_problems
+    assert "twin" in problems["west-0"] and "twin" not in problems
+    assert compiled.nodes["west-0"]["tunnels"] == []
+
+
+def test_endpoints_that_are_not_ipv4_reach_no_bridge() -> None:
+    observed = dataclasses.replace(WORLD.observed, endpoints={"default": ("tcp:fd00::5:6653", "tcp:10.96.0.10:6653", "x")})
+    compiled = compile_world(dataclasses.replace(WORLD, observed=observed))
+    assert compiled.nodes["west-0"]["controllers"] == ["tcp:10.96.0.10:6653"] and compiled.problems == ()

@@ -23,8 +23,8 @@ from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Images, Settings
 from sos_operator.core.output import build_output
 from sos_operator.core.rollout import max_unavailable, plan_rollouts
-from sos_operator.core.status import Situation
-from sos_operator.core.world import Seen
+from sos_operator.core.status import Situation, report
+from sos_operator.core.world import Seen, api_base, controller_endpoints
 from sos_operator.handlers import hearer
 from sos_operator.health import Health
 from sos_operator.metrics import Metrics
@@ -150,12 +150,12 @@ def test_status_that_cannot_be_found_out_is_said_by_its_object_alone(monkeypatch
     parts = Stub(SEEN)
     original = reconcile.report
 
-    def report(each: Any, situation: Situation) -> Any:
+    def raising(each: Any, situation: Situation) -> Any:
         if each["metadata"]["name"] == "west":
             raise KeyError("nobody thought of it")
         return original(each, situation)
 
-    monkeypatch.setattr(reconcile, "report", report)
+    monkeypatch.setattr(reconcile, "report", raising)
     compiled = build_output(SEEN, SETTINGS, Issued(0, ""), {}).compiled
     asyncio.run(reconcile.Reconciler(parts)._publish(SEEN, Situation(seen=SEEN, compiled=compiled)))  # type: ignore[arg-type]
     assert sorted(parts.statuses) == ["default", "east", "web", "west"]
@@ -293,3 +293,28 @@ def test_huge_generation_that_somebody_wrote_does_not_use_them_up() -> None:
         child["data"] = {name: text.replace('"generation": 6', f'"generation": {2**53 - 1}') for name, text in child["data"].items()}
     assert build_output(seen, SETTINGS, first.issued, {"default": (2**53, "x")}).issued.generation == 6
     assert parse_issued({"generation": "9" * 5000, "digest": "x"}) == parse_issued({"generation": str(2**53)}) == Issued(0, "")
+
+
+@pytest.mark.parametrize(
+    ("spec", "switches", "own"),
+    [
+        ({"clusterIP": "fd00::5", "clusterIPs": ["fd00::5", "10.96.0.10"]}, "tcp:10.96.0.10:6653", "http://10.96.0.10:8080"),
+        ({"clusterIP": "fd00::5", "clusterIPs": ["fd00::5"]}, None, "http://[fd00::5]:8080"),
+        ({"clusterIP": "None", "clusterIPs": ["None"]}, None, ""),
+    ],
+)
+def test_switches_are_told_ipv4_or_the_controller_says_that_there_is_none(spec: dict[str, Any], switches: str | None, own: str) -> None:
+    service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "sos-controller-default"}, "spec": spec}
+    seen = dataclasses.replace(SEEN, children=(service,))
+    assert controller_endpoints(seen) == ({"default": (switches,)} if switches else {})
+    assert api_base(OBJECTS[0], seen, {}) == own
+    compiled = build_output(seen, SETTINGS, Issued(0, ""), {}).compiled
+    (available,) = (v for v in report(OBJECTS[0], Situation(seen=seen, compiled=compiled)).verdicts if v.type == "Available")
+    assert (available.reason == "NoIPv4") == (spec["clusterIPs"] == ["fd00::5"])
+
+
+def test_site_shows_what_is_wrong_with_the_address_of_a_node() -> None:
+    seen = dataclasses.replace(SEEN, nodes=(node("w", "west", "fd00::1"), SEEN.nodes[1]))
+    compiled = build_output(seen, SETTINGS, Issued(0, ""), {}).compiled
+    (row,) = report(OBJECTS[2], Situation(seen=seen, compiled=compiled)).fields["nodes"]
+    assert "fd00::1 is not IPv4" in row["message"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from sos_compile.compiler import compile_world
 from sos_compile.load import LoadError, load
 from sos_compile.schema import NAME
+from sos_compile.text import is_ipv4
 from sos_compile.world import Compiled, Json, Namespace, Node, Observed, Settings, World
 
 
@@ -23,6 +24,9 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write(f"{error}\n")
         return 1
     endpoints = {name: tuple(ends.split(",")) for name, ends in options.endpoint}
+    if wrong := _wrong_addresses(options.node, endpoints):
+        sys.stderr.write(f"{wrong}\n")
+        return 2
     world = World(
         objects=objects,
         nodes=tuple(options.node),
@@ -41,6 +45,20 @@ def main(arguments: list[str]) -> int:
         f"{len(compiled.agents)} agent-configs, {len(compiled.manifests)} manifests\n"
     )
     return 1 if errors else 0
+
+
+def _wrong_addresses(nodes: list[Node], endpoints: dict[str, tuple[str, ...]]) -> str:
+    """Return what is wrong with the first address of the command line that is no IPv4 address, "" if none is."""
+    for node in nodes:
+        if node.address and not is_ipv4(node.address):
+            return f"--node {node.name}: {node.address!r} is not an IPv4 address, which tunnels need"
+    for name, ends in endpoints.items():
+        for end in ends:
+            protocol, _, rest = end.partition(":")
+            address, _, port = rest.rpartition(":")
+            if protocol != "tcp" or not is_ipv4(address) or not (port.isascii() and port.isdecimal() and 1 <= int(port[:6]) <= 65535):
+                return f"--endpoint {name}: {end!r} is not tcp:A.B.C.D:PORT; switches connect by IPv4"
+    return ""
 
 
 def _parser() -> argparse.ArgumentParser:

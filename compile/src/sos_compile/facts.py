@@ -69,6 +69,7 @@ def _site(placed: PlacedSite) -> Facts:
         sites=(placed.site.name,),
         controllers=placed.site.controllers,
         text={"prefixes": ",".join(str(prefix) for prefix in placed.site.prefixes), "wan": placed.site.wan},
+        node_problems=dict(placed.node_problems),
     )
 
 

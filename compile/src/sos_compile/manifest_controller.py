@@ -22,6 +22,7 @@ from sos_compile.world import Json, Settings
 COMPONENT = "controller"
 OPENFLOW_PORT = 6653  # IANA
 API_PORT = 8080
+FAMILY = {"ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack"}  # switches are told IPv4 addresses, whatever the cluster prefers
 USER = 65532  # "nonroot" of the usual minimal images
 CONFIG, KEYS, TOKEN, STATE = "/etc/sos/config", "/etc/sos/keys", "/etc/sos/token", "/var/lib/sos"
 
@@ -49,7 +50,7 @@ def build_controller(controller: Controller, config: Source, settings: Settings)
 
 
 def _service(metadata: Json, spec: Json, selector: dict[str, str]) -> Json:
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {**spec, "selector": selector}}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {**spec, **FAMILY, "selector": selector}}
 
 
 def _deployment(controller: Controller, name: str, metadata: Json, selector: dict[str, str], settings: Settings) -> Json:

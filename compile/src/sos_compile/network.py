@@ -67,6 +67,8 @@ class PlacedSite:
     agents: tuple[AgentPlace, ...] = ()
     left_out: tuple[str, ...] = ()
     """Nodes that the selector matches but an older site has."""
+    node_problems: tuple[tuple[str, str], ...] = ()
+    """What is wrong with addresses of nodes, by their names."""
 
 
 @dataclass(frozen=True)

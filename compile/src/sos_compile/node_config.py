@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Mapping
 
 from sos_compile import documents as doc
@@ -13,6 +14,7 @@ from sos_compile.world import Json, Settings
 
 BRIDGE = "br-sos"
 MAX_TUNNELS = 1024
+ENDPOINT = re.compile(r"^tcp:[0-9]{1,3}(\.[0-9]{1,3}){3}:[0-9]{1,5}\Z")  # others are none that a bridge can be told of
 MAX_CONTROLLERS = 16
 MESH_LIMIT = MAX_TUNNELS + 1  # nodes of one mesh
 
@@ -110,7 +112,7 @@ def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Se
 
 def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str, ...]]) -> list[str]:
     found = [end for name in site.controllers for end in endpoints.get(name, ()) or network.controllers[name].endpoints]
-    return list(dict.fromkeys(found))[:MAX_CONTROLLERS]
+    return list(dict.fromkeys(end for end in found if ENDPOINT.match(end)))[:MAX_CONTROLLERS]
 
 
 def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:

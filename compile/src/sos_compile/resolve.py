@@ -86,8 +86,12 @@ def _warn_about_addresses(placed: dict[str, PlacedSite], verdicts: Verdicts) -> 
     for each in placed.values():
         if each.site.wan != "Overlay":
             continue
+        wrong = dict(each.node_problems)
         for node in each.nodes:
-            if not node.node.address:
+            if node.node.name in wrong:
+                message = f"node {node.node.name} has {wrong[node.node.name]}"
+                verdicts.warn(each.site.origin, "spec.wan", Reason.NO_NODE_ADDRESS, message)
+            elif not node.node.address:
                 message = f"node {node.node.name} has no address yet: no tunnels to it"
                 verdicts.warn(each.site.origin, "spec.wan", Reason.NO_NODE_ADDRESS, message, "wait for the node to report its InternalIP")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
 
 from sos_compile.allocate import numbers
 from sos_compile.isolate import NODE, REMEDY
@@ -12,6 +13,7 @@ from sos_compile.model import Site, selects
 from sos_compile.network import MAX_NODE_NUMBER, NodePlace, PlacedSite
 from sos_compile.objects import Objects
 from sos_compile.problem import Reason
+from sos_compile.text import is_ipv4
 from sos_compile.verdicts import Verdicts
 from sos_compile.world import Node, ObjectKey, World
 
@@ -19,6 +21,8 @@ MAX_SITES = 1024  # spec/controller-config.md clause 4
 MAX_NODES_PER_SITE = 1024
 MAX_NODE_NAME = 63  # a beacon has room for no more (spec/beacon.md clause 2)
 SITE_IDS = (1, 0xFFFF)
+MAX_SHOWN = 64  # characters of an address that is none
+BROADCAST = IPv4Address("255.255.255.255")
 
 
 def datapath_id(site_id: int, node: str) -> str:
@@ -159,11 +163,39 @@ def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Ver
     carried = {name: n for name, n in previous.items() if name in by_name and name not in claimed}
     given = numbers(sorted(claimed), previous, carried.values(), (1, MAX_NODE_NUMBER))
     placed = []
+    by_name, wrong = with_usable_addresses([by_name[name] for name, site in claimed.items() if site.wan == "Overlay"], by_name)
     for site in sites:
         own = [by_name[name] for name in sorted(name for name, holder in claimed.items() if holder is site)]
         nodes = _node_places(site, ids[site.name], own, given, verdicts)
-        placed.append(PlacedSite(site, ids[site.name], nodes, left_out=tuple(sorted(left_out.get(site.name, ())))))
+        problems = tuple((node.node.name, wrong[node.node.name]) for node in nodes if node.node.name in wrong)
+        left = tuple(sorted(left_out.get(site.name, ())))
+        placed.append(PlacedSite(site, ids[site.name], nodes, left_out=left, node_problems=problems))
     return Placed(placed, {**carried, **given})
+
+
+def with_usable_addresses(nodes: Iterable[Node], by_name: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, str]]:
+    """Return all nodes, those of overlays (`nodes`) without addresses that no tunnel can end at, and what is wrong with these."""
+    found, wrong = dict(by_name), dict[str, str]()
+    holder: dict[str, str] = {}
+    for node in sorted(nodes, key=lambda each: (each.created, each.name), reverse=True):
+        if not node.address:
+            continue
+        problem = _address_problem(node.address)
+        if problem is None and (other := holder.setdefault(node.address, node.name)) != node.name:
+            problem = f"its InternalIP {node.address} is that of node {other}, too: remove the node that is gone, or correct the address"
+        if problem is not None:
+            wrong[node.name] = f"no tunnels: {problem}"
+            found[node.name] = replace(node, address="")
+    return found, wrong
+
+
+def _address_problem(text: str) -> str | None:
+    if not is_ipv4(text):
+        return f"its only InternalIP {text[:MAX_SHOWN]} is not IPv4, which tunnels need: give the node an IPv4 InternalIP as well"
+    address = IPv4Address(text)
+    if address.is_loopback or address.is_multicast or address.is_unspecified or address.is_link_local or address == BROADCAST:
+        return f"its InternalIP {text} cannot be reached from other nodes: correct it (kubelet --node-ip)"
+    return None
 
 
 def _matching(site: Site, world: World, verdicts: Verdicts) -> list[Node]:

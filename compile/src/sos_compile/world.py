@@ -24,11 +24,15 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Node:
-    """A machine that can carry a site's bridge. `address` is where its tunnels end (a Kubernetes node's InternalIP), "" if unknown."""
+    """A machine that can carry a site's bridge. `address` is where its tunnels end (a Kubernetes node's InternalIP), "" if unknown.
+
+    `created` is its creationTimestamp: of two nodes with one address the younger one has it, as the other is gone most often.
+    """
 
     name: str
     labels: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
+    created: str = ""
 
 
 @dataclass(frozen=True)
@@ -223,6 +227,8 @@ class Facts:
     sites: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()
     text: Mapping[str, str] = field(default_factory=dict)
+    node_problems: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with addresses of a site's nodes, by node."""
     shadow: Shadow | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import sos_compile
 from sos_compile import ObjectKey, naming
+from sos_compile.text import is_ipv4
 
 from sos_operator.core import overlaps
 from sos_operator.core.accelerating import accelerating
@@ -19,13 +20,18 @@ from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.pods import PodState, daemon_set_settled, deployment_verdict, lost, pod_state, with_answer
 from sos_operator.core.rollout import Rollout
 from sos_operator.core.views import ControllerView, counted, ids
-from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving, node_of
+from sos_operator.core.world import PREFIX, Object, Seen, controller_endpoints, leaving, node_of, service_addresses
 
 NO_MULTUS_FOR_AGENTS = (
     "the cluster has no NetworkAttachmentDefinitions (Multus), which spec.attach: Multus needs: install Multus and ovs-cni, or use Host"
 )
+NO_IPV4 = (
+    "Service {service} has no IPv4 address, by which switches connect: in a cluster with both families delete it, and it is made anew with "
+    "one; in a cluster of IPv6 alone add IPv4 Service addresses, or run the controller elsewhere (type: External)"
+)
 NODES_MAX = 1024  # as many as the schema of SosSite.status.nodes takes
 NAMED_MAX = 5  # names listed in one message
+NODE_MESSAGE_MAX = 1024
 HASH_MAX = 80  # and these are as much of it as its fields take of what controllers say
 GAIN_MAX = 32
 UNKNOWN_MAX = 200
@@ -213,7 +219,7 @@ def _site(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
             "nodesReady": f"{ready}/{len(states)}",
             "datapathsConnected": f"{connected}/{len(facts.dpids)}",
             "agentsRegistered": f"{registered}/{len(facts.agents)}",
-            "nodes": [_site_node(node, states[node], situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
+            "nodes": [_site_node(node, states[node], facts, situation.compiled) for node in sorted(facts.nodes)[:NODES_MAX]],
         }
     )
     verdicts = [accepted, bridges, datapaths, agents]
@@ -245,12 +251,12 @@ def _bridges(obj: Object, states: Mapping[str, PodState], error: str | None) -> 
     return Verdict("BridgesReady", "False", reason, message)
 
 
-def _site_node(node: str, state: PodState, compiled: sos_compile.Compiled) -> dict[str, Any]:
+def _site_node(node: str, state: PodState, facts: sos_compile.Facts, compiled: sos_compile.Compiled) -> dict[str, Any]:
     document = compiled.nodes.get(node)
     agents = sorted((a for a in compiled.allocations.agents if a.node == node), key=lambda a: a.slot)
     row: dict[str, Any] = {"name": node, "state": state.state}
-    if state.message:
-        row["message"] = state.message
+    if message := "; ".join(filter(None, (facts.node_problems.get(node), state.message))):
+        row["message"] = message[:NODE_MESSAGE_MAX]
     if node in compiled.allocations.nodes:
         row["number"] = compiled.allocations.nodes[node]
     if document:
@@ -361,7 +367,12 @@ def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdi
 
 def _cannot_be_available(obj: Object, view: ControllerView, situation: Situation) -> Verdict | None:
     """What is missing on this side, whatever the controller says."""
-    if error := situation.apply_errors.get((CONTROLLER.kind, obj["metadata"]["name"])):
+    name = obj["metadata"]["name"]
+    error = situation.apply_errors.get((CONTROLLER.kind, name))
+    addresses = service_addresses(name, situation.seen) if (obj.get("spec") or {}).get("type") != "External" else ()
+    if (error and "ipFamilies" in error) or (addresses and not any(map(is_ipv4, addresses))):
+        return Verdict("Available", "False", "NoIPv4", NO_IPV4.format(service=naming.controller(PREFIX, name)))
+    if error:
         return Verdict("Available", "False", "ApplyFailed", error)
     secret = ((obj.get("spec") or {}).get("external") or {}).get("tokenSecretName")
     if secret and not view.has_token:

@@ -9,6 +9,7 @@ from typing import Any
 import sos_compile
 from sos_compile import naming
 from sos_compile.documents import content_hash
+from sos_compile.text import is_ipv4
 
 from sos_operator.core.kinds import CONTROLLER, FIELD_MANAGER, SITE
 from sos_operator.core.nodes import NodeAnswer
@@ -100,8 +101,11 @@ def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
 
 def _node(obj: Object) -> sos_compile.Node:
     addresses = (obj.get("status") or {}).get("addresses") or []
-    internal = next((a["address"] for a in addresses if a.get("type") == "InternalIP" and ":" not in a.get("address", ":")), "")
-    return sos_compile.Node(obj["metadata"]["name"], obj["metadata"].get("labels") or {}, internal)
+    internal = [str(a.get("address") or "") for a in addresses if a.get("type") == "InternalIP"]
+    # One that is not IPv4 is handed on where there is no other: the compilation says what is wrong with it.
+    address = next(filter(is_ipv4, internal), internal[0] if internal else "")
+    meta = obj["metadata"]
+    return sos_compile.Node(meta["name"], meta.get("labels") or {}, address, str(meta.get("creationTimestamp") or ""))
 
 
 OPENFLOW_PORT = 6653  # of a Managed controller's Service
@@ -109,10 +113,16 @@ API_PORT = 8080
 
 
 def service_address(controller: str, seen: Seen) -> str:
-    """Cluster address of a Managed controller's Service, empty while it has none."""
-    service = seen.child("Service", naming.controller(PREFIX, controller))
-    address = str(((service or {}).get("spec") or {}).get("clusterIP") or "")
-    return "" if address == "None" else address
+    """Cluster address of a Managed controller's Service, empty while it has none: an IPv4 address if there is one."""
+    addresses = service_addresses(controller, seen)
+    return next(filter(is_ipv4, addresses), addresses[0] if addresses else "")
+
+
+def service_addresses(controller: str, seen: Seen) -> tuple[str, ...]:
+    """All cluster addresses of a Managed controller's Service, one of each family."""
+    spec = (seen.child("Service", naming.controller(PREFIX, controller)) or {}).get("spec") or {}
+    addresses = [str(each) for each in (spec.get("clusterIP"), *(spec.get("clusterIPs") or ())) if each and each != "None"]
+    return tuple(dict.fromkeys(addresses))
 
 
 def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
@@ -122,7 +132,7 @@ def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
         name, spec = obj["metadata"]["name"], obj.get("spec") or {}
         if spec.get("type") == "External":
             endpoints[name] = tuple((spec.get("external") or {}).get("endpoints") or ())
-        elif address := service_address(name, seen):
+        elif is_ipv4(address := service_address(name, seen)):
             endpoints[name] = (f"tcp:{address}:{OPENFLOW_PORT}",)
     return endpoints
 
@@ -147,7 +157,7 @@ def compiled_from(seen: Seen) -> Hashable:
     """What a compilation depends on, to tell whether it has to be made anew: a status written or a node's heartbeat changes none of it."""
     return (
         tuple(_version(o) for o in seen.objects),
-        tuple((n.name, tuple(sorted(n.labels.items())), n.address) for n in (_node(o) for o in seen.nodes if not leaving(o))),
+        tuple((n.name, tuple(sorted(n.labels.items())), n.address, n.created) for n in (_node(o) for o in seen.nodes if not leaving(o))),
         tuple(_version(o) for o in seen.namespaces),
         tuple(sorted(controller_endpoints(seen).items())),
         parse_allocations(seen.objects).key(),
