@@ -231,7 +231,7 @@ class FakeNetwork:
             following = 1 if table == 0 and entry is None else None
             if entry is None and table == 1:
                 found.append((PORT_NORMAL, frame))
-            if entry is not None and entry.actions == (TellApart(),):
+            if entry is not None and entry.actions and isinstance(entry.actions[0], TellApart):
                 entry = self._lookup(at, table, frame, 1)
                 following = 1 if table == 0 and entry is None else None
             if entry is not None and isinstance(entry.actions[0] if entry.actions else None, TakeTurn):

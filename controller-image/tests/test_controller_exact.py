@@ -61,8 +61,8 @@ def old() -> World:
 def test_both_ends_of_a_service_tell_its_connections_apart_without_the_punted_ones(world: World) -> None:
     near, far = exact(world, E1), exact(world, E2)
     assert near and len(near) == len(far) and not exact(world, C1) and not exact(world, C2)
-    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in near} == {((TellApart(),), 0, NOT_SYN)}
-    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in far} == {((TellApart(),), 0, None)}
+    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in near} == {((TellApart("source"),), 0, NOT_SYN)}
+    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in far} == {((TellApart("target"),), 0, None)}
     assert {(e.match.ipv4_src, e.match.ipv4_dst, e.match.tcp_dst) for e in near} == {
         (e.match.ipv4_dst, e.match.ipv4_src, e.match.tcp_src) for e in far
     }
@@ -194,6 +194,27 @@ def test_a_switch_that_comes_back_may_have_been_without_them(old: World) -> None
     old.connect(["edge2"])
     old.tick(SWEPT_S / 2)
     assert waited(old) == pytest.approx(SWEPT_S / 2, abs=2 * TICK_S)
+
+
+def test_one_from_the_port_of_a_plain_connection_to_another_port_of_the_server_does(old: World) -> None:
+    """The server's port is left open in what a cache holds."""
+    for agent in old.agents.values():
+        agent.mode = "refuse"
+    old.syn(SPORT, dport=5002)
+    for agent in old.agents.values():
+        agent.mode = "ready"
+    assert waited(old, isn=2) == pytest.approx(SETTLE_S)
+    assert waited(old, SPORT + 1) == 0.0
+
+
+def test_where_a_clients_packets_may_be_a_servers_answers_both_ports_are_looked_at(world: World) -> None:
+    made = document(2)
+    (service,) = made["services"]
+    back = {**service, "id": "default/back", "from": service["to"], "to": service["from"]}
+    world.do(ConfigChanged(parsed({**made, "services": [service, back]})))
+    world.tick(1.0)
+    for dpid in (E1, E2):
+        assert {e.actions for e in exact(world, dpid)} == {(TellApart("both"),)}
 
 
 def test_a_switch_that_need_not_be_open_vswitch_has_none_and_is_always_waited_for() -> None:

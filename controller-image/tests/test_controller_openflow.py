@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 from controller_world import packet_in
@@ -275,13 +276,16 @@ def test_the_answer_to_an_arp_request_is_that_of_ryu_and_comes_back(mac: MacAddr
     assert ofp._parse_instructions(ofp.encode_instructions(actions)) == actions
 
 
-def test_telling_connections_apart_is_written_as_ryu_writes_it_and_comes_back() -> None:
+@pytest.mark.parametrize(("ports", "fields"), [("source", ["tcp_src"]), ("target", ["tcp_dst"]), ("both", ["tcp_src", "tcp_dst"])])
+def test_telling_connections_apart_is_written_as_ryu_writes_it_and_comes_back(
+    ports: Literal["source", "target", "both"], fields: list[str]
+) -> None:
     parser = ofproto_v1_3_parser
-    moves = [("ipv4_src_nxm", 32), ("ipv4_dst_nxm", 32), ("tcp_src_nxm", 16), ("tcp_dst_nxm", 16)]
+    moves = [("ipv4_src_nxm", 32), ("ipv4_dst_nxm", 32), *((f"{field}_nxm", 16) for field in fields)]
     theirs = [parser.NXActionRegMove(src_field=source, dst_field="reg1", n_bits=bits) for source, bits in moves]
     theirs += [parser.OFPActionSetField(reg0=1), parser.NXActionResubmitTable(in_port=0xFFF8, table_id=0)]
-    assert ofp.encode_actions((TellApart(),)) == _serialized(theirs)
-    assert ofp._parse_instructions(ofp.encode_instructions((TellApart(),))) == (TellApart(),)
+    assert ofp.encode_actions((TellApart(ports),)) == _serialized(theirs)
+    assert ofp._parse_instructions(ofp.encode_instructions((TellApart(ports),))) == (TellApart(ports),)
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.integers(1, 65279), rewriting), max_size=5), st.integers(1, 2**32 - 256))

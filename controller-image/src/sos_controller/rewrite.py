@@ -77,11 +77,16 @@ _ARP_TURN = (
 """Asker and asked change places (RFC 826); who the asked one is comes after."""
 
 
-_TELL_APART = (
-    b"".join(_move(field, nicira.REG1) for field in (nicira.IP_SRC, nicira.IP_DST, nicira.TCP_SRC, nicira.TCP_DST))
+_TELL_APART = {
+    told: b"".join(_move(field, nicira.REG1) for field in (nicira.IP_SRC, nicira.IP_DST, *ports))
     + nicira.set_register(nicira.REG0, 1)
     + nicira.resubmit(TABLE_REDIRECT)
-)
+    for told, ports in (
+        (TellApart("source"), (nicira.TCP_SRC,)),
+        (TellApart("target"), (nicira.TCP_DST,)),
+        (TellApart("both"), (nicira.TCP_SRC, nicira.TCP_DST)),
+    )
+}
 """What is moved is looked at, every bit of it; nobody reads register 1."""
 
 
@@ -99,8 +104,9 @@ def _decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
 
 def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
     """The action of ours that several of a list's first ones make up together, and the rest of the list."""
-    if actions.startswith(_TELL_APART):
-        return TellApart(), actions[len(_TELL_APART) :]
+    for told, written in _TELL_APART.items():
+        if actions.startswith(written):
+            return told, actions[len(written) :]
     answer = _decode_arp_answer(actions)
     return learn.decode_leading(actions) if answer[0] is None else answer
 
@@ -126,7 +132,7 @@ def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort) -
         return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     if isinstance(action, ForgetPort):
         return _FORGET_PORT
-    return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART
+    return _arp_answer(action.mac) if isinstance(action, AnswerArp) else _TELL_APART[action]
 
 
 def _encode_set_field(action: Action) -> bytes:

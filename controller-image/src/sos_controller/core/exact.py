@@ -1,10 +1,12 @@
-"""What switches cache of a service's connections is about one connection each (docs/adr/0020), so that a new one never goes by a cache.
+"""What switches cache of a service's packets is about one port of a client and one server (docs/adr/0020, 0043), so that a new connection
+never goes by a cache.
 
 Open vSwitch forwards by what it has cached of earlier packets, with as many bits left open as its tables did not look at, and goes on
 doing so for a while after the tables have changed. A cached decision about a plain connection can so cover the next one between the same
-hosts: its first acknowledgement went past the agent, and the server reset it. *Exact* entries look at addresses and ports of all that
-belongs to no session of a service. Then only an earlier connection of the very same ends can be in a cache, and a new session waits for
-the cache only where there may have been one.
+hosts: its first acknowledgement went past the agent, and the server reset it. *Exact* entries look at the addresses and the client's port
+of all that belongs to no session of a service. Then only an earlier connection from the same port to the same server can be in a cache,
+and a new session waits for the cache only where there may have been one. The server's port is left open: a scan of a thousand ports would
+cost the switch, and everybody on it, a decision for each of them.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Final, NamedTuple
 from sos_controller.core.flowtable import FlowEntry, Match, TellApart
 from sos_controller.core.lately import IDLE_S
 from sos_controller.core.model import DatapathId
-from sos_controller.core.pipeline import PRIORITY_EXACT, SETTLE_S, TABLE_REDIRECT, Kind, shared
+from sos_controller.core.pipeline import NOT_SYN, PRIORITY_EXACT, SETTLE_S, TABLE_REDIRECT, Kind, shared
 from sos_controller.core.services import Policy, accelerated, exact_matches
 from sos_controller.core.session import Session
 from sos_controller.core.state import State
@@ -54,19 +56,20 @@ class Exact:
         """Want exact entries for all that is set up connection by connection, at both ends."""
         state = self._state
         wanted: dict[DatapathId, list[FlowEntry]] = {}
-        made: dict[tuple[Match, ...], list[FlowEntry]] = {}
+        made: dict[tuple[tuple[Match, ...], bool], list[FlowEntry]] = {}
+        places = [(policy, *place) for policies in state.policies.by_site.values() for policy in policies for place in self._places(policy)]
+        mixed = _mixed((dpid, matches) for _, dpid, matches in places)
         known, self._since = self._since, {}
         self._newest.clear()
         cookie = state.cookie(Kind.EXACT)
-        for policy in (p for policies in state.policies.by_site.values() for p in policies):
-            for dpid, matches in self._places(policy):
-                before = known.get((policy.service.id, dpid))
-                kept = before is not None and before.matches == matches
-                self._since[policy.service.id, dpid] = before if before is not None and kept else Since(matches, state.now)
-                if matches not in made:
-                    priority = shared(PRIORITY_EXACT, cookie)
-                    made[matches] = [FlowEntry(TABLE_REDIRECT, priority, m, (TellApart(),), cookie) for m in matches]
-                wanted.setdefault(dpid, []).extend(made[matches])
+        for policy, dpid, matches in places:
+            before = known.get((policy.service.id, dpid))
+            kept = before is not None and before.matches == matches
+            self._since[policy.service.id, dpid] = before if before is not None and kept else Since(matches, state.now)
+            alike = matches, dpid in mixed
+            if alike not in made:
+                made[alike] = _entries(*alike, cookie)
+            wanted.setdefault(dpid, []).extend(made[alike])
         state.programmer.set_group("exact", wanted, state.out)
 
     def compared(self, dpid: DatapathId) -> None:
@@ -124,3 +127,23 @@ class Exact:
                 if datapath.forwarding == "Node":
                     places[datapath.number] = places.get(datapath.number, ()) + matches
         yield from places.items()
+
+
+def _of_clients(match: Match) -> bool:
+    """Whether an exact entry is about what clients send, and not about what servers answer."""
+    return match.tcp_flags == NOT_SYN
+
+
+def _mixed(places: Iterable[tuple[DatapathId, tuple[Match, ...]]]) -> set[DatapathId]:
+    """The switches at which one packet may be a client's to one service and a server's answer to another."""
+    found: dict[DatapathId, set[bool]] = {}
+    for dpid, matches in places:
+        found.setdefault(dpid, set()).update(_of_clients(match) for match in matches)
+    return {dpid for dpid, kinds in found.items() if len(kinds) > 1}
+
+
+def _entries(matches: Iterable[Match], mixed: bool, cookie: int) -> list[FlowEntry]:
+    """The exact entries for these matches; where it is not certain which end of a packet is the client, they look at both ports."""
+    priority = shared(PRIORITY_EXACT, cookie)
+    ends = [(match, TellApart("both" if mixed else "source" if _of_clients(match) else "target")) for match in matches]
+    return [FlowEntry(TABLE_REDIRECT, priority, match, (action,), cookie) for match, action in ends]

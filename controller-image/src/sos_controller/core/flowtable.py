@@ -7,7 +7,7 @@ replaces it in one step, which is how entries are renewed and re-pointed without
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -94,6 +94,9 @@ class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
 class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
     """Look at addresses and ports, so that whatever a switch caches of the packet is about its connection alone, and go through the table
     once more, now with 1 in register 0; the only action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+
+    ports: Literal["source", "target", "both"]
+    """Which of the ports: the client's is enough where it is known which one that is."""
 
 
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
