@@ -51,6 +51,21 @@ SITES: list[Row] = [
     ("a quarter at a time", "SosSite", {**SELECT, "update": {"maxUnavailable": "25%"}}, None, None),
     ("no node at a time", "SosSite", {**SELECT, "update": {"maxUnavailable": 0}}, "spec.update.maxUnavailable", "1"),
     ("no share", "SosSite", {**SELECT, "update": {"maxUnavailable": "0%"}}, "spec.update.maxUnavailable", "%"),
+    *(
+        (f"hosts at {prefix}", "SosSite", {**SELECT, "prefixes": [prefix]}, "spec.prefixes", "hosts cannot have addresses of")
+        for prefix in ("0.0.0.0/0", "0.0.0.0/8", "127.0.0.0/24", "169.254.0.0/16", "224.0.0.0/8", "255.255.255.255/32", "198.18.0.0/15")
+    ),
+    ("hosts beside where agents announce themselves", "SosSite", {**SELECT, "prefixes": ["198.18.0.0/24", "223.255.255.0/24"]}, None, None),
+    *(
+        (
+            f"uplink {name}",
+            "SosSite",
+            {**SELECT, "wan": {"type": "Uplinks", "uplinks": [{"name": name}]}},
+            "spec.wan.uplinks[0].name",
+            "no uplinks",
+        )
+        for name in ("lo", "br-sos", "sosag0", "sosvx17", "ovs-system", "vxlan_sys_4789")
+    ),
     ("nothing said", "SosSite", {}, "spec", "a site needs spec.nodeSelector"),
     ("remote and nodes", "SosSite", {**SELECT, "remote": True, "siteID": 7}, "spec", "remove spec.nodeSelector"),
     ("remote without id", "SosSite", {"remote": True}, "spec", "needs spec.siteID"),

@@ -266,3 +266,14 @@ def test_endpoints_that_are_not_ipv4_reach_no_bridge() -> None:
     observed = dataclasses.replace(WORLD.observed, endpoints={"default": ("tcp:fd00::5:6653", "tcp:10.96.0.10:6653", "x")})
     compiled = compile_world(dataclasses.replace(WORLD, observed=observed))
     assert compiled.nodes["west-0"]["controllers"] == ["tcp:10.96.0.10:6653"] and compiled.problems == ()
+
+
+@pytest.mark.parametrize("wan", ["Overlay", "Uplinks"])
+def test_hosts_where_tunnels_end_are_refused(wan: str) -> None:
+    """A packet of a tunnel would be a host's packet; where nothing is tunnelled a site may have its hosts beside its nodes."""
+    spec = {**OPEN, "wan": {"type": wan, **({"uplinks": [{"name": "wan0", "base": True}]} if wan == "Uplinks" else {})}}
+    sites = (site("beside", "192.0.2.0/25", **spec), *((site("west", "10.0.0.0/24"),) if wan == "Overlay" else ()))
+    where = {"west": 1} if wan == "Overlay" else {"beside": 1}
+    compiled = compile_world(world(*sites, nodes=nodes(**where)))
+    found = [(p.name, p.path, p.reason) for p in compiled.problems if not p.warning]
+    assert found == ([("beside", "spec.prefixes", Reason.OVERLAPPING_NODES)] if wan == "Overlay" else [])

@@ -57,3 +57,20 @@ def test_long_name_is_refused_at_once_or_one_condition(example: Operator) -> Non
 def taken(kube: Kube, obj: dict[str, Any]) -> bool:
     kube.apply(obj)
     return True
+
+
+BAD_SITES = [
+    ({"prefixes": ["224.0.0.0/8"]}, "hosts cannot have addresses of"),
+    ({"prefixes": ["198.18.0.0/15"]}, "hosts cannot have addresses of"),
+    ({"prefixes": ["0.0.0.0/0"]}, "hosts cannot have addresses of"),
+    ({"wan": {"uplinks": [{"name": "br-sos"}]}}, "are no uplinks"),
+    ({"wan": {"uplinks": [{"name": "sosag0"}]}}, "are no uplinks"),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), BAD_SITES)
+def test_what_cannot_work_is_refused_with_the_remedy(installed: Kube, spec: dict[str, Any], words: str) -> None:
+    select = {"nodeSelector": {"matchLabels": {"sos.network/site": "a"}}}
+    site = {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": "refused"}, "spec": {**select, **spec}}
+    with pytest.raises(AssertionError, match=words):
+        installed.apply(site)

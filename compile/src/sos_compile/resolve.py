@@ -22,7 +22,8 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     accepted, site_ids = sites.number(sites.accept(objects, controllers, verdicts), world, objects, verdicts)
     placed = sites.place(accepted, site_ids, world, verdicts)
     links = [link for link in objects.links if _link_end_problem(link, {each.site.name: each for each in placed.sites}) is None]
-    kept = loops.without_loops(_with_own_switches(placed.sites, verdicts), links, verdicts)
+    apart = sites.apart_from_nodes(placed.sites, verdicts)
+    kept = loops.without_loops(_with_own_switches(apart, verdicts), links, verdicts)
     before = world.observed.allocations.agents
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -62,5 +63,21 @@ def _family(text: str) -> int:
     return ipaddress.ip_address(text).version
 
 
-FUNCTIONS = {"isCIDR": is_cidr, "cidr": _cidr, "masked": _masked, "isIP": is_ip, "ip": _ip, "family": _family}
+def _contains_cidr(outer: str, inner: str) -> bool:
+    """`cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')`; one of another family is outside."""
+    networks = [parse_cidr(text).network for text in (outer, inner)]
+    if networks[0].version != networks[1].version:
+        return False
+    return networks[1].prefixlen >= networks[0].prefixlen and networks[1].network_address in networks[0]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "isCIDR": is_cidr,
+    "cidr": _cidr,
+    "masked": _masked,
+    "containsCIDR": _contains_cidr,
+    "isIP": is_ip,
+    "ip": _ip,
+    "family": _family,
+}
 """Functions of the CIDR and IP libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
@@ -228,3 +229,25 @@ def _node_places(site: Site, site_id: int, nodes: list[Node], given: Mapping[str
         else:
             places[dpid] = NodePlace(node, site.name, given[node.name], dpid)
     return tuple(places.values())
+
+
+def apart_from_nodes(placed: list[PlacedSite], verdicts: Verdicts) -> list[PlacedSite]:
+    """Return the sites whose hosts are not where tunnels end: packets of a tunnel would be taken for a host's, and go through it again."""
+    ends = {int(IPv4Address(node.node.address)): node for each in placed for node in _tunnel_ends(each)}
+    addresses = sorted(ends)
+    kept = []
+    for each in placed:
+        inside = ((prefix, bisect_left(addresses, int(prefix[0]))) for prefix in each.site.prefixes)
+        clash = next(((prefix, i) for prefix, i in inside if i < len(addresses) and addresses[i] <= int(prefix[-1])), None)
+        if clash is None:
+            kept.append(each)
+            continue
+        prefix, node = clash[0], ends[addresses[clash[1]]].node
+        message = f"{prefix} holds the InternalIP {node.address} of node {node.name}, where tunnels of the overlay end"
+        remedy = "give the site's hosts a network of their own, or set spec.wan.type: Uplinks at the sites of these nodes"
+        verdicts.reject(each.site.origin, "spec.prefixes", Reason.OVERLAPPING_NODES, message, remedy)
+    return kept
+
+
+def _tunnel_ends(placed: PlacedSite) -> list[NodePlace]:
+    return [node for node in placed.nodes if node.node.address] if placed.site.wan == "Overlay" else []
