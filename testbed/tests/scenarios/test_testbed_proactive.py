@@ -203,6 +203,6 @@ def test_what_an_agent_leaves_plain_is_reported_with_its_reason(net: Lab) -> Non
 
     def told() -> bool:
         found = northbound.get(net.plan, "/v1/plain")["connections"]
-        return any((c["reason"], c["by"]) == ("Option", "agent1") and c["client"].endswith(f":{own}") for c in found)
+        return any((c["reason"], c["by"]) == ("Option", "edge1") and c["client"].endswith(f":{own}") for c in found)
 
     eventually("the agent's report of it", told, within_s=15)
