@@ -89,7 +89,7 @@ def document(far: int) -> dict[str, Any]:
         }
 
     service = {
-        **{"id": "bench/bulk", "priority": 100, "mode": "Accelerate", "percent": 100, "setup": "Reactive"},
+        **{"id": "bench/bulk", "priority": 100, "mode": "Accelerate", "percent": 100, "setup": "Reactive", "accept": "Early"},
         **{"from": {"site": "west", "prefixes": ["10.1.0.0/16"]}, "to": {"site": "east", "prefixes": ["10.2.0.0/16"]}},
         **{"ports": [{"first": 5000, "last": 5999}], "paths": {"mode": "Shortest", "max": 1}},
         "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"},

@@ -61,10 +61,16 @@ def order(data: bytes) -> None:
     assert orders.signed_by(written, KEY)
 
 
+def _named(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
+    """A body that names a session and says little else."""
+    uuid, accepted = orders.decode_ready(body) if kind == OrderType.READY else (orders.decode_uuid(body), False)
+    return (orders.encode_accepted(uuid), ((17, 24),)) if accepted else (uuid, ())
+
+
 def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
     """A body that was read and written again, and its reserved bytes."""
     if kind in (OrderType.READY, OrderType.RELEASE, OrderType.ENDED_ACK):
-        return orders.decode_uuid(body), ()
+        return _named(kind, body)
     if kind == OrderType.REFUSED:
         return orders.encode_refused(*orders.decode_refused(body)), ((18, 24),)
     if kind == OrderType.ENDED:

@@ -66,7 +66,7 @@ def document(generation: int = 1, forwarding: str = "Node", services: bool = Tru
         }
 
     service = {
-        **{"id": "default/bulk", "priority": 100, "mode": "Accelerate", "percent": 100, "setup": "Reactive"},
+        **{"id": "default/bulk", "priority": 100, "mode": "Accelerate", "percent": 100, "setup": "Reactive", "accept": "Early"},
         **{"from": {"site": "west", "prefixes": ["10.0.0.0/25"]}, "to": {"site": "east", "prefixes": ["10.0.0.128/25"]}},
         **{"ports": [{"first": ports[0], "last": ports[1]}], "paths": {"mode": "Shortest", "max": 1}},
         "transport": {"streams": 0, "blockBytes": 0, "queueBytes": 0, "congestionControl": "Auto"},

@@ -61,12 +61,12 @@ def encode(made: dict[str, Any]) -> bytes:
 
 
 def syn_frame(
-    client: int, server: int, sport: int, dport: int, isn: int = 1, flags: int = 2, options: bytes = b"", mac: str = "client"
+    client: int, server: int, sport: int, dport: int, isn: int = 1, flags: int = 2, options: bytes = b"", mac: str = "client", dscp: int = 0
 ) -> bytes:
     """A TCP segment from a host, checksum left out (0)."""
     padded = options + bytes(-len(options) % 4)
     tcp = struct.pack("!HHIIBBHHH", sport, dport, isn & 0xFFFFFFFF, 0, (5 + len(padded) // 4) << 4, flags, 65535, 1, 0) + padded
-    ip = struct.pack("!BBHHHBBHII", 0x45, 0, 20 + len(tcp), 0, 0x4000, 64, 6, 0, client, server)
+    ip = struct.pack("!BBHHHBBHII", 0x45, dscp << 2, 20 + len(tcp), 0, 0x4000, 64, 6, 0, client, server)
     return parse_mac(MACS["server"]) + parse_mac(MACS[mac]) + b"\x08\x00" + ip + tcp
 
 
@@ -93,6 +93,9 @@ class FakeAgent:
         self.flows: tuple[order.ReportedFlow, ...] = ()
         self.watched = False
         self.mode = "ready"
+        self.server = "accepts"
+        """Of a connection that is made ahead: "accepts", "refuses", else it says nothing; "unasked": the agent is older than that."""
+        self.asked: list[order.Prepare] = []
 
     def beacon(self, wall_ms: int, **changes: Any) -> bytes:
         self.beacons += 1
@@ -252,13 +255,26 @@ class World:
             agent.held.pop(body, None)
         if header.type != OrderType.PREPARE or agent.mode == "silent":
             return None
-        uuid = order.decode_prepare(body).uuid
+        prepare = order.decode_prepare(body)
+        uuid = prepare.uuid
+        if prepare.accept and agent.mode == "ready" and agent.server != "unasked":
+            return self._ahead(agent, prepare, header.sequence)
         if agent.mode == "refuse":
             frame = agent.order(OrderType.REFUSED, order.encode_refused(uuid, 2), self.wall(self.now), header.sequence)
         else:
             agent.held[uuid] = 1
             frame = agent.order(OrderType.READY, uuid, self.wall(self.now), header.sequence)
         return (*agent.where, frame)
+
+    def _ahead(self, agent: FakeAgent, prepare: order.Prepare, sequence: int) -> tuple[int, int, bytes] | None:
+        """What the agent says that has connected to the server first."""
+        agent.asked.append(prepare)
+        if agent.server == "silent":
+            return None
+        if agent.server == "refuses":
+            return (*agent.where, agent.order(OrderType.REFUSED, order.encode_refused(prepare.uuid, 9), self.wall(self.now), sequence))
+        agent.held[prepare.uuid] = 1
+        return (*agent.where, agent.order(OrderType.READY, order.encode_accepted(prepare.uuid), self.wall(self.now), sequence))
 
     def ended(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> list[tuple[int, int, bytes]]:
         """The agents' words that a session is over."""
@@ -321,6 +337,10 @@ class World:
         """A client's SYN meets the punt entry at west."""
         frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, sport, dport, isn, **more)
         return self.do(PacketIn(self.west, PortNo(CLIENT_PORT), self.punt_cookie, frame))
+
+    def do_packet(self, where: Location, frame: bytes) -> None:
+        """A frame comes in by a port, from no entry of ours."""
+        self.do(PacketIn(where.dpid, where.port_no, 0, frame))
 
     def end(self, uuid: bytes, names: Iterable[str] = ("agent1", "agent2"), reason: int = 0) -> None:
         for dpid, port, frame in self.ended(uuid, names, reason):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from controller_world import World
+from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core import order
@@ -17,7 +17,8 @@ ports, addresses, uuids = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF).map
 prepares = st.builds(
     Prepare, uuid=uuids, role=st.sampled_from(Role), streams=st.integers(0, 255), block_bytes=st.integers(0, 2**32 - 1),
     queue_bytes=st.integers(0, 2**32 - 1), lease_ms=st.integers(0, 2**32 - 1), client=addresses, server=addresses, client_port=ports,
-    server_port=ports, labels=st.integers(0, 2**32 - 1), congestion=st.integers(0, 3), peer_id=uuids.map(AgentId), peer_address=addresses,
+    server_port=ports, labels=st.integers(0, 2**32 - 1), congestion=st.integers(0, 3), accept=st.integers(0, 1),
+    dscp=st.integers(0, 63), peer_id=uuids.map(AgentId), peer_address=addresses,
     peer_stream_port=ports,
 )  # fmt: skip
 
@@ -47,6 +48,10 @@ def test_a_form_is_made_anew_when_what_it_was_made_from_changes() -> None:
     assert told(agent, Role.EGRESS, (4, 65_536, 0, 1)).role == Role.EGRESS
     moved = Agent(msgspec.structs.replace(agent.beacon, address=parse_address("10.0.0.77")), agent.location, 0.0)
     assert told(moved, Role.INGRESS, (4, 65_536, 0, 1)).peer_address == parse_address("10.0.0.77")
+    session.confirms, session.syn = True, syn_frame(1, 2, 3, 4, dscp=46)
+    confirmed = told(agent, Role.EGRESS, (4, 65_536, 0, 1))
+    assert (confirmed.accept, confirmed.dscp) == (order.ACCEPT_CONFIRMED, 46)
+    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the far agent asks the server"
     session.labels = 3
     assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).labels == 3
     session.service = "other/service"

@@ -85,6 +85,11 @@ def test_order_vectors(vector: dict) -> None:
         assert order.decode_uuid(body) == expect["uuid"]
 
 
+def check_ready(body: bytes, expect: dict) -> None:
+    assert order.decode_ready(body) == (expect["uuid"], bool(expect["accepted"]))
+    assert body == (order.encode_accepted(expect["uuid"]) if expect["accepted"] else expect["uuid"])
+
+
 def check_path_report(body: bytes, expect: dict) -> None:
     measured = path_report.decode_path_report(body)
     assert path_report.encode_path_report(measured) == body
@@ -105,7 +110,11 @@ def check_plain_report(body: bytes, expect: dict) -> None:
         assert sample == (path_report.service_mark(said["id"]), said["reason"], ends + ports)
 
 
-CHECKS = {order.OrderType.PATH_REPORT: check_path_report, order.OrderType.PLAIN_REPORT: check_plain_report}
+CHECKS = {
+    order.OrderType.READY: check_ready,
+    order.OrderType.PATH_REPORT: check_path_report,
+    order.OrderType.PLAIN_REPORT: check_plain_report,
+}
 
 
 def reported(flow: order.ReportedFlow) -> dict:
@@ -139,6 +148,7 @@ def test_any_bytes_are_an_order_or_an_error(data: bytes) -> None:
         order.decode_ended,
         order.decode_refused,
         order.decode_uuid,
+        order.decode_ready,
         order.decode_prepare,
     ):
         try:

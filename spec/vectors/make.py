@@ -100,9 +100,8 @@ def prepare_body(f: dict) -> bytes:
     body = bytes.fromhex(f["uuid"]) + struct.pack(
         "!BBHIII", f["role"], f["transport"], f["streams"], f["block_bytes"], f["queue_bytes"], f["lease_ms"]
     )
-    body += (
-        addr(f["client"]) + addr(f["server"]) + struct.pack("!HHIB3xI", f["client_port"], f["server_port"], f["labels"], f["congestion"], 0)
-    )
+    body += addr(f["client"]) + addr(f["server"]) + struct.pack("!HHI", f["client_port"], f["server_port"], f["labels"])
+    body += struct.pack("!BBBxI", f["congestion"], f["accept"], f["dscp"], 0)
     return body + bytes.fromhex(f["peer_id"]) + addr(f["peer_address"]) + struct.pack("!H14x", f["peer_stream_port"])
 
 
@@ -142,9 +141,10 @@ def orders() -> list[dict]:
     prepare = {
         "uuid": UUID.hex(), "role": 1, "transport": 1, "streams": 0, "block_bytes": 0, "queue_bytes": 0, "lease_ms": 5000,
         "client": "10.0.0.11",
-        "server": "10.0.0.139", "client_port": 41922, "server_port": 5003, "labels": 1, "congestion": 0, "peer_id": EAST.hex(),
-        "peer_address": "10.0.0.254", "peer_stream_port": 10000,
+        "server": "10.0.0.139", "client_port": 41922, "server_port": 5003, "labels": 1, "congestion": 0, "accept": 0, "dscp": 0,
+        "peer_id": EAST.hex(), "peer_address": "10.0.0.254", "peer_stream_port": 10000,
     }  # fmt: skip
+    confirmed = prepare | {"role": 2, "accept": 1, "dscp": 46}
     ended = {"uuid": UUID.hex(), "reason": 1, "bytes_up": 2**33 + 1, "bytes_down": 512, "duration_ms": 90_061}
     flow = {
         "uuid": UUID.hex(), "role": 1, "client": "10.0.0.11", "client_port": 41922, "server": "10.0.0.139", "server_port": 5003,
@@ -170,10 +170,14 @@ def orders() -> list[dict]:
     nothing = {"sampled_ms": 1, "paths": [], "services": []}
     rows = [
         ("prepare", 1, c2a, prepare, prepare_body(prepare)),
-        ("ready", 2, a2c, {"uuid": UUID.hex()}, UUID),
+        ("prepare, confirmed", 1, c2a, confirmed, prepare_body(confirmed)),
+        ("ready", 2, a2c, {"uuid": UUID.hex(), "accepted": 0}, UUID),
+        ("ready, accepted", 2, a2c, {"uuid": UUID.hex(), "accepted": 1}, UUID + struct.pack("!B7x", 1)),
         ("refused", 3, a2c, {"uuid": UUID.hex(), "reason": 5}, UUID + struct.pack("!H6x", 5)),
         ("refused, unreachable", 3, a2c, {"uuid": UUID.hex(), "reason": 7}, UUID + struct.pack("!H6x", 7)),
         ("refused, port taken", 3, a2c, {"uuid": UUID.hex(), "reason": 8}, UUID + struct.pack("!H6x", 8)),
+        ("refused, by the server", 3, a2c, {"uuid": UUID.hex(), "reason": 9}, UUID + struct.pack("!H6x", 9)),
+        ("refused, silent server", 3, a2c, {"uuid": UUID.hex(), "reason": 11}, UUID + struct.pack("!H6x", 11)),
         ("release", 4, c2a, {"uuid": UUID.hex()}, UUID),
         ("ended", 5, a2c, ended, UUID + struct.pack("!H6xQQQ", 1, ended["bytes_up"], ended["bytes_down"], ended["duration_ms"])),
         ("ended ack", 6, c2a, {"uuid": UUID.hex()}, UUID),

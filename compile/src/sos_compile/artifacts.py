@@ -73,6 +73,7 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     }
     balanced = found["controller/04-balance.json"]
     found["agent/tuned.json"] = _edited(good["agent"], _tune)
+    found["controller/accepted-early.json"] = _edited(good["controller"], _set("services", 0, "accept", value="Early"))
     found["controller/labelled-ports.json"] = _edited(good["controller"], _amid_nodes)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
@@ -145,6 +146,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
         "sites[0].datapaths[0].labelledPorts[0]",
         _set("sites", 0, "datapaths", 0, "labelledPorts", value=["a/b"]),
     ),
+    ("controller", "unknown-accept", "services[0].accept", _set("services", 0, "accept", value="Sometimes")),
     ("controller", "wrong-version", "version", _set("version", value="v2")),
     ("controller", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
     ("node", "unknown-field", "bridge.colour", _set("bridge", "colour", value="red")),

@@ -163,6 +163,10 @@ class ServiceEntry(Model):
     mode: Literal["Accelerate", "Observe"]
     percent: Annotated[int, Field(ge=0, le=100)]
     setup: Literal["Reactive", "Proactive"]
+    # left out where it is Learned, which is what its absence means
+    accept: Annotated[
+        Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Learned", json_schema_extra=OPTIONAL)
+    ] = "Learned"
     source: Annotated[ServiceEnd, Field(alias="from")]
     target: Annotated[ServiceEnd, Field(alias="to")]
     ports: Ports

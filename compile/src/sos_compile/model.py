@@ -144,6 +144,7 @@ class Service:
     mode: str
     percent: int
     setup: str
+    accept: str
     priority: int
     transport: Transport
     paths_mode: str
@@ -264,6 +265,7 @@ def _service(origin: Origin, spec: Json) -> Service:
         mode=spec["mode"],
         percent=spec["percent"],
         setup="Reactive" if spec["setup"] == "Auto" else spec["setup"],
+        accept=spec.get("accept", "Learned"),
         priority=spec["priority"],
         transport=Transport(
             streams=0 if transport["streams"] == "Auto" else transport["streams"],

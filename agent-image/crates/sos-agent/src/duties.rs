@@ -19,7 +19,8 @@ use crate::load::{self, Load, Sample};
 use crate::metrics::Reason;
 use crate::netns;
 use crate::nft;
-use crate::orders::OrderDesk;
+use crate::orders::{OrderDesk, confirms};
+use crate::server_legs;
 use crate::shared::{Shared, unix_ms};
 use crate::source::{Source, Verdict, judge};
 
@@ -178,6 +179,7 @@ pub async fn orders(shared: Arc<Shared>) {
             () = sleep_until(next.into()) => {
                 let due = shared.at_desk(OrderDesk::poll);
                 shared.send_orders(&due);
+                shared.close_server_legs();
             }
             () = shared.desk_changed.notified() => {}
         }
@@ -200,13 +202,16 @@ pub async fn measure(shared: Arc<Shared>) {
     }
 }
 
-fn take(shared: &Shared, datagram: &[u8]) {
+fn take(shared: &Arc<Shared>, datagram: &[u8]) {
     match shared.at_desk(|desk, env| desk.handle(datagram, env)) {
         Ok(handled) => {
             shared.metrics.orders.inc();
             shared.send_orders(&handled.answers);
             if let Some(prepare) = handled.prepared {
                 shared.note_labels(&prepare);
+                if confirms(&prepare) {
+                    server_legs::connect(shared, &prepare);
+                }
             }
         }
         Err(error) => {

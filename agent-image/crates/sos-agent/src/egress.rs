@@ -2,26 +2,21 @@
 
 use std::fmt::Display;
 use std::io::{self, ErrorKind};
-use std::net::Ipv4Addr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use sos_tunnel::{BoxFuture, Egress, EgressHandler, Labels, OpenInfo, SessionEnd};
 use sos_wire::{EndReason, Role};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
-use crate::config;
+use crate::config::{self, AgentConfig};
 use crate::metrics::{self, Reason};
 use crate::permit::{self, FlowKey};
 use crate::running::Party;
+use crate::server_legs::SILENT_AFTER;
 use crate::shared::Shared;
 use crate::socket;
-
-/// How long a server may take to answer a SYN (design: fail-open rule 6). It is on the agent's own site, so its answer takes
-/// milliseconds; but a SYN may be lost in a switch without a CPU, and the kernel sends the next one after a second. To give up before that
-/// is answered would reset a client that plain TCP would have served.
-const CONNECT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// Connects to servers that this agent's own configuration permits.
 #[derive(Debug)]
@@ -58,8 +53,10 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
         debug!(session = %info.open.session, %flow, %error, "no connection to the server");
         end_reason(&error)
     };
-    let own = permit::own_address(&shared.config());
-    let host = dial(flow, own, info.open.dscp).await.map_err(failed)?;
+    let host = match shared.with_server_legs(|legs| legs.take(info.open.session)) {
+        Some(connected) => connected,
+        None => patiently(shared, info, flow, admitted.ordered).await.map_err(failed)?,
+    };
     if !admitted.ordered {
         shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
     }
@@ -88,9 +85,27 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, En
     Ok(Admitted { labels: Labels(labels), ordered: preparation.is_some() })
 }
 
-async fn dial(flow: FlowKey, own: Option<Ipv4Addr>, dscp: u8) -> io::Result<TcpStream> {
-    let socket = TcpSocket::from_std_stream(socket::towards_server(flow.client, own, dscp)?);
-    tokio::time::timeout(CONNECT_TIMEOUT, socket.connect(flow.server.into())).await?
+/// Connects to a server whose client has been accepted already: for as long as the client's kernel would have tried, and the session lasts.
+/// A controller is told of one that does not answer, as its next clients are not to be accepted ahead.
+async fn patiently(shared: &Shared, info: &OpenInfo, flow: FlowKey, ordered: bool) -> io::Result<TcpStream> {
+    let config = shared.config();
+    let mut connecting = pin!(dial(&config, flow, info.open.dscp));
+    if let Ok(answered) = tokio::time::timeout(SILENT_AFTER, &mut connecting).await {
+        return answered;
+    }
+    if ordered {
+        let party = Party { role: Role::Egress, peer: info.peer };
+        let told = shared.at_desk(|desk, env| desk.server_silent((info.open.session, party), env));
+        shared.send_orders(told.as_slice());
+    }
+    connecting.await
+}
+
+/// Connects to a server in its client's name. The kernel gives up as it does for any program: after 127 s of silence.
+pub(crate) async fn dial(config: &AgentConfig, flow: FlowKey, dscp: u8) -> io::Result<TcpStream> {
+    let socket =
+        TcpSocket::from_std_stream(socket::towards_server(flow.client, permit::own_address(config), dscp)?);
+    socket.connect(flow.server.into()).await
 }
 
 fn end_reason(error: &io::Error) -> EndReason {
@@ -121,12 +136,5 @@ mod tests {
         for (kind, reason) in cases {
             assert_eq!(end_reason(&kind.into()), reason);
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_connect_timeout_counts_as_unreachable() {
-        let never = tokio::time::timeout(CONNECT_TIMEOUT, std::future::pending::<()>());
-        let error: io::Error = never.await.unwrap_err().into();
-        assert_eq!(end_reason(&error), EndReason::ServerUnreachable);
     }
 }

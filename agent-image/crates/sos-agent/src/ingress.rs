@@ -162,6 +162,9 @@ fn refusal(reason: RefuseReason) -> &'static str {
         RefuseReason::NotPermitted => "not_permitted",
         RefuseReason::UnsupportedTransport => "transport",
         RefuseReason::ServerUnreachable => "server_unreachable",
+        RefuseReason::ServerRefused => "server_refused",
+        RefuseReason::ServerRejected => "server_rejected",
+        RefuseReason::ServerSilent => "server_silent",
         RefuseReason::PortTaken => "port_taken",
     }
 }

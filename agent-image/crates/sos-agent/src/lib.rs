@@ -47,6 +47,7 @@ pub mod preparations;
 mod rates;
 pub mod run;
 pub mod running;
+mod server_legs;
 pub mod share;
 pub mod shared;
 pub mod socket;

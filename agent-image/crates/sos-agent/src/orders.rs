@@ -19,7 +19,7 @@ use crate::config::AgentConfig;
 use crate::ends::PendingEnds;
 use crate::keys::AgentKeys;
 use crate::permit::{self, FlowKey};
-use crate::preparations::{MAX_LEASE, Preparation, Preparations};
+use crate::preparations::{Preparation, Preparations};
 use crate::running::{Party, Running};
 
 /// Most controllers remembered (order.md clause 10).
@@ -87,7 +87,8 @@ pub struct Env<'a> {
 pub struct Handled {
     /// Datagrams for the controller.
     pub answers: Vec<Vec<u8>>,
-    /// The preparation that has been taken just now.
+    /// The preparation that has been taken just now. Where it asks for [`Accept::Confirmed`], the answer waits for the server, which is to be
+    /// connected to.
     pub prepared: Option<Prepare>,
 }
 
@@ -330,29 +331,6 @@ impl OrderDesk {
         self.controllers.remove(&oldest).is_some()
     }
 
-    fn prepare(&mut self, header: &OrderHeader, prepare: Prepare, env: &Env<'_>) -> Handled {
-        let session = prepare.session;
-        let mut handled = Handled::default();
-        let runs = self.running.is_ordered((session, Party::of(&prepare)));
-        let known = runs || self.preparations.contains(session);
-        let judged = if known { Ok(None) } else { self.judge(&prepare, env).map(Some) };
-        let answer = match judged {
-            Err(reason) => OrderBody::Refused(session, reason),
-            Ok(None) => OrderBody::Ready(session),
-            Ok(Some(peer_site)) => {
-                let lease = Duration::from_millis(prepare.lease_ms.into()).min(MAX_LEASE);
-                let (controller, expires) = (header.controller, env.now + lease);
-                handled.prepared = Some(prepare.clone());
-                let replaced =
-                    self.preparations.insert(Preparation { prepare, controller, peer_site, expires });
-                handled.answers.extend(replaced.and_then(|replaced| self.tell_lapsed(&replaced, env)));
-                OrderBody::Ready(session)
-            }
-        };
-        handled.answers.extend(self.sign(header.controller, header.sequence, answer, env));
-        handled
-    }
-
     /// The name of the peer's site, or why the session is refused (order.md clauses 4 and 9).
     fn judge(&self, prepare: &Prepare, env: &Env<'_>) -> Result<String, RefuseReason> {
         let config = env.config;
@@ -392,7 +370,10 @@ impl OrderDesk {
         if !arming::memory_left(config, env.health) {
             return Err(RefuseReason::MemoryLimit);
         }
-        if !arming::sessions_left(config, env.health) || !self.preparations.has_room() {
+        // Each connection to a server that waits for its session will be one.
+        let sessions = env.health.sessions.saturating_add(self.preparations.server_legs());
+        if !arming::sessions_left(config, Health { sessions, ..env.health }) || !self.preparations.has_room()
+        {
             return Err(RefuseReason::SessionLimit);
         }
         Ok(peer.site.clone())
@@ -509,6 +490,10 @@ impl OrderDesk {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("flow and peer are not those prepared for this session, or its UUID is taken")]
 pub struct FlowMismatch;
+
+#[path = "orders_prepare.rs"]
+mod prepare;
+pub use prepare::confirms;
 
 #[cfg(test)]
 #[path = "orders_tests.rs"]

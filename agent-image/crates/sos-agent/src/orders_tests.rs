@@ -7,6 +7,8 @@ use super::*;
 use crate::config::Role as ServiceRole;
 use crate::config::tests::config;
 
+#[path = "orders_accept_tests.rs"]
+mod accept;
 #[path = "orders_rewrite_tests.rs"]
 mod rewrite;
 #[path = "orders_watch_tests.rs"]
@@ -124,6 +126,8 @@ fn prepare(number: u8) -> Prepare {
         server: "10.0.0.139:5003".parse().unwrap(),
         labels: 1,
         congestion: Congestion::Auto,
+        accept: sos_wire::Accept::Early,
+        dscp: 0,
         peer: "ad030578ad55bf67de8f32bef31dd55b".parse().unwrap(),
         peer_address: "10.0.0.254".parse().unwrap(),
         peer_stream_port: 10_000,

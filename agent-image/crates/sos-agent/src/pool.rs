@@ -152,6 +152,8 @@ mod tests {
             server: "10.0.0.139:22".parse().unwrap(),
             labels,
             congestion: Congestion::Auto,
+            accept: sos_wire::Accept::Early,
+            dscp: 0,
             peer: config().peers[0].agents[0].id,
             peer_address: "10.0.0.254".parse().unwrap(),
             peer_stream_port: 10_000,

@@ -13,6 +13,17 @@ pub const MAX_PREPARATIONS: usize = 65_536;
 /// Longest lease given, whatever the order says: a client repeats its SYN within seconds.
 pub const MAX_LEASE: Duration = Duration::from_secs(60);
 
+/// The connection to the server, of a preparation at the agent near it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerLeg {
+    /// Is made when the session begins.
+    Later,
+    /// Is being made, for the order with this sequence.
+    Connecting(u64),
+    /// Has been accepted by the server.
+    Connected,
+}
+
 /// One preparation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Preparation {
@@ -24,6 +35,8 @@ pub struct Preparation {
     pub peer_site: String,
     /// When it lapses.
     pub expires: Instant,
+    /// Whether the server is asked first.
+    pub server_leg: ServerLeg,
 }
 
 impl Preparation {
@@ -40,6 +53,7 @@ pub struct Preparations {
     by_session: BTreeMap<SessionUuid, Preparation>,
     by_flow: BTreeMap<FlowKey, SessionUuid>,
     by_expiry: BTreeSet<(Instant, SessionUuid)>,
+    server_legs: usize,
 }
 
 impl Preparations {
@@ -65,6 +79,26 @@ impl Preparations {
     #[must_use]
     pub fn contains(&self, session: SessionUuid) -> bool {
         self.by_session.contains_key(&session)
+    }
+
+    /// How far the connection to the server is, None when nothing stands for this session.
+    #[must_use]
+    pub fn server_leg(&self, session: SessionUuid) -> Option<ServerLeg> {
+        self.by_session.get(&session).map(|preparation| preparation.server_leg)
+    }
+
+    /// The server has accepted: who asked, and by which order. None when nobody waits for it.
+    pub fn server_accepted(&mut self, session: SessionUuid) -> Option<(ControllerId, u64)> {
+        let preparation = self.by_session.get_mut(&session)?;
+        let ServerLeg::Connecting(sequence) = preparation.server_leg else { return None };
+        preparation.server_leg = ServerLeg::Connected;
+        Some((preparation.controller, sequence))
+    }
+
+    /// Number of connections to servers that are, or are being, made for those standing.
+    #[must_use]
+    pub fn server_legs(&self) -> u32 {
+        u32::try_from(self.server_legs).unwrap_or(u32::MAX)
     }
 
     /// Sessions a controller has prepared, sorted.
@@ -98,6 +132,7 @@ impl Preparations {
             self.by_flow.insert(preparation.flow(), session);
         }
         self.by_expiry.insert((preparation.expires, session));
+        self.server_legs += usize::from(preparation.server_leg != ServerLeg::Later);
         self.by_session.insert(session, preparation);
         earlier
     }
@@ -123,6 +158,7 @@ impl Preparations {
     pub fn take(&mut self, session: SessionUuid) -> Option<Preparation> {
         let preparation = self.by_session.remove(&session)?;
         self.by_expiry.remove(&(preparation.expires, session));
+        self.server_legs -= usize::from(preparation.server_leg != ServerLeg::Later);
         if self.by_flow.get(&preparation.flow()) == Some(&session) {
             self.by_flow.remove(&preparation.flow());
         }
@@ -152,6 +188,8 @@ impl Preparations {
         for (flow, session) in &self.by_flow {
             assert_eq!(self.by_session[session].flow(), *flow);
         }
+        let legs = self.by_session.values().filter(|p| p.server_leg != ServerLeg::Later).count();
+        assert_eq!(self.server_legs, legs);
         let ingress = self.by_session.values().filter(|p| p.prepare.role == Role::Ingress).count();
         assert_eq!(self.by_flow.len(), ingress, "every ingress preparation is found by its flow");
     }

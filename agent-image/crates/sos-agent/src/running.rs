@@ -46,6 +46,11 @@ impl Running {
         self.ordered.remove(&name)
     }
 
+    /// The controller that has ordered one.
+    pub(crate) fn owner(&self, name: Name) -> Option<ControllerId> {
+        self.ordered.get(&name).copied()
+    }
+
     pub(crate) fn is_ordered(&self, name: Name) -> bool {
         self.ordered.contains_key(&name)
     }

@@ -22,6 +22,7 @@ use crate::permit::{self, FlowKey};
 use crate::plain::{self, PlainTraffic, Seen};
 use crate::pool::{self, Leaving, OrderedLabels};
 use crate::running::Party;
+use crate::server_legs::ServerLegs;
 use crate::socket;
 
 /// How long clients wait for nft to be told that there is no room for more; it takes some ten milliseconds.
@@ -35,6 +36,7 @@ pub struct Shared {
     desk: Mutex<OrderDesk>,
     tunnel: OnceLock<Tunnel>,
     unreachable: Mutex<Unreachable>,
+    server_legs: Mutex<ServerLegs>,
     ordered_labels: Mutex<OrderedLabels>,
     leaving: Mutex<Leaving>,
     meters: Mutex<ServiceMeters>,
@@ -76,6 +78,7 @@ impl Shared {
             keys: Mutex::new(Arc::new(keys)),
             tunnel: OnceLock::new(),
             unreachable: Mutex::default(),
+            server_legs: Mutex::default(),
             ordered_labels: Mutex::default(),
             leaving: Mutex::default(),
             meters: Mutex::default(),
@@ -217,6 +220,16 @@ impl Shared {
         let mut unreachable = lock(&self.unreachable);
         unreachable.expire(Instant::now());
         act(&mut unreachable)
+    }
+
+    /// Works with the connections to servers whose sessions have not begun. The desk is locked inside, never around this.
+    pub fn with_server_legs<T>(&self, act: impl FnOnce(&mut ServerLegs) -> T) -> T {
+        act(&mut lock(&self.server_legs))
+    }
+
+    /// Closes connections to servers whose preparations have been released or have lapsed.
+    pub fn close_server_legs(&self) {
+        self.with_server_legs(|legs| legs.keep(|session| lock(&self.desk).stands(session)));
     }
 
     /// Works at the order desk; what it returns is sent by the caller.

@@ -37,6 +37,10 @@ impl<'a> Cursor<'a> {
         self.slice(len).map(|_| ())
     }
 
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn u8(&mut self) -> Result<u8, WireError> {
         Ok(u8::from_be_bytes(self.array()?))
     }

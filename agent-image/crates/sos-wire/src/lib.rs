@@ -36,7 +36,8 @@ pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, Se
 pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint};
 pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
 pub use order_body::{
-    Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role, SessionReport,
+    Accept, Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role,
+    SessionReport,
 };
 pub use path_report::{PathReport, PathRow, ServiceMark, ServiceRow};
 pub use payload::{Keeper, Kept, Payload};

@@ -5,8 +5,8 @@ use crate::error::WireError;
 use crate::id::{AgentId, BootId, ControllerId, KeyId, SessionUuid, VERSION};
 use crate::keys::{Key, TAG_LEN};
 pub use crate::order_body::{
-    Congestion, EndReason, Ended, FlowReport, MAX_FLOWS, MAX_REPORTED, Prepare, RefuseReason, ReportedFlow,
-    Role, SessionReport,
+    Accept, Congestion, EndReason, Ended, FlowReport, MAX_FLOWS, MAX_REPORTED, Prepare, RefuseReason,
+    ReportedFlow, Role, SessionReport,
 };
 pub use crate::path_report::{MAX_PATH_ROWS, MAX_SERVICE_ROWS, PathReport, PathRow, ServiceMark, ServiceRow};
 pub use crate::plain_report::{
@@ -44,6 +44,8 @@ pub enum OrderBody {
     Prepare(Prepare),
     /// Agent to controller: prepared.
     Ready(SessionUuid),
+    /// The same, and the server has accepted the connection.
+    Accepted(SessionUuid),
     /// Agent to controller: not prepared.
     Refused(SessionUuid, RefuseReason),
     /// Controller to agent: forget a preparation nobody has used.
@@ -69,7 +71,7 @@ impl OrderBody {
     pub fn code(&self) -> u8 {
         match self {
             Self::Prepare(_) => 1,
-            Self::Ready(_) => 2,
+            Self::Ready(_) | Self::Accepted(_) => 2,
             Self::Refused(..) => 3,
             Self::Release(_) => 4,
             Self::Ended(_) => 5,
@@ -93,6 +95,10 @@ impl OrderBody {
             Self::Ready(session) | Self::Release(session) | Self::EndedAck(session) => {
                 out.extend_from_slice(&session.0);
             }
+            Self::Accepted(session) => {
+                out.extend_from_slice(&session.0);
+                out.extend_from_slice(&[ACCEPTED, 0, 0, 0, 0, 0, 0, 0]);
+            }
             Self::Refused(session, reason) => {
                 out.extend_from_slice(&session.0);
                 out.extend_from_slice(&reason.code().to_be_bytes());
@@ -111,7 +117,7 @@ impl OrderBody {
     fn take(code: u8, c: &mut Cursor<'_>) -> Result<Self, WireError> {
         Ok(match code {
             1 => Self::Prepare(Prepare::take(c)?),
-            2 => Self::Ready(SessionUuid(c.array()?)),
+            2 => take_ready(c)?,
             3 => {
                 let body = Self::Refused(SessionUuid(c.array()?), RefuseReason::from_code(c.u16()?)?);
                 c.skip(6)?;
@@ -128,6 +134,21 @@ impl OrderBody {
             other => return Err(WireError::Type(other)),
         })
     }
+}
+
+/// In a Ready: the server has accepted.
+const ACCEPTED: u8 = 1;
+
+fn take_ready(c: &mut Cursor<'_>) -> Result<OrderBody, WireError> {
+    let session = SessionUuid(c.array()?);
+    if c.is_at_end() {
+        return Ok(OrderBody::Ready(session));
+    }
+    if c.u8()? != ACCEPTED {
+        return Err(WireError::Field("ready"));
+    }
+    c.skip(7)?;
+    Ok(OrderBody::Accepted(session))
 }
 
 const fn is_to_agent(code: u8) -> bool {

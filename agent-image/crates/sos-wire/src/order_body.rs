@@ -10,6 +10,8 @@ use crate::id::{AgentId, SessionUuid};
 pub const MAX_REPORTED: usize = 64;
 /// Most sessions one FlowReport chunk names (order.md clause 12).
 pub const MAX_FLOWS: usize = 16;
+/// Six bits (RFC 2474, section 3).
+const MAX_DSCP: u8 = 63;
 /// The one transport of v1.
 const TRANSPORT_TCP_PARALLEL: u8 = 1;
 
@@ -65,6 +67,16 @@ wire_enum! {
 }
 
 wire_enum! {
+    /// When the agent near the server says Ready (order.md clause 3).
+    Accept: u8, "accept" {
+        /// At once; it connects when the session begins.
+        Early = 0,
+        /// Once the server has accepted its connection.
+        Confirmed = 1,
+    }
+}
+
+wire_enum! {
     /// Why an agent does not take a session (order.md clause 4).
     RefuseReason: u16, "refuse reason" {
         /// It is about to leave.
@@ -83,6 +95,12 @@ wire_enum! {
         ServerUnreachable = 7,
         /// (near the server) The client's port is taken at the agent, so that it cannot connect in the client's name.
         PortTaken = 8,
+        /// The server answered the SYN with a reset.
+        ServerRefused = 9,
+        /// An ICMP error came in answer to the SYN.
+        ServerRejected = 10,
+        /// The server did not answer the SYN in time.
+        ServerSilent = 11,
     }
 }
 
@@ -131,6 +149,10 @@ pub struct Prepare {
     pub labels: u32,
     /// Congestion control of the streams.
     pub congestion: Congestion,
+    /// Whether Ready waits for the server.
+    pub accept: Accept,
+    /// The client's DSCP, for a connection to the server that is made before the session begins.
+    pub dscp: u8,
     /// The other agent.
     pub peer: AgentId,
     /// Its address.
@@ -152,7 +174,7 @@ impl Prepare {
         out.extend_from_slice(&self.client.port().to_be_bytes());
         out.extend_from_slice(&self.server.port().to_be_bytes());
         out.extend_from_slice(&self.labels.to_be_bytes());
-        out.extend_from_slice(&[self.congestion.code(), 0, 0, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[self.congestion.code(), self.accept.code(), self.dscp, 0, 0, 0, 0, 0]);
         out.extend_from_slice(&self.peer.0);
         put_address(out, self.peer_address);
         out.extend_from_slice(&self.peer_stream_port.to_be_bytes());
@@ -167,8 +189,12 @@ impl Prepare {
         let (streams, block_bytes, queue_bytes, lease_ms) = (c.u16()?, c.u32()?, c.u32()?, c.u32()?);
         let (client, server) = (c.address()?, c.address()?);
         let (client_port, server_port, labels) = (c.u16()?, c.u16()?, c.u32()?);
-        let congestion = Congestion::from_code(c.u8()?)?;
-        c.skip(7)?;
+        let (congestion, accept) = (Congestion::from_code(c.u8()?)?, Accept::from_code(c.u8()?)?);
+        let dscp = c.u8()?;
+        if dscp > MAX_DSCP {
+            return Err(WireError::Field("dscp"));
+        }
+        c.skip(5)?;
         let (peer, peer_address, peer_stream_port) = (AgentId(c.array()?), c.address()?, c.u16()?);
         c.skip(14)?;
         Ok(Self {
@@ -182,6 +208,8 @@ impl Prepare {
             server: SocketAddrV4::new(server, server_port),
             labels,
             congestion,
+            accept,
+            dscp,
             peer,
             peer_address,
             peer_stream_port,

@@ -111,8 +111,13 @@ fn service_row() -> impl Strategy<Value = ServiceRow> {
 
 fn order() -> impl Strategy<Value = Order> {
     let uuid = || any::<[u8; 16]>().prop_map(SessionUuid);
-    let prepare =
-        (uuid(), any::<[u32; 5]>(), (socket(), socket()), (1u8..=2, 0u8..=3), any::<([u8; 16], u32, u16)>());
+    let prepare = (
+        uuid(),
+        any::<[u32; 5]>(),
+        (socket(), socket()),
+        (1u8..=2, 0u8..=3, 0u8..=1, 0u8..=63),
+        any::<([u8; 16], u32, u16)>(),
+    );
     let role = any::<bool>().prop_map(|near| if near { Role::Ingress } else { Role::Egress });
     let flow = (uuid(), role, socket(), socket(), any::<[u8; 16]>()).prop_map(
         |(session, role, client, server, peer)| ReportedFlow {
@@ -124,8 +129,8 @@ fn order() -> impl Strategy<Value = Order> {
         },
     );
     let body = prop_oneof![
-        prepare.prop_map(|(session, n, (client, server), (role, congestion), peer)| OrderBody::Prepare(
-            Prepare {
+        prepare.prop_map(|(session, n, (client, server), (role, congestion, accept, dscp), peer)| {
+            OrderBody::Prepare(Prepare {
                 session,
                 role: Role::from_code(role).unwrap(),
                 streams: n[0] as u16,
@@ -136,13 +141,16 @@ fn order() -> impl Strategy<Value = Order> {
                 server,
                 labels: n[4],
                 congestion: Congestion::from_code(congestion).unwrap(),
+                accept: Accept::from_code(accept).unwrap(),
+                dscp,
                 peer: AgentId(peer.0),
                 peer_address: Ipv4Addr::from_bits(peer.1),
                 peer_stream_port: peer.2,
-            }
-        )),
+            })
+        }),
         uuid().prop_map(OrderBody::Ready),
-        (uuid(), 1u16..=8).prop_map(|(s, r)| OrderBody::Refused(s, RefuseReason::from_code(r).unwrap())),
+        uuid().prop_map(OrderBody::Accepted),
+        (uuid(), 1u16..=11).prop_map(|(s, r)| OrderBody::Refused(s, RefuseReason::from_code(r).unwrap())),
         uuid().prop_map(OrderBody::Release),
         (uuid(), reason(), any::<[u64; 3]>()).prop_map(|(session, reason, n)| OrderBody::Ended(Ended {
             session,

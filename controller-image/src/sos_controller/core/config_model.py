@@ -157,6 +157,7 @@ class Service(_Strict, frozen=True):
     ports: Annotated[list[PortRange], Meta(min_length=1, max_length=64)]
     transport: Transport
     paths: Paths
+    accept: Literal["Learned", "Confirmed", "Early"] = "Learned"
 
     @property
     def labels(self) -> int:

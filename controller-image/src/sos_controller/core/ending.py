@@ -70,6 +70,7 @@ class Endings:
         if session is None or agent_id not in (session.near, session.far):
             return None
         self._state.count("ended", str(said.reason))
+        self._state.acceptance.ended(session.key, said, self._state.now)
         if session.state in PENDING:
             return session
         self._end_side(session, agent_id, said, LINGER_S)

@@ -224,7 +224,7 @@ class Engine:
     def _obey(self, header: Header, body: bytes) -> None:
         agent_id = header.agent_id
         if header.type == OrderType.READY:
-            self.setup.ready(agent_id, order.decode_uuid(body), header.reply_to)
+            self.setup.ready(agent_id, *order.decode_ready(body), header.reply_to)
         elif header.type == OrderType.REFUSED:
             uuid, reason = order.decode_refused(body)
             self.setup.refused(agent_id, uuid, reason)

@@ -19,11 +19,12 @@ MAX_FLOWS: Final = 16
 """Sessions in one chunk of a FlowReport."""
 
 _HEADER: Final = struct.Struct("!4sBBHIHH16sQQQQ")
-_PREPARE: Final = struct.Struct("!16sBBHIII16s16sHHIB3xI16s16sH14x")
+_PREPARE: Final = struct.Struct("!16sBBHIII16s16sHHIBBBxI16s16sH14x")
 _UUID_BYTES, _CLIENT_AT, _AFTER_ENDS = 16, 32, 68
 _REPORT: Final = struct.Struct("!IHHH6x")
 _FLOW: Final = struct.Struct("!16sB3xHH16s16s16s")
 _REFUSED: Final = struct.Struct("!16sH6x")
+_READY: Final = struct.Struct("!16sB7x")
 _ENDED: Final = struct.Struct("!16sH6xQQQ")
 
 
@@ -52,6 +53,13 @@ class Role(IntEnum):
 
 ENDS: Final = ("closed", "client-reset", "server-reset", "server-refused", "server-unreachable", "peer-lost", "expired", "limit")
 """Reasons of an Ended (spec/order.md 6)."""
+
+ACCEPT_EARLY: Final = 0
+ACCEPT_CONFIRMED: Final = 1
+"""Whether the far agent says Ready before it has connected to the server, or only after (spec/order.md 3)."""
+
+REFUSED_BY_SERVER: Final = (9, 10, 11)
+"""Reasons of a Refused that are about the server (spec/order.md 4): a reset, an ICMP error, no answer."""
 
 CONGESTION: Final = {"Auto": 0, "Cubic": 1, "BBR": 2, "Reno": 3}
 TRANSPORT_TCP_PARALLEL: Final = 1
@@ -89,6 +97,8 @@ class Prepare(NamedTuple):
     server_port: int
     labels: int
     congestion: int
+    accept: int
+    dscp: int
     peer_id: AgentId
     peer_address: Address
     peer_stream_port: int
@@ -147,7 +157,8 @@ def encode_prepare(p: Prepare) -> bytes:
     """Body of a Prepare."""
     return _PREPARE.pack(
         *(p.uuid, p.role, TRANSPORT_TCP_PARALLEL, p.streams, p.block_bytes, p.queue_bytes, p.lease_ms),
-        *(map_address(p.client), map_address(p.server), p.client_port, p.server_port, p.labels, p.congestion, 0),
+        *(map_address(p.client), map_address(p.server), p.client_port, p.server_port, p.labels),
+        *(p.congestion, p.accept, p.dscp, 0),
         *(p.peer_id, map_address(p.peer_address), p.peer_stream_port),
     )
 
@@ -171,8 +182,8 @@ def decode_prepare(body: bytes) -> Prepare:
     return Prepare(
         uuid=f[0], role=f[1], streams=f[3], block_bytes=f[4], queue_bytes=f[5], lease_ms=f[6],
         client=Address(int.from_bytes(f[7][12:], "big")), server=Address(int.from_bytes(f[8][12:], "big")),
-        client_port=f[9], server_port=f[10], labels=f[11], congestion=f[12],
-        peer_id=AgentId(f[14]), peer_address=Address(int.from_bytes(f[15][12:], "big")), peer_stream_port=f[16],
+        client_port=f[9], server_port=f[10], labels=f[11], congestion=f[12], accept=f[13], dscp=f[14],
+        peer_id=AgentId(f[16]), peer_address=Address(int.from_bytes(f[17][12:], "big")), peer_stream_port=f[18],
     )  # fmt: skip
 
 
@@ -201,10 +212,27 @@ def body(data: bytes) -> bytes:
 
 
 def decode_uuid(data: bytes) -> bytes:
-    """Body of Ready, Release and EndedAck."""
+    """Body of Release and EndedAck."""
     if len(data) != 16:
         raise OrderError("length")
     return data
+
+
+def decode_ready(data: bytes) -> tuple[bytes, bool]:
+    """UUID of a Ready body, and whether the server has accepted the connection."""
+    if len(data) == 16:
+        return data, False
+    if len(data) != _READY.size:
+        raise OrderError("length")
+    uuid, accepted = _READY.unpack(data)
+    if accepted != ACCEPT_CONFIRMED:
+        raise OrderError("ready")
+    return uuid, True
+
+
+def encode_accepted(uuid: bytes) -> bytes:
+    """Body of a Ready that says that the server has accepted."""
+    return _READY.pack(uuid, ACCEPT_CONFIRMED)
 
 
 def decode_refused(data: bytes) -> tuple[bytes, int]:

@@ -41,6 +41,8 @@ class PlainReason(IntEnum):
     AGENT_REFUSED = 25
     SERVER_ELSEWHERE = 26
     DECIDED = 27
+    SERVER_REFUSED = 28
+    SERVER_SILENT = 29
 
     @property
     def label(self) -> str:
@@ -76,6 +78,8 @@ WORDS: Final = {
     PlainReason.AGENT_REFUSED: "an agent refused for a reason that this controller does not know",
     PlainReason.SERVER_ELSEWHERE: "answers of the server do not pass the datapaths that its agent is at",
     PlainReason.DECIDED: "an earlier SYN of the connection went plain for a reason that is forgotten",
+    PlainReason.SERVER_REFUSED: "the server or a firewall refused the connection, which the client hears from it directly",
+    PlainReason.SERVER_SILENT: "the server left the far agent's SYN unanswered, so that the client asks it directly",
 }
 """One line for people, for each reason."""
 
@@ -88,6 +92,9 @@ _REFUSED: Final = {
     6: PlainReason.AGENT_TRANSPORT,
     7: PlainReason.SERVER_UNREACHABLE,
     8: PlainReason.PORT_TAKEN,
+    9: PlainReason.SERVER_REFUSED,
+    10: PlainReason.SERVER_REFUSED,
+    11: PlainReason.SERVER_SILENT,
 }
 
 _OUTCOMES: Final = {

@@ -32,7 +32,7 @@ FIRST_REPORT_S: Final = 1.0
 MAX_TOLD: Final = 16_384
 """Counters of agents kept, to know how many of each are new."""
 
-EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED})
+EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED, PlainReason.SERVER_REFUSED, PlainReason.SERVER_SILENT})
 """Reasons that the service's own spec asks for: counted, and no cause for concern."""
 
 

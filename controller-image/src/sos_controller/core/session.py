@@ -64,6 +64,8 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 
 
 _NAMELESS: Final = bytes(14)
+_TRAFFIC_CLASS_AT: Final = 15
+"""In a frame without a tag: after 14 bytes of Ethernet and the IP version (RFC 791, 3.1)."""
 
 
 def adopted_uuid(number: bytes) -> bytes:
@@ -100,6 +102,9 @@ class Session:
             "ended_by",
             "installed_at",
             "deliver_at",
+            "confirms",
+            "connect_at",
+            "leading",
         ),
     )
 
@@ -123,6 +128,9 @@ class Session:
         self.waiting = 0  # entries that not all their datapaths have acknowledged
         self.installed_at = now  # when the last of them was
         self.deliver_at = now  # when its SYN may go to the near agent
+        self.confirms = False  # its SYN waits until the server has accepted the far agent's connection
+        self.connect_at = 0.0  # from when on the far agent may connect: the server's answer needs its entries
+        self.leading = 0  # entries of the far side that not all their datapaths have acknowledged
         self.near_entries: list[Placed] = []
         self.far_entries: list[Placed] = []
         self.adopted = False
@@ -139,6 +147,11 @@ class Session:
     def is_nameless(self) -> bool:
         """Adopted, and nobody has said its UUID yet: of that only the last 16 bits are known."""
         return self.uuid[:14] == _NAMELESS
+
+    @property
+    def dscp(self) -> int:
+        """What its SYN is marked with (RFC 2474)."""
+        return self.syn[_TRAFFIC_CLASS_AT] >> 2 if self.syn else 0
 
     def entries(self) -> list[Placed]:
         """All its redirect entries, those of the near side first (the order of removal)."""

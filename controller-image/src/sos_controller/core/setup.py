@@ -4,7 +4,11 @@
 2. Prepare goes to both agents, and the redirect entries to the switches, each with a barrier behind it. Retransmitted SYNs are dropped
    meanwhile: the one held will be delivered.
 3. Both are Ready, all barriers answered and no cache can hold the flow (`exact`): the held SYN goes to the near agent.
+   Where the server must have accepted first (`acceptance`), the far agent is told once the far side's entries stand, since they lead the
+   server's answer to it, and is ready when it has connected.
 4. A refusal, a second without all of that, or a switch that fails: entries out, Release, the SYN goes on plain.
+
+So a connection that the server refuses, or does not answer, is plain TCP's: the client hears it from the server itself.
 
 Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010).
 The near entry leaves out SYNs, so that a client which reuses its port is seen here again instead of meeting a session that is ending.
@@ -13,6 +17,7 @@ The near entry leaves out SYNs, so that a client which reuses its port is seen h
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection
 from functools import partial
 from typing import Final, NamedTuple
@@ -26,9 +31,9 @@ from sos_controller.core.ending import Endings
 from sos_controller.core.finding import Finder
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
-from sos_controller.core.order import OrderType, Role
+from sos_controller.core.order import REFUSED_BY_SERVER, OrderType, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_ends, parse_syn
-from sos_controller.core.pipeline import PORT_CONTROLLER
+from sos_controller.core.pipeline import PORT_CONTROLLER, SETTLE_S
 from sos_controller.core.plain_reason import PlainReason, of_outcome
 from sos_controller.core.plan import Plan
 from sos_controller.core.preparation import Preparation
@@ -91,19 +96,25 @@ class SetUp:
             state.lately.note(syn.key, state.now)
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
-    def ready(self, agent_id: AgentId, uuid: bytes, reply_to: int) -> None:
-        """An agent has prepared a session, as the order of sequence `reply_to` told it."""
+    def ready(self, agent_id: AgentId, uuid: bytes, accepted: bool, reply_to: int) -> None:
+        """An agent has prepared a session, as the order of sequence `reply_to` told it; `accepted`: and so has the server."""
         session = self._asked(agent_id, uuid)
         if session is None:
             return
         agent = self._state.agents.get(agent_id)
-        if agent is not None and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones would not tell how long it took
+        waited = session.confirms and agent_id == session.far  # for the server, and before that for entries
+        if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones would not tell
             agent.patience.answered(self._state.now - session.created_at)
+        if accepted:
+            self._state.acceptance.note(session.key, self._state.now)
         session.ready.add(agent_id)
         self._complete(session)
 
     def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
-        """An agent does not take a session."""
+        """An agent does not take a session, or the server does not, which the far agent may find out later."""
+        begun = self._state.sessions.by_uuid(uuid)
+        if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.far:
+            self._state.acceptance.forget(begun.key)
         session = self._asked(agent_id, uuid)
         if session is not None:
             self.give_up(session, f"refused-{reason or 0xFFFF}")
@@ -126,6 +137,8 @@ class SetUp:
                 self.give_up(session, "timeout")
             elif session.state is Phase.PREPARING:
                 self._prepare(session)
+            elif session.state is Phase.PLAIN:
+                self._release(session)
         plain = self._state.plain
         while plain and next(iter(plain.values())) <= now:
             plain.popitem(last=False)
@@ -158,9 +171,18 @@ class SetUp:
             state.plain_traffic.plain(session.service, reason, session.key, state.now)
         state.lately.note(session.key, state.now)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
-        switch = state.switches.get(session.dpid)
-        if switch is not None:
-            self._plain(switch, session.in_port, session.key + session.isn, session.syn, why)
+        self._decide(session.key + session.isn, why)
+        if session.confirms and self._is_rewritten(session):
+            self._watch(session, state.now + SETTLE_S)
+        else:
+            self._release(session)
+
+    def _release(self, session: Session) -> None:
+        """Send the SYN of a session that was given up to the server. An entry that still stands there leads the answer to an agent that
+        forwards what it does not know (ADR 0010), but where the site rewrites: then the SYN has waited."""
+        switch = self._state.switches.get(session.dpid)
+        if switch is not None and session.syn:
+            self._forwarding.release(switch, session.in_port, session.syn)
         session.syn = b""
 
     def _repeated(self, session: Session, syn: Syn, data: bytes) -> bool:
@@ -214,10 +236,34 @@ class SetUp:
         if legs is None:
             return "port-taken"
         session = self._enter(service, choice, location, syn, data)
+        if service.accept == "Confirmed" or (service.accept == "Learned" and not state.acceptance.holds(syn.key, state.now)):
+            session.confirms, session.connect_at = True, math.inf
         if not self._prepare(session):
             return self._no_order(session)
         self._install(session, legs, where)
+        if session.confirms and self._follows_entries(session, legs[1], where):
+            self._connect(session)
         return ""
+
+    def _follows_entries(self, session: Session, far: Leg, where: Collection[DatapathId]) -> bool:
+        """Whether an order that is sent behind the far side's entries, over the same connection, reaches the agent after them."""
+        dpid = far.agent.location.dpid
+        switch = self._state.switches.get(dpid)
+        is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
+        return is_ours and set(where) == {dpid} and not self._plan.exact.wait(session)
+
+    def _connect(self, session: Session) -> None:
+        """The far side's entries stand: let the far agent connect, as soon as no switch forwards by what it has cached."""
+        wait = self._plan.exact.wait(session)
+        session.connect_at = self._state.now + wait
+        if wait:
+            self._watch(session, session.connect_at)
+        else:
+            self._prepare(session)
+
+    def _is_rewritten(self, session: Session) -> bool:
+        """Whether the far agent has packets of the session rewritten to its own address."""
+        return bool(self._plan.rewritten_port(session.far, False, 1))
 
     def _legs(self, choice: selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
         """The two sides of a new session. None where an agent could not tell it from one that it has."""
@@ -269,7 +315,7 @@ class SetUp:
         self._watch(session, session.created_at + min(patience, GIVE_UP_AFTER_S))
         sent, wishes = True, self._plan.transport(session.service)
         for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
-            if agent.agent_id not in session.ready:
+            if agent.agent_id not in session.ready and (role is Role.INGRESS or state.now >= session.connect_at):
                 body = self._preparation.body(session, other, role, wishes)
                 sent = self._courier.send(agent, OrderType.PREPARE, body) and sent
         return sent
@@ -280,13 +326,14 @@ class SetUp:
         cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
         session.near_entries = redirect.entries(session.key, near, (session.dpid,), cookie)
         session.far_entries = redirect.entries(session.key, far, where, cookie)
-        entries = [*session.far_entries, *session.near_entries]
-        session.waiting = len(entries)
-        installed = partial(self._installed, session)
-        for dpids, entry in entries:
-            state.programmer.install(dpids, entry, installed, state.out)
+        session.leading = len(session.far_entries)
+        session.waiting = session.leading + len(session.near_entries)
+        for is_far, placed in ((True, session.far_entries), (False, session.near_entries)):
+            installed = partial(self._installed, session, is_far)
+            for dpids, entry in placed:
+                state.programmer.install(dpids, entry, installed, state.out)
 
-    def _installed(self, session: Session, done: bool) -> None:
+    def _installed(self, session: Session, is_far: bool, done: bool) -> None:
         """All barriers behind a redirect entry were answered, or one will never be."""
         if session.state is not Phase.PREPARING:
             return
@@ -294,7 +341,10 @@ class SetUp:
             self.give_up(session, "datapath-failed")
             return
         session.waiting -= 1
+        session.leading -= is_far
         session.installed_at = self._state.now
+        if session.connect_at == math.inf and not session.leading:
+            self._connect(session)
         self._complete(session)
 
     def _complete(self, session: Session) -> None:
@@ -347,13 +397,17 @@ class SetUp:
 
     def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
         """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""
+        self._decide(decision, why)
+        self._forwarding.release(switch, in_port, data)
+
+    def _decide(self, decision: bytes, why: str) -> None:
+        """Stand by plain TCP for a SYN for as long as it may be sent again."""
         state = self._state
         state.counters["syns", why] += 1
         if decision not in state.plain:
             if len(state.plain) >= MAX_PLAIN:
                 state.plain.popitem(last=False)
             state.plain[decision] = state.now + PLAIN_S
-        self._forwarding.release(switch, in_port, data)
 
     def _watch(self, session: Session, due: float) -> None:
         self._counter += 1

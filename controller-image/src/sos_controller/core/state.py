@@ -11,6 +11,7 @@ from typing import Any
 import networkx as nx
 
 from sos_controller.core import keys, pipeline
+from sos_controller.core.acceptance import Acceptance
 from sos_controller.core.accepted import Accepted
 from sos_controller.core.agents import Agent, Agents
 from sos_controller.core.commands import Command, Notice, SessionOver
@@ -108,6 +109,7 @@ class State:
         self.agents = Agents(keys.KeyRing())
         self.sessions = Sessions()
         self.lately = Lately()
+        self.acceptance = Acceptance()
         self.accepted = Accepted()
         self.measured = Measured()
         self.programmer = Programmer()

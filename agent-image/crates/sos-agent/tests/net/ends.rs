@@ -31,6 +31,8 @@ fn a_server_that_refuses_resets_the_client() {
 fn a_server_that_is_not_there_resets_the_client_and_is_plain_for_a_while() {
     let lab = Lab::new();
     let (near, _far) = lab.agents();
+    // The far agent is as patient as its kernel: 127 s, which this makes three.
+    sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_syn_retries=1", lab.ns("far")));
     lab.ip("server", "link set eth0 down");
     let error = lab.at("client", || connect().and_then(|mut stream| stream.read(&mut [0])).unwrap_err());
     assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");

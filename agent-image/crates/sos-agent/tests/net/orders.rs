@@ -1,14 +1,15 @@
 //! A controller, played over the network by signed orders.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{ErrorKind, Read as _};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::time::Duration;
 
 use sos_wire::{
-    BootId, Congestion, ControllerId, EndReason, KeyId, Order, OrderBody, OrderHeader, Prepare, RefuseReason,
-    Role, SessionUuid, UnverifiedBeacon, UnverifiedOrder,
+    Accept, BootId, Congestion, ControllerId, EndReason, KeyId, Order, OrderBody, OrderHeader, Prepare,
+    RefuseReason, Role, SessionUuid, UnverifiedBeacon, UnverifiedOrder,
 };
 
-use crate::lab::{CLIENT, DISCOVERY, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, Side};
+use crate::lab::{CLIENT, DISCOVERY, FAR, Lab, NEAR, PATIENCE, SERVER, SERVICE_PORT, Side, sh};
 use crate::wire::{content, digest, fetch_from, serve};
 
 const CONTROLLER: ControllerId = ControllerId(1);
@@ -72,6 +73,8 @@ fn prepare(side: Side, session: SessionUuid, client_port: u16) -> Prepare {
         server: std::net::SocketAddrV4::new(SERVER, SERVICE_PORT),
         labels: 1,
         congestion: Congestion::Auto,
+        accept: Accept::Early,
+        dscp: 0,
         peer: side.peer().agent(),
         peer_address: side.peer().address,
         peer_stream_port: 10_000,
@@ -111,6 +114,67 @@ fn a_prepared_session_is_reported_from_begin_to_end() {
         };
         controller.hear(side, empty);
     }
+}
+
+/// What the far agent says to an order to ask the server first.
+fn ask(controller: &mut Controller, session: SessionUuid, port: u16) -> OrderBody {
+    let order = Prepare { accept: Accept::Confirmed, dscp: 46, ..prepare(FAR, session, port) };
+    controller.tell(FAR, OrderBody::Prepare(order));
+    controller.hear(FAR, |order| match order.body {
+        OrderBody::Accepted(of) | OrderBody::Refused(of, _) if of == session => Some(order.body.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn the_connection_that_the_server_accepted_first_becomes_the_sessions() {
+    const PORT: u16 = 41_923;
+    let lab = Lab::new();
+    let (_near, far) = lab.agents();
+    let mut controller = Controller::new(&lab);
+    let session = SessionUuid(*b"asked beforehand");
+    let reply = content(2, 20_000);
+    let expected = digest(&reply);
+    let seen = serve(&lab, reply);
+    assert_eq!(ask(&mut controller, session, PORT), OrderBody::Accepted(session));
+    controller.tell(NEAR, OrderBody::Prepare(prepare(NEAR, session, PORT)));
+    controller.hear(NEAR, |order| (order.body == OrderBody::Ready(session)).then_some(()));
+    let got = lab.at("client", || fetch_from(PORT, b"request")).unwrap();
+    assert_eq!((got.error, got.digest), (None, expected));
+    assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client, (CLIENT, PORT).into());
+    assert!(seen.recv_timeout(Duration::from_millis(100)).is_err(), "the server has seen one connection");
+    far.wait_metric("sos_agent_sessions_begun_total", |begun| begun == 1);
+}
+
+#[test]
+fn a_connection_that_nobody_wants_any_more_is_reset() {
+    let lab = Lab::new();
+    let (_near, _far) = lab.agents();
+    let mut controller = Controller::new(&lab);
+    let listener = lab.at("server", || TcpListener::bind((SERVER, SERVICE_PORT)).unwrap());
+    let released = SessionUuid([6; 16]);
+    assert_eq!(ask(&mut controller, released, 41_001), OrderBody::Accepted(released));
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    controller.tell(FAR, OrderBody::Release(released));
+    assert_eq!(stream.read(&mut [0]).unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn the_controller_hears_what_the_server_says() {
+    let lab = Lab::new();
+    let (_near, _far) = lab.agents();
+    let mut controller = Controller::new(&lab);
+    let nft = |rule: &str| sh(&format!("ip netns exec {} nft '{rule}'", lab.ns("server")));
+    nft("add table ip f; add chain ip f i { type filter hook input priority 0; }");
+    let mut expect = |number: u8, reason| {
+        let session = SessionUuid([number; 16]);
+        let said = ask(&mut controller, session, 42_000 + u16::from(number));
+        assert_eq!(said, OrderBody::Refused(session, reason));
+    };
+    expect(1, RefuseReason::ServerRefused);
+    nft("add rule ip f i tcp dport 5003 drop");
+    expect(2, RefuseReason::ServerSilent);
 }
 
 #[test]

@@ -1,0 +1,235 @@
+"""`spec.accept`: whether a client's SYN waits until the server has accepted the far agent's connection (spec/order.md 3 and 4)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_fake import E1, E2
+from controller_lab import document
+from controller_views import AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, kinds, released, reverse, signed, to_agent
+from controller_world import World, syn_frame
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core import order
+from sos_controller.core.acceptance import LEARNED_S, MAX_SERVERS, Acceptance
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.model import Address, FlowKey, flow_key
+from sos_controller.core.order import Ended
+from sos_controller.core.pipeline import SETTLE_S, Kind
+from sos_controller.core.plain_reason import PlainReason, of_outcome
+from sos_controller.core.session import State
+
+ARMED_S = 12.0
+"""After this long switches cache nothing of a service that nobody noted (`exact`)."""
+
+
+def up(accept: str | None, rewritten: str = "", **more: Any) -> World:
+    made = document()
+    made["services"][0].pop("accept")
+    if accept is not None:
+        made["services"][0]["accept"] = accept
+    for site in made["sites"]:
+        site["rewrite"] = "OpenFlow" if site["name"] == rewritten else "Transparent"
+    made.pop("hash")
+    world = World(signed(made), **more)
+    world.converge()
+    world.tick(ARMED_S, step=0.25)
+    world.delivered.clear()
+    return world
+
+
+def delivered(world: World) -> int:
+    return len(to_agent(world, AT_NEAR))
+
+
+def test_the_client_waits_until_the_server_has_accepted() -> None:
+    world = up("Confirmed")
+    far = world.agents["agent2"]
+    far.server = "silent"
+    world.syn(40000, dscp=46)
+    (asked,) = far.asked
+    assert asked.dscp == 46 and asked.accept == order.ACCEPT_CONFIRMED
+    assert not delivered(world) and not released(world)
+    far.server = "accepts"
+    world.tick(0.3)
+    assert delivered(world) == 1 and not released(world)
+    (session,) = world.engine.state.sessions
+    assert session.state is State.ACTIVE
+
+
+def test_the_near_agent_is_asked_to_connect_to_nobody() -> None:
+    world = up("Confirmed")
+    world.syn(40000)
+    assert not world.agents["agent1"].asked
+
+
+@pytest.mark.parametrize("rewritten", ["", "east"])
+def test_the_far_agent_connects_when_the_servers_answer_is_led_to_it(rewritten: str) -> None:
+    world = up("Confirmed", rewritten)
+    stood: list[bool] = []
+    packet = world._packet_out
+
+    def look(command: PacketOut) -> None:
+        told = world._order_in(command)
+        if told is not None and told[1].type == order.OrderType.PREPARE and order.decode_prepare(told[2]).accept:
+            (found,) = world.network.walk(AT_SERVER, reverse(40000))
+            stood.append(found[0] == AT_FAR)
+        packet(command)
+
+    world._packet_out = look  # type: ignore[method-assign]
+    world.syn(40000)
+    world.tick(SETTLE_S + 0.05)
+    assert stood == [True] and delivered(world) == 1
+
+
+def test_an_agent_on_another_switch_than_the_server_waits_for_the_barrier() -> None:
+    world = up("Confirmed", "east")
+    world.mute.add(E2)
+    world.syn(40000)
+    world.tick(0.5)
+    assert not world.agents["agent2"].asked
+    world.tick(0.6)
+    assert len(released(world)) == 1, "and a second without it is plain TCP's"
+
+
+def test_what_the_server_refuses_goes_to_it_plainly_and_leaves_nothing() -> None:
+    world = up("Confirmed")
+    world.agents["agent2"].server = "refuses"
+    world.syn(40000)
+    assert len(released(world)) == 1 and not delivered(world)
+    assert Kind.REDIRECT not in kinds(world, E1) | kinds(world, E2)
+    assert not world.agents["agent1"].held, "the near agent is released"
+    world.agents["agent2"].server = "accepts"
+    world.syn(40000)
+    assert len(released(world)) == 2 and not delivered(world), "the decision stands for the same SYN"
+    world.syn(40001)
+    assert delivered(world) == 1, "and for no other"
+
+
+def test_the_syn_of_a_rewritten_flow_is_released_when_no_switch_leads_its_answer_away() -> None:
+    world = up("Confirmed", "east")
+    world.agents["agent2"].server = "refuses"
+    world.syn(40000)
+    world.tick(SETTLE_S)
+    world.delivered.clear()
+    world.syn(40000)
+    assert len(released(world)) == 1, "a repeat goes the same way"
+    world.delivered.clear()
+    world.tick(SETTLE_S + 0.05)
+    assert len(released(world)) == 1
+    world.tick(1)
+    assert len(released(world)) == 1 and len(world.engine.state.sessions) == 0
+
+
+def test_a_silent_server_is_plain_after_a_second_however_often_the_client_asks() -> None:
+    world = up("Confirmed")
+    world.agents["agent2"].server = "silent"
+    world.syn(40000)
+    world.tick(0.5)
+    world.syn(40000)
+    assert not released(world)
+    world.tick(0.6)
+    assert len(released(world)) == 1
+    world.syn(40000)
+    assert len(released(world)) == 2 and not delivered(world)
+
+
+def test_another_syn_of_the_same_ends_takes_the_place_of_the_one_that_waits() -> None:
+    world = up("Confirmed")
+    far = world.agents["agent2"]
+    far.server = "silent"
+    world.syn(40000, isn=1)
+    world.syn(40000, isn=2)
+    far.server = "accepts"
+    world.tick(0.3)
+    (syn,) = to_agent(world, AT_NEAR)
+    assert syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001, isn=2)[6:]
+
+
+def test_a_server_is_learned_and_unlearned() -> None:
+    world = up(None)
+    far = world.agents["agent2"]
+    world.syn(40000)
+    assert len(far.asked) == 1 and delivered(world) == 1
+    world.syn(40001)
+    assert len(far.asked) == 1 and delivered(world) == 2, "it is known to accept"
+    world.syn(40002, dport=5002)
+    assert len(far.asked) == 2, "at that port only"
+    session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
+    world.end(session.uuid, reason=order.ENDS.index("server-refused"))
+    world.syn(40003)
+    assert len(far.asked) == 3, "one refusal is enough"
+
+
+def test_a_session_that_begins_to_a_server_that_answers_no_more_teaches_the_next_one() -> None:
+    world = up("Learned")
+    far = world.agents["agent2"]
+    world.syn(40000)
+    world.syn(40001)
+    session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
+    told = far.order(order.OrderType.REFUSED, order.encode_refused(session.uuid, 11), world.wall(world.now))
+    world.do_packet(far.where, told)
+    assert session.state is State.ACTIVE, "its client has been accepted"
+    world.syn(40002)
+    assert len(far.asked) == 2
+
+
+def test_early_asks_nobody() -> None:
+    world = up("Early")
+    world.syn(40000)
+    assert not world.agents["agent2"].asked and delivered(world) == 1
+
+
+def test_the_ready_of_an_older_agent_is_taken_but_teaches_nothing() -> None:
+    world = up("Learned")
+    world.agents["agent2"].server = "unasked"
+    world.syn(40000)
+    assert delivered(world) == 1 and not len(world.engine.state.acceptance)
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(9, PlainReason.SERVER_REFUSED), (10, PlainReason.SERVER_REFUSED), (11, PlainReason.SERVER_SILENT)]
+)
+def test_what_the_server_says_is_a_reason_for_plain_tcp(number: int, reason: PlainReason) -> None:
+    assert of_outcome(f"refused-{number}") is reason
+
+
+def key(server: int, port: int = 80) -> FlowKey:
+    return flow_key(Address(1), Address(server), 2, port)
+
+
+def said(reason: str, down: int) -> Ended:
+    return Ended(bytes(16), order.ENDS.index(reason), 1, down, 1)
+
+
+def test_only_what_a_server_sent_proves_that_it_accepted() -> None:
+    known = Acceptance()
+    known.ended(key(1), said("closed", 0), 0.0)
+    known.ended(key(2), said("peer-lost", 5), 0.0)
+    assert not known.holds(key(1), 1.0) and known.holds(key(2), 1.0)
+    known.ended(key(2), said("server-unreachable", 5), 2.0)
+    assert not known.holds(key(2), 2.0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["accepts", "refuses"]), st.floats(0, LEARNED_S)), max_size=40))
+def test_a_server_is_known_from_an_acceptance_to_a_refusal_or_its_time(history: list[tuple[int, str, float]]) -> None:
+    known, model, now = Acceptance(), dict[int, float](), 0.0
+    for server, how, later in history:
+        now += later
+        if how == "accepts":
+            known.note(key(server), now)
+            model[server] = now
+        else:
+            known.forget(key(server))
+            model.pop(server, None)
+        for other in range(6):
+            assert known.holds(key(other), now) == (other in model and now < model[other] + LEARNED_S)
+        assert len(known) <= 6
+
+
+def test_the_server_confirmed_longest_ago_gives_way() -> None:
+    known = Acceptance()
+    for server in range(MAX_SERVERS + 1):
+        known.note(key(server), 1.0)
+    assert len(known) == MAX_SERVERS and not known.holds(key(0), 1.0) and known.holds(key(MAX_SERVERS), 1.0)

@@ -1,0 +1,140 @@
+"""Handshakes are the server's, also where agents relay them: refusals, ICMP errors, silence and full queues, covered port and plain one.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |    40 ms                  |
+         agent1                      agent2
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import PEERS, RTT_US, accepted, eventually, sessions, with_service
+from sos_testbed import measure
+from sos_testbed.lab import Lab
+
+PROGRAM = Path(__file__).with_name("handshakes.py")
+RTT_S = RTT_US / 1e6
+PLAIN, COVERED = 6300, 5300
+"""The first of the ports. Each test has some of its own: those that have accepted are known to."""
+REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160
+SILENT_S = 0.7  # how long a far agent waits for an answer, which an ICMP error to its client is none of
+SLACK_S = 0.25  # of a machine that does other things as well
+END_S = 60.0
+
+
+def run(net: Lab, *arguments: object) -> Any:
+    argv = net.exec_argv("client", (sys.executable, str(PROGRAM), *map(str, arguments)))
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=END_S)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def serve(net: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> None:
+    """A server for the rest of the test."""
+    argv = net.exec_argv("server", (sys.executable, str(PROGRAM), "serve", str(port), str(backlog), str(busy_s)))
+    PEERS.append(subprocess.Popen(argv, text=True))
+    measure.wait_listening(net, "server", port)
+
+
+@contextmanager
+def firewall(net: Lab, verdict: str) -> Iterator[None]:
+    """The server's firewall treats both ports so."""
+    nft = ("nft", "add table ip f; add chain ip f i { type filter hook input priority 0; }; ")
+    ports = ", ".join(str(first + which) for first in (PLAIN, COVERED) for which in (REJECTED, DROPPED))
+    rule = f"add rule ip f i tcp dport {{ {ports} }} {verdict}"
+    subprocess.run(net.exec_argv("server", (nft[0], nft[1] + rule)), check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(net.exec_argv("server", ("nft", "delete table ip f")), check=True)
+
+
+def both(net: Lab, what: str, which: int, count: int) -> tuple[list[dict], list[dict]]:
+    server = measure.address(net, "server")
+    return run(net, what, server, PLAIN + which, count), run(net, what, server, COVERED + which, count)
+
+
+def test_a_scan_finds_the_ports_that_are_open_and_no_other(net: Lab) -> None:
+    for port in range(0, 100, 5):
+        serve(net, PLAIN + port)
+        serve(net, COVERED + port)
+    server = measure.address(net, "server")
+    plain, covered = run(net, "scan", server, PLAIN, PLAIN + 99), run(net, "scan", server, COVERED, COVERED + 99)
+    assert plain == covered == {"open": list(range(0, 100, 5)), "refused": 80, "other": []}
+
+
+def test_a_refusal_comes_at_the_latest_a_round_trip_later(net: Lab) -> None:
+    (plain,), (covered,) = both(net, "each", REFUSED, 1)
+    assert plain["error"] == covered["error"] == "ConnectionRefusedError"
+    assert covered["first_byte_s"] <= plain["first_byte_s"] + RTT_S + SLACK_S
+
+
+@pytest.mark.parametrize("kind", ["admin-prohibited", "port-unreachable", "host-unreachable"])
+def test_an_icmp_error_is_the_clients_own(net: Lab, kind: str) -> None:
+    with firewall(net, f"reject with icmp type {kind}"):
+        (plain,), (covered,) = both(net, "each", REJECTED, 1)
+    assert plain["error"] and (covered["error"], covered["errno"]) == (plain["error"], plain["errno"])
+    assert not covered["connect_s"]
+    assert covered["first_byte_s"] <= plain["first_byte_s"] + RTT_S + SILENT_S + SLACK_S
+
+
+def test_a_server_that_drops_syns_is_waited_for_as_by_plain_tcp(net: Lab) -> None:
+    serve(net, PLAIN + DROPPED)
+    serve(net, COVERED + DROPPED)
+    server = measure.address(net, "server")
+    with firewall(net, "drop"):
+        argv = [
+            net.exec_argv("client", (sys.executable, str(PROGRAM), "each", server, str(port), "1"))
+            for port in (PLAIN + DROPPED, COVERED + DROPPED)
+        ]
+        running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for command in argv]
+        with pytest.raises(subprocess.TimeoutExpired):
+            running[1].wait(2)
+    seen = [json.loads(program.communicate(timeout=END_S)[0])[0] for program in running]
+    assert [one["error"] for one in seen] == ["", ""]
+    assert seen[1]["connect_s"] <= seen[0]["connect_s"] + 2, "the client's kernel repeats its SYN by itself"
+
+
+def test_a_full_accept_queue_resets_nobody(net: Lab) -> None:
+    # Four at once to a queue that holds one, of a server that is busy for a while. Plain TCP leaves some of them waiting for long itself.
+    for port in (PLAIN + FULL, COVERED + FULL):
+        serve(net, port, 0, 4)
+    plain, covered = both(net, "connect", FULL, 5)
+    assert {one["error"] for one in covered} <= {"", "TimeoutError"}, covered
+    assert sum(not one["error"] for one in covered) >= sum(not one["error"] for one in plain), (plain, covered)
+
+
+def test_a_server_that_is_known_saves_a_round_trip_and_an_unknown_one_costs_none(net: Lab) -> None:
+    serve(net, PLAIN + KNOWN)
+    serve(net, COVERED + KNOWN)
+    plain, known = both(net, "each", KNOWN, 12)
+    unknown = [known[0]]
+    for port in range(COVERED + KNOWN + 1, COVERED + KNOWN + 8):
+        serve(net, port)
+        unknown.append(run(net, "each", measure.address(net, "server"), port, 1)[0])
+    first = [statistics.median(one["first_byte_s"] for one in seen) for seen in (plain, known[1:], unknown)]
+    print(
+        f"lab: first byte of 1 kB: plain {first[0] * 1e3:.1f} ms, known server {first[1] / first[0]:.3f}, unknown {first[2] / first[0]:.3f}"
+    )
+    assert not any(one["error"] for one in (*plain, *known, *unknown))
+    assert first[1] < first[0] - RTT_S / 2 < first[2] < first[0] + RTT_S / 2
+    eventually("all have ended", lambda: sessions(net) == 0)
+
+
+def test_accept_says_whose_answer_a_client_waits_for(net: Lab) -> None:
+    server = measure.address(net, "server")
+    for accept, error in (("Early", "ConnectionResetError"), ("Confirmed", "ConnectionRefusedError")):
+        net.declare(with_service(net.objects, accept=accept))
+        before = accepted(net)
+
+        def seen(error: str = error) -> bool:
+            return run(net, "each", server, COVERED + SET, 1)[0]["error"] == error
+
+        eventually(f"{accept} in force", seen)
+        assert (accepted(net) > before) == (accept == "Early")
