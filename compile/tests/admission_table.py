@@ -19,6 +19,11 @@ def weighted(weight: int) -> dict[str, Any]:
     return {**BALANCED, "balance": {"uplinks": [{"name": "wan0", "weight": weight}]}}
 
 
+def ruled(**rule: Any) -> dict[str, Any]:
+    """Return a site with one rule for services."""
+    return {**SELECT, "services": {"namespaces": "All", "rules": [rule]}}
+
+
 Row = tuple[str, str, dict[str, Any], str | None, str | None]
 
 
@@ -150,6 +155,17 @@ SITES: list[Row] = [
         "remove selector",
     ),
     ("selector missing", "SosSite", {**SELECT, "services": {"namespaces": "Selector"}}, "spec.services", "needs a selector"),
+    ("a rule", "SosSite", ruled(namespaces=["a"], ports=[{"port": 80, "endPort": 90}], band=0, transport=[]), None, None),
+    ("a rule for nobody", "SosSite", ruled(band=5), "spec.services.rules[0]", "for somebody"),
+    (
+        "a rule's ports reversed",
+        "SosSite",
+        ruled(namespaces=["a"], ports=[{"port": 9, "endPort": 8}]),
+        "spec.services.rules[0].ports[0].endPort",
+        "swap",
+    ),
+    ("a rule's band too high", "SosSite", ruled(namespaces=["a"], band=1001), "spec.services.rules[0].band", "1000"),
+    ("a rule's prefix", "SosSite", ruled(namespaces=["a"], prefixes=["10.1.0.1/24"]), "spec.services.rules[0].prefixes[0]", "host bits"),
     ("no controllers", "SosSite", {**SELECT, "controllers": []}, "spec.controllers", "1"),
     ("controller twice", "SosSite", {**SELECT, "controllers": [{"name": "a"}, {"name": "a"}]}, "spec.controllers[1]", None),
     ("short dpid", "SosSite", {"datapaths": [{"dpid": "ff"}]}, "spec.datapaths[0].dpid", None),

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from controller_world import syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core import flowtable, packets, pipeline, portmask, selection, services
+from sos_controller.core.agents import Agent
+from sos_controller.core.beacon import Beacon
 from sos_controller.core.config_model import End, Paths, PortRange, Service, Transport
 from sos_controller.core.flowtable import FlowEntry, Match, Output
 from sos_controller.core.hosts import MAX_ADDRESSES, MAX_AT_PORT, Hosts
-from sos_controller.core.model import Location, Prefix, parse_address, parse_prefix
+from sos_controller.core.model import (
+    Address,
+    AgentId,
+    DatapathId,
+    Location,
+    MacAddress,
+    PortNo,
+    Prefix,
+    parse_address,
+    parse_prefix,
+)
 from sos_controller.core.replay import CLOCK_WINDOW_MS, WINDOW, Replay
 from sos_controller.core.selection import Candidate, Loaded
 from sos_controller.core.session import FINAL, TRANSITIONS, InvalidTransitionError, Session, Trigger
@@ -83,6 +97,7 @@ candidates = st.builds(
     Loaded,
     st.builds(Candidate, st.integers(0, 3), st.sampled_from([b"a", b"b", b"c"]), st.sampled_from([b"x", b"y"])),
     st.sampled_from([0.0, 0.25, 0.5]),
+    st.sampled_from([0.0, 0.05, 0.5]),
 )
 
 
@@ -95,8 +110,60 @@ def test_selection_is_total_nearest_then_least_loaded_and_deterministic(listed: 
     assert (chosen is None) == (not listed)
     if chosen is not None:
         cost = min(c.candidate.cost for c in listed)
-        load = min(c.load for c in listed if c.candidate.cost == cost)
-        assert chosen.cost == cost and Loaded(chosen, load) in listed
+        near = [c for c in listed if c.candidate.cost == cost]
+        idle = [c for c in near if c.busy <= min(each.busy for each in near) + selection.EQUALLY_BUSY]
+        (taken,) = (c for c in listed if c.candidate == chosen)
+        assert chosen.cost == cost and taken in idle and taken.load == min(c.load for c in idle)
+
+
+@given(st.lists(candidates, unique_by=lambda c: c.candidate, min_size=1), st.data(), st.sampled_from([0.04, 0.3]))
+def test_more_work_never_makes_a_pair_preferred(listed: list, data, more: float) -> None:
+    index = data.draw(st.integers(0, len(listed) - 1))
+    before = selection.choose(listed)
+    heavier = [c._replace(busy=c.busy + more) if i == index else c for i, c in enumerate(listed)]
+    after = selection.choose(heavier)
+    assert after != listed[index].candidate or before == after
+
+
+def agent(name: bytes, **said: Any) -> Agent:
+    """A near agent; `said` is what its beacon says of its load."""
+    known = Beacon(
+        key_id=1, site_id=1, flags=2, agent_id=AgentId(name * 16), boot_id=1, sequence=1, time_ms=0, **{
+            "sessions": 0, "session_limit": 4096, "bytes_per_second": 0, "cpu_permille": 0, "capacity_bps": 0} | said,
+        streams=8, order_port=9876, first_stream_port=10000, stream_ports=8, address=Address(1), mac=MacAddress(bytes(6)), name="n",
+        service_types=("tcp-parallel",),
+    )  # fmt: skip
+    return Agent(known, Location(DatapathId(1), PortNo(1)), 0.0)
+
+
+def begin(agents: list[Agent], sessions: int) -> list[int]:
+    """Give sessions to near agents by their load; returns how many each got."""
+    for _ in range(sessions):
+        listed = [Loaded(Candidate(1, each.agent_id, AgentId(b"x" * 16)), each.load, each.busy) for each in agents]
+        chosen = selection.choose(listed)
+        next(each for each in agents if chosen is not None and each.agent_id == chosen.near).assigned += 1
+    return [each.assigned for each in agents]
+
+
+@pytest.mark.parametrize("full", [{"cpu_permille": 1000}, {"bytes_per_second": 125_000_000, "capacity_bps": 1_000_000_000}])
+def test_ten_transfers_that_fill_a_core_weigh_more_than_twenty_idle_sessions(full: dict[str, int]) -> None:
+    assert begin([agent(b"a", sessions=10, **full), agent(b"b", sessions=20)], 20) == [0, 20]
+
+
+@given(st.lists(st.integers(0, 99), min_size=2, max_size=2), st.integers(0, 200))
+def test_agents_that_do_nearly_the_same_share_sessions_evenly(cpu: list[int], sessions: int) -> None:
+    """However their measures move against each other from second to second."""
+    agents = [agent(name, cpu_permille=400 + used) for name, used in zip((b"a", b"b"), cpu, strict=True)]
+    given_to = begin(agents, sessions)
+    assert abs(given_to[0] - given_to[1]) <= 20, "no second's sessions all go to one"
+    agents = [agent(name, cpu_permille=450) for name in (b"a", b"b")]
+    assert abs((given_to := begin(agents, sessions))[0] - given_to[1]) <= 1
+
+
+@given(st.sampled_from(["sessions", "cpu_permille", "bytes_per_second"]), st.integers(0, 2000), st.integers(0, 2000))
+def test_load_grows_with_everything_a_beacon_says(field: str, less: int, more: int) -> None:
+    one, other = (agent(b"a", capacity_bps=8_000, **{field: value}) for value in sorted((less, more)))
+    assert (one.load, one.busy) <= (other.load, other.busy)
 
 
 @given(st.lists(candidates, unique_by=lambda c: c.candidate, min_size=1), st.data())

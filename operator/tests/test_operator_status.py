@@ -15,7 +15,7 @@ from sos_operator.core.conditions import Verdict
 from sos_operator.core.publish import plan_write, still_pending
 from sos_operator.core.status import Report, Situation, report
 from sos_operator.core.views import ControllerView
-from sos_operator.core.world import Seen
+from sos_operator.core.world import Seen, parse_allocations
 
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 
@@ -388,3 +388,23 @@ def test_a_service_that_is_hidden_in_part_is_ready_and_says_so() -> None:
     hidden = of_namespace(objects, compiled, "b")
     assert says(hidden, "Shadowed") == ("True", "PartlyShadowed")
     assert says(hidden) == ("True", "Programmed")
+
+
+def test_a_services_place_is_written_down_and_read_back() -> None:
+    objects, compiled = overlapping()
+    reported = {}
+    for obj in objects:
+        if obj["kind"] == "SosService":
+            found = of_namespace(objects, compiled, obj["metadata"]["namespace"]).fields
+            reported[obj["metadata"]["namespace"]] = found["claim"]
+            obj["status"] = {"claim": found["claim"]}
+    assert reported["a"]["number"] < reported["b"]["number"]
+    assert parse_allocations(objects).claims == compiled.allocations.claims
+    assert compiled.allocations.claims.keys() == {"a/web", "b/web"}
+
+
+def test_a_service_that_is_not_accepted_just_now_keeps_its_place() -> None:
+    objects, _ = overlapping()
+    service = {**objects[-1], "status": {"claim": {"number": 7, "scope": "0123456789abcdef"}}}
+    kept = plan_write(service, Report({}, ()), "2026-01-01T00:00:00Z", 100.0)
+    assert kept is not None and kept.status["claim"] == {"number": 7, "scope": "0123456789abcdef"}

@@ -18,6 +18,7 @@ from sos_compile.schema import admit
 from sos_compile.world import (
     AgentAllocation,
     Allocations,
+    Claim,
     Compiled,
     Facts,
     Fault,
@@ -38,6 +39,7 @@ from sos_compile.world import (
 __all__ = [
     "AgentAllocation",
     "Allocations",
+    "Claim",
     "Compiled",
     "DocumentName",
     "Draft",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address
 
@@ -10,7 +10,7 @@ from sos_compile.model import Balance, Service, Site, Uplink
 from sos_compile.network import PlacedBalance, PlacedSite
 from sos_compile.objects import Objects
 from sos_compile.problem import Reason
-from sos_compile.services import MAX_SERVICES, Judge, in_order
+from sos_compile.services import MAX_SERVICES, Judge
 from sos_compile.verdicts import Verdicts
 
 MAX_PER_SITE = 64  # groups of one switch (spec/controller-config.md clause 5)
@@ -21,14 +21,20 @@ Taken = dict[tuple[str, str], tuple[IPv4Address, str]]
 """(site, uplink) -> the host that its address stands for, and the service that says so."""
 
 
-def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace: str, verdicts: Verdicts) -> list[PlacedBalance]:
-    """Return the balanced services that can be carried out, in the order in which they are tried."""
-    judge = _BalanceJudge(Judge(objects, sites, release_namespace, verdicts), verdicts)
-    found: list[PlacedBalance] = []
-    for service in in_order(each for each in objects.services if each.balance is not None):
+def place(objects: Objects, judge: Judge) -> list[PlacedBalance]:
+    """Return the balanced services that their sites permit and can carry out, in no particular order."""
+    able = _BalanceJudge(judge, judge.verdicts)
+    found = (judge.verdicts.attempt(each.origin, able.place, each) for each in objects.services if each.balance is not None)
+    return [placed for placed in found if placed is not None]
+
+
+def limited(balances: Iterable[PlacedBalance], verdicts: Verdicts) -> list[PlacedBalance]:
+    """Return the balanced services that there is room for, which stand in the order in which they are tried."""
+    room, found = _Room(verdicts), list[PlacedBalance]()
+    for placed in balances:
         if len(found) >= MAX_SERVICES:
-            verdicts.reject(service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
-        elif (placed := verdicts.attempt(service.origin, judge.place, service)) is not None:
+            verdicts.reject(placed.service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
+        elif room.takes(placed):
             found.append(placed)
     return found
 
@@ -37,8 +43,6 @@ def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace:
 class _BalanceJudge:
     judge: Judge
     verdicts: Verdicts
-    taken: Taken = field(default_factory=dict)
-    per_site: dict[str, int] = field(default_factory=dict)
 
     def place(self, service: Service) -> PlacedBalance | None:
         source = self.judge.end(service, "from", service.source)
@@ -47,15 +51,12 @@ class _BalanceJudge:
         placed = self.judge.sites[source[0].name]
         client, dpid = self._client(service), self._switch(service, placed)
         shares = self._shares(service, service.balance, placed.site)
-        if client is None or dpid is None or shares is None or not self._bounded(service, placed.site):
+        if client is None or dpid is None or shares is None:
             return None
-        controller = self.judge.controller(service, placed.site)
-        if controller is None:
+        controller, ports = self.judge.controller(service, placed.site), self.judge.granted(service, ("from", placed.site, service.source))
+        if controller is None or ports is None or not self._bounded(service, ports):
             return None
-        if not self._free(service, placed.site.name, client, shares):
-            return None
-        self.per_site[placed.site.name] = self.per_site.get(placed.site.name, 0) + 1
-        return PlacedBalance(service, placed.site.name, client, dpid, shares, controller)
+        return PlacedBalance(service, placed.site.name, client, dpid, shares, ports, controller)
 
     def _client(self, service: Service) -> IPv4Address | None:
         prefixes = service.source.prefixes
@@ -94,28 +95,45 @@ class _BalanceJudge:
                 return None
         return tuple((known[name], weight) for name, weight in balance.uplinks or [(name, 1) for name in able])
 
-    def _bounded(self, service: Service, site: Site) -> bool:
-        conditions = len(service.target.prefixes) * len(service.ports)
+    def _bounded(self, service: Service, ports: tuple[tuple[int, int], ...]) -> bool:
+        conditions = len(service.target.prefixes) * len(ports)
         if conditions > MAX_CONDITIONS:
             message = f"{conditions} pairs of a prefix and a port range, and at most {MAX_CONDITIONS} fit a switch"
             self._reject(service, "spec.to.prefixes", Reason.LIMIT_EXCEEDED, message, "name wider prefixes or ranges")
-            return False
-        if self.per_site.get(site.name, 0) >= MAX_PER_SITE:
-            message = f"SosSite {site.name} has {MAX_PER_SITE} balanced services before it"
-            self._reject(service, "spec.from.site", Reason.LIMIT_EXCEEDED, message, "remove some")
-            return False
-        return True
-
-    def _free(self, service: Service, site: str, client: IPv4Address, shares: Shares) -> bool:
-        """Check that the uplinks' addresses stand for nobody else: answers could not be told apart."""
-        for uplink, _ in shares:
-            holder, by = self.taken.get((site, uplink.name), (client, ""))
-            if holder != client:
-                message = f"the address of uplink {uplink.name} stands for {holder} (SosService {by})"
-                self._reject(service, "spec.balance.uplinks", Reason.DUPLICATE, message, "use other uplinks, or the same host")
-                return False
-        self.taken.update({(site, uplink.name): (client, service.id) for uplink, _ in shares})
-        return True
+        return conditions <= MAX_CONDITIONS
 
     def _reject(self, service: Service, path: str, reason: Reason, message: str, remedy: str) -> None:
         self.verdicts.reject(service.origin, path, reason, message, remedy)
+
+
+@dataclass
+class _Room:
+    """What the services so far have taken."""
+
+    verdicts: Verdicts
+    taken: Taken = field(default_factory=dict)
+    per_site: dict[str, int] = field(default_factory=dict)
+
+    def takes(self, placed: PlacedBalance) -> bool:
+        if self.per_site.get(placed.site, 0) >= MAX_PER_SITE:
+            message = f"SosSite {placed.site} has {MAX_PER_SITE} balanced services before it"
+            self.verdicts.reject(placed.service.origin, "spec.from.site", Reason.LIMIT_EXCEEDED, message, "remove some")
+            return False
+        if not self._free(placed):
+            return False
+        self.per_site[placed.site] = self.per_site.get(placed.site, 0) + 1
+        return True
+
+    def _free(self, placed: PlacedBalance) -> bool:
+        """Check that the uplinks' addresses stand for nobody else: answers could not be told apart."""
+        for uplink, _ in placed.uplinks:
+            holder, by = self.taken.get((placed.site, uplink.name), (placed.client, ""))
+            if holder != placed.client:
+                theirs = by.split("/")[0] != placed.service.origin.key.namespace
+                other = "a host of another namespace's service" if theirs else f"{holder} (SosService {by})"
+                message = f"the address of uplink {uplink.name} stands for {other}"
+                remedy = "use other uplinks, or the same host"
+                self.verdicts.reject(placed.service.origin, "spec.balance.uplinks", Reason.DUPLICATE, message, remedy)
+                return False
+        self.taken.update({(placed.site, uplink.name): (placed.client, placed.service.id) for uplink, _ in placed.uplinks})
+        return True

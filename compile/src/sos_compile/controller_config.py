@@ -16,7 +16,7 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
     config = doc.ControllerConfig(
         generation=generation,
         controller=doc.ControllerIdentity(name=name, id=network.allocations.controllers[name]),
-        sites=[_site(placed, among_switches=any(each.site.switches for each in sites)) for placed in sites],
+        sites=[_site(placed, network, among_switches=any(each.site.switches for each in sites)) for placed in sites],
         services=[build_service(placed, network, memo) for placed in network.services if placed.controller == name],
         balances=[_balance(placed) for placed in network.balances if placed.controller == name],
         links=[_link(link) for link in network.links if link.a[0] in names and link.b[0] in names],
@@ -24,7 +24,7 @@ def build_controller_config(network: Network, name: str, generation: int, memo: 
     return doc.encode(config)
 
 
-def _site(placed: PlacedSite, *, among_switches: bool) -> doc.SiteEntry:
+def _site(placed: PlacedSite, network: Network, *, among_switches: bool) -> doc.SiteEntry:
     """Return a site's entry. `among_switches`: the controller forwards plainly somewhere, and has to know by which links nobody does."""
     site = placed.site
     labelled = [uplink.name for uplink in site.uplinks if not uplink.base] if among_switches else []
@@ -41,6 +41,7 @@ def _site(placed: PlacedSite, *, among_switches: bool) -> doc.SiteEntry:
         rewrite=site.rewrite,
         datapaths=sorted([*nodes, *switches], key=lambda entry: entry.dpid),
         agents=[doc.AgentEntry(id=a.id, pool=a.pool, node=a.node, address=str(a.address)) for a in placed.agents],
+        shares=[doc.ShareEntry(namespace=n, percent=p, standing=s) for n, p, s in network.shares.get(site.name, ())],
     )
 
 
@@ -80,7 +81,7 @@ def _balance(placed: PlacedBalance) -> doc.BalanceEntry:
             "dpid": placed.dpid,
             "client": str(placed.client),
             "to": [str(prefix) for prefix in service.target.prefixes],
-            "ports": build_ports(service.ports),
+            "ports": build_ports(placed.ports),
             "at": service.balance.at if service.balance else "Controller",
             "uplinks": [
                 {

@@ -126,6 +126,14 @@ class AgentEntry(Model):
     address: Address
 
 
+class ShareEntry(Model):
+    """Most of a site's sessions, in percent, that services of a namespace may have; `standing`: proactive ones are not counted."""
+
+    namespace: Label
+    percent: Annotated[int, Field(ge=1, le=100)]
+    standing: bool
+
+
 class SiteEntry(Model):
     """A site as a controller sees it."""
 
@@ -139,6 +147,8 @@ class SiteEntry(Model):
     rewrite: Literal["Transparent", "OpenFlow"]
     datapaths: Annotated[list[DatapathEntry], Field(max_length=4096)]
     agents: Annotated[list[AgentEntry], Field(max_length=4096)]
+    # left out where there is none, as above
+    shares: Annotated[list[ShareEntry], Field(max_length=4096, exclude_if=lambda shares: not shares, json_schema_extra=OPTIONAL)] = []
 
 
 class ServiceEnd(Model):

@@ -94,7 +94,7 @@ def _balance(placed: PlacedBalance) -> Facts:
         True,
         sites=(placed.site,),
         controllers=(placed.controller,),
-        text={**shown, "ports": text.ports(service.ports), "mode": service.mode},
+        text={**shown, "ports": text.ports(placed.ports), "mode": service.mode},
     )
 
 

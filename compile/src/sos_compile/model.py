@@ -45,6 +45,20 @@ class Uplink:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """What services of some namespaces may have of a site. None or empty `prefixes`, `modes` and `transport`: all there is."""
+
+    namespaces: frozenset[str] = frozenset()
+    selector: Json | None = None
+    prefixes: tuple[IPv4Network, ...] = ()
+    ports: tuple[tuple[int, int], ...] = ALL_PORTS
+    band: int = 100
+    sessions_percent: int | None = None
+    modes: frozenset[str] | None = None
+    transport: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
 class Site:
     """SosSite. `selector` and `services_selector` are label selectors as in the object; `subnet` is None for transit sites at most."""
 
@@ -66,6 +80,7 @@ class Site:
     datapath_type: str
     namespaces: str
     services_selector: Json | None
+    rules: tuple[Rule, ...]
     controllers: tuple[str, ...]
 
     @property
@@ -124,6 +139,20 @@ class Transport:
     compression: str
     protocol: str
 
+    @property
+    def named(self) -> frozenset[str]:
+        """The fields that say something else than their defaults."""
+        said = {
+            "streams": self.streams != 0,
+            "blockKiB": self.block_bytes != 0,
+            "queueMiB": self.queue_bytes != 0,
+            "congestionControl": self.congestion_control != "Auto",
+            "encryption": self.encryption != "None",
+            "compression": self.compression != "None",
+            "protocol": self.protocol != "TCP",
+        }
+        return frozenset(name for name, there in said.items() if there)
+
 
 @dataclass(frozen=True)
 class Balance:
@@ -135,7 +164,7 @@ class Balance:
 
 @dataclass(frozen=True)
 class Service:
-    """SosService."""
+    """SosService. No `ports`: every port that the sites' rules allow."""
 
     origin: Origin
     source: End
@@ -229,8 +258,26 @@ def _site(origin: Origin, spec: Json) -> Site:
         datapath_type=spec["datapath"]["type"],
         namespaces=spec["services"]["namespaces"],
         services_selector=spec["services"].get("selector"),
+        rules=tuple(_rule(item) for item in spec["services"].get("rules", [])),
         controllers=tuple(item["name"] for item in spec["controllers"]),
     )
+
+
+def _rule(item: Json) -> Rule:
+    return Rule(
+        namespaces=frozenset(item.get("namespaces", [])),
+        selector=item.get("selector"),
+        prefixes=_networks(item.get("prefixes", [])),
+        ports=_ports(item.get("ports", [])) or ALL_PORTS,
+        band=item["band"],
+        sessions_percent=item.get("sessionsPercent"),
+        modes=frozenset(item["modes"]) if item.get("modes") else None,
+        transport=frozenset(item["transport"]) if "transport" in item else None,
+    )
+
+
+def _ports(items: list[Json]) -> tuple[tuple[int, int], ...]:
+    return merge_ports(tuple((item["port"], item["endPort"] if "endPort" in item else item["port"]) for item in items))
 
 
 def _uplink(item: Json) -> Uplink:
@@ -256,12 +303,11 @@ def _pool(origin: Origin, spec: Json) -> Pool:
 
 def _service(origin: Origin, spec: Json) -> Service:
     transport, paths = spec["transport"], spec["paths"]
-    ports = tuple((item["port"], item.get("endPort", item["port"])) for item in spec.get("ports", []))
     return Service(
         origin=origin,
         source=End(spec["from"].get("site"), _networks(spec["from"].get("prefixes", []))),
         target=End(spec["to"].get("site"), _networks(spec["to"].get("prefixes", []))),
-        ports=merge_ports(ports) or ALL_PORTS,
+        ports=_ports(spec.get("ports", [])),
         mode=spec["mode"],
         percent=spec["percent"],
         setup="Reactive" if spec["setup"] == "Auto" else spec["setup"],

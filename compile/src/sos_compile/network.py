@@ -93,6 +93,7 @@ class PlacedBalance:
     client: IPv4Address
     dpid: str
     uplinks: tuple[tuple[Uplink, int], ...]
+    ports: tuple[tuple[int, int], ...]
     controller: str
 
 
@@ -108,6 +109,8 @@ class Network:
     allocations: Allocations
     balances: tuple[PlacedBalance, ...] = ()
     shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
+    shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
+    """What namespaces may have of each site's sessions (shares.Share)."""
 
     @cached_property
     def services_of(self) -> Mapping[str, tuple[PlacedService, ...]]:

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     NO_NODE_ADDRESS = "NoNodeAddress"
     LIMIT_EXCEEDED = "LimitExceeded"
     INTERNAL = "InternalError"
+    SHADOWED = "Shadowed"
 
 
 @dataclass(frozen=True, order=True)

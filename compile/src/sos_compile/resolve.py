@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from sos_compile import agents, balances, loops, services, shadows, sites
+from collections.abc import Mapping
+
+from sos_compile import agents, balances, claims, loops, services, shadows, shares, sites, stream_settings
 from sos_compile.allocate import numbers
 from sos_compile.memo import Memo
-from sos_compile.model import Controller, Link
-from sos_compile.network import Network, PlacedSite
+from sos_compile.model import Controller, Link, Rule, Site
+from sos_compile.network import Network, PlacedBalance, PlacedService, PlacedSite
 from sos_compile.objects import Objects
 from sos_compile.problem import Reason
 from sos_compile.verdicts import Verdicts
-from sos_compile.world import AgentAllocation, Allocations, World
+from sos_compile.world import AgentAllocation, Allocations, Claim, World
 
 CONTROLLER_IDS = (1, 0xFEFF)  # a cookie holds the id + 0x100 in 16 bits (spec/node-config.md clause 8)
 MAX_LINKS = 4096
@@ -28,8 +30,12 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     with_agents = {each.site.name: each for each in agents.place(kept, objects.pools, before, verdicts)}
     _warn_about_addresses(with_agents, verdicts)
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
-    accelerated = services.accept(objects, with_agents, world.settings.namespace, verdicts)
-    balanced = balances.accept(objects, with_agents, world.settings.namespace, verdicts)
+    judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts)
+    accelerated, balanced, kept_claims = _services(world, objects, judge, verdicts)
+
+    def percent(namespace: str, site: str) -> int | None:
+        return judge.rule(namespace, with_agents[site].site).sessions_percent
+
     return Network(
         controllers=controllers,
         sites=with_agents,
@@ -37,14 +43,36 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
         services=tuple(accelerated),
         links=tuple(_accept_links(objects, with_agents, verdicts)),
         balances=tuple(balanced),
+        shares=shares.build(accelerated, kept_claims, percent),
         shadows=shadows.find(accelerated, balanced, controller_ids, memo),
         allocations=Allocations(
             sites=dict(sorted(site_ids.items())),
             controllers=dict(sorted(controller_ids.items())),
             nodes=dict(sorted(placed.node_numbers.items())),
             agents=_agent_allocations(with_agents, world, objects),
+            claims=kept_claims,
         ),
     )
+
+
+def _services(
+    world: World, objects: Objects, judge: services.Judge, verdicts: Verdicts
+) -> tuple[list[PlacedService], list[PlacedBalance], Mapping[str, Claim]]:
+    """Return the accepted services and balances in the order in which they are tried, and their claims."""
+
+    def rule(placed: claims.Placed, site: str) -> Rule:
+        return judge.rule(claims.namespace(placed), judge.sites[site].site)
+
+    def band(placed: claims.Placed) -> int:
+        return rule(placed, claims.client_site(placed)).band
+
+    placed: list[claims.Placed] = [*services.place(objects, judge), *balances.place(objects, judge)]
+    ordered = claims.order(placed, band, world.observed.allocations.claims, objects.services, verdicts)
+    apart = (each for each in ordered.services if isinstance(each, PlacedService))
+    sharing = stream_settings.permitted(apart, ordered.claims, rule, verdicts)
+    accelerated = services.limited(sharing, ordered.claims, verdicts)
+    balanced = balances.limited((each for each in ordered.services if isinstance(each, PlacedBalance)), verdicts)
+    return accelerated, balanced, dict(sorted(ordered.claims.items()))
 
 
 def _number_controllers(controllers: list[Controller], world: World, objects: Objects) -> dict[str, int]:
@@ -85,6 +113,7 @@ def _with_own_switches(placed: list[PlacedSite], verdicts: Verdicts) -> list[Pla
 
 def _warn_about_addresses(placed: dict[str, PlacedSite], verdicts: Verdicts) -> None:
     for each in placed.values():
+        _warn_about_rules(each.site, verdicts)
         if each.site.wan != "Overlay":
             continue
         wrong = dict(each.node_problems)
@@ -95,6 +124,15 @@ def _warn_about_addresses(placed: dict[str, PlacedSite], verdicts: Verdicts) -> 
             elif not node.node.address:
                 message = f"node {node.node.name} has no address yet: no tunnels to it"
                 verdicts.warn(each.site.origin, "spec.wan", Reason.NO_NODE_ADDRESS, message, "wait for the node to report its InternalIP")
+
+
+def _warn_about_rules(site: Site, verdicts: Verdicts) -> None:
+    for i, rule in enumerate(site.rules):
+        for prefix in rule.prefixes:
+            if not any(prefix.subnet_of(own) for own in site.prefixes):
+                message = f"{prefix} is not inside spec.prefixes: it grants nothing"
+                path = f"spec.services.rules[{i}].prefixes"
+                verdicts.warn(site.origin, path, Reason.PREFIX_OUTSIDE_SITE, message, "write prefixes of this site")
 
 
 def _accept_links(objects: Objects, placed: dict[str, PlacedSite], verdicts: Verdicts) -> list[Link]:

@@ -6,34 +6,41 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Network
 
-from sos_compile.model import End, Service, Site, selects
+from sos_compile import regions, text
+from sos_compile.model import ALL_PORTS, End, Rule, Service, Site, selects
 from sos_compile.network import PlacedService, PlacedSite
 from sos_compile.objects import Objects
 from sos_compile.problem import Reason
 from sos_compile.verdicts import Verdicts
-from sos_compile.world import ObjectKey
+from sos_compile.world import Claim, ObjectKey
 
 MAX_SERVICES = 4096  # spec/controller-config.md clause 4
+NO_RULE = Rule()
 
 Resolved = tuple[Site, tuple[IPv4Network, ...]]
 """One end of a service: its site and the prefixes there."""
+Ports = tuple[tuple[int, int], ...]
+Ruled = tuple[str, Site, End]
+"""One end of a service that rules of its site bound: from or to, the site, and the end as written."""
 
 
-def accept(objects: Objects, sites: Mapping[str, PlacedSite], release_namespace: str, verdicts: Verdicts) -> list[PlacedService]:
-    """Return the services whose sites exist and permit them, in the order in which they are tried: highest priority, then oldest."""
-    judge = Judge(objects, sites, release_namespace, verdicts)
-    found: list[PlacedService] = []
-    for service in in_order(each for each in objects.services if each.balance is None):
-        if len(found) >= MAX_SERVICES:
-            verdicts.reject(service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
-        elif (placed := verdicts.attempt(service.origin, judge.place, service)) is not None:
-            found.append(placed)
-    return found
+def place(objects: Objects, judge: Judge) -> list[PlacedService]:
+    """Return the services whose sites exist and permit them, in no particular order."""
+    found = (judge.verdicts.attempt(each.origin, judge.place, each) for each in objects.services if each.balance is None)
+    return [placed for placed in found if placed is not None]
 
 
-def in_order(services: Iterable[Service]) -> list[Service]:
-    """Return services in the order in which they are tried: highest priority first, then the oldest."""
-    return sorted(services, key=lambda each: (-each.priority, each.origin.age))
+def limited(services: Iterable[PlacedService], claims: Mapping[str, Claim], verdicts: Verdicts) -> list[PlacedService]:
+    """Return the services that there is room for: of one namespace the first in order, of several those that came first."""
+    ordered = list(services)
+    if len(ordered) <= MAX_SERVICES:
+        return ordered
+    several = len({each.service.origin.key.namespace for each in ordered}) > 1
+    ranked = sorted(range(len(ordered)), key=lambda i: claims[ordered[i].service.id].number if several else i)
+    for i in ranked[MAX_SERVICES:]:
+        message = f"there are {MAX_SERVICES} before it"
+        verdicts.reject(ordered[i].service.origin, "", Reason.LIMIT_EXCEEDED, message, "remove some")
+    return [ordered[i] for i in sorted(ranked[:MAX_SERVICES])]
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,11 @@ class Judge:
         controller = self.controller(service, source[0], target[0])
         if controller is None or not all(permitted):
             return None
-        return PlacedService(service, source[0].name, source[1], target[0].name, target[1], service.ports, controller)
+        ports = self.granted(service, ("from", source[0], service.source), ("to", target[0], service.target))
+        if ports is None:
+            return None
+        clients, servers = (self.covered(service, site, end) for site, end in ((source[0], service.source), (target[0], service.target)))
+        return PlacedService(service, source[0].name, clients, target[0].name, servers, ports, controller)
 
     def controller(self, service: Service, *sites: Site) -> str | None:
         """Return the controller that the service names, or else the first that its sites have in common; None for one that is rejected."""
@@ -123,14 +134,65 @@ class Judge:
                 allowed = namespace == self.release_namespace
                 remedy = f"set its spec.services.namespaces, or create the service in namespace {self.release_namespace}"
             case _:
-                labels = next((dict(each.labels) for each in self.objects.namespaces if each.name == namespace), {})
-                # Kubernetes puts this label on every namespace.
-                allowed = selects(site.services_selector or {}, {"kubernetes.io/metadata.name": namespace, **labels})
+                allowed = selects(site.services_selector or {}, self._labels(namespace))
                 remedy = "label the namespace as its spec.services.selector asks"
         if not allowed:
             message = f"SosSite {site.name} does not allow services of namespace {namespace}"
             self.verdicts.reject(service.origin, f"spec.{end}.site", Reason.NOT_PERMITTED, message, remedy)
         return allowed
+
+    def rule(self, namespace: str, site: Site) -> Rule:
+        """Return what a namespace may have of a site: by the first rule for it, else by none, which is a rule that allows everything."""
+        labels = self._labels(namespace) if any(rule.selector is not None for rule in site.rules) else {}
+        named = (r for r in site.rules if namespace in r.namespaces or (r.selector is not None and selects(r.selector, labels)))
+        return next(named, NO_RULE)
+
+    def covered(self, service: Service, site: Site, end: End) -> tuple[IPv4Network, ...]:
+        """Return the hosts that an end of a service is about: those it names, else those of the rule, else all of the site's."""
+        rule = self.rule(service.origin.key.namespace, site)
+        if end.prefixes or not rule.prefixes:
+            return end.prefixes or site.prefixes
+        return tuple(prefix for prefix in rule.prefixes if any(prefix.subnet_of(own) for own in site.prefixes))
+
+    def granted(self, service: Service, *ends: Ruled) -> Ports | None:
+        """Return the ports of a service that keeps to the rules of its sites, None for one that is rejected."""
+        namespace = service.origin.key.namespace
+        allowed: regions.Intervals = ALL_PORTS
+        for name, site, end in ends:
+            rule = self.rule(namespace, site)
+            if problem := _beyond(service, rule, name, end) or self._nobody(service, site, name, end):
+                path, what = problem
+                message = f"spec.services.rules of SosSite {site.name} do not allow services of namespace {namespace} {what}"
+                self.verdicts.reject(service.origin, path, Reason.NOT_PERMITTED, message, "keep to the rule, or ask the site's owner")
+                return None
+            allowed = regions.common(allowed, rule.ports)
+        ports = service.ports or allowed
+        if ports and not regions.without(ports, allowed):
+            return ports
+        which = f"ports {text.ports(regions.without(ports, allowed))}" if ports else "any port at both sites"
+        message = f"spec.services.rules of its sites do not allow services of namespace {namespace} {which}"
+        self.verdicts.reject(service.origin, "spec.ports", Reason.NOT_PERMITTED, message, "keep to the rules, or ask the sites' owner")
+        return None
+
+    def _nobody(self, service: Service, site: Site, name: str, end: End) -> tuple[str, str] | None:
+        return None if self.covered(service, site, end) else (f"spec.{name}.prefixes", "for any of its hosts")
+
+    def _labels(self, namespace: str) -> dict[str, str]:
+        labels = next((dict(each.labels) for each in self.objects.namespaces if each.name == namespace), {})
+        # Kubernetes puts this label on every namespace.
+        return {"kubernetes.io/metadata.name": namespace, **labels}
+
+
+def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:
+    """Return the field of a service that a rule does not allow, ports apart, and what it would do."""
+    outside = [prefix for prefix in end.prefixes if rule.prefixes and not any(prefix.subnet_of(own) for own in rule.prefixes)]
+    if outside:
+        return f"spec.{name}.prefixes", f"for {outside[0]}"
+    mode = "Balance" if service.balance is not None else service.mode
+    if rule.modes is not None and mode not in rule.modes:
+        return ("spec.balance", "with spec.balance") if mode == "Balance" else ("spec.mode", f"with mode {mode}")
+    fields = sorted(service.transport.named - rule.transport) if rule.transport is not None else []
+    return (f"spec.transport.{fields[0]}", f"to set {fields[0]}") if fields else None
 
 
 def _holds(site: Site, prefixes: tuple[IPv4Network, ...]) -> bool:

@@ -50,7 +50,7 @@ def region(placed: Placed) -> Region:
     """Return the connections that a service covers."""
     if isinstance(placed, PlacedBalance):
         client = int(placed.client)
-        return Region(((client, client),), regions.addresses(placed.service.target.prefixes), regions.joined(placed.service.ports))
+        return Region(((client, client),), regions.addresses(placed.service.target.prefixes), regions.joined(placed.ports))
     return Region(regions.addresses(placed.source_prefixes), regions.addresses(placed.target_prefixes), regions.joined(placed.ports))
 
 
@@ -75,7 +75,11 @@ def find(
 
 
 def _ends(placed: Placed) -> Hashable:
-    return placed.client if isinstance(placed, PlacedBalance) else (placed.source_prefixes, placed.target_prefixes, placed.ports)
+    return (
+        (placed.client, placed.ports)
+        if isinstance(placed, PlacedBalance)
+        else (placed.source_prefixes, placed.target_prefixes, placed.ports)
+    )
 
 
 def _compare(placed: Sequence[Placed]) -> dict[ObjectKey, Shadow]:

@@ -14,7 +14,7 @@ from sos_compile.world import Fault, ObjectKey
 T = TypeVar("T")
 MAX_PROBLEMS = 4096  # in all; beyond, a summary says how many more there are
 
-REFERENCES = {Reason.SITE_NOT_FOUND, Reason.CONTROLLER_NOT_FOUND, Reason.UPLINK_NOT_FOUND, Reason.NOT_PERMITTED}
+REFERENCES = {Reason.SITE_NOT_FOUND, Reason.CONTROLLER_NOT_FOUND, Reason.UPLINK_NOT_FOUND, Reason.NOT_PERMITTED, Reason.SHADOWED}
 """Reasons that speak of what an object names, not of the object itself (condition ResolvedRefs, not Accepted)."""
 
 

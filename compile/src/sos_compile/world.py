@@ -120,27 +120,38 @@ class AgentAllocation:
     slot: int
 
 
+@dataclass(frozen=True, order=True)
+class Claim:
+    """A service's place among those of other namespaces, and a digest of what it covers: one that covers something else loses its place."""
+
+    number: int
+    scope: str
+
+
 @dataclass(frozen=True)
 class Allocations:
     """Numbers handed out so far. Given back to the next compilation they never change while they remain valid.
 
-    `nodes`: node name -> number (1 to 4095), from which tunnel names, ports and VXLAN network identifiers follow.
+    `nodes`: node name -> number (1 to 4095), from which tunnel names, ports and VXLAN network identifiers follow. `claims`: service
+    (`namespace/name`) -> its place.
     """
 
     sites: Mapping[str, int] = field(default_factory=dict)
     controllers: Mapping[str, int] = field(default_factory=dict)
     nodes: Mapping[str, int] = field(default_factory=dict)
     agents: tuple[AgentAllocation, ...] = ()
+    claims: Mapping[str, Claim] = field(default_factory=dict)
 
     def key(self) -> Hashable:
         """Return the same as a value that can be compared and kept."""
         numbers = (tuple(sorted(each.items())) for each in (self.sites, self.controllers, self.nodes))
-        return (*numbers, self.agents)
+        return (*numbers, self.agents, tuple(sorted(self.claims.items())))
 
     def within(self, others: Allocations) -> bool:
         """Whether all of these are among others."""
         pairs = ((self.sites, others.sites), (self.controllers, others.controllers), (self.nodes, others.nodes))
-        return all(mine.items() <= theirs.items() for mine, theirs in pairs) and set(self.agents) <= set(others.agents)
+        kept = set(self.agents) <= set(others.agents) and self.claims.items() <= others.claims.items()
+        return kept and all(mine.items() <= theirs.items() for mine, theirs in pairs)
 
 
 @dataclass(frozen=True)

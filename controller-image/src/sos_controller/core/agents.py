@@ -15,6 +15,9 @@ from sos_controller.core.replay import CLOCK_WINDOW_MS, Replay
 MAX_AGENTS = 4_096
 """Agents known at once, and senders whose replay windows are kept."""
 RELAY = "tcp-parallel"
+ASSUMED_BUSY = 0.01
+"""What a session given to an agent since its last beacon may turn out to cost of a core or of its capacity. Without it all that begin
+within a second would go to one of two agents, and a second later all to the other."""
 
 
 class Agent:
@@ -61,6 +64,13 @@ class Agent:
     def load(self) -> float:
         """Share of its session limit in use."""
         return (self.beacon.sessions + self.assigned) / max(self.beacon.session_limit, 1)
+
+    @property
+    def busy(self) -> float:
+        """How much it does: cores in use or share of its capacity in use, whichever is more."""
+        b = self.beacon
+        carried = 8 * b.bytes_per_second / b.capacity_bps if b.capacity_bps else 0.0
+        return max(b.cpu_permille / 1000, carried) + self.assigned * ASSUMED_BUSY
 
 
 class Surroundings(NamedTuple):

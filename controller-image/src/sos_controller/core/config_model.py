@@ -94,6 +94,14 @@ class Agent(_Strict, frozen=True):
         return parse_address(self.address)
 
 
+class Share(_Strict, frozen=True):
+    """Most of a site's sessions that services of a namespace may have. `standing`: they may be set up proactively all the same."""
+
+    namespace: ShortName
+    percent: Annotated[int, Meta(ge=1, le=100)]
+    standing: bool
+
+
 class Site(_Strict, frozen=True):
     """One network under one set of datapaths."""
 
@@ -107,6 +115,7 @@ class Site(_Strict, frozen=True):
     rewrite: Literal["Transparent", "OpenFlow"]
     datapaths: Annotated[list[Datapath], Meta(max_length=MAX_DATAPATHS)]
     agents: Annotated[list[Agent], Meta(max_length=4096)]
+    shares: Annotated[list[Share], Meta(max_length=4096)] = []
 
 
 class End(_Strict, frozen=True):

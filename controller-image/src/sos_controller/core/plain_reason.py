@@ -43,6 +43,7 @@ class PlainReason(IntEnum):
     DECIDED = 27
     SERVER_REFUSED = 28
     SERVER_SILENT = 29
+    SHARE = 30
 
     @property
     def label(self) -> str:
@@ -80,6 +81,7 @@ WORDS: Final = {
     PlainReason.DECIDED: "an earlier SYN of the connection went plain for a reason that is forgotten",
     PlainReason.SERVER_REFUSED: "the server or a firewall refused the connection, which the client hears from it directly",
     PlainReason.SERVER_SILENT: "the server left the far agent's SYN unanswered, so that the client asks it directly",
+    PlainReason.SHARE: "services of its namespace have their share of a site's sessions (spec.services.rules of the SosSite)",
 }
 """One line for people, for each reason."""
 
@@ -102,6 +104,7 @@ _OUTCOMES: Final = {
     "unparsed": PlainReason.UNPARSED,
     "vlan": PlainReason.VLAN,
     "full": PlainReason.FULL,
+    "share": PlainReason.SHARE,
     "no-agents": PlainReason.NO_AGENT,
     "no-path": PlainReason.NO_PATH,
     "far-datapath": PlainReason.DATAPATH_NOT_READY,

@@ -238,6 +238,10 @@ class Plan:
         """Agents of a site that may be given sessions."""
         return [a for a in self.agents_of(site) if a.usable]
 
+    def capacity(self, site: str) -> int:
+        """Sessions that the agents of a site take, together."""
+        return sum(agent.beacon.session_limit for agent in self.agents_of(site))
+
     def agents_of(self, site: str) -> list[Agent]:
         """Agents of a site that the configuration knows and that were live at the last planning."""
         return self._agents.get(site, []) if site else []
@@ -348,7 +352,7 @@ class Plan:
             if near is not None and far is not None and near.usable and far.usable:
                 if len(candidates) == 1:
                     return candidate
-                loaded.append(Loaded(candidate, near.load + far.load))
+                loaded.append(Loaded(candidate, near.load + far.load, near.busy + far.busy))
         return selection.least_loaded(loaded)
 
     # -- arming

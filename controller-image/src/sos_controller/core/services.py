@@ -16,6 +16,7 @@ from sos_controller.core.packets import Syn
 from sos_controller.core.path_choice import EACH
 from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, NOT_SYN, PROTO_TCP
 from sos_controller.core.portmask import masks
+from sos_controller.core.shares import counted_one_by_one
 
 MAX_PERCENT = 100
 MAX_PUNTS = 1_024
@@ -96,11 +97,26 @@ class Policies:
 def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
     """Why a service cannot be set up by entries that stand beforehand; "" when it can. `earlier`: services tried before it that are
     not set up so themselves."""
-    service = policy.service
+    return (
+        _why_one_by_one(policy.service, sites)
+        or _why_not_beside_agents(policy.service, sites)
+        or _too_wide(policy)
+        or _decided_before(policy, earlier)
+    )
+
+
+def _why_one_by_one(service: Service, sites: Mapping[str, Site]) -> str:
+    """Why somebody has to decide about each connection of a service."""
     if service.percent < MAX_PERCENT:
         return "percent is decided connection by connection"
     if service.paths.mode in EACH:
         return f"with paths.mode {service.paths.mode} the path is chosen connection by connection"
+    bound = counted_one_by_one(service, sites)
+    return "" if bound is None else f"sessions of its namespace are bounded at site {bound.site}, which is decided connection by connection"
+
+
+def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
+    """Why the switches of a service's sites cannot have such entries."""
     for site in (sites[service.from_.site], sites[service.to.site]):
         if len(site.datapaths) != 1:
             return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
@@ -108,7 +124,7 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
             return f"the datapath of site {site.name} is not one of our Open vSwitch bridges"
         if site.rewrite != "Transparent":
             return f"site {site.name} rewrites addresses, which takes entries for each connection"
-    return _too_wide(policy) or _decided_before(policy, earlier)
+    return ""
 
 
 def _too_wide(policy: Policy) -> str:

@@ -11,7 +11,7 @@ A session that gives up was never redirected: its SYN goes on plain. One that ha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum, auto
 from typing import Final
 
@@ -22,6 +22,10 @@ from sos_controller.core.order import Ended
 MAX_SESSIONS: Final = 65_536
 MAX_PENDING = 16_384
 """Sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
+
+
+Group = tuple[str, str]
+"""A site and a namespace: sessions that are counted together."""
 
 
 class State(Enum):
@@ -173,7 +177,16 @@ class Sessions:
         self._by_agent: dict[AgentId, dict[FlowKey, Session]] = {}
         self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
         self.by_service: Counter[str] = Counter()
+        self.by_group: Counter[Group] = Counter()
+        self._groups: Mapping[str, tuple[Group, ...]] = {}
         self.pending = 0
+
+    def group(self, groups: Mapping[str, tuple[Group, ...]]) -> None:
+        """Count sessions by the groups of their services from now on, those there are included."""
+        self._groups, self.by_group = groups, Counter()
+        for service, members in groups.items():
+            for each in members:
+                self.by_group[each] += self.by_service[service]
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -214,6 +227,8 @@ class Sessions:
     def _link(self, session: Session) -> None:
         self.pairs[session.near, session.far] += 1
         self.by_service[session.service] += 1
+        for group in self._groups.get(session.service, ()):
+            self.by_group[group] += 1
         for agent in {session.near, session.far} - {b""}:
             self._by_agent.setdefault(agent, {})[session.key] = session
 
@@ -249,6 +264,8 @@ class Sessions:
         pair = (session.near, session.far)
         self.pairs[pair] -= 1
         self.by_service[session.service] -= 1
+        for group in self._groups.get(session.service, ()):
+            self.by_group[group] -= 1
         if not self.pairs[pair]:
             del self.pairs[pair]
         if not self.by_service[session.service]:

@@ -216,9 +216,14 @@ class SetUp:
         service = None if site is None else state.policies.match(site.name, syn)
         if service is None:
             return "no-service"
+        return self._no_room(service) or self._start(service, switch, location, syn, data)
+
+    def _no_room(self, service: Service) -> str:
+        """Why there is no room for one more session of a service, "" where there is."""
+        state = self._state
         if state.sessions.full or state.programmer.busy:
             return "full"
-        return self._start(service, switch, location, syn, data)
+        return "" if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else "share"
 
     def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
         """Orders and entries for a flow of a service; else the reason for plain TCP."""

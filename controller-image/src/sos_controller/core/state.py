@@ -24,6 +24,7 @@ from sos_controller.core.plain_traffic import PlainTraffic
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive, widening
 from sos_controller.core.session import Session, Sessions
+from sos_controller.core.shares import Shares
 from sos_controller.core.topology import Topology
 
 MAX_PLAIN = 131_072
@@ -91,6 +92,7 @@ class State:
         self.config: Config | None = None
         self.services: list[Service] = []
         self.policies = Policies(())
+        self.shares = Shares()
         self.claims: dict[DatapathId, tuple[Site, Datapath]] = {}
         self.sites: dict[str, Site] = {}
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
@@ -162,6 +164,8 @@ class State:
         self.sites = {s.name: s for s in config.sites}
         self.services = config.services
         self.policies = Policies(self.services)
+        self.shares = Shares(self.services, self.sites)
+        self.sessions.group(self.shares.groups)
         self.plain_traffic.configure(service.id for service in self.services)
         self.reactive_because = self._reactive_because()
         every = (p for policies in self.policies.by_site.values() for p in policies if accelerated(p.service))

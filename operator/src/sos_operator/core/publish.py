@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sos_operator.core.conditions import READY, Transition, build_conditions, transitions
-from sos_operator.core.kinds import CONTROLLER, EVENT, SITE
+from sos_operator.core.kinds import CONTROLLER, EVENT, SERVICE, SITE
 from sos_operator.core.status import Report
 from sos_operator.core.world import Object
 
@@ -18,11 +18,11 @@ COARSE_SECONDS = 60.0
 OUR_CONDITIONS = frozenset(
     {
         "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
-        "Programmed", "Ready", "Registered", "ResolvedRefs", "Up",
+        "Programmed", "Ready", "Registered", "ResolvedRefs", "ServicesOverlap", "Shadowed", "ShadowsOthers", "Up",
     }
 )  # fmt: skip
 """Condition types the operator writes; those of others on the same object are not compared."""
-KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",)}
+KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",), SERVICE.kind: ("claim",)}
 EVENT_MESSAGE_MAX = 1024
 
 

@@ -394,6 +394,8 @@ def _not_reached(obj: Object, view: ControllerView, situation: Situation) -> Ver
 
 def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report:
     fields: dict[str, Any] = {key: facts.text[key] for key in ("from", "to", "ports") if key in facts.text}
+    claim = situation.compiled.allocations.claims.get(f"{obj['metadata']['namespace']}/{obj['metadata']['name']}")
+    fields |= {"claim": {"number": claim.number, "scope": claim.scope}} if claim else {}
     accepted = _accepted(obj, facts, situation, with_references=False)
     if accepted.status != "True":
         return Report(fields, (accepted, summary([accepted], "")))

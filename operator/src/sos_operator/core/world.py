@@ -11,7 +11,7 @@ from sos_compile import naming
 from sos_compile.documents import content_hash
 from sos_compile.text import is_ipv4
 
-from sos_operator.core.kinds import CONTROLLER, FIELD_MANAGER, SITE
+from sos_operator.core.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.options import Settings
 
@@ -179,10 +179,14 @@ def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
     controllers: dict[str, int] = {}
     nodes: dict[str, int] = {}
     agents: set[sos_compile.AgentAllocation] = set()
+    claims: dict[str, sos_compile.Claim] = {}
     for obj in sorted(objects, key=lambda o: (o["kind"], o["metadata"]["name"])):
         name, status = obj["metadata"]["name"], obj.get("status") or {}
         if obj["kind"] == CONTROLLER.kind and status.get("controllerID"):
             controllers[name] = status["controllerID"]
+        claim = status.get("claim") or {}
+        if obj["kind"] == SERVICE.kind and claim.get("number") and claim.get("scope"):
+            claims[f"{obj['metadata'].get('namespace')}/{name}"] = sos_compile.Claim(claim["number"], claim["scope"])
         if obj["kind"] != SITE.kind:
             continue
         if status.get("siteID"):
@@ -193,7 +197,7 @@ def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
             for agent in node.get("agents") or []:
                 if agent.get("address") and agent.get("slot") is not None:
                     agents.add(sos_compile.AgentAllocation(agent["pool"], node["name"], agent["address"], agent["slot"]))
-    return sos_compile.Allocations(sites=sites, controllers=controllers, nodes=nodes, agents=tuple(sorted(agents)))
+    return sos_compile.Allocations(sites=sites, controllers=controllers, nodes=nodes, agents=tuple(sorted(agents)), claims=claims)
 
 
 def absent(document: Mapping[str, Any]) -> dict[str, Any]:
