@@ -69,7 +69,7 @@ def _named(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
 
 def _body(kind: int, body: bytes) -> tuple[bytes, tuple[tuple[int, int], ...]]:
     """A body that was read and written again, and its reserved bytes."""
-    if kind in (OrderType.READY, OrderType.RELEASE, OrderType.ENDED_ACK):
+    if kind in (OrderType.READY, OrderType.RELEASE, OrderType.ENDED_ACK, OrderType.ABORT):
         return _named(kind, body)
     if kind == OrderType.REFUSED:
         return orders.encode_refused(*orders.decode_refused(body)), ((18, 24),)
@@ -122,6 +122,7 @@ def frame(data: bytes) -> None:
     else:
         addresses = format_address(packet.source), format_address(packet.destination)
         assert (*addresses, packet.source_port, packet.destination_port, packet.payload) == theirs
+    _icmp_error(data)
     asked, answer = packets.parse_arp(data), frames.arp(data)
     if asked is None or answer is None:
         assert asked is None and answer is None, (asked, answer)
@@ -147,6 +148,15 @@ def _syn(data: bytes) -> None:
     at = 14 + (data[14] & 15) * 4 + 16
     assert done[:at] == data[:at] and done[at + 2 :] == data[at + 2 :], "nothing but the checksum changes"
     assert done == data or packets.complete_checksum(done) == done
+
+
+def _icmp_error(data: bytes) -> None:
+    """An error that is read is about the new sender once it is readdressed, and about the same receiver."""
+    found = packets.parse_icmp_error(data)
+    if found is not None:
+        made = packets.parse_icmp_error(packets.readdress_icmp_error(data, found.destination, 9877))
+        expected = found._replace(target=found.destination, source=found.destination, source_port=9877)
+        assert made == expected, (made, expected)
 
 
 def switch(data: bytes) -> None:

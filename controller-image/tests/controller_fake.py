@@ -70,9 +70,11 @@ class LoopError(AssertionError):
 def matches(m: Match, in_port: int, frame: bytes) -> bool:
     """Whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields we use."""
     ethertype = frame[12] << 8 | frame[13]
-    if m.in_port is not None and m.in_port != in_port:
-        return False
-    if (m.eth_dst is not None and m.eth_dst != frame[:6]) or (m.eth_src is not None and m.eth_src != frame[6:12]):
+    if (
+        (m.in_port is not None and m.in_port != in_port)
+        or (m.eth_dst is not None and m.eth_dst != frame[:6])
+        or (m.eth_src is not None and m.eth_src != frame[6:12])
+    ):
         return False
     if m.eth_type is not None and m.eth_type != ethertype:
         return False
@@ -95,7 +97,18 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
         return False
     if m.udp_dst is not None and (not udp or m.udp_dst != dport):
         return False
+    if not _matches_ip(m, frame if ip else None):
+        return False
     return m.tcp_flags is None or (tcp and frame[47] & m.tcp_flags[1] == m.tcp_flags[0])
+
+
+def _matches_ip(m: Match, frame: bytes | None) -> bool:
+    """Whether the fields that only IPv4 packets have match."""
+    if m.icmp_type is not None and (frame is None or frame[23] != 1 or frame[34] != m.icmp_type):
+        return False
+    if m.ip_frag is None:
+        return True
+    return frame is not None and int((frame[20] << 8 | frame[21]) & 0x3FFF != 0) & m.ip_frag[1] == m.ip_frag[0]
 
 
 def rewritten(frame: bytes, action: Action) -> bytes:
@@ -232,6 +245,7 @@ class FakeNetwork:
             if entry is None and table == 1:
                 found.append((PORT_NORMAL, frame))
             if entry is not None and entry.actions and isinstance(entry.actions[0], TellApart):
+                found.extend((action.port_no, frame) for action in entry.actions[1:])
                 entry = self._lookup(at, table, frame, 1)
                 following = 1 if table == 0 and entry is None else None
             if entry is not None and isinstance(entry.actions[0] if entry.actions else None, TakeTurn):

@@ -21,7 +21,7 @@ from sos_controller.core import pipeline
 from sos_controller.core.pipeline import Kind, cookie_kind
 from sos_controller.core.session import State
 
-STANDING = {Kind.GUARD, Kind.EXACT}
+STANDING = {Kind.GUARD, Kind.EXACT, Kind.ICMP, Kind.FRAGMENT}
 """Entries that stay on an edge while nothing can be accelerated: packets go where they would without them."""
 
 

@@ -72,7 +72,10 @@ udp_matches = st.builds(Match, eth_type=st.just(0x0800), ip_proto=st.just(17), i
 arp_matches = st.builds(
     Match, eth_type=st.just(0x0806), arp_op=st.none() | st.just(1), arp_sender=st.none() | addresses, arp_target=st.none() | addresses
 )
-all_matches = st.one_of(tcp_matches, udp_matches, arp_matches, st.just(Match(eth_type=0x88CC)), st.just(Match()))
+icmp_matches = st.builds(
+    Match, eth_type=st.just(0x0800), ip_proto=st.just(1), ipv4_dst=st.none() | addresses, icmp_type=st.integers(0, 255)
+)
+all_matches = st.one_of(icmp_matches, tcp_matches, udp_matches, arp_matches, st.just(Match(eth_type=0x88CC)), st.just(Match()))
 plain_actions = st.lists(
     st.one_of(st.builds(Output, ports), st.builds(SetEthDst, macs), st.builds(SetEthSrc, macs), st.builds(ToGroup, ports)), max_size=4
 )
@@ -100,7 +103,7 @@ def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
         "reg0",
         "reg2",
     )
-    for ours, name in (*((n, n) for n in same), ("arp_sender", "arp_spa"), ("arp_target", "arp_tpa")):
+    for ours, name in (*((n, n) for n in same), ("icmp_type", "icmpv4_type"), ("arp_sender", "arp_spa"), ("arp_target", "arp_tpa")):
         value = getattr(m, ours)
         if value is None:
             continue

@@ -34,7 +34,18 @@ from sos_controller.core.flowtable import (
     order,
 )
 from sos_controller.core.model import PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import ARP_REQUEST, BARE_SYN, ETH_ARP, ETH_IPV4, PORT_IN_PORT, PORT_NORMAL, PROTO_TCP, Kind
+from sos_controller.core.pipeline import (
+    ARP_REQUEST,
+    BARE_SYN,
+    ETH_ARP,
+    ETH_IPV4,
+    FRAGMENT,
+    PORT_IN_PORT,
+    PORT_NORMAL,
+    PROTO_ICMP,
+    PROTO_TCP,
+    Kind,
+)
 
 SLOW = 30.0
 """Bound of every wait; nothing here is judged by how long it takes."""
@@ -128,6 +139,7 @@ def test_what_open_vswitch_tells_of_its_entries_is_what_it_was_told(net: Lab) ->
     tcp = Match(
         in_port=PortNo(3), eth_type=ETH_IPV4, ip_proto=PROTO_TCP, ipv4_src=(address, 0xFFFFFFFF), tcp_dst=(80, 0xFFFF), tcp_flags=BARE_SYN
     )
+    addressed = Match(eth_type=ETH_IPV4, ipv4_dst=(address & 0xFFFFFF00, 0xFFFFFF00))
     macs = (SetEthSrc(mac), SetEthDst(mac))
     told = [
         FlowEntry(0, 7, arp, (AnswerArp(mac), Output(PORT_IN_PORT)), cookie),
@@ -136,6 +148,9 @@ def test_what_open_vswitch_tells_of_its_entries_is_what_it_was_told(net: Lab) ->
         FlowEntry(0, 10, msgspec.structs.replace(tcp, reg0=0), (TellApart("both"),), cookie),
         FlowEntry(0, 12, msgspec.structs.replace(tcp, reg0=0), (TellApart("source"),), cookie),
         FlowEntry(0, 13, msgspec.structs.replace(tcp, reg0=0), (TellApart("target"),), cookie),
+        FlowEntry(0, 14, msgspec.structs.replace(tcp, reg0=0), (TellApart("both"), Output(PortNo(0xFFFFFFFD))), cookie),
+        FlowEntry(0, 15, msgspec.structs.replace(addressed, ip_proto=PROTO_ICMP, icmp_type=3), (Goto(1),), cookie),
+        FlowEntry(0, 16, msgspec.structs.replace(addressed, ip_proto=PROTO_TCP, ip_frag=FRAGMENT), (Goto(1),), cookie),
         FlowEntry(0, 11, Match(eth_src=mac), (ForgetPort(), Output(PortNo(2))), cookie),
         FlowEntry(1, 10, Match(eth_dst=mac), (), cookie),
     ]

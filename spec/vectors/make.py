@@ -190,6 +190,7 @@ def orders() -> list[dict]:
         ("path report", 10, a2c, paths, path_report(paths)),
         ("empty path report", 10, a2c, nothing, path_report(nothing)),
         ("plain report", 11, a2c, plain, plain_report(plain)),
+        ("abort", 12, c2a, {"uuid": UUID.hex()}, UUID),
     ]  # fmt: skip
     out = []
     for name, kind, key, body, encoded in rows:

@@ -12,7 +12,7 @@ from typing import Final
 from sos_controller.core.flowtable import Match
 from sos_controller.core.model import MacAddress
 from sos_controller.core.pipeline import ETH_IPV4, PROTO_TCP
-from sos_controller.nicira import REG0, REG2
+from sos_controller.nicira import IP_FRAG_M, REG0, REG2
 
 _OXM: Final = 0x8000_0000
 
@@ -26,6 +26,7 @@ _ETH: Final = struct.Struct("!I6s").pack
 _U16: Final = struct.Struct("!IH").pack
 _U16M: Final = struct.Struct("!IHH").pack
 _U8: Final = struct.Struct("!IB").pack
+_U8M: Final = struct.Struct("!IBB").pack
 _U32: Final = struct.Struct("!II").pack
 _U32M: Final = struct.Struct("!III").pack
 
@@ -34,6 +35,7 @@ _H_IN_PORT, _H_ETH_TYPE, _H_PROTO = _oxm(0, 4), _oxm(5, 2), _oxm(10, 1)
 _H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4), _oxm(12, 4, True)
 _H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, True), _oxm(14, 2), _oxm(14, 2, True)
 _H_UDP_DST: Final = _oxm(16, 2)
+_H_ICMP_TYPE: Final = _oxm(19, 1)
 _H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
 _H_FLAGS_M: Final = 0xFFFF << 16 | 42 << 9 | 0x108
 _ONF: Final = 0x4F4E4600
@@ -76,7 +78,8 @@ def _has_more(m: Match) -> bool:
     """Whether a match has fields that a connection's entries do not have."""
     ethernet = m.in_port is not None or m.eth_dst is not None or m.eth_src is not None
     others = m.udp_dst is not None or m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None
-    return ethernet or others or m.reg0 is not None or m.reg2 is not None or m.raw is not None
+    ip = m.icmp_type is not None or m.ip_frag is not None
+    return ethernet or others or ip or m.reg0 is not None or m.reg2 is not None or m.raw is not None
 
 
 def _encode_any(m: Match) -> bytes:
@@ -104,6 +107,8 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _U32(_H_SRC, m.ipv4_src[0]) if m.ipv4_src[1] == _EXACT_IP else _U32M(_H_SRC_M, *m.ipv4_src)
     if m.ipv4_dst is not None:
         yield _U32(_H_DST, m.ipv4_dst[0]) if m.ipv4_dst[1] == _EXACT_IP else _U32M(_H_DST_M, *m.ipv4_dst)
+    if m.ip_frag is not None:
+        yield _U8M(IP_FRAG_M, *m.ip_frag)
     if m.ip_proto is not None:
         yield from _transport_fields(m)
     if m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None:
@@ -117,6 +122,8 @@ def _transport_fields(m: Match) -> Iterator[bytes]:
         yield _U16(_H_TCP_DST, m.tcp_dst[0]) if m.tcp_dst[1] == _EXACT_PORT else _U16M(_H_TCP_DST_M, *m.tcp_dst)
     if m.udp_dst is not None:
         yield _U16(_H_UDP_DST, m.udp_dst)
+    if m.icmp_type is not None:
+        yield _U8(_H_ICMP_TYPE, m.icmp_type)
     if m.tcp_flags is not None:
         yield _FLAGS_M(_H_FLAGS_M, _ONF, *m.tcp_flags)
 
@@ -151,6 +158,7 @@ _PLAIN_FIELDS: Final = {
     _H_ETH_TYPE: ("eth_type", 2),
     _H_PROTO: ("ip_proto", 1),
     _H_UDP_DST: ("udp_dst", 2),
+    _H_ICMP_TYPE: ("icmp_type", 1),
     _H_ARP_OP: ("arp_op", 2),
     REG0: ("reg0", 4),
     REG2: ("reg2", 4),
@@ -168,6 +176,7 @@ _MASKED_FIELDS: Final = {
     _H_SPA_M: "arp_sender",
     _H_TPA: "arp_target",
     _H_TPA_M: "arp_target",
+    IP_FRAG_M: "ip_frag",
 }
 
 

@@ -207,6 +207,9 @@ fn take(shared: &Arc<Shared>, datagram: &[u8]) {
         Ok(handled) => {
             shared.metrics.orders.inc();
             shared.send_orders(&handled.answers);
+            if let Some(session) = handled.aborted {
+                shared.abort(session);
+            }
             if let Some(prepare) = handled.prepared {
                 shared.note_labels(&prepare);
                 if confirms(&prepare) {

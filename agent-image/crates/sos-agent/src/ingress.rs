@@ -81,6 +81,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
                 shared.begin_unordered(session, Role::Ingress, flow, peer);
             }
             shared.meter(session, flow, handle.relayed());
+            shared.keep_aborter(session, handle.aborter());
             let shared = Arc::clone(shared);
             let party = Party { role: Role::Ingress, peer };
             tokio::spawn(async move { shared.finished(session, party, flow, &handle.await) });

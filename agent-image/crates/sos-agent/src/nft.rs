@@ -11,7 +11,8 @@
 //! 6. A bare SYN inside `armed` (clients, servers and ports, see [`crate::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
 //!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
 //!    not match at all. So a dead agent takes nothing over.
-//! 7. A packet of a known transparent socket: delivered.
+//! 7. A packet of a known transparent socket: delivered. So is an ICMP error about one of its segments: a router has
+//!    sent it to the host in whose name the agent sent the segment.
 //! 8. Any other bare SYN is remembered in `plain` and forwarded. What goes plain for the first time is in `plain_seen` for
 //!    a while, with the reason as a mark, where the agent reads it ([`crate::plain`]).
 //! 9. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
@@ -131,8 +132,10 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
     type filter hook prerouting priority mangle; policy accept;
     iifname != \"{interface}\" accept
     meta nfproto != ipv4 accept
-    meta l4proto != tcp accept
     fib daddr type local accept
+    icmp type {{ destination-unreachable, time-exceeded, parameter-problem }} socket transparent 1 \
+meta mark set meta mark or {MARK:#x} accept
+    meta l4proto != tcp accept
     tcp flags & (fin | syn | rst | ack) == syn goto bare_syn
     socket transparent 1 meta mark set meta mark or {MARK:#x} accept
     tcp flags & (syn | rst | ack) == ack goto standing

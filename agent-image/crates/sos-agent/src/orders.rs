@@ -90,6 +90,8 @@ pub struct Handled {
     /// The preparation that has been taken just now. Where it asks for [`Accept::Confirmed`], the answer waits for the server, which is to be
     /// connected to.
     pub prepared: Option<Prepare>,
+    /// A session near its client that is to be reset.
+    pub aborted: Option<SessionUuid>,
 }
 
 /// How a session went, for its controller.
@@ -171,7 +173,11 @@ impl OrderDesk {
             OrderBody::Watch => {
                 return Ok(Handled { answers: self.watch(header.controller, env), ..Handled::default() });
             }
-            // `is_to_agent` has let only the four above through.
+            OrderBody::Abort(session) => {
+                let ours = self.running.accepts(session, header.controller);
+                return Ok(Handled { aborted: ours.then_some(session), ..Handled::default() });
+            }
+            // `is_to_agent` has let only the five above through.
             _ => return Err(OrderError::WrongDirection),
         }
         Ok(Handled::default())

@@ -350,6 +350,23 @@ fn release_forgets_what_has_not_begun() {
 }
 
 #[test]
+fn abort_resets_a_session_near_its_client_for_its_own_controller() {
+    let mut world = World::new();
+    world.prepare(&prepare(1));
+    world.prepare(&prepare(2));
+    let now = world.now();
+    world.desk.begin_arriving(flow(&prepare(2)), now).unwrap();
+    let mut abort = |controller, number| {
+        let datagram = world.datagram(controller, OrderBody::Abort(uuid(number)));
+        world.with(|desk, env| desk.handle(&datagram, env)).unwrap()
+    };
+    assert_eq!(abort(ControllerId(8), 2), Handled::default(), "another controller's word does not count");
+    assert_eq!(abort(CONTROLLER, 1), Handled::default(), "one that has not begun is released instead");
+    assert_eq!(abort(CONTROLLER, 3), Handled::default());
+    assert_eq!(abort(CONTROLLER, 2), Handled { aborted: Some(uuid(2)), ..Handled::default() });
+}
+
+#[test]
 fn an_end_is_told_until_it_is_acknowledged() {
     let mut world = World::new();
     world.prepare(&prepare(1));

@@ -59,6 +59,13 @@ impl Running {
         self.is_ordered(name) || self.unordered.contains_key(&name)
     }
 
+    /// Whether a session runs near its client here that this controller has ordered.
+    pub(crate) fn accepts(&self, session: SessionUuid, controller: ControllerId) -> bool {
+        let first = (session, Party { role: Role::Ingress, peer: AgentId([0; 16]) });
+        let named = self.ordered.range(first..).take_while(|((uuid, _), _)| *uuid == session);
+        named.into_iter().any(|((_, party), owner)| party.role == Role::Ingress && *owner == controller)
+    }
+
     /// Those that a controller has ordered.
     pub(crate) fn of(&self, controller: ControllerId) -> impl Iterator<Item = SessionUuid> {
         let owned = self.ordered.iter().filter(move |(_, owner)| **owner == controller);

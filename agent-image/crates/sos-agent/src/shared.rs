@@ -1,12 +1,12 @@
 //! What the agent's tasks share: the configuration and keys in force, the order desk, the tunnel, the counters.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sos_tunnel::{Relayed, SessionEnd, Tunnel};
+use sos_tunnel::{Aborter, Relayed, SessionEnd, Tunnel};
 use sos_wire::{AgentId, BootId, EndReason, PlainReason, ReportedFlow, Role, ServiceMark, SessionUuid};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
@@ -41,6 +41,7 @@ pub struct Shared {
     leaving: Mutex<Leaving>,
     meters: Mutex<ServiceMeters>,
     plain: Mutex<PlainTraffic>,
+    aborters: Mutex<BTreeMap<SessionUuid, Aborter>>,
     begun: Instant,
     draining: AtomicBool,
     orders: UdpSocket,
@@ -83,6 +84,7 @@ impl Shared {
             leaving: Mutex::default(),
             meters: Mutex::default(),
             plain: Mutex::default(),
+            aborters: Mutex::default(),
             begun: Instant::now(),
             draining: AtomicBool::new(false),
             orders,
@@ -315,6 +317,19 @@ impl Shared {
         }
     }
 
+    /// Keeps what ends a session near its client, until the session is over.
+    pub fn keep_aborter(&self, session: SessionUuid, aborter: Aborter) {
+        lock(&self.aborters).insert(session, aborter);
+    }
+
+    /// Resets a session at both hosts, as its controller says (order.md clause 15).
+    pub fn abort(&self, session: SessionUuid) {
+        if let Some(aborter) = lock(&self.aborters).get(&session) {
+            debug!(%session, "reset by order");
+            aborter.abort(EndReason::InternalLimit);
+        }
+    }
+
     /// Tells the controllers that watch what has passed.
     pub fn report_paths(&self) {
         if !self.at_desk(|desk, env| desk.is_watched(env.now)) {
@@ -347,6 +362,7 @@ impl Shared {
         debug!(%session, role, %flow, reason, up = end.bytes_up, down = end.bytes_down, "session over");
         if is_ingress {
             lock(&self.meters).finish(session);
+            lock(&self.aborters).remove(&session);
         }
         if is_ingress && end.reason == EndReason::ServerUnreachable {
             self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));

@@ -63,7 +63,7 @@ pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, 
 pub use line::{Line, Pacing};
 pub use sockopt::{PathInfo, set_retransmit_max};
 pub use sos_relay::{Cause, Resent};
-pub use tunnel::{Relayed, SessionHandle, Tunnel};
+pub use tunnel::{Aborter, Relayed, SessionHandle, Tunnel};
 
 /// Locks a mutex whose holder may have panicked: every critical section here leaves its data whole at each step.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -384,6 +384,11 @@ impl SessionHandle {
         self.mailbox.push(Mail::Abort(reason));
     }
 
+    /// What ends the session, for somebody who does not hold the handle.
+    pub fn aborter(&self) -> Aborter {
+        Aborter(Arc::clone(&self.mailbox))
+    }
+
     /// Bytes relayed so far, client to server and back.
     pub fn progress(&self) -> (u64, u64) {
         self.relayed().bytes()
@@ -392,6 +397,17 @@ impl SessionHandle {
     /// The same for somebody who does not hold the handle.
     pub fn relayed(&self) -> Relayed {
         Relayed(Arc::clone(&self.progress))
+    }
+}
+
+/// Ends a session; it does not keep it.
+#[derive(Debug, Clone)]
+pub struct Aborter(Arc<Mailbox>);
+
+impl Aborter {
+    /// Ends the session: both hosts are reset.
+    pub fn abort(&self, reason: EndReason) {
+        self.0.push(Mail::Abort(reason));
     }
 }
 

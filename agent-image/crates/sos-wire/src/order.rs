@@ -64,6 +64,8 @@ pub enum OrderBody {
     PathReport(PathReport),
     /// Agent to controller: what it has left to plain TCP.
     PlainReport(PlainReport),
+    /// Controller to agent: reset a session that has begun.
+    Abort(SessionUuid),
 }
 
 impl OrderBody {
@@ -81,6 +83,7 @@ impl OrderBody {
             Self::FlowReport(_) => 9,
             Self::PathReport(_) => 10,
             Self::PlainReport(_) => 11,
+            Self::Abort(_) => 12,
         }
     }
 
@@ -92,7 +95,10 @@ impl OrderBody {
     fn put(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
         match self {
             Self::Prepare(prepare) => prepare.put(out),
-            Self::Ready(session) | Self::Release(session) | Self::EndedAck(session) => {
+            Self::Ready(session)
+            | Self::Release(session)
+            | Self::EndedAck(session)
+            | Self::Abort(session) => {
                 out.extend_from_slice(&session.0);
             }
             Self::Accepted(session) => {
@@ -131,6 +137,7 @@ impl OrderBody {
             9 => Self::FlowReport(FlowReport::take(c)?),
             10 => Self::PathReport(PathReport::take(c)?),
             11 => Self::PlainReport(PlainReport::take(c)?),
+            12 => Self::Abort(SessionUuid(c.array()?)),
             other => return Err(WireError::Type(other)),
         })
     }
@@ -152,7 +159,7 @@ fn take_ready(c: &mut Cursor<'_>) -> Result<OrderBody, WireError> {
 }
 
 const fn is_to_agent(code: u8) -> bool {
-    matches!(code, 1 | 4 | 6 | 8)
+    matches!(code, 1 | 4 | 6 | 8 | 12)
 }
 
 /// One order.
@@ -220,7 +227,7 @@ impl<'a> UnverifiedOrder<'a> {
         c.magic(MAGIC)?;
         c.version()?;
         let code = c.u8()?;
-        if !(1..=11).contains(&code) {
+        if !(1..=12).contains(&code) {
             return Err(WireError::Type(code));
         }
         let (key_id, controller) = (c.u16()?, ControllerId(c.u32()?));

@@ -164,6 +164,7 @@ fn order() -> impl Strategy<Value = Order> {
             OrderBody::SessionReport(SessionReport { report, chunk, chunks: chunk + 1, sessions })
         }),
         Just(OrderBody::Watch),
+        uuid().prop_map(OrderBody::Abort),
         (any::<u32>(), 0u16..u16::MAX, vec(flow, 0..=16)).prop_map(|(report, chunk, flows)| {
             OrderBody::FlowReport(FlowReport { report, chunk, chunks: chunk + 1, flows })
         }),

@@ -181,6 +181,7 @@ fn order_body(code: u64, f: &Value) -> OrderBody {
             rows: f["rows"].as_array().unwrap().iter().map(plain_row).collect(),
             samples: f["samples"].as_array().unwrap().iter().map(plain_sample).collect(),
         }),
+        12 => OrderBody::Abort(session()),
         other => panic!("no order type {other}"),
     }
 }
@@ -256,11 +257,11 @@ fn orders() {
         assert_eq!(order.encode(&key(&row)).unwrap(), bytes, "{}", row["name"]);
         let unverified = UnverifiedOrder::parse(&bytes).unwrap();
         assert_eq!((unverified.agent, unverified.controller), (order.header.agent, order.header.controller));
-        assert_eq!(unverified.is_to_agent(), matches!(code, 1 | 4 | 6 | 8));
+        assert_eq!(unverified.is_to_agent(), matches!(code, 1 | 4 | 6 | 8 | 12));
         assert_eq!(unverified.verify(&key(&row)), Ok(order));
     }
     codes.dedup();
-    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11], "a vector for every type");
+    assert_eq!(codes, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], "a vector for every type");
 }
 
 #[test]

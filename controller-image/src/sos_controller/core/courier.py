@@ -1,18 +1,19 @@
-"""Orders out: signed datagrams injected into the port an agent sits on (spec/order.md 1, 2)."""
+"""Orders and probes out: signed datagrams injected into the port an agent sits on (spec/order.md 1, 2)."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sos_controller.core import keys, order
+from sos_controller.core import keys, order, probe
 from sos_controller.core.agents import Agent
 from sos_controller.core.beacon import Beacon
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Output
-from sos_controller.core.model import Address, AgentId, MacAddress
+from sos_controller.core.model import Address, AgentId, Location, MacAddress
 from sos_controller.core.order import Header, OrderType
 from sos_controller.core.packets import UdpTemplate
 from sos_controller.core.pipeline import PORT_CONTROLLER
+from sos_controller.core.probe import Probe
 from sos_controller.core.state import State
 
 MAX_LINES: Final = 8_192
@@ -62,6 +63,20 @@ class Courier:
         """The same by id; False when the agent is not known any more."""
         agent = self._state.agents.get(agent_id)
         return agent is not None and self.send(agent, kind, body, reply_to)
+
+    def probe(self) -> None:
+        """Send a probe out of every port of a claimed datapath."""
+        state, now_ms = self._state, int(self._state.now * 1000)
+        for switch in (switch for switch in state.switches.values() if switch.claim is not None):
+            for port in switch.live_ports():
+                said = Probe(state.controller_id, Location(switch.dpid, port.port_no), now_ms)
+                frame = probe.encode(state.identity.probe_key, said, port.mac)
+                state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(port.port_no),), frame))
+
+    def watch(self) -> None:
+        """Ask all agents to tell of sessions without an order."""
+        for agent in self._state.agents.all():
+            self.send(agent, OrderType.WATCH, b"")
 
     def _open(self, agent: Agent) -> _Line | None:
         config, said, ring = self._state.config, agent.beacon, self._state.agents.ring

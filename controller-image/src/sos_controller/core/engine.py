@@ -13,11 +13,12 @@ from sos_controller.core import order, pipeline, probe
 from sos_controller.core.agents import Agent, Surroundings
 from sos_controller.core.balance import Balances
 from sos_controller.core.beacon import BeaconError
-from sos_controller.core.commands import Command, PacketOut, ReadEntries, ReadTables
+from sos_controller.core.commands import Command, ReadEntries, ReadTables
 from sos_controller.core.courier import Courier
 from sos_controller.core.earlier import Earlier
 from sos_controller.core.ending import Endings
 from sos_controller.core.events import (
+    WHILE_LEAVING,
     BarrierReplies,
     ConfigChanged,
     DatapathDown,
@@ -34,17 +35,16 @@ from sos_controller.core.events import (
     TablesRead,
     Tick,
 )
-from sos_controller.core.flowtable import Output
 from sos_controller.core.forward import Forwarding
 from sos_controller.core.keys import FROM_AGENT, KeyRing
+from sos_controller.core.mobility import Mobility
 from sos_controller.core.model import DatapathId, Location, format_dpid
 from sos_controller.core.order import Header, OrderError, OrderType
 from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
 from sos_controller.core.path_report import decode_path_report
-from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, PORT_CONTROLLER, Kind
+from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, Kind
 from sos_controller.core.plain_report import decode_plain_report
 from sos_controller.core.plan import Plan
-from sos_controller.core.probe import Probe
 from sos_controller.core.routing import Routing
 from sos_controller.core.setup import SetUp
 from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
@@ -65,10 +65,6 @@ REPLAN_GAP_S = 0.02
 """At most one replanning in this time, so that a burst of discoveries is one."""
 
 
-WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, EndLeases})
-"""What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""
-
-
 class Engine:
     """The only stateful object of the core."""
 
@@ -77,7 +73,8 @@ class Engine:
         self.courier = Courier(self.state)
         self.plan = Plan(self.state)
         self.routing = Routing(self.state)
-        self.forwarding = Forwarding(self.state, self.routing)
+        self.mobility = Mobility(self.state, self.plan, self.courier)
+        self.forwarding = Forwarding(self.state, self.routing, self.mobility)
         self.endings = Endings(self.state, self.courier)
         self.balances = Balances(self.state)
         self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
@@ -100,7 +97,14 @@ class Engine:
             ConfigChanged: self._config_changed,
             KeysChanged: self._keys_changed,
             Leaving: self._leave,
-            EndLeases: self._end_leases,
+            EndLeases: lambda _event: self.state.programmer.end_leases(self.state.out),
+        }
+        self._handed: dict[int, Callable[[Switch, PacketIn], None]] = {  # by the kind of the entry that handed a packet over
+            Kind.PUNT: lambda switch, event: self.setup.syn(switch, event.in_port, event.data),
+            Kind.MEASURE: lambda switch, event: self.plan.observed.copied(switch, event.data),
+            Kind.TRACK: lambda _switch, event: self.forwarding.segment(Location(event.dpid, event.in_port), event.data),
+            Kind.FRAGMENT: lambda _switch, event: self.mobility.end(self.plan.fragments.copied(event.dpid, event.data)),
+            Kind.ICMP: lambda _switch, event: self.plan.icmp.copied(Location(event.dpid, event.in_port), event.data),
         }
         self._leaving = False
 
@@ -110,9 +114,8 @@ class Engine:
         With `more` barriers are left to a later event or to `close`, so that one stands behind the entries of several SYNs.
         """
         state = self.state
-        state.now = now
         out: list[Command] = []
-        state.out = out
+        state.now, state.out = now, out
         if self._leaving and type(event) not in WHILE_LEAVING:
             return out
         self._handlers[type(event)](event)  # type: ignore[operator]
@@ -137,11 +140,9 @@ class Engine:
             return
         switch.heard_at = state.now
         owner, mask = state.programmer.owner
-        if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.PUNT:
-            self.setup.syn(switch, event.in_port, event.data)
-            return
-        if event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.MEASURE:
-            self.plan.observed.copied(switch, event.data)
+        handed = self._handed.get(pipeline.cookie_kind(event.cookie)) if event.cookie & mask == owner else None
+        if handed is not None:
+            handed(switch, event)
             return
         kind = ethertype(event.data)
         if kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.BALANCE:
@@ -303,6 +304,7 @@ class Engine:
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
         earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
+        self.mobility.adopted(event.dpid)
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.is_known]
         self.routing.adopt(event.dpid, kept)
         self.earlier.keep(event.dpid, kept)
@@ -409,31 +411,18 @@ class Engine:
         self.endings.tick()
         self.balances.tick()
         self.routing.tick()
+        self.mobility.tick()
         if state.config is None:
             return
         for what, gap, action in (
-            ("probe", float(state.config.discovery.probe_interval_seconds), self._probe),
+            ("probe", float(state.config.discovery.probe_interval_seconds), self.courier.probe),
             ("renew", LEASE_RENEWAL_S, self.plan.renew),
             ("check", 0.25, self._check),
-            ("watch", WATCH_S, self._watch),
+            ("watch", WATCH_S, self.courier.watch),
         ):
             if state.now >= self._due[what]:
                 self._due[what] = state.now + gap
                 action()
-
-    def _watch(self) -> None:
-        for agent in self.state.agents.all():
-            self.courier.send(agent, OrderType.WATCH, b"")
-
-    def _probe(self) -> None:
-        state = self.state
-        for switch in state.switches.values():
-            if switch.claim is None:
-                continue
-            for port in switch.live_ports():
-                said = Probe(state.controller_id, Location(switch.dpid, port.port_no), int(state.now * 1000))
-                frame = probe.encode(state.identity.probe_key, said, port.mac)
-                state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(port.port_no),), frame))
 
     def _check(self) -> None:
         """What expires: agents, links, kept entries; datapaths that owe an answer."""
@@ -458,10 +447,6 @@ class Engine:
     def _leave(self, _event: Leaving) -> None:
         self._leaving = True
         self.setup.leave()
-
-    def _end_leases(self, _event: EndLeases) -> None:
-        """Let new connections be plain at once, instead of when leases run out: what waits for a dead controller until then is a user."""
-        self.state.programmer.end_leases(self.state.out)
 
     # -- common ends
 

@@ -93,7 +93,7 @@ class Leaving(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndLeases(msgspec.Struct, frozen=True, gc=False):
-    """This controller ends now: switches hand nothing more to it."""
+    """This controller ends now: switches hand nothing more to it. New connections are plain at once, not only when leases have run out."""
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
@@ -118,3 +118,5 @@ Event = (
     | EndLeases
     | Tick
 )
+WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, EndLeases})
+"""What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""

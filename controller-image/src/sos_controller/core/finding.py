@@ -42,6 +42,11 @@ class Finder:
         self._asked.move_to_end(server)
         if len(self._asked) > MAX_ASKED:
             self._asked.popitem(last=False)
+        self.ask(site, server)
+
+    def ask(self, site: str, server: Address) -> None:
+        """Ask for a host where hosts of a site may be."""
+        state = self._state
         for switch in state.switches.values():
             if switch.site is not None and switch.site.name == site:
                 places = [Location(switch.dpid, port.port_no) for port in switch.live_ports()]

@@ -30,6 +30,9 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     tcp_src: Masked | None = None
     tcp_dst: Masked | None = None
     udp_dst: int | None = None
+    icmp_type: int | None = None
+    ip_frag: Masked | None = None
+    """Open vSwitch only (ovs-fields(7), "nw_frag"): 1/1 = a fragment, the first one included."""
     tcp_flags: Masked | None = None
     arp_op: int | None = None
     arp_sender: Masked | None = None
@@ -93,7 +96,7 @@ class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
 
 class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
     """Look at addresses and ports, so that whatever a switch caches of the packet is about its connection alone, and go through the table
-    once more, now with 1 in register 0; the only action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+    once more, now with 1 in register 0; the first action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
 
     ports: Literal["source", "target", "both"]
     """Which of the ports: the client's is enough where it is known which one that is."""

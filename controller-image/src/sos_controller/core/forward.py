@@ -18,8 +18,9 @@ from sos_controller.core.arp_relay import ArpRelay
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output
 from sos_controller.core.hosts import Host
+from sos_controller.core.mobility import Mobility
 from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, MacAddress, PortNo
-from sos_controller.core.packets import Arp, build_arp_reply, complete_checksum
+from sos_controller.core.packets import Arp, build_arp_reply, complete_checksum, ipv4_source
 from sos_controller.core.pipeline import (
     ETH_ARP,
     ETH_IPV4,
@@ -44,14 +45,17 @@ from sos_controller.core.topology import Link
 ARP_FRESH_S: Final = 300.0
 """The controller answers for a host heard within this time; the request is flooded in any case."""
 
+MAX_UNSETTLED: Final = 1_024
+"""Hosts remembered until their port has settled; further ones are learned when they are heard again."""
+
 _EXACT: Final = 0xFFFFFFFF
 
 
 class Forwarding:
     """Hosts and the entries that reach them."""
 
-    def __init__(self, state: State, routing: Routing) -> None:
-        self._state, self._routing = state, routing
+    def __init__(self, state: State, routing: Routing, mobility: Mobility) -> None:
+        self._state, self._routing, self.mobility = state, routing, mobility
         self.relay = ArpRelay(state)
         self._tree: frozenset[Link] = frozenset()
         self._flooded: frozenset[Link] = frozenset()
@@ -59,6 +63,8 @@ class Forwarding:
         self._whole = self._plain = state.graph
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
+        self._unsettled: dict[tuple[MacAddress, Address], Location] = {}
+        """Hosts heard at ports behind which there may be a switch yet."""
 
     def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
         """A packet of a host came in; learned if hosts can be there and the address is one of its site."""
@@ -67,13 +73,23 @@ class Forwarding:
         if known is not None and known.location == location and known.addresses[:1] == (address,) and state.now - known.seen_at < 1:
             return
         claim = state.claims.get(location.dpid)
-        if claim is None or not state.is_edge(location) or not state.is_settled(location):
+        if claim is None or not state.is_edge(location):
             return
-        mine = any(p.holds(address) for p in state.subnets[claim[0].name])
-        if not mine or address in state.agent_addresses:
-            address = Address(0)
-        if state.hosts.learn(mac, address, location, state.now):
-            self._place(mac, location)
+        addresses = {address, *(known.addresses if known is not None and known.location != location else ())}
+        if state.is_settled(location):
+            self._unsettled.pop((mac, address), None)
+            mine = address not in state.agent_addresses and any(p.holds(address) for p in state.subnets[claim[0].name])
+            if state.hosts.learn(mac, address if mine else Address(0), location, state.now):
+                self._place(mac, location)
+        elif len(self._unsettled) < MAX_UNSETTLED:
+            self._unsettled[mac, address] = location
+        self.mobility.heard(addresses, location)
+
+    def segment(self, location: Location, data: bytes) -> None:
+        """A segment of a host with sessions was copied to us, from a switch where the host was not known to be."""
+        source = ipv4_source(data)
+        if source is not None:
+            self.learn(MacAddress(data[6:12]), source, location)
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
         """An ARP packet was copied to us: learn its sender; answer for hosts we know where switches rely on us, else relay."""
@@ -106,6 +122,12 @@ class Forwarding:
         for switch in self._state.switches.values():
             if switch.is_ours and any(then - PORT_SETTLE_S < up <= now - PORT_SETTLE_S for up in switch.up_since.values()):
                 self._state.dirty.add("forwarding")
+        for (mac, address), location in list(self._unsettled.items()):
+            if self._state.is_settled(location):
+                del self._unsettled[mac, address]
+                self.learn(mac, address, location)
+            elif self._state.is_down(location):
+                del self._unsettled[mac, address]
 
     def purge(self, hosts: list[Host]) -> None:
         """These hosts are not known any more."""
@@ -113,7 +135,8 @@ class Forwarding:
             self._state.programmer.set_group(("host", host.mac), {}, self._state.out)
 
     def replan(self) -> None:
-        """Compute base entries, tree and host entries anew."""
+        """Compute base entries, tree and host entries anew; sites may have other switches now."""
+        self.mobility.replan()
         state = self._state
         ours = {dpid: s for dpid, s in state.switches.items() if s.is_ours}
         links = [found for found in state.topology.links() if not self._is_labelled(found)]

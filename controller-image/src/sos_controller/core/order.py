@@ -42,6 +42,7 @@ class OrderType(IntEnum):
     FLOW_REPORT = 9
     PATH_REPORT = 10
     PLAIN_REPORT = 11
+    ABORT = 12
 
 
 class Role(IntEnum):

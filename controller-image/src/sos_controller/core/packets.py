@@ -9,9 +9,10 @@ import struct
 from typing import Final, NamedTuple
 
 from sos_controller.core.model import Address, FlowKey, MacAddress
-from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, PROTO_TCP, PROTO_UDP
+from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ICMP_ERRORS, PROTO_ICMP, PROTO_TCP, PROTO_UDP
 
 ETHERNET_BYTES: Final = 14
+ICMP_HEADER_BYTES: Final = 8
 BROADCAST: Final = MacAddress(b"\xff" * 6)
 ETH_VLAN: Final = 0x8100
 TCP_FLAGS_FIN_SYN_RST_ACK: Final = 0x17
@@ -55,6 +56,16 @@ class Arp(NamedTuple):
     sender_mac: MacAddress
     sender: Address
     target: Address
+
+
+class IcmpError(NamedTuple):
+    """An ICMP error about a TCP segment: to whom, and between whom the segment was."""
+
+    target: Address
+    source: Address
+    destination: Address
+    source_port: int
+    destination_port: int
 
 
 class Datagram(NamedTuple):
@@ -158,6 +169,48 @@ def ipv4_destination(data: bytes) -> Address | None:
     if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4:
         return None
     return Address(int.from_bytes(data[30:34], "big"))
+
+
+def ipv4_source(data: bytes) -> Address | None:
+    """Where the IPv4 packet in a frame comes from, None when there is none."""
+    if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4:
+        return None
+    return Address(int.from_bytes(data[26:30], "big"))
+
+
+def parse_icmp_error(data: bytes) -> IcmpError | None:
+    """The ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for anything else.
+
+    What the quoted segment's sender would not believe, an error to somebody else, is none.
+    """
+    if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4 or data[23] != PROTO_ICMP:
+        return None
+    icmp = ETHERNET_BYTES + (data[14] & 15) * 4
+    if icmp < 34 or (data[20] << 8 | data[21]) & 0x3FFF or len(data) < icmp + ICMP_HEADER_BYTES + 20 or data[icmp] not in ICMP_ERRORS:
+        return None
+    quoted = icmp + ICMP_HEADER_BYTES
+    tcp = quoted + (data[quoted] & 15) * 4
+    if data[quoted] >> 4 != 4 or tcp < quoted + 20 or len(data) < tcp + 8 or data[quoted + 9] != PROTO_TCP:
+        return None
+    if (data[quoted + 6] << 8 | data[quoted + 7]) & 0x1FFF:  # a later fragment: it has no ports
+        return None
+    source, destination, sport, dport = struct.unpack_from("!II", data, quoted + 12) + struct.unpack_from("!HH", data, tcp)
+    target = int.from_bytes(data[30:34], "big")
+    return IcmpError(Address(target), Address(source), Address(destination), sport, dport) if target == source else None
+
+
+def readdress_icmp_error(data: bytes, address: Address, port: int) -> bytes:
+    """The frame of an ICMP error (`parse_icmp_error`) as if the quoted segment had come from this address and port."""
+    icmp = ETHERNET_BYTES + (data[14] & 15) * 4
+    quoted = icmp + ICMP_HEADER_BYTES
+    tcp = quoted + (data[quoted] & 15) * 4
+    made, end = bytearray(data), min(len(data), ETHERNET_BYTES + (data[16] << 8 | data[17]))
+    made[30:34] = made[quoted + 12 : quoted + 16] = address.to_bytes(4, "big")
+    made[tcp : tcp + 2] = port.to_bytes(2, "big")
+    for start, stop, at in ((ETHERNET_BYTES, icmp, ETHERNET_BYTES + 10), (quoted, tcp, quoted + 10), (icmp, end, icmp + 2)):
+        made[at : at + 2] = bytes(2)
+        made[at : at + 2] = _checksum(bytes(made[start:stop]) + bytes(stop - start & 1))
+    return bytes(made)
 
 
 def parse_arp(data: bytes) -> Arp | None:

@@ -13,6 +13,9 @@ TABLE_FORWARD: Final = 1
 TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE = 2, 3, 4, 5
 """Where first packets go whose uplink an Open vSwitch chooses by itself (`turns`)."""
 
+OWN_PORTS: Final = range(32_768, 65_280)
+"""Numbers that a node gives its uplinks, agents and tunnels (clause 6): Open vSwitch gives a host's port none of them by itself. What comes
+in by an uplink or tunnel is guarded, so no entry of a session meets it."""
 TUNNEL_PORTS: Final = range(35_001, 39_096)
 """Numbers of ports that are tunnels to other nodes (clause 6); nodes have them `protected` (clause 7)."""
 
@@ -35,6 +38,14 @@ PRIORITY_SERVICE: Final = 35000
 """Services that stand beforehand: below the sessions that were set up one by one, above the punts."""
 PRIORITY_UNARMED: Final = 34000
 """The same while they take nothing over. Services may overlap: an armed one wins."""
+PRIORITY_LED: Final = 39000
+"""Fragments between two hosts that are led to the agent of their sessions, or that are not copied for a while."""
+PRIORITY_ICMP: Final = 33000
+"""ICMP errors that routers send to hosts of a service: copied, and forwarded as if nothing had been."""
+PRIORITY_FRAGMENT: Final = PRIORITY_ICMP
+"""Fragments between hosts of a service, in the same way. Below services that stand beforehand, which lead them to their agent."""
+PRIORITY_TRACK: Final = 32000
+"""Segments of a host with sessions at a switch where it is not known to be: above exact entries, below those of sessions and services."""
 PRIORITY_EXACT: Final = 31000
 """What belongs to no session of a service, told apart connection by connection before it goes on through the same table (`exact`)."""
 PRIORITY_PUNT: Final = 30000
@@ -72,8 +83,13 @@ ETH_IPV4: Final = 0x0800
 ETH_ARP: Final = 0x0806
 ETH_LLDP: Final = 0x88CC
 ARP_REQUEST: Final = 1
+PROTO_ICMP: Final = 1
 PROTO_TCP: Final = 6
 PROTO_UDP: Final = 17
+
+ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBLEM = 3, 11, 12
+ICMP_ERRORS: Final = (ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBLEM)
+"""What a router says about a packet that it could not pass on (RFC 792); the packet's beginning follows."""
 
 TCP_FIN: Final = 0x001
 TCP_SYN: Final = 0x002
@@ -81,6 +97,8 @@ TCP_ACK: Final = 0x010
 BARE_SYN: Final = (TCP_SYN, 0x017)
 """SYN set; ACK, RST and FIN clear."""
 NOT_SYN: Final = (0, TCP_SYN)
+FRAGMENT: Final = (1, 1)
+"""Any fragment, the first one included."""
 
 LEASE_S: Final = 5
 """Hard timeout of punt entries: a dead controller stops punting within this time, and SYNs go plain."""
@@ -117,6 +135,9 @@ class Kind(IntEnum):
     ROUTE = 11
     EXACT = 12
     LEARNED = 13
+    TRACK = 14
+    ICMP = 15
+    FRAGMENT = 16
 
 
 def owner(controller_id: int) -> tuple[int, int]:

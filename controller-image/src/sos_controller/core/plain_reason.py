@@ -44,6 +44,7 @@ class PlainReason(IntEnum):
     SERVER_REFUSED = 28
     SERVER_SILENT = 29
     SHARE = 30
+    FRAGMENTS = 31
 
     @property
     def label(self) -> str:
@@ -78,6 +79,7 @@ WORDS: Final = {
     PlainReason.NO_KEY: "the controller has no key for orders to an agent's site",
     PlainReason.AGENT_REFUSED: "an agent refused for a reason that this controller does not know",
     PlainReason.SERVER_ELSEWHERE: "answers of the server do not pass the datapaths that its agent is at",
+    PlainReason.FRAGMENTS: "the hosts send fragments of TCP segments, and no single transparent agent serves them",
     PlainReason.DECIDED: "an earlier SYN of the connection went plain for a reason that is forgotten",
     PlainReason.SERVER_REFUSED: "the server or a firewall refused the connection, which the client hears from it directly",
     PlainReason.SERVER_SILENT: "the server left the far agent's SYN unanswered, so that the client asks it directly",
@@ -118,6 +120,7 @@ _OUTCOMES: Final = {
     "no-key": PlainReason.NO_KEY,
     "client-silent": PlainReason.CLIENT_SILENT,
     "server-unreachable": PlainReason.SERVER_UNREACHABLE,
+    "fragments": PlainReason.FRAGMENTS,
     "server-elsewhere": PlainReason.SERVER_ELSEWHERE,
 }
 

@@ -16,6 +16,8 @@ from sos_controller.core.capacity import Room
 from sos_controller.core.config_model import LinkDeclaration, Service
 from sos_controller.core.exact import Exact
 from sos_controller.core.flowtable import FlowEntry, Goto, Match, Output
+from sos_controller.core.fragments import Fragments
+from sos_controller.core.icmp import IcmpErrors
 from sos_controller.core.model import Address, AgentId, DatapathId, Location
 from sos_controller.core.observed import Observed
 from sos_controller.core.order import CONGESTION
@@ -80,6 +82,8 @@ class Plan:
         self.proactive = Proactive(state, self.working_pair)
         self.observed = Observed(state)
         self.exact = Exact(state)
+        self.icmp = IcmpErrors(state, self.rewritten_port)
+        self.fragments = Fragments(state, self.rewritten_port)
 
     def configure(self) -> None:
         """Index the configuration in force."""
@@ -108,6 +112,8 @@ class Plan:
         self._plan_pairs()
         state.programmer.set_group("guards", self._guards(), state.out)
         self.exact.replan()
+        self.icmp.replan()
+        self.fragments.replan()
         self.proactive.replan()
         self.observed.replan()
         self.arm()
@@ -143,11 +149,12 @@ class Plan:
         return self._unarmed
 
     def renew(self) -> None:
-        """Renew the leases of what sends packets to the controller."""
+        """Renew the leases of what sends packets to the controller, and look whether fragments still need leading."""
+        self.fragments.tick()
         self._state.programmer.renew("punts", self._state.out)
         self.observed.renew()
 
-    def choose(self, service: Service, dpid: DatapathId, server: Address) -> Candidate | None:
+    def choose(self, service: Service, dpid: DatapathId, client: Address, server: Address) -> Candidate | None:
         """The pair of agents for a new flow entering at `dpid`."""
         host = self._state.hosts.by_address(server)
         at = DatapathId(0) if host is None else host.location.dpid
@@ -157,7 +164,7 @@ class Plan:
             if len(self._cache) >= MAX_CACHED:
                 self._cache.clear()
             found = self._cache[index] = self._candidates(service, dpid, at)
-        return self._pick(found)
+        return self._pick(self.fragments.keep(found, client, server))
 
     def working_pair(self, service: Service) -> Pair | None:
         """The pair of agents that serves a proactive service, if both are there and have a path: the first agent of each site."""

@@ -24,7 +24,7 @@ from sos_controller.core.flowtable import Action, EntryKey, FlowEntry, Match, Se
 from sos_controller.core.model import DatapathId, MacAddress, PortNo
 from sos_controller.core.pairs import Pair
 from sos_controller.core.pipeline import PRIORITY_SERVICE, PRIORITY_UNARMED, TABLE_REDIRECT, UNARMED_MAC, Kind
-from sos_controller.core.services import Policy, redirect_matches
+from sos_controller.core.services import Policy, error_matches, fragment_matches, redirect_matches
 from sos_controller.core.state import State
 
 UNARMED_S = 4.0
@@ -177,7 +177,9 @@ class Proactive:
     def _footprint(self, policy: Policy) -> Footprint:
         sites, service = self._state.sites, policy.service
         near, far = (sites[end.site].datapaths[0].number for end in (service.from_, service.to))
-        return Footprint(near, far, tuple(redirect_matches(policy, near=True)), tuple(redirect_matches(policy, near=False)))
+        ends = ((True, policy.servers), (False, policy.clients))
+        led = [(*redirect_matches(policy, side), *fragment_matches(policy, side), *error_matches(prefixes)) for side, prefixes in ends]
+        return Footprint(near, far, *led)
 
     def _entries(self, service_id: str, matches: Iterable[Match], armed: bool) -> list[FlowEntry]:
         group = ToGroup(pipeline.group_id(self._state.controller_id))

@@ -60,6 +60,11 @@ def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) 
     return [((here,), _restore(key, leg, cookie)), ((here,), _arrive(key, leg, cookie)), *elsewhere]
 
 
+def redirects(key: FlowKey, leg: Leg, dpid: DatapathId, cookie: int) -> list[Placed]:
+    """What a datapath needs that the leg's host has moved to. Where the agent rewrites, those beside it stand already."""
+    return [] if leg.port and leg.agent.location.dpid == dpid else _redirects(key, leg, (dpid,), cookie)
+
+
 def arrival(leg: Leg) -> tuple[Action, ...]:
     """What is done to a client's packet beside the near agent."""
     out = Output(leg.agent.location.port_no)

@@ -14,7 +14,7 @@ from sos_controller.core.flowtable import Masked, Match
 from sos_controller.core.model import Address, FlowKey, Prefix
 from sos_controller.core.packets import Syn
 from sos_controller.core.path_choice import EACH
-from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, NOT_SYN, PROTO_TCP
+from sos_controller.core.pipeline import BARE_SYN, ETH_IPV4, FRAGMENT, ICMP_ERRORS, NOT_SYN, PROTO_ICMP, PROTO_TCP
 from sos_controller.core.portmask import masks
 from sos_controller.core.shares import counted_one_by_one
 
@@ -177,6 +177,19 @@ def redirect_matches(policy: Policy, near: bool) -> list[Match]:
     if near:
         return [_match((c, s), None, port, None) for c in clients for s in servers for port in ports]
     return [_match((s, c), port, None, None) for c in clients for s in servers for port in ports]
+
+
+def error_matches(prefixes: Iterable[Prefix]) -> list[Match]:
+    """ICMP errors to hosts in these prefixes."""
+    blocks = [prefix.masked for prefix in outermost(prefixes)]
+    return [Match(eth_type=ETH_IPV4, ip_proto=PROTO_ICMP, ipv4_dst=block, icmp_type=kind) for block in blocks for kind in ICMP_ERRORS]
+
+
+def fragment_matches(policy: Policy, near: bool) -> list[Match]:
+    """Fragments of TCP segments from client to server near, from server to client far. Whatever their ports: Open vSwitch gives fragments
+    none, not even the first one (ovs-ofctl(8), "set-frags normal")."""
+    pairs = [(c, s) if near else (s, c) for c in outermost(policy.clients) for s in outermost(policy.servers)]
+    return [msgspec.structs.replace(_match(pair, None, None, None), ip_frag=FRAGMENT) for pair in pairs]
 
 
 def exact_matches(policy: Policy, near: bool) -> list[Match]:

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from sos_controller.core.flowtable import Placed
-from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location
+from sos_controller.core.model import Address, AgentId, DatapathId, FlowKey, Location
 from sos_controller.core.order import Ended
 
 MAX_SESSIONS: Final = 65_536
@@ -157,6 +157,21 @@ class Session:
         """What its SYN is marked with (RFC 2474)."""
         return self.syn[_TRAFFIC_CLASS_AT] >> 2 if self.syn else 0
 
+    @property
+    def client_port(self) -> int:
+        """The client's port."""
+        return self.key[8] << 8 | self.key[9]
+
+    @property
+    def client(self) -> Address:
+        """Address of the host that opened the connection."""
+        return Address(int.from_bytes(self.key[:4], "big"))
+
+    @property
+    def server(self) -> Address:
+        """Address of the host that the connection goes to."""
+        return Address(int.from_bytes(self.key[4:8], "big"))
+
     def entries(self) -> list[Placed]:
         """All its redirect entries, those of the near side first (the order of removal)."""
         return self.near_entries + self.far_entries
@@ -175,6 +190,7 @@ class Sessions:
         self._by_uuid: dict[bytes, Session] = {}
         self._nameless: dict[bytes, dict[FlowKey, Session]] = {}  # by number; two may have the same
         self._by_agent: dict[AgentId, dict[FlowKey, Session]] = {}
+        self._by_host: dict[bytes, dict[FlowKey, Session]] = {}  # by the four bytes of an address
         self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
         self.by_service: Counter[str] = Counter()
         self.by_group: Counter[Group] = Counter()
@@ -215,9 +231,19 @@ class Sessions:
         """All sessions an agent takes part in."""
         return list(self._by_agent.get(agent, {}).values())
 
+    def of_host(self, address: Address) -> list[Session]:
+        """All sessions of a host, as client or as server."""
+        return list(self._by_host.get(address.to_bytes(4, "big"), {}).values())
+
+    def has_host(self, address: Address) -> bool:
+        """Whether a host has sessions."""
+        return address.to_bytes(4, "big") in self._by_host
+
     def add(self, session: Session) -> None:
         """Enter a session whose agents are chosen."""
         self._by_key[session.key] = session
+        for host in (session.key[:4], session.key[4:8]):
+            self._by_host.setdefault(host, {})[session.key] = session
         if session.is_nameless:
             self._nameless.setdefault(session.uuid[14:], {})[session.key] = session
         else:
@@ -236,6 +262,11 @@ class Sessions:
         """Forget a session."""
         if self._by_key.get(session.key) is session:
             del self._by_key[session.key]
+            for host in {session.key[:4], session.key[4:8]}:
+                theirs = self._by_host[host]
+                del theirs[session.key]
+                if not theirs:
+                    del self._by_host[host]
             self._unlink(session)
         self._forget_name(session)
 

@@ -30,6 +30,7 @@ from sos_controller.core.courier import Courier
 from sos_controller.core.ending import Endings
 from sos_controller.core.finding import Finder
 from sos_controller.core.forward import Forwarding
+from sos_controller.core.fragments import FRAGMENTED
 from sos_controller.core.model import AgentId, DatapathId, Location, PortNo
 from sos_controller.core.order import REFUSED_BY_SERVER, OrderType, Role
 from sos_controller.core.packets import Syn, complete_checksum, parse_ends, parse_syn
@@ -68,7 +69,8 @@ class SetUp:
 
     def __init__(self, state: State, courier: Courier, plan: Plan, forwarding: Forwarding, endings: Endings) -> None:
         self._state, self._courier, self._plan = state, courier, plan
-        self._forwarding, self._endings = forwarding, endings
+        self._forwarding, self._endings, self._mobility = forwarding, endings, forwarding.mobility
+        self._mobility.give_up = self.give_up
         self._preparation, self._finder = Preparation(), Finder(state)
         self._timers: list[Timer] = []
         self._counter = 0
@@ -210,26 +212,26 @@ class SetUp:
             return "decided"
         if syn.special:
             return "option"
-        if self._leaving:
-            return "leaving"
         site = switch.site
-        service = None if site is None else state.policies.match(site.name, syn)
+        service = None if site is None or self._leaving else state.policies.match(site.name, syn)
         if service is None:
-            return "no-service"
-        return self._no_room(service) or self._start(service, switch, location, syn, data)
+            return "leaving" if self._leaving else "no-service"
+        return self._no_room(service, syn) or self._start(service, switch, location, syn, data)
 
-    def _no_room(self, service: Service) -> str:
-        """Why there is no room for one more session of a service, "" where there is."""
+    def _no_room(self, service: Service, syn: Syn) -> str:
+        """Why there is no room for one more session of a service, or none between its hosts; "" where there is."""
         state = self._state
         if state.sessions.full or state.programmer.busy:
             return "full"
+        if self._plan.fragments.is_plain(syn.client, syn.server):
+            return FRAGMENTED
         return "" if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else "share"
 
     def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
         """Orders and entries for a flow of a service; else the reason for plain TCP."""
         state = self._state
         self._finder.look_for(service.to.site, syn.server)
-        choice = self._plan.choose(service, switch.dpid, syn.server)
+        choice = self._plan.choose(service, switch.dpid, syn.client, syn.server)
         if choice is None:
             return "no-agents"
         where = self._plan.server_datapaths(service.to.site, syn.server)
@@ -337,6 +339,7 @@ class SetUp:
             installed = partial(self._installed, session, is_far)
             for dpids, entry in placed:
                 state.programmer.install(dpids, entry, installed, state.out)
+        self._mobility.begun(session)
 
     def _installed(self, session: Session, is_far: bool, done: bool) -> None:
         """All barriers behind a redirect entry were answered, or one will never be."""

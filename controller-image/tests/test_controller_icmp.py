@@ -1,0 +1,192 @@
+"""ICMP errors about segments that agents sent in hosts' names reach the agents; all others go on to the hosts (docs/adr/0052)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from controller_fake import E1, E2
+from controller_lab import document
+from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, signed
+from controller_world import World
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.events import PacketIn
+from sos_controller.core.flowtable import Output
+from sos_controller.core.icmp import MAX_PER_SECOND
+from sos_controller.core.model import Location, parse_address
+from sos_controller.core.packets import parse_icmp_error, readdress_icmp_error
+from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+
+SPORT, PORT = 40000, 5001
+ROUTER = parse_address("10.0.0.1")
+REDIRECT_PORT = 9877
+
+
+def folded(data: bytes) -> int:
+    """One's complement sum of 16-bit words: 0xFFFF where the checksum is right."""
+    total = sum(struct.unpack(f"!{len(data) // 2}H", data)) if len(data) % 2 == 0 else folded(data + b"\0")
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def checked(header: bytes, at: int) -> bytes:
+    return header[:at] + (0xFFFF - folded(header[:at] + bytes(2) + header[at + 2 :])).to_bytes(2, "big") + header[at + 2 :]
+
+
+def ip(source: int, target: int, proto: int, body: bytes, options: bytes = b"") -> bytes:
+    length = 20 + len(options)
+    return (
+        checked(
+            struct.pack("!BBHHHBBHII", 0x40 | length // 4, 0, length + len(body), 7, 0x4000, 64, proto, 0, source, target) + options, 10
+        )
+        + body
+    )
+
+
+def error(
+    source: int,
+    target: int,
+    sport: int,
+    dport: int,
+    kind: int = 3,
+    code: int = 4,
+    to: int | None = None,
+    options: bytes = b"",
+    more: bytes = b"",
+) -> bytes:
+    """What a router says about a segment from source to target."""
+    quoted = ip(source, target, 6, struct.pack("!HHI", sport, dport, 77) + more, options)
+    said = checked(struct.pack("!BBHHH", kind, code, 0, 0, 1400) + quoted, 2)
+    return b"\x02" * 12 + b"\x08\x00" + ip(ROUTER, source if to is None else to, 1, said)
+
+
+NEAR = error(SERVER, CLIENT, PORT, SPORT)
+"""About what the near agent sent to the client in the server's name."""
+FAR = error(CLIENT, SERVER, SPORT, PORT)
+
+
+def up(**more: Any) -> World:
+    made = document(**more)
+    world = World(made)
+    world.converge()
+    world.syn(SPORT)
+    return world
+
+
+def copied(world: World, where: Location, frame: bytes) -> list[PacketOut]:
+    """A switch hands over a copy by its own entry; what is sent because of it."""
+    cookie = next(e.cookie for e in world.network.entries(where.dpid) if cookie_kind(e.cookie) == Kind.ICMP)
+    return [c for c in world.do(PacketIn(*where, cookie, frame)) if isinstance(c, PacketOut)]
+
+
+@pytest.mark.parametrize(("kind", "code"), [(3, code) for code in range(16)] + [(11, 0), (11, 1), (12, 0)])
+def test_errors_about_an_agents_segments_are_copied_and_given_to_it(kind: int, code: int) -> None:
+    world = up()
+    for where, agent, name, frame in (
+        (AT_CLIENT, AT_NEAR, "agent1", error(SERVER, CLIENT, PORT, SPORT, kind, code)),
+        (AT_SERVER, AT_FAR, "agent2", error(CLIENT, SERVER, SPORT, PORT, kind, code)),
+    ):
+        assert {at.port_no for at, _ in world.network.walk(where, frame)} == {PORT_CONTROLLER, PORT_NORMAL}
+        (sent,) = copied(world, where, frame)
+        assert (sent.dpid, sent.actions) == (agent.dpid, (Output(agent.port_no),))
+        assert sent.data == world.agents[name].mac + frame[6:]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        error(SERVER, CLIENT, PORT, SPORT + 1),
+        error(SERVER, CLIENT, PORT + 1, SPORT),
+        error(SERVER, CLIENT, PORT, SPORT, to=CLIENT),
+        error(SERVER, CLIENT, PORT, SPORT, kind=5),
+        NEAR[:60],
+    ],
+    ids=["another connection", "another port", "to another host than quoted", "a redirect", "cut short"],
+)
+def test_errors_that_belong_to_no_session_go_on_to_the_host_alone(frame: bytes) -> None:
+    world = up()
+    assert copied(world, AT_CLIENT, frame) == []
+    assert (Location(E1, PORT_NORMAL), frame) in world.network.walk(AT_CLIENT, frame)
+
+
+def test_an_error_counts_at_the_site_of_the_agent_that_it_is_about() -> None:
+    """A segment that passed the far site's router was not the near agent's."""
+    world = up()
+    assert copied(world, AT_SERVER, NEAR) == []
+    assert copied(world, AT_CLIENT, FAR) == []
+
+
+def test_echoes_and_what_agents_send_are_not_copied() -> None:
+    world = up()
+    echo = NEAR[:34] + b"\x08" + NEAR[35:]
+    assert world.network.walk(AT_CLIENT, echo) == [(Location(E1, PORT_NORMAL), echo)]
+    assert world.network.walk(AT_NEAR, NEAR) == [(Location(E1, PORT_NORMAL), NEAR)]
+
+
+def test_where_a_site_rewrites_the_quoted_segment_is_the_agents_own() -> None:
+    made = document()
+    for site in made["sites"]:
+        site["rewrite"] = "OpenFlow" if site["agents"] else site["rewrite"]
+    world = World(signed(made))
+    world.converge()
+    world.syn(SPORT)
+    for where, name, frame, port in ((AT_CLIENT, "agent1", NEAR, REDIRECT_PORT), (AT_SERVER, "agent2", FAR, SPORT)):
+        (sent,) = copied(world, where, frame)
+        own = world.agents[name].address
+        read = parse_icmp_error(sent.data)
+        assert read is not None and (read.target, read.source, read.source_port) == (own, own, port)
+        assert (read.destination, read.destination_port) == ((CLIENT, SPORT) if name == "agent1" else (SERVER, PORT))
+
+
+def test_a_flood_of_errors_is_looked_at_so_far_and_no_farther() -> None:
+    world = up()
+    world.now = float(int(world.now) + 1)
+    sent = sum(len(copied(world, AT_CLIENT, NEAR)) for _ in range(MAX_PER_SECOND + 50))
+    assert sent == MAX_PER_SECOND
+    world.now += 1.0
+    assert len(copied(world, AT_CLIENT, NEAR)) == 1
+
+
+def test_a_service_that_stands_beforehand_leads_them_to_its_agent_by_prefix() -> None:
+    made = document()
+    made["services"][0]["setup"] = "Proactive"
+    world = World(signed(made))
+    world.converge()
+    world.tick(8.0)
+    for where, agent, name, frame in ((AT_CLIENT, AT_NEAR, "agent1", NEAR), (AT_SERVER, AT_FAR, "agent2", FAR)):
+        assert world.network.walk(where, frame) == [(agent, world.agents[name].mac + frame[6:])]
+
+
+@given(
+    st.binary(max_size=20).map(lambda b: b + bytes(-len(b) % 4)),
+    st.binary(max_size=600),
+    st.integers(0, 0xFFFFFFFF),
+    st.integers(0, 0xFFFF),
+)
+def test_a_readdressed_error_has_right_checksums(options: bytes, more: bytes, address: int, port: int) -> None:
+    frame = error(SERVER, CLIENT, PORT, SPORT, options=options, more=more)
+    made = readdress_icmp_error(frame, address, port)
+    read = parse_icmp_error(made)
+    assert len(made) == len(frame) and read is not None
+    assert (read.target, read.source, read.source_port, read.destination, read.destination_port) == (address, address, port, CLIENT, SPORT)
+    quoted = 42 + (made[42] & 15) * 4
+    assert folded(made[14:34]) == folded(made[34:]) == folded(made[42:quoted]) == 0xFFFF
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_an_error_or_none(data: bytes) -> None:
+    for frame in (data, NEAR[:23] + data, NEAR[:42] + data, NEAR[: len(data)]):
+        read = parse_icmp_error(frame)
+        assert read is None or len(readdress_icmp_error(frame, 1, 2)) == len(frame)
+
+
+def test_entries_are_on_all_switches_of_both_sites_and_only_there() -> None:
+    world = up()
+    for dpid, target in ((E1, SERVER), (E2, CLIENT)):
+        found = [e for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.ICMP]
+        assert sorted(e.match.icmp_type or 0 for e in found) == [3, 11, 12]
+        assert all(e.match.ipv4_dst is not None and target & e.match.ipv4_dst[1] == e.match.ipv4_dst[0] for e in found)

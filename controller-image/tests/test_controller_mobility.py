@@ -1,0 +1,301 @@
+"""Sessions follow their hosts: entries at the new switch first, at the old one until the host is known to be gone (docs/adr/0047)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from controller_fake import C1, E1, E2
+from controller_lab import MACS, SWITCHES, document
+from controller_views import AT_CLIENT, AT_NEAR, CLIENT, SERVER, reverse, signed
+from controller_world import CLIENT_PORT, World, fake_port, syn_frame
+from sos_controller.core.commands import Command, Install
+from sos_controller.core.events import PacketIn, PortChanged, Tick
+from sos_controller.core.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MOVED_AWAY, SWEEP_S
+from sos_controller.core.model import DatapathId, Location, PortNo, parse_mac
+from sos_controller.core.order import OrderType
+from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.session import Session
+
+SPORT = 40000
+NEW_PORT = PortNo(3)
+TICK_S = 0.025
+AT_NEW = Location(C1, NEW_PORT)
+"""Where a host moves to: the second switch of its site."""
+
+
+def two_switches(site: str, rewrite: str = "Transparent", forwarding: str = "Node") -> dict[str, Any]:
+    """The lab's configuration, with core1 as a second switch of a site."""
+    made = document(forwarding=forwarding)
+    made["sites"] = [s for s in made["sites"] if s["name"] != "core1"]
+    for found in made["sites"]:
+        found["rewrite"] = rewrite if found["agents"] else found["rewrite"]
+        if found["name"] == site:
+            found["datapaths"].append({"dpid": f"{SWITCHES['core1']:016x}", "name": "core1", "forwarding": forwarding})
+    return signed(made)
+
+
+def up(site: str = "west", **more: str) -> World:
+    world = World(two_switches(site, **more))
+    world.converge()
+    assert world.service() == "Programmed/Programmed"
+    return world
+
+
+def begun(world: World, sport: int = SPORT) -> Session:
+    world.syn(sport)
+    return next(s for s in world.engine.state.sessions if s.key[8:10] == sport.to_bytes(2, "big"))
+
+
+def arp(host: str, address: int, mac: str | None = None) -> bytes:
+    """A gratuitous ARP."""
+    sender = parse_mac(MACS[host]) if mac is None else parse_mac(mac)
+    words = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + sender + struct.pack("!I", address) + bytes(6) + struct.pack("!I", address)
+    return b"\xff" * 6 + sender + b"\x08\x06" + words
+
+
+def announce(world: World, where: Location, host: str = "client", address: int = CLIENT) -> list[Command]:
+    return world.do(PacketIn(*where, 0, arp(host, address)))
+
+
+def segment(sport: int = SPORT) -> bytes:
+    return syn_frame(CLIENT, SERVER, sport, 5001, flags=0x10)
+
+
+def places(world: World, sport: int = SPORT, of: str = "client") -> set[DatapathId]:
+    """Switches whose entry for the session leads a host's segments to its agent."""
+    ends = (CLIENT, SERVER) if of == "client" else (SERVER, CLIENT)
+    found = set()
+    for dpid, table in world.network.tables.items():
+        for entry in table.values():
+            m = entry.match
+            if (
+                cookie_kind(entry.cookie) == Kind.REDIRECT
+                and m.ipv4_src == (ends[0], 0xFFFFFFFF)
+                and (m.tcp_src or (0,))[0] in (sport, 5001)
+            ):
+                port = m.tcp_src if of == "client" else m.tcp_dst
+                if port is not None and port[0] == sport:
+                    found.add(dpid)
+    return found
+
+
+def track(world: World, dpid: DatapathId) -> set[int]:
+    """Hosts whose segments a switch copies to the controller."""
+    return {e.match.ipv4_src[0] for e in world.network.entries(dpid) if cookie_kind(e.cookie) == Kind.TRACK and e.match.ipv4_src}
+
+
+def ends_at(world: World, where: Location, frame: bytes) -> list[Location]:
+    return [at for at, _ in world.network.walk(where, frame)]
+
+
+def led_to(world: World, where: Location, frame: bytes) -> str:
+    """The agent that a host's frame is on its way to, beside it or by plain forwarding; "" for none."""
+    ((at, sent),) = [found for found in world.network.walk(where, frame) if found[0].port_no != PORT_CONTROLLER]
+    for name, agent in world.agents.items():
+        if sent[:6] == agent.mac and (at == agent.where or (at.port_no == PORT_NORMAL and at.dpid != agent.where.dpid)):
+            return name
+    return ""
+
+
+def aborted(world: World) -> int:
+    return world.engine.state.counters["orders_sent", OrderType.ABORT.name]
+
+
+def test_a_client_that_moves_keeps_its_session_by_entries_at_its_new_switch() -> None:
+    world = up()
+    session = begun(world)
+    assert places(world) == {E1}
+    sent = announce(world, AT_NEW)
+    assert places(world) == {E1, C1}, "the new ones before the old ones go"
+    assert any(isinstance(c, Install) and c.dpids == (C1,) for c in sent)
+    assert led_to(world, AT_NEW, segment()) == "agent1"
+    world.tick(LINGER_S + 4 * TICK_S)
+    assert places(world) == {C1}
+    assert (session.dpid, session.in_port) == AT_NEW
+    assert aborted(world) == 0
+
+
+def test_a_server_that_moves_keeps_its_session() -> None:
+    world = up("east")
+    announce(world, Location(E2, PortNo(3)), "server", SERVER)
+    begun(world)
+    assert places(world, of="server") == {E2}
+    announce(world, AT_NEW, "server", SERVER)
+    assert places(world, of="server") == {E2, C1}
+    assert led_to(world, AT_NEW, reverse(SPORT, flags=0x10)) == "agent2"
+    world.tick(LINGER_S + 4 * TICK_S)
+    assert places(world, of="server") == {C1}
+
+
+def test_all_entries_go_when_the_session_ends_wherever_its_host_has_been() -> None:
+    world = up()
+    session = begun(world)
+    announce(world, AT_NEW)
+    world.end(session.uuid)
+    world.tick(3.0)
+    assert places(world) == places(world, of="server") == set()
+
+
+def test_a_segment_at_another_switch_tells_where_a_host_is() -> None:
+    """A host need not announce itself: what it sends is copied to the controller where it was not known to be, and goes on."""
+    world = up()
+    begun(world)
+    assert track(world, C1) == {CLIENT} and track(world, E1) == set()
+    there = ends_at(world, AT_NEW, segment())
+    assert Location(C1, PORT_CONTROLLER) in there and Location(C1, PORT_NORMAL) in there
+    cookie = next(e.cookie for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.TRACK)
+    world.do(PacketIn(*AT_NEW, cookie, segment()))
+    assert places(world) == {E1, C1} and track(world, C1) == set()
+    world.tick(LINGER_S + 4 * TICK_S)
+    assert track(world, E1) == {CLIENT}
+
+
+def test_a_new_connection_from_the_new_switch_tells_too() -> None:
+    world = up()
+    begun(world)
+    world.do(PacketIn(*AT_NEW, world.punt_cookie, syn_frame(CLIENT, SERVER, SPORT + 1, 5001)))
+    assert places(world) == {E1, C1}
+
+
+def test_a_host_whose_old_port_went_down_first_is_followed() -> None:
+    world = up()
+    begun(world)
+    world.do(PortChanged(E1, fake_port(CLIENT_PORT, False), True))
+    announce(world, AT_NEW)
+    assert C1 in places(world)
+
+
+def test_a_port_that_has_just_come_up_is_enough_to_follow_and_not_to_leave() -> None:
+    """The port of a machine that arrives is seconds old, and might yet lead to another switch."""
+    world = up()
+    begun(world)
+    new = Location(C1, PortNo(5))
+    world.do(PortChanged(C1, fake_port(5, False), False))
+    world.do(PortChanged(C1, fake_port(5, True), False))
+    announce(world, new)
+    assert places(world) == {E1, C1}
+    world.tick(LINGER_S)
+    assert places(world) == {E1, C1}
+    world.tick(3.0)
+    assert places(world) == {C1}, "the port has settled"
+
+
+def test_a_host_that_claims_anothers_address_takes_nothing_from_it() -> None:
+    world = up()
+    begun(world)
+    world.do(PacketIn(*AT_NEW, 0, arp("client", CLIENT, "02:66:66:66:66:66")))
+    assert AT_NEAR in ends_at(world, AT_CLIENT, segment())
+    world.tick(LINGER_S + 4 * TICK_S)
+    assert Location(E1, PORT_CONTROLLER) in ends_at(world, AT_CLIENT, segment()), "its next segment is heard"
+    cookie = next(e.cookie for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.TRACK)
+    world.do(PacketIn(*AT_CLIENT, cookie, segment()))
+    assert ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+    assert aborted(world) == 0
+
+
+def test_a_host_that_goes_to_and_fro_costs_one_move_in_each_linger_time() -> None:
+    world = up()
+    begun(world)
+    installs = sum(isinstance(c, Install) for _ in range(20) for at in (AT_NEW, AT_CLIENT) for c in announce(world, at))
+    assert installs == 1
+    world.tick(LINGER_S + 4 * TICK_S)
+    assert ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+
+
+def test_a_thousand_sessions_are_placed_anew_within_a_second_and_never_too_many_in_one_turn() -> None:
+    world = up()
+    for sport in range(20_000, 21_000):
+        world.syn(sport)
+    turns = [announce(world, AT_NEW)]
+    began = world.now
+    while world.engine.mobility._moves:
+        world.now += TICK_S
+        turns.append(world.do(Tick(world.wall(world.now))))
+    placed = [sum(isinstance(c, Install) for c in turn) for turn in turns]
+    assert sum(placed) == 1000 and max(placed) <= 2 * BATCH
+    assert world.now - began < 1.0
+    assert all(C1 in places(world, sport) for sport in (20_000, 20_500, 20_999))
+    world.tick(LINGER_S + 1.0)
+    assert not any(E1 in places(world, sport) for sport in (20_000, 20_500, 20_999))
+
+
+def test_a_host_that_moves_to_another_site_has_its_sessions_reset_at_both_ends() -> None:
+    world = up()
+    begun(world)
+    world.do(PortChanged(E1, fake_port(CLIENT_PORT, False), True))
+    announce(world, Location(E2, PortNo(5)))
+    assert aborted(world) == 0, "it is asked for first"
+    world.tick(ASK_S * (ASK_TIMES + 1))
+    assert aborted(world) == 2 and world.engine.state.counters["sessions", MOVED_AWAY] == 1
+
+
+def test_a_host_that_answers_at_home_stays_whoever_claims_its_address_elsewhere() -> None:
+    world = up()
+    begun(world)
+    announce(world, Location(E2, PortNo(5)))
+    world.tick(ASK_S / 2)
+    asked = [c for c in world.delivered if c.dpid == E1 and c.data[12:14] == b"\x08\x06" and c.data[38:42] == CLIENT.to_bytes(4, "big")]
+    assert asked
+    announce(world, AT_CLIENT)
+    world.tick(ASK_S * (ASK_TIMES + 1))
+    assert aborted(world) == 0 and ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+
+
+def test_a_switch_that_goes_away_with_the_new_entries_on_their_way_ends_the_session() -> None:
+    world = up()
+    begun(world)
+    world.mute.add(C1)
+    announce(world, AT_NEW)
+    world.disconnect("core1")
+    assert aborted(world) == 2
+
+
+def test_where_a_site_rewrites_the_entries_beside_the_agent_stay() -> None:
+    world = up(rewrite="OpenFlow")
+    begun(world)
+    announce(world, AT_NEW)
+    assert led_to(world, AT_NEW, segment()) == "agent1"
+    world.tick(LINGER_S + 4 * TICK_S)
+    announce(world, AT_CLIENT)
+    world.tick(LINGER_S + 4 * TICK_S)
+    assert ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+    assert ends_at(world, Location(E1, PortNo(5)), segment()) == [AT_NEAR]
+
+
+def test_where_switches_cannot_tell_where_a_host_is_its_entries_stay_at_both() -> None:
+    world = up(forwarding="Controller")
+    begun(world)
+    announce(world, AT_NEW)
+    world.tick(LINGER_S + 1.0)
+    assert places(world) == {E1, C1} and track(world, C1) == set()
+
+
+def test_sessions_of_an_earlier_life_are_followed() -> None:
+    old = up()
+    begun(old)
+    new = World(two_switches("west"), network=old.network, epoch=2, now=old.now + 1.0)
+    new.converge()
+    assert len(new.engine.state.sessions) == 1 and places(new) == {E1}
+    announce(new, AT_NEW)
+    assert places(new) == {E1, C1}
+
+
+def test_a_host_without_sessions_is_forgotten() -> None:
+    world = up()
+    session = begun(world)
+    world.end(session.uuid)
+    world.tick(3.0)
+    assert track(world, C1) == {CLIENT}, "the next connection needs nothing new"
+    world.tick(FORGET_S + 2 * SWEEP_S, step=0.25)
+    assert track(world, C1) == set() and len(world.engine.mobility) == 0
+
+
+@pytest.mark.parametrize("data", [b"", bytes(14), bytes(60), b"\xff" * 33])
+def test_what_is_no_packet_of_a_host_moves_nobody(data: bytes) -> None:
+    world = up()
+    begun(world)
+    cookie = next(e.cookie for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.TRACK)
+    world.do(PacketIn(*AT_NEW, cookie, data))
+    assert places(world) == {E1}

@@ -1,0 +1,179 @@
+"""Hosts that move to another switch of their site (live migration: same MAC and address, gratuitous ARP) keep their connections.
+
+Topology: two switches with an agent each at either site (examples/01-two-sites/more-nodes). Covered and plain connections run side by
+side, so that a gap is compared with plain TCP's own.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from ipaddress import IPv4Interface
+from pathlib import Path
+
+import pytest
+from conftest import armed, eventually, lend, say
+from sos_testbed import lab as labs
+from sos_testbed import topology
+from sos_testbed.lab import Lab, Options
+from sos_testbed.model import AgentPlace, End, Host, Shape, Switch, Topology, Wire
+from sos_testbed.topology import PathOptions
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "01-two-sites"
+PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
+COVERED, PLAIN = 5001, 6001
+EACH = 20
+"""Connections at each port."""
+WATCH_S = 15.0
+"""From before a move until well after it: what has not gone on by then has been lost. A busy machine takes seconds to move a cable."""
+SLACK_S = 5.0
+"""Retransmission timeouts double: who just misses the end of the gap waits as long again, on a busy machine for seconds. Sessions that are
+not followed are silent to the end."""
+
+SERVE = """
+import socket, sys, threading, time
+def one(client):
+    try:
+        while True:
+            client.sendall(b"x" * 500)
+            time.sleep(0.05)
+    except OSError:
+        pass
+def run(port):
+    listener = socket.create_server(("", port), backlog=128)
+    while True:
+        threading.Thread(target=one, args=(listener.accept()[0],), daemon=True).start()
+for port in map(int, sys.argv[1:]):
+    threading.Thread(target=run, args=(port,)).start()
+"""
+
+FETCH = """
+import selectors, socket, sys, time
+address, port, count, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+at, last, longest, ended = selectors.DefaultSelector(), {}, 0.0, 0
+for _ in range(count):
+    connection = socket.create_connection((address, port), timeout=5)
+    at.register(connection, selectors.EVENT_READ)
+    last[connection] = time.monotonic()
+print("connected", flush=True)
+until, said = time.monotonic() + seconds, 0.0
+while time.monotonic() < until:
+    if time.monotonic() - said > 0.1:  # a host that only listens is not heard at its new place, by plain forwarding neither
+        said = time.monotonic()
+        for connection in list(last):
+            connection.send(b"y")
+    for key, _ in at.select(0.1):
+        try:
+            data = key.fileobj.recv(65536)
+        except OSError:
+            data = b""
+        now = time.monotonic()
+        if not data:
+            ended += 1
+            at.unregister(key.fileobj)
+            del last[key.fileobj]
+            continue
+        longest = max(longest, now - last[key.fileobj])
+        last[key.fileobj] = now
+silent = max((time.monotonic() - then for then in last.values()), default=0.0)
+print(len(last), max(longest, silent), flush=True)
+"""
+
+ANNOUNCE = """
+import socket, sys
+address, mac = socket.inet_aton(sys.argv[1]), bytes.fromhex(sys.argv[2].replace(":", ""))
+raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+raw.bind(("eth0", 0x0806))
+raw.send(b"\\xff" * 6 + mac + b"\\x08\\x06\\0\\1\\x08\\0\\6\\4\\0\\1" + mac + address + bytes(6) + address)
+"""
+
+
+def two_nodes(path1: PathOptions, path2: PathOptions) -> Topology:
+    """Both switches of a site have the uplinks that the site names."""
+
+    def wire(edge: str, port: str, core: str, at: str, shape: Shape | None = None) -> Wire:
+        return Wire(a=End(switch=edge, port=port), b=End(switch=core, port=at), shape=shape)
+
+    sites = (("edge1", "west"), ("edge3", "west"), ("core1", "core1"), ("core2", "core2"), ("edge2", "east"), ("edge4", "east"))
+    wires = []
+    for core, port, path in (("core1", "wan0", path1), ("core2", "wan1", path2)):
+        wires += [wire("edge1", port, core, "wan0"), wire("edge3", port, core, "wan2")]
+        wires += [wire("edge2", port, core, "wan1", path.shape()), wire("edge4", port, core, "wan3", path.shape())]
+    client = Host(name="client", switch="edge1", address=IPv4Interface("10.0.0.11/23"))
+    server = Host(name="server", switch="edge2", address=IPv4Interface("10.0.0.139/23"))
+    return Topology(
+        name="two-nodes",
+        switches=tuple(Switch(name=name, site=site) for name, site in sites),
+        hosts=(client, server),
+        agents=tuple(AgentPlace(name=f"agent{i}", switch=f"edge{i}") for i in (1, 2, 3, 4)),
+        wires=tuple(wires),
+    )
+
+
+@pytest.fixture(scope="module", params=["transparent", "rewriting"])
+def two(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    topology.BUILDERS["two-nodes"] = topology.Builder(build=two_nodes, path1=PATH, path2=PATH)
+    try:
+        rewrite = (EXAMPLE / "rewrite",) if request.param == "rewriting" else ()
+        built = labs.up(Options(topology="two-nodes", examples=(EXAMPLE, EXAMPLE / "more-nodes" / "sites.yaml", *rewrite)), say)
+        yield built
+        built.down()
+    finally:
+        del topology.BUILDERS["two-nodes"]
+
+
+@pytest.fixture
+def net(two: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    yield from lend(two, request)
+
+
+def vsctl(net: Lab, switch: str, *argv: str) -> None:
+    subprocess.run(labs.realise.ovs(net.plan, switch, "ovs-vsctl", *argv), check=True)
+
+
+def move(net: Lab, host: str, old: str, new: str, *, announced: bool) -> None:
+    """Pull a host's cable at one switch and plug it in at another."""
+    there = net.plan.netns(host)
+    shown = subprocess.run(("ip", "-n", there, "-br", "link", "show", "eth0"), capture_output=True, text=True, check=True).stdout
+    vsctl(net, old, "del-port", "br-sos", host)
+    subprocess.run(("ip", "-n", net.plan.netns(old), "link", "set", host, "netns", net.plan.netns(new)), check=True)
+    subprocess.run(("ip", "-n", net.plan.netns(new), "link", "set", host, "up"), check=True)
+    vsctl(net, new, "add-port", "br-sos", host)
+    if announced:
+        address = next(h.address.ip for h in net.topology.hosts if h.name == host)
+        argv = net.exec_argv(host, (sys.executable, "-c", ANNOUNCE, str(address), shown.split()[2]))
+        for _ in range(2):
+            subprocess.run(argv, check=True)
+            time.sleep(0.1)
+
+
+def watch(net: Lab, port: int) -> "subprocess.Popen[str]":
+    argv = net.exec_argv("client", (sys.executable, "-uc", FETCH, "10.0.0.139", str(port), str(EACH), str(WATCH_S)))
+    return subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.slow
+def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
+    """The client there and back, once announced and once not, then the server: all connections, none stalled for longer than plain ones."""
+    eventually("an armed agent", lambda: armed(net))
+    server = subprocess.Popen(net.exec_argv("server", (sys.executable, "-uc", SERVE, str(COVERED), str(PLAIN))))
+    try:
+        time.sleep(1.0)
+        for host, old, new, announced in (
+            ("client", "edge1", "edge3", True),
+            ("client", "edge3", "edge1", False),
+            ("server", "edge2", "edge4", True),
+        ):
+            running = {port: watch(net, port) for port in (PLAIN, COVERED)}
+            for program in running.values():
+                assert program.stdout is not None and program.stdout.readline() == "connected\n"
+            time.sleep(1.0)
+            move(net, host, old, new, announced=announced)
+            said = {port: program.communicate(timeout=60)[0].split() for port, program in running.items()}
+            print(host, new, announced, said)
+            (_, plain_gap), (alive, gap) = said[PLAIN], said[COVERED]
+            assert int(alive) == EACH
+            assert float(gap) < 2 * float(plain_gap) + SLACK_S
+    finally:
+        server.kill()
+        server.wait()

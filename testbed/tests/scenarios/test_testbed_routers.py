@@ -1,0 +1,197 @@
+"""Hosts behind a router of their site whose next hop is smaller: covered connections learn the path MTU, and fragments find the agent.
+
+inner -- client -- edge1 ======= core1 ------- edge2 -- server -- inner      client or server routes for a machine behind it
+
+Segmentation offload is off, as it always is where a site rewrites: Open vSwitch 3.1 in user space cuts large segments by its port's MTU.
+"""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from conftest import SHARED, accepted, armed, eventually, lend, say
+from sos_testbed import lab as labs
+from sos_testbed import measure
+from sos_testbed.lab import EXAMPLE, REWRITE, Lab, Options
+
+COVERED, PLAIN = 5071, 6071
+SIZE = 3_000_000
+SMALL_MTU = 1400
+PATIENCE_S = 60
+
+SERVE = """
+import socket, sys
+listener = socket.create_server(("", int(sys.argv[1])))
+print("listening", flush=True)
+connection, _ = listener.accept()
+way, size = sys.argv[2], int(sys.argv[3])
+if way == "down":
+    connection.sendall(b"x" * size)
+    connection.shutdown(socket.SHUT_WR)
+    connection.recv(1)
+else:
+    got = 0
+    while data := connection.recv(1 << 20):
+        got += len(data)
+    connection.sendall(b"%d" % got)
+"""
+
+FETCH = """
+import socket, sys, time
+address, port, way, size = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+connection, then = socket.create_connection((address, port), timeout=50), time.monotonic()
+if way == "up":
+    connection.sendall(b"y" * size)
+    connection.shutdown(socket.SHUT_WR)
+    got = int(connection.recv(99))
+else:
+    got = 0
+    while data := connection.recv(1 << 20):
+        got += len(data)
+print(got, time.monotonic() - then)
+"""
+
+
+@pytest.fixture(scope="module")
+def routers(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    examples = (EXAMPLE, REWRITE) if request.param == "rewriting" else (EXAMPLE,)
+    built = labs.up(Options(path1=SHARED.path1, path2=SHARED.path2, examples=examples), say)
+    for name, device in (("client", "eth0"), ("server", "eth0"), ("agent1", "net0"), ("agent2", "net0")):
+        sh(*built.exec_argv(name, ("ethtool", "-K", device, "tso", "off", "gso", "off")))
+    yield built
+    built.down()
+
+
+@pytest.fixture
+def net(routers: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    yield from lend(routers, request)
+
+
+def sh(*argv: str) -> None:
+    subprocess.run(argv, check=True)
+
+
+@contextmanager
+def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Iterator[str]:
+    """A machine behind a host, which routes. What goes out to it has to be small; or what it sends is fragmented on its way in."""
+    there, inner = net.plan.netns(host), f"{net.plan.netns(host)}-in"
+    sh("ip", "netns", "add", inner)
+    try:
+        sh(
+            "ip",
+            "link",
+            "add",
+            "m0",
+            "netns",
+            there,
+            "mtu",
+            "1500" if fragments else str(SMALL_MTU),
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "m1",
+            "netns",
+            inner,
+        )
+        settings = (
+            "ip_forward=1",
+            "conf.eth0.proxy_arp=1",
+            "conf.m0.proxy_arp=1",
+            "conf.all.send_redirects=0",
+            "conf.eth0.send_redirects=0",
+        )
+        sh("ip", "netns", "exec", there, "sysctl", "-qw", *(f"net.ipv4.{setting}" for setting in settings))
+        sh("ip", "-n", there, "link", "set", "m0", "addrgenmode", "none", "up")
+        sh("ip", "-n", there, "route", "add", address, "dev", "m0")
+        for device in ("lo", "m1"):
+            sh("ip", "-n", inner, "link", "set", device, "up")
+        sh("ip", "-n", inner, "address", "add", f"{address}/32", "dev", "m1")
+        sh("ip", "-n", inner, "route", "add", "10.0.0.0/24", "dev", "m1", "src", address)
+        if fragments:  # no "don't fragment" from the machine, and a smaller next hop for its router
+            sh("ip", "netns", "exec", inner, "sysctl", "-qw", "net.ipv4.ip_no_pmtu_disc=1")
+            sh("ip", "netns", "exec", inner, "ethtool", "-K", "m1", "tso", "off", "gso", "off", "tx", "off")
+            other = measure.address(net, "server" if host == "client" else "client")
+            sh("ip", "-n", there, "route", "add", other, "dev", "eth0", "mtu", "lock", str(SMALL_MTU))
+        yield inner
+    finally:
+        subprocess.run(("ip", "-n", there, "link", "del", "m0"), check=False)
+        if fragments:
+            subprocess.run(
+                ("ip", "-n", there, "route", "del", measure.address(net, "server" if host == "client" else "client")), check=False
+            )
+        subprocess.run(
+            ("ip", "netns", "exec", there, "sysctl", "-qw", "net.ipv4.ip_forward=0", "net.ipv4.conf.eth0.proxy_arp=0"), check=False
+        )
+        for end in ("client", "server"):
+            subprocess.run(net.exec_argv(end, ("ip", "route", "flush", "cache")), check=False)
+        sh("ip", "netns", "del", inner)
+
+
+def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, port: int, way: str) -> float:
+    """Bytes from one end to the other, all of them; returns the seconds."""
+    argv = (*serving, sys.executable, "-uc", SERVE, str(port), way, str(SIZE))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None and server.stdout.readline() == "listening\n"
+            done = subprocess.run(
+                (*fetching, sys.executable, "-uc", FETCH, target, str(port), way, str(SIZE)),
+                capture_output=True, text=True, check=False, timeout=PATIENCE_S,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr
+            size, seconds = done.stdout.split()
+            assert int(size) == SIZE
+            return float(seconds)
+        finally:
+            server.kill()
+
+
+def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float, float]:
+    """Seconds of a plain and of a covered transfer between a machine behind a host and the other host. What was learned is forgotten."""
+    seconds = []
+    for port in (PLAIN, COVERED):
+        before, own = accepted(net), ("ip", "netns", "exec", inner)
+        other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
+        ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
+        seconds.append(transfer(net, *ends, port, way))
+        assert accepted(net) - before == (port == COVERED)
+        sh(*net.exec_argv("server" if host == "client" else "client", ("ip", "route", "flush", "cache")))
+    print(host, way, seconds)
+    return seconds[0], seconds[1]
+
+
+@pytest.mark.parametrize("routers", ["rewriting"], indirect=True)
+@pytest.mark.parametrize(("host", "address", "way"), [("server", "10.0.0.140", "up"), ("client", "10.0.0.12", "down")])
+def test_a_smaller_hop_behind_a_site_costs_a_covered_connection_no_more_than_a_plain_one(
+    net: Lab, host: str, address: str, way: str
+) -> None:
+    """The agent sends in the other host's name; what the router says about it has to reach the agent."""
+    eventually("an armed agent", lambda: armed(net))
+    with behind(net, host, address) as inner:
+        plain, covered = both(net, inner, host, address, way)
+    assert covered < 2 * plain + 5.0, "half a minute passes before a kernel guesses"
+
+
+# Others than above: an agent that has learned of a small hop on the way to a host asks it for small segments from then on.
+@pytest.mark.parametrize("routers", ["rewriting", "transparent"], indirect=True)
+@pytest.mark.parametrize(("host", "address", "way"), [("client", "10.0.0.13", "up"), ("server", "10.0.0.141", "down")])
+def test_fragments_find_the_agent_or_leave_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:
+    eventually("an armed agent", lambda: armed(net))
+    with behind(net, host, address, fragments=True) as inner:
+        own = ("ip", "netns", "exec", inner)
+        other = tuple(net.exec_argv("server" if host == "client" else "client", ()))
+        ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
+        plain = transfer(net, *ends, PLAIN, way)
+        if rewrites(net):  # the connection that shows it is reset, all that follow are plain
+            with pytest.raises(AssertionError, match="reset"):
+                transfer(net, *ends, COVERED, way)
+        covered = transfer(net, *ends, COVERED, way)
+    print(host, way, plain, covered)
+    assert covered < 2 * plain + 5.0
+
+
+def rewrites(net: Lab) -> bool:
+    """Whether the switches of the lab rewrite."""
+    return any(agent["site"]["rewrite"] == "OpenFlow" for agent in net.documents.agents.values())
