@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled
+.PHONY: help demo quick-start test test-long test-compiled test-soak e2e check lint fmt fuzz bench bench-controller bench-matrix bench-operator bench-relay bench-sessions bench-short bench-wan crds figures lab clean setup setup-test setup-compiled worlds
 
 # A folder called operator/ must never shadow Python's own module (docs/adr, design notes on layout)
 export PYTHONSAFEPATH := 1
@@ -91,6 +91,9 @@ lab: setup ## a lab to play with (the same as ./lab up)
 	@./lab up
 
 check: lint test test-compiled test-long test-soak ## what has to pass before a change lands
+
+worlds: setup ## generated worlds at their schemas' limits through the compiler and the controller's parser; COUNT=10000 of them
+	$(python) scripts/worlds.py --count $(or $(COUNT),10000)
 
 fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found
 	@$(python) scripts/fuzz.py $(ARGS)
