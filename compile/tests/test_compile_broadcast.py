@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import compile_world
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
+from sos_compile.base_table import UNTAGGED
 from worlds import nodes, obj, site, world
 
 HOST = 7  # the port number of the one host of every node, below ours
@@ -53,7 +55,8 @@ class Switch:
 
     def _matches(self, match: str, in_port: int, kinds: set[str]) -> bool:
         terms = [term for term in match.split(",") if term]
-        return all(term == f"in_port={in_port}" if term.startswith("in_port=") else term in kinds for term in terms)
+        known = kinds if "tagged" in kinds else {*kinds, UNTAGGED}
+        return all(term == f"in_port={in_port}" if term.startswith("in_port=") else term in known for term in terms)
 
     def _flood(self, in_port: int) -> list[int]:
         out = self.ports - {in_port} - self.no_flood
@@ -222,6 +225,15 @@ def test_beacons_and_probes_go_to_the_controllers_and_nowhere_else() -> None:
     assert switch.forward(agent, {"dl_type=0x88cc"}) == ([], True)
     assert switch.forward(agent, {"ip", "udp", "nw_dst=198.18.255.254", "tp_dst=9875"}) == ([], True)
     assert switch.forward(agent, {"ip", "udp", "nw_dst=198.18.255.254", "tp_dst=9876"}) == ([], True)
+
+
+@pytest.mark.parametrize("kinds", [{"arp"}, {"dl_type=0x88cc"}, {"ip", "udp", "nw_dst=198.18.255.254", "tp_dst=9875"}])
+def test_controllers_see_no_tagged_frames(kinds: set[str]) -> None:
+    """They are of VLANs that SOS is not in: forwarded by NORMAL, which keeps VLANs apart."""
+    switch = Switch(compile_world(example_world("01-two-sites", FIGURE8)).nodes["edge1"])
+    assert switch.forward(HOST, kinds)[1]
+    out, seen = switch.forward(HOST, {*kinds, "tagged"})
+    assert out == switch.forward(HOST, {"ip"})[0] and not seen
 
 
 def test_controllers_see_arp_of_hosts_only() -> None:

@@ -49,10 +49,14 @@ from sos_controller.core.pipeline import (
     TABLE_REDIRECT,
     TABLE_REMEMBER,
     TABLE_UPLINK,
+    Kind,
+    cookie_kind,
 )
 from sos_controller.core.turns import REMEMBERED
 
 MAX_HOPS = 64
+TPID = b"\x81\x00"
+"""Of a frame with an 802.1Q tag."""
 
 E1, E2, C1, C2 = (DatapathId(SWITCHES[n]) for n in ("edge1", "edge2", "core1", "core2"))
 WIRES = {
@@ -69,12 +73,10 @@ class LoopError(AssertionError):
 
 def matches(m: Match, in_port: int, frame: bytes) -> bool:
     """Whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields we use."""
+    if frame[12:14] == TPID:
+        return m.any_vlan and matches(m, in_port, frame[:12] + frame[16:])  # fields are found inside a tag, too (ovs-fields(7))
     ethertype = frame[12] << 8 | frame[13]
-    if (
-        (m.in_port is not None and m.in_port != in_port)
-        or (m.eth_dst is not None and m.eth_dst != frame[:6])
-        or (m.eth_src is not None and m.eth_src != frame[6:12])
-    ):
+    if m.in_port not in (None, in_port) or m.eth_dst not in (None, frame[:6]) or m.eth_src not in (None, frame[6:12]):
         return False
     if m.eth_type is not None and m.eth_type != ethertype:
         return False
@@ -173,6 +175,8 @@ class FakeNetwork:
             named = [a.group_id for a in entry.actions if isinstance(a, ToGroup)]
             there = {*self.groups.get(command.dpid, {}), *(number for dpid, number in self.failovers if dpid == command.dpid)}
             assert there.issuperset(named), f"a switch refuses an entry whose group is not there: {entry}"
+            plain = cookie_kind(entry.cookie) == Kind.FORWARD
+            assert plain or not entry.match.any_vlan, f"an entry that does more than forward meets frames of every VLAN: {entry}"
             table[entry.key] = entry
             self.expires[command.dpid, entry.key] = now + entry.hard_timeout if entry.hard_timeout else float("inf")
         for entry in command.deletes:

@@ -54,6 +54,9 @@ def wait(what: str, seconds: float, ready: Callable[[], Any]) -> Any:
         time.sleep(0.05)
 
 
+UNTAGGED = "vlan_tci=0x0000/0x1fff"
+
+
 def document(generation: int = 1, forwarding: str = "Node", services: bool = True, ports: tuple[int, int] = (5000, 5999)) -> dict[str, Any]:
     """The controller-config of the lab."""
 
@@ -249,10 +252,10 @@ class Lab:
         """The base table of spec/node-config.md 2: the wires over core1 carry plain traffic, those over core2 do not."""
         wires = {f"{a}-{b}": "core2" not in (a, b) for pair in WIRES for a, b in (pair, pair[::-1]) if a == switch}
         up = "CONTROLLER:65535"
-        flows = [f"table=0,priority=65000,dl_type=0x88cc,actions={up}"]
-        flows += [f"table=0,priority=65000,udp,nw_dst={DISCOVERY},tp_dst={p},actions={up}" for p in (9875, 9876)]
+        flows = [f"table=0,priority=65000,{UNTAGGED},dl_type=0x88cc,actions={up}"]
+        flows += [f"table=0,priority=65000,{UNTAGGED},udp,nw_dst={DISCOVERY},tp_dst={p},actions={up}" for p in (9875, 9876)]
         flows += [
-            f"table=0,priority=20000,arp,actions={up},resubmit(,1)",
+            f"table=0,priority=20000,{UNTAGGED},arp,actions={up},resubmit(,1)",
             "table=0,priority=0,actions=resubmit(,1)",
             "table=1,priority=0,actions=NORMAL",
         ]

@@ -30,7 +30,7 @@ def tables(world: World) -> dict:
 
 def released(world: World) -> list[PacketOut]:
     """SYNs sent on plain."""
-    return [c for c in world.delivered if c.actions == (Output(PORT_NORMAL),)]
+    return [c for c in world.delivered if c.actions == (Output(PORT_NORMAL),) and c.data[12:14] == b"\x08\x00"]
 
 
 def to_agent(world: World, where: Location) -> list[PacketOut]:

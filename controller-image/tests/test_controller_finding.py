@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller_fake import E2
-from controller_lab import MACS
+from controller_lab import MACS, document
 from controller_views import AT_SERVER, CLIENT, SERVER
 from controller_world import World
 from sos_controller.core.commands import PacketOut
@@ -11,24 +11,41 @@ from sos_controller.core.events import PacketIn
 from sos_controller.core.finding import ASK_S, MAX_ASKED, Finder
 from sos_controller.core.flowtable import Output
 from sos_controller.core.model import Address, Location, parse_mac
-from sos_controller.core.packets import build_arp_request
+from sos_controller.core.packets import build_arp_request, parse_arp
+from sos_controller.core.pipeline import PORT_NORMAL
 
 
 def questions(world: World) -> list[PacketOut]:
-    """ARP requests that say nothing of who asks."""
-    ether = world.engine.state.config.discovery.ether  # type: ignore[union-attr]
-    found = [c for c in world.delivered if c.data == build_arp_request(ether, Address(0), SERVER)]
+    """ARP requests for the server."""
+    found = [c for c in world.delivered if (arp := parse_arp(c.data)) is not None and arp.request and arp.target == SERVER]
     world.delivered.clear()
     return found
 
 
-def test_the_first_connection_to_a_server_asks_where_hosts_of_its_site_may_be(world: World) -> None:
+def test_the_first_connection_to_a_server_asks_in_the_name_of_an_agent_of_its_site(world: World) -> None:
+    """The question is one that the agent could have asked: no probe, so that no host takes it for a conflict (RFC 5227, 2.1.1)."""
+    world.delivered.clear()
+    world.syn(40000)
+    agent = world.agents["agent2"]
+    assert questions(world) == [PacketOut(*agent.where, (Output(PORT_NORMAL),), build_arp_request(agent.mac, agent.address, SERVER))]
+
+
+def test_where_the_controller_forwards_the_question_goes_to_the_ports_of_hosts() -> None:
+    world = World(document(forwarding="Controller"))
+    world.converge()
     world.delivered.clear()
     world.syn(40000)
     (asked,) = questions(world)
     assert asked.dpid == E2 and Output(AT_SERVER.port_no) in asked.actions
     ports = [action.port_no for action in asked.actions if isinstance(action, Output)]
     assert ports and all(world.engine.state.is_edge(Location(asked.dpid, port)) for port in ports), "not towards other switches"
+    assert (arp := parse_arp(asked.data)) is not None and arp.sender == world.agents["agent2"].address
+
+
+def test_nobody_is_asked_where_no_agent_could_serve_the_answer(world: World) -> None:
+    world.delivered.clear()
+    Finder(world.engine.state).look_for("core1", SERVER)
+    assert not questions(world)
 
 
 def test_it_asks_again_only_after_a_second_and_no_more_once_it_knows(world: World) -> None:

@@ -182,3 +182,18 @@ def test_no_host_is_reached_by_a_way_for_labelled_paths() -> None:
     broadcast = b"\xff" * 6 + parse_mac(MACS["client"]) + b"\x08\x06" + bytes(28)
     switches = {where.dpid for where, _ in world.network.walk(AT_CLIENT, broadcast)}
     assert C2 in switches and C1 not in switches
+
+
+@pytest.mark.parametrize("sender", [Address(0), SERVER], ids=["probe", "announcement"])
+def test_probes_and_announcements_of_an_address_are_neither_answered_nor_relayed(sender: Address) -> None:
+    """Somebody who has moved takes its address anew: what is known of it is of before, and would be a conflict (RFC 5227, 2.1.1)."""
+    for forwarding in ("Node", "Controller"):
+        world = World(document(forwarding=forwarding))
+        world.converge()
+        answered(world)
+        claim = build_arp_request(parse_mac("02:00:00:00:00:77"), sender, SERVER)
+        world.delivered.clear()
+        for _ in range(3):
+            world.do(PacketIn(*AT_CLIENT, 0, claim))
+            world.tick(1)
+        assert not [c for c in world.delivered if c.data[12:14] == b"\x08\x06"]

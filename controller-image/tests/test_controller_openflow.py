@@ -75,7 +75,8 @@ arp_matches = st.builds(
 icmp_matches = st.builds(
     Match, eth_type=st.just(0x0800), ip_proto=st.just(1), ipv4_dst=st.none() | addresses, icmp_type=st.integers(0, 255)
 )
-all_matches = st.one_of(icmp_matches, tcp_matches, udp_matches, arp_matches, st.just(Match(eth_type=0x88CC)), st.just(Match()))
+other_matches = st.sampled_from([Match(eth_type=0x88CC), Match(any_vlan=True)]) | st.builds(Match, eth_dst=macs, any_vlan=st.booleans())
+all_matches = st.one_of(icmp_matches, tcp_matches, udp_matches, arp_matches, other_matches)
 plain_actions = st.lists(
     st.one_of(st.builds(Output, ports), st.builds(SetEthDst, macs), st.builds(SetEthSrc, macs), st.builds(ToGroup, ports)), max_size=4
 )
@@ -115,6 +116,8 @@ def _ryu_match(m: Match) -> ofproto_v1_3_parser.OFPMatch:
         if name in ("tcp_src", "tcp_dst"):
             value = value[0] if value[1] == 0xFFFF else value
         fields[name] = value
+    if not m.any_vlan:
+        fields["vlan_vid"] = ofproto_v1_3.OFPVID_NONE
     return ofproto_v1_3_parser.OFPMatch(**fields)
 
 
@@ -338,16 +341,22 @@ def test_flow_stats_come_back_as_the_entries_they_are(entry: FlowEntry) -> None:
 
 def test_tcp_flags_are_written_as_open_vswitch_shows_them() -> None:
     match = Match(eth_type=0x0800, ipv4_src=(0x0A00000B, 0xFFFFFFFF), ip_proto=6, tcp_flags=(0, 2))
-    shown = bytes.fromhex("80000a020800800014010680001604" + "0a00000b" + "ffff55084f4e460000000002")
+    shown = bytes.fromhex("80000a02080080000c02000080001401068000" + "1604" + "0a00000b" + "ffff55084f4e460000000002")
     assert oxm.encode_match(match)[4 : 4 + len(shown)] == shown and oxm.decode_match(shown) == match
     for broken in (shown[:-1], shown[:-12] + bytes.fromhex("ffff55084f4e470000000002")):
         assert oxm.decode_match(broken).raw == broken
 
 
 def test_entries_that_we_never_write_are_kept_as_raw_bytes() -> None:
-    vlan = bytes.fromhex("80000c021005")
-    match = oxm.decode_match(vlan)
-    assert match.raw == vlan and oxm.encode_match(match)[4:10] == vlan
+    for vlan in map(bytes.fromhex, ("80000c021005", "80000c021000", "80000d0410001000")):
+        match = oxm.decode_match(vlan)
+        assert match.raw == vlan and oxm.encode_match(match)[4 : 4 + len(vlan)] == vlan
+
+
+def test_an_entry_without_a_vlan_is_not_one_of_untagged_frames() -> None:
+    """As earlier versions left them on switches: they differ, so that they are replaced."""
+    ip, untagged = bytes.fromhex("80000a020800"), bytes.fromhex("80000c020000")
+    assert oxm.decode_match(ip) == Match(eth_type=0x0800, any_vlan=True) != oxm.decode_match(ip + untagged) == Match(eth_type=0x0800)
 
 
 @given(st.binary(max_size=200))

@@ -49,14 +49,16 @@ def _copy(source: int, field: int) -> bytes:
     return _COPY.pack(8 * (field & 0xFF), source, 0, field, 0)
 
 
-_IS_TCP: Final = _PUT_U16.pack(_PUT | 16, ETH_IPV4, nicira.ETH_TYPE, 0) + _PUT_U16.pack(_PUT | 8, PROTO_TCP, nicira.IP_PROTO, 0)
+_UNTAGGED: Final = _PUT_U16.pack(_PUT | 13, 0, nicira.VLAN_TCI, 0)
+"""VLAN and "there is a tag" (bit 12): the very match of the controller's own entries."""
+_IS_TCP: Final = _UNTAGGED + _PUT_U16.pack(_PUT | 16, ETH_IPV4, nicira.ETH_TYPE, 0) + _PUT_U16.pack(_PUT | 8, PROTO_TCP, nicira.IP_PROTO, 0)
 _CONNECTION: Final = _IS_TCP + b"".join(_copy(field, field) for field in (nicira.IP_SRC, nicira.IP_DST, nicira.TCP_SRC, nicira.TCP_DST))
 _FROM_SERVER: Final = _IS_TCP + _copy(nicira.IP_DST, nicira.IP_SRC)
 _PORTS_BACK: Final = _copy(nicira.TCP_DST, nicira.TCP_SRC) + _copy(nicira.TCP_SRC, nicira.TCP_DST)
 _TABLES: Final = b"".join(map(nicira.resubmit, (TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE)))
 _TAKE_BYTES: Final = 2 * nicira.SET_REGISTER_BYTES + len(_TABLES)
 _LEARN_TURN_BYTES: Final = _LEARN_HEAD.size + _COPY.size + _PUT_U16.size
-_REMEMBER_BYTES, _ANSWERS_BYTES = 168, 176
+_REMEMBER_BYTES, _ANSWERS_BYTES = 184, 184
 
 
 def encode(action: TakeTurn | GiveTurn | Remember | RememberAnswers) -> bytes:

@@ -171,7 +171,7 @@ def set_config() -> bytes:
 
 def flow_stats_request(xid: int, cookie: int, mask: int) -> bytes:
     """ofp_flow_stats_request for all entries of a cookie (7.3.5.2)."""
-    body = struct.pack("!B3xII4xQQ", ALL_TABLES, ANY, ANY, cookie, mask) + encode_match(Match())
+    body = struct.pack("!B3xII4xQQ", ALL_TABLES, ANY, ANY, cookie, mask) + encode_match(Match(any_vlan=True))
     return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16 + len(body), xid, MULTIPART_FLOW, 0) + body
 
 

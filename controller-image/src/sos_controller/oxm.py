@@ -36,6 +36,7 @@ _H_SRC, _H_SRC_M, _H_DST, _H_DST_M = _oxm(11, 4), _oxm(11, 4, True), _oxm(12, 4)
 _H_TCP_SRC, _H_TCP_SRC_M, _H_TCP_DST, _H_TCP_DST_M = _oxm(13, 2), _oxm(13, 2, True), _oxm(14, 2), _oxm(14, 2, True)
 _H_UDP_DST: Final = _oxm(16, 2)
 _H_ICMP_TYPE: Final = _oxm(19, 1)
+_H_VLAN: Final = _oxm(6, 2)
 _H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(22, 4, True), _oxm(23, 4), _oxm(23, 4, True)
 _H_FLAGS_M: Final = 0xFFFF << 16 | 42 << 9 | 0x108
 _ONF: Final = 0x4F4E4600
@@ -44,12 +45,14 @@ _FLAGS_M: Final = struct.Struct("!IIHH").pack
 _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 
 
-_FLOW: Final = struct.Struct("!19sI4sI4sH4sH5x").pack
-_FLOW_AND_FLAGS: Final = struct.Struct("!19sI4sI4sH4sH8sHHx").pack
+_UNTAGGED: Final = _U16(_H_VLAN, 0)
+"""OFPVID_NONE: the frame has no 802.1Q tag."""
+_FLOW: Final = struct.Struct("!25sI4sI4sH4sH7x").pack
+_FLOW_AND_FLAGS: Final = struct.Struct("!25sI4sI4sH4sH8sHH3x").pack
 """A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
-_TCP_OF_IPV4: Final = _U16(_H_ETH_TYPE, ETH_IPV4) + _U8(_H_PROTO, PROTO_TCP) + _H_SRC.to_bytes(4, "big")
-_FLOW_BEGINS: Final = struct.pack("!HH", 1, 43) + _TCP_OF_IPV4
-_FLOW_AND_FLAGS_BEGINS: Final = struct.pack("!HH", 1, 55) + _TCP_OF_IPV4
+_TCP_OF_IPV4: Final = _U16(_H_ETH_TYPE, ETH_IPV4) + _UNTAGGED + _U8(_H_PROTO, PROTO_TCP) + _H_SRC.to_bytes(4, "big")
+_FLOW_BEGINS: Final = struct.pack("!HH", 1, 49) + _TCP_OF_IPV4
+_FLOW_AND_FLAGS_BEGINS: Final = struct.pack("!HH", 1, 61) + _TCP_OF_IPV4
 _TO, _FROM_PORT, _TO_PORT = (header.to_bytes(4, "big") for header in (_H_DST, _H_TCP_SRC, _H_TCP_DST))
 _FLAGS: Final = struct.pack("!II", _H_FLAGS_M, _ONF)
 """What is the same in all of them, headers included: bytes that are there cost less than numbers that are made each time."""
@@ -79,7 +82,7 @@ def _has_more(m: Match) -> bool:
     ethernet = m.in_port is not None or m.eth_dst is not None or m.eth_src is not None
     others = m.udp_dst is not None or m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None
     ip = m.icmp_type is not None or m.ip_frag is not None
-    return ethernet or others or ip or m.reg0 is not None or m.reg2 is not None or m.raw is not None
+    return ethernet or others or ip or m.reg0 is not None or m.reg2 is not None or m.any_vlan or m.raw is not None
 
 
 def _encode_any(m: Match) -> bytes:
@@ -101,6 +104,8 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _ETH(ETH_SRC, m.eth_src)
     if m.eth_type is not None:
         yield _U16(_H_ETH_TYPE, m.eth_type)
+    if not m.any_vlan:
+        yield _UNTAGGED
     if m.ip_proto is not None:
         yield _U8(_H_PROTO, m.ip_proto)
     if m.ipv4_src is not None:
@@ -139,13 +144,13 @@ def _arp_fields(m: Match) -> Iterator[bytes]:
 
 def decode_match(oxms: bytes) -> Match:
     """The match of OXM bytes; one with only `raw` when it holds what we never write."""
-    found: dict[str, object] = {}
+    found: dict[str, object] = {"any_vlan": True}
     at = 0
     while at + 4 <= len(oxms):
         header = int.from_bytes(oxms[at : at + 4], "big")
         size = header & 0xFF
         value = oxms[at + 4 : at + 4 + size]
-        field = _decode_field(header, value)
+        field = ("any_vlan", False) if oxms[at : at + 6] == _UNTAGGED else _decode_field(header, value)
         if field is None or len(value) != size:
             return Match(raw=oxms)
         found[field[0]] = field[1]

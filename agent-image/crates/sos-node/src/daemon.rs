@@ -12,6 +12,7 @@ use crate::problem::Problem;
 use crate::schedule::Schedule;
 use crate::status::{State, Status};
 use crate::store::{self, Store};
+use crate::watch::Watch;
 
 /// Time between two glances at Open vSwitch's sockets and the devices.
 pub const TICK: Duration = Duration::from_millis(250);
@@ -55,7 +56,8 @@ pub struct Daemon {
     options: Options,
     node: Node,
     store: Store,
-    schedule: Schedule<Fingerprint>,
+    watch: Watch,
+    schedule: Schedule<(Fingerprint, u64)>,
     config_due: Instant,
     /// The document last read, so that the same one is not judged again.
     seen: Option<Vec<u8>>,
@@ -96,11 +98,13 @@ impl Daemon {
             anchors: options.anchors.clone(),
             memory,
         };
+        let watch = Watch::start(node.ovs.database_socket());
         let schedule = Schedule::new(now);
         Ok(Self {
             options,
             node,
             store,
+            watch,
             schedule,
             config_due: now,
             seen: None,
@@ -178,7 +182,8 @@ impl Daemon {
             return Some(self.pending(error.to_string()));
         }
         let target = self.in_force.as_ref()?;
-        self.schedule.observe(self.node.fingerprint(Some(target.config.bridge.name.as_str())), now);
+        let fingerprint = self.node.fingerprint(Some(target.config.bridge.name.as_str()));
+        self.schedule.observe((fingerprint, self.watch.changes()), now);
         if !self.schedule.is_due(now) {
             return None;
         }

@@ -13,7 +13,7 @@
 //! An uplink is put on the bridge on trial ([`trial`]), and what a restart of Open vSwitch takes from the bridge's local port is given
 //! back ([`local`]).
 //!
-//! Everything but [`command`], [`daemon`], [`memory`], [`node`], [`serve`] and [`store`] is pure.
+//! Everything but [`command`], [`daemon`], [`memory`], [`node`], [`serve`], [`store`] and [`watch`] is pure.
 
 #![forbid(unsafe_code)]
 
@@ -40,3 +40,5 @@ pub mod serve;
 pub mod status;
 pub mod store;
 pub mod trial;
+pub mod vlan;
+pub mod watch;

@@ -69,6 +69,8 @@ pub struct Port {
     pub interface: Row,
     /// Its OpenFlow port number, if it has one.
     pub ofport: Option<u16>,
+    /// Those of its other interfaces: a bond has several.
+    pub more_ofports: Vec<u16>,
     /// What Open vSwitch says is wrong with it.
     pub error: Option<String>,
 }

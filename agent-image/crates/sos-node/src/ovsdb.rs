@@ -18,7 +18,7 @@ pub const TABLES: [(&str, &str); 5] = [
         "Bridge",
         "name,ports,controller,fail_mode,datapath_type,datapath_id,protocols,other_config,external_ids",
     ),
-    ("Port", "_uuid,name,interfaces,protected,external_ids"),
+    ("Port", "_uuid,name,interfaces,protected,tag,trunks,vlan_mode,external_ids"),
     ("Interface", "_uuid,name,ofport,ofport_request,error,external_ids,mtu_request"),
     ("Controller", "_uuid,target,is_connected,connection_mode,max_backoff,inactivity_probe"),
 ];
@@ -103,11 +103,12 @@ fn controller(row: &Row) -> Controller {
 }
 
 fn port(row: &Row, interfaces: &BTreeMap<&str, &Row>) -> Port {
-    let interface =
-        items(row, "interfaces").find_map(|uuid| interfaces.get(uuid)).copied().cloned().unwrap_or_default();
-    let ofport = text(&interface, "ofport").parse().ok();
+    let mut members = items(row, "interfaces").filter_map(|uuid| interfaces.get(uuid)).copied();
+    let interface = members.next().cloned().unwrap_or_default();
+    let number = |interface: &Row| text(interface, "ofport").parse().ok();
+    let (ofport, more_ofports) = (number(&interface), members.filter_map(number).collect());
     let error = interface.get("error").cloned();
-    Port { row: row.clone(), interface, ofport, error }
+    Port { row: row.clone(), interface, ofport, more_ofports, error }
 }
 
 fn by_uuid(rows: &[Row]) -> BTreeMap<&str, &Row> {

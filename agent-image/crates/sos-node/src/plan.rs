@@ -30,6 +30,7 @@ use crate::flow::{Flow, FlowKey};
 use crate::observed::{Controller, DEVICE_KEY, Device, Link, OFFLOADS_KEY, Observed, Port};
 use crate::ovsdb::{Row, text};
 use crate::problem::Problem;
+use crate::vlan;
 
 /// What is to be done and what cannot be.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,7 +72,7 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
         planner.bridge();
         planner.tunnels();
         planner.ports();
-        planner.flows(base_flows);
+        planner.flows(&[base_flows, &vlan::entries(config, observed)].concat());
         planner.stranded();
         planner.offloads();
         planner.local_addresses();

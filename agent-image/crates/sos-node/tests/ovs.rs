@@ -26,14 +26,14 @@ fn edge(generation: u64, change: impl FnOnce(&mut Value)) -> Value {
 fn base_table(links: &[u16], labelled: &[u16]) -> Value {
     let entry = |table: u8, priority: u16, matches: String, actions: &str| json!({"table": table, "priority": priority, "match": matches, "actions": actions});
     let mut table = vec![
-        entry(0, 65000, "dl_type=0x88cc".into(), "CONTROLLER:65535"),
+        entry(0, 65000, "vlan_tci=0x0000/0x1fff,dl_type=0x88cc".into(), "CONTROLLER:65535"),
         entry(
             0,
             65000,
             "dl_type=0x0800,nw_proto=17,nw_dst=198.18.255.254,tp_dst=9875".into(),
             "CONTROLLER:65535",
         ),
-        entry(0, 20000, "arp".into(), "CONTROLLER:65535,goto_table:1"),
+        entry(0, 20000, "arp,vlan_tci=0x0000/0x1fff".into(), "CONTROLLER:65535,goto_table:1"),
         entry(0, 0, String::new(), "goto_table:1"),
         entry(1, 0, String::new(), "NORMAL"),
     ];
@@ -114,6 +114,34 @@ fn a_new_config_replaces_the_base_entries_and_nothing_else() {
     );
     assert_eq!(count(&after, "cookie=0x534f010103000007"), 1);
     assert!(lab.vsctl(&["list-ports", "br-sos"]).contains("pod7"));
+}
+
+/// What comes in by a port in another VLAN goes past everything of controllers, a moment after somebody has put the port there.
+#[test]
+fn ports_of_other_vlans_are_forwarded_plainly() {
+    let (lab, _far) = lab();
+    lab.configure(edge(1, |_| {}));
+    let _node = lab.start_node();
+    lab.wait_for_state("Ready");
+    lab.ns.run("ip", &["link", "add", "pod7", "type", "veth", "peer", "name", "pod7p"]);
+    lab.vsctl(&["add-port", "br-sos", "pod7"]);
+    let number = lab.vsctl(&["get", "Interface", "pod7", "ofport"]);
+    let past = format!("priority=65100,in_port={number} actions=NORMAL");
+    let holds = || lab.flows().iter().any(|flow| flow.contains(&past));
+    for columns in [
+        &["tag=100"][..],
+        &["tag=7", "vlan_mode=native-untagged"],
+        &["trunks=7,8"],
+        &["vlan_mode=dot1q-tunnel", "tag=9"],
+    ] {
+        assert!(!holds());
+        lab.vsctl(&[&["set", "port", "pod7"][..], columns].concat());
+        wait_until("an entry for the port", &holds);
+        for column in ["vlan_mode", "tag", "trunks"] {
+            lab.vsctl(&["clear", "port", "pod7", column]);
+        }
+        wait_until("no entry for the port", || !holds());
+    }
 }
 
 #[test]

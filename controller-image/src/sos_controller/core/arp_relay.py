@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.flowtable import Output
 from sos_controller.core.model import Address, Location, MacAddress
-from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request
+from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request, is_claim
 from sos_controller.core.pipeline import PORT_CONTROLLER
 from sos_controller.core.state import State
 
@@ -46,7 +46,7 @@ class ArpRelay:
 
     def handle(self, location: Location, packet: Arp) -> None:
         """A host's ARP packet was copied to us by a switch that forwards without us."""
-        if not packet.sender or not self._state.is_edge(location):
+        if is_claim(packet) or not self._state.is_edge(location):
             return
         if packet.request:
             self._question(location, packet)

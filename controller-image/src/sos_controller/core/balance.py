@@ -18,7 +18,7 @@ from sos_controller.core.flowtable import Action, FlowEntry, Match, Output, ToGr
 from sos_controller.core.groups import GroupTable, group_id
 from sos_controller.core.model import Address, DatapathId, FlowKey, Location, MacAddress, Port, PortNo, format_dpid, parse_address
 from sos_controller.core.neighbours import Neighbours
-from sos_controller.core.packets import Arp, Syn, build_arp_reply, build_arp_request, complete_checksum, parse_syn
+from sos_controller.core.packets import Arp, Syn, build_arp_reply, build_arp_request, complete_checksum, is_claim, parse_syn
 from sos_controller.core.pipeline import (
     GATEWAY_MAC,
     LEASE_RENEWAL_S,
@@ -232,7 +232,7 @@ class Balances:
         mine = [p for p in there if p.client == packet.sender]
         if mine:
             self._neighbours.hear(mine[0].host, packet.sender_mac, in_port, self._state.now)
-        if switch.is_ours and packet.request and any(self._stands_in(p, packet.target) for p in mine):
+        if switch.is_ours and packet.request and not is_claim(packet) and any(self._stands_in(p, packet.target) for p in mine):
             self._answer(switch, in_port, packet, GATEWAY_MAC)
 
     def _stands_in(self, policy: Policy, target: Address) -> bool:
@@ -240,6 +240,14 @@ class Balances:
         if site.gateway is not None and target == parse_address(site.gateway):
             return True
         return policy.reaches(target) and not any(p.holds(target) for p in self._state.subnets[site.name])
+
+    def _stand_in(self, policy: Policy) -> Address | None:
+        """An address at `GATEWAY_MAC` as far as the host knows: its gateway's, or that of somebody whom it can reach through it only."""
+        gateway = self._state.sites[policy.balance.site].gateway
+        if gateway is not None:
+            return parse_address(gateway)
+        beyond = [*(u.router for u in policy.balance.uplinks), *(Address(p.network + (p.length < 32)) for p in policy.destinations)]
+        return next((address for address in beyond if self._stands_in(policy, address)), None)
 
     def _answer(self, switch: Switch, in_port: PortNo, packet: Arp, mac: MacAddress) -> None:
         self._state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(in_port),), build_arp_reply(packet, mac)))
@@ -267,9 +275,9 @@ class Balances:
     def _ask_host(self, switch: Switch, policy: Policy) -> None:
         uplinks = {u.name for p in self._policies[policy.dpid] for u in p.balance.uplinks}
         edge = [p for p in switch.live_ports() if p.name not in uplinks and self._state.is_edge(Location(switch.dpid, p.port_no))]
-        gateway = self._state.sites[policy.balance.site].gateway
-        frame = build_arp_request(GATEWAY_MAC, Address(0) if gateway is None else parse_address(gateway), policy.client)
-        if edge:
+        sender = self._stand_in(policy)
+        if edge and sender is not None:
+            frame = build_arp_request(GATEWAY_MAC, sender, policy.client)
             outputs = tuple(Output(p.port_no) for p in edge)
             self._state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, outputs, frame))
 

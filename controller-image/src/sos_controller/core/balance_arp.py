@@ -23,7 +23,9 @@ _EXACT = 0xFFFFFFFF
 def host_answers(policy: Policy, gateway: Address | None, subnets: Iterable[Prefix], cookie: int) -> list[FlowEntry]:
     """A host asks for its gateway, or, with routes but no gateway, for a destination itself; neighbours answer for themselves."""
     sender = (policy.client, _EXACT)
-    found = [] if gateway is None else [arp_answer(asking((gateway, _EXACT), sender), GATEWAY_MAC, cookie)]
+    # What the host says of its own address is answered by whoever else has it (RFC 5227), wherever the balance's destinations are.
+    own = FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(sender, sender), (Output(PORT_NORMAL),), cookie)
+    found = [own] if gateway is None else [own, arp_answer(asking((gateway, _EXACT), sender), GATEWAY_MAC, cookie)]
     for prefix in subnets:
         found.append(FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(prefix.masked, sender), (Output(PORT_NORMAL),), cookie))
     beyond = outermost(policy.destinations) if policy.fits else ()

@@ -18,7 +18,12 @@ Masked = tuple[int, int]
 
 
 class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What an entry matches; None = anything. `raw` holds OXM bytes of an entry we can only delete."""
+    """What an entry matches; None = anything. `raw` holds OXM bytes of an entry we can only delete.
+
+    Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). With `any_vlan` it matches frames of every VLAN as well, which is
+    for entries that forward plainly and for requests: IP and TCP fields are found inside a tag, too (ovs-fields(7)), so that entries about
+    hosts' addresses would take over traffic of VLANs that use the same ones.
+    """
 
     in_port: PortNo | None = None
     eth_dst: MacAddress | None = None
@@ -39,6 +44,7 @@ class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
     arp_target: Masked | None = None
     reg0: int | None = None
     reg2: int | None = None
+    any_vlan: bool = False
     raw: bytes | None = None
 
 

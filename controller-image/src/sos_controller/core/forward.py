@@ -20,7 +20,7 @@ from sos_controller.core.flowtable import Action, FlowEntry, Goto, Match, Output
 from sos_controller.core.hosts import Host
 from sos_controller.core.mobility import Mobility
 from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, MacAddress, PortNo
-from sos_controller.core.packets import Arp, build_arp_reply, complete_checksum, ipv4_source
+from sos_controller.core.packets import Arp, build_arp_reply, complete_checksum, ipv4_source, is_claim
 from sos_controller.core.pipeline import (
     ETH_ARP,
     ETH_IPV4,
@@ -99,7 +99,7 @@ class Forwarding:
         if not switch.is_ours:
             self.relay.handle(location, packet)
             return
-        if not packet.request or not state.is_edge(location):
+        if not packet.request or is_claim(packet) or not state.is_edge(location):
             return
         target = state.hosts.by_address(packet.target)
         if target is not None and target.location != location and state.now - target.seen_at < ARP_FRESH_S:
@@ -184,7 +184,7 @@ class Forwarding:
         for dpid in sorted((d for d in ours if d in left), key=lambda d: (left[d], d)):
             hop = paths.next_hop(graph, dpid, left)
             port = location.port_no if hop is None else hop.port_no
-            match = Match(eth_dst=mac)
+            match = Match(eth_dst=mac, any_vlan=True)
             wanted[dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_HOST, match, (Output(port),), state.cookie(Kind.FORWARD))]
         state.programmer.set_group(("host", mac), wanted, state.out)
 
@@ -203,9 +203,9 @@ class Forwarding:
         cookie, flood = self._state.cookie(Kind.FORWARD), self._flood[switch.dpid]
         # Those that are down as well: one may come up while the switch is away, and lead to another.
         blocked = [number for number in sorted(switch.ports) if number < MAX_PORT_NO and number not in flood]
-        entries = [FlowEntry(TABLE_FORWARD, PRIORITY_BLOCKED, Match(in_port=p), (), cookie) for p in blocked]
+        entries = [FlowEntry(TABLE_FORWARD, PRIORITY_BLOCKED, Match(in_port=p, any_vlan=True), (), cookie) for p in blocked]
         everywhere: tuple[Action, ...] = tuple(Output(p) for p in flood)
-        return [*entries, FlowEntry(TABLE_FORWARD, PRIORITY_FLOOD, Match(), everywhere, cookie)] if flood else entries
+        return [*entries, FlowEntry(TABLE_FORWARD, PRIORITY_FLOOD, Match(any_vlan=True), everywhere, cookie)] if flood else entries
 
     def _base_entries(self) -> list[FlowEntry]:
         state = self._state
@@ -220,7 +220,7 @@ class Forwarding:
             FlowEntry(TABLE_REDIRECT, PRIORITY_TO_CONTROLLER, Match(eth_type=ETH_LLDP), up, cookie),
             *(FlowEntry(TABLE_REDIRECT, PRIORITY_TO_CONTROLLER, match, up, cookie) for match in told),
             FlowEntry(TABLE_REDIRECT, PRIORITY_ARP, Match(eth_type=ETH_ARP), (*up, Goto(TABLE_FORWARD)), cookie),
-            FlowEntry(TABLE_REDIRECT, PRIORITY_MISS, Match(), (Goto(TABLE_FORWARD),), cookie),
+            FlowEntry(TABLE_REDIRECT, PRIORITY_MISS, Match(any_vlan=True), (Goto(TABLE_FORWARD),), cookie),
         ]
 
     def _plain_actions(self, switch: Switch, in_port: PortNo, target: MacAddress) -> tuple[Action, ...]:

@@ -20,6 +20,9 @@ OPTION_END, OPTION_NOP = 0, 1
 SPECIAL_OPTIONS: Final = frozenset((19, 29, 30))
 """TCP MD5 (RFC 2385), TCP-AO (RFC 5925), MPTCP (RFC 8684): a relay would break what they promise, so their flows stay plain."""
 
+_TAG_BYTES: Final = frozenset((b"\x81\x00", b"\x88\xa8"))
+"""TPIDs of 802.1Q and 802.1ad."""
+_MAX_TAGS: Final = 2
 _CHECKSUMS: Final = {PROTO_TCP: (20, 16), PROTO_UDP: (8, 6)}
 """Of a protocol with an Internet checksum over header and payload: bytes of its header, and where the checksum is."""
 _ARP: Final = struct.Struct("!6s6sHHHBBH6s4s6s4s")
@@ -56,6 +59,12 @@ class Arp(NamedTuple):
     sender_mac: MacAddress
     sender: Address
     target: Address
+
+
+def is_claim(packet: Arp) -> bool:
+    """Whether an ARP packet asks for nobody's address: a probe or an announcement of one's own (RFC 5227, 1.1). Whatever is answered or
+    repeated to others makes a conflict of it."""
+    return packet.sender in (0, packet.target)
 
 
 class IcmpError(NamedTuple):
@@ -230,7 +239,8 @@ def build_arp_reply(asked: Arp, mac: MacAddress) -> bytes:
 
 
 def build_arp_request(mac: MacAddress, sender: Address, target: Address) -> bytes:
-    """Broadcast frame that asks for the MAC address of a target; sender 0 asks without saying who (RFC 5227, 2.1.1)."""
+    """Broadcast frame that asks for the MAC address of a target. The sender is somebody who has the address, and never 0, which would make
+    it a probe: a host that takes the target's address at that time would see a conflict (RFC 5227, 2.1.1)."""
     addresses = (sender.to_bytes(4, "big"), bytes(6), target.to_bytes(4, "big"))
     return _ARP.pack(BROADCAST, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 1, mac, *addresses)
 
@@ -275,14 +285,14 @@ def complete_checksum(frame: bytes) -> bytes:
     Segmentation offload hands over packets whose checksum field holds only the sum of the pseudo header (Linux: CHECKSUM_PARTIAL). A
     checksum that is wrong in any other way stays wrong. Sums of 16-bit words modulo 2^16 - 1 are one's complement sums (RFC 1071).
     """
-    protocol = frame[23] if len(frame) > ETHERNET_BYTES + 20 else 0
-    header, at = _CHECKSUMS.get(protocol, (0, 0))
-    start = ETHERNET_BYTES + (frame[14] & 15) * 4 if header else 0
-    end = ETHERNET_BYTES + (frame[16] << 8 | frame[17]) if header else 0
+    ip = _ipv4_at(frame)
+    header, at = _CHECKSUMS.get(frame[ip + 9], (0, 0)) if ip else (0, 0)
+    start = ip + (frame[ip] & 15) * 4 if header else 0
+    end = ip + (frame[ip + 2] << 8 | frame[ip + 3]) if header else 0
     if not header or end > len(frame) or end < start + header:
         return frame
     segment, at = frame[start:end], start + at
-    pseudo = int.from_bytes(frame[26:34], "big") + protocol + len(segment)
+    pseudo = int.from_bytes(frame[ip + 12 : ip + 20], "big") + frame[ip + 9] + len(segment)
     if (frame[at] << 8 | frame[at + 1]) % 0xFFFF != pseudo % 0xFFFF:
         return frame
     total = int.from_bytes(segment + bytes(len(segment) & 1), "big") % 0xFFFF
@@ -290,6 +300,15 @@ def complete_checksum(frame: bytes) -> bytes:
     if total == 0:
         return frame
     return frame[:at] + checksum.to_bytes(2, "big") + frame[at + 2 :]
+
+
+def _ipv4_at(frame: bytes) -> int:
+    """Where the IPv4 header of a frame begins, behind its VLAN tags; 0 when there is none."""
+    at = ETHERNET_BYTES
+    while frame[at - 2 : at] in _TAG_BYTES and at < ETHERNET_BYTES + 4 * _MAX_TAGS:
+        at += 4
+    whole = len(frame) > at + 20 and frame[at - 2 : at] == b"\x08\x00" and frame[at] >> 4 == 4
+    return at if whole else 0
 
 
 class UdpTemplate:

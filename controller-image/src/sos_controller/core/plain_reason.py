@@ -55,7 +55,7 @@ class PlainReason(IntEnum):
 WORDS: Final = {
     PlainReason.OPTION: "the SYN carries an MPTCP, TCP MD5 or TCP-AO option, whose ends would notice a relay",
     PlainReason.UNPARSED: "the SYN is not a plain TCP segment in an untagged IPv4 frame (fragment, IP options, length)",
-    PlainReason.VLAN: "the frame carries a VLAN tag that the site does not declare",
+    PlainReason.VLAN: "the frame carries a VLAN tag, which agents do not take",
     PlainReason.FULL: "the controller holds as many sessions or set-ups as it can",
     PlainReason.NO_AGENT: "a site has no agent that is alive and willing",
     PlainReason.NO_PATH: "no path joins agents of the two sites",

@@ -1,0 +1,96 @@
+//! Ports of others that are in another VLAN than agents are: what comes in by them is forwarded plainly.
+//!
+//! Agents live in VLAN 0, the one of frames without an 802.1Q tag. Open vSwitch knows the VLAN of a port only where it forwards by
+//! itself (NORMAL): a frame that comes in by an access port of VLAN 100 is untagged for every other entry, so entries about hosts would
+//! lead its connections to an agent whose answers, in VLAN 0, never come back. Each such port has an entry above all of controllers' that
+//! goes to NORMAL at once (spec/node-config.md clause 34).
+
+use std::collections::BTreeSet;
+
+use crate::config::NodeConfig;
+use crate::flow::{Flow, FlowKey, base_cookie};
+use crate::observed::{Observed, Port};
+use crate::ovsdb::{Row, text};
+
+/// Above everything else in table 0: nothing that is to do with SOS comes from there.
+const PRIORITY: u16 = 65_100;
+/// The bridge's own port as ovs-ofctl(8) shows it, and its number in OpenFlow 1.0, which the database uses.
+const LOCAL: (u16, &str) = (0xfffe, "LOCAL");
+
+/// Which VLAN frames without a tag are in that come in by a port (ovs-vswitchd.conf.db(5), Port, "VLAN Configuration"). None: in no VLAN
+/// of the bridge, since the port drops them or puts them, like all others, into a customer's tunnel.
+#[must_use]
+pub fn of_untagged(port: &Row) -> Option<u16> {
+    let tag = text(port, "tag").parse().ok();
+    let trunks: BTreeSet<u16> =
+        text(port, "trunks").split(',').filter_map(|vlan| vlan.parse().ok()).collect();
+    let carries = |vlan: u16| trunks.is_empty() || trunks.contains(&vlan);
+    match (text(port, "vlan_mode"), tag) {
+        ("access", tag) => Some(tag.unwrap_or(0)),
+        ("trunk", _) | ("", None) => carries(0).then_some(0),
+        ("", Some(tag)) => Some(tag),
+        // Open vSwitch lets the native VLAN through whether or not it is among the trunks, unless it is 0.
+        ("native-tagged" | "native-untagged", tag) => match tag.unwrap_or(0) {
+            0 => carries(0).then_some(0),
+            native => Some(native),
+        },
+        // dot1q-tunnel; and what a later version may have: to be plain is always safe.
+        _ => None,
+    }
+}
+
+/// The entries, by port number.
+#[must_use]
+pub fn entries(config: &NodeConfig, observed: &Observed) -> Vec<Flow> {
+    let Some(bridge) = observed.bridges.get(config.bridge.name.as_str()) else { return vec![] };
+    let ports = bridge.ports.iter().filter(|name| !observed.owns_port(name, config.site_id));
+    let others = ports.filter_map(|name| observed.ports.get(name));
+    let numbers: BTreeSet<u16> =
+        others.filter(|port| of_untagged(&port.row) != Some(0)).flat_map(numbers).collect();
+    numbers.into_iter().map(|number| entry(config, number)).collect()
+}
+
+/// All numbers of a port: a bond has several.
+fn numbers(port: &Port) -> impl Iterator<Item = u16> {
+    port.ofport.into_iter().chain(port.more_ofports.iter().copied())
+}
+
+fn entry(config: &NodeConfig, number: u16) -> Flow {
+    let port = if number == LOCAL.0 { LOCAL.1.to_owned() } else { number.to_string() };
+    let key = FlowKey { table: 0, priority: PRIORITY, matches: format!("in_port={port}") };
+    Flow { key, cookie: base_cookie(config), actions: "NORMAL".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vlan(mode: &str, tag: &str, trunks: &str) -> Option<u16> {
+        let columns = [("vlan_mode", mode), ("tag", tag), ("trunks", trunks)];
+        let set = columns.into_iter().filter(|(_, value)| !value.is_empty());
+        of_untagged(&set.map(|(column, value)| (column.to_owned(), value.to_owned())).collect())
+    }
+
+    #[test]
+    fn untagged_frames_are_in_the_vlan_that_the_port_gives_them() {
+        assert_eq!(vlan("", "", ""), Some(0), "a trunk of all VLANs, as ports are that nobody configures");
+        assert_eq!(vlan("", "", "0,7"), Some(0));
+        assert_eq!(vlan("", "", "7,8"), None, "it drops what is untagged");
+        assert_eq!(vlan("trunk", "100", ""), Some(0), "a trunk has no tag");
+        assert_eq!(vlan("trunk", "", "7"), None);
+        for (mode, trunks) in [("", ""), ("", "7,8"), ("access", ""), ("access", "7")] {
+            assert_eq!(vlan(mode, "100", trunks), Some(100));
+            assert_eq!(vlan(mode, "0", trunks), Some(0), "VLAN 0 is the one of frames without a tag");
+        }
+        assert_eq!(vlan("access", "", ""), Some(0));
+        for mode in ["native-tagged", "native-untagged"] {
+            assert_eq!(vlan(mode, "100", ""), Some(100));
+            assert_eq!(vlan(mode, "100", "7"), Some(100));
+            assert_eq!(vlan(mode, "", ""), Some(0));
+            assert_eq!(vlan(mode, "0", "7"), None);
+        }
+        assert_eq!(vlan("dot1q-tunnel", "100", ""), None);
+        assert_eq!(vlan("dot1q-tunnel", "0", ""), None);
+        assert_eq!(vlan("something-new", "0", ""), None);
+    }
+}
