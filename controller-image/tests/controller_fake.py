@@ -76,9 +76,8 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
     if frame[12:14] == TPID:
         return m.any_vlan and matches(m, in_port, frame[:12] + frame[16:])  # fields are found inside a tag, too (ovs-fields(7))
     ethertype = frame[12] << 8 | frame[13]
-    if m.in_port not in (None, in_port) or m.eth_dst not in (None, frame[:6]) or m.eth_src not in (None, frame[6:12]):
-        return False
-    if m.eth_type is not None and m.eth_type != ethertype:
+    wanted_ethernet = ((m.in_port, in_port), (m.eth_dst, frame[:6]), (m.eth_src, frame[6:12]), (m.eth_type, ethertype))
+    if any(wanted not in (None, found) for wanted, found in wanted_ethernet):
         return False
     ip = ethertype == 0x0800
     if m.ip_proto is not None and (not ip or m.ip_proto != frame[23]):

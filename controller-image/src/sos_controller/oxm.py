@@ -92,10 +92,9 @@ def _encode_any(m: Match) -> bytes:
 
 
 def _fields(m: Match) -> Iterator[bytes]:
-    if m.reg0 is not None:
-        yield _U32(REG0, m.reg0)
-    if m.reg2 is not None:
-        yield _U32(REG2, m.reg2)
+    for register, value in ((REG0, m.reg0), (REG2, m.reg2)):
+        if value is not None:
+            yield _U32(register, value)
     if m.in_port is not None:
         yield _IN_PORT(_H_IN_PORT, m.in_port)
     if m.eth_dst is not None:

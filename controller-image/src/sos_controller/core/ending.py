@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 from sos_controller.core import pipeline, redirect
 from sos_controller.core.courier import Courier
 from sos_controller.core.flowtable import FlowEntry
-from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo
+from sos_controller.core.model import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo, ends_of
 from sos_controller.core.nudge import LOST, nudge
 from sos_controller.core.order import ENDS, Ended, OrderType, Report
 from sos_controller.core.pairs import pair_key
+from sos_controller.core.plain_backoff import ClientKey, ServerKey
 from sos_controller.core.session import FINAL, PENDING, Session, Trigger, adopted_uuid, session_uuid
 from sos_controller.core.session import State as Phase
 from sos_controller.core.state import State
@@ -33,6 +34,9 @@ MAX_CHUNKS: Final = 1_024
 _UNKNOWN: Final = b"mac:"
 _HEARS_NOTHING: Final = (ENDS.index("peer-lost"), ENDS.index("expired"))
 """Why an agent has ended its side where the other one is gone: it heard no more of it, or nothing since it was asked."""
+_EXPIRED, _UNREACHABLE = ENDS.index("expired"), ENDS.index("server-unreachable")
+_SERVED: Final = (ENDS.index("closed"), ENDS.index("client-reset"), ENDS.index("server-reset"))
+"""Ends of sessions that had both hosts."""
 
 
 class _Timer(NamedTuple):
@@ -71,6 +75,7 @@ class Endings:
             return None
         self._state.count("ended", str(said.reason))
         self._state.acceptance.ended(session.key, said, self._state.now)
+        self._learn(session, agent_id, said.reason)
         if session.state in PENDING:
             return session
         self._end_side(session, agent_id, said, LINGER_S)
@@ -78,6 +83,22 @@ class Endings:
         if said.reason in _HEARS_NOTHING and other is not None and other.silent:
             self._end_side(session, other.agent_id, LOST, LINGER_S)
         return None
+
+    def _learn(self, session: Session, agent_id: AgentId, reason: int) -> None:
+        """What an end says of the session's client and server (`plain_backoff`)."""
+        if session.adopted or session.state in PENDING:
+            return
+        state, (_, server, _, port) = self._state, ends_of(session.key)
+        if agent_id == session.near:
+            client = ClientKey(ends_of(session.key)[0], session.mac, Location(session.dpid, session.in_port))
+            if reason == _EXPIRED:
+                state.plain_backoff.clients.failed(client, state.now)
+            elif reason in _SERVED:
+                state.plain_backoff.clients.succeeded(client)
+        elif reason == _UNREACHABLE:
+            state.plain_backoff.servers.failed(ServerKey(session.site, server, port), state.now)
+        elif reason in _SERVED:
+            state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
         """Nothing has been heard of an agent for long, nor of its switch: what the agents at the other ends have lost, or

@@ -115,6 +115,12 @@ def unmap_address(data: bytes) -> Address | None:
     return Address(int.from_bytes(data[12:], "big"))
 
 
+def ends_of(key: FlowKey) -> tuple[Address, Address, int, int]:
+    """Client and server address, client and server port of a flow."""
+    number = int.from_bytes
+    return Address(number(key[:4], "big")), Address(number(key[4:8], "big")), number(key[8:10], "big"), number(key[10:], "big")
+
+
 def flow_key(client: int, server: int, client_port: int, server_port: int) -> FlowKey:
     """Build the key of a flow from its parts."""
     return FlowKey(client.to_bytes(4, "big") + server.to_bytes(4, "big") + client_port.to_bytes(2, "big") + server_port.to_bytes(2, "big"))

@@ -16,7 +16,7 @@ from enum import Enum, auto
 from typing import Final
 
 from sos_controller.core.flowtable import Placed
-from sos_controller.core.model import Address, AgentId, DatapathId, FlowKey, Location
+from sos_controller.core.model import Address, AgentId, DatapathId, FlowKey, Location, MacAddress
 from sos_controller.core.order import Ended
 
 MAX_SESSIONS: Final = 65_536
@@ -92,7 +92,22 @@ class Session:
     """One flow that is being, or has been, redirected."""
 
     __slots__ = (
-        *("adopted", "asked", "attempts", "created_at", "dpid", "due", "far", "far_entries", "in_port", "isn", "key", "labels", "near"),
+        *(
+            "adopted",
+            "asked",
+            "attempts",
+            "created_at",
+            "dpid",
+            "due",
+            "far",
+            "far_entries",
+            "in_port",
+            "isn",
+            "key",
+            "labels",
+            "mac",
+            "near",
+        ),
         *(
             "near_entries",
             "number",
@@ -124,6 +139,7 @@ class Session:
         self.near = self.far = AgentId(b"")
         self.labels = 1
         self.isn = self.syn = b""
+        self.mac = MacAddress(b"")  # the client's, as its SYN had it
         self.attempts = 0
         self.asked = 0  # sequence of the first order to prepare it; the one to the other agent has the next
         self.due = 0.0  # the one timer that still counts

@@ -207,16 +207,18 @@ class SetUp:
 
     def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
         """Start a session; else the reason for plain TCP."""
-        state = self._state
+        state, site = self._state, switch.site
         if syn.key + syn.isn in state.plain:
+            if site is not None and (decided := state.policies.match(site.name, syn)) is not None:
+                state.plain_backoff.repeated(syn, decided.to.site)
             return "decided"
         if syn.special:
             return "option"
-        site = switch.site
         service = None if site is None or self._leaving else state.policies.match(site.name, syn)
         if service is None:
             return "leaving" if self._leaving else "no-service"
-        return self._no_room(service, syn) or self._start(service, switch, location, syn, data)
+        why = self._no_room(service, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
+        return why or self._start(service, switch, location, syn, data)
 
     def _no_room(self, service: Service, syn: Syn) -> str:
         """Why there is no room for one more session of a service, or none between its hosts; "" where there is."""
@@ -298,7 +300,7 @@ class SetUp:
         session.service, session.site = service.id, service.to.site
         session.near, session.far = choice.near, choice.far
         session.labels = self._plan.session_labels(service, choice)
-        session.isn, session.syn = syn.isn, data
+        session.isn, session.syn, session.mac = syn.isn, data, syn.mac
         state.sessions.add(session)
         state.sessions.pending += 1
         session.advance(Trigger.ORDERED)

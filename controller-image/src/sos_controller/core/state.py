@@ -20,6 +20,7 @@ from sos_controller.core.hosts import Hosts
 from sos_controller.core.lately import Lately
 from sos_controller.core.measured import Measured
 from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.plain_backoff import PlainBackoff
 from sos_controller.core.plain_traffic import PlainTraffic
 from sos_controller.core.program import Programmer
 from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive, widening
@@ -116,6 +117,7 @@ class State:
         self.measured = Measured()
         self.programmer = Programmer()
         self.plain_traffic = PlainTraffic()
+        self.plain_backoff = PlainBackoff()
         self.plain: OrderedDict[bytes, float] = OrderedDict()
         self.counters: Counter[tuple[str, str]] = Counter()
         self.dirty: set[str] = set()
