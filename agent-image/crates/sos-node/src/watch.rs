@@ -58,7 +58,7 @@ fn follow(socket: &Path, changes: &AtomicU64) -> std::io::Result<()> {
     let stream = UnixStream::connect(socket)?;
     send(&stream, &request())?;
     for message in serde_json::Deserializer::from_reader(BufReader::new(&stream)).into_iter() {
-        match answer(message?) {
+        match answer(&message?) {
             Some(reply) => send(&stream, &reply)?,
             None => _ = changes.fetch_add(1, Ordering::Relaxed),
         }
@@ -81,7 +81,7 @@ fn request() -> Value {
 }
 
 /// What to say to a message; None where it tells of a change, as the answer to the request does.
-fn answer(message: Message) -> Option<Value> {
+fn answer(message: &Message) -> Option<Value> {
     (message.method.as_deref() == Some("echo"))
         .then(|| json!({"result": message.params, "error": null, "id": message.id}))
 }

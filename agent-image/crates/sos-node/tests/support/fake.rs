@@ -134,8 +134,13 @@ fn database(world: &mut Observed, change: &Change) {
             assert!(world.links.contains_key(name), "Open vSwitch finds no device {name}");
             assert!(world.bridges.get_mut(bridge).unwrap().ports.insert(name.clone()));
             let ofport = free_number(world, bridge, &interface["ofport_request"]);
-            let port =
-                Port { row: port.clone(), interface: interface.clone(), ofport: Some(ofport), error: None };
+            let port = Port {
+                row: port.clone(),
+                interface: interface.clone(),
+                ofport: Some(ofport),
+                more_ofports: vec![],
+                error: None,
+            };
             assert!(world.ports.insert(name.clone(), port).is_none(), "{name} is on another bridge");
             world.no_flood.insert(name.clone(), false);
         }
