@@ -97,10 +97,9 @@ def _fields(m: Match) -> Iterator[bytes]:
             yield _U32(register, value)
     if m.in_port is not None:
         yield _IN_PORT(_H_IN_PORT, m.in_port)
-    if m.eth_dst is not None:
-        yield _ETH(ETH_DST, m.eth_dst)
-    if m.eth_src is not None:
-        yield _ETH(ETH_SRC, m.eth_src)
+    for header, mac in ((ETH_DST, m.eth_dst), (ETH_SRC, m.eth_src)):
+        if mac is not None:
+            yield _ETH(header, mac)
     if m.eth_type is not None:
         yield _U16(_H_ETH_TYPE, m.eth_type)
     if not m.any_vlan:
