@@ -106,16 +106,19 @@ def _fields(m: Match) -> Iterator[bytes]:
         yield _UNTAGGED
     if m.ip_proto is not None:
         yield _U8(_H_PROTO, m.ip_proto)
-    if m.ipv4_src is not None:
-        yield _U32(_H_SRC, m.ipv4_src[0]) if m.ipv4_src[1] == _EXACT_IP else _U32M(_H_SRC_M, *m.ipv4_src)
-    if m.ipv4_dst is not None:
-        yield _U32(_H_DST, m.ipv4_dst[0]) if m.ipv4_dst[1] == _EXACT_IP else _U32M(_H_DST_M, *m.ipv4_dst)
+    yield from _address_fields(m)
     if m.ip_frag is not None:
         yield _U8M(IP_FRAG_M, *m.ip_frag)
     if m.ip_proto is not None:
         yield from _transport_fields(m)
     if m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None:
         yield from _arp_fields(m)
+
+
+def _address_fields(m: Match) -> Iterator[bytes]:
+    for whole, masked, address in ((_H_SRC, _H_SRC_M, m.ipv4_src), (_H_DST, _H_DST_M, m.ipv4_dst)):
+        if address is not None:
+            yield _U32(whole, address[0]) if address[1] == _EXACT_IP else _U32M(masked, *address)
 
 
 def _transport_fields(m: Match) -> Iterator[bytes]:
