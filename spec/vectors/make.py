@@ -244,24 +244,27 @@ def frames() -> list[dict]:
         "server_port": 443,
         "dscp": 10,
         "block_bytes": 65536,
+        "queue_bytes": 8_388_608,
     }
-    open_b = UUID + addr("10.0.0.11") + addr("10.0.0.139") + struct.pack("!HHBxHII", 41922, 443, 10, 0, 65536, 0)
+    open_b = UUID + addr("10.0.0.11") + addr("10.0.0.139") + struct.pack("!HHBxHII", 41922, 443, 10, 0, 65536, 8_388_608)
     session = 2**63 + 5
     rows = [
         ("open", 1, session, 0, 262_144, open_b, {"open": open_f}),
         ("opened", 2, session, 0, 262_144, b"", {}),
         ("data", 3, session, 2**40 + 3, 0, b"steroid", {"payload": b"steroid".hex()}),
-        ("ack", 4, session, 2**40 + 10, 2**40 + 10 + 2**25, b"", {}),
+        ("ack", 4, session, 2**40 + 10, 2**40 + 10 + 2**25, b"", {"backlog": 300}),
         ("fin", 5, session, 2**40 + 10, 0, b"", {}),
         ("reset", 6, session, 0, 0, struct.pack("!H", 2), {"reason": 2}),
         ("ping", 7, 0, 0x0102030405060708, 0, b"", {}),
         ("pong", 8, 0, 0x0102030405060708, 0, b"", {}),
         ("goaway", 9, 0, 0, 0, b"", {}),
         ("willing", 11, 0, 3, 0, b"", {}),
+        ("probe", 12, session, 7, 0, b"", {}),
+        ("host-state", 13, session, 7, 1, b"", {}),
         ("compressed", 10, session, 2**40 + 10, 300, ZSTD_300_A, {"payload": ZSTD_300_A.hex()}),
     ]
     for name, kind, number, offset, credit, payload, extra in rows:
-        header = struct.pack("!BBHIQQQ", kind, 0, 0, len(payload), number, offset, credit)
+        header = struct.pack("!BBHIQQQ", kind, 0, extra.get("backlog", 0), len(payload), number, offset, credit)
         fields = {"type": kind, "session": number, "offset": offset, "credit": credit} | extra
         out.append({"name": name, "fields": fields, "hex": (header + payload).hex()})
     return out

@@ -42,6 +42,7 @@ impl Driver {
             max_memory: MAX_MEMORY,
             stream_wait: Duration::from_secs(10),
             rtt: Duration::from_millis(20),
+            rate: 0.0,
         };
         let open = Open {
             session: SessionUuid([3; 16]),
@@ -49,6 +50,7 @@ impl Driver {
             server: "10.0.0.139:5003".parse().expect("a constant"),
             dscp: 0,
             block_bytes: 0,
+            queue_bytes: 0,
         };
         let (now, budget) = (Instant::now(), Budget::new(8 << 20));
         let session = if opener {
@@ -131,6 +133,7 @@ impl Driver {
         let taken = wanted.min(waiting);
         if taken > 0 && !self.connecting {
             self.session.handle_delivered(taken, self.now);
+            self.session.handle_unacknowledged(0, self.now);
         }
         if taken < waiting || self.connecting {
             self.session.handle_host_full();

@@ -59,7 +59,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
             ordered_route(shared, |desk| desk.begin_rewritten(arrived.client, Instant::now()))
         }
     };
-    let Some(Route { flow, session, peer, labels, block_bytes, ordered }) = route else {
+    let Some(Route { flow, session, peer, labels, block_bytes, queue_bytes, ordered }) = route else {
         debug!(flow = %arrived, "neither an order nor the configuration covers this client");
         reject("not_permitted");
         return;
@@ -71,6 +71,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
         server: flow.server,
         dscp: socket::dscp(&SockRef::from(&client)),
         block_bytes,
+        queue_bytes,
         labels,
         compress: permit::compresses(&shared.config(), flow, peer, config::Role::Ingress),
     };
@@ -112,6 +113,7 @@ struct Route {
     peer: AgentId,
     labels: Labels,
     block_bytes: u32,
+    queue_bytes: u32,
     ordered: bool,
 }
 
@@ -128,6 +130,7 @@ fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
         peer: far_agent(shared, &config, service)?,
         labels: Labels(service.label_mask()),
         block_bytes: service.transport.block_bytes,
+        queue_bytes: service.transport.queue_bytes,
         ordered: false,
     })
 }
@@ -150,6 +153,7 @@ fn ordered_route(shared: &Shared, take: impl FnOnce(&mut OrderDesk) -> Option<Pr
         peer: prepare.peer,
         labels: Labels(prepare.labels),
         block_bytes: prepare.block_bytes,
+        queue_bytes: prepare.queue_bytes,
         ordered: true,
     })
 }

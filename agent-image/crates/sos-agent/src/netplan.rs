@@ -16,8 +16,9 @@ pub const LOCAL_TABLE: u32 = 5_345;
 const RULE_PRIORITY: u32 = 5_345;
 /// Largest socket buffer the kernel may grow to, bytes: twice the bandwidth-delay product of 1 Gbit/s at 200 ms is 50 MB.
 const MAX_SOCKET_BUFFER: u32 = 64 * 1024 * 1024;
-/// Receive buffer a socket starts with, bytes.
-const FIRST_RECEIVE_BUFFER: u32 = 8 * 1024 * 1024;
+/// Receive buffer a socket starts with, bytes: Linux's default, as hosts must not get further ahead than over plain TCP. Streams get more
+/// ([`crate::socket::stream_listener`]).
+const FIRST_RECEIVE_BUFFER: u32 = 128 * 1024;
 /// Initial congestion and receive windows of streams, segments.
 const STREAM_START: u32 = 100;
 /// Segments a stream sends in one piece where its rate and window allow. Left to itself the kernel sends what makes a millisecond, which
@@ -196,7 +197,6 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         // The source addresses of redirected packets are not routed back the way they came.
         needed("net/ipv4/conf/all/rp_filter".to_owned(), "0"),
         needed(format!("net/ipv4/conf/{name}/rp_filter"), "0"),
-        // A stream's window must not have to grow from a LAN's default while its first session waits.
         wished("tcp_rmem", format!("4096 {FIRST_RECEIVE_BUFFER} {MAX_SOCKET_BUFFER}")),
         wished("tcp_wmem", format!("4096 65536 {MAX_SOCKET_BUFFER}")),
         wished("tcp_slow_start_after_idle", "0".to_owned()),

@@ -6,20 +6,13 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use tracing::debug;
 
 use crate::config::CongestionControl;
 
 /// Connections that may wait to be accepted: a burst of clients must fit. The kernel cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
-/// Idle time before a host is probed: as patient as the ends' own keepalives would be, but dead hosts do go away.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(120);
-/// Time between probes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Probes without an answer before the host is taken for dead.
-const KEEPALIVE_PROBES: u32 = 8;
-/// How long a host may leave data unacknowledged (RFC 5482): as long as Linux retries with its defaults, about.
-const HOST_USER_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a peer may leave data unacknowledged before its stream is given up; silence is noticed earlier by pings.
 const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts of a stream to send again: a path that has been moved is found within it, where the kernel's pauses
@@ -27,6 +20,8 @@ const STREAM_USER_TIMEOUT: Duration = Duration::from_secs(10);
 const STREAM_RETRANSMIT_MAX: Duration = Duration::from_secs(1);
 /// Buffers of a stream port's datagrams, each way: what 1 Gbit/s brings in 33 ms, in which every task of the agent has its turn.
 const DATAGRAM_BUFFER: usize = 4 << 20;
+/// The window that a stream starts with: 1 Gbit/s for 34 ms, from where the kernel tunes it.
+const STREAM_FIRST_WINDOW: u32 = 4 << 20;
 /// Unsent bytes a stream may hold at most: what waits here can no longer go by a faster stream. Two of the largest frames.
 pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 
@@ -60,6 +55,10 @@ pub fn redirect_listener(address: SocketAddrV4) -> io::Result<std::net::TcpListe
 /// What the kernel says.
 pub fn listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    listen(socket, address)
+}
+
+fn listen(socket: Socket, address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -89,7 +88,9 @@ pub fn stream_listener(
     address: SocketAddrV4,
     congestion: CongestionControl,
 ) -> io::Result<std::net::TcpListener> {
-    let listener = listener(address)?;
+    let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    set_first_window(&socket);
+    let listener = listen(socket, address)?;
     set_congestion(&SockRef::from(&listener), congestion);
     Ok(listener)
 }
@@ -119,8 +120,8 @@ pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket
     Ok(socket)
 }
 
-/// Options of a leg towards a host: a process that dies resets it (linger 0) until both directions have ended cleanly, a
-/// host that is gone is noticed.
+/// Options of a leg towards a host: a process that dies resets it (linger 0) until both directions have ended cleanly, and a host that is gone
+/// is noticed as late as plain TCP would. No TCP_USER_TIMEOUT: it also counts the time in which a host that is alive keeps its window closed.
 ///
 /// # Errors
 /// What the kernel says.
@@ -131,8 +132,7 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
         .with_retries(KEEPALIVE_PROBES);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(HOST_USER_TIMEOUT))
+    socket.set_tcp_keepalive(&keepalive)
 }
 
 /// A socket that will connect to a server: in the client's name, or (`own`) by the client's port at the agent's own address, where a
@@ -183,6 +183,14 @@ pub fn prepare_stream(socket: &SockRef<'_>, congestion: CongestionControl) -> io
     Ok(())
 }
 
+/// A stream's window must not have to grow from a LAN's default while its first session waits. Before it is connected; those that are accepted
+/// have it from their listener.
+pub(crate) fn set_first_window(socket: &Socket) {
+    if let Err(error) = sos_tunnel::set_first_window(socket, STREAM_FIRST_WINDOW) {
+        debug!(%error, "the kernel does not give a stream a larger window");
+    }
+}
+
 /// Sets the congestion control of a stream. Where the kernel does not have it, what is in force stays.
 fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
     if let Err(error) = socket.set_tcp_congestion(kernel_name(congestion).as_bytes()) {
@@ -223,6 +231,19 @@ mod tests {
     }
 
     #[test]
+    fn a_host_leg_is_as_patient_as_plain_tcp() {
+        let leg = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        prepare_host_leg(&SockRef::from(&leg)).unwrap();
+        assert_eq!(leg.tcp_user_timeout().unwrap(), None, "a closed window is no reason to reset");
+        assert!(leg.keepalive().unwrap());
+        assert!(leg.tcp_keepalive_time().unwrap() >= Duration::from_secs(2 * 3600));
+        assert!(
+            leg.tcp_keepalive_interval().unwrap() * leg.tcp_keepalive_retries().unwrap()
+                >= Duration::from_secs(675)
+        );
+    }
+
+    #[test]
     fn a_stream_is_accepted_with_the_congestion_control_of_its_listener() {
         let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Reno).unwrap();
         listener.set_nonblocking(false).unwrap();
@@ -240,6 +261,16 @@ mod tests {
         let other = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
         let taken = SocketAddrV4::new(*client.ip(), other.local_addr().unwrap().port());
         assert!(!can_bind(taken, Some(*taken.ip())));
+    }
+
+    #[test]
+    fn a_stream_starts_with_a_large_window_that_the_kernel_may_still_tune() {
+        let listener = stream_listener("127.0.0.1:0".parse().unwrap(), CongestionControl::Cubic).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let _dialed = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let buffer = SockRef::from(&stream).recv_buffer_size().unwrap();
+        assert!(buffer >= STREAM_FIRST_WINDOW as usize, "{buffer} bytes");
     }
 
     #[test]

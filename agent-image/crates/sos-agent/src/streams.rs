@@ -362,6 +362,7 @@ impl StreamSockets {
 
     fn socket(&self, to: SocketAddrV4, label: u8) -> io::Result<TcpSocket> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        socket::set_first_window(&socket);
         self.prepare(&SockRef::from(&socket), (*to.ip(), label))?;
         // Where the site rewrites, sessions leave by their clients' ports, of which this may be one.
         socket.set_reuse_address(true)?;

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use sos_wire::{Body, EndReason, SessionNumber};
+use sos_wire::{Backlog, Body, EndReason, SessionNumber};
 
 /// How long an ended session is remembered.
 pub const MEMORY: Duration = Duration::from_secs(10);
@@ -65,7 +65,7 @@ impl EndedSessions {
             // Answers of this kind carry no credit and are not answered, or two ended sessions would answer each other for ever.
             (_, Body::Ack { credit: 0, .. }) => None,
             (Some(Ending::Clean { delivered }), body) if waits(body) => {
-                Some(Body::Ack { offset: delivered + 1, credit: 0 })
+                Some(Body::Ack { offset: delivered + 1, credit: 0, backlog: Backlog::default() })
             }
             (Some(Ending::Reset(reason)), body)
                 if waits(body) || matches!(body, Body::Open { .. } | Body::Opened { .. }) =>
@@ -111,11 +111,18 @@ mod tests {
 
     use super::*;
 
-    const ACK: Body = Body::Ack { offset: 1, credit: 1 };
+    const ACK: Body = Body::Ack { offset: 1, credit: 1, backlog: Backlog(0) };
     const HOST: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 1);
     const OPEN: Body = Body::Open {
         credit: 1,
-        open: Open { session: SessionUuid([1; 16]), client: HOST, server: HOST, dscp: 0, block_bytes: 0 },
+        open: Open {
+            session: SessionUuid([1; 16]),
+            client: HOST,
+            server: HOST,
+            dscp: 0,
+            block_bytes: 0,
+            queue_bytes: 0,
+        },
     };
 
     #[test]
@@ -124,7 +131,7 @@ mod tests {
         let number = SessionNumber;
         ended.insert(number(1), EndReason::Finished, 7, now);
         ended.insert(number(2), EndReason::ClientReset, 0, now);
-        let done = Body::Ack { offset: 8, credit: 0 };
+        let done = Body::Ack { offset: 8, credit: 0, backlog: Backlog(0) };
         assert_eq!(ended.answer(number(1), &Body::Fin { offset: 7 }, now), Some(done.clone()));
         assert_eq!(ended.answer(number(1), &ACK, now), Some(done.clone()));
         assert_eq!(ended.answer(number(1), &done, now), None, "never an answer to an answer");

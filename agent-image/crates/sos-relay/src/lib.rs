@@ -33,6 +33,7 @@
 //! one needs neither it nor the streams any more, however long its host takes. Nothing here is fatal to more than the one session.
 #![forbid(unsafe_code)]
 
+mod ahead;
 pub mod budget;
 pub mod codec;
 pub mod compress;

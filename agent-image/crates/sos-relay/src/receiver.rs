@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sos_wire::{Body, Payload};
+use sos_wire::{Backlog, Body, Payload};
 
 use crate::codec;
 use crate::credit::Window;
@@ -15,6 +15,8 @@ const ACK_DELAY: Duration = Duration::from_millis(20);
 const ACK_SHARE: u64 = 8;
 const ACK_MIN: u64 = 32 << 10;
 const ACK_MAX: u64 = 256 << 10;
+/// That the host has acknowledged so much is worth an acknowledgement by itself; less is told with the next.
+const NEWS: u64 = 64 << 10;
 
 /// The peer broke the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,9 @@ pub(crate) struct Receiver {
     /// What the last acknowledgement said.
     acked: u64,
     advertised: u64,
+    told_taken: u64,
+    /// What the host has acknowledged, as far as it is known.
+    taken: u64,
     ack_at: Option<Instant>,
     ack_now: bool,
 }
@@ -45,6 +50,8 @@ impl Receiver {
             ended: false,
             acked: 0,
             advertised,
+            told_taken: 0,
+            taken: 0,
             ack_at: None,
             ack_now: false,
         }
@@ -107,6 +114,12 @@ impl Receiver {
         self.schedule_ack(now);
     }
 
+    /// The host has acknowledged all but so many of the bytes it was given.
+    pub(crate) fn handle_unacknowledged(&mut self, bytes: u64, now: Instant) {
+        self.taken = self.taken.max(self.reorder.delivered().saturating_sub(bytes));
+        self.schedule_ack(now);
+    }
+
     /// The host takes no more for now.
     pub(crate) fn handle_full(&mut self) {
         self.reorder.settle();
@@ -143,9 +156,10 @@ impl Receiver {
 
     /// The acknowledgement as of now.
     pub(crate) fn next_ack(&mut self) -> Body {
-        (self.acked, self.advertised) = (self.arrived(), self.window.limit());
+        (self.acked, self.advertised, self.told_taken) = (self.arrived(), self.window.limit(), self.taken);
         (self.ack_at, self.ack_now) = (None, false);
-        Body::Ack { offset: self.acked, credit: self.advertised }
+        let backlog = Backlog::of(self.reorder.arrived() - self.taken);
+        Body::Ack { offset: self.acked, credit: self.advertised, backlog }
     }
 
     /// The limit granted so far, for Open and Opened.
@@ -197,13 +211,14 @@ impl Receiver {
 
     fn schedule_ack(&mut self, now: Instant) {
         let (arrived, limit) = (self.arrived(), self.window.limit());
-        if arrived == self.acked && limit == self.advertised {
+        if arrived == self.acked && limit == self.advertised && self.taken - self.told_taken < NEWS {
             return;
         }
         let step = (self.window.size() / ACK_SHARE).clamp(ACK_MIN, ACK_MAX);
         let at_end = self.end.is_some_and(|end| arrived > end);
         self.ack_now |= at_end && arrived > self.acked;
         self.ack_now |= arrived - self.acked >= step || limit - self.advertised >= step;
+        self.ack_now |= self.taken - self.told_taken >= step;
         self.ack_at.get_or_insert(now + ACK_DELAY);
     }
 

@@ -3,11 +3,12 @@
 mod again;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use sos_wire::frame::INITIAL_CREDIT;
-use sos_wire::{Body, Payload};
+use sos_wire::{Backlog, Body, Payload};
 
+use crate::ahead::Ahead;
 use crate::budget::Reservation;
 use crate::redundancy::{Allowance, Copies};
 use crate::scheduler::StreamId;
@@ -92,6 +93,7 @@ pub(crate) struct Sender {
     stalled: bool,
     hold: usize,
     max_hold: usize,
+    ahead: Ahead,
     reservation: Reservation,
     /// Bytes before this offset are not sent twice any more, nor is the end if it is beyond it.
     doubled: u64,
@@ -103,6 +105,7 @@ pub(crate) struct Sender {
 
 impl Sender {
     pub(crate) fn new(block: Option<usize>, max_hold: usize, reservation: Reservation) -> Self {
+        let max_hold = max_hold.max(FLOOR);
         Self {
             blocks: VecDeque::new(),
             lost: BTreeMap::new(),
@@ -118,7 +121,8 @@ impl Sender {
             fin_told: false,
             stalled: false,
             hold: FLOOR,
-            max_hold: max_hold.max(FLOOR),
+            max_hold,
+            ahead: Ahead::new(max_hold as u64),
             reservation,
             doubled: 0,
             allowance: Allowance::default(),
@@ -146,7 +150,35 @@ impl Sender {
                 self.hold = total;
             }
         }
-        uncut.min(self.hold.saturating_sub(self.held()))
+        let ahead = self.ahead.room(self.sent + self.unsent_bytes as u64);
+        uncut.min(self.hold.saturating_sub(self.held())).min(ahead)
+    }
+
+    /// Begins with the delivery rate that others have had.
+    pub(crate) fn set_rate_known(&mut self, rate: f64) {
+        self.ahead.set_rate(rate);
+    }
+
+    pub(crate) fn set_rtt(&mut self, rtt: Duration) {
+        self.ahead.set_rtt(rtt);
+    }
+
+    /// Windows and round trips of the streams.
+    pub(crate) fn set_streams(&mut self, streams: impl Iterator<Item = (u64, Duration)>) {
+        self.ahead.set_streams(streams);
+    }
+
+    pub(crate) fn ahead_limit(&self) -> u64 {
+        self.ahead.limit()
+    }
+
+    pub(crate) fn delivery_rate(&self) -> f64 {
+        self.ahead.rate()
+    }
+
+    /// Of what has arrived before `offset` the peer's host has acknowledged all but the backlog.
+    pub(crate) fn handle_backlog(&mut self, offset: u64, backlog: Backlog, now: Instant) {
+        self.ahead.handle_taken(offset.min(self.sent).saturating_sub(backlog.bytes()), now);
     }
 
     pub(crate) fn handle_data(&mut self, payload: Payload) {

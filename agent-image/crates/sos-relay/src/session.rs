@@ -90,6 +90,9 @@ impl Session {
     fn new(config: &SessionConfig, opening: Opening, budget: &Arc<Budget>, now: Instant) -> Option<Self> {
         let block = (config.block != 0).then(|| config.block.clamp(MIN_BLOCK, MAX_BLOCK));
         let window = Window::new(config.max_memory, config.rtt, budget)?;
+        let mut sender = Sender::new(block, config.max_memory, budget.reserve(0)?);
+        sender.set_rate_known(config.rate);
+        sender.set_rtt(config.rtt);
         Some(Self {
             number: config.number,
             state: State::Running,
@@ -100,7 +103,7 @@ impl Session {
             stalled: BTreeSet::new(),
             ask_at: None,
             opening,
-            sender: Sender::new(block, config.max_memory, budget.reserve(0)?),
+            sender,
             receiver: Receiver::new(window),
             streams: BTreeSet::new(),
             alone_since: Some(now),
@@ -118,6 +121,7 @@ impl Session {
     /// The round trip time of the streams, as measured last, and the lowest that their path is known to have.
     pub fn set_rtt(&mut self, rtt: Duration, lowest: Duration) {
         self.receiver.set_rtt(rtt, lowest);
+        self.sender.set_rtt(lowest);
     }
 
     // --- the local host ---
@@ -163,6 +167,11 @@ impl Session {
         }
     }
 
+    /// Whether the far host is known to be connected.
+    pub fn is_opened(&self) -> bool {
+        matches!(self.opening, Opening::Announce | Opening::Done)
+    }
+
     /// What the host may be given, in order.
     pub fn deliverable(&self) -> impl Iterator<Item = &Payload> {
         self.receiver.ready()
@@ -174,6 +183,23 @@ impl Session {
             self.receiver.handle_delivered(n, now);
             self.settle();
         }
+    }
+
+    /// Of what the host has been given it has not acknowledged so many bytes.
+    pub fn handle_unacknowledged(&mut self, bytes: u64, now: Instant) {
+        if matches!(self.state, State::Running) {
+            self.receiver.handle_unacknowledged(bytes, now);
+        }
+    }
+
+    /// How much of the local host's bytes may be ahead of what the far host has acknowledged.
+    pub fn ahead_limit(&self) -> u64 {
+        self.sender.ahead_limit()
+    }
+
+    /// Bytes a second that the far host takes, as far as it is known: what [`SessionConfig::rate`] of the next session may be.
+    pub fn rate(&self) -> f64 {
+        self.sender.delivery_rate()
     }
 
     /// The host takes no more of [`Self::deliverable`] for now, or is not there yet.
@@ -246,7 +272,7 @@ impl Session {
             Body::Compressed { offset, length, payload } => {
                 self.receiver.handle_compressed(offset, (length, &payload), now)
             }
-            Body::Ack { offset, credit } => self.handle_ack(offset, credit),
+            Body::Ack { offset, credit, backlog } => self.handle_ack((offset, credit), backlog, now),
             Body::Fin { offset } => self.receiver.handle_fin(offset, now),
             Body::Reset { reason } => return self.end_by_reset(reason),
             // The wrong role, or a frame of the stream itself.
@@ -256,6 +282,8 @@ impl Session {
             | Body::Pong { .. }
             | Body::GoAway
             | Body::Willing { .. } => Err(Violation),
+            // They are about the hosts, and whoever drives this session answers them.
+            Body::Probe { .. } | Body::HostState { .. } => Ok(()),
         };
         if result.is_err() {
             self.events.push_back(Event::Reset(EndReason::InternalLimit));

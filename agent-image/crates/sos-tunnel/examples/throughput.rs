@@ -199,6 +199,7 @@ async fn serve_hosts(listener: TcpListener, tunnel: Tunnel, block_bytes: u32, se
             server,
             dscp: 0,
             block_bytes,
+            queue_bytes: 0,
             labels: Labels::ALL,
             compress: false,
         };

@@ -184,6 +184,8 @@ pub struct OpenRequest {
     pub dscp: u8,
     /// Block size in bytes, 0 = the default.
     pub block_bytes: u32,
+    /// Most bytes that each agent holds of each direction, 0 = the default.
+    pub queue_bytes: u32,
     /// Path labels that may be used.
     pub labels: Labels,
     /// Whether data towards the peer is compressed where that pays.

@@ -1,5 +1,8 @@
 //! The task that owns a session: it joins the core, the host's socket and the streams, and decides nothing.
 
+mod delivery;
+mod liveness;
+
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::io;
@@ -11,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use sos_relay::{Cause, Compression, Event, Session, SessionStats, StreamView, usable};
-use sos_wire::{EndReason, Frame, Role, SessionNumber};
+use sos_wire::{Body, EndReason, Frame, Role, SessionNumber};
 use tokio::sync::oneshot;
 use tokio::time::Sleep;
 use tracing::{debug, trace};
 
+use self::delivery::Delivery;
+use self::liveness::Liveness;
 use crate::channel::Kind;
 use crate::config::{Labels, SessionEnd};
 use crate::hooks::{BoxFuture, Egress, OpenInfo};
@@ -64,6 +69,8 @@ pub(crate) struct Driver {
     timer: Pin<Box<Sleep>>,
     timer_at: Option<Instant>,
     check_at: Option<Instant>,
+    delivery: Delivery,
+    liveness: Liveness,
     progress: Arc<Progress>,
     last: SessionStats,
     begun: Instant,
@@ -106,6 +113,8 @@ impl Driver {
             timer: Box::pin(tokio::time::sleep_until(now.into())),
             timer_at: Some(now),
             check_at: None,
+            delivery: Delivery::default(),
+            liveness: Liveness::default(),
             progress,
             last: SessionStats::default(),
             begun: now,
@@ -115,6 +124,7 @@ impl Driver {
 
     /// Runs the session to its end.
     pub(crate) async fn run(mut self) {
+        self.watch_host();
         poll_fn(|cx| self.poll(cx)).await;
         self.leave_peer();
         if self.reason == Some(EndReason::Finished)
@@ -173,7 +183,12 @@ impl Driver {
         let any = !self.mail.is_empty();
         while let Some(mail) = self.mail.pop_front() {
             match mail {
+                Mail::Frame(Body::Probe { opaque }) => self.handle_probe(opaque, now),
+                Mail::Frame(Body::HostState { opaque, silent }) => {
+                    self.handle_host_state(opaque, silent, now);
+                }
                 Mail::Frame(body) => self.session.handle_frame(body, now),
+                Mail::Host(notice) => self.handle_notice(notice),
                 Mail::StreamUp(stream) => {
                     if self.labels.contains(stream.label) {
                         self.session.handle_stream_up(stream.id);
@@ -207,6 +222,7 @@ impl Driver {
         match host {
             Ok(host) => {
                 self.host = Some(host);
+                self.watch_host();
                 self.session.handle_connected();
             }
             Err(reason) => self.abort(reason),
@@ -231,6 +247,7 @@ impl Driver {
         if room == 0 {
             return false;
         }
+        host.fit_window(self.session.ahead_limit());
         // What has to be compressed or encrypted is needed in memory.
         let passes = self.compression.is_none() && self.streams.iter().all(|s| s.kind == Kind::Plain);
         let pipes = passes.then(|| (&self.shared.pipes, self.session.block()));
@@ -252,7 +269,10 @@ impl Driver {
             None => Poll::Pending,
         };
         match written {
-            Poll::Ready(Ok(n)) => self.session.handle_delivered(n, now),
+            Poll::Ready(Ok(n)) => {
+                self.session.handle_delivered(n, now);
+                self.note_given(n as u64, now);
+            }
             Poll::Ready(Err(error)) => self.host_failed(&error),
             Poll::Pending => {
                 self.session.handle_host_full();
@@ -321,9 +341,10 @@ impl Driver {
             match event {
                 Event::Opened => trace!(session = %self.number, "opened"),
                 Event::Finished => {
-                    if let Some(Err(error)) = self.host.as_ref().map(Host::finish) {
+                    if let Some(Err(error)) = self.host.as_mut().map(Host::finish) {
                         self.host_failed(&error);
                     }
+                    self.note_gate();
                 }
                 // Dropping the host's socket resets it.
                 Event::Reset(_) => self.host = None,
@@ -340,7 +361,10 @@ impl Driver {
         let check = self.check_at.or(Some(now + CHECK)).filter(|_| !reading && self.host.is_some());
         self.check_at = check;
         let tick = self.host.as_ref().filter(|_| reading).and_then(Host::tick_at);
-        let next = [self.session.poll_timeout(), check, tick].into_iter().flatten().min();
+        let next = [self.session.poll_timeout(), check, tick, self.delivery.next(), self.liveness.next()]
+            .into_iter()
+            .flatten()
+            .min();
         let Some(next) = next else { return false };
         if next <= now {
             self.handle_time(now);
@@ -369,6 +393,8 @@ impl Driver {
                 self.host_failed(&error);
             }
         }
+        self.look_if_due(now);
+        self.handle_liveness(now);
         self.tell_rtt();
         self.session.handle_timeout(now);
     }
@@ -391,6 +417,7 @@ impl Driver {
         let rtt = self.streams.iter().map(|stream| stream.rtt()).max().unwrap_or_default();
         let lowest = self.streams.iter().map(|stream| stream.lowest_rtt()).max().unwrap_or_default();
         self.session.set_rtt(rtt, lowest);
+        self.liveness.set_rtt(rtt);
     }
 
     /// Adds what has happened since the last time to the counters.
@@ -409,6 +436,7 @@ impl Driver {
             counters.compressed_wire_bytes.add(done.wire);
             counters.compress_nanos.add(u64::try_from(done.cpu.as_nanos()).unwrap_or(u64::MAX));
         }
+        self.tell_rate();
         let (up, down) = match self.role() {
             Role::Ingress => (now.sent, now.delivered),
             Role::Egress => (now.delivered, now.sent),

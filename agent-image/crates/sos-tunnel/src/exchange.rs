@@ -49,7 +49,8 @@ pub(crate) struct Established {
 }
 
 /// What this agent can do, whatever its configuration.
-const CAPABILITIES: Capabilities = Capabilities::COMPRESSED.and(Capabilities::WILLING);
+const CAPABILITIES: Capabilities =
+    Capabilities::COMPRESSED.and(Capabilities::WILLING).and(Capabilities::LIVENESS);
 
 /// The dialer's part.
 pub(crate) async fn dial(

@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice};
 use std::net::Shutdown;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -10,13 +9,17 @@ use std::time::{Duration, Instant};
 use bytes::BytesMut;
 use socket2::SockRef;
 use sos_wire::{Kept, Payload};
-use tokio::io::{AsyncWrite, Interest};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
+use tracing::debug;
 
 use crate::buffers::Buffers;
 use crate::pace::{Pace, Rhythm};
 use crate::pipes::{self, Pipes};
-use crate::sockopt::{is_taken, receive_now, set_polled};
+use crate::sockopt::{
+    Gate, LegInfo, is_taken, leg_info, probe_at_once, receive_now, set_gate, set_keepalive, set_polled,
+    set_window, unacknowledged,
+};
 
 /// Most pieces of one write.
 const MAX_SLICES: usize = 32;
@@ -28,6 +31,20 @@ const LOOK_AGAIN_MAX: Duration = Duration::from_millis(500);
 /// Below this much free space a buffer is replaced; what comes in ticks is worth larger pieces.
 const MIN_READ: usize = 4 << 10;
 const MIN_TICK_READ: usize = 32 << 10;
+
+/// Windows that a host is offered: what is in the kernel's buffer is ahead of the far host, too. The least lets a host on the same LAN send
+/// without a pause between two turns of the agent, the most between two ticks at 20 Gbit/s; between them it is a part of what may be ahead.
+const LEAST_WINDOW: u64 = 64 << 10;
+const MOST_WINDOW: u64 = 8 << 20;
+const WINDOW_SHARE: u64 = 8;
+
+/// When an idle host is probed by the agent's own will: Linux's defaults, and the least that RFC 9293 3.8.4 allows. A connection that plain TCP keeps
+/// through an outage must outlive it here too.
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(2 * 3600);
+/// Pause between such probes (tcp_keepalive_intvl).
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(75);
+/// Probes without an answer after which a host is gone (tcp_keepalive_probes).
+pub const KEEPALIVE_PROBES: u32 = 9;
 
 /// Where what is read goes.
 #[derive(Debug, Clone, Copy)]
@@ -41,13 +58,16 @@ pub(crate) struct Places<'a> {
 /// look like the end of the data.
 #[derive(Debug)]
 pub(crate) struct Host {
-    socket: TcpStream,
+    socket: Arc<TcpStream>,
+    gate: Gate,
     buffer: BytesMut,
     /// The host says much at once.
     busy: bool,
     /// `buffer` is one that is used again.
     pooled: bool,
     ended: bool,
+    /// The most that the host is offered.
+    window: u64,
     pace: Pace,
     /// The start of the ticks, which all of the process share.
     epoch: Instant,
@@ -62,11 +82,13 @@ impl Host {
         SockRef::from(&socket).set_out_of_band_inline(true)?;
         socket.set_nodelay(true)?;
         Ok(Self {
-            socket,
+            socket: Arc::new(socket),
+            gate: Gate::Open,
             buffer: BytesMut::new(),
             busy: false,
             pooled: false,
             ended: false,
+            window: 0,
             pace: Pace::default(),
             epoch,
             tick_at: None,
@@ -92,6 +114,53 @@ impl Host {
             self.tick_at = Some(self.pace.next_tick(self.epoch, now));
         }
         Poll::Ready(Ok(self.buffer.split().freeze().into()))
+    }
+
+    /// For whoever looks at it now and then.
+    pub(crate) fn socket(&self) -> &Arc<TcpStream> {
+        &self.socket
+    }
+
+    /// What of the host's segments passes. A kernel that takes no filter lets everything pass.
+    pub(crate) fn set_gate(&mut self, gate: Gate) {
+        if gate != self.gate {
+            self.gate = if set_gate(&self.socket, gate).is_ok() { gate } else { Gate::Open };
+        }
+    }
+
+    pub(crate) fn gate(&self) -> Gate {
+        self.gate
+    }
+
+    /// Has the kernel probe the host, or leaves it to the usual times again.
+    pub(crate) fn probe(&self, probing: bool) {
+        let set = if probing {
+            probe_at_once(&self.socket)
+        } else {
+            set_keepalive(&self.socket, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES)
+        };
+        if let Err(error) = set {
+            debug!(%error, "cannot have a host probed");
+        }
+    }
+
+    /// What the kernel knows of the host.
+    pub(crate) fn info(&self) -> Option<LegInfo> {
+        leg_info(&self.socket).ok()
+    }
+
+    /// Offers the host a window that fits how far it may be ahead. Where the kernel does not take it, its own tuning stays.
+    pub(crate) fn fit_window(&mut self, ahead: u64) {
+        let window = (ahead / WINDOW_SHARE).clamp(LEAST_WINDOW, MOST_WINDOW);
+        if window >= 2 * self.window || window <= self.window / 4 {
+            self.window = window;
+            let _ = set_window(&self.socket, u32::try_from(window).unwrap_or(u32::MAX));
+        }
+    }
+
+    /// Bytes that the host was given and has not acknowledged; none once the connection is gone.
+    pub(crate) fn unacknowledged(&self) -> u64 {
+        unacknowledged(&self.socket).unwrap_or(0)
     }
 
     /// When what has arrived is to be read; `None` if the poll tells.
@@ -183,6 +252,8 @@ impl Host {
         cx: &mut Context<'_>,
         pieces: impl Iterator<Item = &'a Payload>,
     ) -> Poll<io::Result<usize>> {
+        // What it answers has to pass.
+        self.set_gate(Gate::Open);
         let mut pieces = pieces.peekable();
         if let Some(Payload::Kept(kept)) = pieces.peek() {
             let _ = pieces.next();
@@ -193,7 +264,13 @@ impl Host {
             *slice = IoSlice::new(piece);
             count += 1;
         }
-        Pin::new(&mut self.socket).poll_write_vectored(cx, &slices[..count])
+        loop {
+            ready!(self.socket.poll_write_ready(cx))?;
+            match self.socket.try_write_vectored(&slices[..count]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
     }
 
     fn poll_give(&self, cx: &mut Context<'_>, kept: &Kept, more: bool) -> Poll<io::Result<usize>> {
@@ -208,8 +285,9 @@ impl Host {
     }
 
     /// Tells the host that there is no more.
-    pub(crate) fn finish(&self) -> io::Result<()> {
-        SockRef::from(&self.socket).shutdown(Shutdown::Write)
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.set_gate(Gate::Open);
+        SockRef::from(&*self.socket).shutdown(Shutdown::Write)
     }
 
     /// What has happened to the connection while nothing was read from it.
@@ -224,14 +302,15 @@ impl Host {
 
     /// Both directions have ended: closing is no reset any more once the host has everything. What it has not read yet is in this
     /// machine's kernel, and would stay there: switches stop leading the connection here soon after the session's end is told.
-    pub(crate) async fn end_cleanly(self) {
+    pub(crate) async fn end_cleanly(mut self) {
+        self.set_gate(Gate::Open);
         let mut pause = LOOK_AGAIN;
         while !is_taken(&self.socket) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LOOK_AGAIN_MAX);
         }
         // If this fails the host sees a reset after all its data, which is the best that is left.
-        let _ = SockRef::from(&self.socket).set_linger(None);
+        let _ = SockRef::from(&*self.socket).set_linger(None);
     }
 }
 

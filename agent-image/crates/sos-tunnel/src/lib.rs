@@ -33,6 +33,7 @@ mod exchange;
 mod hooks;
 mod host;
 mod line;
+mod liveness;
 mod loss;
 mod mailbox;
 mod outgoing;
@@ -60,8 +61,9 @@ pub use config::{
     Labels, Limits, OpenRequest, PathStats, PeerConfig, Protocol, SessionEnd, Stats, Timing, TunnelConfig,
 };
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
+pub use host::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 pub use line::{Line, Pacing};
-pub use sockopt::{PathInfo, set_retransmit_max};
+pub use sockopt::{PathInfo, set_first_window, set_retransmit_max};
 pub use sos_relay::{Cause, Resent};
 pub use tunnel::{Aborter, Relayed, SessionHandle, Tunnel};
 

@@ -8,6 +8,7 @@ use std::task::{Context, Waker};
 use sos_relay::StreamId;
 use sos_wire::{Body, EndReason};
 
+use crate::liveness::Notice;
 use crate::lock;
 use crate::stream::Stream;
 
@@ -21,6 +22,8 @@ pub(crate) enum Mail {
     StreamUp(Arc<Stream>),
     StreamClosed(StreamId),
     PeerLost,
+    /// What its host's connection shows.
+    Host(Notice),
     Abort(EndReason),
 }
 

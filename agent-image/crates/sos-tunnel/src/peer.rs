@@ -15,6 +15,9 @@ use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::stream::{Stream, of_stream};
 
+/// What is known of a rate is worth half of it after this time.
+const RATE_HALF_LIFE: Duration = Duration::from_secs(60);
+
 /// A peer.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -26,6 +29,8 @@ pub(crate) struct Peer {
     state: Mutex<PeerState>,
     line: Mutex<VecDeque<(Labels, Arc<Mailbox>)>>,
     in_line: AtomicUsize,
+    /// Bytes a second that a host behind the peer has taken, and when.
+    rate: Mutex<Option<(f64, Instant)>>,
     /// By label: a few, however long the peer lives.
     meters: Mutex<BTreeMap<u8, Arc<Meter>>>,
 }
@@ -69,6 +74,7 @@ impl Peer {
             state: Mutex::new(state),
             line: Mutex::default(),
             in_line: AtomicUsize::new(0),
+            rate: Mutex::default(),
             meters: Mutex::default(),
         })
     }
@@ -218,6 +224,21 @@ impl Peer {
     /// The shortest round trip among the streams.
     pub(crate) fn rtt(&self) -> Duration {
         lock(&self.state).streams.iter().map(|stream| stream.rtt()).min().unwrap_or(Duration::ZERO)
+    }
+
+    /// How fast hosts behind the peer have lately been, in bytes a second. It halves with time: paths change.
+    pub(crate) fn known_rate(&self, now: Instant) -> f64 {
+        lock(&self.rate).map_or(0.0, |(rate, at)| {
+            let halves = now.saturating_duration_since(at).as_secs_f64() / RATE_HALF_LIFE.as_secs_f64();
+            rate * 0.5f64.powf(halves)
+        })
+    }
+
+    /// A host behind the peer has taken so many bytes a second.
+    pub(crate) fn note_rate(&self, rate: f64, now: Instant) {
+        if rate > self.known_rate(now) {
+            *lock(&self.rate) = Some((rate, now));
+        }
     }
 
     /// What counts the bytes of a label's streams.

@@ -1,4 +1,4 @@
-//! The four things about sockets that no crate in use offers safely. The only unsafe code here.
+//! The things about sockets that no crate in use offers safely. The only unsafe code here.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -6,23 +6,19 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use socket2::SockRef;
+use socket2::{SockFilter, SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
 use crate::line::Pacing;
 
 /// Sets SO_RCVLOWAT: a poll reports data only when there is this much (socket(7)), the end and errors at once. The kernel caps it at half
 /// of the receive buffer's limit, and reports anyway when the window is full.
-fn set_receive_low_water(socket: &TcpStream, bytes: i32) -> io::Result<()> {
-    let (value, len) = ((&raw const bytes).cast(), size_of::<i32>() as libc::socklen_t);
-    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `value` points to `len` bytes.
-    let result =
-        unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, value, len) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+fn set_receive_low_water(socket: &TcpStream, bytes: u32) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
 }
 
 /// Low water mark of a socket that is read at ticks: so much gathers only if the ticks do not keep up, and then the poll may report it.
-const UNPOLLED: i32 = 4 << 20;
+const UNPOLLED: u32 = 4 << 20;
 
 /// Whether polls report what has arrived, or only the end, errors and a full window.
 pub(crate) fn set_polled(socket: &TcpStream, polled: bool) -> io::Result<()> {
@@ -38,6 +34,196 @@ pub(crate) fn receive_now(socket: &TcpStream, buffer: &mut BytesMut, most: usize
     // SAFETY: `recv` has written `read` bytes at the beginning of the free space.
     unsafe { buffer.set_len(buffer.len() + read) };
     Ok(read)
+}
+
+fn set_int(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, value: u32) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
+    let (value, len) = ((&raw const value).cast(), size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and `value` points to `len` bytes.
+    let result = unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, value, len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes a socket that is neither connected nor listening start with this window, `bytes`, where the kernel would let it grow from a LAN's default. The
+/// kernel goes on tuning it, which it would not after SO_RCVBUF: a low water mark makes room for itself (`tcp_set_rcvlowat`).
+///
+/// # Errors
+/// What the kernel says.
+pub fn set_first_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)?;
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1)?;
+    // The mark has bounded the window as well; 0 = as the buffer has it.
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0)
+}
+
+/// Bounds the window that a socket offers, in place of the kernel's tuning: by the receive buffer (SO_RCVBUF, of which the kernel takes half for its
+/// own), as the kernel resets a bound of the window alone when it learns how large segments are (`tcp_measure_rcv_mss`), and by TCP_WINDOW_CLAMP,
+/// without which a buffer that has grown opens no window. Past net.core.rmem_max, which needs NET_ADMIN.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
+        .or_else(|_| set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))?;
+    set_int(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes)
+}
+
+/// Bytes of a socket that its other end has not acknowledged (SIOCOUTQ, tcp(7)), its end counted as one.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn unacknowledged(socket: &impl AsFd) -> io::Result<u64> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the kernel writes one int to `bytes`.
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if result == 0 { Ok(u64::try_from(bytes).unwrap_or(0)) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What of a host's segments reaches the connection (SO_ATTACH_FILTER, socket(7)): the kernel drops the others before TCP sees them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Gate {
+    /// All.
+    #[default]
+    Open,
+    /// What has data or changes the state: keepalive probes and other bare acknowledgements are dropped.
+    NoProbes,
+    /// Only what resets the connection.
+    Closed,
+}
+
+/// Bits of a TCP header's flags.
+const RST: u32 = 0x04;
+const FIN_SYN_RST: u32 = 0x07;
+const FLAGS_AT: u32 = 13;
+const HEADER_LEN_AT: u32 = 12;
+
+/// Classic BPF (linux/filter.h), over a segment from its TCP header on. Returns how much of it is kept.
+fn program(gate: Gate) -> Vec<SockFilter> {
+    let instruction = |code: u32, k: u32| SockFilter::new(code as u16, 0, 0, k);
+    let load_byte = |at| instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, at);
+    let jump = |code: u32, k: u32, yes: u8, no: u8| {
+        SockFilter::new((libc::BPF_JMP | code | libc::BPF_K) as u16, yes, no, k)
+    };
+    let keep = |bytes| instruction(libc::BPF_RET | libc::BPF_K, bytes);
+    match gate {
+        Gate::Open => vec![keep(u32::MAX)],
+        Gate::Closed => vec![load_byte(FLAGS_AT), jump(libc::BPF_JSET, RST, 0, 1), keep(u32::MAX), keep(0)],
+        Gate::NoProbes => vec![
+            load_byte(FLAGS_AT),
+            jump(libc::BPF_JSET, FIN_SYN_RST, 7, 0),
+            load_byte(HEADER_LEN_AT),
+            instruction(libc::BPF_ALU | libc::BPF_RSH | libc::BPF_K, 4),
+            instruction(libc::BPF_ALU | libc::BPF_LSH | libc::BPF_K, 2),
+            instruction(libc::BPF_MISC | libc::BPF_TAX, 0),
+            instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_LEN, 0),
+            instruction(libc::BPF_ALU | libc::BPF_SUB | libc::BPF_X, 0),
+            // Longer than its header: data.
+            jump(libc::BPF_JGT, 0, 0, 1),
+            keep(u32::MAX),
+            keep(0),
+        ],
+    }
+}
+
+/// Lets of a host's segments through what the gate says.
+///
+/// # Errors
+/// What the kernel says; then everything passes.
+pub(crate) fn set_gate(socket: &impl AsFd, gate: Gate) -> io::Result<()> {
+    let fd = socket.as_fd();
+    let socket = SockRef::from(&fd);
+    if gate == Gate::Open { socket.detach_filter() } else { socket.attach_filter(&program(gate)) }
+}
+
+/// Segments that were dropped at a socket since it exists (SO_MEMINFO, linux/sock_diag.h).
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn dropped(socket: &impl AsFd) -> io::Result<u32> {
+    const SK_MEMINFO_DROPS: usize = 8;
+    let mut info = [0u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the kernel writes at most `len` bytes to `info`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            info.as_mut_ptr().cast(),
+            &raw mut len,
+        )
+    };
+    if result == 0 { Ok(info[SK_MEMINFO_DROPS]) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Makes the kernel probe an idle host each second, from now on: a keepalive timer that has run out already runs out at once. Unanswered probes
+/// end the connection only after more than two minutes.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn probe_at_once(socket: &impl AsFd) -> io::Result<()> {
+    const MOST_PROBES: u32 = 127;
+    let second = Duration::from_secs(1);
+    set_keepalive(socket, second, second, MOST_PROBES)
+}
+
+/// Sets when the kernel probes an idle host by itself.
+///
+/// # Errors
+/// What the kernel says.
+pub(crate) fn set_keepalive(
+    socket: &impl AsFd,
+    idle: Duration,
+    interval: Duration,
+    probes: u32,
+) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new().with_interval(interval).with_retries(probes).with_time(idle);
+    SockRef::from(&socket.as_fd()).set_tcp_keepalive(&keepalive)
+}
+
+/// What the kernel tells about a host's connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct LegInfo {
+    /// There is data that the host has not acknowledged.
+    pub(crate) outstanding: bool,
+    /// Retransmissions or window probes in a row without an answer.
+    pub(crate) unanswered: u8,
+    /// Since the host last sent data or acknowledged.
+    pub(crate) quiet: Duration,
+    /// Since data last went either way.
+    pub(crate) idle: Duration,
+    /// Segments of the host, those with data among them, and bytes that it has acknowledged: they wrap.
+    pub(crate) segments: u32,
+    pub(crate) data_segments: u32,
+    pub(crate) acknowledged: u32,
+}
+
+impl LegInfo {
+    /// The host has sent since then, but neither data nor an acknowledgement of any.
+    pub(crate) fn is_probe_since(&self, last: &Self) -> bool {
+        self.segments != last.segments
+            && (self.data_segments, self.acknowledged) == (last.data_segments, last.acknowledged)
+    }
+}
+
+/// Asks the kernel about a host's connection.
+///
+/// # Errors
+/// What the kernel says, and `Unsupported` where it says too little.
+pub(crate) fn leg_info(socket: &impl AsFd) -> io::Result<LegInfo> {
+    let info = tcp_info(socket)?;
+    let field = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
+    let millis = |at: usize| Duration::from_millis(field(at).into());
+    let (data_sent, data_received, acknowledgement) = (millis(44), millis(52), millis(56));
+    Ok(LegInfo {
+        outstanding: field(24) > 0 || field(144) > 0,
+        unanswered: info[2].max(info[3]),
+        quiet: data_received.min(acknowledgement),
+        idle: data_sent.min(data_received),
+        segments: field(140),
+        data_segments: field(152),
+        acknowledged: field(if cfg!(target_endian = "little") { 120 } else { 124 }),
+    })
 }
 
 /// What the kernel tells about a stream's path (tcp(7), TCP_INFO), or QUIC in the same terms.

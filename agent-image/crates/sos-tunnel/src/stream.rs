@@ -51,6 +51,8 @@ pub(crate) struct Stream {
     pub(crate) kind: Kind,
     /// The other end takes Compressed frames.
     pub(crate) takes_compressed: bool,
+    /// The other end takes Probe and HostState frames.
+    pub(crate) takes_liveness: bool,
     /// The other end takes Willing frames.
     takes_willing: bool,
     outgoing: Outgoing,
@@ -80,6 +82,7 @@ impl Stream {
         let Established { rtt, capabilities, .. } = established;
         Self {
             takes_compressed: capabilities.contains(Capabilities::COMPRESSED),
+            takes_liveness: capabilities.contains(Capabilities::LIVENESS),
             takes_willing: capabilities.contains(Capabilities::WILLING),
             id,
             label,

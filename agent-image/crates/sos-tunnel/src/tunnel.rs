@@ -23,6 +23,7 @@ use crate::counters::Counters;
 use crate::driver::{Beginning, Driver, Progress, Side};
 use crate::hooks::OpenInfo;
 use crate::host::Host;
+use crate::liveness::{self, Sweeps};
 use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     /// What the windows of QUIC streams may have.
     pub(crate) windows: Arc<Budget>,
     pub(crate) endpoints: Endpoints,
+    pub(crate) sweeps: Arc<Sweeps>,
     peers: Mutex<BTreeMap<AgentId, Arc<Peer>>>,
     pub(crate) slots: Slots,
     pub(crate) pending: Pending,
@@ -78,7 +80,10 @@ impl Tunnel {
     /// # Panics
     /// Outside a Tokio runtime with I/O and time.
     pub fn start(config: TunnelConfig) -> Self {
+        let sweeps = Arc::<Sweeps>::default();
+        tokio::spawn(liveness::sweep(Arc::downgrade(&sweeps)));
         Self(Arc::new(Shared {
+            sweeps,
             budget: Budget::new(config.limits.memory),
             windows: quic::budget(config.limits.memory),
             endpoints: Endpoints::default(),
@@ -269,7 +274,7 @@ impl Shared {
             self.find_peer(request.peer).filter(|peer| peer.is_alive()).ok_or(RefuseReason::UnknownPeer)?;
         self.reserve_session()?;
         let now = Instant::now();
-        let mailbox = self.mailbox();
+        let mailbox = self.mailbox(request.queue_bytes);
         let number = peer.open_session(&mailbox);
         let open = Open {
             session: request.session,
@@ -277,8 +282,9 @@ impl Shared {
             server: request.server,
             dscp: request.dscp,
             block_bytes: request.block_bytes,
+            queue_bytes: request.queue_bytes,
         };
-        let config = self.session_config(number, request.block_bytes, peer.rtt());
+        let config = self.session_config(number, &open, peer.rtt(), peer.known_rate(now));
         let Some(session) = Session::open(&config, open, &self.budget, now) else {
             peer.end_session((number, &mailbox), EndReason::InternalLimit, 0, now);
             self.release_session();
@@ -313,14 +319,13 @@ impl Shared {
         let refused = || self.counters.sessions_refused.add(1);
         self.reserve_session().map_err(|_| EndReason::InternalLimit).inspect_err(|_| refused())?;
         let now = Instant::now();
-        let block = open.block_bytes;
-        let config = self.session_config(frame.session, block, rtt);
+        let config = self.session_config(frame.session, &open, rtt, peer.known_rate(now));
         let Some(session) = Session::accept(&config, &self.budget, now) else {
             self.release_session();
             refused();
             return Err(EndReason::InternalLimit);
         };
-        let mailbox = self.mailbox();
+        let mailbox = self.mailbox(open.queue_bytes);
         let info = OpenInfo { peer: peer.agent, open };
         // Called in the session's own task: here the peer is locked, and the handler may ask this tunnel something.
         let egress = Arc::clone(&self.config.egress);
@@ -341,18 +346,28 @@ impl Shared {
         Ok(mailbox)
     }
 
-    fn session_config(&self, number: SessionNumber, block: u32, rtt: Duration) -> SessionConfig {
+    fn session_config(&self, number: SessionNumber, open: &Open, rtt: Duration, rate: f64) -> SessionConfig {
         SessionConfig {
             number,
-            block: usize::try_from(block).unwrap_or(0),
-            max_memory: self.config.limits.session_memory,
+            block: usize::try_from(open.block_bytes).unwrap_or(0),
+            max_memory: self.session_memory(open.queue_bytes),
             stream_wait: self.config.timing.stream_wait,
             rtt,
+            rate,
         }
     }
 
-    fn mailbox(&self) -> Arc<Mailbox> {
-        Mailbox::new(self.config.limits.session_memory + MAILBOX_SLACK)
+    /// What a session may hold in each direction: what its service asks for, 0 = this process's own bound. The budget of all sessions bounds it
+    /// further.
+    fn session_memory(&self, queue_bytes: u32) -> usize {
+        match usize::try_from(queue_bytes) {
+            Ok(0) => self.config.limits.session_memory,
+            asked => asked.unwrap_or(usize::MAX).min(self.config.limits.memory),
+        }
+    }
+
+    fn mailbox(&self, queue_bytes: u32) -> Arc<Mailbox> {
+        Mailbox::new(self.session_memory(queue_bytes) + MAILBOX_SLACK)
     }
 
     fn reserve_session(&self) -> Result<(), RefuseReason> {

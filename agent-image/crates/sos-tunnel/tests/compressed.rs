@@ -11,7 +11,7 @@ use common::*;
 use sos_tunnel::{Cause, Stats};
 use sos_wire::handshake::{WELCOME_LEN, encode_confirm};
 use sos_wire::{
-    Body, BootId, Capabilities, Decoder, EndReason, Frame, Hello, Key, KeyId, Open, SessionNumber,
+    Backlog, Body, BootId, Capabilities, Decoder, EndReason, Frame, Hello, Key, KeyId, Open, SessionNumber,
     SessionUuid, SiteId,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -130,7 +130,7 @@ async fn open(stream: &mut TcpStream) -> TcpStream {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let std::net::SocketAddr::V4(address) = server.local_addr().unwrap() else { panic!("IPv4 only") };
     let (session, client) = (SessionUuid([3; 16]), "127.0.0.1:9".parse().unwrap());
-    let open = Open { session, client, server: address, dscp: 0, block_bytes: 0 };
+    let open = Open { session, client, server: address, dscp: 0, block_bytes: 0, queue_bytes: 0 };
     say(stream, Body::Open { credit: 1 << 30, open }).await;
     soon(server.accept()).await.unwrap().0
 }
@@ -168,7 +168,11 @@ async fn an_agent_of_before_is_sent_what_it_knows() {
     let (mut buffer, mut decoder, mut received) = (BytesMut::new(), Decoder::default(), BytesMut::new());
     loop {
         match hear(&mut stream, &mut buffer, &mut decoder).await {
-            Body::Data { payload, .. } => received.extend_from_slice(payload.bytes().unwrap()),
+            Body::Data { payload, .. } => {
+                received.extend_from_slice(payload.bytes().unwrap());
+                let (offset, backlog) = (received.len() as u64, Backlog::default());
+                say(&mut stream, Body::Ack { offset, credit: 1 << 30, backlog }).await;
+            }
             Body::Fin { .. } => break,
             Body::Opened { .. } | Body::Ack { .. } => {}
             other => panic!("not for an agent of before: {other:?}"),

@@ -65,6 +65,8 @@ pub enum Body {
         offset: u64,
         /// The other side may send bytes below this offset.
         credit: u64,
+        /// How much of what has arrived this side's host has not acknowledged yet.
+        backlog: Backlog,
     },
     /// No more bytes in this direction.
     Fin {
@@ -88,6 +90,18 @@ pub enum Body {
     },
     /// Open no more sessions towards me.
     GoAway,
+    /// Is the other end's host there? This end's asks.
+    Probe {
+        /// Echoed.
+        opaque: u64,
+    },
+    /// Whether this end's host answers.
+    HostState {
+        /// As in the Probe that it answers; 0 = unasked.
+        opaque: u64,
+        /// It has left data unacknowledged for too long.
+        silent: bool,
+    },
     /// Whether sessions are welcome for now.
     Willing {
         /// As of now.
@@ -112,6 +126,25 @@ impl Willingness {
     }
 }
 
+/// Bytes that have arrived at an agent and that its host has not acknowledged, in KiB and rounded up; the largest means that or more (frame.md
+/// clause 8).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Backlog(pub u16);
+
+impl Backlog {
+    const UNIT: u64 = 1024;
+
+    /// Of so many bytes.
+    pub fn of(bytes: u64) -> Self {
+        Self(u16::try_from(bytes.div_ceil(Self::UNIT)).unwrap_or(u16::MAX))
+    }
+
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0) * Self::UNIT
+    }
+}
+
 /// What the opener says about the flow (frame.md clause 7).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
@@ -125,6 +158,8 @@ pub struct Open {
     pub dscp: u8,
     /// Block size in bytes.
     pub block_bytes: u32,
+    /// Most bytes that each agent may hold in each direction, 0 = the agents decide.
+    pub queue_bytes: u32,
 }
 
 impl Open {
@@ -137,7 +172,7 @@ impl Open {
         out.extend_from_slice(&self.server.port().to_be_bytes());
         out.extend_from_slice(&[self.dscp, 0, 0, 0]);
         out.extend_from_slice(&self.block_bytes.to_be_bytes());
-        out.extend_from_slice(&[0; 4]);
+        out.extend_from_slice(&self.queue_bytes.to_be_bytes());
         out
     }
 
@@ -146,7 +181,7 @@ impl Open {
         let (session, client, server) = (SessionUuid(c.array()?), c.address()?, c.address()?);
         let (client_port, server_port, dscp) = (c.u16()?, c.u16()?, c.u8()?);
         c.skip(3)?;
-        let block_bytes = c.u32()?;
+        let (block_bytes, queue_bytes) = (c.u32()?, c.u32()?);
         if dscp > 63 {
             return Err(WireError::Field("dscp"));
         }
@@ -155,7 +190,7 @@ impl Open {
         }
         let (client, server) =
             (SocketAddrV4::new(client, client_port), SocketAddrV4::new(server, server_port));
-        Ok(Self { session, client, server, dscp, block_bytes })
+        Ok(Self { session, client, server, dscp, block_bytes, queue_bytes })
     }
 }
 
@@ -173,6 +208,8 @@ enum Kind {
     GoAway = 9,
     Compressed = 10,
     Willing = 11,
+    Probe = 12,
+    HostState = 13,
 }
 
 impl Kind {
@@ -189,6 +226,8 @@ impl Kind {
             9 => Self::GoAway,
             10 => Self::Compressed,
             11 => Self::Willing,
+            12 => Self::Probe,
+            13 => Self::HostState,
             other => return Err(WireError::Type(other)),
         })
     }
@@ -209,10 +248,16 @@ impl Kind {
         if fits { Ok(()) } else { Err(WireError::Length) }
     }
 
-    /// Whether the field may have this value beside a payload of `len` bytes: of Compressed it is the length that `len` bytes stand for.
+    /// Whether the field may have this value beside a payload of `len` bytes: of Compressed it is the length that `len` bytes stand for, of
+    /// HostState a truth value.
     fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
-        let fits = self != Self::Compressed || (len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit);
-        if fits { Ok(()) } else { Err(WireError::Field("length")) }
+        match self {
+            Self::Compressed if !(len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit) => {
+                Err(WireError::Field("length"))
+            }
+            Self::HostState if credit > 1 => Err(WireError::Field("host state")),
+            _ => Ok(()),
+        }
     }
 
     /// Bytes of the direction that the frame carries.
@@ -233,19 +278,23 @@ impl Frame {
             Body::Opened { credit } => (Kind::Opened, 0, *credit),
             Body::Data { offset, .. } => (Kind::Data, *offset, 0),
             Body::Compressed { offset, length, .. } => (Kind::Compressed, *offset, u64::from(*length)),
-            Body::Ack { offset, credit } => (Kind::Ack, *offset, *credit),
+            Body::Ack { offset, credit, .. } => (Kind::Ack, *offset, *credit),
             Body::Fin { offset } => (Kind::Fin, *offset, 0),
             Body::Reset { .. } => (Kind::Reset, 0, 0),
             Body::Ping { opaque } => (Kind::Ping, *opaque, 0),
             Body::Pong { opaque } => (Kind::Pong, *opaque, 0),
             Body::GoAway => (Kind::GoAway, 0, 0),
             Body::Willing { changes } => (Kind::Willing, changes.0, 0),
+            Body::Probe { opaque } => (Kind::Probe, *opaque, 0),
+            Body::HostState { opaque, silent } => (Kind::HostState, *opaque, u64::from(*silent)),
         };
         let payload = self.payload_len();
         let fits = kind.check_len(payload).and_then(|()| kind.check_credit(credit, payload));
         assert!(fits.is_ok(), "payload of {payload} bytes in a {kind:?} frame");
         out.reserve(HEADER_LEN + OPEN_LEN);
-        out.put_slice(&[kind as u8, 0, 0, 0]);
+        let backlog = if let Body::Ack { backlog, .. } = &self.body { backlog.0 } else { 0 };
+        out.put_slice(&[kind as u8, 0]);
+        out.put_u16(backlog);
         out.put_u32(u32::try_from(payload).expect("checked against the bound"));
         out.put_u64(self.session.0);
         out.put_u64(offset);
@@ -303,6 +352,7 @@ pub(crate) struct Header {
     session: SessionNumber,
     offset: u64,
     credit: u64,
+    backlog: u16,
 }
 
 impl Header {
@@ -310,7 +360,8 @@ impl Header {
     pub(crate) fn decode(bytes: &[u8; HEADER_LEN]) -> Result<Self, WireError> {
         let mut c = Cursor::new(bytes);
         let kind = Kind::from_code(c.u8()?)?;
-        c.skip(3)?;
+        c.skip(1)?;
+        let backlog = c.u16()?;
         let payload_len = usize::try_from(c.u32()?).map_err(|_| WireError::Length)?;
         kind.check_len(payload_len)?;
         let (session, offset, credit) = (SessionNumber(c.u64()?), c.u64()?, c.u64()?);
@@ -320,10 +371,10 @@ impl Header {
         // Ping's offset is opaque; elsewhere the end of what it carries, and Fin's one more, must be an offset too.
         kind.check_credit(credit, payload_len)?;
         let end = offset.checked_add(kind.carried(credit, payload_len) + 1);
-        if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong) {
+        if end.is_none() && !matches!(kind, Kind::Ping | Kind::Pong | Kind::Probe | Kind::HostState) {
             return Err(WireError::Field("offset"));
         }
-        Ok(Self { kind, payload_len, session, offset, credit })
+        Ok(Self { kind, payload_len, session, offset, credit, backlog })
     }
 
     /// Of a Data frame the header of its first `len` bytes, which must be fewer than it has; this one is for the rest from now on.
@@ -357,13 +408,15 @@ impl Header {
                 let length = u32::try_from(credit).map_err(|_| WireError::Field("length"))?;
                 Body::Compressed { offset, length, payload }
             }
-            Kind::Ack => Body::Ack { offset, credit },
+            Kind::Ack => Body::Ack { offset, credit, backlog: Backlog(self.backlog) },
             Kind::Fin => Body::Fin { offset },
             Kind::Reset => Body::Reset { reason: EndReason::from_code(Cursor::new(&payload).u16()?)? },
             Kind::Ping => Body::Ping { opaque: offset },
             Kind::Pong => Body::Pong { opaque: offset },
             Kind::GoAway => Body::GoAway,
             Kind::Willing => Body::Willing { changes: Willingness(offset) },
+            Kind::Probe => Body::Probe { opaque: offset },
+            Kind::HostState => Body::HostState { opaque: offset, silent: credit == 1 },
         };
         Ok(Frame { session: self.session, body })
     }

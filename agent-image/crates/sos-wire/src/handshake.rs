@@ -29,6 +29,8 @@ impl Capabilities {
     pub const COMPRESSED: Self = Self(1);
     /// It takes Willing frames on this stream (frame.md section 6).
     pub const WILLING: Self = Self(2);
+    /// It takes Probe and HostState frames on this stream (frame.md section 7).
+    pub const LIVENESS: Self = Self(4);
 
     /// All of both.
     #[must_use]

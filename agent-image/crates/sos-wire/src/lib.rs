@@ -30,7 +30,7 @@ pub mod replay;
 pub use beacon::{Beacon, UnverifiedBeacon};
 pub use decoder::Decoder;
 pub use error::WireError;
-pub use frame::{Body, Frame, Open, Willingness};
+pub use frame::{Backlog, Body, Frame, Open, Willingness};
 pub use handshake::{Capabilities, Hello, Welcome, WelcomeStatus};
 pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, SessionUuid, SiteId};
 pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint};

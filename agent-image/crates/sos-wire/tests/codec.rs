@@ -25,13 +25,14 @@ fn reason() -> impl Strategy<Value = EndReason> {
 }
 
 fn open() -> impl Strategy<Value = Open> {
-    (any::<[u8; 16]>(), socket(), socket(), 0u8..64, any::<u32>()).prop_map(
-        |(uuid, client, server, dscp, block_bytes)| Open {
+    (any::<[u8; 16]>(), socket(), socket(), 0u8..64, any::<(u32, u32)>()).prop_map(
+        |(uuid, client, server, dscp, (block_bytes, queue_bytes))| Open {
             session: SessionUuid(uuid),
             client,
             server,
             dscp,
             block_bytes,
+            queue_bytes,
         },
     )
 }
@@ -46,7 +47,13 @@ fn session_body() -> impl Strategy<Value = Body> {
         (offset.clone(), vec(any::<u8>(), 1..9000), 1u32..100_000).prop_map(|(offset, p, more)| {
             Body::Compressed { offset, length: p.len() as u32 + more, payload: Bytes::from(p) }
         }),
-        (offset.clone(), any::<u64>()).prop_map(|(offset, credit)| Body::Ack { offset, credit }),
+        (offset.clone(), any::<u64>(), any::<u16>()).prop_map(|(offset, credit, backlog)| Body::Ack {
+            offset,
+            credit,
+            backlog: Backlog(backlog)
+        }),
+        any::<u64>().prop_map(|opaque| Body::Probe { opaque }),
+        (any::<u64>(), any::<bool>()).prop_map(|(opaque, silent)| Body::HostState { opaque, silent }),
         offset.prop_map(|offset| Body::Fin { offset }),
         reason().prop_map(|reason| Body::Reset { reason }),
     ]
@@ -368,7 +375,10 @@ fn header_with(kind: u8, len: u32, session: u64, offset: u64, credit: u64) -> By
 #[test]
 fn impossible_headers_break_the_stream_at_once() {
     let cases = [
-        (header(12, 0, 1, 0), WireError::Type(12)),
+        (header(14, 0, 1, 0), WireError::Type(14)),
+        (header(12, 0, 0, 0), WireError::Field("session number")),
+        (header(12, 1, 1, 0), WireError::Length),
+        (header_with(13, 0, 1, 0, 2), WireError::Field("host state")),
         (header(11, 0, 1, 1), WireError::Field("session number")),
         (header(11, 1, 0, 1), WireError::Length),
         (header(11, 0, 0, u64::MAX), WireError::Field("offset")),

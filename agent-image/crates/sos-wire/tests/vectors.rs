@@ -317,12 +317,17 @@ fn frame_body(f: &Value) -> Body {
                 server: socket(o, "server", "server_port"),
                 dscp: number(o, "dscp"),
                 block_bytes: number(o, "block_bytes"),
+                queue_bytes: number(o, "queue_bytes"),
             };
             Body::Open { credit, open }
         }
         2 => Body::Opened { credit },
         3 => Body::Data { offset, payload: hex(text(f, "payload")).into() },
-        4 => Body::Ack { offset, credit },
+        4 => Body::Ack {
+            offset,
+            credit,
+            backlog: Backlog(f.get("backlog").map_or(0, |_| number(f, "backlog"))),
+        },
         5 => Body::Fin { offset },
         6 => Body::Reset { reason: EndReason::from_code(number(f, "reason")).unwrap() },
         7 => Body::Ping { opaque: offset },
@@ -333,6 +338,8 @@ fn frame_body(f: &Value) -> Body {
             Body::Compressed { offset, length, payload: Bytes::from(hex(text(f, "payload"))) }
         }
         11 => Body::Willing { changes: Willingness(offset) },
+        12 => Body::Probe { opaque: offset },
+        13 => Body::HostState { opaque: offset, silent: credit == 1 },
         other => panic!("no frame type {other}"),
     }
 }
@@ -341,7 +348,7 @@ fn frame_body(f: &Value) -> Body {
 fn frames() {
     let rows = vectors("frame");
     let rows: Vec<_> = rows.iter().filter(|row| row.get("key").is_none()).collect();
-    assert_eq!(rows.len(), 11, "a vector for every type");
+    assert_eq!(rows.len(), 13, "a vector for every type");
     for row in rows {
         let (f, bytes) = (&row["fields"], hex(text(row, "hex")));
         let frame = Frame { session: SessionNumber(number(f, "session")), body: frame_body(f) };

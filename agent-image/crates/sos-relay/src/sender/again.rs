@@ -133,6 +133,7 @@ mod tests {
         let now = Instant::now();
         let mut sender = Sender::new(Some(MAX_BLOCK), 32 << 20, Budget::new(64 << 20).reserve(0).unwrap());
         sender.handle_credit(8 << 20);
+        sender.set_rate_known(1e9);
         let say = |sender: &mut Sender| {
             while let room @ 1.. = sender.room() {
                 sender.handle_data(vec![7; room.min(MAX_BLOCK)].into());

@@ -19,6 +19,8 @@ pub struct SessionConfig {
     pub stream_wait: Duration,
     /// Round trip time of the streams.
     pub rtt: Duration,
+    /// Bytes a second that hosts have lately taken behind the same peer, 0 = not known.
+    pub rate: f64,
 }
 
 /// What the driver has to do for the local host.

@@ -18,6 +18,7 @@ impl Session {
     ) -> Option<(StreamId, Body)> {
         self.note_stalled(streams);
         self.sender.set_rate(streams.iter().map(StreamView::rate).fold(0.0, f64::max));
+        self.sender.set_streams(streams.iter().map(|s| (s.window, s.rtt)));
         let control = self.transmit_opened(streams).or_else(|| self.transmit_ack(streams));
         if control.is_some() {
             return control;
@@ -176,6 +177,7 @@ mod tests {
             max_memory: 1 << 20,
             stream_wait: Duration::from_secs(1),
             rtt: RTT,
+            rate: 0.0,
         }
     }
 
@@ -305,7 +307,7 @@ mod tests {
         let (mut now, second) = (Instant::now(), Duration::from_secs(1));
         let uuid = sos_wire::SessionUuid([1; 16]);
         let (client, server) = ("10.0.0.1:4000".parse().unwrap(), "10.0.1.1:80".parse().unwrap());
-        let open = sos_wire::Open { session: uuid, client, server, dscp: 0, block_bytes: 0 };
+        let open = sos_wire::Open { session: uuid, client, server, dscp: 0, block_bytes: 0, queue_bytes: 0 };
         let mut session = Session::open(&config(), open, &Budget::new(64 << 20), now).unwrap();
         session.handle_stream_up(StreamId(0));
         for at in 0..3 {

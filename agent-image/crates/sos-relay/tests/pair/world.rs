@@ -185,6 +185,7 @@ impl World {
             server: "10.0.0.139:80".parse().unwrap(),
             dscp: 0,
             block_bytes: 0,
+            queue_bytes: 0,
         };
         self.ends[0].session = Session::open(&self.config(), open, &self.budgets[0], self.now);
         for i in 0..self.streams.len() {
@@ -211,6 +212,7 @@ impl World {
             max_memory: self.max_memory,
             stream_wait: 10_000 * MS,
             rtt: MS * 2 * u32::try_from(longest).unwrap(),
+            rate: 0.0,
         }
     }
 

@@ -300,20 +300,26 @@ impl Net {
 
     /// Takes a client's connection to `server`.
     pub(crate) fn open(&self, host: TcpStream, server: SocketAddr) -> Result<SessionHandle, RefuseReason> {
+        let request = self.request(&host, server);
+        self.near.open(request, host)
+    }
+
+    /// What carries a client's connection to `server`.
+    pub(crate) fn request(&self, host: &TcpStream, server: SocketAddr) -> OpenRequest {
         let from = host.peer_addr().unwrap();
         let (SocketAddr::V4(from), SocketAddr::V4(server)) = (from, server) else { panic!("IPv4 only") };
         let number = self.sessions.fetch_add(1, Ordering::SeqCst);
-        let request = OpenRequest {
+        OpenRequest {
             session: SessionUuid(u128::from(number).to_be_bytes()),
             peer: FAR,
             client: from,
             server,
             dscp: 0,
             block_bytes: 0,
+            queue_bytes: 0,
             labels: Labels::ALL,
             compress: self.compress,
-        };
-        self.near.open(request, host)
+        }
     }
 
     /// A connection through both agents, as its two ends see it.

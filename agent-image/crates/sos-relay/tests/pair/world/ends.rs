@@ -56,6 +56,7 @@ impl World {
             left -= n;
         }
         session.handle_delivered(host.script.read_step - left, self.now);
+        session.handle_unacknowledged(0, self.now);
     }
 
     /// What the real driver does when it wakes.

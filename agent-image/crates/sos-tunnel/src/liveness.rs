@@ -1,0 +1,313 @@
+//! Whether hosts are there, as far as the kernel's counters tell (frame.md section 7).
+//!
+//! One task looks at all hosts' connections a few times a second: that costs a system call each, where a timer per session would cost a turn
+//! of its task. It recognises keepalive probes (segments without data or progress on an idle connection), expects the next one, and says
+//! when to ask for the far host before that comes; and it notices a host that leaves data unacknowledged.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+use tokio::time::MissedTickBehavior;
+
+use crate::lock;
+use crate::mailbox::{Mail, Mailbox};
+use crate::sockopt::{LegInfo, dropped, leg_info};
+
+/// How often connections are looked at: probes are expected to the second.
+const SWEEP: Duration = Duration::from_millis(250);
+/// Connections idle for longer than this are looked at at each fourth sweep: still more than once a second, which whole seconds need.
+const LONG_IDLE: Duration = Duration::from_secs(60);
+const LONG_IDLE_SWEEPS: u32 = 4;
+/// Connections looked at in a row.
+const BATCH: usize = 512;
+/// Idle times, in seconds, after which keepalives are commonly set to begin (TCP_KEEPIDLE of well-known software and the kernel's): until the
+/// host's own is known, the far host is asked for shortly before each.
+const COMMON_IDLE: [u64; 19] =
+    [2, 3, 5, 10, 15, 20, 30, 40, 45, 60, 75, 90, 120, 180, 240, 300, 600, 1200, 7200];
+/// How long before an expected probe the far host is asked for, besides the round trip between the agents: two sweeps, less than which would
+/// find no answer in time, and more of which would leave a host unnoticed that dies meanwhile.
+const LEAD: Duration = Duration::from_millis(450);
+/// A probe that comes this much beside the expected time is the expected one.
+const TOLERANCE: Duration = Duration::from_millis(400);
+/// An idle connection's first probe comes no earlier: TCP_KEEPIDLE counts whole seconds.
+const FIRST_PROBE: Duration = Duration::from_secs(1);
+/// A host is silent after so many retransmissions or window probes without an answer, and this long after it was last heard.
+const UNANSWERED: u8 = 2;
+const SILENT_AFTER: Duration = Duration::from_millis(500);
+/// How often it is told that a host is still silent.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
+
+/// What a session is to do about its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    /// The host is about to send a keepalive probe.
+    Expected,
+    /// The host's probe was left unanswered.
+    Unanswered,
+    /// The host leaves data unacknowledged.
+    Silent,
+    /// It acknowledges again.
+    Answers,
+}
+
+/// What the session's task and the sweeps share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Probes of the host are dropped.
+    pub(crate) held: AtomicBool,
+    /// Round trip between the agents, in milliseconds.
+    pub(crate) rtt_ms: AtomicU32,
+    /// How often the agent itself has probed the host: what the host answers is no probe of its own.
+    pub(crate) own_probes: AtomicU32,
+}
+
+/// What is known of one host's connection.
+#[derive(Debug, Default)]
+struct Watch {
+    last: Option<LegInfo>,
+    /// When the host's last probe came, and how long after the segment before it.
+    probed: Option<Instant>,
+    cadence: Option<Duration>,
+    /// The probe for which the far host has been asked for.
+    asked_for: Option<Instant>,
+    silent_since: Option<Instant>,
+    told: Option<Instant>,
+    drops: u32,
+    own_probes: u32,
+}
+
+impl Watch {
+    /// A look at a connection whose host is answered.
+    fn look(&mut self, info: LegInfo, rtt: Duration, now: Instant) -> Option<Notice> {
+        let last = self.last.replace(info);
+        if let Some(notice) = self.judge_silence(&info, now) {
+            return Some(notice);
+        }
+        if info.outstanding || info.idle < FIRST_PROBE / 2 {
+            return None;
+        }
+        if last.is_some_and(|last| info.is_probe_since(&last)) && info.idle >= FIRST_PROBE {
+            self.note_probe(now - info.idle, now);
+        }
+        let next = self.expected(now - info.idle, now)?;
+        let due = now + rtt + LEAD >= next && !self.asked_for.is_some_and(|at| is_near(at, next));
+        due.then(|| {
+            self.asked_for = Some(next);
+            Notice::Expected
+        })
+    }
+
+    /// A look at one whose probes are dropped: `drops` of them so far.
+    fn look_held(&mut self, drops: u32, now: Instant) -> Option<Notice> {
+        let more = drops != std::mem::replace(&mut self.drops, drops);
+        more.then(|| {
+            self.probed = Some(now);
+            Notice::Unanswered
+        })
+    }
+
+    fn judge_silence(&mut self, info: &LegInfo, now: Instant) -> Option<Notice> {
+        let silent = info.outstanding && info.unanswered >= UNANSWERED && info.quiet >= SILENT_AFTER;
+        if !silent {
+            // Once outstanding data is acknowledged, or anything heard, it is there again.
+            let again = self.silent_since.is_some() && (!info.outstanding || info.quiet < SILENT_AFTER);
+            return again.then(|| {
+                self.silent_since = None;
+                Notice::Answers
+            });
+        }
+        self.silent_since.get_or_insert(now);
+        let due = self.told.is_none_or(|at| now.saturating_duration_since(at) >= TELL_AGAIN);
+        due.then(|| {
+            self.told = Some(now);
+            Notice::Silent
+        })
+    }
+
+    /// A probe has come since the last look, on a connection idle since `active`.
+    fn note_probe(&mut self, active: Instant, now: Instant) {
+        let before = self.probed.filter(|at| *at > active).unwrap_or(active);
+        if let Some(expected) = self.cadence.map(|cadence| before + cadence)
+            && is_near(expected, now)
+        {
+            self.probed = Some(expected.min(now));
+            return;
+        }
+        // It came up to a sweep ago, and whole seconds after what was before it.
+        let seconds = Duration::from_secs(now.saturating_duration_since(before).as_secs().max(1));
+        (self.cadence, self.probed) = (Some(seconds), Some(before + seconds));
+    }
+
+    /// When the host's next probe may come.
+    fn expected(&mut self, active: Instant, now: Instant) -> Option<Instant> {
+        let before = self.probed.filter(|at| *at > active).unwrap_or(active);
+        if let Some(cadence) = self.cadence {
+            let next = before + cadence;
+            if now <= next + 2 * TOLERANCE {
+                return Some(next);
+            }
+            // It did not come: the host has other settings by now.
+            (self.cadence, self.probed) = (None, None);
+        }
+        COMMON_IDLE.iter().map(|seconds| active + Duration::from_secs(*seconds)).find(|at| *at > now)
+    }
+}
+
+fn is_near(one: Instant, other: Instant) -> bool {
+    one.max(other).saturating_duration_since(one.min(other)) <= TOLERANCE
+}
+
+struct Entry {
+    socket: Weak<TcpStream>,
+    mailbox: Arc<Mailbox>,
+    shared: Arc<Shared>,
+    watch: Watch,
+}
+
+impl Entry {
+    fn sweep(&mut self, count: u32, now: Instant) {
+        let Some(socket) = self.socket.upgrade() else { return };
+        let held = self.shared.held.load(Ordering::Acquire);
+        let long = self.watch.last.is_some_and(|last| last.idle >= LONG_IDLE) && self.watch.cadence.is_none();
+        if long && !held && !count.is_multiple_of(LONG_IDLE_SWEEPS) {
+            return;
+        }
+        let notice = if held {
+            dropped(&socket).ok().and_then(|drops| self.watch.look_held(drops, now))
+        } else {
+            self.watch.drops = dropped(&socket).unwrap_or(self.watch.drops);
+            let own_probes = self.shared.own_probes.load(Ordering::Acquire);
+            if own_probes != std::mem::replace(&mut self.watch.own_probes, own_probes) {
+                self.watch.last = None;
+            }
+            let rtt = Duration::from_millis(self.shared.rtt_ms.load(Ordering::Relaxed).into());
+            leg_info(&socket).ok().and_then(|info| self.watch.look(info, rtt, now))
+        };
+        if let Some(notice) = notice {
+            self.mailbox.push(Mail::Host(notice));
+        }
+    }
+}
+
+/// The connections to look at.
+#[derive(Default)]
+pub(crate) struct Sweeps {
+    new: Mutex<Vec<Entry>>,
+}
+
+impl Sweeps {
+    /// Looks at a connection from now on, as long as it is there.
+    pub(crate) fn watch(&self, socket: &Arc<TcpStream>, mailbox: &Arc<Mailbox>) -> Arc<Shared> {
+        let shared = Arc::<Shared>::default();
+        let (socket, mailbox) = (Arc::downgrade(socket), Arc::clone(mailbox));
+        lock(&self.new).push(Entry { socket, mailbox, shared: Arc::clone(&shared), watch: Watch::default() });
+        shared
+    }
+
+    fn take_new(&self, entries: &mut Vec<Entry>) {
+        entries.append(&mut lock(&self.new));
+    }
+}
+
+/// Looks at all connections, for as long as the tunnel is there.
+pub(crate) async fn sweep(sweeps: Weak<Sweeps>) {
+    let mut ticks = tokio::time::interval(SWEEP);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut entries, mut count) = (Vec::new(), 0u32);
+    loop {
+        ticks.tick().await;
+        let Some(sweeps) = sweeps.upgrade() else { return };
+        sweeps.take_new(&mut entries);
+        drop(sweeps);
+        count = count.wrapping_add(1);
+        let mut at = 0;
+        while at < entries.len() {
+            let (end, now) = ((at + BATCH).min(entries.len()), Instant::now());
+            for entry in &mut entries[at..end] {
+                entry.sweep(count, now);
+            }
+            at = end;
+            tokio::task::yield_now().await;
+        }
+        entries.retain(|entry| entry.socket.strong_count() > 0);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::disallowed_methods)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const RTT: Duration = Duration::from_millis(20);
+
+    /// A host's idle connection, looked at in sweeps, at which a keepalive probe comes each `cadence` seconds.
+    fn sweeps(watch: &mut Watch, seconds: u64, cadence: Option<u64>) -> Vec<u64> {
+        let start = Instant::now();
+        let mut expected = Vec::new();
+        // The sweeps are at no whole seconds, as the probes are.
+        for at in (130..1000 * seconds).step_by(250) {
+            let idle = Duration::from_millis(at);
+            let segments = cadence.map_or(0, |cadence| u32::try_from(at / (1000 * cadence)).unwrap());
+            let info = LegInfo { idle, quiet: idle, segments, ..LegInfo::default() };
+            match watch.look(info, RTT, start + idle) {
+                Some(Notice::Expected) => expected.push(at),
+                notice => assert_eq!(notice, None),
+            }
+        }
+        expected
+    }
+
+    #[test]
+    fn the_far_host_is_asked_for_before_each_probe() {
+        for cadence in [5, 7] {
+            let expected = sweeps(&mut Watch::default(), 60, Some(cadence));
+            for probe in (2..60 / cadence).map(|n| 1000 * n * cadence) {
+                let before = expected.iter().filter(|at| (probe - 500..probe - 150).contains(at)).count();
+                assert_eq!(before, 1, "a probe at {probe} ms, asked at {expected:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_host_that_does_not_probe_costs_fewer_and_fewer_questions() {
+        let expected = sweeps(&mut Watch::default(), 3600, None);
+        assert_eq!(expected.len(), COMMON_IDLE.len() - 1, "{expected:?}");
+        assert!(expected.iter().filter(|at| **at > 600_000).count() <= 2);
+    }
+
+    #[test]
+    fn a_probe_that_was_left_unanswered_is_told_once() {
+        let (mut watch, now) = (Watch::default(), Instant::now());
+        assert_eq!(watch.look_held(0, now), None);
+        assert_eq!(watch.look_held(1, now), Some(Notice::Unanswered));
+        assert_eq!(watch.look_held(1, now), None);
+    }
+
+    #[test]
+    fn silence_is_told_each_second_and_its_end_once() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let silent = LegInfo { outstanding: true, unanswered: 2, quiet: SECOND, ..LegInfo::default() };
+        let mut told = |info, ms| watch.look(info, RTT, start + ms * MS);
+        assert_eq!(told(LegInfo { unanswered: 1, ..silent }, 0), None, "a lost segment");
+        assert_eq!(told(LegInfo { unanswered: 0, ..silent }, 0), None, "a closed window");
+        assert_eq!(told(silent, 250), Some(Notice::Silent));
+        assert_eq!(told(silent, 500), None);
+        assert_eq!(told(silent, 1250), Some(Notice::Silent));
+        assert_eq!(told(LegInfo::default(), 1500), Some(Notice::Answers));
+        assert_eq!(told(LegInfo::default(), 1750), None);
+    }
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn progress_is_no_probe() {
+        let last = LegInfo { segments: 7, data_segments: 3, acknowledged: 100, ..LegInfo::default() };
+        assert!(LegInfo { segments: 8, ..last }.is_probe_since(&last));
+        assert!(!LegInfo { segments: 8, data_segments: 4, ..last }.is_probe_since(&last));
+        assert!(!LegInfo { segments: 8, acknowledged: 101, ..last }.is_probe_since(&last));
+        assert!(!last.is_probe_since(&last));
+    }
+}

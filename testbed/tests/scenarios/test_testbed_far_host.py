@@ -1,0 +1,95 @@
+"""What a host sees of the other one through agents, beside plain TCP: how far an upload is ahead, and when a dead host is noticed.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |  5 Mbit/s, 100 ms         |
+         agent1                      agent2
+"""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from conftest import lend, say
+from sos_testbed import lab as labs
+from sos_testbed import measure
+from sos_testbed.lab import Lab, Options
+from sos_testbed.topology import PathOptions
+
+RATE_BPS, RTT_US = 5_000_000, 100_000
+PRODUCT = RATE_BPS / 8 * RTT_US / 1e6
+COVERED, PLAIN = 5001, 6001
+# A server that reads all, and one whose machine dies after the first byte: nothing reaches its connection any more
+SINK = """
+import socket, struct, sys, ctypes
+port, dies = int(sys.argv[1]), sys.argv[2] == "dies"
+listener = socket.socket(); listener.setsockopt(1, 2, 1); listener.bind(("", port)); listener.listen(1)
+host, _ = listener.accept()
+if dies:
+    host.recv(1)
+    program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
+    host.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(program)))
+    import time; time.sleep(60)
+while host.recv(1 << 20): pass
+"""
+UPLOAD = """
+import json, socket, sys, time
+host = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+host.settimeout(0.05)
+begun, sent, ahead = time.monotonic(), 0, []
+for at in (2, 4, 6):
+    while time.monotonic() < begun + at:
+        try: sent += host.send(bytes(65536))
+        except TimeoutError: pass
+    ahead.append(sent - at * float(sys.argv[3]))
+print(json.dumps(ahead))
+"""
+KEEPALIVE = """
+import json, socket, sys, time
+host = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+for option, value in ((4, 3), (5, 1), (6, 3)): host.setsockopt(socket.IPPROTO_TCP, option, value)
+host.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+time.sleep(7); host.sendall(b"x")
+begun = time.monotonic(); host.settimeout(40)
+try: host.recv(1); end = "eof"
+except OSError as error: end = type(error).__name__ + str(error.errno)
+print(json.dumps([end, time.monotonic() - begun]))
+"""
+
+
+@pytest.fixture(scope="module")
+def slow_path() -> Iterator[Lab]:
+    built = labs.up(Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US)), say)
+    yield built
+    built.down()
+
+
+@pytest.fixture
+def net(slow_path: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    yield from lend(slow_path, request)
+
+
+def ask(net: Lab, port: int, server: str, client: str, *arguments: str) -> list[float | str]:
+    """What a client's program says of its connection to a server of this kind."""
+    serving = subprocess.Popen(net.exec_argv("server", ("python3", "-c", SINK, str(port), server)))
+    try:
+        measure.wait_listening(net, "server", port)
+        argv = net.exec_argv("client", ("python3", "-c", client, measure.address(net, "server"), str(port), *arguments))
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=90)
+    finally:
+        serving.kill()
+        serving.wait()
+    return list(json.loads(done.stdout))
+
+
+def test_an_upload_is_no_further_ahead_than_plain_tcp_or_two_products_and_a_mebibyte(net: Lab) -> None:
+    rate = str(RATE_BPS / 8)
+    plain, covered = (max(map(float, ask(net, port, "reads", UPLOAD, rate))) for port in (PLAIN, COVERED))
+    assert covered <= max(plain, 2 * PRODUCT + (1 << 20)), f"plain {plain:.0f}"
+
+
+@pytest.mark.slow
+def test_keepalive_notices_a_dead_server_when_plain_tcp_does(net: Lab) -> None:
+    plain, covered = (ask(net, port, "dies", KEEPALIVE) for port in (PLAIN, COVERED))
+    assert covered[0] == plain[0], (plain, covered)
+    assert abs(float(covered[1]) - float(plain[1])) <= 3, (plain, covered)
