@@ -18,6 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 const BULK: usize = 24 << 20;
+/// Bytes taken for a host that reads none of them: less than an agent reads ahead of what the far host has acknowledged.
+const UNREAD: usize = 384 << 10;
 
 over_both! {
     one_thread: [
@@ -167,8 +169,7 @@ async fn what_is_left_of_a_session_does_not_end_a_new_one(setup: Setup) {
     let (mut client, session) = net.connect(listener.local_addr().unwrap()).await;
     let (mut slow, _) = soon(listener.accept()).await.unwrap();
     slow.shutdown().await.unwrap();
-    // More than the far agent's kernel takes.
-    let data = pattern(8 << 20);
+    let data = pattern(UNREAD);
     soon(client.write_all(&data)).await.unwrap();
     drop(client);
     assert_eq!(soon(session.unwrap()).await.reason, EndReason::Finished);
@@ -206,8 +207,7 @@ async fn a_slow_client_gets_everything_though_the_far_agent_has_left(setup: Setu
     client.write_all(b"request").await.unwrap();
     client.shutdown().await.unwrap();
     soon(server.read_to_end(&mut Vec::new())).await.unwrap();
-    // More than the near agent's kernel takes.
-    let data = pattern(2 << 20);
+    let data = pattern(UNREAD);
     soon(server.write_all(&data)).await.unwrap();
     drop(server);
     until(|| net.far.stats().sessions == 0).await;
