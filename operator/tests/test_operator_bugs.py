@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_operator import loop, reconcile
 from sos_operator.bugs import Bugs
@@ -222,6 +222,7 @@ json_values = st.recursive(
 FIRST = build_output(SEEN, SETTINGS, Issued(0, ""), {})
 
 
+@settings(deadline=None)
 @given(st.lists(json_values | st.none(), min_size=2, max_size=2), st.booleans())
 def test_whatever_somebody_writes_into_a_config_map_no_pass_ends_at_it(written: list[Any], departs: bool) -> None:
     """Neither a roll-out, nor a site that is deleted, nor a node that has left."""
@@ -245,6 +246,7 @@ def test_whatever_somebody_writes_into_a_config_map_no_pass_ends_at_it(written: 
         documents(config_map)
 
 
+@settings(deadline=None)
 @given(st.integers() | st.text(max_size=6) | st.none() | st.lists(st.integers(), max_size=1), st.integers(1, 1024))
 def test_max_unavailable_of_a_newer_api_is_one(value: Any, total: int) -> None:
     assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, total) >= 1
