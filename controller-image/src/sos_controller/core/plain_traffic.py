@@ -57,8 +57,13 @@ class Recent(NamedTuple):
     @property
     def leading(self) -> PlainReason | None:
         """The reason that counts most, without those the spec asks for."""
-        found = {reason: count for reason, count in self.plain.items() if reason not in EXPECTED}
-        return max(found, key=lambda reason: (found[reason], -reason)) if found else None
+        return _leading(self.plain)
+
+
+def _leading(counts: dict[PlainReason, int]) -> PlainReason | None:
+    # A function of its own: mypyc compiles no closure in a method of a NamedTuple
+    found = {reason: count for reason, count in counts.items() if reason not in EXPECTED}
+    return max(found, key=lambda reason: (found[reason], -reason)) if found else None
 
 
 class _Service:
