@@ -14,7 +14,7 @@ from sos_kubectl import network, overview, removal, shown, text
 from sos_kubectl.drain import Kept, Target, let_back, progress
 from sos_kubectl.facts import Asked, Facts
 from sos_kubectl.findings import Finding
-from sos_kubectl.trace import Question, Trace, add_lately, as_json, lines, trace
+from sos_kubectl.trace import Question, Trace, add_recent_plain, as_json, lines, trace
 
 cells = st.text(st.characters(codec="ascii", exclude_categories=("C",)), max_size=60)
 
@@ -288,13 +288,13 @@ def test_plain_connections_are_shown_with_their_reasons_and_what_these_mean() ->
     assert network.plain({"connections": [], "services": []}) == ["no connection of a service went plain"]
 
 
-def test_a_trace_says_what_went_plain_lately() -> None:
+def test_a_trace_says_what_went_recent_plain() -> None:
     recent = {"seconds": 300, "accelerated": 4, "plain": {"Option": 12}}
     found = Trace(outcome="accelerated", service="default/bulk")
-    add_lately(found, PLAIN, {"services": [{"id": "default/bulk", "recent": recent}]})
+    add_recent_plain(found, PLAIN, {"services": [{"id": "default/bulk", "recent": recent}]})
     printed = " ".join(" ".join(lines(found, False)).split())
     assert "3 s ago: Option, the SYN carries an MPTCP option (decided by agent1)" in printed
     assert "last 5 minutes: 4 accelerated, plain: 12 Option" in printed
-    assert len(as_json(found)["lately"]) == 2
-    add_lately(nothing := Trace(), {"connections": []}, {"services": [{"id": "default/bulk"}]})
-    assert as_json(nothing)["lately"] == []
+    assert len(as_json(found)["recentPlain"]) == 2
+    add_recent_plain(nothing := Trace(), {"connections": []}, {"services": [{"id": "default/bulk"}]})
+    assert as_json(nothing)["recentPlain"] == []

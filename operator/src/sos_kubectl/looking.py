@@ -107,16 +107,16 @@ def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
     """What becomes of a connection, and why. Nothing is sent: it is what should happen."""
     asked = controller(name, namespace, url, context, lab)
     config, known, agents, seen = (asked.get(what) for what in ("/v1/config", "/v1/status", "/v1/agents", "/v1/topology"))
-    lately = _plain_lately(asked, f"client={client}&server={server}:{port}")
+    plain = _recent_plain(asked, f"client={client}&server={server}:{port}")
     found = tracing.trace(tracing.Question(client, server, port), config, known, agents, seen)
-    tracing.add_lately(found, lately, known)
+    tracing.add_recent_plain(found, plain, known)
     show(output, lambda: tracing.as_json(found), lambda: tracing.lines(found, colour()))
     if found.outcome in ("plain", "unknown"):
         raise typer.Exit(NO)
 
 
-def _plain_lately(asked: Controller, query: str) -> Json:
-    """What went plain lately; nothing where a controller of an earlier version does not know."""
+def _recent_plain(asked: Controller, query: str) -> Json:
+    """Connections that recently went plain; none from a controller of an earlier version."""
     try:
         return asked.get(f"/v1/plain?{query}")
     except SourceError:

@@ -61,7 +61,7 @@ def flows(sessions: Json, agents: Json) -> list[str]:
 
 
 def plain(found: Json) -> list[str]:
-    """Connections that went plain lately, and how many there were by service and reason."""
+    """Connections that recently went plain, with counts by service and reason."""
     rows = [(c["service"], c["reason"], c["client"], c["server"], c["by"], age(c["ageSeconds"])) for c in found["connections"]]
     lines = text.table(("SERVICE", "REASON", "CLIENT", "SERVER", "BY", "AGE"), rows) or ["no connection of a service went plain"]
     counts = [(s["id"], reason, str(count)) for s in found["services"] for reason, count in s["reasons"].items()]

@@ -37,7 +37,7 @@ class Trace:
     service: str = ""
     hidden: list[str] = field(default_factory=list)
     """Services that cover the connection, too, and come after it."""
-    lately: list[str] = field(default_factory=list)
+    recent_plain: list[str] = field(default_factory=list)
 
     def step(self, good: bool, said: str) -> bool:
         """Note one; returns whether it was good."""
@@ -152,17 +152,17 @@ def _hosts(question: Question, service: Json, status: Json, seen: Json, found: T
         found.step(True, f"{address} is {where}")
 
 
-def add_lately(found: Trace, plain: Json, status: Json) -> None:
-    """Add what became of such connections lately: what should happen and what does are two things."""
+def add_recent_plain(found: Trace, plain: Json, status: Json) -> None:
+    """Add the recent outcome of such connections, which may differ from the expected one."""
     for last in plain["connections"][:1]:
         when = f"{last['client']} to {last['server']}, {round(last['ageSeconds'])} s ago"
-        found.lately.append(f"went plain: {when}: {last['reason']}, {last['message']} (decided by {last['by']})")
+        found.recent_plain.append(f"went plain: {when}: {last['reason']}, {last['message']} (decided by {last['by']})")
     known = next((s for s in status["services"] if s["id"] == found.service), None)
     recent = (known or {}).get("recent")
     if recent and recent["plain"]:
         counts = ", ".join(f"{count} {reason}" for reason, count in recent["plain"].items())
         minutes = recent["seconds"] // 60
-        found.lately.append(f"service {found.service}, last {minutes} minutes: {recent['accelerated']} accelerated, plain: {counts}")
+        found.recent_plain.append(f"service {found.service}, last {minutes} minutes: {recent['accelerated']} accelerated, plain: {counts}")
 
 
 def lines(found: Trace, colour: bool) -> list[str]:
@@ -172,7 +172,7 @@ def lines(found: Trace, colour: bool) -> list[str]:
         mark = text.coloured("ok", text.GOOD, colour) if good else text.coloured("no", text.BAD, colour)
         first, *more = text.wrapped(said)
         shown += [f"{mark}  {first.strip()}", *more]
-    for said in found.lately:
+    for said in found.recent_plain:
         first, *more = text.wrapped(said)
         shown += [f"    {first.strip()}", *more]
     if found.outcome == "plain":
@@ -186,7 +186,7 @@ def as_json(found: Trace) -> Json:
     """The same for programs."""
     steps = [{"ok": good, "text": said} for good, said in found.steps]
     what = {"outcome": found.outcome, "service": found.service or None, "hidden": found.hidden, "why": found.why or None}
-    return {**what, "steps": steps, "lately": found.lately}
+    return {**what, "steps": steps, "recentPlain": found.recent_plain}
 
 
 def _inside(address: IPv4Address, prefixes: list[str]) -> bool:

@@ -89,7 +89,7 @@ impl Unreachable {
 /// What nft should hold.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Armed {
-    /// What may be taken over.
+    /// Flows that may be accelerated.
     pub covered: Arc<Classifier>,
     /// Servers that are left to plain TCP for now, whatever covers them.
     pub unreachable: Vec<SocketAddrV4>,
@@ -107,7 +107,7 @@ pub struct Coverage {
 }
 
 impl Coverage {
-    /// What may be taken over.
+    /// Flows that may be accelerated.
     pub fn armed(
         &mut self,
         config: &Arc<AgentConfig>,
@@ -143,7 +143,7 @@ fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>) -> (Classifier, Vec<S
 }
 
 impl Armed {
-    /// Whether a new connection is taken over.
+    /// True if a new connection may be accelerated.
     #[must_use]
     pub fn takes(&self, client: Ipv4Addr, server: SocketAddrV4) -> bool {
         !self.unreachable.contains(&server) && self.covered.contains(client, *server.ip(), server.port())

@@ -13,7 +13,7 @@ use ipnet::Ipv4Net;
 /// Ranges of one field that a rule names, inclusive.
 pub type Range = (u32, u32);
 
-/// What one service covers.
+/// The flows that one service covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// Client addresses.
@@ -92,13 +92,13 @@ impl Classifier {
         self.clients.len() + self.servers.len() + self.ports.len()
     }
 
-    /// Whether nothing is covered.
+    /// True if no flow is covered.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether a flow is covered: what nft does with the tables.
+    /// True if a flow is covered. Mirrors the nft look-ups.
     #[must_use]
     pub fn contains(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> bool {
         let find = |table: &[Entry], of: Class, value: u32| {

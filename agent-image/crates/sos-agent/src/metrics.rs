@@ -130,7 +130,7 @@ impl Metrics {
         r.register("armed_left_out", "Services that did not fit and stay plain", self.left_out.clone());
         r.register(
             "unreachable_servers",
-            "Servers left to plain TCP because they have not answered lately",
+            "Servers left to plain TCP because they have not answered recently",
             self.unreachable.clone(),
         );
         r.register(

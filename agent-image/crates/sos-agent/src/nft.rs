@@ -7,7 +7,7 @@
 //! 3. A bare SYN with MD5, AO or MPTCP options goes plain: those ends would notice a relay.
 //! 4. A bare SYN that the switch has marked as one of a service that is not armed yet, or not any more, goes plain
 //!    (spec/node-config.md clause 22).
-//! 5. A bare SYN to a server that has not answered lately (`unreachable`) goes plain.
+//! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
 //! 6. A bare SYN inside `armed` (clients, servers and ports, see [`crate::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
 //!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
 //!    not match at all. So a dead agent takes nothing over.
@@ -35,7 +35,7 @@ pub const PLAIN_SECONDS: u32 = 130;
 pub const STANDING_SECONDS: u32 = 5;
 /// Most 4-tuples remembered as plain; beyond it SYNs still go plain, but unremembered (counted).
 pub const PLAIN_LIMIT: u32 = 65_536;
-/// How long a connection that went plain can be read by the agent: several times as long as between two readings, so that each is read.
+/// Lifetime of an entry for a connection that went plain: several polling intervals, so that the agent reads each entry.
 pub const SEEN_SECONDS: u32 = 10;
 /// Most connections kept for that; further ones within this time are counted as plain, but for no service.
 pub const SEEN_LIMIT: u32 = 1_024;
@@ -54,7 +54,7 @@ pub const COUNTERS: [(&str, &str); 6] = [
     ("syn_plain", "Bare SYNs decided plain"),
     ("syn_plain_again", "Bare SYNs kept plain by an earlier decision"),
     ("syn_plain_options", "Bare SYNs plain because of MD5, AO or MPTCP options"),
-    ("syn_plain_unreachable", "Bare SYNs plain because the server has not answered lately"),
+    ("syn_plain_unreachable", "Bare SYNs plain because the server has not answered recently"),
     ("syn_plain_unremembered", "Bare SYNs plain while the set of plain flows was full"),
 ];
 

@@ -27,7 +27,7 @@ pub struct Seen {
     pub code: u16,
 }
 
-/// Reads `nft --json list set` of the connections that went plain lately; what is no such element is left out.
+/// Reads `nft --json list set` of the connections that recently went plain. Skips elements of any other shape.
 #[must_use]
 pub fn parse_seen(json: &[u8]) -> BTreeSet<Seen> {
     let document: serde_json::Value = serde_json::from_slice(json).unwrap_or_default();

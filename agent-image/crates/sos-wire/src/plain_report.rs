@@ -29,9 +29,9 @@ impl PlainReason {
     pub const SESSIONS: Self = Self(11);
     /// The agent has reached its memory limit.
     pub const MEMORY: Self = Self(12);
-    /// The server left SYNs unanswered lately.
+    /// The server left SYNs unanswered recently.
     pub const SERVER_UNREACHABLE: Self = Self(16);
-    /// Clients on that port did not complete their handshakes with the agent lately.
+    /// Clients on that port did not complete their handshakes with the agent recently.
     pub const CLIENT_SILENT: Self = Self(17);
     /// The agent or the switch is not armed for the service.
     pub const NOT_ARMED: Self = Self(18);
