@@ -129,6 +129,30 @@ def test_a_server_that_moves_keeps_its_session() -> None:
     assert places(world, of="server") == {C1}
 
 
+def test_server_found_late_keeps_sessions_begun_before_and_after() -> None:
+    """The first session has entries at every switch of the site, later ones where the server is: both follow a move."""
+    world = up("east")
+    begun(world, SPORT)
+    assert places(world, SPORT, "server") == {E2, C1}, "nobody has heard the server"
+    announce(world, Location(E2, PortNo(3)), "server", SERVER)
+    begun(world, SPORT + 1)
+    assert places(world, SPORT + 1, "server") == {E2}
+    assert track(world, C1) == {SERVER} and track(world, E2) == set()
+    announce(world, AT_NEW, "server", SERVER)
+    assert C1 in places(world, SPORT, "server") & places(world, SPORT + 1, "server")
+
+
+def test_host_that_turns_back_keeps_a_session_begun_meanwhile() -> None:
+    world = up()
+    begun(world, SPORT)
+    announce(world, AT_NEW)
+    world.do(PacketIn(*AT_NEW, world.punt_cookie, syn_frame(CLIENT, SERVER, SPORT + 1, 5001)))
+    assert places(world, SPORT + 1) == {C1}
+    assert track(world, E1) == {CLIENT}, "the session that began last has no entry there"
+    announce(world, AT_CLIENT)
+    assert E1 in places(world, SPORT) & places(world, SPORT + 1)
+
+
 def test_all_entries_go_when_the_session_ends_wherever_its_host_has_been() -> None:
     world = up()
     session = begun(world)

@@ -70,11 +70,12 @@ _EXACT: Final = 0xFFFFFFFF
 class Where:
     """The switches of a site that have a host's entries: the newest, and those of before that."""
 
-    __slots__ = ("dpids", "idle_since", "newest", "since", "site", "tracking")
+    __slots__ = ("complete", "dpids", "idle_since", "newest", "since", "site", "tracking")
 
-    def __init__(self, site: str, newest: DatapathId, now: float) -> None:
+    def __init__(self, site: str, newest: DatapathId, dpids: set[DatapathId], now: float) -> None:
         self.site, self.newest = site, newest
-        self.dpids: set[DatapathId] = set()
+        self.dpids: set[DatapathId] = set()  # with the entries of some session
+        self.complete = dpids  # with those of every session: a session that begins has entries where the host is by then
         self.since = self.idle_since = now
         self.tracking = 0  # track entries counted for it, 0 where none stand
 
@@ -160,9 +161,12 @@ class Mobility:
             claim = next((state.claims[dpid] for dpid in dpids if dpid in state.claims), None)
             if claim is None:
                 return
-            where = self._where[address] = Where(claim[0].name, newest if newest in dpids else UNKNOWN, state.now)
-        if not dpids <= where.dpids:
+            where = self._where[address] = Where(claim[0].name, UNKNOWN, set(dpids), state.now)
+        if where.newest == UNKNOWN and newest in dpids:
+            where.newest = newest
+        if not dpids <= where.dpids or not where.complete <= dpids:
             where.dpids |= dpids
+            where.complete &= dpids
             self._track(address, where)
 
     def _heard(self, address: Address, where: Where, location: Location) -> None:
@@ -173,14 +177,15 @@ class Mobility:
                 self._asked[address] = Asked(state.now, 0)
             return
         self._asked.pop(address, None)
-        if where.newest == dpid and dpid in where.dpids:
+        if where.newest == dpid and dpid in where.complete:
             return
         before, where.newest, where.since = where.newest, dpid, state.now
-        if before != UNKNOWN:
+        if before not in (UNKNOWN, dpid):
             self._moving[address] = where
             state.count("moves", "followed")
-        if dpid not in where.dpids:
+        if dpid not in where.complete:
             where.dpids.add(dpid)
+            where.complete.add(dpid)
             self._track(address, where)
             self._moves.append(Move(address, location, deque(state.sessions.of_host(address))))
             self._work()
@@ -245,7 +250,7 @@ class Mobility:
         del self._moving[address]
         if self._can_track(where):
             old = frozenset(where.dpids - {where.newest})
-            where.dpids = {where.newest}
+            where.dpids, where.complete = {where.newest}, {where.newest}
             self._track(address, where)
             self._moves.append(Move(address, host.location, deque(state.sessions.of_host(address)), old))
 
@@ -276,7 +281,9 @@ class Mobility:
         needed = len(dpids) if len(dpids) > 1 and self._tracking - where.tracking + len(dpids) <= MAX_TRACKING else 0
         self._tracking += needed - where.tracking
         where.tracking = needed
-        entries = {dpid: (self._track_entry(address),) for dpid in dpids if dpid not in where.dpids} if needed else {}
+        entries = (
+            {dpid: (self._track_entry(address),) for dpid in dpids if dpid not in where.complete and dpid != where.newest} if needed else {}
+        )
         state.programmer.set_group(("track", address), entries, state.out)
 
     def _track_entry(self, address: Address) -> FlowEntry:
