@@ -19,9 +19,10 @@ from sos_testbed.topology import PathOptions
 RATE_BPS, RTT_US = 5_000_000, 100_000
 PRODUCT = RATE_BPS / 8 * RTT_US / 1e6
 COVERED, PLAIN = 5001, 6001
+SLACK_S = 2.0
 # A server that reads all, and one whose machine dies after the first byte: nothing reaches its connection any more
 SINK = """
-import socket, struct, sys, ctypes
+import ctypes, signal, socket, struct, sys
 port, dies = int(sys.argv[1]), sys.argv[2] == "dies"
 listener = socket.socket(); listener.setsockopt(1, 2, 1); listener.bind(("", port)); listener.listen(1)
 host, _ = listener.accept()
@@ -29,7 +30,7 @@ if dies:
     host.recv(1)
     program = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))
     host.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HL", 1, ctypes.addressof(program)))
-    import time; time.sleep(60)
+    signal.alarm(60); signal.pause()  # keep the socket: an exit would send a FIN, which a dead machine does not
 while host.recv(1 << 20): pass
 """
 UPLOAD = """
@@ -49,7 +50,8 @@ import json, socket, sys, time
 host = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 for option, value in ((4, 3), (5, 1), (6, 3)): host.setsockopt(socket.IPPROTO_TCP, option, value)
 host.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-time.sleep(7); host.sendall(b"x")
+time.sleep(7)  # two idle times: the agents learn the probe interval from a live server
+host.sendall(b"x")
 begun = time.monotonic(); host.settimeout(40)
 try: host.recv(1); end = "eof"
 except OSError as error: end = type(error).__name__ + str(error.errno)
@@ -92,4 +94,5 @@ def test_an_upload_is_no_further_ahead_than_plain_tcp_or_two_products_and_a_mebi
 def test_keepalive_notices_a_dead_server_when_plain_tcp_does(net: Lab) -> None:
     plain, covered = (ask(net, port, "dies", KEEPALIVE) for port in (PLAIN, COVERED))
     assert covered[0] == plain[0], (plain, covered)
-    assert abs(float(covered[1]) - float(plain[1])) <= 3, (plain, covered)
+    # One KEEPIDLE late where the agents' question comes after the probe (ADR 0045), on a busy machine; without liveness, 593 s
+    assert abs(float(covered[1]) - float(plain[1])) <= 3 + SLACK_S, (plain, covered)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import armed, eventually, lend, say
 from sos_testbed import lab as labs
-from sos_testbed import topology
+from sos_testbed import measure, topology
 from sos_testbed.lab import Lab, Options
 from sos_testbed.model import AgentPlace, End, Host, Shape, Switch, Topology, Wire
 from sos_testbed.topology import PathOptions
@@ -158,7 +158,8 @@ def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
     eventually("an armed agent", lambda: armed(net))
     server = subprocess.Popen(net.exec_argv("server", (sys.executable, "-uc", SERVE, str(COVERED), str(PLAIN))))
     try:
-        time.sleep(1.0)
+        for port in (COVERED, PLAIN):
+            measure.wait_listening(net, "server", port)
         for host, old, new, announced in (
             ("client", "edge1", "edge3", True),
             ("client", "edge3", "edge1", False),
@@ -167,7 +168,7 @@ def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
             running = {port: watch(net, port) for port in (PLAIN, COVERED)}
             for program in running.values():
                 assert program.stdout is not None and program.stdout.readline() == "connected\n"
-            time.sleep(1.0)
+            time.sleep(1.0)  # data flows before the move, so that the gap is the move's
             move(net, host, old, new, announced=announced)
             said = {port: program.communicate(timeout=60)[0].split() for port, program in running.items()}
             print(host, new, announced, said)
