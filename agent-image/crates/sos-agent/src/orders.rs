@@ -7,11 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use sos_wire::order::{MAX_FLOWS, MAX_REPORTED};
 use sos_wire::{
-    AgentId, BootId, ControllerId, EndReason, Ended, FlowReport, Order, OrderBody, OrderHeader, PathReport,
-    PlainReport, Prepare, RefuseReason, ReplayGuard, ReportedFlow, Role, SessionReport, SessionUuid,
-    UnverifiedOrder, WireError,
+    AgentId, BootId, ControllerId, EndReason, Ended, Order, OrderBody, OrderHeader, Prepare, RefuseReason,
+    ReplayGuard, ReportedFlow, Role, SessionUuid, UnverifiedOrder, WireError,
 };
 
 use crate::arming::{self, Health, Unreachable};
@@ -271,28 +269,6 @@ impl OrderDesk {
         self.controllers.values().any(|known| known.watched(now))
     }
 
-    /// Reports of what has passed, for each controller that watches (order.md clause 13).
-    pub fn tell_paths(&mut self, reports: &[PathReport], env: &Env<'_>) -> Vec<Vec<u8>> {
-        let bodies: Vec<_> = reports.iter().map(|report| OrderBody::PathReport(report.clone())).collect();
-        self.tell_watching(&bodies, env)
-    }
-
-    /// Reports of what has gone plain, for each controller that watches (order.md clause 14).
-    pub fn tell_plain(&mut self, reports: &[PlainReport], env: &Env<'_>) -> Vec<Vec<u8>> {
-        let bodies: Vec<_> = reports.iter().map(|report| OrderBody::PlainReport(report.clone())).collect();
-        self.tell_watching(&bodies, env)
-    }
-
-    fn tell_watching(&mut self, bodies: &[OrderBody], env: &Env<'_>) -> Vec<Vec<u8>> {
-        let watching = |(id, known): (&ControllerId, &Controller)| known.watched(env.now).then_some(*id);
-        let watching: Vec<_> = self.controllers.iter().filter_map(watching).collect();
-        let mut out = Vec::new();
-        for controller in watching {
-            out.extend(bodies.iter().filter_map(|body| self.sign(controller, 0, body.clone(), env)));
-        }
-        out
-    }
-
     /// When [`Self::poll`] has something to do next.
     #[must_use]
     pub fn next_timeout(&self) -> Option<Instant> {
@@ -419,51 +395,6 @@ impl OrderDesk {
         self.sign(controller, 0, OrderBody::Ended(ended), env)
     }
 
-    fn report(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
-        if let Some(known) = self.controllers.get_mut(&controller) {
-            known.next_report = env.now + REPORT_INTERVAL;
-        }
-        let sessions: Vec<_> = self.running.of(controller).chain(self.preparations.of(controller)).collect();
-        self.reports = self.reports.wrapping_add(1);
-        // An empty report is one empty chunk. The session limits keep the number of chunks far below 65,536.
-        let parts: Vec<Vec<SessionUuid>> = if sessions.is_empty() {
-            vec![Vec::new()]
-        } else {
-            sessions.chunks(MAX_REPORTED).map(<[_]>::to_vec).collect()
-        };
-        let chunks = u16::try_from(parts.len()).unwrap_or(u16::MAX);
-        let report = self.reports;
-        let bodies = parts.into_iter().zip(0..chunks).map(|(sessions, chunk)| {
-            OrderBody::SessionReport(SessionReport { report, chunk, chunks, sessions })
-        });
-        let bodies: Vec<_> = bodies.collect();
-        bodies.into_iter().filter_map(|body| self.sign(controller, 0, body, env)).collect()
-    }
-
-    /// The first Watch of a controller is answered at once: it may just have started and know of nothing.
-    fn watch(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
-        let until = Some(env.now + WATCHED_FOR);
-        let known = self.controllers.get_mut(&controller);
-        let before = known.and_then(|known| std::mem::replace(&mut known.watches_until, until));
-        if before.is_some_and(|before| env.now < before) {
-            return Vec::new();
-        }
-        self.report_flows(controller, env)
-    }
-
-    fn report_flows(&mut self, controller: ControllerId, env: &Env<'_>) -> Vec<Vec<u8>> {
-        self.reports = self.reports.wrapping_add(1);
-        let flows = self.running.unordered();
-        let parts: Vec<&[ReportedFlow]> =
-            if flows.is_empty() { vec![&[]] } else { flows.chunks(MAX_FLOWS).collect() };
-        let chunks = u16::try_from(parts.len()).unwrap_or(u16::MAX);
-        let report = self.reports;
-        let bodies = parts.into_iter().zip(0..chunks).map(|(flows, chunk)| {
-            OrderBody::FlowReport(FlowReport { report, chunk, chunks, flows: flows.to_vec() })
-        });
-        bodies.filter_map(|body| self.sign(controller, 0, body, env)).collect()
-    }
-
     /// `None` without a site key: then nobody could check it.
     fn sign(&mut self, to: ControllerId, reply_to: u64, body: OrderBody, env: &Env<'_>) -> Option<Vec<u8>> {
         let (key_id, key) = env.keys.order_to_controller(self.agent)?;
@@ -500,6 +431,8 @@ pub struct FlowMismatch;
 #[path = "orders_prepare.rs"]
 mod prepare;
 pub use prepare::confirms;
+#[path = "orders_reports.rs"]
+mod reports;
 
 #[cfg(test)]
 #[path = "orders_tests.rs"]

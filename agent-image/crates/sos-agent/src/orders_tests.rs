@@ -1,6 +1,5 @@
 use std::collections::BTreeSet;
 
-use proptest::prelude::*;
 use sos_wire::{Congestion, Key, KeyFile, KeyId};
 
 use super::*;
@@ -9,6 +8,8 @@ use crate::config::tests::config;
 
 #[path = "orders_accept_tests.rs"]
 mod accept;
+#[path = "orders_property_tests.rs"]
+mod properties;
 #[path = "orders_rewrite_tests.rs"]
 mod rewrite;
 #[path = "orders_watch_tests.rs"]
@@ -423,86 +424,4 @@ fn remembers_sixteen_controllers_and_forgets_idle_ones_first() {
     world.order(ControllerId(16), OrderBody::Prepare(prepare(16)));
     assert!(!world.desk.controllers.contains_key(&ControllerId(3)));
     assert_eq!(world.desk.counts(), (16, 16));
-}
-
-#[derive(Debug, Clone)]
-enum Act {
-    Prepare(u8, u8),
-    Arrive(u8),
-    Finish(u8),
-    Release(u8),
-    Acknowledge(u8),
-    Pass(u16),
-}
-
-fn act() -> impl Strategy<Value = Act> {
-    let number = 0u8..6;
-    prop_oneof![
-        (number.clone(), 0u8..6).prop_map(|(number, client)| Act::Prepare(number, client)),
-        number.clone().prop_map(Act::Arrive),
-        number.clone().prop_map(Act::Finish),
-        number.clone().prop_map(Act::Release),
-        number.prop_map(Act::Acknowledge),
-        (0u16..3_000).prop_map(Act::Pass),
-    ]
-}
-
-proptest! {
-    /// Whatever happens, once all sessions have ended and time has passed the desk is empty, and every session that was
-    /// promised to a controller (Ready) was reported ended to it, unless it released it.
-    #[test]
-    fn everything_promised_comes_to_an_end(acts in prop::collection::vec(act(), 0..60)) {
-        let mut world = World::new();
-        let (mut running, mut promised, mut told) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        for act in acts {
-            let told_now = match act {
-                Act::Prepare(number, client) => {
-                    let order = Prepare { client: prepare(client).client, lease_ms: 2_000, ..prepare(number) };
-                    let answers = world.order(CONTROLLER, OrderBody::Prepare(order));
-                    promised.insert(uuid(number));
-                    ended(&answers)
-                }
-                Act::Arrive(client) => {
-                    let now = world.now();
-                    let arrived = world.desk.begin_arriving(flow(&prepare(client)), now);
-                    running.extend(arrived.map(|preparation| preparation.prepare.session));
-                    Vec::new()
-                }
-                Act::Finish(number) => {
-                    running.remove(&uuid(number));
-                    let orders = world.with(|desk, env| desk.finish((uuid(number), near()), outcome(), env));
-                    ended(&world.read(&orders))
-                }
-                Act::Release(number) => {
-                    world.order(CONTROLLER, OrderBody::Release(uuid(number)));
-                    if !running.contains(&uuid(number)) {
-                        promised.remove(&uuid(number));
-                    }
-                    Vec::new()
-                }
-                Act::Acknowledge(number) => {
-                    world.order(CONTROLLER, OrderBody::EndedAck(uuid(number)));
-                    Vec::new()
-                }
-                Act::Pass(millis) => ended(&world.pass(Duration::from_millis(millis.into()))),
-            };
-            told.extend(told_now.into_iter().map(|(session, _)| session));
-        }
-        for session in running {
-            let orders = world.with(|desk, env| desk.finish((session, near()), outcome(), env));
-            told.extend(ended(&world.read(&orders)).into_iter().map(|(session, _)| session));
-        }
-        for _ in 0..8 {
-            told.extend(ended(&world.pass(Duration::from_secs(4))).into_iter().map(|(session, _)| session));
-        }
-        prop_assert!(promised.is_subset(&told), "{promised:?} {told:?}");
-        prop_assert_eq!(world.desk.counts().0, 0);
-        prop_assert!(world.desk.running.counts() == (0, 0) && world.desk.ends.is_empty());
-    }
-
-    #[test]
-    fn any_bytes_are_judged(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let mut world = World::new();
-        prop_assert!(world.with(|desk, env| desk.handle(&bytes, env)).is_err());
-    }
 }

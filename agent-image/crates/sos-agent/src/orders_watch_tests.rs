@@ -1,5 +1,7 @@
 //! What only controllers that watch are told (spec/order.md clauses 11 to 13).
 
+use sos_wire::PathReport;
+
 use super::*;
 
 fn reported_flows(orders: &[Order]) -> Vec<SessionUuid> {
