@@ -156,7 +156,12 @@ def decode_match(oxms: bytes) -> Match:
             return Match(raw=oxms)
         found[field[0]] = field[1]
         at += 4 + size
-    return Match(**found) if at == len(oxms) else Match(raw=oxms)  # type: ignore[arg-type]
+    known = at == len(oxms) and ("ip_proto" in found or _OF_TRANSPORT.isdisjoint(found))
+    return Match(**found) if known else Match(raw=oxms)  # type: ignore[arg-type]
+
+
+_OF_TRANSPORT: Final = frozenset(("tcp_src", "tcp_dst", "udp_dst", "icmp_type", "tcp_flags"))
+"""Fields that have IP_PROTO as a prerequisite (7.2.3.8). A match without IP_PROTO is none of ours: it is kept as it was read."""
 
 
 _PLAIN_FIELDS: Final = {
