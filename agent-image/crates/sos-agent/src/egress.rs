@@ -60,8 +60,8 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
     if !admitted.ordered {
         shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
     }
-    let compress = permit::compresses(&shared.config(), flow, info.peer, config::Role::Egress);
-    Ok(Egress { host, labels: admitted.labels, compress })
+    let transport = permit::session_transport(&shared.config(), flow, info.peer, config::Role::Egress);
+    Ok(Egress { host, labels: admitted.labels, compress: transport.compress, streams: transport.streams })
 }
 
 /// A session that may go on.

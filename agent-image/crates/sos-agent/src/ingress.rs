@@ -64,6 +64,7 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
         reject("not_permitted");
         return;
     };
+    let transport = permit::session_transport(&shared.config(), flow, peer, config::Role::Ingress);
     let request = OpenRequest {
         session,
         peer,
@@ -73,7 +74,8 @@ fn admit(shared: &Arc<Shared>, client: TcpStream, from: SocketAddr, arrival: Arr
         block_bytes,
         queue_bytes,
         labels,
-        compress: permit::compresses(&shared.config(), flow, peer, config::Role::Ingress),
+        compress: transport.compress,
+        streams: transport.streams,
     };
     match shared.tunnel().open(request, client) {
         Ok(handle) => {

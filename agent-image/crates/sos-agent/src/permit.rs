@@ -102,15 +102,27 @@ pub fn opened(
     egress_service(config, flow, &site.site).map(Service::label_mask)
 }
 
-/// Whether what this agent sends in a session with a peer is compressed where that pays: as its first service that covers the flow says.
+/// Transport of the data that this agent sends in a session, as the first of its services that covers the flow says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SessionTransport {
+    /// Compress the data where that pays.
+    pub compress: bool,
+    /// Most streams of each path; `None`: the service names no number.
+    pub streams: Option<usize>,
+}
+
+/// The [`SessionTransport`] of a flow with a peer. A flow that no service covers any more has the defaults.
 #[must_use]
-pub fn compresses(config: &AgentConfig, flow: FlowKey, peer: AgentId, role: Role) -> bool {
+pub fn session_transport(config: &AgentConfig, flow: FlowKey, peer: AgentId, role: Role) -> SessionTransport {
     let site = config.peers.iter().find(|site| site.agents.iter().any(|agent| agent.id == peer));
     let service = site.and_then(|site| match role {
         Role::Ingress => ingress_service_towards(config, flow, &site.site),
         Role::Egress => egress_service(config, flow, &site.site),
     });
-    service.is_some_and(|service| service.transport.compression == Compression::Adaptive)
+    service.map_or_else(SessionTransport::default, |service| SessionTransport {
+        compress: service.transport.compression == Compression::Adaptive,
+        streams: Some(usize::from(service.transport.streams)).filter(|named| *named > 0),
+    })
 }
 
 fn covers(service: &Service, flow: FlowKey) -> bool {
@@ -172,16 +184,30 @@ mod tests {
     fn each_end_compresses_as_its_own_service_says() {
         let mut config = config();
         let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.11:40000", "10.0.0.139:22"));
-        let ingress = |config: &AgentConfig, flow, peer| compresses(config, flow, peer, Role::Ingress);
+        let ingress =
+            |config: &AgentConfig, flow, peer| session_transport(config, flow, peer, Role::Ingress).compress;
         assert!(!ingress(&config, covered, peer));
         config.services[0].transport.compression = Compression::Adaptive;
         assert!(ingress(&config, covered, peer));
         assert!(!ingress(&config, flow("10.0.0.11:40000", "10.0.0.139:23"), peer), "no service covers it");
         assert!(!ingress(&config, covered, AgentId([9; 16])), "nobody we know");
-        assert!(!compresses(&config, covered, peer, Role::Egress));
+        assert!(!session_transport(&config, covered, peer, Role::Egress).compress);
         config.services[0].role = Role::Egress;
         config.services[0].to = vec!["10.0.0.0/25".parse().unwrap()];
-        assert!(compresses(&config, flow("10.0.0.139:1", "10.0.0.11:22"), peer, Role::Egress));
+        assert!(
+            session_transport(&config, flow("10.0.0.139:1", "10.0.0.11:22"), peer, Role::Egress).compress
+        );
+    }
+
+    #[test]
+    fn a_session_has_as_many_streams_as_its_own_service_names() {
+        let mut config = config();
+        let (peer, covered) = (config.peers[0].agents[0].id, flow("10.0.0.11:40000", "10.0.0.139:22"));
+        for (named, most) in [(0, None), (1, Some(1)), (128, Some(128))] {
+            config.services[0].transport.streams = named;
+            assert_eq!(session_transport(&config, covered, peer, Role::Ingress).streams, most);
+        }
+        assert_eq!(session_transport(&config, covered, AgentId([9; 16]), Role::Ingress).streams, None);
     }
 
     #[test]

@@ -55,7 +55,7 @@ impl EgressHandler for Connect {
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
         Box::pin(async move {
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
-            Ok(Egress { host, labels: Labels::ALL, compress: false })
+            Ok(Egress { host, labels: Labels::ALL, compress: false, streams: None })
         })
     }
 
@@ -202,6 +202,7 @@ async fn serve_hosts(listener: TcpListener, tunnel: Tunnel, block_bytes: u32, se
             queue_bytes: 0,
             labels: Labels::ALL,
             compress: false,
+            streams: None,
         };
         if let Ok(session) = tunnel.open(request, host) {
             tokio::spawn(session);

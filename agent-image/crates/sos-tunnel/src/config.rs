@@ -190,6 +190,8 @@ pub struct OpenRequest {
     pub labels: Labels,
     /// Whether data towards the peer is compressed where that pays.
     pub compress: bool,
+    /// Streams of each label that are used at most; `None`: as many as if no service named a number.
+    pub streams: Option<usize>,
 }
 
 /// How a session ended.

@@ -27,7 +27,7 @@ use crate::hooks::{BoxFuture, Egress, OpenInfo};
 use crate::host::{Host, Places};
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
-use crate::spare;
+use crate::spare::{self, MostStreams};
 use crate::stream::Stream;
 use crate::tunnel::Shared;
 
@@ -64,6 +64,7 @@ pub(crate) struct Driver {
     host: Option<Host>,
     side: Side,
     labels: Labels,
+    most: MostStreams,
     streams: Vec<Arc<Stream>>,
     views: Vec<StreamView>,
     timer: Pin<Box<Sleep>>,
@@ -87,13 +88,14 @@ pub(crate) struct Beginning {
     pub(crate) side: Side,
     pub(crate) labels: Labels,
     pub(crate) compress: bool,
+    pub(crate) most: MostStreams,
     pub(crate) progress: Arc<Progress>,
     pub(crate) now: Instant,
 }
 
 impl Driver {
     pub(crate) fn new(beginning: Beginning) -> Self {
-        let Beginning { shared, peer, session, mailbox, host, side, labels, compress, progress, now } =
+        let Beginning { shared, peer, session, mailbox, host, side, labels, compress, most, progress, now } =
             beginning;
         shared.counters.sessions.add(1);
         shared.counters.sessions_begun.add(1);
@@ -108,6 +110,7 @@ impl Driver {
             host,
             side,
             labels,
+            most,
             streams: Vec::new(),
             views: Vec::new(),
             timer: Box::pin(tokio::time::sleep_until(now.into())),
@@ -216,6 +219,7 @@ impl Driver {
         }
         let host = result.and_then(|egress| {
             self.restrict(egress.labels, now);
+            self.most = MostStreams(egress.streams);
             self.compression = egress.compress.then(|| Box::new(Compression::new(now)));
             Host::new(egress.host, self.shared.epoch).map_err(|_| EndReason::InternalLimit)
         });
@@ -293,7 +297,7 @@ impl Driver {
             for view in &mut self.views {
                 view.doubtful &= stalled.contains(view.label);
             }
-            spare::settle(&mut self.views, &self.session.stats());
+            spare::settle(&mut self.views, &self.session.stats(), self.most);
             let Some(transmit) = self.session.poll_transmit(now, &self.views) else { break };
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {

@@ -82,6 +82,8 @@ pub struct Egress {
     pub labels: Labels,
     /// Whether data towards the peer is compressed where that pays.
     pub compress: bool,
+    /// Streams of each label that data towards the peer uses at most; `None`: as many as if no service named a number.
+    pub streams: Option<usize>,
 }
 
 /// Connects to servers on behalf of peers.

@@ -11,10 +11,23 @@ const MUCH: u64 = 64 << 10;
 /// Streams of one label of which a session with much to say leaves one to others.
 const ENOUGH: usize = PeerConfig::LIGHT_STREAMS + 1;
 
+/// How many streams of each label a session uses at most, as its service says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct MostStreams(pub(crate) Option<usize>);
+
+impl MostStreams {
+    /// Bound for a session with `much` to send. Services share streams, and another service may have had many of them opened: a session whose
+    /// service names no number uses as many as where no service does.
+    fn allowed(self, much: bool) -> usize {
+        let usual = PeerConfig::DEFAULT_STREAMS + if much { 0 } else { PeerConfig::LIGHT_STREAMS };
+        self.0.unwrap_or(usual).max(1)
+    }
+}
+
 /// Decides which streams are spare: of each label those after the first that work, as many as carry bulk there; none for a session that has
-/// sent little. And of each label that has enough, the first is not for sessions with much to say: what they put on a stream takes several
-/// round trips to leave, and a request behind it would wait for all of it.
-pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
+/// sent little. A session uses at most `most` streams of a label at a time. And of each label that has enough, the first is not for sessions
+/// with much to say: what they put on a stream takes several round trips to leave, and a request behind it would wait for all of it.
+pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats, most: MostStreams) {
     let (bulk, much) = (session.sent >= BULK, session.held >= MUCH);
     let works = |view: &StreamView| !view.stalled && !view.doubtful;
     let (mut working, mut light, mut used) = ([0; Labels::COUNT], [None; Labels::COUNT], [0; Labels::COUNT]);
@@ -31,7 +44,8 @@ pub(crate) fn settle(streams: &mut [StreamView], session: &SessionStats) {
         let left = much && working[at] >= ENOUGH && light[at] == Some(view.id);
         // Where the path has room for one, others only make it wait.
         let few = bulk || (much && view.carriers == 1);
-        view.spare = works(view) && (left || (few && used[at] >= view.carriers));
+        let beyond = used[at] >= most.allowed(much) || (few && used[at] >= view.carriers);
+        view.spare = works(view) && (left || beyond);
         used[at] += usize::from(works(view) && !view.spare);
     }
 }
@@ -43,6 +57,8 @@ mod tests {
     use sos_relay::StreamId;
 
     use super::*;
+
+    const MANY: MostStreams = MostStreams(Some(64));
 
     fn view(at: usize, label: u8, carriers: usize) -> StreamView {
         StreamView {
@@ -73,7 +89,7 @@ mod tests {
         let mut views: Vec<_> = labels.iter().enumerate().map(view).collect();
         // What it has sent last is under way.
         let session = SessionStats { sent, held: sent.min(MUCH), ..SessionStats::default() };
-        settle(&mut views, &session);
+        settle(&mut views, &session, MANY);
         (0..labels.len()).filter(|at| views[*at].spare).collect()
     }
 
@@ -93,11 +109,11 @@ mod tests {
     #[test]
     fn where_the_path_is_for_one_it_is_the_second() {
         let mut views: Vec<StreamView> = (0..5).map(|at| view(at, 0, 1)).collect();
-        settle(&mut views, &SessionStats { sent: BULK, held: MUCH, ..SessionStats::default() });
+        settle(&mut views, &SessionStats { sent: BULK, held: MUCH, ..SessionStats::default() }, MANY);
         assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [true, false, true, true, true]);
-        settle(&mut views, &SessionStats { sent: MUCH, held: MUCH, ..SessionStats::default() });
+        settle(&mut views, &SessionStats { sent: MUCH, held: MUCH, ..SessionStats::default() }, MANY);
         assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [true, false, true, true, true]);
-        settle(&mut views, &SessionStats { sent: MUCH, held: MUCH - 1, ..SessionStats::default() });
+        settle(&mut views, &SessionStats { sent: MUCH, held: MUCH - 1, ..SessionStats::default() }, MANY);
         assert!(views.iter().all(|view| !view.spare), "it says little");
     }
 
@@ -112,11 +128,36 @@ mod tests {
         assert!(spare(&[0; 8], &[], &[], MUCH - 1).is_empty());
     }
 
+    /// How many of so many streams of each of two labels a session uses that keeps so much.
+    fn in_use(streams: usize, held: u64, most: Option<usize>) -> [usize; 2] {
+        let mut views: Vec<StreamView> =
+            (0..2 * streams).map(|at| view(at, (at % 2) as u8, usize::MAX)).collect();
+        let session = SessionStats { sent: BULK, held, ..SessionStats::default() };
+        settle(&mut views, &session, MostStreams(most));
+        [0, 1].map(|label| views.iter().filter(|view| view.label == label && !view.spare).count())
+    }
+
+    #[test]
+    fn a_session_uses_as_many_streams_of_each_path_as_its_service_says() {
+        for (most, used) in [(1, 1), (3, 3), (16, 16), (64, 16)] {
+            assert_eq!(in_use(17, MUCH, Some(most)), [used; 2], "one is left to those that say little");
+        }
+        assert_eq!(in_use(17, 0, Some(1)), [1; 2]);
+        assert_eq!(in_use(1, MUCH, Some(0)), [1; 2], "never none");
+    }
+
+    #[test]
+    fn a_session_whose_service_says_nothing_does_not_use_what_another_has_opened() {
+        assert_eq!(in_use(17, MUCH, None), [PeerConfig::DEFAULT_STREAMS; 2]);
+        assert_eq!(in_use(17, MUCH, None), in_use(5, MUCH, None));
+        assert_eq!(in_use(17, 0, None), in_use(5, 0, None));
+    }
+
     #[test]
     fn one_that_has_sent_much_may_say_little() {
         let mut views: Vec<StreamView> = (0..4).map(|at| view(at, 0, 2)).collect();
         let session = SessionStats { sent: 100 * BULK, held: 1000, ..SessionStats::default() };
-        settle(&mut views, &session);
+        settle(&mut views, &session, MANY);
         assert_eq!(views.iter().map(|view| view.spare).collect::<Vec<_>>(), [false, false, true, true]);
     }
 

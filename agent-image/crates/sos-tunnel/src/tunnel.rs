@@ -30,6 +30,7 @@ use crate::peer::Peer;
 use crate::pipes::Pipes;
 use crate::pool::{self, Arrived, Pending, Slots};
 use crate::quic::{self, Endpoints};
+use crate::spare::MostStreams;
 
 /// Bytes of frames that may wait for a session's task beyond what it has granted.
 const MAILBOX_SLACK: usize = 1 << 20;
@@ -301,6 +302,7 @@ impl Shared {
             side: Side::Ingress(Some(told)),
             labels: request.labels,
             compress: request.compress,
+            most: MostStreams(request.streams),
             progress: Arc::clone(&progress),
             now,
         });
@@ -339,6 +341,7 @@ impl Shared {
             side: Side::Egress(info, Some(connecting)),
             labels: Labels::ALL,
             compress: false,
+            most: MostStreams::default(),
             progress: Arc::default(),
             now,
         });

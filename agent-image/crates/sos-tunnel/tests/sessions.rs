@@ -36,6 +36,7 @@ over_both! {
         a_slow_reader_stops_only_itself,
         paths_tell_what_has_passed_and_how_long_it_takes,
         bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one,
+        a_session_uses_as_many_streams_as_its_service_says,
     ]
 }
 
@@ -105,6 +106,31 @@ async fn bulk_goes_by_one_stream_where_its_path_is_said_to_be_for_one(setup: Set
         // Two carry half each otherwise. What goes before much waits may take any, and a stream that seems to stall has another in its place.
         assert_eq!(parts[0] > 0.75, most_of_it, "{parts:?}");
     }
+}
+
+/// Streams that carried a sixteenth of all bytes or more, of eight that stand.
+async fn streams_used(setup: Setup, most: (Option<usize>, Option<usize>), from_client: bool) -> usize {
+    let net = Net::new(Setup { streams: 8, most, pacing: Some(2_000_000), ..setup }).await;
+    let (mut from, mut to, _session) = net.pair().await;
+    if !from_client {
+        (from, to) = (to, from);
+    }
+    let data = pattern(6 << 20);
+    let write = async {
+        from.write_all(&data).await.unwrap();
+        from.shutdown().await.unwrap();
+    };
+    assert!(tokio::join!(write, read_all(&mut to)).1 == data);
+    // Acknowledgements and credit of the other direction are few, and take any stream.
+    let parts = if from_client { net.cuttable.parts() } else { net.cuttable.parts_received() };
+    parts.iter().filter(|part| **part >= 1.0 / 16.0).count()
+}
+
+/// Each end is bound by its own service. Two streams carry all of it here where more may.
+async fn a_session_uses_as_many_streams_as_its_service_says(setup: Setup) {
+    assert_eq!(streams_used(setup, (Some(1), None), true).await, 1);
+    assert_eq!(streams_used(setup, (None, Some(1)), false).await, 1);
+    assert!(streams_used(setup, (Some(7), Some(1)), true).await > 1);
 }
 
 async fn a_hundred_connections_at_one_instant(setup: Setup) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, UdpSocket};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -53,6 +53,8 @@ impl Keys for TestKeys {
 #[derive(Default)]
 pub(crate) struct Cuttable {
     lines: Mutex<Vec<Line>>,
+    /// Streams as the far agent has them.
+    far_lines: Mutex<Vec<Line>>,
     pub(crate) refuses: AtomicBool,
     /// No datagram that would begin something arrives.
     pub(crate) deaf: AtomicBool,
@@ -70,7 +72,16 @@ impl Cuttable {
 
     /// What part of all bytes from here each stream has carried, most first.
     pub(crate) fn parts(&self) -> Vec<f64> {
-        let lines = self.lines.lock().unwrap();
+        Self::parts_of(&self.lines)
+    }
+
+    /// What part of all bytes from the far agent each stream has carried, most first.
+    pub(crate) fn parts_received(&self) -> Vec<f64> {
+        Self::parts_of(&self.far_lines)
+    }
+
+    fn parts_of(lines: &Mutex<Vec<Line>>) -> Vec<f64> {
+        let lines = lines.lock().unwrap();
         let told = lines.iter().flat_map(Line::path_info);
         let mut parts: Vec<_> = told.map(|info| info.acknowledged as f64).collect();
         let all: f64 = parts.iter().sum();
@@ -119,9 +130,8 @@ impl Sockets for Dial {
     fn tend(&self, line: Line, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
         line.set_pacing(self.pacing.map_or(Pacing::Bursts, Pacing::AtMost)).unwrap();
         line.set_carriers(self.carriers);
-        if self.dials {
-            self.cuttable.lines.lock().unwrap().push(line);
-        }
+        let lines = if self.dials { &self.cuttable.lines } else { &self.cuttable.far_lines };
+        lines.lock().unwrap().push(line);
         Box::pin(std::future::ready(()))
     }
 }
@@ -130,6 +140,8 @@ impl Sockets for Dial {
 pub(crate) struct Servers {
     pub(crate) ended: Mutex<Vec<(OpenInfo, SessionEnd)>>,
     pub(crate) compress: AtomicBool,
+    /// Most streams of a path for what the far agent sends; 0: no number.
+    pub(crate) most: AtomicUsize,
 }
 
 pub(crate) struct Connect(pub(crate) Arc<Servers>);
@@ -139,7 +151,9 @@ impl EgressHandler for Connect {
         let servers = Arc::clone(&self.0);
         Box::pin(async move {
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
-            Ok(Egress { host, labels: Labels::ALL, compress: servers.compress.load(Ordering::SeqCst) })
+            let most = Some(servers.most.load(Ordering::SeqCst)).filter(|most| *most > 0);
+            let compress = servers.compress.load(Ordering::SeqCst);
+            Ok(Egress { host, labels: Labels::ALL, compress, streams: most })
         })
     }
 
@@ -164,6 +178,8 @@ pub(crate) struct Setup {
     pub(crate) pacing: Option<u64>,
     /// How many streams carry bulk.
     pub(crate) carriers: usize,
+    /// Most streams of a path for what a session's near and far agents send.
+    pub(crate) most: (Option<usize>, Option<usize>),
     pub(crate) protocol: Protocol,
 }
 
@@ -180,6 +196,7 @@ impl Default for Setup {
             compress: (false, false),
             pacing: None,
             carriers: usize::MAX,
+            most: (None, None),
             protocol: Protocol::Tcp,
         }
     }
@@ -193,6 +210,7 @@ pub(crate) struct Net {
     pub(crate) stream_address: SocketAddr,
     sessions: AtomicU64,
     compress: bool,
+    most: Option<usize>,
 }
 
 pub(crate) fn tunnel(
@@ -269,8 +287,9 @@ impl Net {
         let there = peer(FAR, stream_address.port(), setup.streams);
         near.set_peers(vec![PeerConfig { encrypted: near_says, protocol: setup.protocol, ..there }]);
         servers.compress.store(setup.compress.1, Ordering::SeqCst);
-        let (sessions, compress) = (AtomicU64::new(0), setup.compress.0);
-        Self { near, far, cuttable, servers, stream_address, sessions, compress }
+        servers.most.store(setup.most.1.unwrap_or(0), Ordering::SeqCst);
+        let (sessions, compress, most) = (AtomicU64::new(0), setup.compress.0, setup.most.0);
+        Self { near, far, cuttable, servers, stream_address, sessions, compress, most }
     }
 
     pub(crate) async fn new(setup: Setup) -> Self {
@@ -319,6 +338,7 @@ impl Net {
             queue_bytes: 0,
             labels: Labels::ALL,
             compress: self.compress,
+            streams: self.most,
         }
     }
 
