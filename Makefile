@@ -92,7 +92,7 @@ lab: setup ## a lab to play with (the same as ./lab up)
 
 check: lint test test-compiled test-long test-soak ## what has to pass before a change lands
 
-worlds: setup ## generated worlds at their schemas' limits through the compiler and the controller's parser; COUNT=10000 of them
+worlds: setup ## generated worlds at their schemas' limits through CRD admission, the compiler and the parsers of controller, nodes and agents; COUNT=10000 of them
 	$(python) scripts/worlds.py --count $(or $(COUNT),10000)
 
 fuzz: setup ## every parser of network input, a million cases each; what is found lands in out/fuzz/found

@@ -1,33 +1,72 @@
-"""Compiles generated worlds at their schemas' limits and has the controller's parser read what comes out.
+"""Compiles generated worlds at their schemas' limits and has every consumer read what comes out.
 
-    .venv/bin/python scripts/worlds.py --count 10000 [--first SEED]
+    .venv/bin/python scripts/worlds.py --count 10000 [--first SEED] [--jobs N]
 
-No object, node or address may make the compiler raise, or meet an exception that only the fence catches (sos_compile.isolate), and the
-controller must take what the compiler writes. Ends with one line; 1 if anything was found, each with the seed that makes its world again.
+Objects go through the admission of their CRDs and the compiler. No object, node or address may make it raise, or meet an exception that
+only the fence catches (sos_compile.isolate). Documents must be taken by the controller (its --check, and its engine), the node process and
+the agent, by their own parsers: examples of their crates read a document a line. One that a consumer refuses is a finding, as the object
+behind it should have been refused, with its condition. Ends with one line; 1 if anything was found, each with the seed that makes its
+world again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import subprocess
 import sys
+import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TOP / "compile" / "tests"))
 
 from limits import limits_world  # noqa: E402 - of the compiler's tests
-from sos_compile import compile_world  # noqa: E402
+from sos_compile import Compiled, compile_world  # noqa: E402
 from sos_controller.config import ConfigError, parse  # noqa: E402
+from sos_controller.core.engine import Engine  # noqa: E402
+from sos_controller.core.events import ConfigChanged  # noqa: E402
+from sos_controller.core.state import Identity  # noqa: E402
 
 SHOWN = 20  # findings; more say no more
+BATCH = 100  # worlds, whose documents a Rust process reads at once
+READERS = {"node": ("sos-node", "node-configs"), "agent": ("sos-agent", "agent-configs")}
 
 
-def examine(seed: int, written: Counter[str]) -> Iterator[str]:
-    """What is wrong with one world; its documents are counted in `written`."""
+@dataclass(frozen=True)
+class Line:
+    """A document for a node or agent, as one line of JSON, and the world it comes from."""
+
+    seed: int
+    text: str
+
+
+def programs() -> dict[str, Path]:
+    """Build the examples that read documents for nodes and agents: part -> program."""
+    found = {}
+    for part, (package, example) in READERS.items():
+        command = ("cargo", "build", "-q", "--locked", "-p", package, "--example", example)
+        subprocess.run(command, cwd=TOP / "agent-image", check=True)
+        target = Path(os.environ.get("CARGO_TARGET_DIR", TOP / "agent-image" / "target"))
+        found[part] = target / "debug" / "examples" / example
+    return found
+
+
+def documents(compiled: Compiled, part: str) -> Iterator[str]:
+    """The documents for nodes or agents."""
+    found = compiled.nodes.values() if part == "node" else compiled.agents.values()
+    return (json.dumps(document, ensure_ascii=False, separators=(",", ":")) for document in found)
+
+
+def examine(seed: int, lines: Mapping[str, list[Line]], written: Counter[str]) -> Iterator[str]:
+    """What is wrong with one world; its documents for nodes and agents are added to `lines`, all are counted in `written`."""
     try:
         compiled = compile_world(limits_world(seed))
     except Exception:
@@ -35,11 +74,40 @@ def examine(seed: int, written: Counter[str]) -> Iterator[str]:
         return
     yield from (f"seed {seed}: {fault.key.kind} {fault.key.name[:40]}: {fault.message}\n{fault.trace}" for fault in compiled.faults)
     for name, document in compiled.controllers.items():
-        try:
-            parse(json.dumps(document).encode())
-        except ConfigError as error:
-            yield f"seed {seed}: controller {name} refuses its configuration: {error}"
+        yield from (f"seed {seed}: controller {name}: {said}" for said in _put_in_force(json.dumps(document).encode()))
+    for part in READERS:
+        lines[part] += [Line(seed, text) for text in documents(compiled, part)]
     written.update(controller=len(compiled.controllers), node=len(compiled.nodes), agent=len(compiled.agents))
+
+
+def _put_in_force(document: bytes) -> Iterator[str]:
+    try:
+        Engine(Identity(1, 1, 1, b"key")).handle(ConfigChanged(parse(document)), 1.0)
+    except ConfigError as error:
+        yield f"refuses its configuration: {error}"
+    except Exception:
+        yield f"cannot put its configuration in force\n{traceback.format_exc()}"
+
+
+def read_by(part: str, program: Path, lines: list[Line]) -> Iterator[str]:
+    """What a node or agent does not take."""
+    package = READERS[part][0]
+    given = "\n".join(line.text for line in lines)
+    done = subprocess.run([program], input=given, capture_output=True, text=True, check=False)
+    if done.returncode:
+        yield f"{package} ended with {done.returncode}: {done.stderr[-2000:]}"
+    for said in done.stdout.splitlines():
+        number, _, words = said.partition(": ")
+        yield f"seed {lines[int(number)].seed}: {package} does not take its configuration: {words}"
+
+
+def batch(readers: Mapping[str, Path], seeds: range) -> tuple[list[str], Counter[str]]:
+    """Everything wrong with some worlds, and how many documents they gave."""
+    lines: dict[str, list[Line]] = {part: [] for part in READERS}
+    written: Counter[str] = Counter()
+    found = [text for seed in seeds for text in examine(seed, lines, written)]
+    found += [text for part, program in readers.items() if lines[part] for text in read_by(part, program, lines[part])]
+    return found, written
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -47,13 +115,20 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=300, help="worlds (default 300)")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="of the first one (default 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="worlds at a time (default: one for each core)")
     given = parser.parse_args(arguments)
+    end, began = given.first + given.count, time.monotonic()
+    batches = [range(seed, min(seed + BATCH, end)) for seed in range(given.first, end, BATCH)]
     written: Counter[str] = Counter()
-    found = [text for seed in range(given.first, given.first + given.count) for text in examine(seed, written)]
-    for text in found[:SHOWN]:
-        print(text)
+    found: list[str] = []
+    with ProcessPoolExecutor(given.jobs) as pool:
+        for texts, counted in pool.map(partial(batch, programs()), batches):
+            written.update(counted)
+            found += texts
+            for text in texts[: max(0, SHOWN - len(found) + len(texts))]:
+                print(text, flush=True)
     read = ", ".join(f"{count} {part}-configs" for part, count in sorted(written.items()))
-    print(f"{given.count} worlds, {read}: {len(found)} findings")
+    print(f"{given.count} worlds, {read}: {len(found)} findings in {time.monotonic() - began:.0f} s")
     return 1 if found else 0
 
 

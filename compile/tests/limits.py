@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from schema_limits import SchemaLimits
 from sos_compile import AgentAllocation, Allocations, Namespace, Node, Observed, Settings, World
 
 API = "sos.network/v1alpha1"
@@ -26,6 +27,7 @@ ADDRESSES = (
     "x" * 300,
 )
 UPLINKS = ("wan0", "w", "w" * 15, "w" * 16, "br-sos", "sosag0", "lo", "eth0.100", "-x", "a/b")
+BEYOND = 0.02  # the share of values that are beyond a limit
 ENUMS = ("FromANewerAPI", "", None, 7)
 
 
@@ -34,14 +36,15 @@ class Limits:
 
     def __init__(self, seed: int) -> None:
         self.r = random.Random(seed)
-        self.sites = [self.name(63) for _ in range(self.r.randint(1, 6))]
+        self.schemas = SchemaLimits(self.r)
+        self.sites = list(dict.fromkeys(self.name(63) for _ in range(self.most(2, 3, 6, beyond=(1,)))))
         self.controllers = ["default", *(self.name(63) for _ in range(self.r.randint(0, 2)))]
 
     def some(self, chance: float) -> bool:
         return self.r.random() < chance
 
     def name(self, most: int = 253) -> str:
-        length = self.r.choice([n for n in LENGTHS if n <= most or self.some(0.01)])
+        length = self.r.choice([n for n in LENGTHS if n <= most or self.some(BEYOND)])
         return "".join(self.r.choices("abcz09", k=1) + self.r.choices("abz09-", k=max(0, length - 2)) + self.r.choices("az9", k=length > 1))
 
     def prefix(self, i: int = 0) -> str:
@@ -53,14 +56,18 @@ class Limits:
         return ".".join(map(str, bits.to_bytes(4, "big"))) + f"/{length}"
 
     def prefixes(self, i: int) -> list[str]:
-        if self.some(0.6):
+        if self.some(0.7):
             return [f"10.{i}.0.0/16"]
-        if self.some(0.2):
-            return [f"10.{i}.{j}.0/24" for j in range(self.r.choice((63, 64, 65)))]
+        if self.some(0.8):
+            return [f"10.{i}.{j}.0/24" for j in range(self.most(63, 64, beyond=(65,)))]
         return list(dict.fromkeys(self.prefix(i) for _ in range(self.r.choice((1, 2, 4)))))
 
+    def most(self, *values: Any, beyond: tuple[Any, ...] = ()) -> Any:
+        """A value at a limit; seldom beyond one, or few objects of a world are right and their documents are about little."""
+        return self.r.choice(beyond) if beyond and self.some(BEYOND) else self.r.choice(values)
+
     def enum(self, *values: Any) -> Any:
-        return self.r.choice(ENUMS) if self.some(0.03) else self.r.choice(values)
+        return self.most(*values, beyond=ENUMS)
 
     def obj(self, kind: str, name: str, spec: Any, namespace: str = "") -> dict[str, Any]:
         meta: dict[str, Any] = {"name": name, "uid": f"{kind}-{namespace}-{name}"[:400], "generation": 1}
@@ -69,61 +76,66 @@ class Limits:
             meta["labels"] = {"a" * self.r.choice((1, 63)): "v" * self.r.choice((0, 1, 63)) for _ in range(2)}
             meta["annotations"] = {"note": "x" * self.r.choice((0, 5000))}
         meta["creationTimestamp"] = self.r.choice(("2026-01-01T00:00:00Z", "2027-01-01T00:00:00Z", ""))
+        if self.some(0.15) and isinstance(spec, dict):
+            self.schemas.spec(kind, spec)
         return {"apiVersion": API, "kind": kind, "metadata": meta, "spec": spec}
 
     def site(self, i: int) -> dict[str, Any]:
         spec: dict[str, Any] = {"nodeSelector": {"matchLabels": {"sos.network/site": self.sites[i][:63]}}}
-        if self.some(0.8):
+        if self.some(0.92):
             spec["prefixes"] = self.prefixes(i)
-        if self.some(0.8):
+        if self.some(0.95):
             spec["services"] = {"namespaces": self.enum("All", "All", "All", "Release")}
         if self.some(0.2):
-            spec["siteID"] = self.r.choice((0, 1, 65535, 65536))
+            spec["siteID"] = self.most(1, 65535, 7, beyond=(0, 65536))
         if self.some(0.3):
-            names = self.r.sample(UPLINKS, self.r.randint(1, 3)) if self.some(0.3) else ["wan0", "w" * 15]
-            ups = [{"name": name, "base": j == 0} for j, name in enumerate(names)]
-            spec["wan"] = {"type": self.enum("Uplinks", "Overlay"), "uplinks": ups}
+            names = self.r.sample(UPLINKS, self.r.randint(1, 3)) if self.some(0.1) else ["wan0", "w" * 15]
+            kind = self.enum("Uplinks", "Overlay")
+            ups = [{"name": name, "base": j == 0 and (kind != "Overlay" or self.some(BEYOND))} for j, name in enumerate(names)]
+            spec["wan"] = {"type": kind, "uplinks": ups}
         if self.some(0.3):
             spec["network"] = {
-                "mtu": self.r.choice((1279, 1280, 1500, 9216, 9217)),
-                **({"agentAddresses": self.prefix(i)} if self.some(0.3) else {}),
+                "mtu": self.most(1280, 1500, 9216, beyond=(1279, 9217)),
+                **({"agentAddresses": self.most(f"10.{i}.0.0/24", f"10.{i}.0.0/30", beyond=(self.prefix(i),))} if self.some(0.3) else {}),
             }
-        if self.some(0.2):
-            spec["gateway"] = self.r.choice((f"10.{i}.0.1/16", "0.0.0.0/0", "10.0.0.1/32", "fd00::1/64"))
+        if self.some(0.02) or (spec.get("prefixes") == [f"10.{i}.0.0/16"] and self.some(0.3)):
+            spec["gateway"] = self.most(f"10.{i}.0.1/16", beyond=("0.0.0.0/0", "10.0.0.1/32", "fd00::1/64"))
         if self.some(0.2):
             spec["datapath"] = {"type": self.enum("Auto", "System", "Netdev"), "rewrite": self.enum("Transparent", "OpenFlow")}
         if self.some(0.2):
-            spec["update"] = {"maxUnavailable": self.r.choice((0, 1, 1024, 1025, "1%", "100%", "0%", "x", "5000"))}
+            spec["update"] = {"maxUnavailable": self.most(1, 1024, "1%", "100%", beyond=(0, 1025, "0%", "x", "5000"))}
         if self.some(0.3):
             spec["controllers"] = [{"name": name} for name in self.controllers]
         return self.obj("SosSite", self.sites[i], spec)
 
     def end(self, site: str) -> dict[str, Any]:
         i = self.sites.index(site)
-        found: dict[str, Any] = {"site": site} if self.some(0.9) else {}
-        if self.some(0.2):
-            found["prefixes"] = self.r.choice(([f"10.{i}.0.0/24"], [f"10.{i}.{j}.0/30" for j in range(64)], [self.prefix(i)], []))
+        found: dict[str, Any] = {} if self.some(BEYOND) else {"site": site}
+        if self.some(0.3):
+            known = ([f"10.{i}.0.0/24"], [f"10.{i}.{j}.0/30" for j in range(64)], [f"10.{i}.63.255/32"])
+            found["prefixes"] = self.most(*known, beyond=([self.prefix(i)], []))
         return found
 
     def service(self) -> dict[str, Any]:
-        a, b = (self.r.choice(self.sites) for _ in range(2))
+        a, b = self.r.sample(self.sites, 2) if len(self.sites) > 1 and not self.some(BEYOND) else self.r.choices(self.sites, k=2)
         spec: dict[str, Any] = {"from": self.end(a), "to": self.end(b)}
         if self.some(0.7):
             pairs = [(self.r.choice(PORTS), self.r.choice(PORTS)) for _ in range(self.r.choice((1, 2, 64)))]
+            pairs = pairs if self.some(BEYOND) else list({min(pair): pair for pair in pairs}.values())
             spec["ports"] = [{"port": min(pair), **({"endPort": max(pair)} if self.some(0.5) else {})} for pair in pairs]
         if self.some(0.5):
             spec |= {"mode": self.enum("Accelerate", "Observe"), "setup": self.enum("Auto", "Reactive", "Proactive")}
-            spec |= {"priority": self.r.choice((0, 65535, 65536, -1, 100)), "percent": self.r.choice((0, 100, 101, 50))}
+            spec |= {"priority": self.most(0, 65535, 100, beyond=(65536, -1)), "percent": self.most(0, 100, 50, beyond=(101,))}
         if self.some(0.3):
             spec["transport"] = {
-                "streams": self.r.choice(("Auto", 1, 128, 129, "16")),
-                "blockKiB": self.r.choice((3, 4, 256)),
+                "streams": self.most("Auto", 1, 128, beyond=(129, "16")),
+                "blockKiB": self.most(4, 256, beyond=(3,)),
                 "queueMiB": self.r.choice((1, 1024)),
             }
-            spec["paths"] = {"mode": self.enum("Shortest", "Disjoint", "Measured"), "max": self.r.choice((1, 8, 9))}
+            spec["paths"] = {"mode": self.enum("Shortest", "Disjoint", "Measured"), "max": self.most(1, 8, beyond=(9,))}
         if self.some(0.1):
             spec = {"from": {"site": a, "prefixes": [self.prefix(0)]}, "to": {"prefixes": [self.prefix(9)]}, "balance": {}}
-        return self.obj("SosService", self.name(), spec, self.r.choice(NAMESPACES))
+        return self.obj("SosService", self.name(189), spec, self.r.choice(NAMESPACES))
 
     def nonsense(self) -> dict[str, Any]:
         return self.r.choice(

@@ -1,12 +1,15 @@
-"""Worlds at their schemas' limits: nothing raises, not even inside the fence, and the controller takes what is compiled of them."""
+"""Worlds at their schemas' limits: nothing raises, not even inside the fence, and each consumer takes what is compiled of them."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from limits import limits_world
 from sos_compile import compile_world
@@ -19,16 +22,29 @@ def load_script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("worlds_script", ROOT / "scripts" / "worlds.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
 
 
-def test_no_world_at_its_limits_raises_and_the_controller_takes_what_it_gives() -> None:
+def test_no_world_at_its_limits_raises_and_each_consumer_takes_what_it_gives() -> None:
     script = load_script()
-    written: Counter[str] = Counter()
-    found = [text for seed in range(COUNT) for text in script.examine(seed, written)]
+    found, written = script.batch(script.programs(), range(COUNT))
     assert found == []
     assert all(written[part] >= COUNT / 4 for part in ("controller", "node", "agent")), "these worlds are about nothing"
+
+
+def test_a_document_that_a_consumer_refuses_is_a_finding() -> None:
+    script = load_script()
+    programs = script.programs()
+    for part, known in (("node", '"siteID'), ("agent", '"agentId')):
+        lines: dict[str, list[Any]] = {"node": [], "agent": []}
+        seed = next(seed for seed in range(100) if list(script.examine(seed, lines, Counter())) or lines[part])
+        good = lines[part][0]
+        spoilt = replace(good, text=good.text.replace(known, known + "x", 1))
+        unread = replace(good, text="{}")
+        told = list(script.read_by(part, programs[part], [good, unread, good, spoilt]))
+        assert len(told) == 2 and all(f"seed {seed}: sos-{part} does not take" in line for line in told), told
 
 
 def test_worlds_are_at_limits() -> None:

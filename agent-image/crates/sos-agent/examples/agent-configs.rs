@@ -1,0 +1,38 @@
+//! Reads agent-configs from standard input, one a line, and makes of each what the agent makes of it before it takes a client: the commands
+//! for its network namespace and the rules that arm it. Prints `LINE: error` for each that is refused or ends in a panic (scripts/worlds.py).
+
+use std::io::{self, BufRead, Write};
+use std::panic::catch_unwind;
+use std::sync::Arc;
+
+use sos_agent::arming::{Coverage, Unreachable};
+use sos_agent::config::AgentConfig;
+use sos_agent::{netplan, nft};
+
+fn main() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for (number, line) in io::stdin().lock().split(b'\n').enumerate() {
+        let line = line?;
+        match catch_unwind(|| take(&line)) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => writeln!(out, "{number}: {error}")?,
+            Err(_) => writeln!(out, "{number}: panic")?,
+        }
+    }
+    Ok(())
+}
+
+fn take(document: &[u8]) -> Result<(), String> {
+    let config = Arc::new(AgentConfig::parse(document).map_err(|error| error.to_string())?);
+    let commands = netplan::inner(&config, netplan::Present::default());
+    if commands.iter().any(|command| command.arguments.iter().any(String::is_empty)) {
+        return Err("a command for the namespace has an empty argument".to_owned());
+    }
+    let _ = netplan::sysctls(&config);
+    let agents = config.peers.iter().flat_map(|peer| &peer.agents).map(|agent| agent.id).collect();
+    let armed = Coverage::default().armed(&config, &agents, &Unreachable::default());
+    if nft::arm(&armed, None).is_empty() {
+        return Err("nothing arms the agent".to_owned());
+    }
+    Ok(())
+}
