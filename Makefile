@@ -53,10 +53,11 @@ test-soak: setup-test ## the tests that take their time: an operator killed fift
 e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|uninstall: one of them; short: what a change should not land without, with fewer nodes; MINUTES=60: of the soak
 	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)
 
-bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; into out/bench (root)
+bench: setup bench-controller ## more paths than the demo, both directions, 1 Gbit/s; the controller beside a learning switch; the operator; spreading; sampling; handshakes; into out/bench (root)
 	@$(python) -m sos_testbed bench --out out/bench
 	@$(python) -m sos_testbed bench-balance --out out/bench
 	@$(python) bench/measure/sampling.py --out out/bench
+	@$(python) bench/measure/handshakes.py --out out/bench
 	@$(MAKE) --no-print-directory bench-operator
 
 bench-controller: setup-compiled ## the controller part of it: PEER='CMD with {port}' measures another controller, too

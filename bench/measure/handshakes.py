@@ -1,0 +1,127 @@
+"""Handshakes through switches and controller beside plain TCP: first byte of 1 kB at 100 ms, and a server whose accept queue is full.
+
+    bench/measure/handshakes.py [--rounds 25] [--examples DIR] [--out out/bench]
+                                              (root; from the top of the repository, with .venv/bin/python)
+
+Plain, known and unknown servers take turns. A known server has accepted at this port before (`accept: Learned`); each connection to an
+unknown server goes to a port of its own. The busy server has a backlog of 0 and accepts 6 s after its first connection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sos_testbed import lab as labs
+from sos_testbed import measure
+from sos_testbed.lab import Lab, Options
+from sos_testbed.topology import PathOptions
+
+TOP = Path(__file__).resolve().parents[2]
+PROGRAM = TOP / "testbed" / "tests" / "scenarios" / "handshakes.py"
+PATH = PathOptions(rate_bps=1_000_000_000, rtt_us=100_000)
+PLAIN, KNOWN, UNKNOWN = 6301, 5301, 5302
+"""Ports: one that no service of the example covers, one that is, and the first of those that are used once."""
+MOST_ROUNDS = 90
+"""Covered ports of the example from UNKNOWN on."""
+BUSY = {"plain": 6400, "covered": 5399}
+BUSY_S, AT_ONCE, END_S = 6.0, 4, 120.0
+
+
+def argv(lab: Lab, host: str, *words: object) -> tuple[str, ...]:
+    """A command line of the scenario tests' program at a host."""
+    return lab.exec_argv(host, (sys.executable, str(PROGRAM), *map(str, words)))
+
+
+def ask(lab: Lab, *words: object) -> list[dict[str, Any]]:
+    """Connections of the client, as it saw them."""
+    done = subprocess.run(argv(lab, "client", *words), capture_output=True, text=True, check=True, timeout=END_S)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@contextmanager
+def serving(lab: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> Iterator[None]:
+    """A server that answers 1 kB."""
+    program = subprocess.Popen(argv(lab, "server", "serve", port, backlog, busy_s))
+    try:
+        measure.wait_listening(lab, "server", port)
+        yield
+    finally:
+        program.kill()
+        program.wait()
+
+
+def settle(lab: Lab) -> None:
+    """Wait until a known server is answered at once: for ten seconds after a service is armed each session waits until no switch forwards
+    by its cache (docs/adr/0020)."""
+    deadline = time.monotonic() + END_S
+    while ask(lab, "each", measure.address(lab, "server"), KNOWN, 1)[0]["connect_s"] > PATH.rtt_us / 2e6:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"no connection to a known server was answered within half a round trip for {END_S:g} s")
+
+
+def first_bytes(lab: Lab, rounds: int) -> dict[str, list[float]]:
+    """Seconds from before the connect to the first byte of the answer, by kind of server."""
+    server, found = measure.address(lab, "server"), {"plain": [], "known": [], "unknown": []}
+    with serving(lab, PLAIN), serving(lab, KNOWN):
+        settle(lab)
+        for number in range(rounds):
+            with serving(lab, UNKNOWN + number):
+                for kind, port in (("plain", PLAIN), ("known", KNOWN), ("unknown", UNKNOWN + number)):
+                    (seen,) = ask(lab, "each", server, port, 1)
+                    if seen["error"]:
+                        raise SystemExit(f"{kind} server, port {port}: {seen['error']}")
+                    found[kind].append(seen["first_byte_s"])
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return found
+
+
+def busy(lab: Lab, port: int) -> dict[str, Any]:
+    """Clients that connect at once to a server whose accept queue holds one: how many were served, and the longest wait."""
+    with serving(lab, port, 0, BUSY_S):
+        seen = ask(lab, "connect", measure.address(lab, "server"), port, AT_ONCE)
+    return {
+        "served": sum(not one["error"] for one in seen),
+        "of": AT_ONCE,
+        "errors": sorted(one["error"] for one in seen if one["error"]),
+        "longestS": max(one["first_byte_s"] for one in seen),
+    }
+
+
+def main() -> None:
+    """Measure, print a table, write handshakes.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=25, help=f"connections of each kind, at most {MOST_ROUNDS} (default 25)")
+    parser.add_argument("--examples", type=Path, help="folder of custom resources for the topology (default: the topology's own)")
+    parser.add_argument("--out", type=Path, default=Path("out/bench"))
+    arguments = parser.parse_args()
+    if not 1 <= arguments.rounds <= MOST_ROUNDS:
+        parser.error(f"--rounds: 1 to {MOST_ROUNDS}")
+    examples = (arguments.examples.resolve(),) if arguments.examples else ()
+    lab = labs.up(Options(path1=PATH, path2=PATH, name="handshakes", examples=examples), print)
+    try:
+        labs.wait_ready(lab, lab.documents)
+        found = first_bytes(lab, arguments.rounds)
+        queues = {kind: busy(lab, port) for kind, port in BUSY.items()}
+    finally:
+        lab.down()
+    medians = {kind: statistics.median(seen) for kind, seen in found.items()}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    result = {"firstByteMs": {kind: [1e3 * s for s in seen] for kind, seen in found.items()}, "busyServer": queues}
+    (arguments.out / "handshakes.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    for kind, median in medians.items():
+        print(f"{kind}: first byte of 1 kB {1e3 * median:.1f} ms (median of {arguments.rounds}), {median / medians['plain']:.3f} of plain")
+    for kind, queue in queues.items():
+        print(f"busy server, {kind}: {queue['served']} of {queue['of']} served, the last after {queue['longestS']:.1f} s {queue['errors']}")
+
+
+if __name__ == "__main__":
+    main()
