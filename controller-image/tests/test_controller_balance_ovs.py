@@ -16,7 +16,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from controller_lab import SWITCHES, Lab, document, document_hash, lab, run, wait
+from controller_fake import TPID
+from controller_lab import MACS, SWITCHES, Lab, document, document_hash, lab, run, wait
+from controller_world import syn_frame
+from sos_controller.core.model import parse_address, parse_mac
+from sos_controller.core.packets import build_arp_request
 from sos_controller.core.pipeline import GATEWAY_MAC, Kind
 
 SLOW = 30.0
@@ -248,3 +252,30 @@ def test_an_uplink_that_goes_down_takes_only_its_own_connections_along(net: Lab)
         run("ip", "-n", net.switch_ns, "link", "set", "up2", "up")
     programmed(net)
     assert ask(net, 40) == {"192.0.2.2": 20, "192.0.2.6": 20}
+
+
+@pytest.mark.parametrize(("at", "generation"), [("Controller", 10), ("Switch", 11)])
+def test_a_tagged_frame_meets_entries_of_the_base_table_only(net: Lab, at: str, generation: int) -> None:
+    change(net, config(at, generation=generation))
+    assert sum(ask(net, 4).values()) == 4
+    client, server, gateway = map(parse_address, ("10.0.0.11", SERVER, "10.0.0.1"))
+    kind = Kind.CONNECTION if at == "Controller" else Kind.LEARNED
+    entry = next(entry for entry in net.ours("edge1", kind) if f"nw_dst={SERVER}" in entry)
+    known = int(re.search(r"tp_src=(\d+)", entry)[1])  # type: ignore[index]
+    from_client = [GATEWAY_MAC + syn_frame(client, server, port, 80, flags=flags)[6:] for port, flags in ((known, 0x10), (19_999, 0x10))]
+    frames = [("p-client", frame) for frame in (*from_client, build_arp_request(parse_mac(MACS["client"]), client, gateway))]
+    for uplink, (theirs, ours) in LEGS.items():
+        frames.append((uplink, syn_frame(server, parse_address(ours), 80, known, flags=0x10)))
+        frames.append((uplink, build_arp_request(b"\x02\x00\x00\x00\x00\x77", parse_address(theirs), parse_address(ours))))
+    met = [traced(net, port, frame) for port, frame in frames]
+    assert "cookie 0x534f0101" in met[0] and sum("cookie 0x534f0101" in found for found in met) >= 4, "untagged"
+    for port, frame in frames:
+        for tci in (0x0007, 0x6000):  # a tag that holds a priority only is one as well
+            found = traced(net, port, frame[:12] + TPID + tci.to_bytes(2, "big") + frame[12:])
+            assert "cookie 0x534f0101" not in found and "NORMAL" in found, found
+
+
+def traced(net: Lab, port: str, frame: bytes) -> str:
+    """What the switch would do with a frame that comes in by a port."""
+    target = f"--target={net.folder}/sw.ctl"
+    return net.ovs("ovs-appctl", target, "ofproto/trace", "edge1", f"in_port={net.port('edge1', port)}", frame.hex())

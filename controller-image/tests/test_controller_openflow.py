@@ -353,7 +353,10 @@ def test_entries_that_we_never_write_are_kept_as_raw_bytes() -> None:
         assert match.raw == vlan and oxm.encode_match(match)[4 : 4 + len(vlan)] == vlan
 
 
-@pytest.mark.parametrize("field", ["80001a020050", "80001b0405780fff", "80001c020050", "80002002264c", "8000260106", "ffff55084f4e460000000002"])
+TRANSPORT_FIELDS = ("80001a020050", "80001b0405780fff", "80001c020050", "80002002264c", "8000260106", "ffff55084f4e460000000002")
+
+
+@pytest.mark.parametrize("field", TRANSPORT_FIELDS)
 def test_a_field_of_a_transport_without_its_protocol_is_kept_as_raw_bytes(field: str) -> None:
     """Its prerequisite is missing (OpenFlow 1.3.5, 7.2.3.8): written from fields, the entry would lose the field."""
     shown = bytes.fromhex("80000a020800" + "80000c020000" + field)
