@@ -8,20 +8,29 @@ Low-level event handlers leave no finalizer and no annotation on anybody's objec
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
 
 import kopf
 
 from sos_operator.bugs import Bugs
 from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
-from sos_operator.core.news import Changed
+from sos_operator.core.news import Changed, of_kinds
 from sos_operator.core.options import Settings
 from sos_operator.wake import WakeQueue
+from sos_operator.watches import Watch
 
 # Given, because kopf would otherwise ask who runs the process, and a container's user has no name.
 IDENTITY: Any = FIELD_MANAGER
 
+# It warns that it leaves signals to us, as it should (watches.py).
+logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS signals" not in record.getMessage())
+
+LOOK_S = 0.1  # for watchers that kopf has started meanwhile
+CLUSTER, CHILDREN = "cluster", "children"
+WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
 WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 
 Hear = Callable[[Changed, bool, str, str], None]
@@ -30,29 +39,55 @@ Knows = Callable[[Changed, str, str], bool]
 """Whether a version (of what, uid, resource version) is known already, such as one that we wrote ourselves."""
 
 
-def watch_tasks(hear: Hear, settings: Settings, stop: asyncio.Event, missing: frozenset[Kind]) -> list[asyncio.Task[None]]:
-    """Start both operators; `missing` are optional kinds the cluster does not serve. They end when `stop` is set."""
-    wide = _registry(hear, (*OWN_KINDS, NODE, NAMESPACE), settings.kubeconfig is not None)
-    near = _registry(hear, tuple(kind for kind in WATCHED_CHILDREN if kind not in missing), settings.kubeconfig is not None)
-    return [
-        asyncio.create_task(
-            kopf.operator(
-                registry=wide, settings=_settings(select=()), clusterwide=True, standalone=True, stop_flag=stop, identity=IDENTITY
-            ),
-            name="watch-cluster",
-        ),
-        asyncio.create_task(
-            kopf.operator(
-                registry=near,
-                settings=_settings(select=WATCHED_CHILDREN),
-                namespaces=[settings.namespace],
-                standalone=True,
-                stop_flag=stop,
-                identity=IDENTITY,
-            ),
-            name="watch-children",
-        ),
-    ]
+def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[str, Watch]:
+    """Both kopf operators, each as a watch (watches.py); `missing` are optional kinds the cluster does not serve."""
+    kinds = {CLUSTER: WATCHED_IN_CLUSTER, CHILDREN: tuple(kind for kind in WATCHED_CHILDREN if kind not in missing)}
+
+    async def cluster(stop: asyncio.Event) -> None:
+        await _operator(hear, settings, stop, kinds[CLUSTER], clusterwide=True)
+
+    async def children(stop: asyncio.Event) -> None:
+        await _operator(hear, settings, stop, kinds[CHILDREN], namespaces=[settings.namespace], select=WATCHED_CHILDREN)
+
+    return {CLUSTER: cluster, CHILDREN: children}
+
+
+def unseen(watch: str) -> frozenset[Changed]:
+    """Whatever a watch does not see while it is not there."""
+    return of_kinds(kind.plural for kind in (WATCHED_IN_CLUSTER if watch == CLUSTER else WATCHED_CHILDREN))
+
+
+async def _operator(
+    hear: Hear, settings: Settings, stop: asyncio.Event, kinds: tuple[Kind, ...], select: tuple[Kind, ...] = (), **scope: Any
+) -> None:
+    registry = _registry(hear, kinds, settings.kubeconfig is not None)
+    given = {"registry": registry, "settings": _settings(select), "standalone": True, "stop_flag": stop, "identity": IDENTITY}
+    await _until_one_ends(await kopf.spawn_tasks(**given, **scope))
+
+
+async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
+    """Wait for the first task of an operator to end, and raise what it raised.
+
+    kopf.run_tasks stops the others before it ends, which takes 5 s, and for ever where a watcher loses its cancellation: kopf 1.45 does so
+    in a stream that ends at that moment. Then nothing watches and nothing ends.
+    """
+    seen = set(root)
+    while not any(task.done() for task in seen):
+        seen |= {task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for ")}
+        await asyncio.wait(seen, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+    for task in seen:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
+def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
+    """The same, to be called from another thread than the loop's."""
+
+    def call(*news: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nothing needs news any more
+            loop.call_soon_threadsafe(hear, *news)
+
+    return call
 
 
 def hearer(queue: WakeQueue, knows: Knows, bugs: Bugs) -> Hear:
@@ -100,6 +135,8 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.watching.connect_timeout = 10
     settings.scanning.disabled = True  # no rights on CRDs needed; the kinds are known
     settings.peering.standalone = True
+    # kopf would end the process so long after an operator that was not told to end, although it runs again (watches.py).
+    settings.process.ultimate_exiting_timeout = None
     settings.execution.max_workers = 8
     settings.queueing.worker_limit = 16
     # A worker is an object's, and holds its place until it has been idle for so long: with kopf's 5 s, news of the seventeenth object

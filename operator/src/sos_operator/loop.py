@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 from sos_operator.apply import Applier
@@ -17,12 +17,12 @@ from sos_operator.cluster import Cluster, connect
 from sos_operator.controller_api import ControllerApi, open_session
 from sos_operator.core.backoff import Outcome, next_delay, rest
 from sos_operator.core.errors import NotReady, OperatorError
-from sos_operator.core.kinds import OPTIONAL_KINDS, OWN_KINDS
+from sos_operator.core.kinds import OPTIONAL_KINDS, OWN_KINDS, Kind
 from sos_operator.core.news import Changed
 from sos_operator.core.options import Settings
 from sos_operator.core.world import Object
 from sos_operator.defaults import DefaultsError, load_defaults
-from sos_operator.handlers import hearer, watch_tasks
+from sos_operator.handlers import across, hearer, unseen, watches
 from sos_operator.health import Health, serve
 from sos_operator.lease import Candidate, held
 from sos_operator.metrics import Metrics
@@ -31,10 +31,12 @@ from sos_operator.observe import Observer
 from sos_operator.push import Controllers
 from sos_operator.reconcile import Parts, Reconciler
 from sos_operator.wake import WakeQueue
+from sos_operator.watches import watching
 
 log = logging.getLogger(__name__)
 
 KINDS_TIMEOUT_S = 60.0  # an API server serves a new CRD within a second or two
+STOP_S = 10.0  # a pass takes a second or two
 LATE_ANSWER = Changed("late answer")  # of no kind: there is nothing to ask the API server for
 
 
@@ -106,46 +108,47 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyncio.Event) -> None:
     """Watch and reconcile until told to stop; nothing is under way when it returns."""
     async with assembled(settings, metrics) as parts:
-        await _await_kinds(parts.cluster, stop)
+        missing = await _await_kinds(parts.cluster, stop)
         if stop.is_set():
             return
         queue = WakeQueue()
-        missing = frozenset([kind for kind in OPTIONAL_KINDS if not await parts.cluster.serves(kind)])
-        loop_task = asyncio.create_task(
-            _loop(Reconciler(parts, partial(queue.wake, LATE_ANSWER)), queue, health, metrics, stop), name="reconcile"
-        )
-        watches = watch_tasks(hearer(queue, parts.observer.knows, parts.bugs), settings, stop, missing)
-        await asyncio.sleep(0.5)  # kopf installs its signal handlers when it starts; ours stop all of it in order
-        _stop_on_signals(stop)
-        await _until_stopped([loop_task, *watches], stop)
+        hear = across(asyncio.get_running_loop(), hearer(queue, parts.observer.knows, parts.bugs))
+
+        def ended(watch: str) -> None:
+            metrics.watch_ends.labels(watch=watch).inc()
+            for changed in unseen(watch):
+                queue.wake(changed)
+
+        async with watching(watches(hear, settings, missing), ended):
+            work = _loop(Reconciler(parts, partial(queue.wake, LATE_ANSWER)), queue, health, metrics, stop)
+            await _until_stopped(asyncio.create_task(work, name="reconcile"), stop)
 
 
-async def _until_stopped(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:
-    """Wait for the first task to end, then end the others. A watch that ends without an error was stopped by a signal too."""
-    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    stop.set()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(10):
-            await asyncio.wait(tasks)
-    for task in tasks:
-        task.cancel()
-    for task in done:
-        if not task.cancelled():
-            task.result()
+async def _until_stopped(task: asyncio.Task[None], stop: asyncio.Event) -> None:
+    """Wait for the task; once told to stop, so long that a pass can end and no longer."""
+    stopped = asyncio.create_task(stop.wait())
+    await asyncio.wait([task, stopped], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    await asyncio.wait([task], timeout=STOP_S)
+    if task.done():
+        task.result()
+    task.cancel()
 
 
-async def _await_kinds(cluster: Cluster, stop: asyncio.Event) -> None:
+async def _await_kinds(cluster: Cluster, stop: asyncio.Event) -> frozenset[Kind]:
+    """Wait for the kinds of the CRDs; optional kinds that the cluster does not serve."""
     deadline = time.monotonic() + KINDS_TIMEOUT_S
     while not stop.is_set():
         try:
             missing = [kind.kind for kind in OWN_KINDS if not await cluster.serves(kind)]
+            if not missing:
+                return frozenset([kind for kind in OPTIONAL_KINDS if not await cluster.serves(kind)])
         except NotReady as error:
             missing = [str(error)]
-        if not missing:
-            return
         if time.monotonic() > deadline:
             raise NotReady(f"the cluster does not serve {', '.join(missing)}: install the CRDs")
         await asyncio.sleep(1)
+    return frozenset()
 
 
 async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:

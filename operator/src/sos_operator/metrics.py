@@ -22,6 +22,7 @@ class Metrics:
         self.bugs = Counter(
             "sos_operator_bugs", "Exceptions that nobody expected, each confined to what it was about", ["where"], registry=registry
         )
+        self.watch_ends = Counter("sos_operator_watch_ends", "Times a watch ended and was started again", ["watch"], registry=registry)
         self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass, without mere warnings", registry=registry)
         self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)

@@ -11,7 +11,8 @@ REST_S = 0.05  # between two passes
 REST_LONG_S = 0.5  # once passes follow each other without end, so that a flapping object cannot keep a core busy
 RESTLESS_PASSES = 20
 POLL_STEADY_S = 5.0  # with the request timeout, keeps "controller unreachable" under 10 s
-
+WATCH_FIRST_S = 1.0
+WATCH_LAST_S = 30.0  # meanwhile changes are seen by the passes that come without news
 
 REFUSED_LAST_S = 60.0  # between two attempts to hand over a document that was refused and has not changed
 
@@ -39,6 +40,11 @@ def next_delay(outcome: Outcome, failures: int, jitter: float) -> float:
 def refused_delay(times: int) -> float:
     """Seconds until what was refused so many times in a row is offered again as it is."""
     return min(REFUSED_LAST_S, POLL_PENDING_S * 2.0 ** min(times, 10))
+
+
+def watch_delay(ends: int) -> float:
+    """Seconds until a watch that has ended so many times in a row is started again."""
+    return min(WATCH_LAST_S, WATCH_FIRST_S * 2.0 ** min(max(ends - 1, 0), 10))
 
 
 def rest(woken_in_a_row: int) -> float:
