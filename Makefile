@@ -47,8 +47,8 @@ test-long: setup-test ## slow tests, then those that measure, one by one: gigaby
 test-compiled: setup-compiled ## the controller's tests once more, with the controller compiled as in its image (root)
 	@$(python) scripts/test.py controller-compiled
 
-test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute
-	@$(python) scripts/test.py operator-long
+test-soak: setup-test ## the tests that take their time: an operator killed fifty times, an API server away for a minute, hosts that stop for a quarter of an hour (root)
+	@$(python) scripts/test.py operator-long testbed-long
 
 e2e: setup ## the same on a kind cluster: images, chart, pods, faults (root; needs a container engine); SUITE=install|traffic|faults|upgrade|scale|external|overlay|soak|uninstall: one of them; short: what a change should not land without, with fewer nodes; MINUTES=60: of the soak
 	@$(if $(MINUTES),SOS_E2E_SOAK_MINUTES=$(MINUTES)) $(python) -m pytest $(or $(e2e_$(or $(SUITE),whole)),$(error there is no SUITE $(SUITE): `make help` names them)) $(if $(KEEP),--keep-cluster)

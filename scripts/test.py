@@ -245,7 +245,7 @@ def main() -> int:
     together = [
         # The longest begins; what computes runs niced beside what waits.
         pytest_suite("operator", "-m", "not slow and not long", files_at_once=2, nice=NICE),
-        pytest_suite("testbed", "-m", "not slow and not measures", files_at_once=AT_ONCE),
+        pytest_suite("testbed", "-m", "not slow and not measures and not long", files_at_once=AT_ONCE),
         pytest_suite("controller-image"),  # eventlet and execnet do not go together
         cargo_suite("agent-image", "agent-image"),
         pytest_suite("compile", nice=NICE),
@@ -260,6 +260,7 @@ def main() -> int:
     alone = [
         pytest_suite("testbed", "-m", "measures", name="testbed-measures"),
         pytest_suite("operator", "-m", "long", name="operator-long"),
+        pytest_suite("testbed", "-m", "long", name="testbed-long"),
         compiled_suite(),
     ]
     names = [suite.name for suite in together + slow + alone]
