@@ -29,6 +29,8 @@ REQUEST_S = 30.0
 MAX_READERS = 16
 MAX_WAITING = 1_024
 """Events a reader may be behind by before it is cut off."""
+ACCEPT_PAUSE_S = 0.1
+"""Out of descriptors or memory, it would fail again at once."""
 HEARTBEAT_S = 15.0
 """An empty line shows a reader, and us, that the other side is still there."""
 
@@ -36,6 +38,7 @@ Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed", 409: "Conflict"} | {
     413: "Content Too Large",
+    500: "Internal Server Error",
     503: "Service Unavailable",
 }
 
@@ -77,6 +80,9 @@ class Api:
         except _RefusalError as refusal:
             error = {"message": refusal.message} | ({"path": refusal.path} if refusal.path else {})
             return _respond(start_response, refusal.status, {"error": error})
+        except Exception:
+            self._controller.bug("request")
+            return _respond(start_response, 500, {"error": {"message": "a bug of the controller; its log says more"}})
 
     def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         path, method = environ["PATH_INFO"], environ["REQUEST_METHOD"]
@@ -260,7 +266,26 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
         return read
 
 
+class Listener:
+    """A listening socket whose `accept` fails never: eventlet's server ends with it, at the first lack of descriptors."""
+
+    def __init__(self, sock: Any) -> None:
+        self._sock = sock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def accept(self) -> Any:
+        """The next connection, once there is one and what it takes."""
+        while True:
+            try:
+                return self._sock.accept()
+            except OSError as error:
+                LOG.warning("accept: %s", error)
+                eventlet.sleep(ACCEPT_PAUSE_S)
+
+
 def serve(api: Api, sock: Any) -> None:
     """Answer requests for ever. Chunks go out as they come: a line of the event stream must not wait for more of them."""
     limits = {"max_size": MAX_CONNECTIONS, "socket_timeout": REQUEST_S, "keepalive": REQUEST_S}
-    eventlet.wsgi.server(sock, api, log=LOG, log_output=False, protocol=_Protocol, minimum_chunk_size=1, **limits)
+    eventlet.wsgi.server(Listener(sock), api, log=LOG, log_output=False, protocol=_Protocol, minimum_chunk_size=1, **limits)

@@ -112,22 +112,28 @@ class Controller:
 
     # -- what happens
 
-    def happen(self, event: Event) -> None:
-        """Something happens now, by itself."""
+    def happen(self, event: Event) -> bool:
+        """Something happens now, by itself. False if a bug has kept it from being handled."""
         began = time.monotonic()
-        self._happen(event, began)
+        handled = self._happen(event, began)
         self.busy_seconds += time.monotonic() - began
+        return handled
 
-    def _happen(self, event: Event, now: float, more: bool = False) -> None:
+    def _happen(self, event: Event, now: float, more: bool = False) -> bool:
         """Hand an event to the engine and do what it says. A bug there costs one event, loudly, not the process."""
         self._latest = max(self._latest, now)
         try:
             commands = self.engine.handle(event, self._latest, more)
         except Exception:
-            LOG.exception("bug: %s was not handled", type(event).__name__)
-            self.count("bugs", type(event).__name__)
-            return
+            self.bug(type(event).__name__)
+            return False
         self.carry_out(commands)
+        return True
+
+    def bug(self, what: str) -> None:
+        """Log and count the exception that is being handled. What it was about is lost, all else goes on."""
+        LOG.exception("bug: %s was not handled", what)
+        self.count("bugs", what)
 
     def carry_out(self, commands: list[Command]) -> None:
         """Do what the engine says, as far as the datapaths it names are connected."""
@@ -235,16 +241,26 @@ class Controller:
 
     def configure(self, data: bytes) -> tuple[Config, bool]:
         """Take a configuration document. Raises ConfigError or ConflictError; the one in force then stays."""
-        config = parse(data)
-        changed = follows(config, self.engine.state.config)
+        config, before = parse(data), self.engine.state.config
+        changed = follows(config, before)
         if changed:
-            self.raw_config = data
-            self.happen(ConfigChanged(config))
-            if self.engine.state.config is not config:
+            if not self.happen(ConfigChanged(config)):
+                self._restore(before)
                 raise ConfigError("", "could not be taken; the log says why")
+            self.raw_config = data
             self.flush()
             LOG.info("configuration generation %d, %d sites, %d services", config.generation, len(config.sites), len(config.services))
         return config, changed
+
+    def _restore(self, before: Config | None) -> None:
+        """Put the former configuration in force: what has failed may have been taken by some parts and not by others."""
+        if self.engine.state.config is before:
+            return
+        if before is None:
+            self.engine.state.config = None
+        else:
+            self.happen(ConfigChanged(before))
+        self.flush()
 
     def count(self, what: str, which: str = "") -> None:
         """Count for the metrics."""
@@ -323,11 +339,14 @@ class Controller:
 
     def _send_late(self) -> None:
         now, self._late_timer = time.monotonic(), None
-        while self._late and self._late[0].due <= now:
-            _, _, connection, command = heapq.heappop(self._late)
-            if self._connections.get(command.dpid) is connection:
-                self._gather(connection, ofp.packet_out(command.in_port, command.actions, command.data))
-        self.flush()
+        try:
+            while self._late and self._late[0].due <= now:
+                _, _, connection, command = heapq.heappop(self._late)
+                if self._connections.get(command.dpid) is connection:
+                    self._gather(connection, ofp.packet_out(command.in_port, command.actions, command.data))
+            self.flush()
+        except Exception:
+            self.bug("Late")
         if self._late:
             self._wake_late(self._late[0].due - now)
 
@@ -361,7 +380,10 @@ class Controller:
         """Let time pass."""
         while True:
             self.happen(Tick(time.time_ns() // 1_000_000))
-            self.flush()
+            try:
+                self.flush()
+            except Exception:
+                self.bug("flush")
             eventlet.sleep(TICK_S)
 
     def listen_loop(self, sock: Any) -> None:

@@ -208,6 +208,8 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         except ofp.WireError as error:
             LOG.warning("switch at %s sent nonsense (%s): disconnected", self.address, error)
             self._controller.count("wire_errors", str(error))
+        except Exception:
+            self._controller.bug("connection")
         finally:
             self.abort()
             self.socket.close()

@@ -29,3 +29,7 @@ def reload_loop(controller: Controller, api: Api, keys: Path, token: Path) -> No
             if str(error) != said:
                 said = str(error)
                 LOG.warning("keeping the last good keys and token: %s", said)
+        except Exception as error:
+            if str(error) != said:
+                said = str(error)
+                controller.bug("reload")

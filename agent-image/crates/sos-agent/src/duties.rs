@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use crate::arming::{self, Armed, Coverage};
+use crate::bugs::fence;
 use crate::keys::AgentKeys;
 use crate::load::{self, Load, Sample};
 use crate::metrics::Reason;
@@ -51,7 +52,11 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
         willing = arming::willing(&shared.config(), shared.health()) && (willing || ticked);
         shared.tunnel().set_willing(willing);
         let agents = if willing { shared.willing_agents() } else { BTreeSet::new() };
-        let wanted = willing.then(|| wanted(&shared, &agents, &mut coverage));
+        let Some(wanted) = fence(|| willing.then(|| wanted(&shared, &agents, &mut coverage))) else {
+            // As when nft fails: without a heartbeat clients are plain until the next tick succeeds.
+            (in_force, coverage) = (None, Coverage::default());
+            continue;
+        };
         shared.armed.send_modify(|armed| armed.extend(&agents));
         let script = match &wanted {
             Some(_) if in_force.as_ref() == Some(&wanted) => nft::heartbeat(),
@@ -109,7 +114,7 @@ pub async fn beacon(shared: Arc<Shared>, socket: UdpSocket) {
         if later.at - earlier.at > Duration::from_millis(500) {
             earlier = later;
         }
-        match compose(&shared, sequence, load) {
+        match fence(|| compose(&shared, sequence, load)).flatten() {
             Some(datagram) => match socket.send_to(&datagram, to).await {
                 Ok(_) => _ = shared.metrics.beacons.inc(),
                 Err(error) => debug!(%error, "a beacon was not sent"),
@@ -168,18 +173,20 @@ pub async fn orders(shared: Arc<Shared>) {
     // One byte more than the longest order, so that a longer one is seen to be too long.
     let mut buffer = [0; MAX_LEN + 1];
     loop {
-        let next =
-            shared.at_desk(|desk, _| desk.next_timeout()).unwrap_or_else(|| Instant::now() + ARM_INTERVAL);
+        let next = fence(|| shared.at_desk(|desk, _| desk.next_timeout())).flatten();
+        let next = next.unwrap_or_else(|| Instant::now() + ARM_INTERVAL);
         tokio::select! {
             received = shared.orders().recv_from(&mut buffer) => match received {
-                Ok((length, _)) => take(&shared, &buffer[..length]),
+                Ok((length, _)) => _ = fence(|| take(&shared, &buffer[..length])),
                 // An ICMP error about an earlier datagram; nothing was received.
                 Err(error) => debug!(%error, "receiving orders"),
             },
             () = sleep_until(next.into()) => {
-                let due = shared.at_desk(OrderDesk::poll);
-                shared.send_orders(&due);
-                shared.close_server_legs();
+                fence(|| {
+                    let due = shared.at_desk(OrderDesk::poll);
+                    shared.send_orders(&due);
+                    shared.close_server_legs();
+                });
             }
             () = shared.desk_changed.notified() => {}
         }
@@ -192,13 +199,13 @@ pub async fn measure(shared: Arc<Shared>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        shared.report_paths();
+        fence(|| shared.report_paths());
         match tokio::task::spawn_blocking(netns::nft_plain_seen).await {
-            Ok(Ok(listed)) => shared.note_plain(listed),
+            Ok(Ok(listed)) => _ = fence(|| shared.note_plain(listed)),
             Ok(Err(error)) => debug!(%error, "what went plain was not read"),
-            Err(_) => return,
+            Err(error) => debug!(%error, "what went plain was not read"),
         }
-        shared.report_plain();
+        fence(|| shared.report_plain());
     }
 }
 
@@ -231,15 +238,18 @@ pub async fn reload(shared: Arc<Shared>, mut source: Source, mut keys: PathBuf) 
     loop {
         ticks.tick().await;
         let looked = tokio::task::spawn_blocking(move || {
-            let polled = source.poll();
-            (polled, AgentKeys::load(&keys), source, keys)
+            let polled = fence(|| source.poll());
+            (polled, fence(|| AgentKeys::load(&keys)), source, keys)
         });
         let Ok((polled, loaded, same_source, same_keys)) = looked.await else { return };
         (source, keys) = (same_source, same_keys);
         shared.let_go();
-        if let Some(polled) = polled {
-            take_config(&shared, &source, polled);
+        match polled {
+            Some(Some(polled)) => _ = fence(|| take_config(&shared, &source, polled)),
+            Some(None) => {}
+            None => _ = shared.metrics.config_refused.inc(),
         }
+        let Some(loaded) = loaded else { continue };
         match loaded {
             Ok(loaded) if loaded != *shared.keys() => shared.set_keys(loaded),
             Ok(_) => {}

@@ -10,6 +10,7 @@ use sos_wire::{AgentId, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpListener, TcpStream};
 use tracing::{debug, warn};
 
+use crate::bugs;
 use crate::config::{self, AgentConfig, Service};
 use crate::metrics::Reason;
 use crate::orders::OrderDesk;
@@ -36,7 +37,7 @@ pub async fn accept_clients(shared: Arc<Shared>, listener: TcpListener, arrival:
     loop {
         shared.armed_as_willing().await;
         match listener.accept().await {
-            Ok((client, from)) => admit(&shared, client, from, arrival),
+            Ok((client, from)) => _ = bugs::fence(|| admit(&shared, client, from, arrival)),
             Err(error) => {
                 warn!(%error, "cannot accept clients");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

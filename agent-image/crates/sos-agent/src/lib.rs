@@ -18,6 +18,7 @@
 
 pub mod arming;
 mod beginning;
+pub mod bugs;
 pub mod canonical;
 pub mod carriers;
 pub mod ceiling;

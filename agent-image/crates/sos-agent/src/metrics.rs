@@ -122,6 +122,7 @@ impl Metrics {
         r.register("beacons", "Beacons sent", self.beacons.clone());
         r.register("nft_failures", "nft transactions that failed", self.nft_failures.clone());
         r.register("config_refused", "Configuration documents refused", self.config_refused.clone());
+        r.register("bugs", "Panics, each confined to what it was about", crate::bugs::counter());
         r.register("strangers", "Connections to stream ports from no peer's address", self.strangers.clone());
         r.register("config_generation", "Generation of the configuration in force", self.generation.clone());
         r.register("willing", "1 while new sessions are taken", self.willing.clone());

@@ -14,6 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
+use crate::bugs;
 use crate::cli::{Attach, Cli};
 use crate::config::{AgentConfig, CongestionControl, Rewrite};
 use crate::egress::Servers;
@@ -87,6 +88,7 @@ pub fn check(path: &Path, node: &str) -> Result<String, SourceError> {
 /// Why it could not start or go on.
 pub fn run(cli: &Cli) -> Result<(), RunError> {
     let (keys_folder, state) = (cli.keys.clone().unwrap_or_default(), cli.state.clone().unwrap_or_default());
+    bugs::count_panics();
     let boot = boot_id();
     let mut source = Source::new(&cli.config, &cli.node, &state);
     let config = source.start()?;

@@ -151,9 +151,9 @@ impl Source {
         if text == self.seen {
             return None;
         }
-        let parsed = parse(&path, &text, &self.node);
+        // Before it is parsed: what makes the parser panic does so once.
         self.seen = text;
-        Some(parsed)
+        Some(parse(&path, &self.seen, &self.node))
     }
 
     /// Makes the document read last the last good copy.

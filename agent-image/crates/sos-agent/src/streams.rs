@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::MissedTickBehavior;
 use tracing::{debug, info, warn};
 
+use crate::bugs;
 use crate::carriers::Carriers;
 use crate::ceiling::{Ceiling, Told};
 use crate::config::CongestionControl;
@@ -29,8 +30,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub async fn accept_streams(shared: Arc<Shared>, listener: TcpListener, label: u8) {
     loop {
         match listener.accept().await {
-            Ok((stream, from)) if admits(&shared, from.ip()) => shared.tunnel().accept_stream(stream, label),
-            Ok(_) => {}
+            Ok((stream, from)) => {
+                _ = bugs::fence(|| {
+                    if admits(&shared, from.ip()) {
+                        shared.tunnel().accept_stream(stream, label);
+                    }
+                });
+            }
             Err(error) => {
                 warn!(%error, "cannot accept streams");
                 tokio::time::sleep(ACCEPT_PAUSE).await;

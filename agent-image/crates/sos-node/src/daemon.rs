@@ -4,6 +4,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use crate::bugs::fence;
+#[cfg(test)]
+use crate::bugs::provoked;
 use crate::config::{ConfigError, NodeConfig, Presence, Refusal, supersedes};
 use crate::encode::Ovs;
 use crate::memory::Memory;
@@ -18,6 +21,9 @@ use crate::watch::Watch;
 pub const TICK: Duration = Duration::from_millis(250);
 /// Time between two looks at the config file, by content: a mounted `ConfigMap` swaps a symbolic link.
 const CONFIG_PERIOD: Duration = Duration::from_secs(1);
+
+/// What the status says after a panic.
+const BUG: &str = "a bug of sos-node, which its log shows: report it with the node-config";
 
 /// What the command line says.
 #[derive(Debug, Clone)]
@@ -88,7 +94,7 @@ impl Daemon {
     /// The state folder cannot be made.
     pub fn new(options: Options, now: Instant) -> std::io::Result<Self> {
         let store = Store::open(&options.state)?;
-        let kept = store.last_good(&options.node).map(Target::new);
+        let kept = fence(|| store.last_good(&options.node).map(Target::new)).flatten();
         let in_force = kept.and_then(|target| {
             target.inspect_err(|error| tracing::warn!(%error, "the config kept is not usable")).ok()
         });
@@ -135,7 +141,8 @@ impl Daemon {
         if self.seen.as_ref() == Some(&document) {
             return Ok(());
         }
-        let offered = self.offer(&document, now);
+        let offered =
+            fence(|| self.offer(&document, now)).unwrap_or_else(|| Err(ConfigError::new(".", BUG).into()));
         if !matches!(offered, Err(OfferError::Later(_))) {
             self.seen = Some(document);
             self.objection = offered.as_ref().err().map(|error| format!("{}: {error}", path.display()));
@@ -144,6 +151,8 @@ impl Daemon {
     }
 
     fn offer(&mut self, document: &[u8], now: Instant) -> Result<(), OfferError> {
+        #[cfg(test)]
+        provoked::at("offer");
         let config = store::parse_for(&self.options.node, document)?;
         let in_force = self.successor.as_ref().map(|(target, _)| target).or(self.in_force.as_ref());
         if !supersedes(&config, in_force.filter(|_| !self.removed).map(|target| &target.config))? {
@@ -173,8 +182,19 @@ impl Daemon {
         Ok(())
     }
 
-    /// Does what is due. `None` if nothing was.
+    /// Does what is due. `None` if nothing was. A panic is a look at the node in which something failed.
     pub fn tick(&mut self, now: Instant) -> Option<Ticked> {
+        fence(|| self.act(now)).unwrap_or_else(|| {
+            self.schedule.ended(false, now + now.elapsed());
+            let status = self.in_force.as_ref().map(|target| Status::unreachable(&target.config, BUG));
+            let status = status.unwrap_or_else(|| Status::pending(&self.options.node, BUG.to_owned()));
+            Some(self.publish(Ticked { status, made: vec![], well: false }))
+        })
+    }
+
+    fn act(&mut self, now: Instant) -> Option<Ticked> {
+        #[cfg(test)]
+        provoked::at("act");
         if now >= self.config_due
             && let Err(error) = self.reload(now)
             && self.in_force.is_none()
@@ -256,5 +276,51 @@ impl Daemon {
             tracing::warn!(%error, path = %path.display(), "the status file");
         }
         ticked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn daemon(folder: &std::path::Path) -> Daemon {
+        let options = Options {
+            config: folder.join("config.json"),
+            node: "edge1".to_owned(),
+            state: folder.join("state"),
+            ovs_rundir: folder.to_owned(),
+            status_file: None,
+            anchors: vec![],
+        };
+        Daemon::new(options, Instant::now()).unwrap()
+    }
+
+    #[test]
+    fn a_panic_over_a_document_is_what_is_wrong_with_it_and_it_is_read_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut daemon = daemon(folder.path());
+        std::fs::write(folder.path().join("config.json"), "{}").unwrap();
+        provoked::AT.set(Some("offer"));
+        let error = daemon.reload(Instant::now()).unwrap_err();
+        assert!(error.to_string().contains(BUG), "{error}");
+        assert!(daemon.reload(Instant::now()).is_ok(), "the same document is not judged again");
+        provoked::AT.set(None);
+        std::fs::write(folder.path().join("config.json"), "[]").unwrap();
+        let error = daemon.reload(Instant::now()).unwrap_err();
+        assert!(!error.to_string().contains(BUG), "the next one is: {error}");
+    }
+
+    #[test]
+    fn a_panic_in_a_look_is_a_look_that_failed_and_the_next_one_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut daemon = daemon(folder.path());
+        let now = Instant::now();
+        provoked::AT.set(Some("act"));
+        let ticked = daemon.tick(now).unwrap();
+        assert!(!ticked.well && ticked.status.message.contains(BUG), "{}", ticked.status.message);
+        assert!(!daemon.schedule.is_due(now), "not four times a second");
+        provoked::AT.set(None);
+        let ticked = daemon.tick(now + CONFIG_PERIOD).unwrap();
+        assert!(!ticked.status.message.contains(BUG), "{}", ticked.status.message);
     }
 }

@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bugs;
 pub mod change;
 pub mod command;
 pub mod config;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, ValueEnum};
+use sos_node::bugs;
 use sos_node::daemon::{Daemon, OfferError, Options, TICK, Ticked};
 use sos_node::metrics::Metrics;
 use sos_node::serve::{self, Shared};
@@ -65,6 +66,7 @@ struct Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     start_log(arguments.log_format);
+    bugs::count_panics();
     match run(&arguments) {
         Ok(code) => code,
         Err(message) => {

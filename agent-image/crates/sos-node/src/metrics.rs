@@ -45,6 +45,7 @@ impl Metrics {
             "Looks at the node in which something failed",
             metrics.failures.clone(),
         );
+        registry.register("bugs", "Panics, each confined to what it was about", crate::bugs::counter());
         registry.register("changes", "Changes made to the node", metrics.changes.clone());
         registry.register("applied", "Whether the config in force is applied", metrics.applied.clone());
         registry.register(

@@ -4,6 +4,7 @@
 //! of its task. It recognises keepalive probes (segments without data or progress on an idle connection), expects the next one, and says
 //! when to ask for the far host before that comes; and it notices a host that leaves data unacknowledged.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
@@ -226,7 +227,10 @@ pub(crate) async fn sweep(sweeps: Weak<Sweeps>) {
         while at < entries.len() {
             let (end, now) = ((at + BATCH).min(entries.len()), Instant::now());
             for entry in &mut entries[at..end] {
-                entry.sweep(count, now);
+                // A panic is one session's: it is not looked at again.
+                if catch_unwind(AssertUnwindSafe(|| entry.sweep(count, now))).is_err() {
+                    entry.socket = Weak::new();
+                }
             }
             at = end;
             tokio::task::yield_now().await;

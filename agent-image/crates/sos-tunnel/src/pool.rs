@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sos_wire::{AgentId, Body, Frame, Key, WelcomeStatus, Willingness};
 use tokio::net::TcpStream;
-use tokio::task::{AbortHandle, JoinHandle};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::{debug, info};
 
@@ -90,10 +90,21 @@ pub(crate) fn keep_streams(shared: &Arc<Shared>, peer: &Arc<Peer>) {
             slots.entry((peer.agent, label, slot)).or_insert_with(|| {
                 shared
                     .runtime
-                    .spawn(keep_stream(Arc::clone(shared), Arc::clone(peer), label, slot))
+                    .spawn(keep_slot(Arc::clone(shared), Arc::clone(peer), label, slot))
                     .abort_handle()
             });
         }
+    }
+}
+
+/// Keeps a slot's stream for ever. A panic ends the stream that it was about, not the slot.
+async fn keep_slot(shared: Arc<Shared>, peer: Arc<Peer>, label: u8, slot: usize) {
+    loop {
+        // Aborted with this task.
+        let mut kept = JoinSet::new();
+        kept.spawn(keep_stream(Arc::clone(&shared), Arc::clone(&peer), label, slot));
+        kept.join_next().await;
+        tokio::time::sleep(shared.config.timing.backoff_max).await;
     }
 }
 

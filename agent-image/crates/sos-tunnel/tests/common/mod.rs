@@ -58,6 +58,8 @@ pub(crate) struct Cuttable {
     pub(crate) refuses: AtomicBool,
     /// No datagram that would begin something arrives.
     pub(crate) deaf: AtomicBool,
+    /// So many streams that stand meet a panic.
+    pub(crate) panics: AtomicUsize,
 }
 
 impl Cuttable {
@@ -130,6 +132,7 @@ impl Sockets for Dial {
     fn tend(&self, line: Line, _: Ipv4Addr, _: u8) -> BoxFuture<()> {
         line.set_pacing(self.pacing.map_or(Pacing::Bursts, Pacing::AtMost)).unwrap();
         line.set_carriers(self.carriers);
+        provoke(&self.cuttable.panics);
         let lines = if self.dials { &self.cuttable.lines } else { &self.cuttable.far_lines };
         lines.lock().unwrap().push(line);
         Box::pin(std::future::ready(()))
@@ -142,6 +145,14 @@ pub(crate) struct Servers {
     pub(crate) compress: AtomicBool,
     /// Most streams of a path for what the far agent sends; 0: no number.
     pub(crate) most: AtomicUsize,
+    /// So many sessions meet a panic when they connect to their server.
+    pub(crate) panics: AtomicUsize,
+}
+
+/// Panics, as a bug would, so many times.
+fn provoke(times: &AtomicUsize) {
+    let left = times.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+    assert!(left.is_err(), "a bug that the test asks for");
 }
 
 pub(crate) struct Connect(pub(crate) Arc<Servers>);
@@ -150,6 +161,7 @@ impl EgressHandler for Connect {
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
         let servers = Arc::clone(&self.0);
         Box::pin(async move {
+            provoke(&servers.panics);
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
             let most = Some(servers.most.load(Ordering::SeqCst)).filter(|most| *most > 0);
             let compress = servers.compress.load(Ordering::SeqCst);
