@@ -15,6 +15,8 @@ KINDS = {"controller": "controller-config", "node": "node-config", "agent": "age
 GOOD = sorted(path for kind in KINDS for path in (VECTORS / kind).glob("*.json"))
 BAD = sorted((VECTORS / "bad").rglob("*.json"))
 BEYOND_A_SCHEMA = {
+    "reject-port-twice",
+    "encrypted-only-without-tls",
     "balance-client",
     "balance-elsewhere",
     "balance-uplink-twice",

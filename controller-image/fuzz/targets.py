@@ -135,6 +135,8 @@ def frame(data: bytes) -> None:
 def _syn(data: bytes) -> None:
     ends = packets.parse_ends(data)
     assert ends is None or len(ends.key) == 12
+    reset = packets.build_reset(data)
+    assert not reset or (packets.parse_segment(reset) is not None and not packets.build_reset(reset)), "a reset draws none"
     found, theirs = packets.parse_syn(data), frames.syn(data)
     if found is None or theirs is None:
         assert found is None and theirs is None, (found, theirs)

@@ -314,7 +314,7 @@ class FakeNetwork:
 
     def _choose(self, group: ApplyGroup, frame: bytes) -> tuple[PortNo, bytes]:
         if Location(group.dpid, group.port_no) in self.down:
-            return (PORT_NORMAL, frame)
+            return (group.otherwise, frame)
         return (group.port_no, group.mac + frame[6:])
 
     def _lookup(self, at: Location, table: int, frame: bytes, reg0: int = 0, reg2: int = 0) -> FlowEntry | None:

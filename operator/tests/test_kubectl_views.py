@@ -284,8 +284,16 @@ PLAIN = {
 def test_plain_connections_are_shown_with_their_reasons_and_what_these_mean() -> None:
     printed = "\n".join(network.plain(PLAIN))
     assert "10.0.0.11:40000" in printed and "Option: the SYN carries an MPTCP option" in printed
-    assert [line.split() for line in printed.splitlines() if line.endswith("12")] == [["default/bulk", "Option", "12"]]
+    assert [line.split() for line in printed.splitlines() if line.endswith("12")] == [["default/bulk", "Option", "plain", "12"]]
     assert network.plain({"connections": [], "services": []}) == ["no connection of a service went plain"]
+
+
+def test_refused_connections_are_told_from_plain_ones() -> None:
+    connections = [{**PLAIN["connections"][0], "refused": True}]
+    services = [{"id": "default/bulk", "reasons": {}, "refused": {"Option": 3}}]
+    printed = "\n".join(network.plain({"connections": connections, "services": services}))
+    assert ["default/bulk", "Option", "refused", "3"] in [line.split() for line in printed.splitlines()]
+    assert printed.count("refused") == 2
 
 
 def test_a_trace_says_what_went_recent_plain() -> None:

@@ -147,6 +147,12 @@ def test_plain_as_the_rule_is_a_condition_with_its_reason_and_rough_counts() -> 
     assert good is not None and (good.status, good.reason) == ("True", "Accelerating")
 
 
+def test_refusals_are_told_as_such() -> None:
+    refused = traffic(refused=True)
+    assert refused is not None
+    assert "50 or more connections of the last 5 minutes were refused, as spec.require asks, and 2" in refused.message
+
+
 def test_what_a_controller_says_of_a_programmed_service_is_shown() -> None:
     said = status()
     said["services"][0]["message"] = "first packets of any client ask the controller"

@@ -100,5 +100,6 @@ def _service(placed: PlacedSite, service: PlacedService) -> Json:
         "to": [str(prefix) for prefix in service.target_prefixes],
         "ports": build_ports(service.ports),
         "transport": {**transport_values(transport), "encryption": transport.encryption, "compression": transport.compression},
+        "encryptedOnly": "Encrypted" in service.service.require,
         "labels": service.service.paths_max,
     }

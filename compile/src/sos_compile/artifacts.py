@@ -74,6 +74,11 @@ def build_vectors(root: Path = ROOT) -> dict[str, Json]:
     balanced = found["controller/04-balance.json"]
     found["agent/tuned.json"] = _edited(good["agent"], _tune)
     found["controller/accepted-early.json"] = _edited(good["controller"], _set("services", 0, "accept", value="Early"))
+    found["controller/required.json"] = _edited(good["controller"], _set("services", 0, "require", value=["Accelerated", "Encrypted"]))
+    found["node/reject-port.json"] = _edited(
+        good["node"], _set("rejectPort", value={"name": "sosrej0", "peer": "sosrej1", "ofport": 33900})
+    )
+    found["agent/encrypted-only.json"] = _edited(good["agent"], _encrypted_only)
     found["controller/labelled-ports.json"] = _edited(good["controller"], _amid_nodes)
     found |= {f"bad/{kind}/{name}.json": _bad(good[kind], path, edit, rehash=name != "wrong-hash") for kind, name, path, edit in BAD}
     found |= {f"bad/controller/{name}.json": _bad(balanced, path, edit, rehash=True) for name, path, edit in BAD_BALANCE}
@@ -105,6 +110,11 @@ def _tune(doc: Json) -> None:
     }
     doc["services"][0]["setup"] = "Proactive"
     doc["services"][0]["labels"] = 2
+
+
+def _encrypted_only(doc: Json) -> None:
+    doc["services"][0]["transport"]["encryption"] = "TLS"
+    doc["services"][0]["encryptedOnly"] = True
 
 
 def _amid_nodes(doc: Json) -> None:
@@ -147,11 +157,18 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
         _set("sites", 0, "datapaths", 0, "labelledPorts", value=["a/b"]),
     ),
     ("controller", "unknown-accept", "services[0].accept", _set("services", 0, "accept", value="Sometimes")),
+    ("controller", "unknown-requirement", "services[0].require[0]", _set("services", 0, "require", value=["Fast"])),
     ("controller", "wrong-version", "version", _set("version", value="v2")),
     ("controller", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
     ("node", "unknown-field", "bridge.colour", _set("bridge", "colour", value="red")),
     ("node", "missing-field", "bridge.mtu", _drop("bridge", "mtu")),
     ("node", "ofport-twice", "uplinks[1].ofport", _set("uplinks", 1, "ofport", value=33001)),
+    (
+        "node",
+        "reject-port-twice",
+        "rejectPort.ofport",
+        _set("rejectPort", value={"name": "sosrej0", "peer": "sosrej1", "ofport": 33001}),
+    ),
     ("node", "bad-controller", "controllers[0]", _set("controllers", 0, value="tcp:controller:6653")),
     ("node", "wrong-version", "version", _set("version", value="v2")),
     ("node", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),
@@ -163,6 +180,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "unknown-compression", "services[0].transport.compression", _set("services", 0, "transport", "compression", value="zstd")),
     ("agent", "unknown-encryption", "services[0].transport.encryption", _set("services", 0, "transport", "encryption", value="SSL")),
     ("agent", "unknown-protocol", "services[0].transport.protocol", _set("services", 0, "transport", "protocol", value="UDT")),
+    ("agent", "encrypted-only-without-tls", "services[0].encryptedOnly", _set("services", 0, "encryptedOnly", value=True)),
     ("agent", "bad-mac", "interface.mac", _set("interface", "mac", value="02:53")),
     ("agent", "wrong-version", "version", _set("version", value="v2")),
     ("agent", "wrong-hash", "hash", _set("hash", value="sha256:" + "0" * 64)),

@@ -62,6 +62,7 @@ def _service(placed: PlacedService) -> doc.ServiceEntry:
             "percent": service.percent,
             "setup": service.setup,
             "accept": service.accept,
+            "require": sorted(service.require),
             "from": doc.ServiceEnd(site=placed.source, prefixes=[str(prefix) for prefix in placed.source_prefixes]),
             "to": doc.ServiceEnd(site=placed.target, prefixes=[str(prefix) for prefix in placed.target_prefixes]),
             "ports": build_ports(placed.ports),

@@ -177,6 +177,10 @@ class ServiceEntry(Model):
     accept: Annotated[
         Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Learned", json_schema_extra=OPTIONAL)
     ] = "Learned"
+    # left out where there is none, likewise
+    require: Annotated[
+        list[Literal["Accelerated", "Encrypted"]], Field(max_length=2, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)
+    ] = []
     source: Annotated[ServiceEnd, Field(alias="from")]
     target: Annotated[ServiceEnd, Field(alias="to")]
     ports: Ports
@@ -278,6 +282,14 @@ class AgentPort(Model):
     ofport: OfPort
 
 
+class RejectPort(Model):
+    """A pair of devices: `name` on the bridge, `peer` where the kernel answers TCP with a reset."""
+
+    name: Device
+    peer: Device
+    ofport: OfPort
+
+
 class BaseFlow(Model):
     """One entry of the base table, in the syntax of ovs-ofctl(8)."""
 
@@ -300,6 +312,8 @@ class NodeConfig(Document):
     agent_ports: Annotated[list[AgentPort], Field(max_length=256)]
     controllers: Annotated[list[Annotated[str, Field(pattern=r"^tcp:[0-9.]+:[0-9]{1,5}$")]], Field(max_length=16)]
     base_flows: Annotated[list[BaseFlow], Field(max_length=16_384)]
+    # left out where no service requires anything: those who do not know the field refuse documents with it
+    reject_port: Annotated[RejectPort | None, Field(exclude_if=lambda port: port is None, json_schema_extra=OPTIONAL)] = None
 
 
 class AgentSite(Model):
@@ -359,6 +373,8 @@ class AgentService(Model):
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports
     transport: AgentTransport
+    # left out where it is false: whether its connections may go over encrypted streams only
+    encrypted_only: Annotated[bool, Field(exclude_if=lambda value: not value, json_schema_extra=OPTIONAL)] = False
     labels: Annotated[int, Field(ge=1, le=STREAM_PORTS)]
 
 

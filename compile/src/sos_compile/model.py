@@ -180,6 +180,7 @@ class Service:
     paths_max: int
     controller: str | None = None
     balance: Balance | None = None
+    require: frozenset[str] = frozenset()
 
     @property
     def id(self) -> str:
@@ -326,6 +327,7 @@ def _service(origin: Origin, spec: Json) -> Service:
         paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],
         controller=spec.get("controller", {}).get("name"),
         balance=_balance(spec["balance"]) if "balance" in spec else None,
+        require=frozenset(spec.get("require", [])),
     )
 
 

@@ -15,7 +15,9 @@ from sos_compile.world import Allocations, Node, ObjectKey, Shadow
 UPLINK_OFPORT = 33001
 AGENT_OFPORT = 34001
 TUNNEL_OFPORT = 35000
+REJECT_OFPORT = 33900  # between uplinks, 64 at most, and agents
 MAX_NODE_NUMBER = 4095
+MAX_REJECTS = 4096  # entries of a node's base table, which has 16,384, for what services require
 MAX_SLOTS = 128  # pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
 
 
@@ -111,6 +113,8 @@ class Network:
     shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
     shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
     """What namespaces may have of each site's sessions (shares.Share)."""
+    rejects: Mapping[str, tuple[tuple[PlacedService, tuple[str, ...]], ...]] = field(default_factory=dict)
+    """Services that require something, by their clients' site, with what the switches there match of them (rejects.build)."""
 
     @cached_property
     def services_of(self) -> Mapping[str, tuple[PlacedService, ...]]:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Hashable, Mapping
 
 from sos_compile import documents as doc
-from sos_compile.base_table import build_base_flows
+from sos_compile.base_table import Rejects, build_base_flows
 from sos_compile.memo import Same
 from sos_compile.model import DEFAULT_MTU, Site
-from sos_compile.network import AGENT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
+from sos_compile.network import AGENT_OFPORT, REJECT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
+from sos_compile.rejects import REJECT_PORT
 from sos_compile.world import Json, Settings
 
 BRIDGE = "br-sos"
@@ -40,11 +41,13 @@ def build_node_config(
     tunnels = _tunnels(network, placed, node, settings)
     own_agents = [agent for agent in placed.agents if agent.node == node.node.name]
     ports: list[doc.UplinkPort | doc.TunnelPort] = [*uplinks, *tunnels]
+    required = network.rejects.get(site.name, ())
     flows = build_base_flows(
         base_ports=[port.ofport for port in ports if port.base],
         other_ports=[port.ofport for port in ports if not port.base],
         agent_ports=[agent.host_port for agent in own_agents],
         agent_addresses=[agent.address for agent in _agents_in_view(network, placed)],
+        rejects=[Rejects(match, whole=each.service.setup == "Reactive") for each, matches in required for match in matches],
     )
     config = doc.NodeConfig.model_validate(
         {
@@ -64,6 +67,7 @@ def build_node_config(
             ],
             "controllers": _controllers(network, site, endpoints),
             "baseFlows": flows,
+            "rejectPort": doc.RejectPort(name=REJECT_PORT[0], peer=REJECT_PORT[1], ofport=REJECT_OFPORT) if required else None,
         }
     )
     return doc.encode(config)
@@ -78,7 +82,8 @@ def depends_on(
     agents = tuple(_agents_in_view(network, placed))
     attached = tuple(network.pools[agent.pool].attach for agent in placed.agents)
     controllers = tuple(_controllers(network, placed.site, endpoints))
-    return (Same(placed.site), placed.id, own, mesh, agents, attached, controllers, settings.vxlan_udp_port)
+    required = tuple((matches, each.service.setup) for each, matches in network.rejects.get(placed.site.name, ()))
+    return (Same(placed.site), placed.id, own, mesh, agents, attached, controllers, required, settings.vxlan_udp_port)
 
 
 def rewrites(site: Site) -> bool:

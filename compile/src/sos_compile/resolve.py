@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from sos_compile import agents, balances, claims, loops, services, shadows, shares, sites, stream_settings
+from sos_compile import agents, balances, claims, loops, rejects, services, shadows, shares, sites, stream_settings
 from sos_compile.allocate import numbers
 from sos_compile.memo import Memo
 from sos_compile.model import Controller, Link, Rule, Site
@@ -31,7 +31,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
     _warn_about_addresses(with_agents, verdicts)
     controller_ids = _number_controllers(list(controllers.values()), world, objects)
     judge = services.Judge(objects, with_agents, world.settings.namespace, verdicts)
-    accelerated, balanced, kept_claims = _services(world, objects, judge, verdicts)
+    accelerated, balanced, kept_claims = _services(world, objects, judge, verdicts, controller_ids)
 
     def percent(namespace: str, site: str) -> int | None:
         return judge.rule(namespace, with_agents[site].site).sessions_percent
@@ -43,6 +43,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
         services=tuple(accelerated),
         links=tuple(_accept_links(objects, with_agents, verdicts)),
         balances=tuple(balanced),
+        rejects=rejects.build(accelerated, controller_ids),
         shares=shares.build(accelerated, kept_claims, percent),
         shadows=shadows.find(accelerated, balanced, controller_ids, memo),
         allocations=Allocations(
@@ -56,7 +57,7 @@ def resolve(world: World, objects: Objects, verdicts: Verdicts, memo: Memo) -> N
 
 
 def _services(
-    world: World, objects: Objects, judge: services.Judge, verdicts: Verdicts
+    world: World, objects: Objects, judge: services.Judge, verdicts: Verdicts, controllers: Mapping[str, int]
 ) -> tuple[list[PlacedService], list[PlacedBalance], Mapping[str, Claim]]:
     """Return the accepted services and balances in the order in which they are tried, and their claims."""
 
@@ -70,7 +71,7 @@ def _services(
     ordered = claims.order(placed, band, world.observed.allocations.claims, objects.services, verdicts)
     apart = (each for each in ordered.services if isinstance(each, PlacedService))
     sharing = stream_settings.permitted(apart, ordered.claims, rule, verdicts)
-    accelerated = services.limited(sharing, ordered.claims, verdicts)
+    accelerated = services.limited(rejects.limited(sharing, judge.sites, controllers, verdicts), ordered.claims, verdicts)
     balanced = balances.limited((each for each in ordered.services if isinstance(each, PlacedBalance)), verdicts)
     return accelerated, balanced, dict(sorted(ordered.claims.items()))
 

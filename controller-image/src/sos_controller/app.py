@@ -107,7 +107,7 @@ class Controller:
             ReadEntries: self._read_entries,
             ReadTables: self._read_tables,
             ApplyGroups: lambda command: self._queue((command.dpid,), rewrite.encode_groups(command)),
-            ApplyGroup: lambda command: self._queue((command.dpid,), ofp.failover_group(command.group_id, command.port_no, command.mac)),
+            ApplyGroup: lambda command: self._queue((command.dpid,), ofp.apply_group(command)),
         }
 
     # -- what happens

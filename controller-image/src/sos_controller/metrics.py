@@ -90,6 +90,14 @@ class _Collector(Collector):
         for service_id, reason, count in state.plain_traffic.totals():
             plain.add_metric([service_id, reason.label], count)
         yield plain
+        refused = CounterMetricFamily(
+            "sos_controller_refused_connections",
+            "Connections refused because their service requires more than plain TCP",
+            labels=["service", "reason"],
+        )
+        for service_id, reason, count in state.plain_traffic.refusals():
+            refused.add_metric([service_id, reason.label], count)
+        yield refused
         rule = GaugeMetricFamily(
             "sos_controller_service_plain", "1 = most connections of the last minutes went plain unexpectedly", labels=["service"]
         )

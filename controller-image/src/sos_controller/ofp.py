@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Final
 
 from sos_controller import rewrite
+from sos_controller.core.commands import ApplyGroup
 from sos_controller.core.flowtable import UNKNOWN, Action, FlowEntry, Goto, Match, Output, SetEthDst, SetEthSrc, ToGroup
 from sos_controller.core.model import MacAddress, Port, PortNo
 from sos_controller.core.pipeline import PORT_NORMAL
@@ -129,6 +130,17 @@ def failover_group(group_id: int, port_no: PortNo, mac: MacAddress | None) -> by
     normal = _bucket(ANY, ANY, (Output(PORT_NORMAL),))
     chooser = _group_mod(GROUP_ADD_OR_MODIFY, FAST_FAILOVER, group_id, redirected + otherwise)
     return _group_mod(GROUP_ADD_OR_MODIFY, INDIRECT, plain, normal) + chooser
+
+
+def apply_group(command: ApplyGroup) -> bytes:
+    """The messages of a command."""
+    if command.otherwise == PORT_NORMAL:
+        return failover_group(command.group_id, command.port_no, command.mac)
+    if command.mac is None:
+        return _group_mod(GROUP_DELETE, FAST_FAILOVER, command.group_id, b"")
+    redirected = _bucket(command.port_no, ANY, (SetEthDst(command.mac), Output(command.port_no)))
+    rejected = _bucket(command.otherwise, ANY, (Output(command.otherwise),))
+    return _group_mod(GROUP_ADD_OR_MODIFY, FAST_FAILOVER, command.group_id, redirected + rejected)
 
 
 def _group_mod(command: int, kind: int, group_id: int, buckets: bytes) -> bytes:

@@ -111,7 +111,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one parameter per option
     found = tracing.trace(tracing.Question(client, server, port), config, known, agents, seen)
     tracing.add_recent_plain(found, plain, known)
     show(output, lambda: tracing.as_json(found), lambda: tracing.lines(found, colour()))
-    if found.outcome in ("plain", "unknown"):
+    if found.outcome in ("plain", "refused", "unknown"):
         raise typer.Exit(NO)
 
 

@@ -61,18 +61,24 @@ def flows(sessions: Json, agents: Json) -> list[str]:
 
 
 def plain(found: Json) -> list[str]:
-    """Connections that recently went plain, with counts by service and reason."""
-    rows = [(c["service"], c["reason"], c["client"], c["server"], c["by"], age(c["ageSeconds"])) for c in found["connections"]]
-    lines = text.table(("SERVICE", "REASON", "CLIENT", "SERVER", "BY", "AGE"), rows) or ["no connection of a service went plain"]
-    counts = [(s["id"], reason, str(count)) for s in found["services"] for reason, count in s["reasons"].items()]
+    """Connections that recently went plain, or were refused instead, with counts by service and reason."""
+    rows = [(c["service"], c["reason"], became(c), c["client"], c["server"], c["by"], age(c["ageSeconds"])) for c in found["connections"]]
+    lines = text.table(("SERVICE", "REASON", "BECAME", "CLIENT", "SERVER", "BY", "AGE"), rows) or ["no connection of a service went plain"]
+    counts = [(s["id"], reason, "plain", str(count)) for s in found["services"] for reason, count in s["reasons"].items()]
+    counts += [(s["id"], reason, "refused", str(count)) for s in found["services"] for reason, count in s.get("refused", {}).items()]
     if counts:
-        lines += ["", *text.table(("SERVICE", "REASON", "CONNECTIONS"), counts)]
+        lines += ["", *text.table(("SERVICE", "REASON", "BECAME", "CONNECTIONS"), counts)]
     words = {c["reason"]: c["message"] for c in found["connections"]}
     if words:
         lines += [""]
         for reason, said in sorted(words.items()):
             lines += text.wrapped(f"{reason}: {said}", indent="")
     return lines
+
+
+def became(connection: Json) -> str:
+    """Return the outcome of a connection that was not accelerated."""
+    return "refused" if connection.get("refused") is True else "plain"
 
 
 def event(change: Json) -> list[str]:

@@ -62,6 +62,8 @@ def trace(question: Question, config: Json, status: Json, agents: Json, seen: Js
     _hosts(question, service, status, seen, found)
     if all(both):
         found.outcome = outcome
+    if service.get("require") and found.outcome == "plain":
+        found.outcome = "refused"
     return found
 
 

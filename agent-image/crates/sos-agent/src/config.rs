@@ -230,6 +230,9 @@ pub struct Service {
     pub ports: Vec<PortRange>,
     /// Transport settings.
     pub transport: Transport,
+    /// Sessions use encrypted streams only, and close plain ones that still stand. Written only where set.
+    #[serde(default, rename = "encryptedOnly")]
+    pub encrypted_only: bool,
     /// How many path labels its sessions may use, counting from label 0.
     pub labels: u16,
 }

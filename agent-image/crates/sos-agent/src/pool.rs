@@ -37,6 +37,7 @@ pub fn peers(config: &AgentConfig, ordered: &OrderedLabels) -> Vec<PeerConfig> {
             let labels = there.filter(|label| u16::from(*label) < configured || named(label));
             entry.streams = labels.map(|label| (label, streams)).collect();
             entry.encrypted = encrypted(config, peer);
+            entry.encrypted_only = encrypted_only(config, peer);
             entry.protocol = protocol(config, peer);
             list.push(entry);
         }
@@ -95,6 +96,11 @@ fn named_streams(config: &AgentConfig, peer: &Peer) -> Option<usize> {
 fn encrypted(config: &AgentConfig, peer: &Peer) -> bool {
     let mut services = config.services.iter().filter(|service| service.peer == peer.site);
     services.any(|service| service.transport.encryption == Encryption::Tls)
+}
+
+/// Require encrypted streams if one service between the two sites does: sessions of all services share the streams.
+fn encrypted_only(config: &AgentConfig, peer: &Peer) -> bool {
+    config.services.iter().any(|service| service.peer == peer.site && service.encrypted_only)
 }
 
 /// One service that asks for QUIC has it for all, likewise.
@@ -234,6 +240,9 @@ mod tests {
         another.transport.encryption = Encryption::Tls;
         config.services.push(another.clone());
         assert!(encrypted(&config));
+        assert!(!peers(&config, &OrderedLabels::default())[0].encrypted_only);
+        config.services[1].encrypted_only = true;
+        assert!(peers(&config, &OrderedLabels::default())[0].encrypted_only);
         another.peer = "elsewhere".to_owned();
         config.services[1] = another;
         assert!(!encrypted(&config));

@@ -43,6 +43,25 @@ pub enum Change {
         /// The device.
         name: String,
     },
+    /// Make the pair of devices where connections are reset, mark its outer end as ours and switch both on.
+    AddReject {
+        /// The device on the bridge.
+        name: String,
+        /// Its other end.
+        peer: String,
+        /// The mark.
+        alias: String,
+    },
+    /// Have the kernel reset what comes in by a device.
+    SetRejectRules {
+        /// The device.
+        peer: String,
+    },
+    /// Remove the pair and its rules.
+    DeleteReject {
+        /// The device on the bridge.
+        name: String,
+    },
     /// Remove a device.
     DeleteLink {
         /// The device.
@@ -178,6 +197,9 @@ impl Change {
             Self::TagLink { .. } => "tag_link",
             Self::SetLinkMtu { .. } => "set_link_mtu",
             Self::SetLinkUp { .. } => "set_link_up",
+            Self::AddReject { .. } => "add_reject",
+            Self::SetRejectRules { .. } => "set_reject_rules",
+            Self::DeleteReject { .. } => "delete_reject",
             Self::DeleteLink { .. } => "delete_link",
             Self::AddBridge { .. } => "add_bridge",
             Self::SetBridge { .. } => "set_bridge",

@@ -129,6 +129,18 @@ pub struct AgentPort {
     pub ofport: u16,
 }
 
+/// A pair of devices, made by this program, where the kernel answers TCP with a reset (clause 35).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RejectPort {
+    /// The device on the bridge.
+    pub name: DeviceName,
+    /// Its other end.
+    pub peer: DeviceName,
+    /// Its OpenFlow port number.
+    pub ofport: u16,
+}
+
 /// One entry of the base table.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -174,6 +186,9 @@ pub struct NodeConfig {
     pub controllers: Vec<ControllerTarget>,
     /// The base table.
     pub base_flows: Vec<BaseFlow>,
+    /// The port that ends connections which must not be plain; none where no service requires anything.
+    #[serde(default)]
+    pub reject_port: Option<RejectPort>,
 }
 
 impl NodeConfig {
@@ -249,23 +264,30 @@ impl NodeConfig {
         let tunnels = self.tunnels.iter().map(|p| ("tunnels", &p.name, p.ofport)).enumerate();
         let agents = self.agent_ports.iter().map(|p| ("agentPorts", &p.name, p.ofport)).enumerate();
         let mut names = BTreeSet::from([&self.bridge.name]);
+        let reject = self.reject_port.iter().map(|p| ("rejectPort", &p.name, p.ofport));
         let mut numbers = BTreeSet::new();
-        for (i, (list, name, ofport)) in uplinks.chain(tunnels).chain(agents) {
+        let listed = uplinks.chain(tunnels).chain(agents);
+        let listed = listed.map(|(i, (list, name, ofport))| (format!("{list}[{i}]"), name, ofport));
+        for (path, name, ofport) in
+            listed.chain(reject.map(|(path, name, ofport)| (path.to_owned(), name, ofport)))
+        {
             if !names.insert(name) {
-                return Err(ConfigError::new(format!("{list}[{i}].name"), format!("`{name}` is used twice")));
+                return Err(ConfigError::new(format!("{path}.name"), format!("`{name}` is used twice")));
             }
             if !(1..=MAX_OFPORT).contains(&ofport) {
                 let message = format!("{ofport} is not within 1..={MAX_OFPORT}");
-                return Err(ConfigError::new(format!("{list}[{i}].ofport"), message));
+                return Err(ConfigError::new(format!("{path}.ofport"), message));
             }
             if !numbers.insert(ofport) {
-                return Err(ConfigError::new(
-                    format!("{list}[{i}].ofport"),
-                    format!("{ofport} is used twice"),
-                ));
+                return Err(ConfigError::new(format!("{path}.ofport"), format!("{ofport} is used twice")));
             }
         }
-        Ok(())
+        match &self.reject_port {
+            Some(port) if names.contains(&port.peer) => {
+                Err(ConfigError::new("rejectPort.peer", format!("`{}` is used twice", port.peer)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The kernel tells the tunnels of one UDP port apart by their VNI alone.

@@ -23,6 +23,8 @@ pub enum PortKind {
     Tunnel,
     /// A device an agent makes.
     Agent,
+    /// One end of a pair we make, at whose other end the kernel resets connections.
+    Reject,
 }
 
 /// Port numbers of agents (spec/node-config.md clause 6): 34001 + slot, below those of tunnels.
@@ -74,7 +76,7 @@ impl DesiredPort {
     }
 }
 
-/// The ports that shall be there, in the order uplinks, tunnels, agent ports.
+/// The ports that shall be there, in the order uplinks, tunnels, agent ports, reject port.
 #[must_use]
 pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
     if config.state == Presence::Absent {
@@ -89,7 +91,8 @@ pub fn ports(config: &NodeConfig) -> Vec<DesiredPort> {
     let uplinks = config.uplinks.iter().map(|p| port(&p.name, PortKind::Uplink, p.ofport, p.base));
     let tunnels = config.tunnels.iter().map(|p| port(&p.name, PortKind::Tunnel, p.ofport, p.base));
     let agents = config.agent_ports.iter().map(|p| port(&p.name, PortKind::Agent, p.ofport, true));
-    uplinks.chain(tunnels).chain(agents).collect()
+    let reject = config.reject_port.iter().map(|p| port(&p.name, PortKind::Reject, p.ofport, false));
+    uplinks.chain(tunnels).chain(agents).chain(reject).collect()
 }
 
 /// Columns of the bridge's row.

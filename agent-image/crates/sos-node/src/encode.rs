@@ -7,6 +7,7 @@ use crate::desired;
 use crate::flow::{BASE_COOKIE, BASE_COOKIE_MASK, Flow, REDIRECT_COOKIE, REDIRECT_COOKIE_MASK};
 use crate::observed::{Controller, Device, Offloads};
 use crate::ovsdb::{Row, TABLES};
+use crate::reject;
 
 /// How long one command of Open vSwitch may wait for its daemons, in seconds.
 const OVS_TIMEOUT_S: u32 = 4;
@@ -148,6 +149,21 @@ impl Ovs {
                 vec![ip(["link", "set", "dev", name, "mtu", &mtu.to_string()])]
             }
             Change::SetLinkUp { name } => vec![ip(["link", "set", "dev", name, "up"])],
+            Change::AddReject { name, peer, alias } => {
+                let mut lines = vec![
+                    ip(["link", "add", "name", name, "type", "veth", "peer", "name", peer]),
+                    ip(["link", "set", "dev", name, "alias", alias, "addrgenmode", "none", "up"]),
+                    ip(["link", "set", "dev", peer, "addrgenmode", "none", "up"]),
+                    // A datapath in user space may take packets without their checksums for what they are.
+                    CommandLine::new("ethtool", ["-K", peer.as_str(), "tx", "off"]),
+                ];
+                lines.push(nft(reject::rules(peer)));
+                lines
+            }
+            Change::SetRejectRules { peer } => vec![nft(reject::rules(peer))],
+            Change::DeleteReject { name } => {
+                vec![ip(["link", "delete", "dev", name]), nft(reject::no_rules())]
+            }
             Change::DeleteLink { name } => vec![ip(["link", "delete", "dev", name])],
             Change::SetNoFlood { bridge, port, no_flood } => {
                 let flag = if *no_flood { "no-flood" } else { "flood" };
@@ -179,6 +195,16 @@ impl Ovs {
 
 fn ip<'a>(args: impl IntoIterator<Item = &'a str>) -> CommandLine {
     CommandLine::new("ip", args)
+}
+
+fn nft(rules: String) -> CommandLine {
+    CommandLine { stdin: rules, ..CommandLine::new("nft", ["-f", "-"]) }
+}
+
+/// Prints the rules that reset connections, for [`crate::reject::parse`]. Fails where there are none.
+#[must_use]
+pub fn show_reject_rules() -> CommandLine {
+    CommandLine::new("nft", ["-j", "list", "table", "netdev", reject::TABLE])
 }
 
 /// Prints devices with their addresses, for [`crate::link::parse_links`].

@@ -36,6 +36,7 @@ pub mod observed;
 pub mod ovsdb;
 pub mod plan;
 pub mod problem;
+pub mod reject;
 pub mod schedule;
 pub mod serve;
 pub mod status;

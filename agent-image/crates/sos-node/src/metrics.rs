@@ -1,6 +1,6 @@
 //! Metrics `sos_node_*`.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -31,6 +31,8 @@ pub struct Metrics {
     controllers: Gauge,
     ports: Family<ByState, Gauge>,
     pass_seconds: Gauge<f64, AtomicU64>,
+    rejected: Counter,
+    rejected_segments: Counter,
 }
 
 impl Metrics {
@@ -59,6 +61,16 @@ impl Metrics {
             metrics.controllers.clone(),
         );
         registry.register("ports", "Ports of the config by state", metrics.ports.clone());
+        registry.register(
+            "rejected_connections",
+            "First packets that the node reset because their service requires more than plain TCP",
+            metrics.rejected.clone(),
+        );
+        registry.register(
+            "rejected_segments",
+            "Other segments of such connections that the node reset",
+            metrics.rejected_segments.clone(),
+        );
         registry.register("pass_seconds", "Duration of the last look", metrics.pass_seconds.clone());
         (metrics, registry)
     }
@@ -78,6 +90,8 @@ impl Metrics {
     /// Shows a status.
     pub fn show(&self, status: &Status) {
         self.applied.set(i64::from(status.applied));
+        self.rejected.inner().store(status.rejected.connections, Ordering::Relaxed);
+        self.rejected_segments.inner().store(status.rejected.segments, Ordering::Relaxed);
         self.generation.set(i64::try_from(status.generation).unwrap_or(i64::MAX));
         let connected = status.controllers.iter().filter(|controller| controller.connected).count();
         self.controllers.set(i64::try_from(connected).unwrap_or(i64::MAX));

@@ -18,6 +18,7 @@ use crate::memory::Memory;
 use crate::observed::{Device, Observed, Offloads};
 use crate::ovsdb::{self, DatabaseError};
 use crate::plan::{Plan, plan};
+use crate::reject;
 use crate::trial;
 
 /// Most failures of one pass that are kept for its status.
@@ -218,6 +219,11 @@ impl Node {
             let printed = run(&Ovs::show_kernel_datapaths());
             observed.kernel_datapath = printed.is_ok();
             observed.kernel_ports = datapath::parse_ports(&printed.unwrap_or_default());
+        }
+        if config.reject_port.is_some() {
+            // nft reports a missing table as an error.
+            observed.rejected =
+                run(&encode::show_reject_rules()).ok().and_then(|printed| reject::parse(&printed));
         }
         observed.cut_off = self.memory.cut_off(config, &self.anchors, Instant::now());
         observed.restore_overdue = self.memory.restore_overdue(observed.ovs.restore_wait, Instant::now());

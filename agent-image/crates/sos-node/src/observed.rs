@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use crate::flow::Flow;
 use crate::local::Lost;
 use crate::ovsdb::{Row, text};
+use crate::reject::Rejected;
 
 /// Key under which everything this program makes in Open vSwitch's database carries the site's id.
 pub const OWNER_KEY: &str = "external_ids:sos-owner";
@@ -162,6 +163,8 @@ pub struct Observed {
     pub cut_off: BTreeMap<String, String>,
     /// What the bridge's local port had before it was made anew and has no more.
     pub lost: Lost,
+    /// Counters of the reject port's rules; none while the rules are missing.
+    pub rejected: Option<Rejected>,
     /// Numbers of agents' ports that entries of sessions lead to although the agent is gone.
     pub stranded: BTreeSet<u16>,
 }

@@ -18,6 +18,7 @@
 //! leaves by it. While Open vSwitch has no entries at all, as after its start, `fail_mode=secure` drops everything.
 
 mod refusal;
+mod reject;
 mod tunnels;
 
 use std::collections::BTreeMap;
@@ -71,6 +72,7 @@ pub fn plan(config: &NodeConfig, base_flows: &[Flow], observed: &Observed) -> Pl
     if config.state == Presence::Present {
         planner.bridge();
         planner.tunnels();
+        planner.reject();
         planner.ports();
         planner.flows(&[base_flows, &vlan::entries(config, observed)].concat());
         planner.stranded();
@@ -180,10 +182,15 @@ impl<'a> Planner<'a> {
     fn leftover_links(&mut self) {
         let wanted = desired::ports(self.config);
         for (name, link) in &self.observed.links {
-            let ours =
-                self.observed.owns_link(name, self.config.site_id) && link.kind.as_deref() == Some("vxlan");
-            if ours && !wanted.iter().any(|port| port.name == *name) {
-                self.phases.unlink.push(Change::DeleteLink { name: name.clone() });
+            if !self.observed.owns_link(name, self.config.site_id)
+                || wanted.iter().any(|port| port.name == *name)
+            {
+                continue;
+            }
+            match link.kind.as_deref() {
+                Some("vxlan") => self.phases.unlink.push(Change::DeleteLink { name: name.clone() }),
+                Some("veth") => self.phases.unlink.push(Change::DeleteReject { name: name.clone() }),
+                _ => {}
             }
         }
     }
@@ -232,7 +239,7 @@ impl<'a> Planner<'a> {
                 }
                 continue;
             }
-            if link.is_none() && port.kind != PortKind::Tunnel {
+            if link.is_none() && !matches!(port.kind, PortKind::Tunnel | PortKind::Reject) {
                 self.problems.push(Problem::Waiting { port: port.name.clone() });
             }
             if let Some(link) = link {
@@ -268,7 +275,7 @@ impl<'a> Planner<'a> {
             self.phases.links.push(Change::SetLinkUp { name: port.name.clone() });
         }
         let wanted = self.config.bridge.mtu;
-        if link.mtu < wanted && port.kind != PortKind::Tunnel {
+        if link.mtu < wanted && !matches!(port.kind, PortKind::Tunnel | PortKind::Reject) {
             self.problems.push(Problem::Mtu { port: port.name.clone(), mtu: link.mtu, wanted });
         }
     }

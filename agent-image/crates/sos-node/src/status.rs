@@ -7,6 +7,7 @@ use crate::desired::{self, PortKind};
 use crate::observed::Observed;
 use crate::plan::Plan;
 use crate::problem::Problem;
+use crate::reject::Rejected;
 
 /// Most problems that a message names; the rest is a number.
 const MAX_NAMED_PROBLEMS: usize = 8;
@@ -49,7 +50,7 @@ impl PortState {
 pub struct PortStatus {
     /// Its name.
     pub name: String,
-    /// What it is: `Uplink`, `Tunnel` or `Agent`.
+    /// What it is: `Uplink`, `Tunnel`, `Agent` or `Reject`.
     pub kind: &'static str,
     /// The OpenFlow port number it has.
     pub ofport: Option<u16>,
@@ -92,6 +93,9 @@ pub struct Status {
     pub controllers: Vec<ControllerStatus>,
     /// Version of Open vSwitch, empty if unknown.
     pub ovs_version: String,
+    /// Counters of the reject port; not part of the file.
+    #[serde(skip)]
+    pub rejected: Rejected,
     /// Whether the config is applied and, if it wants one, the bridge is there: what `/readyz` says.
     pub applied: bool,
 }
@@ -112,6 +116,7 @@ impl Status {
             ports: vec![],
             controllers: vec![],
             ovs_version: String::new(),
+            rejected: Rejected::default(),
             applied: false,
         }
     }
@@ -144,6 +149,7 @@ impl Status {
             ports: ports(config, observed, plan),
             controllers: controllers(config, observed),
             ovs_version: observed.ovs.version.clone(),
+            rejected: observed.rejected.unwrap_or_default(),
             applied: settled && (there || config.state == Presence::Absent),
         }
     }
@@ -183,6 +189,7 @@ fn ports(config: &NodeConfig, observed: &Observed, plan: &Plan) -> Vec<PortStatu
             PortKind::Uplink => "Uplink",
             PortKind::Tunnel => "Tunnel",
             PortKind::Agent => "Agent",
+            PortKind::Reject => "Reject",
         },
         ofport: observed.ports.get(&port.name).and_then(|port| port.ofport),
         name: port.name,

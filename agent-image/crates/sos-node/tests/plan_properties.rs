@@ -57,11 +57,11 @@ fn arb_config() -> impl Strategy<Value = NodeConfig> {
         any::<bool>(),
         prop::sample::select(vec!["Auto", "netdev"]),
         0_usize..3,
-        any::<bool>(),
+        any::<(bool, bool)>(),
         0_u8..3,
     );
     (uplinks, tunnels, agents, rest).prop_map(|(uplinks, tunnels, agents, rest)| {
-        let (moved, tso, datapath, controllers, small, salt) = rest;
+        let (moved, tso, datapath, controllers, (small, rejects), salt) = rest;
         let offset = if moved { 10 } else { 0 };
         config(document(|d| {
             d["bridge"]["datapathType"] = json!(datapath);
@@ -76,6 +76,9 @@ fn arb_config() -> impl Strategy<Value = NodeConfig> {
                 })
                 .collect();
             d["agentPorts"] = agents.iter().map(|i| json!({"name": format!("sosag{i}"), "ofport": i + 34_001})).collect();
+            if rejects {
+                d["rejectPort"] = json!({"name": "sosrej0", "peer": "sosrej1", "ofport": 33_900});
+            }
             d["baseFlows"] = flows_of(d, salt);
         }))
     })
@@ -88,7 +91,9 @@ fn flows_of(document: &Value, salt: u8) -> Value {
     let drops = labelled.map(|port| json!({"table": 1, "priority": 1000, "match": format!("in_port={}", port["ofport"]), "actions": "drop"}));
     let salted = json!({"table": 0, "priority": 45000, "match": format!("ip,nw_src=10.0.0.{salt}"), "actions": "goto_table:1"});
     let normal = json!({"table": 1, "priority": 0, "match": "", "actions": "NORMAL"});
-    drops.chain([salted, normal]).collect()
+    let rejected = document.get("rejectPort");
+    let rejected = rejected.map(|port| json!({"table": 0, "priority": 65049, "match": format!("in_port={}", port["ofport"]), "actions": "drop"}));
+    drops.chain([salted, normal]).chain(rejected).collect()
 }
 
 fn link() -> Link {
@@ -480,4 +485,20 @@ fn an_uplink_that_gets_an_address_leaves_the_bridge() {
     node.world.links.get_mut("wan0").unwrap().addresses.push("192.0.2.9".into());
     reconcile(&wanted, &mut node);
     assert_eq!(node.world.bridge_of("wan0"), None);
+}
+
+#[test]
+fn rules_that_reset_connections_are_made_again() {
+    let wanted = config(document(|d| {
+        d["rejectPort"] = json!({"name": "sosrej0", "peer": "sosrej1", "ofport": 33_900});
+    }));
+    let mut node = FakeNode::default();
+    reconcile(&wanted, &mut node);
+    assert_eq!(node.world.bridge_of("sosrej0"), Some("br-sos"));
+    assert!(node.world.no_flood["sosrej0"]);
+    node.world.rejected = None;
+    let plan = planned(&wanted, &node);
+    assert_eq!(plan.changes, [Change::SetRejectRules { peer: "sosrej1".into() }]);
+    reconcile(&wanted.absent(), &mut node);
+    assert!(node.world.links.is_empty());
 }

@@ -210,3 +210,41 @@ fn an_agent_that_is_replaced_is_reached_again() {
     assert!(lab.once().status.success());
     assert_eq!(lab.changes(), Vec::<String>::new(), "once");
 }
+
+/// Opens a connection and says how that ended.
+fn connect(from: &Namespace, to: &str, port: u16) -> String {
+    let program = format!(
+        "import socket\ntry:\n socket.create_connection(('{to}', {port}), 5)\n print('connected')\nexcept OSError as error:\n print(type(error).__name__)"
+    );
+    let printed = from.command("python3", &["-c", &program]).output().unwrap().stdout;
+    String::from_utf8(printed).unwrap().trim().to_owned()
+}
+
+/// The kernel resets connections that must not be plain, and no switch learns the server's address at the reject port.
+#[test]
+fn connections_that_must_not_be_plain_are_reset() {
+    let lab = Lab::new(true);
+    lab.must_apply(switch("0001000000000001", &[], |d| {
+        d["rejectPort"] = json!({"name": "sosrej0", "peer": "sosrej1", "ofport": 33900});
+        let flows = d["baseFlows"].as_array_mut().unwrap();
+        let entry = |priority: u16, matches: &str, actions: &str| json!({"table": 0, "priority": priority, "match": matches, "actions": actions});
+        flows.push(entry(65050, "in_port=33900,tcp,tcp_flags=+rst", "mod_dl_src:02:53:4f:53:00:03,NORMAL"));
+        flows.push(entry(65049, "in_port=33900", "drop"));
+        flows.push(entry(
+            29970,
+            "vlan_tci=0x0000/0x1fff,tcp,tcp_flags=+syn-ack-rst-fin,nw_src=10.0.0.0/25,nw_dst=10.0.0.128/25,tp_dst=5000/0xfff8",
+            "output:33900",
+        ));
+    }));
+    let (client, server) = (lab.host("host1", "10.0.0.11/24"), lab.host("host2", "10.0.0.139/24"));
+    let serve = "import socket, time\nends = [socket.create_server(('', port)) for port in (5000, 6000)]\ntime.sleep(60)";
+    let mut serving = server.command("python3", &["-c", serve]).spawn().unwrap();
+    wait_until("a server", || connect(&client, "10.0.0.139", 6000) == "connected");
+    for _ in 0..3 {
+        assert_eq!(connect(&client, "10.0.0.139", 5000), "ConnectionRefusedError");
+        assert_eq!(connect(&client, "10.0.0.139", 6000), "connected");
+    }
+    assert!(ping(&client, "10.0.0.139"), "the server is where it was");
+    serving.kill().unwrap();
+    serving.wait().unwrap();
+}

@@ -166,6 +166,7 @@ fn agent(agent: AgentId, args: &mut impl Iterator<Item = String>) -> Outcome<()>
             first_stream_port: stream_port,
             streams,
             encrypted: kind == "tls",
+            encrypted_only: false,
             protocol: if kind == "quic" { Protocol::Quic } else { Protocol::Tcp },
         }]);
         let port = if agent == NEAR { 0 } else { stream_port };

@@ -124,6 +124,8 @@ pub struct PeerConfig {
     pub streams: BTreeMap<u8, usize>,
     /// Its streams are encrypted: plain ones are neither dialed nor taken.
     pub encrypted: bool,
+    /// Not even those that stand already are used: sessions wait for encrypted ones, or end.
+    pub encrypted_only: bool,
     /// What its streams are made of, if this agent dials them.
     pub protocol: Protocol,
 }
@@ -148,6 +150,7 @@ impl PeerConfig {
             first_stream_port,
             streams: BTreeMap::from([(0, Self::DEFAULT_STREAMS)]),
             encrypted: false,
+            encrypted_only: false,
             protocol: Protocol::Tcp,
         }
     }

@@ -50,9 +50,14 @@ struct PeerState {
     ended: EndedSessions,
 }
 
-/// The peer's process is older than one already seen: a stream from an earlier life.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OldBoot;
+/// Why a stream is not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unwanted {
+    /// The peer's process is older than one already seen: a stream from an earlier life.
+    OldBoot,
+    /// It is plain, and its sessions must not be. The configuration has changed since the exchange began.
+    Plain,
+}
 
 impl Peer {
     pub(crate) fn new(local: AgentId, config: PeerConfig, opened: &Arc<AtomicU64>) -> Arc<Self> {
@@ -88,6 +93,13 @@ impl Peer {
     pub(crate) fn configure(&self, config: PeerConfig) {
         let mut state = lock(&self.state);
         (state.config, state.retired) = (config, false);
+        if state.config.encrypted_only {
+            state
+                .streams
+                .iter()
+                .filter(|stream| !stream.kind.is_encrypted())
+                .for_each(|stream| stream.close());
+        }
     }
 
     pub(crate) fn retire(&self) {
@@ -123,10 +135,13 @@ impl Peer {
     }
 
     /// A stream stands, to the peer's life `boot`. A later life than the one known ends everything of the earlier.
-    pub(crate) fn add_stream(&self, stream: Arc<Stream>, boot: BootId) -> Result<(), OldBoot> {
+    pub(crate) fn add_stream(&self, stream: Arc<Stream>, boot: BootId) -> Result<(), Unwanted> {
         let mut state = lock(&self.state);
         if state.boot.is_some_and(|known| boot < known) {
-            return Err(OldBoot);
+            return Err(Unwanted::OldBoot);
+        }
+        if state.config.encrypted_only && !stream.kind.is_encrypted() {
+            return Err(Unwanted::Plain);
         }
         if state.boot.replace(boot).is_some_and(|known| boot > known) {
             state.going_away = false;
@@ -412,11 +427,17 @@ pub(crate) enum Delivery {
 
 impl PeerState {
     fn is_alive(&self) -> bool {
-        !self.retired && !self.going_away && !self.streams.is_empty()
+        !self.retired && !self.going_away && self.usable().next().is_some()
+    }
+
+    /// The streams that sessions may use: plain ones that are being closed stand for a moment.
+    fn usable(&self) -> impl Iterator<Item = &Arc<Stream>> {
+        let only = self.config.encrypted_only;
+        self.streams.iter().filter(move |stream| !only || stream.kind.is_encrypted())
     }
 
     fn register(&mut self, number: SessionNumber, mailbox: &Arc<Mailbox>) {
-        for stream in &self.streams {
+        for stream in self.usable() {
             mailbox.push(Mail::StreamUp(Arc::clone(stream)));
         }
         self.sessions.insert(number, Arc::clone(mailbox));

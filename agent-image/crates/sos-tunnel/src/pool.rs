@@ -19,7 +19,7 @@ use crate::channel::{Channel, Kind};
 use crate::config::{PeerConfig, Timing};
 use crate::exchange::{self, Established, ExchangeError};
 use crate::lock;
-use crate::peer::{Delivery, Peer};
+use crate::peer::{Delivery, Peer, Unwanted};
 use crate::quic;
 use crate::reader::Reader;
 use crate::replace;
@@ -341,7 +341,10 @@ pub(crate) fn begin(
 ) -> Result<Begun, ExchangeError> {
     let (id, now, line) = ((shared.name_stream(), channel.kind()), Instant::now(), channel.line().ok());
     let stream = Arc::new(Stream::new(id, (label, peer.meter(label, now)), established, line, now));
-    peer.add_stream(Arc::clone(&stream), established.boot).map_err(|_| ExchangeError::OldBoot)?;
+    peer.add_stream(Arc::clone(&stream), established.boot).map_err(|unwanted| match unwanted {
+        Unwanted::OldBoot => ExchangeError::OldBoot,
+        Unwanted::Plain => ExchangeError::TurnedAway(WelcomeStatus::EncryptedOnly),
+    })?;
     shared.counters.streams.add(1);
     shared.counters.streams_begun.add(1);
     shared.counters.streams_encrypted.add(u64::from(stream.kind.is_encrypted()));

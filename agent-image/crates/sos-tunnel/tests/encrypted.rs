@@ -245,6 +245,36 @@ async fn where_the_dialer_cannot_plain_streams_end_all_the_same() {
     assert!(!net.far.peer_alive(NEAR));
 }
 
+#[tokio::test]
+async fn plain_streams_are_closed_at_once_where_sessions_must_be_encrypted() {
+    // Encrypted ones do not come about for seconds: until then there are no streams, and no session is taken.
+    let net = Net::new(Setup { near_key: [7; 32], ..Setup::default() }).await;
+    net.cuttable.refuses.store(true, std::sync::atomic::Ordering::SeqCst);
+    let (_client, mut server, session) = net.pair().await;
+    let only = PeerConfig { encrypted: true, encrypted_only: true, ..peer(NEAR, 1, 4) };
+    net.far.set_peers(vec![only]);
+    assert!(!net.far.peer_alive(NEAR), "no session may begin on what is being closed");
+    until(|| net.far.stats().streams == 0).await;
+    drop(session);
+    let mut byte = [0; 1];
+    assert!(soon(server.read_exact(&mut byte)).await.is_err(), "the session has ended");
+}
+
+#[tokio::test]
+async fn sessions_go_on_over_encrypted_streams_that_come_at_once() {
+    let net = Net::new(Setup { timing: quick(), ..Setup::default() }).await;
+    let (mut client, mut server, session) = net.pair().await;
+    let port = net.stream_address.port();
+    let only = |peer: PeerConfig| PeerConfig { encrypted: true, encrypted_only: true, ..peer };
+    net.near.set_peers(vec![only(peer(FAR, port, 4))]);
+    net.far.set_peers(vec![only(peer(NEAR, 1, 4))]);
+    until(|| all_encrypted(&net, 4)).await;
+    client.write_all(b"ping").await.unwrap();
+    soon(server.read_exact(&mut [0; 4])).await.unwrap();
+    drop((client, server));
+    let _ = soon(session).await;
+}
+
 /// What was kept for plain streams when they were replaced by encrypted ones goes on in memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn encryption_may_begin_under_what_is_kept() {

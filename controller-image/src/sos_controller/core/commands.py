@@ -10,6 +10,7 @@ from sos_controller.core.flowtable import Action, FlowEntry
 from sos_controller.core.groups import ApplyGroups
 from sos_controller.core.model import AgentId, DatapathId, FlowKey, MacAddress, PortNo
 from sos_controller.core.order import Ended
+from sos_controller.core.pipeline import PORT_NORMAL
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):
@@ -59,12 +60,14 @@ class PacketOut(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApplyGroup(msgspec.Struct, frozen=True, gc=False):
-    """Make a group that leads to `mac` out of `port_no` while that port is live, else to plain forwarding. No `mac` = remove it."""
+    """Make a group that leads to `mac` out of `port_no` while that port is live, else to plain forwarding, or out of `otherwise`.
+    No `mac` = remove it."""
 
     dpid: DatapathId
     group_id: int
     port_no: PortNo = PortNo(0)
     mac: MacAddress | None = None
+    otherwise: PortNo = PORT_NORMAL
 
 
 class ReadEntries(msgspec.Struct, frozen=True):

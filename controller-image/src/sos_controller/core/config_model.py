@@ -167,6 +167,8 @@ class Service(_Strict, frozen=True):
     transport: Transport
     paths: Paths
     accept: Literal["Learned", "Confirmed", "Early"] = "Learned"
+    require: Annotated[list[Literal["Accelerated", "Encrypted"]], Meta(max_length=2)] = []
+    """Requirements: connections that do not meet them are refused. Encrypted includes Accelerated: nothing else encrypts."""
 
     @property
     def labels(self) -> int:

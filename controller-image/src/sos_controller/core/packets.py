@@ -9,7 +9,7 @@ import struct
 from typing import Final, NamedTuple
 
 from sos_controller.core.model import Address, FlowKey, MacAddress
-from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ICMP_ERRORS, PROTO_ICMP, PROTO_TCP, PROTO_UDP
+from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ICMP_ERRORS, PROTO_ICMP, PROTO_TCP, PROTO_UDP, TCP_ACK, TCP_RST
 
 ETHERNET_BYTES: Final = 14
 ICMP_HEADER_BYTES: Final = 8
@@ -252,6 +252,29 @@ def build_acknowledgement(source: MacAddress, target: MacAddress, key: FlowKey, 
     tcp = tcp[:16] + _checksum(pseudo + tcp) + tcp[18:]
     ip = struct.pack("!HHHHHH", 0x4500, 20 + len(tcp), 0, 0x4000, 64 << 8 | PROTO_TCP, 0) + key[:8]
     return target + source + b"\x08\x00" + ip[:10] + _checksum(ip) + ip[12:] + tcp
+
+
+def build_reset(data: bytes) -> bytes:
+    """Frame that answers the TCP segment in a frame as a host without such a connection does (RFC 9293, 3.10.7.1); b"" where none is due:
+    to a reset, to a fragment, whose length is unknown, and to anything else."""
+    if len(data) < 54 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_TCP or data[14] >> 4 != 4:
+        return b""
+    tcp = ETHERNET_BYTES + (data[14] & 15) * 4
+    if tcp < 34 or len(data) < tcp + 20 or (data[20] << 8 | data[21]) & 0x3FFF or data[tcp + 13] & TCP_RST:
+        return b""
+    flags, (seq, ack) = data[tcp + 13], struct.unpack_from("!II", data, tcp + 4)
+    size = max(0, (data[16] << 8 | data[17]) - (tcp - ETHERNET_BYTES) - (data[tcp + 12] >> 4) * 4)
+    if flags & TCP_ACK:
+        numbers = struct.pack("!IIH", ack, 0, 0x5000 | TCP_RST)
+    else:
+        following = seq + size + (flags >> 1 & 1) + (flags & 1)  # SYN and FIN count
+        numbers = struct.pack("!IIH", 0, following & 0xFFFFFFFF, 0x5000 | TCP_RST | TCP_ACK)
+    ends = data[30:34] + data[26:30]
+    segment = data[tcp + 2 : tcp + 4] + data[tcp : tcp + 2] + numbers + bytes(6)
+    pseudo = ends + struct.pack("!HH", PROTO_TCP, len(segment))
+    segment = segment[:16] + _checksum(pseudo + segment) + segment[18:]
+    ip = struct.pack("!HHHHHH", 0x4500, 20 + len(segment), 0, 0x4000, 64 << 8 | PROTO_TCP, 0) + ends
+    return data[6:12] + data[:6] + b"\x08\x00" + ip[:10] + _checksum(ip) + ip[12:] + segment
 
 
 def _checksum(data: bytes) -> bytes:

@@ -16,6 +16,8 @@ TABLE_TURN, TABLE_UPLINK, TABLE_REMEMBER, TABLE_LEAVE = 2, 3, 4, 5
 OWN_PORTS: Final = range(32_768, 65_280)
 """Numbers that a node gives its uplinks, agents and tunnels (clause 6): Open vSwitch gives a host's port none of them by itself. What comes
 in by an uplink or tunnel is guarded, so no entry of a session meets it."""
+REJECT_PORT: Final = PortNo(33_900)
+"""Number of the port at which a node resets connections that must not be plain (clause 35)."""
 TUNNEL_PORTS: Final = range(35_001, 39_096)
 """Numbers of ports that are tunnels to other nodes (clause 6); nodes have them `protected` (clause 7)."""
 
@@ -36,6 +38,8 @@ PRIORITY_GUARD: Final = 44000
 PRIORITY_REDIRECT: Final = 40000
 PRIORITY_SERVICE: Final = 35000
 """Services that stand beforehand: below the sessions that were set up one by one, above the punts."""
+PRIORITY_SERVICE_SYN: Final = 36000
+"""First packets of those that must not go round their agent (`Service.require`): to a group of their own, armed or not."""
 PRIORITY_UNARMED: Final = 34000
 """The same while they take nothing over. Services may overlap: an armed one wins."""
 PRIORITY_LED: Final = 39000
@@ -93,6 +97,7 @@ ICMP_ERRORS: Final = (ICMP_UNREACHABLE, ICMP_TIME_EXCEEDED, ICMP_PARAMETER_PROBL
 
 TCP_FIN: Final = 0x001
 TCP_SYN: Final = 0x002
+TCP_RST: Final = 0x004
 TCP_ACK: Final = 0x010
 BARE_SYN: Final = (TCP_SYN, 0x017)
 """SYN set; ACK, RST and FIN clear."""
@@ -178,6 +183,11 @@ UNARMED_MAC: Final = MacAddress(b"\x02SOS\x00\x02")
 def group_id(controller_id: int) -> int:
     """The group of a controller on a datapath that leads to its agent; the number after it is that of the way round (node-config.md 23)."""
     return 0x00520000 + (((controller_id + 0x100) & 0xFFFF) << 1)
+
+
+def reject_group_id(controller_id: int) -> int:
+    """The group for first packets that must not be plain: to the agent, or to the reject port (node-config.md 35)."""
+    return 0x00540000 + ((controller_id + 0x100) & 0xFFFF)
 
 
 def service_number(service_id: str) -> int:

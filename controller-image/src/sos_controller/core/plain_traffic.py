@@ -1,5 +1,6 @@
-"""Connections that a service covers and that went plain: counted by service and reason, the latest of them with their addresses, and
-whether plain is the rule for a service rather than the exception (spec/northbound.md 4).
+"""Connections that a service covers and that went plain, or were refused where the service requires more: counted by service and
+reason, the latest of them with their addresses, and whether that is the rule for a service rather than the exception
+(spec/northbound.md 4).
 
 What the controller decides is counted as it decides; what agents let go by themselves comes with their reports (spec/order.md 14).
 """
@@ -7,7 +8,7 @@ What the controller decides is counted as it decides; what agents let go by them
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from sos_controller.core.config_model import MAX_SERVICES
@@ -45,6 +46,8 @@ class Sample(NamedTuple):
     key: FlowKey
     by: AgentId | None
     """The agent that let it go; None for the controller."""
+    refused: bool = False
+    """Its service requires more than plain TCP, so it was reset."""
 
 
 class Recent(NamedTuple):
@@ -53,6 +56,8 @@ class Recent(NamedTuple):
     accelerated: int
     plain: dict[PlainReason, int]
     is_rule: bool
+    refused: bool = False
+    """Connections that would have been plain were refused."""
 
     @property
     def leading(self) -> PlainReason | None:
@@ -69,10 +74,12 @@ def _leading(counts: dict[PlainReason, int]) -> PlainReason | None:
 class _Service:
     """Counters of one service: in all, and by slot of the window. `None` counts the accelerated ones."""
 
-    __slots__ = ("is_rule", "slots", "total")
+    __slots__ = ("is_rule", "refused", "requires", "slots", "total")
 
     def __init__(self) -> None:
         self.total: Counter[PlainReason] = Counter()
+        self.refused: Counter[PlainReason] = Counter()
+        self.requires = False
         self.slots: deque[tuple[int, Counter[PlainReason | None]]] = deque(maxlen=SLOTS)
         self.is_rule = False
 
@@ -82,7 +89,7 @@ class _Service:
             self.slots.append((slot, Counter()))
         self.slots[-1][1][reason] += count
         if reason is not None:
-            self.total[reason] += count
+            (self.refused if self.requires else self.total)[reason] += count
 
     def recent(self, slot: int) -> Recent:
         """The window that ends now."""
@@ -94,7 +101,7 @@ class _Service:
             self.is_rule = unexpected > 0 and accelerated < RULE_ENDS_AT * unexpected
         else:
             self.is_rule = unexpected >= RULE_CONNECTIONS and unexpected > accelerated
-        return Recent(accelerated, plain, self.is_rule)
+        return Recent(accelerated, plain, self.is_rule, self.requires)
 
 
 class PlainTraffic:
@@ -108,17 +115,19 @@ class PlainTraffic:
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._budget, self._budget_at = SAMPLES_PER_S, 0.0
 
-    def configure(self, service_ids: Iterable[str]) -> None:
-        """Keep what is known of these services; forget the others."""
+    def configure(self, service_ids: Iterable[str], requiring: Collection[str] = ()) -> None:
+        """Keep what is known of these services; forget the others. Those of `requiring` refuse what would be plain."""
         wanted = list(service_ids)[:MAX_SERVICES]
         self._services = {service_id: self._services.get(service_id) or _Service() for service_id in wanted}
+        for service_id, found in self._services.items():
+            found.requires = service_id in requiring
         self._marks = {service_mark(service_id): service_id for service_id in wanted}
 
     def plain(self, service_id: str, reason: PlainReason, key: FlowKey | None, now: float) -> None:
-        """The controller has let a connection of a service go plain."""
+        """The controller has let a connection of a service go plain, or has refused it."""
         self._count(service_id, reason, 1, now)
         if key is not None:
-            self._sample(Sample(now, service_id, reason, key, None))
+            self._sample(Sample(now, service_id, reason, key, None, self._requires(service_id)))
 
     def accelerated(self, service_id: str, now: float) -> None:
         """A connection of a service is accelerated."""
@@ -140,7 +149,7 @@ class PlainTraffic:
         for sample in report.samples:
             service, reason = self._marks.get(sample.mark), _reason(sample.reason)
             if service is not None and reason is not None:
-                self._sample(Sample(now, service, reason, sample.key, agent_id))
+                self._sample(Sample(now, service, reason, sample.key, agent_id, self._requires(service)))
 
     def forget(self, agent_id: AgentId) -> None:
         """An agent is dead or restarted: its counters begin anew."""
@@ -153,14 +162,24 @@ class PlainTraffic:
         return Recent(0, {}, False) if found is None else found.recent(int(now // SLOT_S))
 
     def totals(self) -> Iterable[tuple[str, PlainReason, int]]:
-        """Connections by service and reason since the controller's start."""
+        """Plain connections by service and reason since the controller's start."""
         for service_id, found in sorted(self._services.items()):
             for reason, count in sorted(found.total.items()):
+                yield service_id, reason, count
+
+    def refusals(self) -> Iterable[tuple[str, PlainReason, int]]:
+        """Connections that were refused, likewise."""
+        for service_id, found in sorted(self._services.items()):
+            for reason, count in sorted(found.refused.items()):
                 yield service_id, reason, count
 
     def samples(self) -> list[Sample]:
         """The latest connections, newest first."""
         return list(reversed(self._samples))
+
+    def _requires(self, service_id: str) -> bool:
+        found = self._services.get(service_id)
+        return found is not None and found.requires
 
     def _count(self, service_id: str, reason: PlainReason | None, count: int, now: float) -> None:
         found = self._services.get(service_id)

@@ -71,6 +71,7 @@ class Plan:
         self._turns = Turns()
         self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
         self._armed: set[Armed] = set()
+        self._ready: set[Armed] = set()
         self._unarmed = False
         self.too_large: dict[str, str] = {}
         """Services that a datapath has no room for, with the numbers."""
@@ -123,6 +124,7 @@ class Plan:
         state = self._state
         punts: dict[DatapathId, list[FlowEntry]] = {}
         armed: set[Armed] = set()
+        ready: set[Armed] = set()
         unarmed = False
         room = Room(state, "punts")
         cookie = state.cookie(Kind.PUNT)
@@ -131,17 +133,27 @@ class Plan:
                 punted = accelerated(policy.service) and not state.is_proactive(policy.service)
                 for dpid in self._site_dpids(policy.service.from_.site) if punted else ():
                     matches = punt_matches(policy)
-                    if not self._may_arm(policy.service, dpid):
+                    if self._may_arm(policy.service, dpid):
+                        ready.add((policy.service.id, dpid))
+                    else:
                         unarmed = True
-                    elif room.takes(policy.service.id, dpid, len(matches)):
+                        if not policy.service.require or not state.programmer.is_synced(dpid):
+                            continue
+                    # Punt services with requirements without agents as well, to refuse their connections with a reason.
+                    if room.takes(policy.service.id, dpid, len(matches)):
                         armed.add((policy.service.id, dpid))
                         action = (Output(PORT_CONTROLLER),)
                         punts.setdefault(dpid, []).extend(
                             FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PUNT, cookie), m, action, cookie, LEASE_S) for m in matches
                         )
+        self._ready = armed & ready
         self._armed, self._unarmed, self.too_large = armed, unarmed, room.refused
-        self.exact.armed(armed)
+        self.exact.armed(self._ready)
         state.programmer.set_group("punts", punts, state.out)
+
+    def is_ready(self, service_id: str, dpid: DatapathId) -> bool:
+        """Return whether everything that new flows of a service need at a datapath has been acknowledged."""
+        return (service_id, dpid) in self._ready
 
     @property
     def waits(self) -> bool:
@@ -372,7 +384,7 @@ class Plan:
         if not state.programmer.is_synced(dpid):
             return False
         candidates = self._candidates(service, dpid, DatapathId(0))
-        if not candidates or (service.id, dpid) in self._armed:
+        if not candidates or (service.id, dpid) in self._ready:
             return bool(candidates)
         ready = {dpid, *(d for d in self._site_dpids(service.to.site) if state.programmer.is_synced(d))}
         best = self.pairs[pair_key(candidates[0].near, candidates[0].far)]
@@ -388,7 +400,7 @@ class Plan:
         works = between.get(frozenset((service.from_.site, service.to.site)), frozenset())
         needed = sorted({*sources, *targets, *works})
         acked = [
-            d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._armed)
+            d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._ready)
         ]  # fmt: skip
         reason = self._reason(service, needed, acked, bool(works))
         return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))

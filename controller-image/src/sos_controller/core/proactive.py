@@ -12,7 +12,7 @@ not be taken over when it is repeated. A service that goes leaves its entries *l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -23,8 +23,17 @@ from sos_controller.core.config_model import Service
 from sos_controller.core.flowtable import Action, EntryKey, FlowEntry, Match, SetEthSrc, ToGroup
 from sos_controller.core.model import DatapathId, MacAddress, PortNo
 from sos_controller.core.pairs import Pair
-from sos_controller.core.pipeline import PRIORITY_SERVICE, PRIORITY_UNARMED, TABLE_REDIRECT, UNARMED_MAC, Kind
-from sos_controller.core.services import Policy, error_matches, fragment_matches, redirect_matches
+from sos_controller.core.pipeline import (
+    BARE_SYN,
+    PRIORITY_SERVICE,
+    PRIORITY_SERVICE_SYN,
+    PRIORITY_UNARMED,
+    REJECT_PORT,
+    TABLE_REDIRECT,
+    UNARMED_MAC,
+    Kind,
+)
+from sos_controller.core.services import Policy, error_matches, fragment_matches, punt_matches, redirect_matches
 from sos_controller.core.state import State
 
 UNARMED_S = 4.0
@@ -81,7 +90,7 @@ class Proactive:
         self._standing: dict[str, Standing] = {}
         self._leaving: list[Leaving] = []
         self._ways: dict[DatapathId, tuple[PortNo, MacAddress]] = {}
-        self._sent: dict[DatapathId, tuple[PortNo, MacAddress]] = {}
+        self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # and whether the reject group, too
 
     def is_armed(self, service_id: str) -> bool:
         """Whether new connections of a service are accelerated by entries that stand."""
@@ -148,8 +157,8 @@ class Proactive:
 
     def _is_armed_already(self, footprint: Footprint) -> bool:
         """Whether an earlier life of the controller has left all near entries armed."""
-        armed = (ToGroup(pipeline.group_id(self._state.controller_id)),)
-        there = {found.entry.match for found in self._leaving if found.dpid == footprint.near_dpid and found.entry.actions == armed}
+        at = [found.entry for found in self._leaving if found.dpid == footprint.near_dpid]
+        there = {entry.match for entry in at if entry.actions == (self._group(entry.match),)}
         return there.issuperset(footprint.near)
 
     def _leave(self, standing: Standing) -> None:
@@ -179,14 +188,23 @@ class Proactive:
         near, far = (sites[end.site].datapaths[0].number for end in (service.from_, service.to))
         ends = ((True, policy.servers), (False, policy.clients))
         led = [(*redirect_matches(policy, side), *fragment_matches(policy, side), *error_matches(prefixes)) for side, prefixes in ends]
-        return Footprint(near, far, *led)
+        first = tuple(punt_matches(policy)) if service.require else ()
+        return Footprint(near, far, (*first, *led[0]), led[1])
 
     def _entries(self, service_id: str, matches: Iterable[Match], armed: bool) -> list[FlowEntry]:
-        group = ToGroup(pipeline.group_id(self._state.controller_id))
-        actions: tuple[Action, ...] = (group,) if armed else (SetEthSrc(UNARMED_MAC), group)
         cookie = self._state.cookie(Kind.SERVICE, pipeline.service_number(service_id))
-        priority = pipeline.shared(PRIORITY_SERVICE if armed else PRIORITY_UNARMED, cookie)
-        return [FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches]
+        made = []
+        for match in matches:
+            is_syn = match.tcp_flags == BARE_SYN  # of a service that requires something: never round its agent
+            base = PRIORITY_SERVICE_SYN if is_syn else PRIORITY_SERVICE if armed else PRIORITY_UNARMED
+            group = self._group(match)
+            actions: tuple[Action, ...] = (group,) if armed else (SetEthSrc(UNARMED_MAC), group)
+            made.append(FlowEntry(TABLE_REDIRECT, pipeline.shared(base, cookie), match, actions, cookie))
+        return made
+
+    def _group(self, match: Match) -> ToGroup:
+        number = self._state.controller_id
+        return ToGroup(pipeline.reject_group_id(number) if match.tcp_flags == BARE_SYN else pipeline.group_id(number))
 
     def _emit(self) -> None:
         """Groups first, since entries name them; then the entries; then groups that nothing names any more."""
@@ -205,17 +223,23 @@ class Proactive:
         self._make_groups(entries)
         state.programmer.set_group(GROUP, {dpid: list(those.values()) for dpid, those in entries.items()}, state.out)
         for dpid in [d for d in self._sent if d not in entries]:
-            del self._sent[dpid]
+            _, rejecting = self._sent.pop(dpid)
             state.out.append(ApplyGroup(dpid, pipeline.group_id(state.controller_id)))
+            if rejecting:
+                state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), otherwise=REJECT_PORT))
 
-    def _make_groups(self, dpids: Iterable[DatapathId]) -> None:
+    def _make_groups(self, entries: Mapping[DatapathId, Mapping[EntryKey, FlowEntry]]) -> None:
         state = self._state
-        for dpid in dpids:
+        for dpid, those in entries.items():
             self._find_way(dpid)
-            way = self._ways.get(dpid)
-            if way is not None and dpid in state.switches and self._sent.get(dpid) != way:
-                self._sent[dpid] = way
-                state.out.append(ApplyGroup(dpid, pipeline.group_id(state.controller_id), *way))
+            way, sent = self._ways.get(dpid), self._sent.get(dpid)
+            rejecting = any(entry.match.tcp_flags == BARE_SYN for entry in those.values()) or (sent is not None and sent[1])
+            if way is None or dpid not in state.switches or sent == (way, rejecting):
+                continue
+            self._sent[dpid] = (way, rejecting)
+            state.out.append(ApplyGroup(dpid, pipeline.group_id(state.controller_id), *way))
+            if rejecting:
+                state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
 
     def _find_way(self, dpid: DatapathId) -> None:
         """Where the agent of a datapath is. It is remembered: its port tells the switch whether it is there now."""

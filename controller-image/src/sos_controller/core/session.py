@@ -124,6 +124,7 @@ class Session:
             "confirms",
             "connect_at",
             "leading",
+            "requires",
         ),
     )
 
@@ -136,6 +137,7 @@ class Session:
         self.state = State.OBSERVED
         self.service = ""
         self.site = ""
+        self.requires = False  # its service requires more than plain TCP: given up, it is refused
         self.near = self.far = AgentId(b"")
         self.labels = 1
         self.isn = self.syn = b""

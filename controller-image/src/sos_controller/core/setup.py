@@ -39,6 +39,7 @@ from sos_controller.core.plain_reason import PlainReason, of_outcome
 from sos_controller.core.plan import Plan
 from sos_controller.core.preparation import Preparation
 from sos_controller.core.redirect import Leg
+from sos_controller.core.refusal import refuse, requiring
 from sos_controller.core.services import accelerated
 from sos_controller.core.session import PENDING, Session, Trigger, session_uuid
 from sos_controller.core.session import State as Phase
@@ -52,6 +53,8 @@ OPENING_S: Final = 1.5
 """After a SYN was delivered its client may say it again (RFC 6298: after 1 s), where the agent's answer is late, as when it has to ask for
 the client's MAC address first, or was lost. A repeat that went plain would be answered by the server, and what the client then says, which
 goes to the agent, be reset there."""
+_ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
+"""Reasons that do not refuse a connection: each one asks the server again, and its SYN waits for the answer."""
 MAX_FAR_DATAPATHS: Final = 64
 """Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
 
@@ -83,8 +86,7 @@ class SetUp:
         syn = parse_syn(data)
         if syn is None:
             state.count("syns", "unparsed")
-            self._note_unparsed(switch, data)
-            self._forwarding.release(switch, in_port, data)
+            self._unparsed(switch, in_port, data)
             return
         location = Location(switch.dpid, in_port)
         self._forwarding.learn(syn.mac, syn.client, location)
@@ -93,7 +95,11 @@ class SetUp:
             return
         why = self._begin(switch, location, syn, data)
         self._plan.observed.punted(switch, syn, why)
-        if why:
+        if why and requiring(state, switch.site, syn) is not None:
+            self._note_plain(switch, syn, why)
+            state.count("syns", why)
+            refuse(state, switch, in_port, data)
+        elif why:
             self._note_plain(switch, syn, why)
             state.lately.note(syn.key, state.now)
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
@@ -169,15 +175,33 @@ class SetUp:
         state.forget_session(session, why)
         self._plan.observed.forget(session.key)
         reason = of_outcome(why)
-        if reason is not None:
+        if session.requires and why == "timeout" and self._waits_for_server(session):
+            reason = PlainReason.SERVER_SILENT
+        if reason is not None and not (session.requires and reason is PlainReason.SERVER_SILENT):
             state.plain_traffic.plain(session.service, reason, session.key, state.now)
-        state.lately.note(session.key, state.now)
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+        if session.requires:
+            self._refuse(session, reason, why)
+            return
+        state.lately.note(session.key, state.now)
         self._decide(session.key + session.isn, why)
         if session.confirms and self._is_rewritten(session):
             self._watch(session, state.now + SETTLE_S)
         else:
             self._release(session)
+
+    def _refuse(self, session: Session, reason: PlainReason | None, why: str) -> None:
+        """Answer the SYN of a session that was given up and must not be plain. A server that is silent is silence for its client, too: the
+        SYN is dropped, and what the client sends next asks the server again."""
+        self._state.count("syns", why)
+        switch = self._state.switches.get(session.dpid)
+        if switch is not None and session.syn and reason is not PlainReason.SERVER_SILENT:
+            refuse(self._state, switch, session.in_port, session.syn)
+        session.syn = b""
+
+    def _waits_for_server(self, session: Session) -> bool:
+        """Return whether only the server's answer is missing: on a long path the far agent reports it after GIVE_UP_AFTER_S."""
+        return session.confirms and not session.waiting and session.near in session.ready and session.connect_at <= self._state.now
 
     def _release(self, session: Session) -> None:
         """Send the SYN of a session that was given up to the server. An entry that still stands there leads the answer to an agent that
@@ -208,7 +232,8 @@ class SetUp:
     def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
         """Start a session; else the reason for plain TCP."""
         state, site = self._state, switch.site
-        if syn.key + syn.isn in state.plain:
+        required = requiring(state, site, syn) is not None
+        if syn.key + syn.isn in state.plain and not required:
             if site is not None and (decided := state.policies.match(site.name, syn)) is not None:
                 state.plain_backoff.repeated(syn, decided.to.site)
             return "decided"
@@ -218,6 +243,8 @@ class SetUp:
         if service is None:
             return "leaving" if self._leaving else "no-service"
         why = self._no_room(service, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
+        if required and service.accept != "Early" and why in _ASKED_AGAIN:
+            why = ""
         return why or self._start(service, switch, location, syn, data)
 
     def _no_room(self, service: Service, syn: Syn) -> str:
@@ -239,7 +266,7 @@ class SetUp:
         where = self._plan.server_datapaths(service.to.site, syn.server)
         if not 1 <= len(where) <= MAX_FAR_DATAPATHS or not all(map(state.programmer.is_synced, where)):
             return "far-datapath"
-        if not state.programmer.is_synced(switch.dpid):
+        if not state.programmer.is_synced(switch.dpid) or (service.require and not self._plan.is_ready(service.id, switch.dpid)):
             return "near-datapath"
         legs = self._legs(choice, syn)
         if legs is None:
@@ -297,7 +324,7 @@ class SetUp:
         state = self._state
         self._counter += 1
         session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
-        session.service, session.site = service.id, service.to.site
+        session.service, session.site, session.requires = service.id, service.to.site, bool(service.require)
         session.near, session.far = choice.near, choice.far
         session.labels = self._plan.session_labels(service, choice)
         session.isn, session.syn, session.mac = syn.isn, data, syn.mac
@@ -382,13 +409,18 @@ class SetUp:
         actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
         self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
 
-    def _note_unparsed(self, switch: Switch, data: bytes) -> None:
-        """Count a first packet that is no plain SYN for the service that covers it, repeats included: nobody can tell them apart."""
+    def _unparsed(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """Count a first packet that is no plain SYN for the service that covers it, repeats included, which nothing tells apart; then let
+        it go on, or refuse it."""
         state, ends, site = self._state, parse_ends(data), switch.site
         policy = None if ends is None or site is None else state.policies.first(site.name, ends)
         if ends is not None and policy is not None:
             reason = PlainReason.VLAN if ends.is_tagged else PlainReason.UNPARSED
             state.plain_traffic.plain(policy.service.id, reason, ends.key, state.now)
+        if policy is not None and policy.service.require:
+            refuse(state, switch, in_port, data)
+        else:
+            self._forwarding.release(switch, in_port, data)
 
     def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
         """Count a connection that goes plain for the service that covers it, and for one that this service hides from it."""

@@ -265,6 +265,7 @@ def plain(engine: Engine, limit: int = MAX_PLAIN_SHOWN, client: bytes = b"", ser
             "message": WORDS[s.reason],
             "client": _end_of(s.key, 0),
             "server": _end_of(s.key, 1),
+            **({"refused": True} if s.refused else {}),
             "by": "controller" if s.by is None else names.get(s.by, s.by.hex()),
             "ageSeconds": round(max(0.0, state.now - s.at), 1),
         }
@@ -274,7 +275,14 @@ def plain(engine: Engine, limit: int = MAX_PLAIN_SHOWN, client: bytes = b"", ser
     for service_id, reason, count in state.plain_traffic.totals():
         if service in ("", service_id):
             counted.setdefault(service_id, {})[reason.label] = count
-    services = [{"id": service_id, "reasons": reasons} for service_id, reasons in counted.items()]
+    refused: dict[str, Json] = {}
+    for service_id, reason, count in state.plain_traffic.refusals():
+        if service in ("", service_id):
+            refused.setdefault(service_id, {})[reason.label] = count
+    services = [
+        {"id": service_id, "reasons": counted.get(service_id, {}), **({"refused": refused[service_id]} if service_id in refused else {})}
+        for service_id in sorted({*counted, *refused})
+    ]
     return {"connections": rows, **({"truncated": True} if len(found) > limit else {}), **listing("services", services)}
 
 
@@ -292,6 +300,7 @@ def _recent(engine: Engine, service_id: str) -> Json:
         "accelerated": found.accelerated,
         "plain": {reason.label: count for reason, count in sorted(found.plain.items())},
         "plainIsRule": found.is_rule,
+        **({"refused": True} if found.refused else {}),
         "leadingReason": None if leading is None else leading.label,
         "message": "" if leading is None else WORDS[leading],
     }

@@ -168,7 +168,7 @@ class State:
         self.policies = Policies(self.services)
         self.shares = Shares(self.services, self.sites)
         self.sessions.group(self.shares.groups)
-        self.plain_traffic.configure(service.id for service in self.services)
+        self.plain_traffic.configure((s.id for s in self.services), {s.id for s in self.services if s.require})
         self.reactive_because = self._reactive_because()
         every = (p for policies in self.policies.by_site.values() for p in policies if accelerated(p.service))
         self.widened = {p.service.id: said for p in every if (said := widening(p))}

@@ -34,8 +34,9 @@ def _message(recent: Mapping[str, Any], reason: str) -> str:
     count = counted(plain.get(reason)) if isinstance(plain, Mapping) else 0
     minutes, words = counted(recent.get("seconds")) // 60, str(recent.get("message") or "")
     accelerated = counted(recent.get("accelerated"))
+    became = "were refused, as spec.require asks," if recent.get("refused") is True else "went plain"
     return (
-        f"{_about(count)} connections of the last {minutes} minutes went plain and {_about(accelerated)} were accelerated: {words};"
+        f"{_about(count)} connections of the last {minutes} minutes {became} and {_about(accelerated)} were accelerated: {words};"
         " kubectl sos flows --plain names some"
     )
 

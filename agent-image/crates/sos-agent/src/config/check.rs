@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use super::{
-    AgentConfig, ConfigError, MAX_AGENTS_PER_PEER, MAX_LIST, MAX_PEERS, MAX_SERVICES, MAX_STREAM_PORTS,
-    PortRange,
+    AgentConfig, ConfigError, Encryption, MAX_AGENTS_PER_PEER, MAX_LIST, MAX_PEERS, MAX_SERVICES,
+    MAX_STREAM_PORTS, PortRange,
 };
 
 /// Longest interface name the kernel takes (IFNAMSIZ - 1).
@@ -122,6 +122,11 @@ impl AgentConfig {
                 transport.block_bytes <= 262_144,
                 &format!("{path}.transport.blockBytes"),
                 "must be at most 262144 (frame.md clause 4)",
+            )?;
+            require(
+                !service.encrypted_only || transport.encryption == Encryption::Tls,
+                &format!("{path}.encryptedOnly"),
+                "needs transport.encryption TLS",
             )?;
             require(
                 (1..=MAX_STREAM_PORTS).contains(&service.labels),

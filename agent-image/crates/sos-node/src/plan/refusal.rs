@@ -30,6 +30,8 @@ impl Planner<'_> {
                 (!ours && tunnels::foreign_tunnel(tunnel, link))
                     .then(|| "a device of that name is not ours".to_owned())
             }
+            PortKind::Reject => (!self.observed.owns_link(&port.name, self.config.site_id))
+                .then(|| "a device of that name is not ours".to_owned()),
             PortKind::Agent => None,
         }
     }

@@ -7,6 +7,7 @@ use sos_node::config::NodeConfig;
 use sos_node::desired;
 use sos_node::flow::Flow;
 use sos_node::observed::{Bridge, Device, Link, Observed, Offloads, Port, Vxlan};
+use sos_node::reject::Rejected;
 
 /// The node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -56,6 +57,20 @@ impl FakeNode {
                 };
                 assert!(world.links.insert(name.clone(), link).is_none(), "{name} exists");
                 self.make_anew(name, Offloads { tx: true, gro: true });
+            }
+            Change::AddReject { name, alias, .. } => {
+                let (alias, kind) = (Some(alias.clone()), Some("veth".into()));
+                let link = Link { up: true, carrier: true, mtu: 1500, alias, kind, ..Link::default() };
+                assert!(world.links.insert(name.clone(), link).is_none(), "{name} exists");
+                world.rejected = Some(Rejected::default());
+                self.make_anew(name, Offloads { tx: true, gro: true });
+            }
+            Change::SetRejectRules { .. } => world.rejected = Some(Rejected::default()),
+            Change::DeleteReject { name } => {
+                assert!(!world.ports.contains_key(name), "{name} is on the bridge");
+                world.links.remove(name).unwrap();
+                world.rejected = None;
+                self.offloads.remove(&Device { netns: None, name: name.clone() });
             }
             Change::TagLink { name, alias } => link(world, name).alias = Some(alias.clone()),
             Change::SetLinkMtu { name, mtu } => link(world, name).mtu = *mtu,

@@ -258,6 +258,7 @@ pub(crate) fn peer(agent: AgentId, port: u16, streams: usize) -> PeerConfig {
         first_stream_port: port,
         streams: BTreeMap::from([(0, streams)]),
         encrypted: false,
+        encrypted_only: false,
         protocol: Protocol::Tcp,
     }
 }

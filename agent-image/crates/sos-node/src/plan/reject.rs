@@ -1,0 +1,18 @@
+//! The pair of devices where connections are reset that must not be plain.
+
+use super::Planner;
+use crate::change::Change;
+use crate::observed::link_alias;
+
+impl Planner<'_> {
+    pub(super) fn reject(&mut self) {
+        let Some(port) = &self.config.reject_port else { return };
+        let (name, peer) = (port.name.to_string(), port.peer.to_string());
+        if !self.observed.links.contains_key(&name) {
+            let alias = link_alias(self.config.site_id);
+            self.phases.links.push(Change::AddReject { name, peer, alias });
+        } else if self.observed.owns_link(&name, self.config.site_id) && self.observed.rejected.is_none() {
+            self.phases.links.push(Change::SetRejectRules { peer });
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! The rules by which the kernel resets connections that must not be plain (spec/node-config.md clause 35). Pure.
+//!
+//! They stand at the ingress of a device of their own, in front of everything else that the node does with packets, and need no program: the
+//! reset comes while every process of SOS is gone. It goes back by the device that the segment came by, with its MAC addresses exchanged.
+
+use serde_json::Value;
+
+/// Name of the nftables table, of the family `netdev`.
+pub const TABLE: &str = "sos_reject";
+
+/// Counters since the rules were made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rejected {
+    /// Connections, by their first SYN or a repeat of it.
+    pub connections: u64,
+    /// Segments of connections that were there before.
+    pub segments: u64,
+}
+
+/// The rules, as text for `nft -f`; those of an earlier version go.
+#[must_use]
+pub fn rules(peer: &str) -> String {
+    format!(
+        "{}table netdev {TABLE} {{
+  chain ingress {{
+    type filter hook ingress device \"{peer}\" priority 0; policy drop;
+    tcp flags & (fin | syn | rst | ack) == syn counter reject with tcp reset
+    meta l4proto tcp counter reject with tcp reset
+  }}
+}}
+",
+        no_rules()
+    )
+}
+
+/// Takes the rules away, whether or not there are any.
+#[must_use]
+pub fn no_rules() -> String {
+    format!("table netdev {TABLE} {{\n}}\ndelete table netdev {TABLE}\n")
+}
+
+/// Reads `nft -j list table`. None where the rules are not all there: the kernel takes their chain away with its device.
+#[must_use]
+pub fn parse(printed: &str) -> Option<Rejected> {
+    let document: Value = serde_json::from_str(printed).ok()?;
+    let rules: Vec<&Value> =
+        document["nftables"].as_array()?.iter().filter(|object| object.get("rule").is_some()).collect();
+    let counters: Vec<u64> = rules.iter().filter_map(|rule| counter(&rule["rule"]["expr"])).collect();
+    match counters[..] {
+        [connections, segments] if rules.len() == 2 => Some(Rejected { connections, segments }),
+        _ => None,
+    }
+}
+
+/// Packets that met a rule which resets.
+fn counter(expression: &Value) -> Option<u64> {
+    let parts = expression.as_array()?;
+    let resets = parts.iter().any(|part| part["reject"]["type"] == "tcp reset");
+    let packets = parts.iter().find_map(|part| part["counter"]["packets"].as_u64())?;
+    resets.then_some(packets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = r#"{"nftables": [{"metainfo": {"version": "1.0.6"}}, {"table": {"family": "netdev", "name": "sos_reject"}},
+        {"chain": {"family": "netdev", "table": "sos_reject", "name": "ingress", "policy": "drop"}},
+        {"rule": {"chain": "ingress", "expr": [{"match": {}}, {"counter": {"packets": 7, "bytes": 420}}, {"reject": {"type": "tcp reset"}}]}},
+        {"rule": {"chain": "ingress", "expr": [{"match": {}}, {"counter": {"packets": 2, "bytes": 80}}, {"reject": {"type": "tcp reset"}}]}}]}"#;
+
+    #[test]
+    fn counters_are_read() {
+        assert_eq!(parse(PRINTED), Some(Rejected { connections: 7, segments: 2 }));
+    }
+
+    #[test]
+    fn rules_that_are_gone_or_others_are_none() {
+        assert_eq!(parse(""), None);
+        assert_eq!(parse(r#"{"nftables": [{"table": {"family": "netdev", "name": "sos_reject"}}]}"#), None);
+        assert_eq!(parse(&PRINTED.replacen("tcp reset", "icmp", 1)), None);
+    }
+}

@@ -1,0 +1,213 @@
+"""A service that requires something: its connections are accelerated or refused with a reset, and never released plainly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_fake import E1
+from controller_lab import AGENTS, MACS, document
+from controller_world import CLIENT_PORT, World, encode, syn_frame
+from hypothesis import given
+from hypothesis import strategies as st
+from sos_controller.config import document_hash, parse
+from sos_controller.core import proactive, snapshot
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.events import ConfigChanged, Leaving, PacketIn
+from sos_controller.core.flowtable import Output
+from sos_controller.core.model import AgentId, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.packets import build_reset, complete_checksum, parse_segment
+from sos_controller.core.pipeline import PORT_NORMAL, REJECT_PORT, Kind, cookie_kind
+
+MPTCP = bytes((30, 4, 0, 0))
+CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
+AT_CLIENT, AT_NEAR = Location(E1, PortNo(CLIENT_PORT)), Location(E1, PortNo(4))
+FAR = AgentId(AGENTS["agent2"][2])
+SYN = syn_frame(CLIENT, SERVER, 40000, 5001)
+RST_ACK = 0x14
+
+
+def required(generation: int = 1, **changes: Any) -> dict[str, Any]:
+    made = document(generation)
+    del made["hash"]
+    made["services"] = [{**made["services"][0], "require": ["Accelerated"], **changes}]
+    return {**made, "hash": document_hash(made)}
+
+
+def up(**changes: Any) -> World:
+    made = World(required(**changes))
+    made.converge()
+    made.delivered.clear()
+    return made
+
+
+@pytest.fixture
+def world() -> World:
+    return up()
+
+
+def out_of_hosts(world: World) -> list[PacketOut]:
+    """Packet-outs about TCP that go neither to an agent nor to a controller's own address."""
+    tcp = [each for each in world.delivered if each.data[12:14] == b"\x08\x00" and each.data[23] == 6]
+    agents = {agent.where for agent in world.agents.values()}
+    return [each for each in tcp if not any((each.dpid, getattr(action, "port_no", None)) in agents for action in each.actions)]
+
+
+def is_refused(world: World, isn: int = 1) -> bool:
+    """The client has had one reset that it believes, and nothing has been sent to anybody else."""
+    sent = out_of_hosts(world)
+    if not sent:
+        return False
+    (reset,) = sent
+    segment = parse_segment(reset.data)
+    assert segment is not None
+    assert reset.actions == (Output(PortNo(CLIENT_PORT)),)
+    assert (segment.flags, segment.ack) == (RST_ACK, isn + 1)
+    assert reset.data[:12] == parse_mac(MACS["client"]) + parse_mac(MACS["server"])
+    return True
+
+
+def told(world: World) -> dict[str, int]:
+    services = snapshot.plain(world.engine)["services"]
+    assert all(not row["reasons"] for row in services), "nothing is plain"
+    return services[0]["refused"] if services else {}
+
+
+def test_what_an_agent_cannot_take_is_refused_with_the_reason(world: World) -> None:
+    world.syn(40000, options=MPTCP)
+    assert is_refused(world)
+    assert told(world) == {"Option": 1}
+    (shown,) = snapshot.plain(world.engine)["connections"]
+    assert shown["refused"] and shown["reason"] == "Option"
+    assert snapshot.status(world.engine, "", "")["services"][0]["recent"]["refused"]
+
+
+def test_no_plain_decision_is_kept(world: World) -> None:
+    world.syn(40000, options=MPTCP)
+    world.delivered.clear()
+    world.syn(40000)
+    assert not out_of_hosts(world) and len(world.engine.state.sessions) == 1, "the same SYN is accelerated when it can be"
+
+
+def test_without_agents_first_packets_still_ask_and_are_refused(world: World) -> None:
+    world.agents["agent2"].mode = "dead"
+    world.tick(12.0)
+    assert world.service() == "Pending/NoAgents"
+    assert [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.PUNT]
+    world.delivered.clear()
+    world.syn(40000)
+    assert is_refused(world)
+    assert told(world) == {"NoAgent": 1}
+
+
+@pytest.mark.parametrize(("mode", "reason"), [("refuse", "AgentSessions"), ("silent", "NoAnswer")])
+def test_a_set_up_that_fails_is_refused(world: World, mode: str, reason: str) -> None:
+    world.agents["agent1"].mode = mode
+    world.syn(40000, isn=7)
+    world.tick(1.2)
+    assert is_refused(world, isn=7)
+    assert told(world) == {reason: 1}
+    assert not [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
+
+
+def test_a_server_that_refuses_is_heard() -> None:
+    world = up(accept="Confirmed")
+    world.agents["agent2"].server = "refuses"
+    world.syn(40000)
+    world.tick(0.5)  # entries may have to settle first
+    assert is_refused(world)
+    assert told(world) == {"ServerRefused": 1}
+
+
+def test_a_silent_server_is_silence_and_is_asked_again() -> None:
+    world = up(accept="Confirmed")
+    far = world.agents["agent2"]
+    far.server = "silent"
+    for _ in range(2):
+        world.syn(40000)
+        world.tick(1.2)
+    assert not out_of_hosts(world) and told(world) == {}
+    far.server = "accepts"
+    world.syn(40000)
+    assert len(world.engine.state.sessions) == 1
+
+
+def test_a_fragment_and_odd_headers_are_dropped_or_refused(world: World) -> None:
+    world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, SYN[:20] + b"\x20\x00" + SYN[22:]))
+    odd = SYN[:14] + b"\x46" + SYN[15:16] + (44).to_bytes(2, "big") + SYN[18:34] + bytes((1, 1, 1, 0)) + SYN[34:]
+    world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, odd))
+    assert PORT_NORMAL not in {getattr(a, "port_no", None) for each in out_of_hosts(world) for a in each.actions}
+
+
+def test_a_controller_that_leaves_refuses_what_it_has_not_begun(world: World) -> None:
+    world.do(Leaving())
+    world.syn(40000)
+    assert is_refused(world)
+
+
+def test_a_requirement_that_comes_overrules_what_was_decided() -> None:
+    world = up(require=[])
+    world.syn(40000, options=MPTCP)
+    assert len(out_of_hosts(world)) == 1, "released"
+    world.do(ConfigChanged(parse(encode(required(2)))))
+    world.tick(0.5)
+    world.delivered.clear()
+    world.syn(40000, options=MPTCP)
+    assert is_refused(world)
+
+
+def standing() -> World:
+    made = up(setup="Proactive")
+    made.tick(proactive.UNARMED_S + 1)
+    assert made.service() == "Programmed/Programmed"
+    return made
+
+
+def test_a_proactive_services_first_packets_never_go_round_the_agent() -> None:
+    world = standing()
+    data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
+    assert [where for where, _ in world.network.walk(AT_CLIENT, SYN)] == [AT_NEAR]
+    world.network.down.add(AT_NEAR)
+    assert world.network.walk(AT_CLIENT, SYN) == [(Location(E1, REJECT_PORT), SYN)]
+    assert world.network.walk(AT_CLIENT, data) == [(Location(E1, PORT_NORMAL), data)]
+
+
+def test_an_unarmed_service_marks_its_first_packets_and_leads_them_no_other_way() -> None:
+    world = standing()
+    world.do(ConfigChanged(parse(encode(required(2, setup="Proactive", ports=[{"first": 6000, "last": 6000}])))))
+    world.tick(0.5)
+    ((where, frame),) = world.network.walk(AT_CLIENT, SYN)
+    assert where == AT_NEAR and frame[6:12] == proactive.UNARMED_MAC
+
+
+def test_a_requirement_that_is_dropped_takes_its_group_along() -> None:
+    world = standing()
+    assert len([g for (dpid, g) in world.network.failovers if dpid == E1]) == 2
+    made = document(2)
+    del made["hash"]
+    made["services"] = []
+    world.do(ConfigChanged(parse(encode({**made, "hash": document_hash(made)}))))
+    world.tick(proactive.LEAVE_S + 10)
+    assert not world.network.failovers
+
+
+@given(st.binary(max_size=120))
+def test_any_bytes_are_answered_with_a_reset_or_not_at_all(data: bytes) -> None:
+    for candidate in (data, SYN[:14] + data, SYN[:34] + data, SYN + data):
+        reset = build_reset(candidate)
+        assert not reset or (parse_segment(reset) is not None and not build_reset(reset))
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0x02, 0x10, 0x11, 0x18, 0x03]))
+def test_a_reset_is_acceptable_and_has_its_checksums(seq: int, flags: int) -> None:
+    frame = syn_frame(CLIENT, SERVER, 40000, 5001, isn=seq, flags=flags)
+    segment = parse_segment(build_reset(frame))
+    assert segment is not None
+    assert (segment.seq, segment.flags) == (0, 0x04 if flags & 0x10 else RST_ACK)
+    assert flags & 0x10 or segment.ack == (seq + 1 + (flags & 1)) % 2**32
+    reset = build_reset(frame)
+    assert complete_checksum(reset) == reset
+    words = [int.from_bytes(reset[14 + i : 16 + i], "big") for i in range(0, 20, 2)]
+    assert sum(words) % 0xFFFF == 0
+    pseudo = reset[26:34] + bytes((0, 6, 0, 20)) + reset[34:54]
+    assert sum(int.from_bytes(pseudo[i : i + 2], "big") for i in range(0, len(pseudo), 2)) % 0xFFFF == 0

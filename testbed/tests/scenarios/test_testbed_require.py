@@ -1,0 +1,144 @@
+"""A service that requires something (docs/adr/0054): accelerated, or refused at once, and never plain; in both set-ups.
+
+client -- edge1 ======= core1 ------- edge2 -- server
+            |                           |
+         agent1                      agent2
+"""
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from conftest import RATE_BPS, RTT_US, accepted, eventually, say, with_service
+from requests_of_hosts import MPTCP, answer
+from sos_testbed import lab as labs
+from sos_testbed import northbound
+from sos_testbed.lab import PROACTIVE, Lab, Options
+from sos_testbed.topology import PathOptions
+from sos_testbed.web import PLAIN_PORT, SOS_PORT
+
+PATH = PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US)
+ENCRYPTED = {
+    "require": ["Accelerated", "Encrypted"],
+    "transport": {"streams": "Auto", "congestionControl": "Auto", "encryption": "TLS", "compression": "None", "protocol": "TCP"},
+}
+SERVED, REFUSED = "HTTP/1.1 404", "ConnectionRefusedError"
+LEASED_S = 8.0  # a punt entry lasts 5 s
+AT_ONCE_S = 5.0  # a plain refusal takes a round trip, a SYN that is dropped until the end of a program's patience
+NODES = ("edge1-node", "edge2-node")
+
+
+@pytest.fixture(scope="module", params=["reactive", "proactive"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    options = Options(path1=PATH, path2=PATH, examples=(PROACTIVE,)) if request.param == "proactive" else Options(path1=PATH, path2=PATH)
+    built = labs.up(options, say)
+    try:
+        built.declare(with_service(built.objects, **ENCRYPTED))
+        labs.wait_ready(built, built.documents)
+        yield built
+    finally:
+        built.down()
+
+
+def asked(net: Lab) -> int:
+    """SYNs for the covered port that have come to the server."""
+    argv = net.exec_argv("server", ("nft", "list", "counter", "ip", "require", "syns"))
+    return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("packets")[1].split()[0])
+
+
+@contextmanager
+def nothing_plain(net: Lab) -> Iterator[None]:
+    """No SYN may come to the server but from the agent beside it, which asks the server in its client's name."""
+    place = next(place for place in net.topology.agents if place.name == "agent2")
+    mac = net.documents.agents[place.key]["interface"]["mac"]
+    rules = (
+        "add table ip require; add counter ip require syns; add chain ip require c { type filter hook prerouting priority 0; };"
+        f" add rule ip require c ether saddr != {mac} tcp dport {SOS_PORT} tcp flags syn / fin,syn,rst,ack counter name syns"
+    )
+    subprocess.run(net.exec_argv("server", ("nft", rules)), check=True)
+    try:
+        yield
+        assert asked(net) == 0
+    finally:
+        subprocess.run(net.exec_argv("server", ("nft", "delete table ip require")), check=True)
+
+
+def refused(net: Lab, protocol: int = 0) -> None:
+    """The covered port is refused at once; the other is served as ever."""
+    began = time.monotonic()
+    assert answer(net, SOS_PORT, protocol=protocol) == REFUSED
+    assert time.monotonic() - began < AT_ONCE_S
+    assert answer(net, PLAIN_PORT, protocol=protocol) == SERVED
+
+
+def served(net: Lab) -> None:
+    before = accepted(net)
+    eventually("an accelerated connection", lambda: answer(net, SOS_PORT) == SERVED)
+    assert accepted(net) > before
+
+
+def told(net: Lab) -> dict[str, Any]:
+    return next(iter(northbound.get(net.plan, "/v1/plain")["services"]), {}).get("refused", {})
+
+
+def test_a_connection_is_accelerated_and_one_that_agents_cannot_take_is_refused(net: Lab) -> None:
+    served(net)
+    with nothing_plain(net):
+        refused(net, MPTCP)
+    eventually("the reason is told", lambda: "Option" in told(net))
+    served(net)
+
+
+@pytest.mark.parametrize("agent", ["agent1", "agent2"])
+def test_it_is_refused_without_an_agent_at_either_site(net: Lab, agent: str) -> None:
+    net.kill(agent)
+    time.sleep(0.5)  # its sockets are being reset
+    with nothing_plain(net):
+        for _ in range(6):
+            assert answer(net, SOS_PORT) != SERVED
+            time.sleep(1)
+        refused(net)
+    net.start(agent)
+    served(net)
+
+
+def test_it_is_refused_while_the_near_agents_port_is_down(net: Lab) -> None:
+    """The switch goes round the agent by itself where the service is proactive: to the reject port."""
+    port = ("ip", "-n", net.plan.netns("edge1"), "link", "set", "sosag0")
+    net.kill("edge1-node")  # it would switch the port on again
+    try:
+        subprocess.run((*port, "down"), check=True)
+        time.sleep(1.0)  # Open vSwitch looks at its ports
+        with nothing_plain(net):
+            for _ in range(3):
+                refused(net)
+    finally:
+        subprocess.run((*port, "up"), check=True)
+        net.start("edge1-node")
+    served(net)
+
+
+def test_switches_refuse_by_themselves_while_everything_else_is_away(net: Lab) -> None:
+    for name in ("controller", *NODES, "agent1", "agent2"):
+        net.kill(name)
+    time.sleep(LEASED_S)
+    with nothing_plain(net):
+        for _ in range(3):
+            refused(net)
+    for name in ("controller", *NODES, "agent1", "agent2"):
+        net.start(name)
+    served(net)
+
+
+def test_a_requirement_that_is_dropped_lets_plain_connections_through(net: Lab) -> None:
+    objects = net.objects
+    net.declare(with_service(objects, require=[]))
+    net.kill("agent2")
+    eventually("a plain connection", lambda: answer(net, SOS_PORT) == SERVED)
+    net.declare(objects)
+    eventually("refused again", lambda: answer(net, SOS_PORT) == REFUSED)
+    with nothing_plain(net):
+        refused(net)
