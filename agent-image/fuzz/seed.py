@@ -6,6 +6,7 @@ Fuzzing itself adds to the corpus; what it finds worth keeping is committed by h
 import hashlib
 import hmac
 import json
+import struct
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -69,8 +70,38 @@ def config(generation: int, **changes: object) -> bytes:
     return json.dumps(document | {"generation": generation, "hash": digest}, ensure_ascii=False).encode()
 
 
+def virtio(gso: int, size: int, start: int, offset: int) -> bytes:
+    """A `virtio_net_hdr` whose checksum is to be completed."""
+    return struct.pack("=BBHHHH", 1, gso, 0, size, start, offset)
+
+
+def offloads() -> dict[str, bytes]:
+    """Frames as ports hand them over: where the first buffer ends, `virtio_net_hdr`, frame (agent-image/ovs/buffers)."""
+    ethernet, tag_ = bytes(12), b"\x81\x00\x00\x07"
+    tcp, udp = struct.pack("!HHIIBBHHH", 1, 2, 3, 4, 0x50, 0x10, 9, 0, 0) + b"x" * 80, struct.pack("!HHHH", 1, 2, 88, 0) + b"x" * 80
+
+    def ipv4(protocol: int, payload: bytes) -> bytes:
+        return struct.pack("!BBHHHBBHII", 0x45, 0, 20 + len(payload), 0, 0, 64, protocol, 0, 0x0A000001, 0x0A000002) + payload
+
+    def ipv6(first: int, payload: bytes) -> bytes:
+        return struct.pack("!IHBB", 6 << 28, len(payload), first, 64) + bytes(32) + payload
+
+    whole, inner = b"\x7f\xff", ethernet + b"\x08\x00" + ipv4(6, tcp)
+    tunnel = struct.pack("!HHHH", 1, 4789, 16 + len(inner), 0) + bytes(8) + inner
+    return {
+        "tcp-segments": whole + virtio(1, 40, 34, 16) + inner,
+        "tcp-segments-ecn": whole + virtio(0x81, 40, 34, 16) + inner,
+        "tagged-udp-segments": whole + virtio(5, 40, 38, 6) + ethernet + tag_ + b"\x08\x00" + ipv4(17, udp),
+        "ipv6-tcp-segments": whole + virtio(4, 40, 54, 16) + ethernet + b"\x86\xdd" + ipv6(6, tcp),
+        "behind-options": whole + virtio(0, 0, 62, 6) + ethernet + b"\x86\xdd" + ipv6(60, b"\x11" + bytes(7) + udp),
+        "in-a-tunnel": b"\x00\x3c" + virtio(0, 0, 84, 16) + ethernet + b"\x08\x00" + ipv4(17, tunnel),
+    }
+
+
 def main() -> None:
     """Write all seeds."""
+    for name, data in offloads().items():
+        write("offload", name, data)
     for kind in ("beacon", "order"):
         for name, data in vectors(kind).items():
             write(kind, name, data[:-32] + tag(data[:-32]))

@@ -140,6 +140,11 @@ fn sealed(data: &[u8]) -> Option<Vec<u8>> {
     Some(Value::Object(document).to_string().into_bytes())
 }
 
+/// Frames of hosts as the library reads them that is preloaded into ovs-vswitchd.
+pub fn offload(data: &[u8]) {
+    sos_ovs_buffers::fuzz_frame(data);
+}
+
 /// What the programs that `sos-node` asks print is read or refused.
 pub fn answers(data: &[u8]) {
     let text = String::from_utf8_lossy(data);

@@ -96,6 +96,11 @@ fn answers() {
 }
 
 #[test]
+fn offload() {
+    run("offload", sos_fuzz::offload);
+}
+
+#[test]
 fn probe() {
     run("probe", sos_fuzz::probe);
     let arrives = |bytes: &[u8]| {

@@ -57,7 +57,7 @@ unsafe extern "C" {
 ///
 /// # Safety
 /// None is needed: any arguments may be given, as to the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: as this function itself.
     let fd = unsafe { real::socket(domain, kind, protocol) };
@@ -83,7 +83,7 @@ fn give_room(fd: c_int) {
 ///
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     fd: c_int,
     level: c_int,
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn setsockopt(
 ///
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     // SAFETY: as this function itself.
     let result = unsafe { real::ioctl(fd, request, argument) };
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_voi
 ///
 /// # Safety
 /// None is needed, as with the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     // Before, as another thread may be given the number right after.
     PORTS.set(fd, false);
@@ -132,7 +132,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
 ///
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn recvmmsg(
     fd: c_int,
     messages: *mut MMsgHdr,
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn recvmmsg(
 ///
 /// # Safety
 /// As the C library's.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn readv(fd: c_int, vectors: *const IoVec, count: c_int) -> isize {
     // SAFETY: as this function itself.
     let length = unsafe { real::readv(fd, vectors, count) };
@@ -176,7 +176,7 @@ pub unsafe extern "C" fn readv(fd: c_int, vectors: *const IoVec, count: c_int) -
 ///
 /// # Safety
 /// As the C library's, and the messages may be changed: those of Open vSwitch's ports are its own buffers, which it discards next.
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_uint, flags: c_int) -> c_int {
     if PORTS.has(fd) {
         for index in 0..count as usize {
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut MMsgHdr, count: c_ui
                 let hdr = &(*messages.add(index)).hdr;
                 let total = (0..hdr.iov_len).map(|i| (*hdr.iov.add(i)).len).sum::<usize>();
                 if hdr.iov_len > 0 {
-                    offload::restore(bytes(hdr.iov, total), total.saturating_sub(offload::VNET));
+                    fence(|| offload::restore(bytes(hdr.iov, total), total.saturating_sub(offload::VNET)));
                 }
             }
         }
@@ -205,12 +205,12 @@ fn errno() -> c_int {
 ///
 /// # Safety
 /// As the C library's, and as [`sendmmsg`].
-#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(not(any(test, feature = "fuzzing")), unsafe(no_mangle))]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, count: usize) -> isize {
     if PORTS.has(fd) && !buffer.is_null() {
         // SAFETY: what is written to a port is a packet of Open vSwitch's own memory.
         let head = unsafe { std::slice::from_raw_parts_mut(buffer.cast_mut().cast::<u8>(), count) };
-        offload::restore(head, count.saturating_sub(offload::VNET));
+        fence(|| offload::restore(head, count.saturating_sub(offload::VNET)));
     }
     // SAFETY: as this function itself.
     unsafe { real::write(fd, buffer, count) }
@@ -227,8 +227,35 @@ unsafe fn keep(vectors: *const IoVec, count: usize, length: usize) {
         let head = bytes(vectors, length);
         let left = length - head.len();
         let rest = if count > 1 { bytes(vectors.add(1), left) } else { &mut [] };
-        offload::keep(head, rest);
+        fence(|| offload::keep(head, rest));
     }
+}
+
+/// A panic would end ovs-vswitchd: it costs the frame that it is about, which goes on as it is.
+fn fence(act: impl FnOnce()) {
+    _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+}
+
+/// A frame with its `virtio_net_hdr`, received into two buffers and sent: whatever it holds, nothing panics, no more changes than the two
+/// checksum fields that may have been incomplete, and sending it again changes nothing.
+///
+/// # Panics
+/// One of that is not so.
+#[cfg(feature = "fuzzing")]
+pub fn fuzz_frame(data: &[u8]) {
+    let Some((cut, frame)) = data.split_first_chunk::<2>() else { return };
+    let mut message = frame.to_vec();
+    let cut = usize::from(u16::from_be_bytes(*cut)).min(message.len());
+    let (head, rest) = message.split_at_mut(cut);
+    offload::keep(head, rest);
+    let length = message.len().saturating_sub(offload::VNET);
+    offload::restore(&mut message, length);
+    let sent = message.clone();
+    offload::restore(&mut message, length);
+    assert_eq!(message, sent, "sending again changes nothing");
+    let changed =
+        frame.iter().zip(&message).skip(offload::VNET).filter(|(before, after)| before != after).count();
+    assert!(changed <= 4, "{changed} bytes of the frame have changed");
 }
 
 /// A vector's bytes, as many as there are of `length`.

@@ -254,3 +254,15 @@ fn descriptors_are_remembered_until_they_are_closed() {
         assert!(!ports.has(fd));
     }
 }
+
+#[test]
+fn a_panic_costs_the_frame_that_it_is_about() {
+    let mut frames = Vec::new();
+    for frame in 0..3 {
+        crate::fence(|| {
+            assert_ne!(frame, 1, "a bug that the test asks for");
+            frames.push(frame);
+        });
+    }
+    assert_eq!(frames, [0, 2]);
+}
