@@ -44,7 +44,8 @@ def argv(lab: Lab, host: str, *words: object) -> tuple[str, ...]:
 def ask(lab: Lab, *words: object) -> list[dict[str, Any]]:
     """Connections of the client, as it saw them."""
     done = subprocess.run(argv(lab, "client", *words), capture_output=True, text=True, check=True, timeout=END_S)
-    return json.loads(done.stdout.splitlines()[-1])
+    seen: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return seen
 
 
 @contextmanager
@@ -70,7 +71,7 @@ def settle(lab: Lab) -> None:
 
 def first_bytes(lab: Lab, rounds: int) -> dict[str, list[float]]:
     """Seconds from before the connect to the first byte of the answer, by kind of server."""
-    server, found = measure.address(lab, "server"), {"plain": [], "known": [], "unknown": []}
+    server, found = measure.address(lab, "server"), dict[str, list[float]](plain=[], known=[], unknown=[])
     with serving(lab, PLAIN), serving(lab, KNOWN):
         settle(lab)
         for number in range(rounds):
