@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -95,6 +96,21 @@ def test_a_requirement_that_takes_too_many_entries_is_refused() -> None:
     found = compiled(large, service("b", "west", "east", ports=[{"port": 22}], **REQUIRED))
     assert [(p.name, p.reason) for p in found.problems] == [("a", Reason.LIMIT_EXCEEDED)]
     assert len(flows(found, 29970)) == 1
+
+
+def test_services_at_their_limits_are_counted_before_entries_are_made() -> None:
+    """64 x 64 prefixes and 64 ranges of ports would be millions of entries."""
+    ports = [{"port": 1000 * i + 1, "endPort": 1000 * i + 777} for i in range(64)]
+    made = []
+    for i in range(30):
+        each = service(f"s{i}", "west", "east", ports=ports, priority=i, **(REQUIRED if i % 2 else {}))
+        each["spec"]["from"]["prefixes"] = [f"10.0.0.{2 * n + i % 3 % 2}/32" for n in range(64)]
+        each["spec"]["to"]["prefixes"] = [f"10.1.0.{2 * n}/32" for n in range(64)]
+        made.append(each)
+    began = time.process_time()
+    found = compiled(*made)
+    assert time.process_time() - began < 60, "a few seconds of work, many times over"
+    assert {p.reason for p in found.problems if not p.warning} <= {Reason.LIMIT_EXCEEDED}
 
 
 points = st.sets(st.integers(0, 3), min_size=1)

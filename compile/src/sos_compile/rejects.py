@@ -8,7 +8,7 @@ requirements covers is left out.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,7 +16,7 @@ from sos_compile import regions
 from sos_compile.network import MAX_REJECTS, PlacedService, PlacedSite
 from sos_compile.problem import Reason
 from sos_compile.regions import Interval, Region
-from sos_compile.shadows import MAX_PIECES, SLICES, region
+from sos_compile.shadows import MAX_PIECES, SLICES, meeting, region
 from sos_compile.verdicts import Verdicts
 
 REJECT_PORT = ("sosrej0", "sosrej1")
@@ -29,6 +29,14 @@ class Rejected:
 
     service: PlacedService
     pieces: tuple[Region, ...]
+
+    @property
+    def count(self) -> int:
+        """How many matches there are: too many of them are never made."""
+        return sum(
+            len(regions.prefixes(piece.clients)) * len(regions.prefixes(piece.servers)) * sum(len(_ports(each)) for each in piece.ports)
+            for piece in self.pieces
+        )
 
     @cached_property
     def matches(self) -> tuple[str, ...]:
@@ -46,22 +54,29 @@ def tried(services: Iterable[PlacedService], site: str, controllers: Mapping[str
     return sorted((each for each in services if each.source == site), key=lambda each: -(controllers.get(each.controller, 0) % SLICES))
 
 
-def rejected(ordered: Iterable[PlacedService]) -> list[Rejected]:
-    """Return what is rejected of the services that require something; `ordered` is as `tried` returns it."""
-    found: list[Rejected] = []
-    earlier: list[Region] = []
-    for each in ordered:
-        mine = region(each)
-        if not each.service.require:
-            earlier.append(mine)
-            continue
-        pieces = [mine]
-        for other in earlier:
-            smaller = [part for piece in pieces for part in regions.difference(piece, other)]
-            # Beyond the limit reject too much rather than too little.
-            pieces = smaller if len(smaller) <= MAX_PIECES else pieces
-        found.append(Rejected(each, tuple(pieces)))
-    return found
+def rejected(ordered: Sequence[PlacedService]) -> list[Rejected]:
+    """Return what is rejected of the services that require something; `ordered` is as `tried` returns it.
+
+    Beyond the limits of a comparison too much is rejected rather than too little.
+    """
+    covered = [region(each) for each in ordered]
+    earlier: dict[int, list[int]] = {}
+    for one, other in meeting(covered) or ():
+        first, last = sorted((one, other))
+        if ordered[last].service.require and not ordered[first].service.require:
+            earlier.setdefault(last, []).append(first)
+    return [Rejected(each, _left(covered, i, earlier.get(i, []))) for i, each in enumerate(ordered) if each.service.require]
+
+
+def _left(covered: Sequence[Region], i: int, earlier: Iterable[int]) -> tuple[Region, ...]:
+    """Return what some services leave of another one."""
+    pieces = [covered[i]]
+    for j in sorted(earlier):
+        smaller = [part for piece in pieces for part in regions.difference(piece, covered[j])]
+        if len(smaller) > MAX_PIECES:
+            break
+        pieces = smaller
+    return tuple(pieces)
 
 
 def build(
@@ -104,7 +119,7 @@ def _problem(each: Rejected, placed: PlacedSite, left: int) -> tuple[Reason, str
 def _cost(each: Rejected, placed: PlacedSite) -> int:
     """Return the most entries that a node needs: once for all hosts, and once for each of its agents."""
     agents = Counter(agent.node for agent in placed.agents)
-    return len(each.matches) * (1 + max(agents.values(), default=0))
+    return each.count * (1 + max(agents.values(), default=0))
 
 
 def _ports(interval: Interval) -> list[str]:

@@ -71,7 +71,7 @@ def _services(
     ordered = claims.order(placed, band, world.observed.allocations.claims, objects.services, verdicts)
     apart = (each for each in ordered.services if isinstance(each, PlacedService))
     sharing = stream_settings.permitted(apart, ordered.claims, rule, verdicts)
-    accelerated = services.limited(rejects.limited(sharing, judge.sites, controllers, verdicts), ordered.claims, verdicts)
+    accelerated = rejects.limited(services.limited(sharing, ordered.claims, verdicts), judge.sites, controllers, verdicts)
     balanced = balances.limited((each for each in ordered.services if isinstance(each, PlacedBalance)), verdicts)
     return accelerated, balanced, dict(sorted(ordered.claims.items()))
 
