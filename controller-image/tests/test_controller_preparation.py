@@ -18,7 +18,7 @@ prepares = st.builds(
     Prepare, uuid=uuids, role=st.sampled_from(Role), streams=st.integers(0, 255), block_bytes=st.integers(0, 2**32 - 1),
     queue_bytes=st.integers(0, 2**32 - 1), lease_ms=st.integers(0, 2**32 - 1), client=addresses, server=addresses, client_port=ports,
     server_port=ports, labels=st.integers(0, 2**32 - 1), congestion=st.integers(0, 3), accept=st.integers(0, 1),
-    dscp=st.integers(0, 63), peer_id=uuids.map(AgentId), peer_address=addresses,
+    dscp=st.integers(0, 63), ttl=st.integers(0, 255), peer_id=uuids.map(AgentId), peer_address=addresses,
     peer_stream_port=ports,
 )  # fmt: skip
 
@@ -50,7 +50,7 @@ def test_a_form_is_made_anew_when_what_it_was_made_from_changes() -> None:
     assert told(moved, Role.INGRESS, (4, 65_536, 0, 1)).peer_address == parse_address("10.0.0.77")
     session.confirms, session.syn = True, syn_frame(1, 2, 3, 4, dscp=46)
     confirmed = told(agent, Role.EGRESS, (4, 65_536, 0, 1))
-    assert (confirmed.accept, confirmed.dscp) == (order.ACCEPT_CONFIRMED, 46)
+    assert (confirmed.accept, confirmed.dscp, confirmed.ttl) == (order.ACCEPT_CONFIRMED, 46, 64)
     assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the far agent asks the server"
     session.labels = 3
     assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).labels == 3

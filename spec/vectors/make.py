@@ -101,7 +101,7 @@ def prepare_body(f: dict) -> bytes:
         "!BBHIII", f["role"], f["transport"], f["streams"], f["block_bytes"], f["queue_bytes"], f["lease_ms"]
     )
     body += addr(f["client"]) + addr(f["server"]) + struct.pack("!HHI", f["client_port"], f["server_port"], f["labels"])
-    body += struct.pack("!BBBxI", f["congestion"], f["accept"], f["dscp"], 0)
+    body += struct.pack("!BBBBI", f["congestion"], f["accept"], f["dscp"], f["ttl"], 0)
     return body + bytes.fromhex(f["peer_id"]) + addr(f["peer_address"]) + struct.pack("!H14x", f["peer_stream_port"])
 
 
@@ -141,10 +141,10 @@ def orders() -> list[dict]:
     prepare = {
         "uuid": UUID.hex(), "role": 1, "transport": 1, "streams": 0, "block_bytes": 0, "queue_bytes": 0, "lease_ms": 5000,
         "client": "10.0.0.11",
-        "server": "10.0.0.139", "client_port": 41922, "server_port": 5003, "labels": 1, "congestion": 0, "accept": 0, "dscp": 0,
+        "server": "10.0.0.139", "client_port": 41922, "server_port": 5003, "labels": 1, "congestion": 0, "accept": 0, "dscp": 0, "ttl": 0,
         "peer_id": EAST.hex(), "peer_address": "10.0.0.254", "peer_stream_port": 10000,
     }  # fmt: skip
-    confirmed = prepare | {"role": 2, "accept": 1, "dscp": 46}
+    confirmed = prepare | {"role": 2, "accept": 1, "dscp": 46, "ttl": 63}
     ended = {"uuid": UUID.hex(), "reason": 1, "bytes_up": 2**33 + 1, "bytes_down": 512, "duration_ms": 90_061}
     flow = {
         "uuid": UUID.hex(), "role": 1, "client": "10.0.0.11", "client_port": 41922, "server": "10.0.0.139", "server_port": 5003,
@@ -243,10 +243,11 @@ def frames() -> list[dict]:
         "client_port": 41922,
         "server_port": 443,
         "dscp": 10,
+        "ttl": 128,
         "block_bytes": 65536,
         "queue_bytes": 8_388_608,
     }
-    open_b = UUID + addr("10.0.0.11") + addr("10.0.0.139") + struct.pack("!HHBxHII", 41922, 443, 10, 0, 65536, 8_388_608)
+    open_b = UUID + addr("10.0.0.11") + addr("10.0.0.139") + struct.pack("!HHBBHII", 41922, 443, 10, 128, 0, 65536, 8_388_608)
     session = 2**63 + 5
     rows = [
         ("open", 1, session, 0, 262_144, open_b, {"open": open_f}),
@@ -260,6 +261,7 @@ def frames() -> list[dict]:
         ("goaway", 9, 0, 0, 0, b"", {}),
         ("willing", 11, 0, 3, 0, b"", {}),
         ("probe", 12, session, 7, 0, b"", {}),
+        ("marks", 14, session, 2**40 + 10, 3 << 16 | 127 << 8 | 46, b"", {"change": 3, "ttl": 127, "dscp": 46}),
         ("host-state", 13, session, 7, 1, b"", {}),
         ("compressed", 10, session, 2**40 + 10, 300, ZSTD_300_A, {"payload": ZSTD_300_A.hex()}),
     ]

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use sos_relay::{Budget, Event, Session, SessionConfig, StreamId, StreamView};
-use sos_wire::{AgentId, Body, Decoder, Open, Payload, SessionNumber, SessionUuid};
+use sos_wire::{AgentId, Body, Decoder, Marks, Open, Payload, SessionNumber, SessionUuid};
 
 /// Most frames taken out of the session at one turn of its driver.
 const FRAMES_PER_TURN: usize = 64;
@@ -48,7 +48,7 @@ impl Driver {
             session: SessionUuid([3; 16]),
             client: "10.0.0.11:40000".parse().expect("a constant"),
             server: "10.0.0.139:5003".parse().expect("a constant"),
-            dscp: 0,
+            marks: Marks::default(),
             block_bytes: 0,
             queue_bytes: 0,
         };
@@ -104,6 +104,7 @@ impl Driver {
                 }
             }
             9 if argument == 255 => self.session.handle_peer_lost(),
+            9 => self.session.handle_local_marks(Marks { dscp: argument % 64, ttl: argument }),
             _ => return rest,
         }
         rest.get(1..).unwrap_or_default()
@@ -129,6 +130,9 @@ impl Driver {
     }
 
     fn deliver(&mut self, wanted: usize) {
+        if !self.connecting {
+            let _ = self.session.poll_marks();
+        }
         let waiting: usize = self.session.deliverable().map(Payload::len).sum();
         let taken = wanted.min(waiting);
         if taken > 0 && !self.connecting {

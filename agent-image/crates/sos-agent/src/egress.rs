@@ -5,12 +5,13 @@ use std::io::{self, ErrorKind};
 use std::pin::pin;
 use std::sync::Arc;
 
+use socket2::SockRef;
 use sos_tunnel::{BoxFuture, Egress, EgressHandler, Labels, OpenInfo, SessionEnd};
-use sos_wire::{EndReason, Role};
+use sos_wire::{EndReason, Marks, Role};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
-use crate::config::{self, AgentConfig};
+use crate::config;
 use crate::metrics::{self, Reason};
 use crate::permit::{self, FlowKey};
 use crate::running::Party;
@@ -53,15 +54,27 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
         debug!(session = %info.open.session, %flow, %error, "no connection to the server");
         end_reason(&error)
     };
+    let config = shared.config();
+    let routers = permit::routers(&config, *flow.client.ip());
     let host = match shared.with_server_legs(|legs| legs.take(info.open.session)) {
-        Some(connected) => connected,
+        Some(connected) => {
+            // It was made with the marks of the SYN.
+            let marked = sos_tunnel::set_marks(&SockRef::from(&connected), info.open.marks.behind(routers));
+            marked.map(|()| connected).map_err(failed)?
+        }
         None => patiently(shared, info, flow, admitted.ordered).await.map_err(failed)?,
     };
     if !admitted.ordered {
         shared.begin_unordered(info.open.session, Role::Egress, flow, info.peer);
     }
-    let transport = permit::session_transport(&shared.config(), flow, info.peer, config::Role::Egress);
-    Ok(Egress { host, labels: admitted.labels, compress: transport.compress, streams: transport.streams })
+    let transport = permit::session_transport(&config, flow, info.peer, config::Role::Egress);
+    Ok(Egress {
+        host,
+        routers,
+        labels: admitted.labels,
+        compress: transport.compress,
+        streams: transport.streams,
+    })
 }
 
 /// A session that may go on.
@@ -88,8 +101,7 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, En
 /// Connects to a server whose client has been accepted already: for as long as the client's kernel would have tried, and the session lasts.
 /// A controller is told of one that does not answer, as its next clients are not to be accepted ahead.
 async fn patiently(shared: &Shared, info: &OpenInfo, flow: FlowKey, ordered: bool) -> io::Result<TcpStream> {
-    let config = shared.config();
-    let mut connecting = pin!(dial(&config, flow, info.open.dscp));
+    let mut connecting = pin!(dial(shared, flow, info.open.marks));
     if let Ok(answered) = tokio::time::timeout(SILENT_AFTER, &mut connecting).await {
         return answered;
     }
@@ -102,9 +114,15 @@ async fn patiently(shared: &Shared, info: &OpenInfo, flow: FlowKey, ordered: boo
 }
 
 /// Connects to a server in its client's name. The kernel gives up as it does for any program: after 127 s of silence.
-pub(crate) async fn dial(config: &AgentConfig, flow: FlowKey, dscp: u8) -> io::Result<TcpStream> {
-    let socket =
-        TcpSocket::from_std_stream(socket::towards_server(flow.client, permit::own_address(config), dscp)?);
+pub(crate) async fn dial(shared: &Shared, flow: FlowKey, marks: Marks) -> io::Result<TcpStream> {
+    let config = shared.config();
+    let marks = marks.behind(permit::routers(&config, *flow.client.ip()));
+    let socket = socket::towards_server(flow.client, permit::own_address(&config), marks)?;
+    // Before it connects: the server's SYN-ACK has marks, too.
+    if let Some(filters) = &shared.segment_marks {
+        filters.watch(&socket)?;
+    }
+    let socket = TcpSocket::from_std_stream(socket);
     socket.connect(flow.server.into()).await
 }
 

@@ -208,8 +208,8 @@ pub fn sysctls(config: &AgentConfig) -> Vec<Sysctl> {
         // A client that uses its port again must not fail at our far leg, which still keeps the same port (RFC 6191).
         wished("tcp_tw_reuse", "1".to_owned()),
         wished("tcp_tw_reuse_delay", "100".to_owned()),
-        // An accepted socket takes the DSCP of its SYN over, from where the agent copies it to the far leg.
-        wished("tcp_reflect_tos", "1".to_owned()),
+        // A client's DSCP is not its server's (earlier versions had it so).
+        wished("tcp_reflect_tos", "0".to_owned()),
     ]
 }
 

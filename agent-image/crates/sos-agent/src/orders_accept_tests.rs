@@ -10,7 +10,7 @@ fn egress(number: u8) -> Prepare {
         client: format!("10.0.0.139:{}", 4_000 + u16::from(number)).parse().unwrap(),
         server: "10.0.0.11:22".parse().unwrap(),
         accept: Accept::Confirmed,
-        dscp: 46,
+        marks: sos_wire::Marks { dscp: 46, ttl: 64 },
         ..prepare(number)
     }
 }

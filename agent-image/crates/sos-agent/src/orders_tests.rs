@@ -128,7 +128,7 @@ fn prepare(number: u8) -> Prepare {
         labels: 1,
         congestion: Congestion::Auto,
         accept: sos_wire::Accept::Early,
-        dscp: 0,
+        marks: sos_wire::Marks::default(),
         peer: "ad030578ad55bf67de8f32bef31dd55b".parse().unwrap(),
         peer_address: "10.0.0.254".parse().unwrap(),
         peer_stream_port: 10_000,

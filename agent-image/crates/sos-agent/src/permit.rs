@@ -37,6 +37,13 @@ pub fn own_address(config: &AgentConfig) -> Option<Ipv4Addr> {
     (config.site.rewrite == Rewrite::OpenFlow).then(|| config.interface.address.addr())
 }
 
+/// Routers between the agent's site and a host of another one (docs/adr/0018): between sites with subnets of their own the switches route.
+#[must_use]
+pub fn routers(config: &AgentConfig, far_host: Ipv4Addr) -> u8 {
+    let routed = config.interface.gateway.is_some() && !config.interface.address.contains(&far_host);
+    u8::from(routed)
+}
+
 /// Whether the agent can go to the server by the port that the order wants: where the site rewrites it has the client's port on its own
 /// address, and some of those are taken.
 #[must_use]

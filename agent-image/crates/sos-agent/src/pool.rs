@@ -159,7 +159,7 @@ mod tests {
             labels,
             congestion: Congestion::Auto,
             accept: sos_wire::Accept::Early,
-            dscp: 0,
+            marks: sos_wire::Marks::default(),
             peer: config().peers[0].agents[0].id,
             peer_address: "10.0.0.254".parse().unwrap(),
             peer_stream_port: 10_000,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sos_tunnel::{Limits, PeerConfig, Timing, Tunnel, TunnelConfig};
+use sos_tunnel::{Limits, PeerConfig, SegmentMarks, Timing, Tunnel, TunnelConfig};
 use sos_wire::BootId;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -133,13 +133,15 @@ struct Listeners {
 
 impl Agent {
     async fn run(self) -> Result<(), RunError> {
-        let Listeners { clients, redirected, streams, datagrams, beacons, orders } = listen(&self.config)?;
+        let segment_marks = segment_marks();
+        let Listeners { clients, redirected, streams, datagrams, beacons, orders } =
+            listen(&self.config, segment_marks.as_deref())?;
         let port = clients.local_addr().map_err(socket_error("transparent listener"))?.port();
         set_up_nft(&self.config.interface.name, port)?;
         let address = self.config.interface.address.addr();
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");
-        let shared = Arc::new(Shared::new(self.config, self.keys, self.boot, orders));
+        let shared = Arc::new(Shared::new(self.config, self.keys, self.boot, orders, segment_marks));
         let tunnel = start_tunnel(&shared, address);
         shared.set_tunnel(tunnel.clone());
         let metrics = TcpListener::from_std(self.metrics).map_err(socket_error("metricsAddress"))?;
@@ -232,7 +234,16 @@ async fn wait_while(busy: impl Fn() -> bool, deadline: Instant, term: &mut Signa
     false
 }
 
-fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {
+/// Without them the agent works: sessions keep the marks that they begin with.
+fn segment_marks() -> Option<Arc<SegmentMarks>> {
+    let filters = SegmentMarks::new();
+    if let Err(error) = &filters {
+        warn!(%error, "DSCP and TTL of hosts are seen at the beginning of connections only (BPF or SYS_ADMIN needed, and Linux 5.5)");
+    }
+    filters.ok().map(Arc::new)
+}
+
+fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<Listeners, RunError> {
     let own = |port| SocketAddrV4::new(config.interface.address.addr(), port);
     let tcp = |what: String, listener: std::io::Result<std::net::TcpListener>| {
         listener.and_then(TcpListener::from_std).map_err(socket_error(what))
@@ -250,13 +261,21 @@ fn listen(config: &AgentConfig) -> Result<Listeners, RunError> {
         socket::stream_datagrams(address)
             .map_err(socket_error(format!("stream port {address} for datagrams")))
     };
+    // Connections have it from their listener, so that no segment is missed before they are accepted.
+    let watched = |listener: std::io::Result<std::net::TcpListener>| {
+        let watch = |listener: &std::net::TcpListener| segment_marks.map_or(Ok(()), |f| f.watch(listener));
+        listener.and_then(|listener| watch(&listener).map(|()| listener))
+    };
     let redirected = (config.site.rewrite == Rewrite::OpenFlow).then(|| {
         let address = own(config.discovery.redirect_port);
-        tcp(format!("redirect port {address}"), socket::redirect_listener(address))
+        tcp(format!("redirect port {address}"), watched(socket::redirect_listener(address)))
     });
     Ok(Listeners {
         redirected: redirected.transpose()?,
-        clients: tcp("transparent listener (NET_ADMIN needed)".to_owned(), socket::transparent_listener())?,
+        clients: tcp(
+            "transparent listener (NET_ADMIN needed)".to_owned(),
+            watched(socket::transparent_listener()),
+        )?,
         streams: (0..config.stream_ports.count).map(stream).collect::<Result<_, _>>()?,
         datagrams: (0..config.stream_ports.count).map(datagrams).collect::<Result<_, _>>()?,
         beacons: udp("beacon", config.discovery.beacon_port)?,
@@ -288,5 +307,6 @@ fn start_tunnel(shared: &Arc<Shared>, address: Ipv4Addr) -> Tunnel {
         keys: Arc::new(PairKeys(Arc::clone(shared))),
         sockets: Arc::new(StreamSockets::new(Arc::clone(shared), address)),
         egress: Arc::new(Servers(Arc::clone(shared))),
+        segment_marks: shared.segment_marks.clone(),
     })
 }

@@ -73,14 +73,13 @@ fn close(leg: Leg) {
 
 /// Connects to a server as a controller has asked, and tells it what the server says.
 pub(crate) fn connect(shared: &Arc<Shared>, prepare: &Prepare) {
-    let (session, dscp) = (prepare.session, prepare.dscp);
+    let (session, marks) = (prepare.session, prepare.marks);
     let flow = FlowKey { client: prepare.client, server: prepare.server };
     // The task waits for this lock before it ends.
     shared.with_server_legs(|legs| {
         let shared = Arc::clone(shared);
         let task = tokio::spawn(async move {
-            let config = shared.config();
-            let answer = tokio::time::timeout(SILENT_AFTER, egress::dial(&config, flow, dscp)).await;
+            let answer = tokio::time::timeout(SILENT_AFTER, egress::dial(&shared, flow, marks)).await;
             answered(&shared, session, flow, answer.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())));
         });
         legs.begin(session, task.abort_handle());

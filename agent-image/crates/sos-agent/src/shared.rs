@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use sos_tunnel::{Aborter, Relayed, SessionEnd, Tunnel};
+use sos_tunnel::{Aborter, Relayed, SegmentMarks, SessionEnd, Tunnel};
 use sos_wire::{AgentId, BootId, EndReason, PlainReason, ReportedFlow, Role, ServiceMark, SessionUuid};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, watch};
@@ -46,6 +46,8 @@ pub struct Shared {
     draining: AtomicBool,
     orders: UdpSocket,
     controllers: SocketAddrV4,
+    /// Filters that see DSCP and TTL of the hosts' segments, if the kernel takes them.
+    pub segment_marks: Option<Arc<SegmentMarks>>,
     /// The life of this process.
     pub boot: BootId,
     /// Counters.
@@ -69,7 +71,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Shared {
     /// Shared state of one life of an agent. `orders` is the socket on its own order port.
     #[must_use]
-    pub fn new(config: AgentConfig, keys: AgentKeys, boot: BootId, orders: UdpSocket) -> Self {
+    pub fn new(
+        config: AgentConfig,
+        keys: AgentKeys,
+        boot: BootId,
+        orders: UdpSocket,
+        segment_marks: Option<Arc<SegmentMarks>>,
+    ) -> Self {
         let controllers = SocketAddrV4::new(config.discovery.address, config.discovery.order_port);
         let metrics = Metrics::default();
         metrics.generation.set(i64::try_from(config.generation).unwrap_or(i64::MAX));
@@ -89,6 +97,7 @@ impl Shared {
             draining: AtomicBool::new(false),
             orders,
             controllers,
+            segment_marks,
             boot,
             metrics,
             rearm: Notify::new(),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
+use sos_wire::Marks;
 use tracing::debug;
 
 use crate::config::CongestionControl;
@@ -34,6 +35,7 @@ pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
     socket.set_ip_transparent_v4(true)?;
     // Accepted sockets inherit it, so that one that dies between SYN and accept is reset as well.
     socket.set_linger(Some(Duration::ZERO))?;
+    sos_tunnel::keep_first_marks(&socket)?;
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -46,6 +48,7 @@ pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
 pub fn redirect_listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     let listener = listener(address)?;
     SockRef::from(&listener).set_linger(Some(Duration::ZERO))?;
+    sos_tunnel::keep_first_marks(&listener)?;
     Ok(listener)
 }
 
@@ -135,7 +138,7 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// A socket that will connect to a server: in the client's name, or (`own`) by the client's port at the agent's own address, where a
+/// A socket that will connect to a server: with the client's marks, in its name, or (`own`) by the client's port at the agent's own address, where a
 /// switch gives it that name.
 ///
 /// # Errors
@@ -143,7 +146,7 @@ pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
 pub fn towards_server(
     client: SocketAddrV4,
     own: Option<Ipv4Addr>,
-    dscp: u8,
+    marks: Marks,
 ) -> io::Result<std::net::TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     if own.is_none() {
@@ -152,9 +155,7 @@ pub fn towards_server(
     socket.set_reuse_address(true)?;
     // Clients choose their ports as they like, also one that a listener of this process has at every address ([`shared_listener`]).
     socket.set_reuse_port(true)?;
-    if dscp != 0 {
-        socket.set_tos_v4(u32::from(dscp) << 2)?;
-    }
+    sos_tunnel::set_marks(&SockRef::from(&socket), marks)?;
     prepare_host_leg(&SockRef::from(&socket))?;
     let local = SocketAddrV4::new(own.unwrap_or(*client.ip()), client.port());
     socket.bind(&local.into())?;
@@ -164,7 +165,8 @@ pub fn towards_server(
 /// Whether [`towards_server`] can bind now. Asked before the client is answered: afterwards there is only a reset.
 #[must_use]
 pub fn can_bind(client: SocketAddrV4, own: Option<Ipv4Addr>) -> bool {
-    towards_server(client, own, 0).map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
+    towards_server(client, own, Marks::default())
+        .map_or_else(|error| error.kind() != io::ErrorKind::AddrInUse, |_| true)
 }
 
 /// Options of a stream between agents, before it connects or as it is accepted. Buffers are left to the kernel's tuning,
@@ -206,12 +208,6 @@ pub fn kernel_name(congestion: CongestionControl) -> &'static str {
         CongestionControl::Bbr => "bbr",
         CongestionControl::Reno => "reno",
     }
-}
-
-/// The DSCP that the client's SYN carried: with `tcp_reflect_tos` an accepted socket takes it over.
-#[must_use]
-pub fn dscp(socket: &SockRef<'_>) -> u8 {
-    socket.tos_v4().map_or(0, |tos| u8::try_from((tos & 0xff) >> 2).unwrap_or(0))
 }
 
 #[cfg(test)]
@@ -256,7 +252,7 @@ mod tests {
     fn a_client_may_use_the_port_of_a_shared_listener() {
         let shared = shared_listener("0.0.0.0:0".parse().unwrap()).unwrap();
         let client = SocketAddrV4::new(Ipv4Addr::new(127, 0, 0, 2), shared.local_addr().unwrap().port());
-        let leg = towards_server(client, Some(*client.ip()), 0).unwrap();
+        let leg = towards_server(client, Some(*client.ip()), Marks::default()).unwrap();
         assert_eq!(leg.local_addr().unwrap(), SocketAddr::V4(client));
         let other = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
         let taken = SocketAddrV4::new(*client.ip(), other.local_addr().unwrap().port());

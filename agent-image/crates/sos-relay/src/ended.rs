@@ -119,7 +119,7 @@ mod tests {
             session: SessionUuid([1; 16]),
             client: HOST,
             server: HOST,
-            dscp: 0,
+            marks: sos_wire::Marks { dscp: 0, ttl: 0 },
             block_bytes: 0,
             queue_bytes: 0,
         },

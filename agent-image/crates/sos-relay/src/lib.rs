@@ -39,6 +39,7 @@ pub mod codec;
 pub mod compress;
 pub mod credit;
 pub mod ended;
+mod marks;
 mod receiver;
 mod redundancy;
 pub mod reorder;

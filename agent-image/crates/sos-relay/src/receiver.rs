@@ -108,6 +108,11 @@ impl Receiver {
         self.reorder.ready()
     }
 
+    /// A piece ends at this offset, if it is in order by now.
+    pub(crate) fn split_ready(&mut self, at: u64) {
+        self.reorder.split_ready(at);
+    }
+
     pub(crate) fn handle_delivered(&mut self, n: usize, now: Instant) {
         self.reorder.consume(n);
         self.window.handle_delivered(n as u64, self.reorder.delivered(), now);

@@ -69,6 +69,21 @@ impl ReorderBuffer {
         self.ready.iter()
     }
 
+    /// Cuts the piece in order that holds bytes on both sides of an offset.
+    pub fn split_ready(&mut self, at: u64) {
+        let mut start = self.delivered;
+        for i in 0..self.ready.len() {
+            let len = self.ready[i].len() as u64;
+            if start < at && at < start + len {
+                let first = self.ready[i].split_to(index(at - start));
+                self.ready.insert(i, first);
+                self.settled += usize::from(i < self.settled);
+                return;
+            }
+            start += len;
+        }
+    }
+
     /// The host has taken `n` bytes of [`Self::ready`].
     ///
     /// # Panics

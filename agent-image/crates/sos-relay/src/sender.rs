@@ -150,7 +150,7 @@ impl Sender {
                 self.hold = total;
             }
         }
-        let ahead = self.ahead.room(self.sent + self.unsent_bytes as u64);
+        let ahead = self.ahead.room(self.taken());
         uncut.min(self.hold.saturating_sub(self.held())).min(ahead)
     }
 
@@ -187,6 +187,11 @@ impl Sender {
             self.unsent_bytes += payload.len();
             self.unsent.push_back(payload);
         }
+    }
+
+    /// Everything before this offset has been taken from the host.
+    pub(crate) fn taken(&self) -> u64 {
+        self.sent + self.unsent_bytes as u64
     }
 
     pub(crate) fn handle_eof(&mut self) {

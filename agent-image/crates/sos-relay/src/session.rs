@@ -1,6 +1,7 @@
 //! A session at one agent: both halves, the streams, the ends.
 
 mod interface;
+mod marks;
 mod parting;
 mod transmit;
 
@@ -14,6 +15,7 @@ use sos_wire::{Body, EndReason, Frame, Open, Payload, SessionNumber};
 
 use crate::budget::Budget;
 use crate::credit::Window;
+use crate::marks::{Announced, Received};
 use crate::receiver::{Receiver, Violation};
 use crate::scheduler::{EarliestArrival, Scheduler, StreamId, StreamView};
 use crate::sender::Sender;
@@ -60,6 +62,8 @@ pub struct Session {
     acceptor: bool,
     sender: Sender,
     receiver: Receiver,
+    announced: Announced,
+    marks: Received,
     streams: BTreeSet<StreamId>,
     alone_since: Option<Instant>,
     stream_wait: Duration,
@@ -93,6 +97,10 @@ impl Session {
         let mut sender = Sender::new(block, config.max_memory, budget.reserve(0)?);
         sender.set_rate_known(config.rate);
         sender.set_rtt(config.rtt);
+        let mut announced = Announced::default();
+        if let Opening::Repeat { open, .. } = &opening {
+            announced.begin(open.marks);
+        }
         Some(Self {
             number: config.number,
             state: State::Running,
@@ -105,6 +113,8 @@ impl Session {
             opening,
             sender,
             receiver: Receiver::new(window),
+            announced,
+            marks: Received::default(),
             streams: BTreeSet::new(),
             alone_since: Some(now),
             stream_wait: config.stream_wait,
@@ -172,11 +182,6 @@ impl Session {
         matches!(self.opening, Opening::Announce | Opening::Done)
     }
 
-    /// What the host may be given, in order.
-    pub fn deliverable(&self) -> impl Iterator<Item = &Payload> {
-        self.receiver.ready()
-    }
-
     /// The host has taken `n` bytes of [`Self::deliverable`].
     pub fn handle_delivered(&mut self, n: usize, now: Instant) {
         if matches!(self.state, State::Running) {
@@ -236,6 +241,7 @@ impl Session {
     /// What was on a stream may never arrive.
     fn handle_stream_lost(&mut self, stream: StreamId, cause: Cause) {
         self.sender.handle_stream_lost(stream, cause);
+        self.announced.handle_stream_lost(stream);
         match &mut self.opening {
             Opening::Repeat { sent_on, .. } => {
                 sent_on.remove(&stream);
@@ -275,6 +281,10 @@ impl Session {
             Body::Ack { offset, credit, backlog } => self.handle_ack((offset, credit), backlog, now),
             Body::Fin { offset } => self.receiver.handle_fin(offset, now),
             Body::Reset { reason } => return self.end_by_reset(reason),
+            Body::Marks { offset, change, marks } => {
+                self.marks.handle(change, offset, marks);
+                Ok(())
+            }
             // The wrong role, or a frame of the stream itself.
             Body::Open { .. }
             | Body::Opened { .. }
@@ -331,7 +341,10 @@ impl Session {
                     Opening::Announce => true,
                     Opening::Connecting | Opening::Done => false,
                 };
-                opening || self.receiver.ack_is_due() || self.sender.next_len().is_some()
+                opening
+                    || self.announced.is_due()
+                    || self.receiver.ack_is_due()
+                    || self.sender.next_len().is_some()
             }
             State::Resetting { told, .. } => self.streams.iter().any(|s| !told.contains(s)),
             State::Closed => false,

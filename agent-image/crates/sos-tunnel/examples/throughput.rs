@@ -55,7 +55,7 @@ impl EgressHandler for Connect {
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>> {
         Box::pin(async move {
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
-            Ok(Egress { host, labels: Labels::ALL, compress: false, streams: None })
+            Ok(Egress { host, routers: 0, labels: Labels::ALL, compress: false, streams: None })
         })
     }
 
@@ -146,6 +146,7 @@ fn start_tunnel(agent: AgentId, congestion: String) -> Tunnel {
         keys: Arc::new(OneKey),
         sockets: Arc::new(Tuned { congestion }),
         egress: Arc::new(Connect),
+        segment_marks: None,
     })
 }
 
@@ -198,7 +199,8 @@ async fn serve_hosts(listener: TcpListener, tunnel: Tunnel, block_bytes: u32, se
             peer: FAR,
             client,
             server,
-            dscp: 0,
+            marks: sos_wire::Marks::default(),
+            routers: 0,
             block_bytes,
             queue_bytes: 0,
             labels: Labels::ALL,

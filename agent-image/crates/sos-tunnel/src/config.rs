@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sos_relay::Resent;
-use sos_wire::{AgentId, BootId, EndReason, SessionUuid, SiteId};
+use sos_wire::{AgentId, BootId, EndReason, Marks, SessionUuid, SiteId};
 
 use crate::hooks::{EgressHandler, Keys, Sockets};
+use crate::segment_marks::SegmentMarks;
 
 /// Everything [`crate::Tunnel::start`] needs.
 #[derive(Clone)]
@@ -30,6 +31,8 @@ pub struct TunnelConfig {
     pub sockets: Arc<dyn Sockets>,
     /// Far legs.
     pub egress: Arc<dyn EgressHandler>,
+    /// Filters that see DSCP and TTL of the hosts' segments; without them sessions keep those that they began with.
+    pub segment_marks: Option<Arc<SegmentMarks>>,
 }
 
 impl fmt::Debug for TunnelConfig {
@@ -183,8 +186,10 @@ pub struct OpenRequest {
     pub client: SocketAddrV4,
     /// The server's address and port.
     pub server: SocketAddrV4,
-    /// The flow's DSCP.
-    pub dscp: u8,
+    /// DSCP and TTL of the client's packets.
+    pub marks: Marks,
+    /// Routers between the two hosts' sites, which lower the TTL of plain packets.
+    pub routers: u8,
     /// Block size in bytes, 0 = the default.
     pub block_bytes: u32,
     /// Most bytes that each agent holds of each direction, 0 = the default.

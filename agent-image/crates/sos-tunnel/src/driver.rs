@@ -2,6 +2,7 @@
 
 mod delivery;
 mod liveness;
+mod marks;
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -24,7 +25,7 @@ use self::liveness::Liveness;
 use crate::channel::Kind;
 use crate::config::{Labels, SessionEnd};
 use crate::hooks::{BoxFuture, Egress, OpenInfo};
-use crate::host::{Host, Places};
+use crate::host::{Host, Leg, Places};
 use crate::mailbox::{Mail, Mailbox};
 use crate::peer::Peer;
 use crate::spare::{self, MostStreams};
@@ -221,12 +222,14 @@ impl Driver {
             self.restrict(egress.labels, now);
             self.most = MostStreams(egress.streams);
             self.compression = egress.compress.then(|| Box::new(Compression::new(now)));
-            Host::new(egress.host, self.shared.epoch).map_err(|_| EndReason::InternalLimit)
+            let leg = Leg { socket: egress.host, routers: egress.routers };
+            self.shared.host(leg).map_err(|_| EndReason::InternalLimit)
         });
         match host {
             Ok(host) => {
                 self.host = Some(host);
                 self.watch_host();
+                self.note_marks();
                 self.session.handle_connected();
             }
             Err(reason) => self.abort(reason),
@@ -256,8 +259,7 @@ impl Driver {
         let passes = self.compression.is_none() && self.streams.iter().all(|s| s.kind == Kind::Plain);
         let pipes = passes.then(|| (&self.shared.pipes, self.session.block()));
         match host.poll_read(cx, now, room, Places { buffers: &self.shared.buffers, pipes }) {
-            Poll::Ready(Ok(bytes)) if bytes.is_empty() => self.session.handle_local_eof(),
-            Poll::Ready(Ok(bytes)) => self.session.handle_local_data(bytes),
+            Poll::Ready(Ok(bytes)) => self.handle_read(bytes),
             Poll::Ready(Err(error)) => self.host_failed(&error),
             Poll::Pending => return false,
         }
@@ -265,6 +267,7 @@ impl Driver {
     }
 
     fn poll_host_write(&mut self, cx: &mut Context<'_>, now: Instant) -> bool {
+        self.fit_marks();
         if self.session.deliverable().next().is_none() {
             return false;
         }
@@ -302,6 +305,9 @@ impl Driver {
             sent += transmit.frame.wire_len();
             if let Some(stream) = self.streams.iter().find(|s| s.id == transmit.stream) {
                 let Frame { session, body } = transmit.frame;
+                if matches!(body, Body::Marks { .. }) && !stream.takes_marks {
+                    continue;
+                }
                 let body = match &mut self.compression {
                     Some(compression) => compression.pack(body, stream.takes_compressed, now, thread_time),
                     None => body,

@@ -50,7 +50,7 @@ pub(crate) struct Established {
 
 /// What this agent can do, whatever its configuration.
 const CAPABILITIES: Capabilities =
-    Capabilities::COMPRESSED.and(Capabilities::WILLING).and(Capabilities::LIVENESS);
+    Capabilities::COMPRESSED.and(Capabilities::WILLING).and(Capabilities::LIVENESS).and(Capabilities::MARKS);
 
 /// The dialer's part.
 pub(crate) async fn dial(

@@ -78,6 +78,8 @@ pub struct OpenInfo {
 pub struct Egress {
     /// Connected to the server.
     pub host: TcpStream,
+    /// Routers between the two hosts' sites, which lower the TTL of plain packets.
+    pub routers: u8,
     /// The path labels that data towards the peer may use.
     pub labels: Labels,
     /// Whether data towards the peer is compressed where that pays.

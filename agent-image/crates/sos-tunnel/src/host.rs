@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use socket2::SockRef;
-use sos_wire::{Kept, Payload};
+use sos_wire::{Kept, Marks, Payload};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tracing::debug;
@@ -16,6 +16,7 @@ use tracing::debug;
 use crate::buffers::Buffers;
 use crate::pace::{Pace, Rhythm};
 use crate::pipes::{self, Pipes};
+use crate::segment_marks::{SegmentMarks, Watched, set_marks};
 use crate::sockopt::{
     Gate, LegInfo, is_taken, leg_info, probe_at_once, receive_now, set_gate, set_keepalive, set_polled,
     set_window, unacknowledged,
@@ -54,12 +55,22 @@ pub(crate) struct Places<'a> {
     pub(crate) pipes: Option<(&'a Arc<Pipes>, usize)>,
 }
 
+/// A connection to a host, as it comes.
+#[derive(Debug)]
+pub(crate) struct Leg {
+    pub(crate) socket: TcpStream,
+    /// Routers between the two hosts' sites, which lower the TTL of plain packets.
+    pub(crate) routers: u8,
+}
+
 /// A connection to a host. Until [`Self::end_cleanly`] every way of losing it resets the host's end: a process that is killed must not
 /// look like the end of the data.
 #[derive(Debug)]
 pub(crate) struct Host {
     socket: Arc<TcpStream>,
     gate: Gate,
+    watched: Option<Watched>,
+    routers: u8,
     buffer: BytesMut,
     /// The host says much at once.
     busy: bool,
@@ -76,14 +87,18 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(socket: TcpStream, epoch: Instant) -> io::Result<Self> {
+    pub(crate) fn new(leg: Leg, filters: Option<&Arc<SegmentMarks>>, epoch: Instant) -> io::Result<Self> {
+        let Leg { socket, routers } = leg;
         SockRef::from(&socket).set_linger(Some(Duration::ZERO))?;
         // An urgent byte (telnet's and FTP's interrupt) is one of the others, as RFC 6093 wants it; without this the kernel would take it out.
         SockRef::from(&socket).set_out_of_band_inline(true)?;
         socket.set_nodelay(true)?;
+        let watched = filters.and_then(|filters| Watched::new(filters, &socket).ok());
         Ok(Self {
             socket: Arc::new(socket),
             gate: Gate::Open,
+            watched,
+            routers,
             buffer: BytesMut::new(),
             busy: false,
             pooled: false,
@@ -124,7 +139,27 @@ impl Host {
     /// What of the host's segments passes. A kernel that takes no filter lets everything pass.
     pub(crate) fn set_gate(&mut self, gate: Gate) {
         if gate != self.gate {
-            self.gate = if set_gate(&self.socket, gate).is_ok() { gate } else { Gate::Open };
+            let set = match &self.watched {
+                Some(watched) => watched.set_gate(&self.socket, gate),
+                None => set_gate(&self.socket, gate),
+            };
+            self.gate = if set.is_ok() { gate } else { Gate::Open };
+        }
+    }
+
+    pub(crate) fn watched(&self) -> Option<&Watched> {
+        self.watched.as_ref()
+    }
+
+    /// DSCP and TTL of what the host sent last.
+    pub(crate) fn marks(&self) -> Option<Marks> {
+        self.watched.as_ref()?.marks()
+    }
+
+    /// Marks segments from now on, with the TTL lowered by the routers. A kernel that refuses leaves the marks as they are.
+    pub(crate) fn set_marks(&self, marks: Marks) {
+        if let Err(error) = set_marks(&SockRef::from(&*self.socket), marks.behind(self.routers)) {
+            debug!(%error, ?marks, "cannot mark what a host is sent");
         }
     }
 
@@ -347,7 +382,10 @@ mod tests {
     async fn pair(epoch: Instant) -> (TcpStream, Host) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-        (near, Host::new(listener.accept().await.unwrap().0, epoch).unwrap())
+        (
+            near,
+            Host::new(Leg { socket: listener.accept().await.unwrap().0, routers: 0 }, None, epoch).unwrap(),
+        )
     }
 
     /// Says `message` and reads it by poll.

@@ -24,6 +24,7 @@
 //! Of two agents the one with the lower id dials (frame.md clause 1); the other waits in [`Tunnel::accept_stream`].
 #![deny(unsafe_code)]
 
+mod bpf;
 mod buffers;
 mod channel;
 mod config;
@@ -46,6 +47,7 @@ mod pool;
 mod quic;
 mod reader;
 mod replace;
+mod segment_marks;
 mod sockopt;
 mod spare;
 mod stream;
@@ -63,6 +65,7 @@ pub use config::{
 pub use hooks::{BoxFuture, Egress, EgressHandler, Keys, OpenInfo, PlainSockets, Sockets};
 pub use host::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 pub use line::{Line, Pacing};
+pub use segment_marks::{SegmentMarks, first_marks, keep_first_marks, set_marks};
 pub use sockopt::{PathInfo, set_first_window, set_retransmit_max};
 pub use sos_relay::{Cause, Resent};
 pub use tunnel::{Aborter, Relayed, SessionHandle, Tunnel};

@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio::time::MissedTickBehavior;
 
+use crate::host::Host;
 use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
+use crate::segment_marks::Watched;
 use crate::sockopt::{LegInfo, dropped, leg_info};
 
 /// How often connections are looked at: probes are expected to the second.
@@ -51,6 +53,8 @@ pub(crate) enum Notice {
     Silent,
     /// It acknowledges again.
     Answers,
+    /// Its packets have another DSCP or TTL than the session knows.
+    Marked,
 }
 
 /// What the session's task and the sweeps share.
@@ -58,6 +62,8 @@ pub(crate) enum Notice {
 pub(crate) struct Shared {
     /// Probes of the host are dropped.
     pub(crate) held: AtomicBool,
+    /// DSCP and TTL of the host's packets, as the session knows them ([`Marks::to_bits`]).
+    pub(crate) marks: AtomicU32,
     /// Round trip between the agents, in milliseconds.
     pub(crate) rtt_ms: AtomicU32,
     /// How often the agent itself has probed the host: what the host answers is no probe of its own.
@@ -164,12 +170,22 @@ struct Entry {
     socket: Weak<TcpStream>,
     mailbox: Arc<Mailbox>,
     shared: Arc<Shared>,
+    marks: Option<Watched>,
     watch: Watch,
 }
 
 impl Entry {
+    /// Marks that change with data are seen as it is read; these are those of acknowledgements.
+    fn look_at_marks(&self) {
+        let seen = self.marks.as_ref().and_then(Watched::marks).map(|marks| u32::from(marks.to_bits()));
+        if seen.is_some_and(|seen| seen != self.shared.marks.load(Ordering::Relaxed)) {
+            self.mailbox.push(Mail::Host(Notice::Marked));
+        }
+    }
+
     fn sweep(&mut self, count: u32, now: Instant) {
         let Some(socket) = self.socket.upgrade() else { return };
+        self.look_at_marks();
         let held = self.shared.held.load(Ordering::Acquire);
         let long = self.watch.last.is_some_and(|last| last.idle >= LONG_IDLE) && self.watch.cadence.is_none();
         if long && !held && !count.is_multiple_of(LONG_IDLE_SWEEPS) {
@@ -200,10 +216,11 @@ pub(crate) struct Sweeps {
 
 impl Sweeps {
     /// Looks at a connection from now on, as long as it is there.
-    pub(crate) fn watch(&self, socket: &Arc<TcpStream>, mailbox: &Arc<Mailbox>) -> Arc<Shared> {
+    pub(crate) fn watch(&self, host: &Host, mailbox: &Arc<Mailbox>) -> Arc<Shared> {
         let shared = Arc::<Shared>::default();
-        let (socket, mailbox) = (Arc::downgrade(socket), Arc::clone(mailbox));
-        lock(&self.new).push(Entry { socket, mailbox, shared: Arc::clone(&shared), watch: Watch::default() });
+        let (socket, mailbox) = (Arc::downgrade(host.socket()), Arc::clone(mailbox));
+        let (marks, watch) = (host.watched().cloned(), Watch::default());
+        lock(&self.new).push(Entry { socket, mailbox, shared: Arc::clone(&shared), marks, watch });
         shared
     }
 

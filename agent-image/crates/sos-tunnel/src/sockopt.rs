@@ -1,4 +1,4 @@
-//! The things about sockets that no crate in use offers safely. The only unsafe code here.
+//! The things about sockets that no crate in use offers safely. With `bpf` the only unsafe code here.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -133,6 +133,64 @@ pub(crate) fn set_gate(socket: &impl AsFd, gate: Gate) -> io::Result<()> {
     let fd = socket.as_fd();
     let socket = SockRef::from(&fd);
     if gate == Gate::Open { socket.detach_filter() } else { socket.attach_filter(&program(gate)) }
+}
+
+/// Puts an eBPF filter, by its descriptor, in the place of what a socket has (SO_ATTACH_BPF, socket(7)).
+///
+/// # Errors
+/// The kernel's own.
+pub(crate) fn attach_filter(socket: &impl AsFd, program: i32) -> io::Result<()> {
+    set_int(socket, libc::SOL_SOCKET, libc::SO_ATTACH_BPF, u32::try_from(program).map_err(io::Error::other)?)
+}
+
+/// The number of a socket, which no other has while this kernel runs (SO_COOKIE, socket(7)).
+///
+/// # Errors
+/// The kernel's own.
+pub(crate) fn cookie(socket: &impl AsFd) -> io::Result<u64> {
+    let mut bytes = [0; size_of::<u64>()];
+    get_bytes(socket, libc::SOL_SOCKET, libc::SO_COOKIE, &mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+/// Makes connections that are accepted here keep the TTL of their handshake (IP_RECVTTL, ip(7)).
+///
+/// # Errors
+/// The kernel's own.
+pub(crate) fn set_receive_ttl(socket: &impl AsFd) -> io::Result<()> {
+    set_int(socket, libc::IPPROTO_IP, libc::IP_RECVTTL, 1)
+}
+
+/// Fields of the IP header that completed a connection's handshake, as type and value (IP_PKTOPTIONS: `do_ip_getsockopt`,
+/// net/ipv4/ip_sockglue.c): control messages of an int each.
+///
+/// # Errors
+/// The kernel's own.
+pub(crate) fn handshake_options(socket: &impl AsFd) -> io::Result<Vec<(libc::c_int, u8)>> {
+    const LEN: usize = size_of::<usize>();
+    const HEADER: usize = LEN + 2 * size_of::<libc::c_int>();
+    // Three of them at most.
+    let mut bytes = [0; 128];
+    let len = get_bytes(socket, libc::IPPROTO_IP, libc::IP_PKTOPTIONS, &mut bytes)?;
+    let (mut options, mut at) = (Vec::new(), 0);
+    let int = |at: usize| Some(libc::c_int::from_ne_bytes(bytes[..len].get(at..at + 4)?.try_into().ok()?));
+    while let (Some(kind), Some(value)) = (int(at + LEN + 4), int(at + HEADER)) {
+        let said = usize::from_ne_bytes(bytes[at..at + LEN].try_into().expect("as long as it is"));
+        if said < HEADER {
+            break;
+        }
+        options.push((kind, u8::try_from(value & 0xff).unwrap_or(0)));
+        at += said.next_multiple_of(LEN);
+    }
+    Ok(options)
+}
+
+fn get_bytes(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, to: &mut [u8]) -> io::Result<usize> {
+    let mut len = libc::socklen_t::try_from(to.len()).unwrap_or(0);
+    let fd = socket.as_fd().as_raw_fd();
+    // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the kernel writes at most `len` bytes to `to`.
+    let result = unsafe { libc::getsockopt(fd, level, name, to.as_mut_ptr().cast(), &raw mut len) };
+    if result == 0 { Ok(len as usize) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Segments that were dropped at a socket since it exists (SO_MEMINFO, linux/sock_diag.h).

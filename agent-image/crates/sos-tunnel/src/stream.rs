@@ -53,6 +53,8 @@ pub(crate) struct Stream {
     pub(crate) takes_compressed: bool,
     /// The other end takes Probe and HostState frames.
     pub(crate) takes_liveness: bool,
+    /// The other end takes Marks frames.
+    pub(crate) takes_marks: bool,
     /// The other end takes Willing frames.
     takes_willing: bool,
     outgoing: Outgoing,
@@ -83,6 +85,7 @@ impl Stream {
         Self {
             takes_compressed: capabilities.contains(Capabilities::COMPRESSED),
             takes_liveness: capabilities.contains(Capabilities::LIVENESS),
+            takes_marks: capabilities.contains(Capabilities::MARKS),
             takes_willing: capabilities.contains(Capabilities::WILLING),
             id,
             label,

@@ -22,7 +22,7 @@ use crate::config::{Labels, OpenRequest, PathStats, PeerConfig, SessionEnd, Stat
 use crate::counters::Counters;
 use crate::driver::{Beginning, Driver, Progress, Side};
 use crate::hooks::OpenInfo;
-use crate::host::Host;
+use crate::host::{Host, Leg};
 use crate::liveness::{self, Sweeps};
 use crate::lock;
 use crate::mailbox::{Mail, Mailbox};
@@ -270,7 +270,9 @@ impl Shared {
 
     fn open(self: &Arc<Self>, request: OpenRequest, host: TcpStream) -> Result<SessionHandle, RefuseReason> {
         // From here on every way out resets the host.
-        let host = Host::new(host, self.epoch).map_err(|_| RefuseReason::SessionLimit)?;
+        let host = self
+            .host(Leg { socket: host, routers: request.routers })
+            .map_err(|_| RefuseReason::SessionLimit)?;
         let peer =
             self.find_peer(request.peer).filter(|peer| peer.is_alive()).ok_or(RefuseReason::UnknownPeer)?;
         self.reserve_session()?;
@@ -281,7 +283,7 @@ impl Shared {
             session: request.session,
             client: request.client,
             server: request.server,
-            dscp: request.dscp,
+            marks: request.marks,
             block_bytes: request.block_bytes,
             queue_bytes: request.queue_bytes,
         };
@@ -308,6 +310,10 @@ impl Shared {
         });
         self.runtime.spawn(driver.run());
         Ok(SessionHandle { mailbox, progress, end })
+    }
+
+    pub(crate) fn host(&self, leg: Leg) -> io::Result<Host> {
+        Host::new(leg, self.config.segment_marks.as_ref(), self.epoch)
     }
 
     /// Begins a session that a peer opens.

@@ -130,7 +130,14 @@ async fn open(stream: &mut TcpStream) -> TcpStream {
     let server = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let std::net::SocketAddr::V4(address) = server.local_addr().unwrap() else { panic!("IPv4 only") };
     let (session, client) = (SessionUuid([3; 16]), "127.0.0.1:9".parse().unwrap());
-    let open = Open { session, client, server: address, dscp: 0, block_bytes: 0, queue_bytes: 0 };
+    let open = Open {
+        session,
+        client,
+        server: address,
+        marks: sos_wire::Marks::default(),
+        block_bytes: 0,
+        queue_bytes: 0,
+    };
     say(stream, Body::Open { credit: 1 << 30, open }).await;
     soon(server.accept()).await.unwrap().0
 }

@@ -7,6 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::id::{SessionNumber, SessionUuid};
+use crate::marks::Marks;
 use crate::order_body::EndReason;
 use crate::payload::Payload;
 
@@ -102,6 +103,15 @@ pub enum Body {
         /// It has left data unacknowledged for too long.
         silent: bool,
     },
+    /// DSCP and TTL of the packets of this side's host.
+    Marks {
+        /// Position of the first byte in the direction that they hold for.
+        offset: u64,
+        /// Counts the changes of a direction from 1, below 2^48: of two the higher is the later.
+        change: u64,
+        /// From there on.
+        marks: Marks,
+    },
     /// Whether sessions are welcome for now.
     Willing {
         /// As of now.
@@ -154,8 +164,8 @@ pub struct Open {
     pub client: SocketAddrV4,
     /// The server's address and port.
     pub server: SocketAddrV4,
-    /// The flow's DSCP (RFC 2474), 0 to 63.
-    pub dscp: u8,
+    /// DSCP and TTL of the client's packets.
+    pub marks: Marks,
     /// Block size in bytes.
     pub block_bytes: u32,
     /// Most bytes that each agent may hold in each direction, 0 = the agents decide.
@@ -170,7 +180,7 @@ impl Open {
         put_address(&mut out, *self.server.ip());
         out.extend_from_slice(&self.client.port().to_be_bytes());
         out.extend_from_slice(&self.server.port().to_be_bytes());
-        out.extend_from_slice(&[self.dscp, 0, 0, 0]);
+        out.extend_from_slice(&[self.marks.dscp, self.marks.ttl, 0, 0]);
         out.extend_from_slice(&self.block_bytes.to_be_bytes());
         out.extend_from_slice(&self.queue_bytes.to_be_bytes());
         out
@@ -179,18 +189,15 @@ impl Open {
     fn decode(payload: &[u8]) -> Result<Self, WireError> {
         let mut c = Cursor::new(payload);
         let (session, client, server) = (SessionUuid(c.array()?), c.address()?, c.address()?);
-        let (client_port, server_port, dscp) = (c.u16()?, c.u16()?, c.u8()?);
-        c.skip(3)?;
+        let (client_port, server_port, marks) = (c.u16()?, c.u16()?, Marks::new(c.u8()?, c.u8()?)?);
+        c.skip(2)?;
         let (block_bytes, queue_bytes) = (c.u32()?, c.u32()?);
-        if dscp > 63 {
-            return Err(WireError::Field("dscp"));
-        }
         if client_port == 0 || server_port == 0 {
             return Err(WireError::Field("port"));
         }
         let (client, server) =
             (SocketAddrV4::new(client, client_port), SocketAddrV4::new(server, server_port));
-        Ok(Self { session, client, server, dscp, block_bytes, queue_bytes })
+        Ok(Self { session, client, server, marks, block_bytes, queue_bytes })
     }
 }
 
@@ -210,6 +217,7 @@ enum Kind {
     Willing = 11,
     Probe = 12,
     HostState = 13,
+    Marks = 14,
 }
 
 impl Kind {
@@ -228,6 +236,7 @@ impl Kind {
             11 => Self::Willing,
             12 => Self::Probe,
             13 => Self::HostState,
+            14 => Self::Marks,
             other => return Err(WireError::Type(other)),
         })
     }
@@ -249,13 +258,14 @@ impl Kind {
     }
 
     /// Whether the field may have this value beside a payload of `len` bytes: of Compressed it is the length that `len` bytes stand for, of
-    /// HostState a truth value.
+    /// HostState a truth value, of Marks what they are.
     fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
         match self {
             Self::Compressed if !(len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit) => {
                 Err(WireError::Field("length"))
             }
             Self::HostState if credit > 1 => Err(WireError::Field("host state")),
+            Self::Marks => split_change(credit).map(|_| ()),
             _ => Ok(()),
         }
     }
@@ -263,6 +273,15 @@ impl Kind {
     /// Bytes of the direction that the frame carries.
     const fn carried(self, credit: u64, len: usize) -> u64 {
         if matches!(self, Self::Compressed) { credit } else { len as u64 }
+    }
+}
+
+/// A change's number and what the marks are from then on.
+fn split_change(credit: u64) -> Result<(u64, Marks), WireError> {
+    let marks = Marks::from_bits((credit & u64::from(u16::MAX)) as u16)?;
+    match credit >> Marks::BITS {
+        0 => Err(WireError::Field("change")),
+        change => Ok((change, marks)),
     }
 }
 
@@ -287,6 +306,9 @@ impl Frame {
             Body::Willing { changes } => (Kind::Willing, changes.0, 0),
             Body::Probe { opaque } => (Kind::Probe, *opaque, 0),
             Body::HostState { opaque, silent } => (Kind::HostState, *opaque, u64::from(*silent)),
+            Body::Marks { offset, change, marks } => {
+                (Kind::Marks, *offset, change << Marks::BITS | u64::from(marks.to_bits()))
+            }
         };
         let payload = self.payload_len();
         let fits = kind.check_len(payload).and_then(|()| kind.check_credit(credit, payload));
@@ -417,6 +439,10 @@ impl Header {
             Kind::Willing => Body::Willing { changes: Willingness(offset) },
             Kind::Probe => Body::Probe { opaque: offset },
             Kind::HostState => Body::HostState { opaque: offset, silent: credit == 1 },
+            Kind::Marks => {
+                let (change, marks) = split_change(credit)?;
+                Body::Marks { offset, change, marks }
+            }
         };
         Ok(Frame { session: self.session, body })
     }

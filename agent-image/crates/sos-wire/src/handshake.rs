@@ -31,6 +31,8 @@ impl Capabilities {
     pub const WILLING: Self = Self(2);
     /// It takes Probe and HostState frames on this stream (frame.md section 7).
     pub const LIVENESS: Self = Self(4);
+    /// It takes Marks frames on this stream (frame.md section 8).
+    pub const MARKS: Self = Self(8);
 
     /// All of both.
     #[must_use]

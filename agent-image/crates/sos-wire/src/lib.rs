@@ -20,6 +20,7 @@ pub mod frame;
 pub mod handshake;
 pub mod id;
 pub mod keys;
+mod marks;
 pub mod order;
 mod order_body;
 mod path_report;
@@ -34,6 +35,7 @@ pub use frame::{Backlog, Body, Frame, Open, Willingness};
 pub use handshake::{Capabilities, Hello, Welcome, WelcomeStatus};
 pub use id::{AgentId, BootId, ControllerId, KeyId, MacAddress, SessionNumber, SessionUuid, SiteId};
 pub use keys::{Key, KeyFile, Keyring, SENDING_FILE, StreamEndpoint};
+pub use marks::Marks;
 pub use order::{Order, OrderBody, OrderHeader, UnverifiedOrder};
 pub use order_body::{
     Accept, Congestion, EndReason, Ended, FlowReport, Prepare, RefuseReason, ReportedFlow, Role,

@@ -5,13 +5,13 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::id::{AgentId, SessionUuid};
+use crate::marks::Marks;
 
 /// Most sessions one SessionReport chunk names (order.md clause 7).
 pub const MAX_REPORTED: usize = 64;
 /// Most sessions one FlowReport chunk names (order.md clause 12).
 pub const MAX_FLOWS: usize = 16;
 /// Six bits (RFC 2474, section 3).
-const MAX_DSCP: u8 = 63;
 /// The one transport of v1.
 const TRANSPORT_TCP_PARALLEL: u8 = 1;
 
@@ -151,8 +151,8 @@ pub struct Prepare {
     pub congestion: Congestion,
     /// Whether Ready waits for the server.
     pub accept: Accept,
-    /// The client's DSCP, for a connection to the server that is made before the session begins.
-    pub dscp: u8,
+    /// DSCP and TTL of the client's SYN, for a connection to the server that is made before the session begins.
+    pub marks: Marks,
     /// The other agent.
     pub peer: AgentId,
     /// Its address.
@@ -174,7 +174,16 @@ impl Prepare {
         out.extend_from_slice(&self.client.port().to_be_bytes());
         out.extend_from_slice(&self.server.port().to_be_bytes());
         out.extend_from_slice(&self.labels.to_be_bytes());
-        out.extend_from_slice(&[self.congestion.code(), self.accept.code(), self.dscp, 0, 0, 0, 0, 0]);
+        out.extend_from_slice(&[
+            self.congestion.code(),
+            self.accept.code(),
+            self.marks.dscp,
+            self.marks.ttl,
+            0,
+            0,
+            0,
+            0,
+        ]);
         out.extend_from_slice(&self.peer.0);
         put_address(out, self.peer_address);
         out.extend_from_slice(&self.peer_stream_port.to_be_bytes());
@@ -190,11 +199,8 @@ impl Prepare {
         let (client, server) = (c.address()?, c.address()?);
         let (client_port, server_port, labels) = (c.u16()?, c.u16()?, c.u32()?);
         let (congestion, accept) = (Congestion::from_code(c.u8()?)?, Accept::from_code(c.u8()?)?);
-        let dscp = c.u8()?;
-        if dscp > MAX_DSCP {
-            return Err(WireError::Field("dscp"));
-        }
-        c.skip(5)?;
+        let marks = Marks::new(c.u8()?, c.u8()?)?;
+        c.skip(4)?;
         let (peer, peer_address, peer_stream_port) = (AgentId(c.array()?), c.address()?, c.u16()?);
         c.skip(14)?;
         Ok(Self {
@@ -209,7 +215,7 @@ impl Prepare {
             labels,
             congestion,
             accept,
-            dscp,
+            marks,
             peer,
             peer_address,
             peer_stream_port,

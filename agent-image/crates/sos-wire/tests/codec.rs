@@ -25,16 +25,20 @@ fn reason() -> impl Strategy<Value = EndReason> {
 }
 
 fn open() -> impl Strategy<Value = Open> {
-    (any::<[u8; 16]>(), socket(), socket(), 0u8..64, any::<(u32, u32)>()).prop_map(
-        |(uuid, client, server, dscp, (block_bytes, queue_bytes))| Open {
+    (any::<[u8; 16]>(), socket(), socket(), marks(), any::<(u32, u32)>()).prop_map(
+        |(uuid, client, server, marks, (block_bytes, queue_bytes))| Open {
             session: SessionUuid(uuid),
             client,
             server,
-            dscp,
+            marks,
             block_bytes,
             queue_bytes,
         },
     )
+}
+
+fn marks() -> impl Strategy<Value = Marks> {
+    (0u8..64, any::<u8>()).prop_map(|(dscp, ttl)| Marks { dscp, ttl })
 }
 
 fn session_body() -> impl Strategy<Value = Body> {
@@ -54,6 +58,11 @@ fn session_body() -> impl Strategy<Value = Body> {
         }),
         any::<u64>().prop_map(|opaque| Body::Probe { opaque }),
         (any::<u64>(), any::<bool>()).prop_map(|(opaque, silent)| Body::HostState { opaque, silent }),
+        (offset.clone(), 1u64..1 << 48, marks()).prop_map(|(offset, change, marks)| Body::Marks {
+            offset,
+            change,
+            marks
+        }),
         offset.prop_map(|offset| Body::Fin { offset }),
         reason().prop_map(|reason| Body::Reset { reason }),
     ]
@@ -122,7 +131,7 @@ fn order() -> impl Strategy<Value = Order> {
         uuid(),
         any::<[u32; 5]>(),
         (socket(), socket()),
-        (1u8..=2, 0u8..=3, 0u8..=1, 0u8..=63),
+        (1u8..=2, 0u8..=3, 0u8..=1, marks()),
         any::<([u8; 16], u32, u16)>(),
     );
     let role = any::<bool>().prop_map(|near| if near { Role::Ingress } else { Role::Egress });
@@ -136,7 +145,7 @@ fn order() -> impl Strategy<Value = Order> {
         },
     );
     let body = prop_oneof![
-        prepare.prop_map(|(session, n, (client, server), (role, congestion, accept, dscp), peer)| {
+        prepare.prop_map(|(session, n, (client, server), (role, congestion, accept, marks), peer)| {
             OrderBody::Prepare(Prepare {
                 session,
                 role: Role::from_code(role).unwrap(),
@@ -149,7 +158,7 @@ fn order() -> impl Strategy<Value = Order> {
                 labels: n[4],
                 congestion: Congestion::from_code(congestion).unwrap(),
                 accept: Accept::from_code(accept).unwrap(),
-                dscp,
+                marks,
                 peer: AgentId(peer.0),
                 peer_address: Ipv4Addr::from_bits(peer.1),
                 peer_stream_port: peer.2,
@@ -375,7 +384,12 @@ fn header_with(kind: u8, len: u32, session: u64, offset: u64, credit: u64) -> By
 #[test]
 fn impossible_headers_break_the_stream_at_once() {
     let cases = [
-        (header(14, 0, 1, 0), WireError::Type(14)),
+        (header(15, 0, 1, 0), WireError::Type(15)),
+        (header(14, 0, 1, 0), WireError::Field("change")),
+        (header(14, 1, 1, 0), WireError::Length),
+        (header_with(14, 0, 1, 0, 1 << 16 | 64 << 8 | 64), WireError::Field("dscp")),
+        (header_with(14, 0, 0, 0, 1 << 16), WireError::Field("session number")),
+        (header_with(14, 0, 1, u64::MAX, 1 << 16), WireError::Field("offset")),
         (header(12, 0, 0, 0), WireError::Field("session number")),
         (header(12, 1, 1, 0), WireError::Length),
         (header_with(13, 0, 1, 0, 2), WireError::Field("host state")),

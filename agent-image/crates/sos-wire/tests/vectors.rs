@@ -122,6 +122,10 @@ fn beacons() {
     }
 }
 
+fn marks_of(f: &Value) -> Marks {
+    Marks { dscp: number(f, "dscp"), ttl: number(f, "ttl") }
+}
+
 fn order_body(code: u64, f: &Value) -> OrderBody {
     let session = || SessionUuid(bytes_of(f, "uuid"));
     match code {
@@ -137,7 +141,7 @@ fn order_body(code: u64, f: &Value) -> OrderBody {
             labels: number(f, "labels"),
             congestion: Congestion::from_code(number(f, "congestion")).unwrap(),
             accept: Accept::from_code(number(f, "accept")).unwrap(),
-            dscp: number(f, "dscp"),
+            marks: marks_of(f),
             peer: text(f, "peer_id").parse().unwrap(),
             peer_address: address(f, "peer_address"),
             peer_stream_port: number(f, "peer_stream_port"),
@@ -315,7 +319,7 @@ fn frame_body(f: &Value) -> Body {
                 session: SessionUuid(bytes_of(o, "uuid")),
                 client: socket(o, "client", "client_port"),
                 server: socket(o, "server", "server_port"),
-                dscp: number(o, "dscp"),
+                marks: marks_of(o),
                 block_bytes: number(o, "block_bytes"),
                 queue_bytes: number(o, "queue_bytes"),
             };
@@ -340,6 +344,7 @@ fn frame_body(f: &Value) -> Body {
         11 => Body::Willing { changes: Willingness(offset) },
         12 => Body::Probe { opaque: offset },
         13 => Body::HostState { opaque: offset, silent: credit == 1 },
+        14 => Body::Marks { offset, change: number(f, "change"), marks: marks_of(f) },
         other => panic!("no frame type {other}"),
     }
 }
@@ -348,7 +353,7 @@ fn frame_body(f: &Value) -> Body {
 fn frames() {
     let rows = vectors("frame");
     let rows: Vec<_> = rows.iter().filter(|row| row.get("key").is_none()).collect();
-    assert_eq!(rows.len(), 13, "a vector for every type");
+    assert_eq!(rows.len(), 14, "a vector for every type");
     for row in rows {
         let (f, bytes) = (&row["fields"], hex(text(row, "hex")));
         let frame = Frame { session: SessionNumber(number(f, "session")), body: frame_body(f) };

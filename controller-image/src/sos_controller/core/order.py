@@ -19,7 +19,7 @@ MAX_FLOWS: Final = 16
 """Sessions in one chunk of a FlowReport."""
 
 _HEADER: Final = struct.Struct("!4sBBHIHH16sQQQQ")
-_PREPARE: Final = struct.Struct("!16sBBHIII16s16sHHIBBBxI16s16sH14x")
+_PREPARE: Final = struct.Struct("!16sBBHIII16s16sHHIBBBBI16s16sH14x")
 _UUID_BYTES, _CLIENT_AT, _AFTER_ENDS = 16, 32, 68
 _REPORT: Final = struct.Struct("!IHHH6x")
 _FLOW: Final = struct.Struct("!16sB3xHH16s16s16s")
@@ -100,6 +100,7 @@ class Prepare(NamedTuple):
     congestion: int
     accept: int
     dscp: int
+    ttl: int
     peer_id: AgentId
     peer_address: Address
     peer_stream_port: int
@@ -159,7 +160,7 @@ def encode_prepare(p: Prepare) -> bytes:
     return _PREPARE.pack(
         *(p.uuid, p.role, TRANSPORT_TCP_PARALLEL, p.streams, p.block_bytes, p.queue_bytes, p.lease_ms),
         *(map_address(p.client), map_address(p.server), p.client_port, p.server_port, p.labels),
-        *(p.congestion, p.accept, p.dscp, 0),
+        *(p.congestion, p.accept, p.dscp, p.ttl, 0),
         *(p.peer_id, map_address(p.peer_address), p.peer_stream_port),
     )
 
@@ -183,8 +184,8 @@ def decode_prepare(body: bytes) -> Prepare:
     return Prepare(
         uuid=f[0], role=f[1], streams=f[3], block_bytes=f[4], queue_bytes=f[5], lease_ms=f[6],
         client=Address(int.from_bytes(f[7][12:], "big")), server=Address(int.from_bytes(f[8][12:], "big")),
-        client_port=f[9], server_port=f[10], labels=f[11], congestion=f[12], accept=f[13], dscp=f[14],
-        peer_id=AgentId(f[16]), peer_address=Address(int.from_bytes(f[17][12:], "big")), peer_stream_port=f[18],
+        client_port=f[9], server_port=f[10], labels=f[11], congestion=f[12], accept=f[13], dscp=f[14], ttl=f[15],
+        peer_id=AgentId(f[17]), peer_address=Address(int.from_bytes(f[18][12:], "big")), peer_stream_port=f[19],
     )  # fmt: skip
 
 

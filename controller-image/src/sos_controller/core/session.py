@@ -70,6 +70,7 @@ TRANSITIONS: dict[tuple[State, Trigger], State] = {
 _NAMELESS: Final = bytes(14)
 _TRAFFIC_CLASS_AT: Final = 15
 """In a frame without a tag: after 14 bytes of Ethernet and the IP version (RFC 791, 3.1)."""
+_TTL_AT: Final = 22
 
 
 def adopted_uuid(number: bytes) -> bytes:
@@ -174,6 +175,11 @@ class Session:
     def dscp(self) -> int:
         """What its SYN is marked with (RFC 2474)."""
         return self.syn[_TRAFFIC_CLASS_AT] >> 2 if self.syn else 0
+
+    @property
+    def ttl(self) -> int:
+        """Time to live of its SYN, 0 = not known (RFC 791)."""
+        return self.syn[_TTL_AT] if self.syn else 0
 
     @property
     def client_port(self) -> int:

@@ -1,10 +1,9 @@
 //! What nft decides about a client's first packet.
 
-use std::io::{Read as _, Write as _};
 use std::mem::MaybeUninit;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 
 use sos_agent::nft::UNARMED_MAC;
 
@@ -132,34 +131,6 @@ fn clients_outside_the_service_go_plain() {
     });
     assert_eq!(seen.recv_timeout(PATIENCE).unwrap().client.ip(), OTHER);
     assert_eq!(near.metric("sos_agent_accepted_total"), Some(0));
-}
-
-#[test]
-fn dscp_is_carried_to_the_server() {
-    const EXPEDITED: u32 = 46 << 2;
-    let lab = Lab::new();
-    let (_near, far) = lab.agents();
-    // So that the server's socket shows what the SYN carried.
-    sh(&format!("ip netns exec {} sysctl -qw net.ipv4.tcp_reflect_tos=1", lab.ns("server")));
-    let (ready, listening) = std::sync::mpsc::channel();
-    let server = lab.start("server", move || {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, SERVICE_PORT)).unwrap();
-        ready.send(()).unwrap();
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.read_exact(&mut [0; 5]).unwrap();
-        SockRef::from(&stream).tos_v4().unwrap()
-    });
-    listening.recv().unwrap();
-    let _stream = lab.at("client", || {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        socket.set_tos_v4(EXPEDITED).unwrap();
-        socket.connect(&SocketAddr::from((SERVER, SERVICE_PORT)).into()).unwrap();
-        let mut stream = std::net::TcpStream::from(socket);
-        stream.write_all(b"hello").unwrap();
-        stream
-    });
-    assert_eq!(server.join().unwrap(), EXPEDITED);
-    assert_eq!(far.metric("sos_agent_sessions_begun_total"), Some(1));
 }
 
 #[test]

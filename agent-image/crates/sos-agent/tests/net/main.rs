@@ -5,6 +5,7 @@ mod decisions;
 mod ends;
 mod full;
 mod lab;
+mod marks;
 mod orders;
 mod start;
 mod transfer;

@@ -74,7 +74,7 @@ fn prepare(side: Side, session: SessionUuid, client_port: u16) -> Prepare {
         labels: 1,
         congestion: Congestion::Auto,
         accept: Accept::Early,
-        dscp: 0,
+        marks: sos_wire::Marks::default(),
         peer: side.peer().agent(),
         peer_address: side.peer().address,
         peer_stream_port: 10_000,
@@ -118,7 +118,11 @@ fn a_prepared_session_is_reported_from_begin_to_end() {
 
 /// What the far agent says to an order to ask the server first.
 fn ask(controller: &mut Controller, session: SessionUuid, port: u16) -> OrderBody {
-    let order = Prepare { accept: Accept::Confirmed, dscp: 46, ..prepare(FAR, session, port) };
+    let order = Prepare {
+        accept: Accept::Confirmed,
+        marks: sos_wire::Marks { dscp: 46, ttl: 77 },
+        ..prepare(FAR, session, port)
+    };
     controller.tell(FAR, OrderBody::Prepare(order));
     controller.hear(FAR, |order| match order.body {
         OrderBody::Accepted(of) | OrderBody::Refused(of, _) if of == session => Some(order.body.clone()),

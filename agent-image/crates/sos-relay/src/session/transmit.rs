@@ -19,7 +19,8 @@ impl Session {
         self.note_stalled(streams);
         self.sender.set_rate(streams.iter().map(StreamView::rate).fold(0.0, f64::max));
         self.sender.set_streams(streams.iter().map(|s| (s.window, s.rtt)));
-        let control = self.transmit_opened(streams).or_else(|| self.transmit_ack(streams));
+        let control = (self.transmit_opened(streams).or_else(|| self.transmit_marks(streams)))
+            .or_else(|| self.transmit_ack(streams));
         if control.is_some() {
             return control;
         }
@@ -31,9 +32,8 @@ impl Session {
                 .or_else(|| self.reinject(now, streams));
         };
         let stream = self.choose(streams, len)?;
-        // Open goes first on every stream, so that data never meets an agent that has not heard of the session (frame.md clause 7).
-        if let Some(open) = self.open_for(stream) {
-            return Some((stream, open));
+        if let Some(first) = self.first_on(stream) {
+            return Some((stream, first));
         }
         let view = streams.iter().find(|s| s.id == stream)?;
         self.sender.next(place(now, view, len)).map(|body| (stream, body))
@@ -65,8 +65,8 @@ impl Session {
         streams.iter().find(|s| s.id == first && s.lossy)?;
         let others: Vec<_> = streams.iter().filter(|s| s.id != first && !s.stalled).copied().collect();
         let stream = quickest(&others)?;
-        if let Some(open) = self.open_for(stream) {
-            return Some((stream, open));
+        if let Some(first) = self.first_on(stream) {
+            return Some((stream, first));
         }
         self.sender.double(now).map(|body| (stream, body))
     }
@@ -89,6 +89,10 @@ impl Session {
         if matches!(&self.opening, Opening::Repeat { sent_on, .. } if !sent_on.contains(&view.id)) {
             return None;
         }
+        // Nor does a copy arrive before the marks of what it has.
+        if let Some(marks) = self.announced.before(view.id) {
+            return Some((view.id, marks));
+        }
         let expected = |put: &Place| expected(streams.iter().find(|s| s.id == put.stream)?, view, put, now);
         self.sender.reinject(|len| place(now, view, len), expected, now).map(|body| (view.id, body))
     }
@@ -103,7 +107,7 @@ impl Session {
         self.open_for(stream).map(|body| (stream, body))
     }
 
-    fn open_for(&mut self, stream: StreamId) -> Option<Body> {
+    pub(super) fn open_for(&mut self, stream: StreamId) -> Option<Body> {
         let Opening::Repeat { open, sent_on, again } = &mut self.opening else { return None };
         let credit = self.receiver.limit();
         let due = sent_on.insert(stream) | std::mem::take(again);
@@ -307,7 +311,14 @@ mod tests {
         let (mut now, second) = (Instant::now(), Duration::from_secs(1));
         let uuid = sos_wire::SessionUuid([1; 16]);
         let (client, server) = ("10.0.0.1:4000".parse().unwrap(), "10.0.1.1:80".parse().unwrap());
-        let open = sos_wire::Open { session: uuid, client, server, dscp: 0, block_bytes: 0, queue_bytes: 0 };
+        let open = sos_wire::Open {
+            session: uuid,
+            client,
+            server,
+            marks: sos_wire::Marks::default(),
+            block_bytes: 0,
+            queue_bytes: 0,
+        };
         let mut session = Session::open(&config(), open, &Budget::new(64 << 20), now).unwrap();
         session.handle_stream_up(StreamId(0));
         for at in 0..3 {

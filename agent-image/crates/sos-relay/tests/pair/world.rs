@@ -16,7 +16,7 @@ use bytes::Bytes;
 use sos_relay::{
     Budget, Compressed, Compression, EndedSessions, Resent, Reservation, Session, SessionConfig, StreamId,
 };
-use sos_wire::{Body, EndReason, Frame, Open, SessionNumber, SessionUuid};
+use sos_wire::{Body, EndReason, Frame, Marks, Open, SessionNumber, SessionUuid};
 
 use crate::script::{HostScript, Script, StreamScript, pattern};
 
@@ -35,6 +35,8 @@ struct Host {
     allowed: usize,
     eof_told: bool,
     received: usize,
+    /// The marks of what it says, and of what it has received.
+    marks: [Marks; 2],
     expected: Bytes,
     saw_end: bool,
     saw_reset: bool,
@@ -136,6 +138,7 @@ impl World {
             allowed: 0,
             eof_told: false,
             received: 0,
+            marks: Default::default(),
             expected: sources[1 - i].clone(),
             saw_end: false,
             saw_reset: false,
@@ -183,7 +186,7 @@ impl World {
             session: SessionUuid([9; 16]),
             client: "10.0.0.11:40000".parse().unwrap(),
             server: "10.0.0.139:80".parse().unwrap(),
-            dscp: 0,
+            marks: Marks::default(),
             block_bytes: 0,
             queue_bytes: 0,
         };

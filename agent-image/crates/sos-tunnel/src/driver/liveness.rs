@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use sos_wire::{Body, Frame};
+use sos_wire::{Body, Frame, Marks};
 
 use super::Driver;
 use crate::host::Host;
@@ -46,6 +46,13 @@ impl Liveness {
         [look, self.silent_until].into_iter().flatten().min()
     }
 
+    /// The session knows of these marks of the host.
+    pub(super) fn note_marks(&self, marks: Marks) {
+        if let Some(watched) = &self.watched {
+            watched.marks.store(marks.to_bits().into(), Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn set_rtt(&self, rtt: Duration) {
         if let Some(watched) = &self.watched {
             watched.rtt_ms.store(u32::try_from(rtt.as_millis()).unwrap_or(u32::MAX), Ordering::Relaxed);
@@ -57,7 +64,7 @@ impl Driver {
     /// The host's connection is looked at from now on.
     pub(super) fn watch_host(&mut self) {
         if let Some(host) = &self.host {
-            self.liveness.watched = Some(self.shared.sweeps.watch(host.socket(), &self.mailbox));
+            self.liveness.watched = Some(self.shared.sweeps.watch(host, &self.mailbox));
         }
         self.tell_rtt();
     }
@@ -68,6 +75,7 @@ impl Driver {
             // Bytes that it has not taken yet are a question of their own.
             Notice::Expected if self.delivery.unacknowledged == 0 => self.ask(),
             Notice::Unanswered if self.gate() == Gate::NoProbes => self.ask(),
+            Notice::Marked => self.note_marks(),
             Notice::Silent => self.tell_host_state(0, true),
             Notice::Answers => self.tell_host_state(0, false),
             Notice::Expected | Notice::Unanswered => {}

@@ -165,7 +165,7 @@ impl EgressHandler for Connect {
             let host = TcpStream::connect(info.open.server).await.map_err(|_| EndReason::ServerRefused)?;
             let most = Some(servers.most.load(Ordering::SeqCst)).filter(|most| *most > 0);
             let compress = servers.compress.load(Ordering::SeqCst);
-            Ok(Egress { host, labels: Labels::ALL, compress, streams: most })
+            Ok(Egress { host, routers: 0, labels: Labels::ALL, compress, streams: most })
         })
     }
 
@@ -247,6 +247,7 @@ pub(crate) fn tunnel(
             carriers: setup.carriers,
         }),
         egress: Arc::new(Connect(Arc::clone(servers))),
+        segment_marks: None,
     })
 }
 
@@ -346,7 +347,8 @@ impl Net {
             peer: FAR,
             client: from,
             server,
-            dscp: 0,
+            marks: sos_wire::Marks::default(),
+            routers: 0,
             block_bytes: 0,
             queue_bytes: 0,
             labels: Labels::ALL,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sos_relay::{Cause, Event, Session, StreamId, StreamView};
-use sos_wire::{Body, EndReason, Frame, Keeper, Kept, Payload};
+use sos_wire::{Body, EndReason, Frame, Keeper, Kept, Marks, Payload};
 
 use super::{Happening, MS, NUMBER, Stream, World};
 
@@ -40,11 +40,17 @@ fn bytes(payload: &Payload) -> Bytes {
     }
 }
 
+/// Marks that change now and then: the more has been said, the higher.
+fn marks_at(written: usize) -> Marks {
+    Marks { dscp: 0, ttl: u8::try_from(written / 20_000).unwrap_or(u8::MAX) }
+}
+
 impl World {
     pub(super) fn read(&mut self, i: usize) {
         self.hosts[i].reading = false;
         let Some(session) = &mut self.ends[i].session else { return };
         let host = &mut self.hosts[i];
+        assert!(host.marks[1].ttl <= marks_at(host.received).ttl, "marks hold from their byte on");
         let mut left = host.script.read_step;
         for chunk in session.deliverable() {
             let n = chunk.len().min(left);
@@ -128,6 +134,8 @@ impl World {
             let piece = host.source.slice(host.written..host.written + room);
             // As the real driver does: what may have to be compressed is in memory.
             host.keeps = !host.keeps && self.ends[end].compression.is_none();
+            host.marks[0] = marks_at(host.written);
+            session.handle_local_marks(host.marks[0]);
             session.handle_local_data(if host.keeps { kept(piece) } else { piece.into() });
             host.written += room;
         }
@@ -139,14 +147,17 @@ impl World {
     }
 
     fn watch(&mut self, end: usize, session: &mut Session) {
+        self.hosts[end].marks[1] = session.poll_marks().unwrap_or(self.hosts[end].marks[1]);
         while let Some(event) = session.poll_event() {
             assert_eq!(self.ends[end].closed, None, "nothing comes after Closed");
+            let said = self.hosts[1 - end].marks[0];
             let host = &mut self.hosts[end];
             match event {
                 Event::Opened => {}
                 Event::Finished => {
                     assert_eq!(host.received, host.expected.len(), "the end comes after everything");
                     host.saw_end = true;
+                    assert_eq!(host.marks[1], said, "the last marks arrive before the end");
                 }
                 Event::Reset(_) => host.saw_reset = true,
                 Event::Closed(reason) => self.ends[end].closed = Some(reason),
