@@ -247,7 +247,8 @@ pub(crate) fn tunnel(
             carriers: setup.carriers,
         }),
         egress: Arc::new(Connect(Arc::clone(servers))),
-        segment_marks: None,
+        // One agent has its gates in eBPF, where the kernel lets it, and the other in classic BPF.
+        segment_marks: SegmentMarks::new().ok().filter(|_| agent == NEAR).map(Arc::new),
     })
 }
 
