@@ -35,6 +35,27 @@ def vectors(kind: str) -> dict[str, bytes]:
     return {row["name"].replace(",", "").replace(" ", "-"): bytes.fromhex(row["hex"]) for row in rows}
 
 
+def checksum(data: bytes) -> int:
+    """One's complement sum of 16-bit words (RFC 1071), not complemented."""
+    total = sum(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+def syns() -> dict[str, bytes]:
+    """A SYN, one whose checksum was left to a network card, and the message of nfnetlink_log with each."""
+    ip = bytes.fromhex("4528002c1234400040060000") + bytes([10, 0, 0, 11, 10, 0, 0, 139])
+    tcp = struct.pack("!HHIIBBHHH", 40_000, 5_000, 7, 0, 0x60, 2, 0xFAF0, 0, 0) + bytes([2, 4, 5, 0xB4])
+    pseudo = ip[12:20] + bytes([0, 6, 0, len(tcp)])
+    found = {}
+    for name, field in (("whole", 0xFFFF ^ checksum(pseudo + tcp)), ("partial", checksum(pseudo))):
+        packet = ip + tcp[:16] + struct.pack("!H", field) + tcp[18:]
+        body = bytes([2, 0]) + struct.pack("!H", 5_345) + struct.pack("=HH", 4 + len(packet), 9) + packet
+        found |= {name: packet, f"copy-{name}": struct.pack("=IHHII", 16 + len(body), 4 << 8, 0, 0, 0) + body}
+    return found
+
+
 def tag(message: bytes) -> bytes:
     """HMAC-SHA256 under the key of the corpus."""
     return hmac.new(KEY, message, hashlib.sha256).digest()
@@ -131,6 +152,8 @@ def main() -> None:
     write("records", "changed", b"\x10" + b"\x03\x05hello" + b"\x09\x05never" + b"\x03\x05heard")
     write("records", "forged", b"\x00" + b"\x03\x02no" + b"\x00\x07\x17\x03\x03\x00\x02??" + b"\x03\x02no")
     write("records", "unfinished", b"\xff" + b"\x02\x40" + bytes(64) + b"\x00\x03\x17\x03\x03")
+    for name, data in syns().items():
+        write("syn", name, data)
     for path in sorted((VECTORS / "config" / "node").glob("01-*edge1.json")):
         write("node_config", path.stem, path.read_bytes())
     for name, text in ANSWERS.items():

@@ -263,6 +263,10 @@ def frames() -> list[dict]:
         ("probe", 12, session, 7, 0, b"", {}),
         ("marks", 14, session, 2**40 + 10, 3 << 16 | 127 << 8 | 46, b"", {"change": 3, "ttl": 127, "dscp": 46}),
         ("host-state", 13, session, 7, 1, b"", {}),
+        ("connect", 15, 0, 0, 0, open_b, {"open": open_f}),
+        ("connected", 16, 0, 0, 0, UUID, {"uuid": UUID.hex()}),
+        ("connected, refused", 16, 0, 0, 9, UUID, {"uuid": UUID.hex()}),
+        ("release", 17, 0, 0, 0, UUID, {"uuid": UUID.hex()}),
         ("compressed", 10, session, 2**40 + 10, 300, ZSTD_300_A, {"payload": ZSTD_300_A.hex()}),
     ]
     for name, kind, number, offset, credit, payload, extra in rows:

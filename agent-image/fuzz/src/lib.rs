@@ -10,7 +10,9 @@ use serde_json::Value;
 pub use session::session;
 use sha2::{Digest, Sha256};
 use sos_agent::config::AgentConfig;
+use sos_agent::nflog;
 use sos_agent::source::{Verdict, judge};
+use sos_agent::syn::Syn;
 use sos_node::config::{NodeConfig, supersedes};
 use sos_node::{encode, flow, link, ovsdb};
 use sos_relay::codec;
@@ -59,6 +61,16 @@ pub fn handshake(data: &[u8]) {
     let key = Key::new(KEY);
     if let Ok(parsed) = Welcome::verify(welcome, &key, hello) {
         assert_eq!(Welcome::verify(&parsed.encode(Some(&key), hello), &key, hello), Ok(parsed));
+    }
+}
+
+/// Copies of held SYNs: what is read as one is written back with a checksum that is right, and reads the same again.
+pub fn syn(data: &[u8]) {
+    for packet in nflog::packets(data).chain([data]) {
+        if let Ok(syn) = Syn::parse(packet) {
+            assert!(syn.packet.len() <= packet.len());
+            assert_eq!(Syn::parse(&syn.packet), Ok(syn));
+        }
     }
 }
 

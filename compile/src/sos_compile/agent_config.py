@@ -91,9 +91,13 @@ def _peer(peer: PlacedSite) -> Json:
 
 def _service(placed: PlacedSite, service: PlacedService) -> Json:
     transport = service.service.transport
+    role = "Ingress" if service.source == placed.site.name else "Egress"
+    # Only clients that arrive without an order are the agent's to hold.
+    holds = role == "Ingress" and service.service.setup == "Proactive"
     return {
         "id": service.service.id,
-        "role": "Ingress" if service.source == placed.site.name else "Egress",
+        "role": role,
+        "accept": service.service.accept if holds else "Early",
         "peer": _peer_of(placed, service),
         "setup": service.service.setup,
         "from": [str(prefix) for prefix in service.source_prefixes],

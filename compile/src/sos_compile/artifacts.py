@@ -177,6 +177,7 @@ BAD: list[tuple[str, str, str, Callable[[Json], None]]] = [
     ("agent", "bad-address", "interface.address", _set("interface", "address", value="10.0.0.300/24")),
     ("agent", "unknown-peer", "services[0].peer", _set("services", 0, "peer", value="atlantis")),
     ("agent", "labels-out-of-bounds", "services[0].labels", _set("services", 0, "labels", value=9)),
+    ("agent", "unknown-accept", "services[0].accept", _set("services", 0, "accept", value="Sometimes")),
     ("agent", "unknown-compression", "services[0].transport.compression", _set("services", 0, "transport", "compression", value="zstd")),
     ("agent", "unknown-encryption", "services[0].transport.encryption", _set("services", 0, "transport", "encryption", value="SSL")),
     ("agent", "unknown-protocol", "services[0].transport.protocol", _set("services", 0, "transport", "protocol", value="UDT")),

@@ -369,6 +369,10 @@ class AgentService(Model):
     role: Literal["Ingress", "Egress"]
     peer: Label
     setup: Literal["Reactive", "Proactive"]
+    # left out where it is Early, which is what its absence means: agents of before it refuse documents with it
+    accept: Annotated[
+        Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Early", json_schema_extra=OPTIONAL)
+    ] = "Early"
     source: Annotated[SomePrefixes, Field(alias="from")]
     target: Annotated[SomePrefixes, Field(alias="to")]
     ports: Ports

@@ -35,7 +35,7 @@ CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
 STOP_MARGIN_S = 15  # after draining: to reset what is left and leave
 NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
 INTERFACE = "net0"  # as agent-configs call it
-CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
+CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
 
 
 def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Source], settings: Settings) -> list[Json]:

@@ -1,5 +1,7 @@
 """Handshakes are the server's, also where agents relay them: refusals, ICMP errors, silence and full queues, covered port and plain one.
 
+Once with a controller that holds the SYN, once with an agent that does.
+
 client -- edge1 ======= core1 ------- edge2 -- server
             |    40 ms                  |
          agent1                      agent2
@@ -11,13 +13,15 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import PEERS, RTT_US, accepted, eventually, sessions, with_service
+from conftest import PEERS, RTT_US, SHARED, accepted, eventually, say, sessions, with_service
+from sos_testbed import lab as labs
 from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lab import PROACTIVE, Lab
 
 PROGRAM = Path(__file__).with_name("handshakes.py")
 RTT_S = RTT_US / 1e6
@@ -27,6 +31,14 @@ REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160
 SILENT_S = 0.7  # how long a far agent waits for an answer, which an ICMP error to its client is none of
 SLACK_S = 1.0  # of a machine that does other things as well
 END_S = 60.0
+
+
+@pytest.fixture(scope="module", params=[(), (PROACTIVE,)], ids=["reactive", "proactive"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    options = replace(SHARED, examples=request.param) if request.param else SHARED
+    built = labs.up(options, say)
+    yield built
+    built.down()
 
 
 def run(net: Lab, *arguments: object) -> Any:

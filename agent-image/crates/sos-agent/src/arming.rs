@@ -102,11 +102,18 @@ pub struct Armed {
 #[derive(Debug, Default)]
 pub struct Coverage {
     of: Option<(Arc<AgentConfig>, BTreeSet<AgentId>)>,
+    can_hold: bool,
     covered: Arc<Classifier>,
     left_out: Vec<String>,
 }
 
 impl Coverage {
+    /// Without services whose SYNs are held, if this agent cannot do that.
+    #[must_use]
+    pub fn new(can_hold: bool) -> Self {
+        Self { can_hold, ..Self::default() }
+    }
+
     /// Flows that may be accelerated.
     pub fn armed(
         &mut self,
@@ -116,7 +123,7 @@ impl Coverage {
     ) -> Armed {
         let same = |(known, agents): &(Arc<AgentConfig>, _)| Arc::ptr_eq(known, config) && agents == live;
         if !self.of.as_ref().is_some_and(same) {
-            let (covered, left_out) = covered(config, live);
+            let (covered, left_out) = covered(config, live, self.can_hold);
             (self.covered, self.left_out) = (Arc::new(covered), left_out);
             self.of = Some((Arc::clone(config), live.clone()));
         }
@@ -128,15 +135,16 @@ impl Coverage {
     }
 }
 
-fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>) -> (Classifier, Vec<String>) {
+fn covered(config: &AgentConfig, live: &BTreeSet<AgentId>, can_hold: bool) -> (Classifier, Vec<String>) {
     let services: Vec<&Service> = config
         .services
         .iter()
-        .filter(|service| service.role == Role::Ingress)
+        .filter(|service| service.role == Role::Ingress && (can_hold || !service.holds()))
         .filter(|service| permit::far_agent(config, service, |id| live.contains(&id)).is_some())
         .collect();
     let rule = |service: &&Service| {
-        Rule::new(&service.from, &service.to, service.ports.iter().map(|ports| (ports.first, ports.last)))
+        let ports = service.ports.iter().map(|ports| (ports.first, ports.last));
+        Rule { held: service.holds(), ..Rule::new(&service.from, &service.to, ports) }
     };
     let (covered, over) = classifier::fitting(&services.iter().map(rule).collect::<Vec<_>>(), MAX_ARMED);
     (covered, over.into_iter().map(|index| services[index].id.clone()).collect())
@@ -156,7 +164,7 @@ mod tests {
     use crate::config::tests::config;
 
     fn armed(config: &AgentConfig, live: &BTreeSet<AgentId>, unreachable: &Unreachable) -> Armed {
-        Coverage::default().armed(&Arc::new(config.clone()), live, unreachable)
+        Coverage::new(true).armed(&Arc::new(config.clone()), live, unreachable)
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub struct Rule {
     pub servers: Vec<Range>,
     /// Server ports.
     pub ports: Vec<Range>,
+    /// Its connections wait until their server has accepted.
+    pub held: bool,
 }
 
 impl Rule {
@@ -37,12 +39,16 @@ impl Rule {
             clients: clients.iter().map(range).collect(),
             servers: servers.iter().map(range).collect(),
             ports: ports.into_iter().map(|(first, last)| (first.into(), last.into())).collect(),
+            held: false,
         }
     }
 }
 
 /// Number of a class, from 1: 0 is what no class has.
 pub type Class = u16;
+
+/// Instead of the class of a port: its connections are held. Otherwise it is 0.
+pub const HELD: Class = 1;
 
 /// A range of one field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,7 +57,7 @@ pub struct Entry {
     pub of: Class,
     /// Inclusive.
     pub range: Range,
-    /// The class found; 0 for the last field.
+    /// The class found; of the last field [`HELD`] or 0, as the first rule that names it says.
     pub class: Class,
 }
 
@@ -101,12 +107,22 @@ impl Classifier {
     /// True if a flow is covered. Mirrors the nft look-ups.
     #[must_use]
     pub fn contains(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> bool {
+        self.find(client, server, port).is_some()
+    }
+
+    /// True if a covered flow is held. Mirrors the nft look-ups, too.
+    #[must_use]
+    pub fn holds(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> bool {
+        self.find(client, server, port) == Some(HELD)
+    }
+
+    fn find(&self, client: Ipv4Addr, server: Ipv4Addr, port: u16) -> Option<Class> {
         let find = |table: &[Entry], of: Class, value: u32| {
             table.iter().find(|e| e.of == of && (e.range.0..=e.range.1).contains(&value)).map(|e| e.class)
         };
         let class = find(&self.clients, 0, client.into());
         let class = class.and_then(|class| find(&self.servers, class, server.into()));
-        class.is_some_and(|class| find(&self.ports, class, port.into()).is_some())
+        class.and_then(|class| find(&self.ports, class, port.into()))
     }
 }
 
@@ -119,7 +135,7 @@ struct Build<'a> {
     client_classes: BTreeMap<Vec<usize>, Class>,
     server_classes: BTreeMap<Vec<usize>, Class>,
     classes_by_servers: BTreeMap<Vec<(Range, Class)>, Class>,
-    classes_by_ports: BTreeMap<Vec<Range>, Class>,
+    classes_by_ports: BTreeMap<Vec<(Range, Class)>, Class>,
 }
 
 impl Build<'_> {
@@ -156,12 +172,13 @@ impl Build<'_> {
         if let Some(class) = self.server_classes.get(&of) {
             return Ok(*class);
         }
-        let ports = union(of.iter().flat_map(|rule| self.rules[*rule].ports.iter().copied()).collect());
+        let ports = self.ports(&of)?;
         let class = match self.classes_by_ports.get(&ports) {
             Some(class) => *class,
             None => {
                 let class = self.next_class()?;
-                self.made.ports.extend(ports.iter().map(|&range| Entry { of: class, range, class: 0 }));
+                let entry = |&(range, held)| Entry { of: class, range, class: held };
+                self.made.ports.extend(ports.iter().map(entry));
                 self.check()?;
                 self.classes_by_ports.insert(ports, class);
                 class
@@ -171,23 +188,24 @@ impl Build<'_> {
         Ok(class)
     }
 
+    /// The ports that some of these rules name, each with what the first of those says.
+    fn ports(&self, of: &[usize]) -> Result<Vec<(Range, Class)>, TooLarge> {
+        let mut ports: Vec<(Range, Class)> = Vec::new();
+        for ((first, last), rules) in intervals(of, |rule| &self.rules[rule].ports, self.limit)? {
+            let held = rules.first().is_some_and(|rule| self.rules[*rule].held);
+            let held = if held { HELD } else { 0 };
+            match ports.last_mut() {
+                Some((before, same)) if before.1 + 1 == first && *same == held => before.1 = last,
+                _ => ports.push(((first, last), held)),
+            }
+        }
+        Ok(ports)
+    }
+
     fn next_class(&mut self) -> Result<Class, TooLarge> {
         self.last = self.last.checked_add(1).ok_or(TooLarge)?;
         Ok(self.last)
     }
-}
-
-/// Ranges that overlap or touch, as one.
-fn union(mut ranges: Vec<Range>) -> Vec<Range> {
-    ranges.sort_unstable();
-    let mut union: Vec<Range> = Vec::new();
-    for (first, last) in ranges {
-        match union.last_mut() {
-            Some(before) if first <= before.1.saturating_add(1) => before.1 = before.1.max(last),
-            _ => union.push((first, last)),
-        }
-    }
-    union
 }
 
 /// One field cut where the set of rules that name it changes, each piece with those rules; what none names is left out.
@@ -292,13 +310,22 @@ mod tests {
     fn rule() -> impl Strategy<Value = Rule> {
         let ranges =
             || prop::collection::vec((0u32..12, 0u32..6).prop_map(|(first, n)| (first, first + n)), 1..4);
-        (ranges(), ranges(), ranges()).prop_map(|(clients, servers, ports)| Rule { clients, servers, ports })
+        (ranges(), ranges(), ranges(), any::<bool>()).prop_map(|(clients, servers, ports, held)| Rule {
+            clients,
+            servers,
+            ports,
+            held,
+        })
+    }
+
+    fn first(rules: &[Rule], client: u32, server: u32, port: u32) -> Option<&Rule> {
+        let holds =
+            |ranges: &[Range], value| ranges.iter().any(|(first, last)| (*first..=*last).contains(&value));
+        rules.iter().find(|r| holds(&r.clients, client) && holds(&r.servers, server) && holds(&r.ports, port))
     }
 
     fn named(rules: &[Rule], client: u32, server: u32, port: u32) -> bool {
-        let holds =
-            |ranges: &[Range], value| ranges.iter().any(|(first, last)| (*first..=*last).contains(&value));
-        rules.iter().any(|r| holds(&r.clients, client) && holds(&r.servers, server) && holds(&r.ports, port))
+        first(rules, client, server, port).is_some()
     }
 
     fn without_overlaps(table: &[Entry]) -> bool {
@@ -315,6 +342,10 @@ mod tests {
                 prop_assert_eq!(
                     made.contains(client.into(), server.into(), port),
                     named(&rules, client, server, port.into()),
+                );
+                prop_assert_eq!(
+                    made.holds(client.into(), server.into(), port),
+                    first(&rules, client, server, port.into()).is_some_and(|rule| rule.held),
                 );
             }}}
             prop_assert!([&made.clients, &made.servers, &made.ports].iter().all(|table| without_overlaps(table)));
@@ -340,14 +371,19 @@ mod tests {
 
     #[test]
     fn a_service_takes_the_sum_of_its_lists_and_not_their_product() {
-        let rule = Rule { clients: apart(1, 64), servers: apart(1 << 20, 64), ports: apart(5_000, 64) };
+        let rule =
+            Rule { clients: apart(1, 64), servers: apart(1 << 20, 64), ports: apart(5_000, 64), held: false };
         assert_eq!(Classifier::build(&[rule], 4_096).unwrap().len(), 192);
     }
 
     #[test]
     fn the_ends_of_the_address_space_are_addresses_like_others() {
-        let all =
-            Rule { clients: vec![(0, u32::MAX)], servers: vec![(0, u32::MAX)], ports: vec![(1, 65_535)] };
+        let all = Rule {
+            clients: vec![(0, u32::MAX)],
+            servers: vec![(0, u32::MAX)],
+            ports: vec![(1, 65_535)],
+            held: false,
+        };
         let made = Classifier::build(&[all], 10).unwrap();
         assert!(made.contains(Ipv4Addr::BROADCAST, Ipv4Addr::UNSPECIFIED, 65_535));
         assert!(!made.contains(Ipv4Addr::BROADCAST, Ipv4Addr::UNSPECIFIED, 0));
@@ -360,6 +396,7 @@ mod tests {
                 clients: apart(i, 4),
                 servers: apart(1 << 20, 4),
                 ports: vec![(5_000 + i, 5_010 + i)],
+                held: false,
             })
             .collect();
         let began = std::time::Instant::now();

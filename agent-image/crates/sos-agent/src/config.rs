@@ -210,6 +210,18 @@ pub enum Setup {
     Proactive,
 }
 
+/// When a client of a proactive service is accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+pub enum Accept {
+    /// At once.
+    #[default]
+    Early,
+    /// At once by a server and port that accepted recently, otherwise once the server has accepted.
+    Learned,
+    /// Once the server has accepted.
+    Confirmed,
+}
+
 /// One service.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -222,6 +234,10 @@ pub struct Service {
     pub peer: String,
     /// How it is set up.
     pub setup: Setup,
+    /// When a client is accepted that arrives without an order. Written only where it is not early: documents for agents that know nothing of
+    /// it stay as they were.
+    #[serde(default)]
+    pub accept: Accept,
     /// Client prefixes.
     pub from: Vec<Ipv4Net>,
     /// Server prefixes.
@@ -238,6 +254,12 @@ pub struct Service {
 }
 
 impl Service {
+    /// Whether its SYNs are held until the server has accepted.
+    #[must_use]
+    pub fn holds(&self) -> bool {
+        self.setup == Setup::Proactive && self.accept != Accept::Early
+    }
+
     /// The path labels its sessions may use, as a mask: bit L = label L.
     #[must_use]
     pub fn label_mask(&self) -> u32 {

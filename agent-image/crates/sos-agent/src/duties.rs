@@ -41,7 +41,7 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
     let mut ticks = interval(ARM_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut in_force, mut willing) = (None, false);
-    let mut coverage = Coverage::default();
+    let mut coverage = Coverage::new(shared.hold().is_able());
     loop {
         let ticked = tokio::select! {
             _ = ticks.tick() => true,
@@ -54,7 +54,7 @@ pub async fn arm(shared: Arc<Shared>, mut peers: watch::Receiver<BTreeSet<AgentI
         let agents = if willing { shared.willing_agents() } else { BTreeSet::new() };
         let Some(wanted) = fence(|| willing.then(|| wanted(&shared, &agents, &mut coverage))) else {
             // As when nft fails: without a heartbeat clients are plain until the next tick succeeds.
-            (in_force, coverage) = (None, Coverage::default());
+            (in_force, coverage) = (None, Coverage::new(shared.hold().is_able()));
             continue;
         };
         shared.armed.send_modify(|armed| armed.extend(&agents));

@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use socket2::SockRef;
 use sos_tunnel::{BoxFuture, Egress, EgressHandler, Labels, OpenInfo, SessionEnd};
-use sos_wire::{EndReason, Marks, Role};
+use sos_wire::{AgentId, EndReason, Marks, RefuseReason, Role, SessionUuid};
 use tokio::net::{TcpSocket, TcpStream};
 use tracing::debug;
 
 use crate::config;
+use crate::hold;
 use crate::metrics::{self, Reason};
 use crate::permit::{self, FlowKey};
 use crate::running::Party;
-use crate::server_legs::SILENT_AFTER;
+use crate::server_legs::{self, SILENT_AFTER};
 use crate::shared::Shared;
 use crate::socket;
 
@@ -40,9 +41,21 @@ impl EgressHandler for Servers {
         let party = Party { role: Role::Egress, peer: info.peer };
         self.0.finished(info.open.session, party, flow(info), &end);
     }
+
+    fn connect_ahead(&self, info: OpenInfo) {
+        server_legs::connect_for_peer(&self.0, info);
+    }
+
+    fn release(&self, peer: AgentId, session: SessionUuid) {
+        self.0.with_server_legs(|legs| legs.release(peer, session));
+    }
+
+    fn connected_ahead(&self, peer: AgentId, session: SessionUuid, refused: Option<RefuseReason>) {
+        hold::answered(&self.0, peer, session, refused);
+    }
 }
 
-fn flow(info: &OpenInfo) -> FlowKey {
+pub(crate) fn flow(info: &OpenInfo) -> FlowKey {
     FlowKey { client: info.open.client, server: info.open.server }
 }
 
@@ -56,7 +69,7 @@ async fn connect(shared: &Shared, info: &OpenInfo) -> Result<Egress, EndReason> 
     };
     let config = shared.config();
     let routers = permit::routers(&config, *flow.client.ip());
-    let host = match shared.with_server_legs(|legs| legs.take(info.open.session)) {
+    let host = match shared.with_server_legs(|legs| legs.take(info.open.session, (info.peer, flow))) {
         Some(connected) => {
             // It was made with the marks of the SYN.
             let marked = sos_tunnel::set_marks(&SockRef::from(&connected), info.open.marks.behind(routers));
@@ -99,7 +112,7 @@ fn admit(shared: &Shared, info: &OpenInfo, flow: FlowKey) -> Result<Admitted, En
 }
 
 /// Connects to a server whose client has been accepted already: for as long as the client's kernel would have tried, and the session lasts.
-/// A controller is told of one that does not answer, as its next clients are not to be accepted ahead.
+/// A controller, or the near agent, is told of one that does not answer, as its next clients are not to be accepted ahead.
 async fn patiently(shared: &Shared, info: &OpenInfo, flow: FlowKey, ordered: bool) -> io::Result<TcpStream> {
     let mut connecting = pin!(dial(shared, flow, info.open.marks));
     if let Ok(answered) = tokio::time::timeout(SILENT_AFTER, &mut connecting).await {
@@ -109,6 +122,8 @@ async fn patiently(shared: &Shared, info: &OpenInfo, flow: FlowKey, ordered: boo
         let party = Party { role: Role::Egress, peer: info.peer };
         let told = shared.at_desk(|desk, env| desk.server_silent((info.open.session, party), env));
         shared.send_orders(told.as_slice());
+    } else {
+        shared.tunnel().answer(info.peer, info.open.session, Some(RefuseReason::ServerSilent));
     }
     connecting.await
 }

@@ -121,17 +121,22 @@ struct Route {
     ordered: bool,
 }
 
-/// From a standing preparation, else from the agent's own services.
+/// From a standing preparation, else from the agent's own services: with the connection that the far agent has made ahead, or a new one.
 fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
     if let Some(ordered) = ordered_route(shared, |desk| desk.begin_arriving(flow, Instant::now())) {
         return Some(ordered);
     }
     let config = shared.config();
     let service = permit::ingress_service(&config, flow)?;
+    let ahead = shared.hold().with(|syns| syns.claim(flow));
+    let (session, peer) = match ahead.filter(|(_, peer)| shared.tunnel().peer_alive(*peer)) {
+        Some(connected) => connected,
+        None => (SessionUuid(rand::random()), far_agent(shared, &config, service)?),
+    };
     Some(Route {
         flow,
-        session: SessionUuid(rand::random()),
-        peer: far_agent(shared, &config, service)?,
+        session,
+        peer,
         labels: Labels(service.label_mask()),
         block_bytes: service.transport.block_bytes,
         queue_bytes: service.transport.queue_bytes,
@@ -140,7 +145,7 @@ fn route(shared: &Shared, flow: FlowKey) -> Option<Route> {
 }
 
 /// One that takes more, or else one that has kept room for those who came before nft was told that it does not.
-fn far_agent(shared: &Shared, config: &AgentConfig, service: &Service) -> Option<AgentId> {
+pub(crate) fn far_agent(shared: &Shared, config: &AgentConfig, service: &Service) -> Option<AgentId> {
     let tunnel = shared.tunnel();
     permit::far_agent(config, service, |id| tunnel.peer_willing(id))
         .or_else(|| permit::far_agent(config, service, |id| tunnel.peer_alive(id)))

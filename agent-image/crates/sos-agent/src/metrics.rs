@@ -88,6 +88,8 @@ pub struct Metrics {
     pub unreachable: Gauge,
     /// Connections that a service covers and that went plain here.
     pub plain: Family<Reason, Counter>,
+    /// SYNs held, and connections made ahead whose clients have not completed their handshakes.
+    pub held: Gauge,
     /// Preparations standing.
     pub preparations: Gauge,
     /// Controllers known.
@@ -138,6 +140,11 @@ impl Metrics {
             "plain",
             "Connections that a service covers and that this agent has left to plain TCP, by reason",
             self.plain.clone(),
+        );
+        r.register(
+            "held_connections",
+            "SYNs held until their server has accepted, and connections made ahead that wait for their client",
+            self.held.clone(),
         );
         r.register("preparations", "Preparations standing", self.preparations.clone());
         r.register("controllers", "Controllers known", self.controllers.clone());

@@ -8,16 +8,18 @@
 //! 4. A bare SYN that the switch has marked as one of a service that is not armed yet, or not any more, goes plain
 //!    (spec/node-config.md clause 22).
 //! 5. A bare SYN to a server that has not answered recently (`unreachable`) goes plain.
-//! 6. A bare SYN inside `armed` (clients, servers and ports, see [`crate::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
+//! 6. A bare SYN of a service whose server is asked first (`armed` says so) is copied to this agent and dropped, on the same conditions as in 7;
+//!    the agent writes it back later, for the listener or for the server ([`crate::hold`]). One of a connection that stands is delivered.
+//! 7. A bare SYN inside `armed` (clients, servers and ports, see [`crate::classifier`]), while `heartbeat` holds an element: to the transparent listener. The element expires by
 //!    itself in [`HEARTBEAT_SECONDS`] unless the agent keeps putting it back; and without a listening socket `tproxy` does
 //!    not match at all. So a dead agent takes nothing over.
-//! 7. A packet of a known transparent socket: delivered. So is an ICMP error about one of its segments: a router has
+//! 8. A packet of a known transparent socket: delivered. So is an ICMP error about one of its segments: a router has
 //!    sent it to the host in whose name the agent sent the segment.
-//! 8. Any other bare SYN is remembered in `plain` and forwarded. What goes plain for the first time is in `plain_seen` for
+//! 9. Any other bare SYN is remembered in `plain` and forwarded. What goes plain for the first time is in `plain_seen` for
 //!    a while, with the reason as a mark, where the agent reads it ([`crate::plain`]).
-//! 9. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
-//!    this agent, and is remembered in `plain` for [`STANDING_SECONDS`]: a repeat of its SYN may be on its way here still,
-//!    held by the controller while the server's answer to the first one arrived.
+//! 10. Any other packet is forwarded. One with an acknowledgement, inside `armed`, is of a connection that stands without
+//!     this agent, and is remembered in `plain` for [`STANDING_SECONDS`]: a repeat of its SYN may be on its way here still,
+//!     held by the controller while the server's answer to the first one arrived.
 
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
@@ -25,7 +27,7 @@ use std::net::Ipv4Addr;
 use sos_wire::PlainReason;
 
 use crate::arming::Armed;
-use crate::classifier::{Classifier, Range};
+use crate::classifier::{self, Classifier, Range};
 
 /// Lifetime of the heartbeat element: two refreshes may be late before new connections go plain.
 pub const HEARTBEAT_SECONDS: u32 = 3;
@@ -45,12 +47,28 @@ pub const MARK: u32 = 0x0001_0000;
 /// Mark of packets that are inside `armed`, while the chains look at them. Classes are below it.
 const ARMED: u32 = 0x0002_0000;
 
+/// The same for those that are held until their server has accepted.
+const HELD: u32 = 0x0004_0000;
+
+/// Mark of held SYNs that the agent writes back for its listener: they are delivered locally.
+pub const TAKE: u32 = MARK | 0x0008_0000;
+
+/// Mark of held SYNs that the agent writes back for the server. Its lower half is a [`PlainReason`].
+pub const LEAVE: u32 = 0x0010_0000;
+
+/// Netlink group that gets the copies of held SYNs (nfnetlink_log). The agent's namespace has no other program that uses one.
+pub const COPIES: u16 = 5_345;
+
+/// The part of a mark that says why a SYN goes plain.
+const REASON: u32 = 0xffff;
+
 /// Source MAC address of SYNs that the switch marks as not to be taken over (spec/node-config.md clause 22).
 pub const UNARMED_MAC: &str = "02:53:4f:53:00:02";
 
 /// Names of the counters in the table, each with its meaning for the metrics page.
-pub const COUNTERS: [(&str, &str); 6] = [
+pub const COUNTERS: [(&str, &str); 7] = [
     ("syn_accelerated", "Bare SYNs handed to the transparent listener"),
+    ("syn_held", "Bare SYNs held until the agent knows whether their server accepts"),
     ("syn_plain", "Bare SYNs decided plain"),
     ("syn_plain_again", "Bare SYNs kept plain by an earlier decision"),
     ("syn_plain_options", "Bare SYNs plain because of MD5, AO or MPTCP options"),
@@ -118,6 +136,9 @@ pub fn setup(interface: &str, listener_port: u16) -> String {
     ether saddr {UNARMED_MAC} goto unarmed_syn
     ip daddr . tcp dport @unreachable meta mark set {unreachable} counter name syn_plain_unreachable goto plain_syn
     jump classify
+    meta mark {HELD:#x} socket transparent 1 socket mark 0 meta mark set {MARK:#x} accept
+    meta l4proto tcp meta l4proto @heartbeat meta mark {HELD:#x} tproxy ip to 127.0.0.1:{listener_port} \
+log group {COPIES} queue-threshold 1 counter name syn_held drop
     meta l4proto tcp meta l4proto @heartbeat meta mark {ARMED:#x} tproxy ip to 127.0.0.1:{listener_port} \
 meta mark set {MARK:#x} counter name syn_accelerated accept
     socket transparent 1 meta mark set {MARK:#x} accept
@@ -125,11 +146,20 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
   }}
   chain standing {{
     jump classify
-    meta mark {ARMED:#x} add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
+    meta mark {{ {ARMED:#x}, {HELD:#x} }} add @plain {{ {tuple} timeout {STANDING_SECONDS}s }}
     meta mark set 0
+  }}
+  chain written_back {{
+    meta l4proto tcp tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} counter name syn_accelerated accept
+    drop
+  }}
+  chain output {{
+    type filter hook output priority mangle; policy accept;
+    meta mark & {LEAVE:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
   }}
   chain prerouting {{
     type filter hook prerouting priority mangle; policy accept;
+    iifname \"lo\" meta mark {TAKE:#x} goto written_back
     iifname != \"{interface}\" accept
     meta nfproto != ipv4 accept
     fib daddr type local accept
@@ -191,7 +221,10 @@ fn classify(covered: &Classifier) -> String {
     }
     let clients = covered.clients.iter().map(|e| format!("{} : {}", addresses(e.range), e.class));
     let servers = covered.servers.iter().map(|e| format!("{} . {} : {}", e.of, addresses(e.range), e.class));
-    let ports = covered.ports.iter().map(|e| format!("{} . {}", e.of, range(e.range.0, e.range.1)));
+    let ports = covered.ports.iter().map(|e| {
+        let mark = if e.class == classifier::HELD { HELD } else { ARMED };
+        format!("{} . {} : {mark:#x}", e.of, range(e.range.0, e.range.1))
+    });
     text.push_str("table inet sos {\n");
     for ((kind, name, fields), elements) in
         TABLES.iter().zip([clients.collect(), servers.collect(), ports.collect()])
@@ -211,7 +244,7 @@ fn classify(covered: &Classifier) -> String {
     meta mark set 0
     meta mark set ip saddr map @armed_clients
     meta mark set meta mark . ip daddr map @armed_servers
-    meta mark . tcp dport @armed meta mark set {ARMED:#x} return
+    meta mark set meta mark . tcp dport map @armed return
     meta mark set 0
   }}
 }}
@@ -225,7 +258,7 @@ fn classify(covered: &Classifier) -> String {
 const TABLES: [(&str, &str, &str); 3] = [
     ("map", "armed_clients", "ipv4_addr : mark"),
     ("map", "armed_servers", "mark . ipv4_addr : mark"),
-    ("set", "armed", "mark . inet_service"),
+    ("map", "armed", "mark . inet_service : mark"),
 ];
 
 fn write(text: &mut String, what: std::fmt::Arguments<'_>) {
@@ -281,8 +314,9 @@ mod tests {
     fn arming_is_one_transaction() {
         let prefix = |text: &str| vec![text.parse().unwrap()];
         let rule = Rule::new(&prefix("10.0.0.0/25"), &prefix("10.0.0.128/25"), [(22, 22), (5000, 5999)]);
+        let held = Rule { ports: vec![(80, 80)], held: true, ..rule.clone() };
         let armed = Armed {
-            covered: Arc::new(Classifier::build(&[rule], 10).unwrap()),
+            covered: Arc::new(Classifier::build(&[rule, held], 10).unwrap()),
             unreachable: vec!["10.0.0.139:5003".parse().unwrap()],
             left_out: Vec::new(),
         };

@@ -1,10 +1,12 @@
 //! Prepare orders and their answers, which wait for the server where the order says so (spec/order.md clauses 3 and 4).
 
-use std::time::Duration;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
 
-use sos_wire::{Accept, OrderBody, OrderHeader, Prepare, RefuseReason, Role, SessionUuid};
+use sos_wire::{Accept, AgentId, OrderBody, OrderHeader, Prepare, RefuseReason, Role, SessionUuid};
 
 use super::{Env, Handled, OrderDesk};
+use crate::permit::FlowKey;
 use crate::preparations::{MAX_LEASE, Preparation, ServerLeg};
 use crate::running::Party;
 
@@ -63,6 +65,18 @@ impl OrderDesk {
     ) -> Option<Vec<u8>> {
         let controller = self.running.owner((session, party))?;
         self.sign(controller, 0, OrderBody::Refused(session, RefuseReason::ServerSilent), env)
+    }
+
+    /// Whether a client is about to arrive by order.
+    #[must_use]
+    pub fn expects(&self, flow: FlowKey, now: Instant) -> bool {
+        self.preparations.expects(flow, now)
+    }
+
+    /// The server of a session that runs near its client here without an order.
+    #[must_use]
+    pub fn unordered_server(&self, session: SessionUuid, peer: AgentId) -> Option<SocketAddrV4> {
+        self.running.unordered_server((session, Party { role: Role::Ingress, peer }))
     }
 
     /// Whether a preparation stands for a session.

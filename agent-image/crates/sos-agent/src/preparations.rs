@@ -137,6 +137,13 @@ impl Preparations {
         earlier
     }
 
+    /// Whether one stands for a client that may arrive.
+    #[must_use]
+    pub fn expects(&self, flow: FlowKey, now: Instant) -> bool {
+        let standing = self.by_flow.get(&flow).and_then(|session| self.by_session.get(session));
+        standing.is_some_and(|preparation| preparation.expires > now)
+    }
+
     /// Takes out the one for an arriving client.
     pub fn take_arriving(&mut self, flow: FlowKey, now: Instant) -> Option<Preparation> {
         let session = self.by_flow.get(&flow).copied()?;

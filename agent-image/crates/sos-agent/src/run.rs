@@ -18,6 +18,7 @@ use crate::bugs;
 use crate::cli::{Attach, Cli};
 use crate::config::{AgentConfig, CongestionControl, Rewrite};
 use crate::egress::Servers;
+use crate::hold::{self, Hold};
 use crate::ingress::Arrival;
 use crate::keys::{AgentKeys, KeysError};
 use crate::netns::NetError;
@@ -141,7 +142,9 @@ impl Agent {
         let address = self.config.interface.address.addr();
         let (node, generation, boot) = (self.config.node.clone(), self.config.generation, self.boot.0);
         info!(node, generation, boot, %address, "agent starts");
-        let shared = Arc::new(Shared::new(self.config, self.keys, self.boot, orders, segment_marks));
+        let (writers, copies) = hold::open(&self.config.interface.name).unzip();
+        let hold = Hold::new(writers);
+        let shared = Arc::new(Shared::new(self.config, self.keys, self.boot, orders, (hold, segment_marks)));
         let tunnel = start_tunnel(&shared, address);
         shared.set_tunnel(tunnel.clone());
         let metrics = TcpListener::from_std(self.metrics).map_err(socket_error("metricsAddress"))?;
@@ -161,6 +164,9 @@ impl Agent {
             duties.add("streams", accept_streams(Arc::clone(&shared), listener, label));
         }
         duties.add("orders", duties::orders(Arc::clone(&shared)));
+        if let Some(copies) = copies {
+            duties.add("hold", hold::hold_syns(Arc::clone(&shared), copies));
+        }
         duties.add("beacon", duties::beacon(Arc::clone(&shared), beacons));
         duties.add("reload", duties::reload(Arc::clone(&shared), self.source, self.keys_folder));
         duties.add("measure", duties::measure(Arc::clone(&shared)));
@@ -210,7 +216,8 @@ async fn drain(shared: &Shared, term: &mut Signal, int: &mut Signal) {
     let deadline = Instant::now() + Duration::from_secs(config.drain_seconds.into());
     // Nft needs a moment to be told, peers a round trip: what has begun meanwhile still comes.
     sleep(DRAIN_NOTICE).await;
-    let expected = || shared.at_desk(|desk, _| desk.counts().0) > 0;
+    let ahead = || shared.with_server_legs(|legs| legs.asked()) > 0;
+    let expected = || ahead() || shared.at_desk(|desk, _| desk.counts().0) > 0;
     let told = wait_while(expected, deadline.min(Instant::now() + DRAIN_GRACE), term, int).await;
     shared.tunnel().drain();
     if !told {

@@ -1,6 +1,7 @@
 //! The sessions that run at this agent, by UUID and party: whom a controller has ordered, and which came about without an order.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
 
 use sos_wire::{AgentId, ControllerId, Prepare, ReportedFlow, Role, SessionUuid};
 
@@ -70,6 +71,11 @@ impl Running {
     pub(crate) fn of(&self, controller: ControllerId) -> impl Iterator<Item = SessionUuid> {
         let owned = self.ordered.iter().filter(move |(_, owner)| **owner == controller);
         owned.map(|((session, _), _)| *session)
+    }
+
+    /// The server of one that none has ordered.
+    pub(crate) fn unordered_server(&self, name: Name) -> Option<SocketAddrV4> {
+        self.unordered.get(&name).map(|flow| flow.server)
     }
 
     /// Those that none has ordered.

@@ -14,6 +14,7 @@ use tracing::{debug, info};
 
 use crate::arming::{self, Health, Unreachable};
 use crate::config::AgentConfig;
+use crate::hold::Hold;
 use crate::keys::AgentKeys;
 use crate::meters::{self, ServiceMeters};
 use crate::metrics::{self, End, Metrics};
@@ -37,6 +38,7 @@ pub struct Shared {
     tunnel: OnceLock<Tunnel>,
     unreachable: Mutex<Unreachable>,
     server_legs: Mutex<ServerLegs>,
+    hold: Hold,
     ordered_labels: Mutex<OrderedLabels>,
     leaving: Mutex<Leaving>,
     meters: Mutex<ServiceMeters>,
@@ -60,6 +62,8 @@ pub struct Shared {
     pub beacon_now: Notify,
     /// Wakes the task that serves orders, when its next timeout may have changed.
     pub desk_changed: Notify,
+    /// Wakes the task that holds SYNs, when its next timeout may have changed.
+    pub hold_changed: Notify,
 }
 
 /// A poisoned lock means that a task panicked while it held it. Every critical section leaves its table usable at every
@@ -76,7 +80,7 @@ impl Shared {
         keys: AgentKeys,
         boot: BootId,
         orders: UdpSocket,
-        segment_marks: Option<Arc<SegmentMarks>>,
+        (hold, segment_marks): (Hold, Option<Arc<SegmentMarks>>),
     ) -> Self {
         let controllers = SocketAddrV4::new(config.discovery.address, config.discovery.order_port);
         let metrics = Metrics::default();
@@ -88,6 +92,7 @@ impl Shared {
             tunnel: OnceLock::new(),
             unreachable: Mutex::default(),
             server_legs: Mutex::default(),
+            hold,
             ordered_labels: Mutex::default(),
             leaving: Mutex::default(),
             meters: Mutex::default(),
@@ -104,6 +109,7 @@ impl Shared {
             armed: watch::Sender::new(BTreeSet::new()),
             beacon_now: Notify::new(),
             desk_changed: Notify::new(),
+            hold_changed: Notify::new(),
         }
     }
 
@@ -192,9 +198,11 @@ impl Shared {
     /// What decides about new sessions.
     pub fn health(&self) -> Health {
         let stats = self.tunnel().stats();
+        // Each connection that a peer has asked for will be a session.
+        let ahead = lock(&self.server_legs).asked() as u64;
         Health {
             draining: self.draining(),
-            sessions: u32::try_from(stats.sessions).unwrap_or(u32::MAX),
+            sessions: u32::try_from(stats.sessions + ahead).unwrap_or(u32::MAX),
             memory_bytes: stats.memory_reserved,
         }
     }
@@ -236,6 +244,11 @@ impl Shared {
     /// Works with the connections to servers whose sessions have not begun. The desk is locked inside, never around this.
     pub fn with_server_legs<T>(&self, act: impl FnOnce(&mut ServerLegs) -> T) -> T {
         act(&mut lock(&self.server_legs))
+    }
+
+    /// SYNs that wait for the far agent.
+    pub fn hold(&self) -> &Hold {
+        &self.hold
     }
 
     /// Closes connections to servers whose preparations have been released or have lapsed.
@@ -363,6 +376,18 @@ impl Shared {
         self.send_orders(&told);
     }
 
+    /// A server that has sent something accepts, one that has refused or left SYNs unanswered does not.
+    fn learn(&self, server: SocketAddrV4, end: &SessionEnd) {
+        let refused = matches!(end.reason, EndReason::ServerRefused | EndReason::ServerUnreachable);
+        self.hold.with(|syns| {
+            if refused {
+                syns.known.forget(server);
+            } else if end.bytes_down > 0 {
+                syns.known.note(server, Instant::now());
+            }
+        });
+    }
+
     /// A session is over: counts it and tells its controller.
     pub fn finished(&self, session: SessionUuid, party: Party, flow: FlowKey, end: &SessionEnd) {
         let is_ingress = party.role == Role::Ingress;
@@ -372,6 +397,9 @@ impl Shared {
         if is_ingress {
             lock(&self.meters).finish(session);
             lock(&self.aborters).remove(&session);
+        }
+        if is_ingress {
+            self.learn(flow.server, end);
         }
         if is_ingress && end.reason == EndReason::ServerUnreachable {
             self.with_unreachable(|unreachable| unreachable.note(flow.server, Instant::now()));

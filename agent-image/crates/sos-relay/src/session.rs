@@ -291,7 +291,10 @@ impl Session {
             | Body::Ping { .. }
             | Body::Pong { .. }
             | Body::GoAway
-            | Body::Willing { .. } => Err(Violation),
+            | Body::Willing { .. }
+            | Body::Connect { .. }
+            | Body::Connected { .. }
+            | Body::Release { .. } => Err(Violation),
             // They are about the hosts, and whoever drives this session answers them.
             Body::Probe { .. } | Body::HostState { .. } => Ok(()),
         };

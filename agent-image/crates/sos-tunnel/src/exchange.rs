@@ -49,8 +49,11 @@ pub(crate) struct Established {
 }
 
 /// What this agent can do, whatever its configuration.
-const CAPABILITIES: Capabilities =
-    Capabilities::COMPRESSED.and(Capabilities::WILLING).and(Capabilities::LIVENESS).and(Capabilities::MARKS);
+const CAPABILITIES: Capabilities = Capabilities::COMPRESSED
+    .and(Capabilities::WILLING)
+    .and(Capabilities::LIVENESS)
+    .and(Capabilities::MARKS)
+    .and(Capabilities::CONNECT);
 
 /// The dialer's part.
 pub(crate) async fn dial(

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::pin::Pin;
 
-use sos_wire::{AgentId, EndReason, Key, KeyId, Open, SiteId};
+use sos_wire::{AgentId, EndReason, Key, KeyId, Open, RefuseReason, SessionUuid, SiteId};
 use tokio::net::{TcpSocket, TcpStream};
 
 use crate::config::{Labels, SessionEnd};
@@ -95,4 +95,11 @@ pub trait EgressHandler: Send + Sync + 'static {
     fn connect(&self, info: OpenInfo) -> BoxFuture<Result<Egress, EndReason>>;
     /// A session for which `connect` was called is over; called once for each.
     fn ended(&self, info: &OpenInfo, end: SessionEnd);
+    /// A peer asks whether a server accepts: to connect to it now, for a session that may begin. Answered by [`crate::Tunnel::answer`], once.
+    /// Like the two below it is called in the task that reads a stream, and must not wait.
+    fn connect_ahead(&self, _info: OpenInfo) {}
+    /// The session that a peer has asked this for will not begin.
+    fn release(&self, _peer: AgentId, _session: SessionUuid) {}
+    /// A peer answers what [`crate::Tunnel::ask`] has asked: `None` = the server has accepted.
+    fn connected_ahead(&self, _peer: AgentId, _session: SessionUuid, _refused: Option<RefuseReason>) {}
 }

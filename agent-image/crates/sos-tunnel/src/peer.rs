@@ -236,6 +236,22 @@ impl Peer {
         state.willingness = state.willingness.max(changes);
     }
 
+    /// Sends a frame about a session that has not begun, over the stream on which it probably arrives first. False when none takes it.
+    pub(crate) fn send_ahead(&self, body: Body, labels: Labels, now: Instant) -> bool {
+        let streams = lock(&self.state).streams.clone();
+        let usable = streams.iter().filter(|stream| stream.takes_connect && labels.contains(stream.label));
+        let soonest = usable.min_by_key(|stream| {
+            let view = stream.view(now);
+            (view.stalled, !view.has_room, view.rtt)
+        });
+        soonest.is_some_and(|stream| stream.try_push(of_stream(body)))
+    }
+
+    /// Whether it connects to servers for sessions that have not begun.
+    pub(crate) fn takes_connect(&self) -> bool {
+        lock(&self.state).streams.iter().any(|stream| stream.takes_connect)
+    }
+
     /// The shortest round trip among the streams.
     pub(crate) fn rtt(&self) -> Duration {
         lock(&self.state).streams.iter().map(|stream| stream.rtt()).min().unwrap_or(Duration::ZERO)

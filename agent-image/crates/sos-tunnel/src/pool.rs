@@ -18,6 +18,7 @@ use tracing::{debug, info};
 use crate::channel::{Channel, Kind};
 use crate::config::{PeerConfig, Timing};
 use crate::exchange::{self, Established, ExchangeError};
+use crate::hooks::OpenInfo;
 use crate::lock;
 use crate::peer::{Delivery, Peer, Unwanted};
 use crate::quic;
@@ -465,6 +466,10 @@ fn deliver(
         match frame.body {
             Body::GoAway => peer.handle_go_away(),
             Body::Willing { changes } => peer.handle_willing(changes),
+            Body::Connect { .. } | Body::Connected { .. } | Body::Release { .. } => {
+                take_ahead(shared, peer, &frame.body);
+                continue;
+            }
             _ => {
                 hand_over(shared, peer, stream, frame, now)?;
                 continue;
@@ -473,6 +478,17 @@ fn deliver(
         shared.publish_willing();
     }
     Ok(())
+}
+
+/// Takes a frame about a session that has not begun.
+fn take_ahead(shared: &Shared, peer: &Peer, body: &Body) {
+    let egress = &shared.config.egress;
+    match *body {
+        Body::Connect { open } => egress.connect_ahead(OpenInfo { peer: peer.agent, open }),
+        Body::Connected { session, refused } => egress.connected_ahead(peer.agent, session, refused),
+        Body::Release { session } => egress.release(peer.agent, session),
+        _ => {}
+    }
 }
 
 /// Hands a frame to its session.

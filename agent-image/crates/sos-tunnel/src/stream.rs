@@ -55,6 +55,8 @@ pub(crate) struct Stream {
     pub(crate) takes_liveness: bool,
     /// The other end takes Marks frames.
     pub(crate) takes_marks: bool,
+    /// The other end takes Connect frames and those that belong to them.
+    pub(crate) takes_connect: bool,
     /// The other end takes Willing frames.
     takes_willing: bool,
     outgoing: Outgoing,
@@ -86,6 +88,7 @@ impl Stream {
             takes_compressed: capabilities.contains(Capabilities::COMPRESSED),
             takes_liveness: capabilities.contains(Capabilities::LIVENESS),
             takes_marks: capabilities.contains(Capabilities::MARKS),
+            takes_connect: capabilities.contains(Capabilities::CONNECT),
             takes_willing: capabilities.contains(Capabilities::WILLING),
             id,
             label,
@@ -193,9 +196,16 @@ impl Stream {
 
     /// Queues a frame that may as well be dropped.
     pub(crate) fn push_if_room(&self, frame: Frame) {
-        if self.outgoing.takes_control() {
+        self.try_push(frame);
+    }
+
+    /// The same; says whether there was room.
+    pub(crate) fn try_push(&self, frame: Frame) -> bool {
+        let room = self.outgoing.takes_control();
+        if room {
             self.push(frame);
         }
+        room
     }
 
     /// Sends a frame: at once if it is large, nobody else writes and the socket takes it.

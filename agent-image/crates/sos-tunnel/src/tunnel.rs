@@ -12,7 +12,9 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use sos_relay::{Budget, Session, SessionConfig, StreamId};
-use sos_wire::{AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber, SiteId, Willingness};
+use sos_wire::{
+    AgentId, Body, EndReason, Frame, Open, RefuseReason, SessionNumber, SessionUuid, SiteId, Willingness,
+};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
@@ -158,6 +160,31 @@ impl Tunnel {
     /// Why not; the host's connection has been reset.
     pub fn open(&self, request: OpenRequest, host: TcpStream) -> Result<SessionHandle, RefuseReason> {
         self.0.open(request, host).inspect_err(|_| self.0.counters.sessions_refused.add(1))
+    }
+
+    /// Asks a peer to connect to a server for a session that may begin (frame.md section 9). False when it cannot be asked. An answer that is lost
+    /// with a stream does not come.
+    pub fn ask(&self, peer: AgentId, open: Open, labels: Labels) -> bool {
+        self.send_ahead(peer, Body::Connect { open }, labels)
+    }
+
+    /// Answers a peer that has asked: `None` = the server has accepted.
+    pub fn answer(&self, peer: AgentId, session: SessionUuid, refused: Option<RefuseReason>) {
+        self.send_ahead(peer, Body::Connected { session, refused }, Labels::ALL);
+    }
+
+    /// Tells a peer that the session it was asked about will not begin.
+    pub fn release(&self, peer: AgentId, session: SessionUuid) {
+        self.send_ahead(peer, Body::Release { session }, Labels::ALL);
+    }
+
+    fn send_ahead(&self, peer: AgentId, body: Body, labels: Labels) -> bool {
+        self.0.find_peer(peer).is_some_and(|peer| peer.send_ahead(body, labels, Instant::now()))
+    }
+
+    /// Whether a peer can be asked; one of an earlier version cannot.
+    pub fn can_ask(&self, peer: AgentId) -> bool {
+        self.0.find_peer(peer).is_some_and(|peer| peer.takes_connect())
     }
 
     /// Whether sessions may be opened towards a peer: a stream stands and it is not leaving.

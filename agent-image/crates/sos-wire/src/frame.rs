@@ -8,7 +8,7 @@ use crate::cursor::{Cursor, put_address};
 use crate::error::WireError;
 use crate::id::{SessionNumber, SessionUuid};
 use crate::marks::Marks;
-use crate::order_body::EndReason;
+use crate::order_body::{EndReason, RefuseReason};
 use crate::payload::Payload;
 
 /// Bytes of a frame's header.
@@ -19,6 +19,7 @@ pub const MAX_PAYLOAD: usize = 262_144;
 pub const INITIAL_CREDIT: u64 = 262_144;
 const OPEN_LEN: usize = 64;
 const RESET_LEN: usize = 2;
+const UUID_LEN: usize = 16;
 
 /// One frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +117,23 @@ pub enum Body {
     Willing {
         /// As of now.
         changes: Willingness,
+    },
+    /// Connect to a server for a session that has not begun: does it accept?
+    Connect {
+        /// What its Open will say.
+        open: Open,
+    },
+    /// The answer to Connect.
+    Connected {
+        /// The session.
+        session: SessionUuid,
+        /// Why there is no connection; `None` = the server has accepted.
+        refused: Option<RefuseReason>,
+    },
+    /// The session of a Connect will not begin: close the connection.
+    Release {
+        /// The session.
+        session: SessionUuid,
     },
 }
 
@@ -218,6 +236,9 @@ enum Kind {
     Probe = 12,
     HostState = 13,
     Marks = 14,
+    Connect = 15,
+    Connected = 16,
+    Release = 17,
 }
 
 impl Kind {
@@ -237,18 +258,31 @@ impl Kind {
             12 => Self::Probe,
             13 => Self::HostState,
             14 => Self::Marks,
+            15 => Self::Connect,
+            16 => Self::Connected,
+            17 => Self::Release,
             other => return Err(WireError::Type(other)),
         })
     }
 
     const fn of_stream(self) -> bool {
-        matches!(self, Self::Ping | Self::Pong | Self::GoAway | Self::Willing)
+        matches!(
+            self,
+            Self::Ping
+                | Self::Pong
+                | Self::GoAway
+                | Self::Willing
+                | Self::Connect
+                | Self::Connected
+                | Self::Release
+        )
     }
 
     /// Whether a payload may have this length.
     fn check_len(self, len: usize) -> Result<(), WireError> {
         let fits = match self {
-            Self::Open => len == OPEN_LEN,
+            Self::Open | Self::Connect => len == OPEN_LEN,
+            Self::Connected | Self::Release => len == UUID_LEN,
             Self::Data => (1..=MAX_PAYLOAD).contains(&len),
             Self::Compressed => (1..MAX_PAYLOAD).contains(&len),
             Self::Reset => len == RESET_LEN,
@@ -258,7 +292,7 @@ impl Kind {
     }
 
     /// Whether the field may have this value beside a payload of `len` bytes: of Compressed it is the length that `len` bytes stand for, of
-    /// HostState a truth value, of Marks what they are.
+    /// HostState a truth value, of Marks what they are, of Connected the reason of a refusal or 0.
     fn check_credit(self, credit: u64, len: usize) -> Result<(), WireError> {
         match self {
             Self::Compressed if !(len as u64 + 1..=MAX_PAYLOAD as u64).contains(&credit) => {
@@ -266,6 +300,7 @@ impl Kind {
             }
             Self::HostState if credit > 1 => Err(WireError::Field("host state")),
             Self::Marks => split_change(credit).map(|_| ()),
+            Self::Connected => refusal(credit).map(|_| ()),
             _ => Ok(()),
         }
     }
@@ -283,6 +318,15 @@ fn split_change(credit: u64) -> Result<(u64, Marks), WireError> {
         0 => Err(WireError::Field("change")),
         change => Ok((change, marks)),
     }
+}
+
+/// The result of a Connect, as a number.
+fn refusal(code: u64) -> Result<Option<RefuseReason>, WireError> {
+    if code == 0 {
+        return Ok(None);
+    }
+    let code = u16::try_from(code).map_err(|_| WireError::Field("refuse reason"))?;
+    RefuseReason::from_code(code).map(Some)
 }
 
 impl Frame {
@@ -309,6 +353,11 @@ impl Frame {
             Body::Marks { offset, change, marks } => {
                 (Kind::Marks, *offset, change << Marks::BITS | u64::from(marks.to_bits()))
             }
+            Body::Connect { .. } => (Kind::Connect, 0, 0),
+            Body::Connected { refused, .. } => {
+                (Kind::Connected, 0, refused.map_or(0, |reason| reason.code().into()))
+            }
+            Body::Release { .. } => (Kind::Release, 0, 0),
         };
         let payload = self.payload_len();
         let fits = kind.check_len(payload).and_then(|()| kind.check_credit(credit, payload));
@@ -322,7 +371,8 @@ impl Frame {
         out.put_u64(offset);
         out.put_u64(credit);
         match &self.body {
-            Body::Open { open, .. } => out.put_slice(&open.encode()),
+            Body::Open { open, .. } | Body::Connect { open } => out.put_slice(&open.encode()),
+            Body::Connected { session, .. } | Body::Release { session } => out.put_slice(&session.0),
             Body::Reset { reason } => out.put_u16(reason.code()),
             _ => {}
         }
@@ -357,7 +407,8 @@ impl Frame {
 
     fn payload_len(&self) -> usize {
         match &self.body {
-            Body::Open { .. } => OPEN_LEN,
+            Body::Open { .. } | Body::Connect { .. } => OPEN_LEN,
+            Body::Connected { .. } | Body::Release { .. } => UUID_LEN,
             Body::Data { payload, .. } => payload.len(),
             Body::Compressed { payload, .. } => payload.len(),
             Body::Reset { .. } => RESET_LEN,
@@ -443,6 +494,12 @@ impl Header {
                 let (change, marks) = split_change(credit)?;
                 Body::Marks { offset, change, marks }
             }
+            Kind::Connect => Body::Connect { open: Open::decode(&payload)? },
+            Kind::Connected => Body::Connected {
+                session: SessionUuid(Cursor::new(&payload).array()?),
+                refused: refusal(credit)?,
+            },
+            Kind::Release => Body::Release { session: SessionUuid(Cursor::new(&payload).array()?) },
         };
         Ok(Frame { session: self.session, body })
     }

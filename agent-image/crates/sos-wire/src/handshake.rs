@@ -33,6 +33,8 @@ impl Capabilities {
     pub const LIVENESS: Self = Self(4);
     /// It takes Marks frames on this stream (frame.md section 8).
     pub const MARKS: Self = Self(8);
+    /// It takes Connect, Connected and Release frames on this stream (frame.md section 9).
+    pub const CONNECT: Self = Self(16);
 
     /// All of both.
     #[must_use]

@@ -21,14 +21,20 @@ impl PlainReason {
     pub const ACCELERATED: Self = Self(0);
     /// An MPTCP, TCP MD5 or TCP-AO option.
     pub const OPTION: Self = Self(1);
+    /// The agent holds as many SYNs as it can.
+    pub const FULL: Self = Self(4);
     /// No agent of the far site is alive and willing.
     pub const NO_AGENT: Self = Self(5);
+    /// The far agent did not answer in time.
+    pub const NO_ANSWER: Self = Self(8);
     /// The agent is draining.
     pub const DRAINING: Self = Self(10);
     /// The agent has reached its session limit.
     pub const SESSIONS: Self = Self(11);
     /// The agent has reached its memory limit.
     pub const MEMORY: Self = Self(12);
+    /// The far agent's configuration does not cover the connection.
+    pub const NOT_PERMITTED: Self = Self(14);
     /// The server left SYNs unanswered recently.
     pub const SERVER_UNREACHABLE: Self = Self(16);
     /// Clients on that port did not complete their handshakes with the agent recently.
@@ -37,6 +43,10 @@ impl PlainReason {
     pub const NOT_ARMED: Self = Self(18);
     /// The agent needs the client's port for a listener of its own.
     pub const PORT_TAKEN: Self = Self(22);
+    /// The server, or a firewall, refused the connection.
+    pub const SERVER_REFUSED: Self = Self(28);
+    /// The server left the far agent's SYN unanswered.
+    pub const SERVER_SILENT: Self = Self(29);
 }
 
 /// How many connections of a service there were with one reason.

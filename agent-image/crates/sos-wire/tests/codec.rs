@@ -76,6 +76,14 @@ fn frame() -> impl Strategy<Value = Frame> {
         any::<u64>().prop_map(|opaque| Body::Pong { opaque }),
         Just(Body::GoAway),
         (0..u64::MAX).prop_map(|changes| Body::Willing { changes: Willingness(changes) }),
+        open().prop_map(|open| Body::Connect { open }),
+        (any::<[u8; 16]>(), prop_oneof![Just(None), (1u16..=11).prop_map(Some)]).prop_map(
+            |(session, refused)| Body::Connected {
+                session: SessionUuid(session),
+                refused: refused.map(|code| RefuseReason::from_code(code).unwrap()),
+            }
+        ),
+        any::<[u8; 16]>().prop_map(|session| Body::Release { session: SessionUuid(session) }),
     ];
     prop_oneof![5 => of_session, 1 => of_stream.prop_map(|body| Frame { session: SessionNumber::NONE, body })]
 }
@@ -384,7 +392,7 @@ fn header_with(kind: u8, len: u32, session: u64, offset: u64, credit: u64) -> By
 #[test]
 fn impossible_headers_break_the_stream_at_once() {
     let cases = [
-        (header(15, 0, 1, 0), WireError::Type(15)),
+        (header(18, 0, 1, 0), WireError::Type(18)),
         (header(14, 0, 1, 0), WireError::Field("change")),
         (header(14, 1, 1, 0), WireError::Length),
         (header_with(14, 0, 1, 0, 1 << 16 | 64 << 8 | 64), WireError::Field("dscp")),

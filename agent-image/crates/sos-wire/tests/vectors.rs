@@ -345,6 +345,21 @@ fn frame_body(f: &Value) -> Body {
         12 => Body::Probe { opaque: offset },
         13 => Body::HostState { opaque: offset, silent: credit == 1 },
         14 => Body::Marks { offset, change: number(f, "change"), marks: marks_of(f) },
+        15 => {
+            let mut like_open = f.clone();
+            like_open["type"] = 1.into();
+            let Body::Open { open, .. } = frame_body(&like_open) else {
+                panic!("its payload is that of Open")
+            };
+            Body::Connect { open }
+        }
+        16 => Body::Connected {
+            session: SessionUuid(bytes_of(f, "uuid")),
+            refused: Some(credit)
+                .filter(|code| *code > 0)
+                .map(|code| RefuseReason::from_code(u16::try_from(code).unwrap()).unwrap()),
+        },
+        17 => Body::Release { session: SessionUuid(bytes_of(f, "uuid")) },
         other => panic!("no frame type {other}"),
     }
 }
@@ -353,7 +368,7 @@ fn frame_body(f: &Value) -> Body {
 fn frames() {
     let rows = vectors("frame");
     let rows: Vec<_> = rows.iter().filter(|row| row.get("key").is_none()).collect();
-    assert_eq!(rows.len(), 14, "a vector for every type");
+    assert_eq!(rows.len(), 18, "a vector for every type, and two for Connected");
     for row in rows {
         let (f, bytes) = (&row["fields"], hex(text(row, "hex")));
         let frame = Frame { session: SessionNumber(number(f, "session")), body: frame_body(f) };

@@ -189,6 +189,18 @@ impl Lab {
         self.configure_as(side, small);
     }
 
+    /// Both agents, with a service that accepts clients so.
+    pub(crate) fn agents_that_accept(&self, accept: &str) -> (Agent, Agent) {
+        for side in [NEAR, FAR] {
+            let mut holding = document(side, 1);
+            holding["services"][0]["accept"] = accept.into();
+            self.configure_as(side, holding);
+        }
+        let agents = (self.agent_in(NEAR, "near", "none"), self.agent_in(FAR, "far", "none"));
+        agents.0.wait_metric("sos_agent_armed_regions", |armed| armed >= 1);
+        agents
+    }
+
     fn configure_as(&self, side: Side, document: serde_json::Value) -> PathBuf {
         let dir = self.dir.path().join(side.host);
         let keys = dir.join("keys");
@@ -293,6 +305,17 @@ impl Agent {
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Stops it, and waits until each of its threads has stopped.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::SIGSTOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let has_stopped = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            stat.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        eventually("it has stopped", || std::fs::read_dir(&tasks).unwrap().all(has_stopped));
     }
 
     /// Kills it as the kernel would for lack of memory.

@@ -4,6 +4,7 @@
 mod decisions;
 mod ends;
 mod full;
+mod hold;
 mod lab;
 mod marks;
 mod orders;

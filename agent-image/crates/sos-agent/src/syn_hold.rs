@@ -1,0 +1,275 @@
+//! SYNs that are held until the far agent says whether their server accepts (docs/adr/0053). Pure: what happens to packets is returned.
+//!
+//! An *ask* is a connection that the far agent was asked for. With `accept: Learned` the clients that come for a server meanwhile wait for
+//! the one ask: once it has been accepted the server is known, and they need no connection made ahead. With `Confirmed` each has its own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use sos_wire::{AgentId, Marks, PlainReason, RefuseReason, SessionUuid};
+
+use crate::config::Accept;
+use crate::known_servers::KnownServers;
+use crate::permit::FlowKey;
+use crate::syn::Syn;
+
+/// Most SYNs held, and connections made ahead whose clients have not completed their handshakes, together. More go plain.
+pub const MAX_HELD: usize = 1_024;
+/// Most of them for one server's address and port, so that a flood of SYNs to one server leaves room for the others.
+pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
+/// How long a SYN is held: a far agent answers within 0.7 s and a round trip. Clients repeat their SYN after 1 and 3 s (RFC 6298): the first
+/// repeat asks again, the second finds the connection plain.
+pub const HELD_FOR: Duration = Duration::from_secs(2);
+/// How long a client has to complete its handshake: SYN-ACKs are repeated after 1, 3 and 7 s.
+pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
+
+/// What is known of a client whose SYN arrives.
+#[derive(Debug, Clone, Copy)]
+pub struct Covered {
+    /// What its service says.
+    pub accept: Accept,
+    /// The far agent.
+    pub peer: AgentId,
+    /// A name for its session.
+    pub session: SessionUuid,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Write the SYN back for this agent's listener.
+    Take(Vec<u8>),
+    /// Write the SYN back for the server.
+    Leave(Vec<u8>, PlainReason),
+    /// Ask the far agent to connect.
+    Ask(Ask),
+    /// Tell the far agent that the session will not begin.
+    Release(AgentId, SessionUuid),
+}
+
+/// What the far agent is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// The session that may begin.
+    pub session: SessionUuid,
+    /// The far agent.
+    pub peer: AgentId,
+    /// The connection.
+    pub flow: FlowKey,
+    /// The client's DSCP and TTL.
+    pub marks: Marks,
+}
+
+#[derive(Debug)]
+struct Asked {
+    ask: Ask,
+    shared: bool,
+    until: Instant,
+    /// The SYNs that wait for it.
+    waiting: BTreeMap<FlowKey, Vec<u8>>,
+}
+
+/// A connection that the far agent has made and whose client completes its handshake with this one.
+#[derive(Debug)]
+struct Claim {
+    session: SessionUuid,
+    peer: AgentId,
+    until: Instant,
+}
+
+/// All that is held.
+#[derive(Debug, Default)]
+pub struct SynHold {
+    asked: BTreeMap<SessionUuid, Asked>,
+    held: BTreeMap<FlowKey, SessionUuid>,
+    shared: BTreeMap<(SocketAddrV4, AgentId), SessionUuid>,
+    claims: BTreeMap<FlowKey, Claim>,
+    of_server: BTreeMap<SocketAddrV4, usize>,
+    /// Servers that accepted recently.
+    pub known: KnownServers,
+}
+
+impl SynHold {
+    /// SYNs held, and connections made ahead that wait for their client.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.held.len() + self.claims.len()
+    }
+
+    /// Whether nothing is held.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// A client's SYN has arrived, for the first time or again.
+    pub fn arrive(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Step> {
+        let server = syn.flow.server;
+        let known = covered.accept == Accept::Learned && self.known.contains(server, now);
+        // A repeat whose connection stands at the far agent: this agent's SYN-ACK was lost.
+        if covered.accept == Accept::Early || self.claims.contains_key(&syn.flow) {
+            return Some(Step::Take(syn.packet));
+        }
+        if let Some(session) = self.held.get(&syn.flow).copied() {
+            return self.repeat(session, syn);
+        }
+        if known {
+            return Some(Step::Take(syn.packet));
+        }
+        if self.len() >= MAX_HELD || self.of_server.get(&server).is_some_and(|count| *count >= MAX_OF_SERVER)
+        {
+            return Some(Step::Leave(syn.packet, PlainReason::FULL));
+        }
+        self.hold(syn, covered, now).map(Step::Ask)
+    }
+
+    /// The question, or its answer, may have been lost with a stream.
+    fn repeat(&mut self, session: SessionUuid, syn: Syn) -> Option<Step> {
+        let asked = self.asked.get_mut(&session)?;
+        let again = asked.ask.flow == syn.flow;
+        asked.waiting.insert(syn.flow, syn.packet);
+        again.then_some(Step::Ask(asked.ask))
+    }
+
+    fn hold(&mut self, syn: Syn, covered: Covered, now: Instant) -> Option<Ask> {
+        let server = (syn.flow.server, covered.peer);
+        *self.of_server.entry(syn.flow.server).or_default() += 1;
+        let shared = covered.accept == Accept::Learned;
+        let waits_for = self.shared.get(&server).copied().filter(|_| shared);
+        if let Some(asked) = waits_for.and_then(|session| self.asked.get_mut(&session)) {
+            self.held.insert(syn.flow, asked.ask.session);
+            asked.waiting.insert(syn.flow, syn.packet);
+            return None;
+        }
+        let ask = Ask { session: covered.session, peer: covered.peer, flow: syn.flow, marks: syn.marks };
+        self.held.insert(syn.flow, ask.session);
+        if shared {
+            self.shared.insert(server, ask.session);
+        }
+        let waiting = BTreeMap::from([(syn.flow, syn.packet)]);
+        self.asked.insert(ask.session, Asked { ask, shared, until: now + HELD_FOR, waiting });
+        Some(ask)
+    }
+
+    /// The far agent has answered: `None` = the server has accepted.
+    pub fn answer(
+        &mut self,
+        peer: AgentId,
+        session: SessionUuid,
+        refused: Option<RefuseReason>,
+        now: Instant,
+    ) -> Vec<Step> {
+        let of_peer = self.asked.get(&session).is_some_and(|asked| asked.ask.peer == peer);
+        match refused {
+            Some(reason) if of_peer => self.refuse(session, reason),
+            Some(_) => Vec::new(),
+            None if of_peer => self.accept(session, now),
+            // Too late: its client is plain. An answer that is repeated is of a connection that waits.
+            None if self.claims.values().all(|claim| claim.session != session) => {
+                vec![Step::Release(peer, session)]
+            }
+            None => Vec::new(),
+        }
+    }
+
+    fn accept(&mut self, session: SessionUuid, now: Instant) -> Vec<Step> {
+        let Some(Asked { ask, waiting, .. }) = self.settle(session) else { return Vec::new() };
+        self.known.note(ask.flow.server, now);
+        let claim = Claim { session, peer: ask.peer, until: now + CLAIM_WITHIN };
+        self.claims.insert(ask.flow, claim);
+        *self.of_server.entry(ask.flow.server).or_default() += 1;
+        waiting.into_values().map(Step::Take).collect()
+    }
+
+    fn refuse(&mut self, session: SessionUuid, reason: RefuseReason) -> Vec<Step> {
+        let Some(Asked { ask, waiting, .. }) = self.settle(session) else { return Vec::new() };
+        if is_servers(reason) {
+            self.known.forget(ask.flow.server);
+        }
+        waiting.into_values().map(|packet| Step::Leave(packet, plain_reason(reason))).collect()
+    }
+
+    /// The far agent could not be asked.
+    pub fn fail(&mut self, session: SessionUuid) -> Vec<Step> {
+        let asked = self.settle(session);
+        let waiting = asked.into_iter().flat_map(|asked| asked.waiting.into_values());
+        waiting.map(|packet| Step::Leave(packet, PlainReason::NO_AGENT)).collect()
+    }
+
+    /// Does what is due: what is held for too long goes plain.
+    pub fn expire(&mut self, now: Instant) -> Vec<Step> {
+        let late: Vec<_> = self.asked.values().filter(|a| a.until <= now).map(|a| a.ask.session).collect();
+        let mut steps = Vec::new();
+        for asked in late.into_iter().filter_map(|session| self.settle(session)) {
+            steps.push(Step::Release(asked.ask.peer, asked.ask.session));
+            steps.extend(asked.waiting.into_values().map(|syn| Step::Leave(syn, PlainReason::NO_ANSWER)));
+        }
+        let late: Vec<_> =
+            self.claims.iter().filter(|(_, c)| c.until <= now).map(|(flow, _)| *flow).collect();
+        for (session, peer) in late.into_iter().filter_map(|flow| self.claim(flow)) {
+            steps.push(Step::Release(peer, session));
+        }
+        steps
+    }
+
+    /// When [`Self::expire`] has something to do next.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<Instant> {
+        self.asked.values().map(|a| a.until).chain(self.claims.values().map(|c| c.until)).min()
+    }
+
+    /// The connection that was made ahead for a client that has completed its handshake: its session and the far agent.
+    pub fn claim(&mut self, flow: FlowKey) -> Option<(SessionUuid, AgentId)> {
+        let claim = self.claims.remove(&flow)?;
+        self.leave(flow.server);
+        Some((claim.session, claim.peer))
+    }
+
+    /// Takes an ask and its SYNs off the books.
+    fn settle(&mut self, session: SessionUuid) -> Option<Asked> {
+        let asked = self.asked.remove(&session)?;
+        let server = (asked.ask.flow.server, asked.ask.peer);
+        if asked.shared && self.shared.get(&server) == Some(&session) {
+            self.shared.remove(&server);
+        }
+        for flow in asked.waiting.keys() {
+            self.held.remove(flow);
+            self.leave(flow.server);
+        }
+        Some(asked)
+    }
+
+    fn leave(&mut self, server: SocketAddrV4) {
+        if let Some(count) = self.of_server.get_mut(&server) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_server.remove(&server);
+            }
+        }
+    }
+}
+
+/// Whether it is the server, or what stands before it, that does not accept.
+#[must_use]
+pub fn is_servers(reason: RefuseReason) -> bool {
+    matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)
+}
+
+fn plain_reason(reason: RefuseReason) -> PlainReason {
+    match reason {
+        RefuseReason::ServerRefused | RefuseReason::ServerRejected => PlainReason::SERVER_REFUSED,
+        RefuseReason::ServerSilent => PlainReason::SERVER_SILENT,
+        RefuseReason::PortTaken => PlainReason::PORT_TAKEN,
+        RefuseReason::Draining => PlainReason::DRAINING,
+        RefuseReason::SessionLimit => PlainReason::SESSIONS,
+        RefuseReason::MemoryLimit => PlainReason::MEMORY,
+        RefuseReason::NotPermitted => PlainReason::NOT_PERMITTED,
+        RefuseReason::ServerUnreachable => PlainReason::SERVER_UNREACHABLE,
+        RefuseReason::UnknownPeer | RefuseReason::UnsupportedTransport => PlainReason::NO_AGENT,
+    }
+}
+
+#[cfg(test)]
+#[path = "syn_hold_tests.rs"]
+mod tests;
