@@ -66,7 +66,7 @@ def documents(compiled: Compiled, part: str) -> Iterator[str]:
 
 
 def examine(seed: int, lines: Mapping[str, list[Line]], written: Counter[str]) -> Iterator[str]:
-    """What is wrong with one world; its documents for nodes and agents are added to `lines`, all are counted in `written`."""
+    """Findings of one world; its documents for nodes and agents are added to `lines`, all are counted in `written`."""
     try:
         compiled = compile_world(limits_world(seed))
     except Exception:
@@ -90,7 +90,7 @@ def _put_in_force(document: bytes) -> Iterator[str]:
 
 
 def read_by(part: str, program: Path, lines: list[Line]) -> Iterator[str]:
-    """What a node or agent does not take."""
+    """Documents that a node or agent refuses."""
     package = READERS[part][0]
     given = "\n".join(line.text for line in lines)
     done = subprocess.run([program], input=given, capture_output=True, text=True, check=False)

@@ -276,6 +276,6 @@ def test_a_tagged_frame_meets_entries_of_the_base_table_only(net: Lab, at: str, 
 
 
 def traced(net: Lab, port: str, frame: bytes) -> str:
-    """What the switch would do with a frame that comes in by a port."""
+    """Trace of a frame that comes in by a port."""
     target = f"--target={net.folder}/sw.ctl"
     return net.ovs("ovs-appctl", target, "ofproto/trace", "edge1", f"in_port={net.port('edge1', port)}", frame.hex())

@@ -29,7 +29,7 @@ def _error(code: int, reason: str) -> bytes:
 
 @dataclass(frozen=True)
 class Fault:
-    """What is answered instead: a status to everything, or these bytes in a watch's stream, which then ends or is cut off."""
+    """The wrong answer: a status to everything, or these bytes in a watch's stream, which then ends or is cut off."""
 
     status: int = 200
     stream: bytes | None = None

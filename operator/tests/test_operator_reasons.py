@@ -16,7 +16,7 @@ CAMEL = re.compile(r"[A-Z][A-Za-z0-9]{2,62}")
 
 
 def constants(node: ast.AST) -> Iterator[str]:
-    """What is written in an expression, but for what it compares with."""
+    """Text of an expression without the values that it compares with."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and CAMEL.fullmatch(node.value):
         yield node.value
     if isinstance(node, ast.IfExp):

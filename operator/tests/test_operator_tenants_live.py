@@ -40,7 +40,7 @@ def entries(kube: Kube) -> dict[str, list[dict[str, Any]]]:
 
 
 def victim(kube: Kube) -> dict[str, list[dict[str, Any]]]:
-    """What the earlier tenant's connections get, document by document."""
+    """The earlier tenant's service in each document."""
     return {name: [service for service in services if service["id"] == "default/bulk"] for name, services in entries(kube).items()}
 
 

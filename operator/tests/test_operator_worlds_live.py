@@ -88,7 +88,7 @@ def spoil_statuses(kube: Kube, seed: int) -> None:
 
 
 def judged(kube: Kube) -> bool:
-    """Whether each object says whether it is accepted, of its present generation."""
+    """True once each object has an Accepted condition of its present generation."""
     for kind in PLURALS.values():
         for obj in kube.items(kind, "-A"):
             rows = {row["type"]: row for row in obj.get("status", {}).get("conditions", [])}

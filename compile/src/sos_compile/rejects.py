@@ -32,7 +32,7 @@ class Rejected:
 
     @property
     def count(self) -> int:
-        """How many matches there are: too many of them are never made."""
+        """Number of matches, counted first: too many of them are never made."""
         return sum(
             len(regions.prefixes(piece.clients)) * len(regions.prefixes(piece.servers)) * sum(len(_ports(each)) for each in piece.ports)
             for piece in self.pieces

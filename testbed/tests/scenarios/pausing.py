@@ -24,7 +24,7 @@ def data() -> bytes:
 
 
 def read_with_pause(connection: socket.socket, pause_s: float) -> bool:
-    """Whether all of the data came."""
+    """Read all; true if all of the data came."""
     got = bytearray()
     while len(got) < LITTLE:
         got += connection.recv(4096)
@@ -35,7 +35,7 @@ def read_with_pause(connection: socket.socket, pause_s: float) -> bool:
 
 
 def talk(connection: socket.socket, pause_s: float, *, begins: bool) -> bool:
-    """Whether a word is answered before and after the pause."""
+    """Exchange a word before and after the pause; true if both were answered."""
     answers = []
     for wait_s in (0.0, pause_s):
         if begins:

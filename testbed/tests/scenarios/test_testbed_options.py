@@ -16,7 +16,7 @@ COVERED, PLAIN = 5162, 6162
 
 
 def seen(net: Lab, case: str, port: int) -> list[dict[str, Any]]:
-    """What server and client say of a case."""
+    """Reports of server and client about a case."""
     serving = subprocess.Popen(
         net.exec_argv("server", (sys.executable, PROGRAM, "serve", case, str(port))), stdout=subprocess.PIPE, text=True
     )

@@ -11,7 +11,7 @@ use tracing::error;
 /// Of the process, as panics are.
 static BUGS: LazyLock<Counter> = LazyLock::new(Counter::default);
 
-/// How many panics there have been, for the registry of metrics.
+/// Count of panics, for the registry of metrics.
 #[must_use]
 pub fn counter() -> Counter {
     BUGS.clone()
@@ -26,7 +26,7 @@ pub fn count_panics() {
     }));
 }
 
-/// What `act` gives; `None` after a panic. Whatever is shared must be whole at each step of `act`, as behind locks that are poisoned.
+/// The value of `act`; `None` after a panic. Whatever is shared must be whole at each step of `act`, as behind locks that are poisoned.
 pub fn fence<T>(act: impl FnOnce() -> T) -> Option<T> {
     panic::catch_unwind(AssertUnwindSafe(act)).ok()
 }

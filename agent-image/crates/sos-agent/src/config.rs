@@ -254,7 +254,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// Whether its SYNs are held until the server has accepted.
+    /// Hold its SYNs until the server has accepted.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.setup == Setup::Proactive && self.accept != Accept::Early

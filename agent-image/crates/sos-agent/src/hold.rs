@@ -27,10 +27,10 @@ use crate::syn_hold::{Ask, Covered, Step, SynHold, is_servers};
 const WITH_HEADER: i32 = 255;
 /// Longest datagram of copies: one packet and its attributes.
 const BUFFER: usize = 128 << 10;
-/// How long the task sleeps where nothing is held.
+/// Sleep of the task while no SYN is held.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What is held, and the sockets that write it back.
+/// Held SYNs, and the sockets that write them back.
 #[derive(Debug, Default)]
 pub struct Hold {
     syns: Mutex<SynHold>,
@@ -47,7 +47,7 @@ pub struct Writers {
 
 impl Writers {
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub fn new(interface: &str) -> io::Result<Self> {
         let raw = || Socket::new(Domain::IPV4, Type::RAW.nonblocking(), Some(Protocol::from(WITH_HEADER)));
         let (to_listener, to_server) = (raw()?, raw()?);
@@ -74,7 +74,7 @@ impl Hold {
         Self { syns: Mutex::default(), writers }
     }
 
-    /// Whether SYNs can be held. Where they cannot, services that ask for it stay plain.
+    /// True where SYNs can be held; elsewhere services that ask for it stay plain.
     #[must_use]
     pub fn is_able(&self) -> bool {
         self.writers.is_some()
@@ -93,7 +93,7 @@ impl Hold {
     }
 }
 
-/// What is needed to hold SYNs, or nothing: a kernel without nfnetlink_log, or a process without NET_RAW.
+/// The means to hold SYNs; `None` on a kernel without nfnetlink_log, or in a process without NET_RAW.
 #[must_use]
 pub fn open(interface: &str) -> Option<(Writers, Copies)> {
     let copies = Copies::open(nft::COPIES);
@@ -155,7 +155,7 @@ fn arrived(shared: &Shared, packet: &[u8]) {
     carry_out(shared, step.into_iter().collect());
 }
 
-/// What the configuration says of a client. `Err` where nothing is to be asked: why its SYN goes plain, or `None` where it is taken.
+/// The configuration's decision for a client. `Err` where no question is due: the reason for plain TCP, or `None` where its SYN is taken.
 fn covered(shared: &Shared, flow: FlowKey) -> Result<Covered, Option<PlainReason>> {
     // A controller has asked already (a proactive service that is set up reactively).
     if shared.at_desk(|desk, env| desk.expects(flow, env.now)) {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
-/// How long a server is known, as at the controller (docs/adr/0044).
+/// Time for which a server is known, as at the controller (docs/adr/0044).
 pub const KNOWN_FOR: Duration = Duration::from_secs(300);
 /// Most servers known; of more the one that accepted longest ago is forgotten.
 pub const MAX_KNOWN: usize = 16_384;
@@ -36,7 +36,7 @@ impl KnownServers {
         }
     }
 
-    /// Whether one accepted recently.
+    /// True where a server accepted recently.
     #[must_use]
     pub fn contains(&self, server: SocketAddrV4, now: Instant) -> bool {
         self.until.get(&server).is_some_and(|until| now < *until)

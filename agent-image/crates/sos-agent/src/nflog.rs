@@ -41,7 +41,7 @@ impl Copies {
     /// Joins a group in this network namespace. Needs NET_ADMIN, and a Tokio runtime around it.
     ///
     /// # Errors
-    /// What the kernel says: without nfnetlink_log there are no copies.
+    /// Error of the kernel: without nfnetlink_log there are no copies.
     pub fn open(group: u16) -> io::Result<Self> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let netfilter = Some(netlink::NETFILTER);
@@ -62,7 +62,7 @@ impl Copies {
     /// Receives one datagram; when some were lost for lack of room, the next one.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Error of the kernel.
     pub async fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.0.recv(buffer).await {

@@ -67,7 +67,7 @@ impl OrderDesk {
         self.sign(controller, 0, OrderBody::Refused(session, RefuseReason::ServerSilent), env)
     }
 
-    /// Whether a client is about to arrive by order.
+    /// True where an order has announced the client.
     #[must_use]
     pub fn expects(&self, flow: FlowKey, now: Instant) -> bool {
         self.preparations.expects(flow, now)

@@ -137,7 +137,7 @@ impl Preparations {
         earlier
     }
 
-    /// Whether one stands for a client that may arrive.
+    /// True where a connection stands for a client that may arrive.
     #[must_use]
     pub fn expects(&self, flow: FlowKey, now: Instant) -> bool {
         let standing = self.by_flow.get(&flow).and_then(|session| self.by_session.get(session));

@@ -26,7 +26,7 @@ use crate::socket;
 /// SYN is let through.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_millis(700);
 
-/// How long a connection that a peer has asked for waits for the session's Open: a moment longer than the near agent waits for its client to
+/// Time that a connection made for a peer waits for the session's Open: a moment longer than the near agent waits for its client to
 /// complete the handshake ([`crate::syn_hold::CLAIM_WITHIN`]), and a round trip.
 const LEASE: Duration = Duration::from_secs(12);
 /// Most connections that one peer may have asked for at a time: twice what an agent of this version asks for ([`crate::syn_hold::MAX_HELD`]).
@@ -47,7 +47,7 @@ struct Leg {
 #[derive(Debug, Default)]
 pub struct ServerLegs {
     legs: BTreeMap<SessionUuid, Leg>,
-    /// How many each peer has asked for.
+    /// Connections that each peer has asked for.
     of_peer: BTreeMap<AgentId, usize>,
 }
 
@@ -84,13 +84,13 @@ impl ServerLegs {
         }
     }
 
-    /// How many peers have asked for.
+    /// Connections that peers have asked for.
     #[must_use]
     pub fn asked(&self) -> usize {
         self.of_peer.values().sum()
     }
 
-    /// Whether a peer may ask for one more.
+    /// True while a peer may ask for one more.
     fn has_room(&self, peer: AgentId) -> bool {
         self.of_peer.get(&peer).is_none_or(|count| *count < MAX_OF_PEER)
     }

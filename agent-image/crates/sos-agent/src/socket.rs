@@ -29,7 +29,7 @@ pub(crate) const STREAM_NOTSENT_LOWAT: u32 = 512 * 1024;
 /// The listener that nft hands SYNs to; takes connections to any address (IP_TRANSPARENT needs NET_ADMIN).
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_ip_transparent_v4(true)?;
@@ -44,7 +44,7 @@ pub fn transparent_listener() -> io::Result<std::net::TcpListener> {
 /// The listener at the agent's own address to which switches bring clients where the site rewrites.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn redirect_listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     let listener = listener(address)?;
     SockRef::from(&listener).set_linger(Some(Duration::ZERO))?;
@@ -55,7 +55,7 @@ pub fn redirect_listener(address: SocketAddrV4) -> io::Result<std::net::TcpListe
 /// A listener on one of the agent's own ports.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn listener(address: SocketAddrV4) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     listen(socket, address)
@@ -72,7 +72,7 @@ fn listen(socket: Socket, address: SocketAddrV4) -> io::Result<std::net::TcpList
 /// them (Linux lets sockets of one user share a port where all of them have `SO_REUSEPORT`).
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn shared_listener(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
@@ -101,7 +101,7 @@ pub fn stream_listener(
 /// A UDP socket on one of the agent's own ports.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
     socket.bind(&address.into())?;
@@ -127,7 +127,7 @@ pub fn stream_datagrams(address: SocketAddrV4) -> io::Result<std::net::UdpSocket
 /// is noticed as late as plain TCP would. No TCP_USER_TIMEOUT: it also counts the time in which a host that is alive keeps its window closed.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn prepare_host_leg(socket: &SockRef<'_>) -> io::Result<()> {
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;

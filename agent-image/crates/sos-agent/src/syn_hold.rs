@@ -18,16 +18,16 @@ use crate::syn::Syn;
 pub const MAX_HELD: usize = 1_024;
 /// Most of them for one server's address and port, so that a flood of SYNs to one server leaves room for the others.
 pub const MAX_OF_SERVER: usize = MAX_HELD / 4;
-/// How long a SYN is held: a far agent answers within 0.7 s and a round trip. Clients repeat their SYN after 1 and 3 s (RFC 6298): the first
-/// repeat asks again, the second finds the connection plain.
+/// Time for which a SYN is held: a far agent answers within 0.7 s and a round trip. Clients repeat their SYN after 1 and 3 s (RFC 6298):
+/// the first repeat asks again, the second finds the connection plain.
 pub const HELD_FOR: Duration = Duration::from_secs(2);
-/// How long a client has to complete its handshake: SYN-ACKs are repeated after 1, 3 and 7 s.
+/// Time in which a client has to complete its handshake: SYN-ACKs are repeated after 1, 3 and 7 s.
 pub const CLAIM_WITHIN: Duration = Duration::from_secs(10);
 
-/// What is known of a client whose SYN arrives.
+/// Facts about a client whose SYN arrives.
 #[derive(Debug, Clone, Copy)]
 pub struct Covered {
-    /// What its service says.
+    /// Setting of its service.
     pub accept: Accept,
     /// The far agent.
     pub peer: AgentId,
@@ -48,7 +48,7 @@ pub enum Step {
     Release(AgentId, SessionUuid),
 }
 
-/// What the far agent is asked.
+/// The question to the far agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// The session that may begin.
@@ -97,7 +97,7 @@ impl SynHold {
         self.held.len() + self.claims.len()
     }
 
-    /// Whether nothing is held.
+    /// True while no SYN is held.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -250,7 +250,7 @@ impl SynHold {
     }
 }
 
-/// Whether it is the server, or what stands before it, that does not accept.
+/// True where the server, or a device before it, does not accept.
 #[must_use]
 pub fn is_servers(reason: RefuseReason) -> bool {
     matches!(reason, RefuseReason::ServerRefused | RefuseReason::ServerRejected | RefuseReason::ServerSilent)

@@ -22,7 +22,7 @@ pub const TICK: Duration = Duration::from_millis(250);
 /// Time between two looks at the config file, by content: a mounted `ConfigMap` swaps a symbolic link.
 const CONFIG_PERIOD: Duration = Duration::from_secs(1);
 
-/// What the status says after a panic.
+/// Message of the status after a panic.
 const BUG: &str = "a bug of sos-node, which its log shows: report it with the node-config";
 
 /// What the command line says.

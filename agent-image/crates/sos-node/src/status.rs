@@ -50,7 +50,7 @@ impl PortState {
 pub struct PortStatus {
     /// Its name.
     pub name: String,
-    /// What it is: `Uplink`, `Tunnel`, `Agent` or `Reject`.
+    /// Kind of the port: `Uplink`, `Tunnel`, `Agent` or `Reject`.
     pub kind: &'static str,
     /// The OpenFlow port number it has.
     pub ofport: Option<u16>,

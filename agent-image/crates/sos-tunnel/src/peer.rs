@@ -247,7 +247,7 @@ impl Peer {
         soonest.is_some_and(|stream| stream.try_push(of_stream(body)))
     }
 
-    /// Whether it connects to servers for sessions that have not begun.
+    /// The peer connects to servers for sessions that have not begun.
     pub(crate) fn takes_connect(&self) -> bool {
         lock(&self.state).streams.iter().any(|stream| stream.takes_connect)
     }

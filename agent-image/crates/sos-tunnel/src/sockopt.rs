@@ -48,7 +48,7 @@ fn set_int(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, value: u32
 /// kernel goes on tuning it, which it would not after SO_RCVBUF: a low water mark makes room for itself (`tcp_set_rcvlowat`).
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub fn set_first_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)?;
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1)?;
@@ -61,7 +61,7 @@ pub fn set_first_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
 /// without which a buffer that has grown opens no window. Past net.core.rmem_max, which needs NET_ADMIN.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
     set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes)
         .or_else(|_| set_int(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes))?;
@@ -71,7 +71,7 @@ pub(crate) fn set_window(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
 /// Bytes of a socket that its other end has not acknowledged (SIOCOUTQ, tcp(7)), its end counted as one.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn unacknowledged(socket: &impl AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open for as long as `socket` is borrowed, and the kernel writes one int to `bytes`.
@@ -196,7 +196,7 @@ fn get_bytes(socket: &impl AsFd, level: libc::c_int, name: libc::c_int, to: &mut
 /// Segments that were dropped at a socket since it exists (SO_MEMINFO, linux/sock_diag.h).
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn dropped(socket: &impl AsFd) -> io::Result<u32> {
     const SK_MEMINFO_DROPS: usize = 8;
     let mut info = [0u32; SK_MEMINFO_DROPS + 1];
@@ -218,7 +218,7 @@ pub(crate) fn dropped(socket: &impl AsFd) -> io::Result<u32> {
 /// end the connection only after more than two minutes.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn probe_at_once(socket: &impl AsFd) -> io::Result<()> {
     const MOST_PROBES: u32 = 127;
     let second = Duration::from_secs(1);
@@ -228,7 +228,7 @@ pub(crate) fn probe_at_once(socket: &impl AsFd) -> io::Result<()> {
 /// Sets when the kernel probes an idle host by itself.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn set_keepalive(
     socket: &impl AsFd,
     idle: Duration,
@@ -336,7 +336,7 @@ pub fn set_retransmit_max(socket: &impl AsFd, max: Duration) -> io::Result<()> {
 /// long as the socket stands (`sk_setsockopt`, net/core/sock.c); to spread it and nothing more is a bound that no path reaches.
 ///
 /// # Errors
-/// What the kernel says.
+/// Error of the kernel.
 pub(crate) fn set_pacing(socket: &impl AsFd, pacing: Pacing) -> io::Result<()> {
     let rate = match pacing {
         Pacing::Bursts => u64::MAX,

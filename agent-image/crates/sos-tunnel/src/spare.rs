@@ -11,7 +11,7 @@ const MUCH: u64 = 64 << 10;
 /// Streams of one label of which a session with much to say leaves one to others.
 const ENOUGH: usize = PeerConfig::LIGHT_STREAMS + 1;
 
-/// How many streams of each label a session uses at most, as its service says.
+/// Most streams of each label for one session, as its service says.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct MostStreams(pub(crate) Option<usize>);
 
@@ -128,7 +128,7 @@ mod tests {
         assert!(spare(&[0; 8], &[], &[], MUCH - 1).is_empty());
     }
 
-    /// How many of so many streams of each of two labels a session uses that keeps so much.
+    /// Streams in use of each of two labels by a session that keeps `held` bytes.
     fn in_use(streams: usize, held: u64, most: Option<usize>) -> [usize; 2] {
         let mut views: Vec<StreamView> =
             (0..2 * streams).map(|at| view(at, (at % 2) as u8, usize::MAX)).collect();

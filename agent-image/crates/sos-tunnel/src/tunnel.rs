@@ -149,7 +149,7 @@ impl Tunnel {
     /// [`Self::close`].
     ///
     /// # Errors
-    /// What the kernel says. Without the port streams are over TCP.
+    /// Error of the kernel. Without the port streams are over TCP.
     pub fn open_datagrams(&self, socket: UdpSocket, label: u8) -> io::Result<()> {
         quic::listen(&self.0, socket, label)
     }
@@ -182,7 +182,7 @@ impl Tunnel {
         self.0.find_peer(peer).is_some_and(|peer| peer.send_ahead(body, labels, Instant::now()))
     }
 
-    /// Whether a peer can be asked; one of an earlier version cannot.
+    /// True where a peer can be asked; an earlier version cannot.
     pub fn can_ask(&self, peer: AgentId) -> bool {
         self.0.find_peer(peer).is_some_and(|peer| peer.takes_connect())
     }

@@ -120,7 +120,7 @@ pub enum Body {
     },
     /// Connect to a server for a session that has not begun: does it accept?
     Connect {
-        /// What its Open will say.
+        /// Contents of its Open.
         open: Open,
     },
     /// The answer to Connect.

@@ -77,7 +77,7 @@ impl Cuttable {
         Self::parts_of(&self.lines)
     }
 
-    /// What part of all bytes from the far agent each stream has carried, most first.
+    /// Share of all bytes from the far agent on each stream, largest first.
     pub(crate) fn parts_received(&self) -> Vec<f64> {
         Self::parts_of(&self.far_lines)
     }
