@@ -266,7 +266,8 @@ def test_a_tagged_frame_meets_entries_of_the_base_table_only(net: Lab, at: str, 
     frames = [("p-client", frame) for frame in (*from_client, build_arp_request(parse_mac(MACS["client"]), client, gateway))]
     for uplink, (theirs, ours) in LEGS.items():
         frames.append((uplink, syn_frame(server, parse_address(ours), 80, known, flags=0x10)))
-        frames.append((uplink, build_arp_request(b"\x02\x00\x00\x00\x00\x77", parse_address(theirs), parse_address(ours))))
+        router = parse_mac(net.execute("router", "cat", f"/sys/class/net/{uplink}/address").strip())  # the controller hears what is traced
+        frames.append((uplink, build_arp_request(router, parse_address(theirs), parse_address(ours))))
     met = [traced(net, port, frame) for port, frame in frames]
     assert "cookie 0x534f0101" in met[0] and sum("cookie 0x534f0101" in found for found in met) >= 4, "untagged"
     for port, frame in frames:

@@ -28,7 +28,7 @@ RTT_S = RTT_US / 1e6
 PLAIN, COVERED = 6300, 5300
 """The first of the ports. Each test has some of its own: those that have accepted are known to."""
 REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160
-SILENT_S = 0.7  # how long a far agent waits for an answer, which an ICMP error to its client is none of
+SILENT_S = 0.7  # how long a far agent waits for an answer: an ICMP error is one, so that its client does not wait for as long
 SLACK_S = 1.0  # of a machine that does other things as well
 END_S = 60.0
 
@@ -93,7 +93,7 @@ def test_an_icmp_error_is_the_clients_own(net: Lab, kind: str) -> None:
         (plain,), (covered,) = both(net, "each", REJECTED, 1)
     assert plain["error"] and (covered["error"], covered["errno"]) == (plain["error"], plain["errno"])
     assert not covered["connect_s"]
-    assert covered["first_byte_s"] <= plain["first_byte_s"] + RTT_S + SILENT_S + SLACK_S
+    assert covered["first_byte_s"] < plain["first_byte_s"] + SILENT_S
 
 
 def test_a_server_that_drops_syns_is_waited_for_as_by_plain_tcp(net: Lab) -> None:
@@ -147,10 +147,10 @@ def test_accept_says_whose_answer_a_client_waits_for(net: Lab) -> None:
     server = measure.address(net, "server")
     for accept, error in (("Early", "ConnectionResetError"), ("Confirmed", "ConnectionRefusedError")):
         net.declare(with_service(net.objects, accept=accept))
-        before = accepted(net)
 
         def seen(error: str = error) -> bool:
             return run(net, "each", server, COVERED + SET, 1)[0]["error"] == error
 
         eventually(f"{accept} in force", seen)
-        assert (accepted(net) > before) == (accept == "Early")
+        before = accepted(net)
+        assert seen() and (accepted(net) > before) == (accept == "Early")
