@@ -22,7 +22,7 @@ from sos_testbed.topology import PathOptions
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "01-two-sites"
 PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)
 COVERED, PLAIN = 5001, 6001
-EACH = 20
+EACH = 100
 """Connections at each port."""
 WATCH_S = 15.0
 """From before a move until well after it: what has not gone on by then has been lost. A busy machine takes seconds to move a cable."""
@@ -55,6 +55,7 @@ for _ in range(count):
     connection = socket.create_connection((address, port), timeout=5)
     at.register(connection, selectors.EVENT_READ)
     last[connection] = time.monotonic()
+last = dict.fromkeys(last, time.monotonic())  # nothing was read while the others were opened
 print("connected", flush=True)
 until, said = time.monotonic() + seconds, 0.0
 while time.monotonic() < until:
