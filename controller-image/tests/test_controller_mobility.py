@@ -133,7 +133,7 @@ def test_server_found_late_keeps_sessions_begun_before_and_after() -> None:
     """The first session has entries at every switch of the site, later ones where the server is: both follow a move."""
     world = up("east")
     begun(world, SPORT)
-    assert places(world, SPORT, "server") == {E2, C1}, "nobody has heard the server"
+    assert places(world, SPORT, "server") == {E2, C1}, "the server has not been heard yet"
     announce(world, Location(E2, PortNo(3)), "server", SERVER)
     begun(world, SPORT + 1)
     assert places(world, SPORT + 1, "server") == {E2}

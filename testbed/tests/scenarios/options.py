@@ -159,7 +159,7 @@ def ask_half_closed(address: str, port: int) -> dict[str, object]:
     first = host.recv(100)
     time.sleep(0.5)
     vanish(host)
-    time.sleep(3)
+    time.sleep(3)  # the server goes on writing, and is reset meanwhile
     return {"first": len(first) > 0}
 
 

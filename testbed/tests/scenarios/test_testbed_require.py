@@ -99,7 +99,7 @@ def test_it_is_refused_without_an_agent_at_either_site(net: Lab, agent: str) -> 
     with nothing_plain(net):
         for _ in range(6):
             assert answer(net, SOS_PORT) != SERVED
-            time.sleep(1)
+            time.sleep(1)  # over the seconds in which the agent is found dead
         refused(net)
     net.start(agent)
     served(net)

@@ -35,7 +35,7 @@ pub struct Covered {
     pub session: SessionUuid,
 }
 
-/// What to do.
+/// A step for the edge to take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Write the SYN back for this agent's listener.
