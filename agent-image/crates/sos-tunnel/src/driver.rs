@@ -354,7 +354,7 @@ impl Driver {
                     if let Some(Err(error)) = self.host.as_mut().map(Host::finish) {
                         self.host_failed(&error);
                     }
-                    self.note_gate();
+                    self.note_given_gate();
                 }
                 // Dropping the host's socket resets it.
                 Event::Reset(_) => self.host = None,

@@ -58,6 +58,28 @@ async fn keepalive_notices_a_dead_far_host_and_no_other() {
     }
 }
 
+/// The agent of the dead host asks for the one that keeps alive shortly before common idle times, two of which are in the time that the
+/// probes take: their answers must not let probes through that are to be left unanswered.
+#[tokio::test]
+async fn a_probing_host_that_is_asked_for_meanwhile_is_still_left_unanswered() {
+    let (idle, interval, probes) = (3 * SECOND, SECOND, 3);
+    let net = Net::new(Setup::default()).await;
+    let (mut client, mut server, _session) = net.pair().await;
+    let keepalive = TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(probes);
+    SockRef::from(&client).set_tcp_keepalive(&keepalive).unwrap();
+    // The agents learn the interval from a server that is there.
+    let early = tokio::time::timeout(2 * idle + SECOND, client.read(&mut [0])).await;
+    assert!(early.is_err(), "{early:?} though the other host is there");
+    client.write_all(b"x").await.unwrap();
+    soon(server.read_exact(&mut [0])).await.unwrap();
+    kill(&server);
+    let after = notices(&mut client).await;
+    assert!(
+        after < 2 * idle + probes * interval,
+        "a probe was answered for a dead host: noticed after {after:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_host_that_comes_back_in_time_is_answered_for_again() {
     let net = Net::new(Setup::default()).await;

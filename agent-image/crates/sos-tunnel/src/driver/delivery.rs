@@ -34,7 +34,7 @@ impl Driver {
     /// The host was given so many bytes.
     pub(super) fn note_given(&mut self, bytes: u64, now: Instant) {
         self.delivery.unacknowledged += bytes;
-        self.note_gate();
+        self.note_given_gate();
         self.look(now);
     }
 

@@ -32,6 +32,8 @@ struct Asking {
 #[derive(Debug, Default)]
 pub(super) struct Liveness {
     watched: Option<Arc<Shared>>,
+    /// What of the own host's segments may pass, as far as the far host is known to be there.
+    passes: Gate,
     asking: Option<Asking>,
     /// The last Probe sent.
     sent: u64,
@@ -74,7 +76,7 @@ impl Driver {
         match notice {
             // Bytes that it has not taken yet are a question of their own.
             Notice::Expected if self.delivery.unacknowledged == 0 => self.ask(),
-            Notice::Unanswered if self.gate() == Gate::NoProbes => self.ask(),
+            Notice::Unanswered if self.liveness.passes == Gate::NoProbes => self.ask(),
             Notice::Marked => self.note_marks(),
             Notice::Silent => self.tell_host_state(0, true),
             Notice::Answers => self.tell_host_state(0, false),
@@ -87,7 +89,7 @@ impl Driver {
         let opaque = self.liveness.sent + 1;
         if self.session.is_opened() && self.tell(Body::Probe { opaque }) {
             self.liveness.sent = opaque;
-            if self.gate() == Gate::Open {
+            if self.liveness.passes == Gate::Open {
                 self.set_gate(Gate::NoProbes);
             }
         }
@@ -99,16 +101,16 @@ impl Driver {
         if host.info().is_some_and(|info| info.quiet < FRESH) {
             return self.tell_host_state(opaque, false);
         }
-        // Its answer has to pass.
-        host.set_gate(Gate::Open);
         if let Some(asking) = &mut self.liveness.asking {
             (asking.opaque, asking.since) = (opaque, now);
         } else {
             self.liveness.asking =
                 Some(Asking { opaque, since: now, look_at: now + FIRST_LOOK, pause: FIRST_LOOK });
+            // Its answer has to pass, whatever is known of the far host.
+            host.set_gate(Gate::Open);
             host.probe(true);
+            self.note_gate();
         }
-        self.note_gate();
         if let Some(watched) = &self.liveness.watched {
             watched.own_probes.fetch_add(1, Ordering::AcqRel);
         }
@@ -130,7 +132,9 @@ impl Driver {
 
     /// Time has passed.
     pub(super) fn handle_liveness(&mut self, now: Instant) {
-        if self.liveness.silent_until.take_if(|at| *at <= now).is_some() && self.gate() == Gate::Closed {
+        if self.liveness.silent_until.take_if(|at| *at <= now).is_some()
+            && self.liveness.passes == Gate::Closed
+        {
             self.set_gate(Gate::Open);
         }
         self.look_for_answer(now);
@@ -156,6 +160,8 @@ impl Driver {
         if let Some(host) = &self.host {
             host.probe(false);
         }
+        // The host being there says nothing of the far one: probes that were left unanswered before stay so.
+        self.set_gate(self.liveness.passes);
         if answered {
             self.tell_host_state(opaque, false);
         }
@@ -178,14 +184,22 @@ impl Driver {
     }
 
     fn set_gate(&mut self, gate: Gate) {
-        if let Some(host) = &mut self.host {
+        self.liveness.passes = gate;
+        // An answer that is waited for has to pass meanwhile.
+        if let Some(host) = self.host.as_mut().filter(|_| self.liveness.asking.is_none()) {
             host.set_gate(gate);
         }
         self.note_gate();
     }
 
+    /// The host was given something: its answers have to pass ([`Host`] has seen to that).
+    pub(super) fn note_given_gate(&mut self) {
+        self.liveness.passes = Gate::Open;
+        self.note_gate();
+    }
+
     /// Tells the sweeps what passes.
-    pub(super) fn note_gate(&self) {
+    fn note_gate(&self) {
         if let Some(watched) = &self.liveness.watched {
             watched.held.store(self.gate() == Gate::NoProbes, Ordering::Release);
         }
