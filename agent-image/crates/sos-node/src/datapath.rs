@@ -3,7 +3,7 @@
 //! A network namespace has one datapath of each kind, and each belongs to one ovs-vswitchd. Who opens the kernel's takes all
 //! ports off that its own database does not have (`open_dpif_backer` in Open vSwitch), so nobody but us may have it. The one
 //! in user space needs no such care: who opens a second one fails, and the first does not notice
-//! (docs/adr/0025-own-open-vswitch.md).
+//! (docs/adr/0025-run-a-dedicated-open-vswitch-never-the-nodes-own.md).
 
 use std::collections::BTreeSet;
 
