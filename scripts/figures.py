@@ -1,8 +1,8 @@
 """Measured figures -> tables of docs/performance.md.
 
 docs/figures/NAME.json is the out/bench/NAME.json of one whole run of a benchmark, kept with the commit that it was measured at.
-`python scripts/figures.py [DIR]` takes over what DIR (out/bench) has and writes the page anew: only runs of committed sources, and of
-each scenario at least three runs of every scheme, as a table of chance results is worse than an old one.
+`python scripts/figures.py [DIR]` copies the files of DIR (out/bench) and rewrites the page. It takes committed sources only, and at
+least three runs of every scheme and scenario: a table of chance results is worse than an old one.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Json = dict[str, Any]
 
 
 class NotKept(Exception):  # noqa: N818 - says what is wrong
-    """Figures that do not belong into the page."""
+    """Figures that must not go into the page."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A figure in a table: its name in the .json, the words above it, and how many places it has."""
+    """A column of a table: name of the figure in the .json, heading, decimal places."""
 
     figure: str
     head: str
     places: int = 0
     spread: bool = False
-    """With the least and the most of all runs."""
+    """Adds the minimum and maximum of all runs."""
 
 
 CPU = (Column("cpu_sender_s_per_gb", "CPU s/GB, sender", 2, spread=True), Column("cpu_receiver_s_per_gb", "receiver", 2, spread=True))
@@ -44,42 +44,54 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("mbps_total", "Mbit/s", spread=True),
         Column("mbps_steady", "steady"),
         Column("mbps_first8", "first 8 s"),
-        Column("retransmits_per_gb", "sent again per GB"),
+        Column("retransmits_per_gb", "retransmits per GB"),
         Column("cpu_sender_s_per_gb", "CPU s/GB, sender", 2),
         Column("cpu_receiver_s_per_gb", "receiver", 2),
-        Column("reorder_peak_mb", "reorder MB"),
-        Column("competitor_mbps_total", "the other flow"),
+        Column("reorder_peak_mb", "reorder buffer, MB"),
+        Column("competitor_mbps_total", "competing flow"),
     ),
-    "relay": (Column("mbps_total", "Mbit/s"), *CPU, Column("retransmits_per_gb", "sent again per GB")),
+    "relay": (Column("mbps_total", "Mbit/s"), *CPU, Column("retransmits_per_gb", "retransmits per GB")),
     "short": (
         Column("first_byte_p50_ms", "first byte, ms", 1, spread=True),
         Column("first_byte_p99_ms", "p99", 1),
-        Column("p50_ms", "whole, ms", 1),
+        Column("p50_ms", "last byte, ms", 1),
         Column("p99_ms", "p99", 1),
         Column("connections_per_s", "connections/s"),
-        Column("connections_per_cpu_s", "per CPU s of the busier relay"),
+        Column("connections_per_cpu_s", "per CPU s, busier relay"),
         Column("failed", "failed"),
     ),
     "sessions": (
         Column("connections", "connections"),
         Column("failed", "failed"),
         Column("connections_per_s", "opened per s"),
-        Column("rss_sender_kb_per_session", "kB each, sender", 1),
+        Column("rss_sender_kb_per_session", "kB per session, sender", 1),
         Column("rss_receiver_kb_per_session", "receiver", 1),
-        Column("others_slowed_percent", "others slower by, %", 1, spread=True),
+        Column("others_slowed_percent", "other readers slower by, %", 1, spread=True),
         Column("p50_ms", "p50, ms", 1),
         Column("p99_ms", "p99, ms", 1),
-        Column("idle_p99_ms", "p99 alone, ms", 1),
+        Column("idle_p99_ms", "p99 without bulk, ms", 1),
     ),
 }
 MATRIX = "matrix"
 NAMES = (*COLUMNS, MATRIX)
 SIDES = (("sos first", "plain"), ("sos", "plain"), ("sos first", "own path"), ("sos", "own path"))
-"""What is compared in a case of the matrix: ours, and what the others are called together (bench/matrix/sos_matrix/verdicts.py)."""
+"""Comparisons in a case of the matrix: our scheme, and the name of the group it is compared with (bench/matrix/sos_matrix/verdicts.py)."""
+PATHS = {
+    "59ms": "59 ms", "164ms": "164 ms", "20ms-loss": "20 ms, 1 % loss", "59ms-1mb": "59 ms, queue of 1 MB",
+    "200+200": "200 + 200 Mbit/s, 54 and 160 ms", "500+100": "500 + 100 Mbit/s, 100 ms",
+}  # fmt: skip
+"""Scenarios of bench-wan without competing traffic, as the summary names them."""
+SCHEMES = {
+    "plain": "plain TCP", "plain-64m": "plain TCP, 64 MB buffers",
+    "plain-bbr": "plain TCP, bbr", "plain-bbr-64m": "plain TCP, bbr, 64 MB buffers",
+    "iperf3-16": "iperf3, 16 streams", "iperf3-32": "iperf3, 32 streams",
+    "mptcp": "MPTCP", "mptcp-64m": "MPTCP, 64 MB buffers", "haproxy": "haproxy with bbr",
+}  # fmt: skip
+"""Schemes of bench-wan in words; any other goes by its own name."""
 
 
 def cell(row: Json, column: Column) -> str:
-    """One figure, empty where it was not measured."""
+    """One figure; empty if it was not measured."""
     found = row.get(column.figure)
     if found is None:
         return ""
@@ -94,7 +106,7 @@ def lines(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Iterator[st
 
 
 def scenario_table(name: str, scenario: str, rows: list[Json]) -> str:
-    """What was measured in one scenario: the schemes that could be had, those of SOS in bold."""
+    """Table of one scenario: the schemes that were available, those of SOS in bold."""
     there = [column for column in COLUMNS[name] if any(column.figure in row for row in rows)]
     measured = [row for row in rows if row["runs"]]
     limit = rows[0]["wire_limit_mbps"]
@@ -105,18 +117,18 @@ def scenario_table(name: str, scenario: str, rows: list[Json]) -> str:
 
 
 def bold(scheme: str) -> str:
-    """Ours stand out."""
+    """A scheme's name, bold if it is ours."""
     return f"**{scheme}**" if scheme.startswith("sos") else scheme
 
 
 def ratio(found: Json) -> str:
-    """A ratio and its interval. Ten times or more is what nobody reads places of."""
+    """A ratio and its interval; without decimal places from ten on."""
     value, low, high = (f"{each:.3f}" if each < 10 else f"{each:.0f}" for each in (found[name] for name in ("value", "low", "high")))
     return f"{value} ({low}-{high})"
 
 
 def case_line(case: Json) -> tuple[str, ...]:
-    """A network of the matrix: rates, every ratio, and the worst of their verdicts."""
+    """Row of one network of the matrix: rates, all ratios, and the worst of their verdicts."""
     sides = {(each["ours"], each["against"]): each for each in case["comparisons"]}
     runs = min(min(each["runs"]) for each in case["comparisons"])
     rates = (case["wire_limit_mbps"], sides[SIDES[0]]["best_mbps"], *(sides[side]["ours_mbps"] for side in SIDES[:2]))
@@ -125,35 +137,82 @@ def case_line(case: Json) -> tuple[str, ...]:
 
 
 def matrix_part(document: Json) -> str:
-    """All networks of the matrix, a line each."""
-    words = f"Rates are in Mbit/s, ratios have intervals of {document['confidence']:.0%}; less than {document['least_ratio']:g} is worse."
+    """Table of the matrix, one row per network."""
+    interval, least = f"{document['confidence']:.0%}", f"{document['least_ratio']:g}"
+    words = f"Rates in Mbit/s; ratios with {interval} confidence intervals; below {least} counts as worse."
     head = ("", "runs", "wire", "plain TCP", "first", "next", "first : plain", "next : plain", "first : own path", "next : own path", "")
     table = lines(head, map(case_line, document["cases"]))
     return "\n".join((f"Geometric means of {measured_with(MATRIX, document)} {words}", "", *table, ""))
 
 
 def measured_with(name: str, document: Json) -> str:
-    """What a benchmark was measured with."""
+    """Command, commit and machine of a measurement."""
     machine, commit = document["machine"], document["settings"]
-    return f"`make bench-{name}` at {commit} a measurement, {machine['cpus']} cores, Linux {machine['kernel']}."
+    return f"`make bench-{name}` at {commit} per measurement, {machine['cpus']} cores, Linux {machine['kernel']}."
 
 
 def page_part(name: str, document: Json) -> str:
-    """All tables of a benchmark, and what they were measured with."""
+    """All tables of a benchmark under a line with command, commit and machine."""
     if name == MATRIX:
         return f"\n{matrix_part(document)}"
     groups = groupby(document["rows"], key=lambda row: row["scenario"])
     tables = "\n".join(scenario_table(name, scenario, list(rows)) for scenario, rows in groups)
-    return f"\nMedians (least-most) of {measured_with(name, document)}\n\n{tables}"
+    return f"\nMedian (min-max) of {measured_with(name, document)}\n\n{tables}"
+
+
+def median(row: Json, figure: str) -> float:
+    """The median of one figure of a row."""
+    return float(row[figure]["median"])
+
+
+def long_path_line(scenario: str, rows: list[Json]) -> tuple[str, ...]:
+    """Row of one path: the first and the next transfer of SOS beside the fastest of the other schemes."""
+    found = {row["scheme"]: row for row in rows if row["runs"]}
+    best = max((row for name, row in found.items() if not name.startswith("sos")), key=lambda row: median(row, "mbps_total"))
+    ours, wire = (found["sos first"], found["sos"]), rows[0]["wire_limit_mbps"]
+    rates = [f"{median(row, 'mbps_total'):,.0f}" for row in (*ours, best)]
+    lost = " / ".join(f"{median(row, 'retransmits_per_gb'):,.0f}" for row in (*ours, best))
+    share = f"{median(ours[1], 'mbps_total') / wire:.0%}".replace("%", " %")
+    other = f"{rates[2]}, {SCHEMES.get(best['scheme'], best['scheme'])}"
+    return PATHS[scenario], f"{wire:,.0f}", rates[0], rates[1], share, other, lost
+
+
+def long_paths(document: Json) -> str:
+    """Summary of bench-wan: one row per path without competing traffic."""
+    groups = groupby((row for row in document["rows"] if row["scenario"] in PATHS), key=lambda row: row["scenario"])
+    head = ("path", "wire", "SOS, first", "SOS, next", "next, of the wire", "best alternative", "retransmits per GB")
+    return "\n".join(("", *lines(head, (long_path_line(name, list(rows)) for name, rows in groups)), ""))
+
+
+def short_requests(document: Json) -> str:
+    """Summary of bench-short: first and last byte of each request, one row per scheme."""
+    rows = [row for row in document["rows"] if row["runs"] and row["wire_limit_mbps"]]
+    figures = ("first_byte_p50_ms", "first_byte_p99_ms", "p50_ms", "p99_ms")
+    head = ("answer", "scheme", "first byte, p50", "p99", "last byte, p50", "p99")
+    body = ((row["scenario"], bold(row["scheme"]), *(f"{median(row, figure):,.0f}" for figure in figures)) for row in rows)
+    return "\n".join(("", *lines(head, body), ""))
+
+
+SUMMARIES = {"long_paths": ("wan", long_paths), "short_requests": ("short", short_requests)}
+
+
+def kept(name: str) -> Json:
+    """The figures kept of one benchmark."""
+    return dict(json.loads((KEPT / f"{name}.json").read_text()))
 
 
 def parts() -> dict[str, str]:
     """Every part of the page by name."""
-    return {name: page_part(name, json.loads((KEPT / f"{name}.json").read_text())) for name in NAMES if (KEPT / f"{name}.json").exists()}
+    return {name: page_part(name, kept(name)) for name in NAMES if (KEPT / f"{name}.json").exists()}
+
+
+def summaries() -> dict[str, str]:
+    """Every summary of the page by name."""
+    return {name: make(kept(source)) for name, (source, make) in SUMMARIES.items() if (KEPT / f"{source}.json").exists()}
 
 
 def check(name: str, document: Json) -> None:
-    """Raises NotKept for figures that nobody could measure again, or that are too few."""
+    """Raises NotKept for figures that cannot be reproduced, or of too few runs."""
     if "+changes" in document["settings"] or "no commit" in document["settings"]:
         raise NotKept(f"{name}: measured with sources that are not committed ({document['settings']})")
     few = [f"{row['scenario']} {row['scheme']}" for row in document["rows"] if row["status"] == "ok" and row["runs"] < LEAST_RUNS]
@@ -166,7 +225,7 @@ def check(name: str, document: Json) -> None:
 
 
 def take(folder: Path) -> list[str]:
-    """Keep what a folder has; says of what."""
+    """Copy the figures of a folder to KEPT; returns the names of their benchmarks."""
     KEPT.mkdir(exist_ok=True)
     taken = []
     for name in NAMES:
@@ -181,9 +240,9 @@ def take(folder: Path) -> list[str]:
 
 
 def main() -> int:
-    """Take figures over; 0 = done, 1 = some do not belong into the page."""
-    parser = argparse.ArgumentParser(description="Keep measured figures, and write docs/performance.md from them.")
-    parser.add_argument("folder", nargs="?", type=Path, default=TOP / "out" / "bench", help="where benchmarks have written (out/bench)")
+    """Keep figures; 0 = done, 1 = some must not go into the page."""
+    parser = argparse.ArgumentParser(description="Keep measured figures and write the tables of docs/performance.md from them.")
+    parser.add_argument("folder", nargs="?", type=Path, default=TOP / "out" / "bench", help="output folder of the benchmarks (out/bench)")
     folder = parser.parse_args().folder
     try:
         taken = take(folder)

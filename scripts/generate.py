@@ -201,7 +201,7 @@ def wanted() -> dict[Path, str]:
     found[CHART / "README.md"] = filled(CHART / "README.md", values=value_tables((CHART / "values.yaml").read_text()))
     found[TOP / "docs" / "api-reference.md"] = api_reference()
     found[TOP / "docs" / "operations.md"] = filled(TOP / "docs" / "operations.md", metrics=metric_tables(), alerts=alert_table())
-    found[TOP / "docs" / "performance.md"] = filled(TOP / "docs" / "performance.md", **figures.parts())
+    found[TOP / "docs" / "performance.md"] = filled(TOP / "docs" / "performance.md", **figures.parts(), **figures.summaries())
     return found
 
 

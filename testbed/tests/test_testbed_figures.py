@@ -34,11 +34,11 @@ def document(*rows: dict[str, Any], settings: str = "48d57a2c, 20 s") -> dict[st
 
 def test_each_scenario_is_a_table_of_what_was_measured(figures: ModuleType) -> None:
     text = figures.page_part("wan", document(row("sos", 5, mbps_total=929.4, retransmits_per_gb=1234.0), row("gridftp-8", 0)))
-    assert text.splitlines()[1] == "Medians (least-most) of `make bench-wan` at 48d57a2c, 20 s a measurement, 2 cores, Linux 6.1."
+    assert text.splitlines()[1] == "Median (min-max) of `make bench-wan` at 48d57a2c, 20 s per measurement, 2 cores, Linux 6.1."
     assert text.splitlines()[3:] == [
         "**59ms**, wire 942 Mbit/s",
         "",
-        "|  | runs | Mbit/s | sent again per GB |",
+        "|  | runs | Mbit/s | retransmits per GB |",
         "| --- | --- | --- | --- |",
         "| **sos** | 5 | 929 (928-930) | 1,234 |",
         "",
@@ -68,7 +68,7 @@ def test_a_network_of_the_matrix_is_a_line_with_every_ratio_and_its_interval(fig
         {**case, "name": "two", "comparisons": beside_plain + beside_path, "verdict": "below"},
     ]
     text = figures.page_part("matrix", document() | {"least_ratio": 0.97, "confidence": 0.95, "cases": cases})
-    assert text.splitlines()[1].endswith("Rates are in Mbit/s, ratios have intervals of 95%; less than 0.97 is worse.")
+    assert text.splitlines()[1].endswith("Rates in Mbit/s; ratios with 95% confidence intervals; below 0.97 counts as worse.")
     assert text.splitlines()[-2:] == [
         "| `one`: 100 Mbit/s | 4 | 188.3 | 5 | 80 | 90 | 16 (14-18) | 18 (18-18) |  |  | holds |",
         "| `two`: 100 Mbit/s | 4 | 188.3 | 5 | 80 | 90 | 16 (14-18) | 18 (18-18) | 2.000 (1.900-2.100) | 0.900 (0.850-0.950) | below |",
@@ -96,7 +96,20 @@ def test_figures_that_nobody_could_measure_again_are_not_kept(
 
 def test_every_benchmark_has_a_place_in_the_page(figures: ModuleType) -> None:
     page = (ROOT / "docs" / "performance.md").read_text()
-    assert [name for name in figures.NAMES if f"<!-- generated: {name} -->\n" not in page] == []
+    assert [name for name in (*figures.NAMES, *figures.SUMMARIES) if f"<!-- generated: {name} -->\n" not in page] == []
+
+
+def test_a_long_path_is_summarised_beside_the_fastest_alternative(figures: ModuleType) -> None:
+    ours = [row("sos first", 5, mbps_total=901, retransmits_per_gb=11912), row("sos", 5, mbps_total=918, retransmits_per_gb=126)]
+    others = [row("plain", 5, mbps_total=132, retransmits_per_gb=0), row("iperf3-32", 5, mbps_total=903, retransmits_per_gb=752)]
+    text = figures.long_paths(document(*ours, *others, row("gridftp-8", 0)))
+    assert text.splitlines()[-1] == "| 59 ms | 942 | 901 | 918 | 97 % | 903, iperf3, 32 streams | 11,912 / 126 / 752 |"
+
+
+def test_a_short_request_is_a_row_of_percentiles(figures: ModuleType) -> None:
+    medians = {"first_byte_p50_ms": 101.4, "first_byte_p99_ms": 104.7, "p50_ms": 102.0, "p99_ms": 1210.4}
+    text = figures.short_requests(document(row("sos", 5, **medians), row("haproxy", 0)))
+    assert text.splitlines()[-1] == "| 59ms | **sos** | 101 | 105 | 102 | 1,210 |"
 
 
 def test_what_is_kept_is_what_was_measured(figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
