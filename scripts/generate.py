@@ -151,8 +151,8 @@ def kind_section(crd: Json) -> str:
 def api_reference() -> str:
     """The page of the API."""
     crds = [yaml.safe_load(path.read_text()) for path in sorted((TOP / "crds").glob("*.yaml"))]
-    head = "# API reference\n\nGenerated from `crds/` by `scripts/generate.py`; `kubectl explain` says the same.\n"
-    head += "Defaults are filled in by the API server; what stands in italics is a rule that it checks.\n\n"
+    head = "# API reference\n\nGenerated from `crds/` by `scripts/generate.py`; `kubectl explain` prints the same texts.\n"
+    head += "The API server fills in the defaults and checks the rules in italics.\n\n"
     names = [crd["spec"]["names"]["kind"] for crd in crds]
     return head + "".join(f"- [{name}](#{name.lower()})\n" for name in names) + "".join(kind_section(crd) for crd in crds)
 
