@@ -11,7 +11,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parents[1]
 BIN = TOP / ".venv" / "bin"
 PYTHON_FOLDERS = ("compile", "operator", "controller-image", "testbed", "e2e", "bench", "scripts")
-TYPED_BENCHES = tuple(TOP / "bench" / name for name in ("controller", "measure", "wan", "relay", "short", "sessions", "matrix"))
+TYPED_BENCHES = tuple(TOP / "bench" / name for name in ("controller", "measure", "harness", "wan", "relay", "short", "sessions", "matrix"))
 CARGO_FOLDERS = ("agent-image", "agent-image/fuzz", "testbed/linkemu", "bench/controller")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "wan"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "harness"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH leaves it out
 
+from sos_harness.loop import main
 from sos_short.bench import BENCH
-from sos_wan.loop import main
 
 if __name__ == "__main__":
     sys.exit(main(BENCH))

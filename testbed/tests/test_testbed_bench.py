@@ -1,4 +1,4 @@
-"""bench/relay, bench/short, bench/sessions: what they share with bench/wan and what they add, without measuring anything."""
+"""bench/harness, bench/relay, bench/short, bench/sessions: relays, load and figures, without measuring anything."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import PurePosixPath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sos_harness import agents, figures, load_client, load_run, network, parse, relays, run_log, tables
+from sos_harness.figures import Found
+from sos_harness.parse import LoadReport, ParseError
+from sos_harness.relays import NotAvailableError
+from sos_harness.scenario import Kind, Scheme
 from sos_relays import bench as relay
 from sos_sessions import bench as sessions
 from sos_short import bench as short
 from sos_testbed.steps import Spawn
-from sos_wan import agents, book, crowd, figures, network, parse, relays, report, visits
-from sos_wan.figures import Found
-from sos_wan.parse import ParseError, Trips
-from sos_wan.relays import NotAvailableError
-from sos_wan.scenarios import Kind, Scheme
 
 SETTINGS = "0123456789ab, 10 s"
 BENCHES = (relay.BENCH, short.BENCH, sessions.BENCH)
-TRIPS = Trips(seconds=2.0, failed=1, errors=("timed out",), first_ms=(1.0, 2.0, 3.0), last_ms=(4.0, 5.0, 60.0))
+LOAD = LoadReport(seconds=2.0, failed=1, errors=("timed out",), first_ms=(1.0, 2.0, 3.0), last_ms=(4.0, 5.0, 60.0))
 
 
 def rows(bench: relay.Bench, scenario: str, values: dict[str, dict[str, float]]) -> list[figures.Summary]:
     """A row for each scheme with these figures."""
     found = next(each for each in bench.scenarios if each.name == scenario)
-    units = book.units([found], list(values), 1)
+    units = run_log.units([found], list(values), 1)
     return figures.summaries(figures.row(unit.blank(unit.scheme.name, SETTINGS), Found(values=values[unit.scheme.name])) for unit in units)
 
 
@@ -112,26 +112,26 @@ def test_so_many_are_not_above_a_percentile(values: list[float], share: float) -
 
 
 def test_percentiles_are_of_times_to_the_first_and_the_last_byte() -> None:
-    values = visits.found(TRIPS, connections_per_s=1.5).values
+    values = load_run.found(LOAD, connections_per_s=1.5).values
     assert (values["p50_ms"], values["p99_ms"], values["first_byte_p50_ms"], values["first_byte_p99_ms"]) == (5, 60, 2, 3)
     assert (values["connections"], values["failed"], values["connections_per_s"]) == (3, 1, 1.5)
 
 
 def test_of_connections_that_all_failed_there_are_no_figures() -> None:
-    none = visits.found(replace(TRIPS, failed=7, first_ms=(), last_ms=()))
+    none = load_run.found(replace(LOAD, failed=7, first_ms=(), last_ms=()))
     assert none == Found(status="failed: none of 7 came through: timed out")
 
 
 def test_a_pace_is_that_of_the_busier_relay() -> None:
-    assert visits.pace(TRIPS, (0.25, 0.5)) == {"connections_per_s": 1.5, "connections_per_cpu_s": 6}
-    assert visits.pace(TRIPS, ())["connections_per_cpu_s"] is None
+    assert load_run.rates(LOAD, (0.25, 0.5)) == {"connections_per_s": 1.5, "connections_per_cpu_s": 6}
+    assert load_run.rates(LOAD, ())["connections_per_cpu_s"] is None
 
 
 def test_what_clients_say_is_understood_or_quoted() -> None:
     text = json.dumps({"seconds": 2, "failed": 1, "errors": ["timed out"], "first_ms": [1, 2, 3], "last_ms": [4, 5, 60]})
-    assert parse.parse_trips(text) == TRIPS
+    assert parse.parse_load(text) == LOAD
     assert parse.parse_readers('{"seconds": 4, "received": [1000000, 500000], "slow": 3}') == (2, 1)
-    for parser in (parse.parse_trips, parse.parse_readers):
+    for parser in (parse.parse_load, parse.parse_readers):
         with pytest.raises(ParseError, match="Connection refused"):
             parser("Connection refused")
 
@@ -155,39 +155,40 @@ def test_a_table_has_the_figures_that_are_there_and_what_sos_is_to_each_peer() -
 def test_a_peer_that_is_not_there_is_a_row_that_says_so() -> None:
     found = rows(relay.BENCH, "flat", {"sos": {"mbps_total": 900}})
     socat = next(scheme for scheme in relay.SCHEMES if scheme.name == "socat")
-    blank = book.Unit(scenario=relay.SCENARIOS[1], scheme=socat, run=1).blank("socat", SETTINGS)
+    blank = run_log.Unit(scenario=relay.SCENARIOS[1], scheme=socat, run=1).blank("socat", SETTINGS)
     absent = figures.summaries([replace(blank, status="not available: socat: not installed")])
     lines = relay.BENCH.table([*found, *absent])
     assert "    socat: not available: socat: not installed" in lines
-    assert report.peers(found, relay.COLUMNS[0]) == []
+    assert tables.peers(found, relay.COLUMNS[0]) == []
 
 
 def test_a_request_says_how_much_it_wants_and_whether_that_is_all() -> None:
-    asked = crowd.request(1_000_000, last=True)
-    assert len(asked) == crowd.REQUEST_BYTES
-    assert crowd.HEAD.unpack_from(asked) == (1_000_000, 1)
+    asked = load_client.request(1_000_000, last=True)
+    assert len(asked) == load_client.REQUEST_BYTES
+    assert load_client.HEAD.unpack_from(asked) == (1_000_000, 1)
 
 
-@pytest.mark.parametrize("pieces", [1, 7, crowd.REQUEST_BYTES])
+@pytest.mark.parametrize("pieces", [1, 7, load_client.REQUEST_BYTES])
 def test_a_server_answers_a_request_that_comes_in_pieces(pieces: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
-        guest, block, asked = crowd.Guest(theirs), memoryview(bytes(crowd.BLOCK_BYTES)), crowd.request(3, last=True)
+        client, asked = load_client.ServedConnection(theirs), load_client.request(3, last=True)
+        block = memoryview(bytes(load_client.BLOCK_BYTES))
         size = -(-len(asked) // pieces)
         for start in range(0, len(asked), size):
             ours.sendall(asked[start : start + size])
-            going_on = crowd.stepped(guest, block)
+            going_on = load_client.advance(client, block)
         assert not going_on, "it was the last"
         assert len(ours.recv(10)) == 3
 
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """Where crowd.py answers."""
+    """Where load_client.py answers."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         free = int(found.getsockname()[1])
-    threading.Thread(target=crowd.answer, args=(free,), daemon=True).start()
+    threading.Thread(target=load_client.answer, args=(free,), daemon=True).start()
     for _ in range(200):
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", free)) == 0:
@@ -198,14 +199,14 @@ def port() -> int:
 
 @pytest.mark.parametrize("size", [1, 1_000, 1_000_000])
 def test_connections_that_ask_once_get_what_they_ask_for(port: int, size: int) -> None:
-    asking = crowd.Crowd("127.0.0.1", port, size, stay=False)
+    asking = load_client.LoadClient("127.0.0.1", port, size, stay=False)
     asking.run(4, lambda begun: begun < 20)
     assert [trip.error for trip in asking.ended] == [""] * 20
     assert all(trip.received == size and trip.first_s is not None and trip.first_s <= (trip.last_s or 0) for trip in asking.ended)
 
 
 def test_connections_that_stay_are_open_afterwards(port: int) -> None:
-    staying = crowd.Crowd("127.0.0.1", port, 1, stay=True)
+    staying = load_client.LoadClient("127.0.0.1", port, 1, stay=True)
     staying.run(30, lambda begun: begun < 30)
     said = staying.report(1.0)
     assert (said["failed"], len(staying.ended)) == (0, 30)
@@ -217,7 +218,7 @@ def test_connections_that_stay_are_open_afterwards(port: int) -> None:
 def test_a_connection_that_is_refused_has_failed_and_says_why() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         free = int(taken.getsockname()[1])
-    asking = crowd.Crowd("127.0.0.1", free, 1, stay=False)
+    asking = load_client.LoadClient("127.0.0.1", free, 1, stay=False)
     asking.run(2, lambda begun: begun < 3)
     said = asking.report(1.0)
     assert (said["failed"], said["first_ms"]) == (3, [])
@@ -225,18 +226,18 @@ def test_a_connection_that_is_refused_has_failed_and_says_why() -> None:
 
 
 def test_one_that_talks_asks_again_and_again(port: int) -> None:
-    times = crowd.talk("127.0.0.1", port, 0.1)["last_ms"]
+    times = load_client.talk("127.0.0.1", port, 0.1)["last_ms"]
     assert isinstance(times, list)
     assert len(times) >= 2
 
 
 def test_a_slow_reader_is_not_one_of_the_others(port: int) -> None:
-    said = crowd.read("127.0.0.1", port, 3, 0.3, slow=10_000)
+    said = load_client.read("127.0.0.1", port, 3, 0.3, slow=10_000)
     received = said["received"]
     assert isinstance(received, list)
     assert len(received) == 2
     assert min(received) > 10_000
-    assert len(parse.parse_readers(json.dumps(crowd.read("127.0.0.1", port, 3, 0.1, slow=0)))) == 3
+    assert len(parse.parse_readers(json.dumps(load_client.read("127.0.0.1", port, 3, 0.1, slow=0)))) == 3
 
 
 def test_a_scheme_without_rows_of_its_own_has_one_with_its_name() -> None:

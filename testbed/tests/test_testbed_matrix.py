@@ -1,4 +1,4 @@
-"""bench/matrix: its cases, its statistics and verdicts, and what it adds to bench/wan, without measuring anything."""
+"""bench/matrix: cases, statistics, verdicts and result files, without measuring anything."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sos_harness import agents, figures, network, parse, run_log
+from sos_harness.figures import Found, Row, Summary
+from sos_harness.loop import Log
+from sos_harness.loop import write as write_files
+from sos_harness.scenario import Scenario
+from sos_harness.transfer import WAYS
 from sos_matrix import cases, report, verdicts
 from sos_matrix.bench import BENCH, judged
 from sos_matrix.verdicts import Ratio, Verdict
 from sos_testbed.model import bdp_bytes
-from sos_wan import agents, book, figures, network, parse
-from sos_wan.figures import Found, Row, Summary
-from sos_wan.loop import Log
-from sos_wan.loop import write as write_files
-from sos_wan.scenarios import Scenario
-from sos_wan.transfer import WAYS
 
 SETTINGS = "0123456789ab, 10 s"
 CASES = {case.name: case for case in cases.CASES}
@@ -31,7 +31,7 @@ RATES = st.lists(st.floats(0.01, 1000), min_size=2, max_size=8)
 def rows(scenario: Scenario, rates: dict[str, list[float | None]]) -> list[Row]:
     """A row for each run of each scheme; None: it failed."""
     found = []
-    for unit in book.units([scenario], [], max(map(len, rates.values()))):
+    for unit in run_log.units([scenario], [], max(map(len, rates.values()))):
         for label in set(unit.scheme.labels) & set(rates):
             rate = dict(enumerate(rates[label], 1)).get(unit.run)
             failed = Found(status="failed: timed out after 3.0 s") if rate is None else Found(values={"mbps_total": rate})
@@ -218,7 +218,7 @@ def test_a_table_has_a_line_for_each_case_and_says_what_is_below_and_what_failed
 
 
 def test_the_json_has_verdicts_and_the_chart_is_drawn(tmp_path: Path) -> None:
-    wanted = book.units([CASES["equal"]], [], 3)
+    wanted = run_log.units([CASES["equal"]], [], 3)
     log = Log(tmp_path / "matrix.jsonl", SETTINGS, fresh=True)
     for row in rows(CASES["equal"], GOOD):
         log.append(row)
@@ -239,7 +239,7 @@ def test_a_chart_draws_what_is_beyond_it_at_its_edge() -> None:
 
 
 def test_a_round_takes_half_an_hour() -> None:
-    round_s = sum(unit.takes_s(BENCH.seconds) for unit in book.units(cases.CASES, [], 1))
+    round_s = sum(unit.takes_s(BENCH.seconds) for unit in run_log.units(cases.CASES, [], 1))
     assert 28 <= round_s / 60 <= 31
 
 

@@ -1,4 +1,4 @@
-"""bench/wan: what it makes of what programs say, what it still has to measure, and its network, without measuring anything."""
+"""bench/harness and bench/wan: parsers, run log, figures and network, without measuring anything."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sos_harness import agents, figures, network, parse, run_log
+from sos_harness.figures import Outcome, Row
+from sos_harness.loop import Log
+from sos_harness.parse import ParseError, Received
+from sos_harness.relays import haproxy_config
+from sos_harness.scenario import Kind
+from sos_harness.transfer import WAYS
 from sos_testbed.steps import DeleteNamespace, Run, Spawn
-from sos_wan import agents, book, figures, network, parse, report
-from sos_wan.figures import Outcome, Row
-from sos_wan.loop import Log
-from sos_wan.parse import ParseError, Received
-from sos_wan.relays import haproxy_config
-from sos_wan.scenarios import SCENARIOS, SCHEMES, Kind
-from sos_wan.transfer import WAYS
+from sos_wan import report
+from sos_wan.cases import SCENARIOS, SCHEMES
 
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SETTINGS = "0123456789ab, 20 s"
@@ -26,8 +28,8 @@ STEADY = Received(samples=tuple((second / 2, second * 50_000_000) for second in 
 """20 s of 800 Mbit/s."""
 
 
-def unit(scheme: str, run: int = 1, scenario: str = "59ms") -> book.Unit:
-    return next(each for each in book.units([BY_NAME[scenario]], [scheme], run) if each.run == run)
+def unit(scheme: str, run: int = 1, scenario: str = "59ms") -> run_log.Unit:
+    return next(each for each in run_log.units([BY_NAME[scenario]], [scheme], run) if each.run == run)
 
 
 def row(scheme: str, mbps: float, run: int = 1, **more: float) -> Row:
@@ -54,6 +56,16 @@ def test_schemes_for_several_paths_are_measured_where_there_are_several() -> Non
         assert ("iperf3-4" in names) == scenario.shared
         assert {"sos", "plain"} <= names
     assert set(WAYS) == set(Kind) - {Kind.SOCAT} == {scheme.kind for scheme in SCHEMES}
+
+
+def test_the_readme_describes_every_scenario_and_scheme() -> None:
+    readme = (Path(__file__).parents[2] / "bench" / "wan" / "README.md").read_text()
+    labels = {label for scheme in SCHEMES for label in scheme.labels} | set(BY_NAME)
+    assert [
+        label
+        for label in sorted(labels)
+        if f"`{label}`" not in readme.replace("`iperf3-16`, `-32` (`-4`", "`iperf3-16` `iperf3-32` `iperf3-4`")
+    ] == []
 
 
 def test_bytes_at_a_moment_lie_on_the_line_between_samples() -> None:
@@ -129,7 +141,7 @@ def test_what_the_emulator_lost_by_itself_is_told_from_what_it_should_lose() -> 
 def test_a_row_after_a_torn_line_is_whole(tmp_path: Path) -> None:
     log = Log(tmp_path / "out" / "wan.jsonl", SETTINGS, fresh=False)
     assert log.rows() == []
-    log.path.write_text(book.encode(row("plain", 1))[:-9])
+    log.path.write_text(run_log.encode(row("plain", 1))[:-9])
     log.append(row("plain", 2))
     assert log.rows() == [row("plain", 2)]
     assert Log(log.path, SETTINGS, fresh=True).rows() == []
@@ -200,7 +212,7 @@ def test_sos_is_compared_with_the_best_of_the_others() -> None:
 
 
 def test_what_was_measured_is_not_measured_again_and_what_failed_or_was_not_there_is() -> None:
-    wanted = book.units([BY_NAME["59ms"]], ["sos", "plain", "haproxy"], 2)
+    wanted = run_log.units([BY_NAME["59ms"]], ["sos", "plain", "haproxy"], 2)
     assert [(each.run, each.scheme.name) for each in wanted] == [
         *((1, "sos"), (1, "plain"), (1, "haproxy")),
         *((2, "plain"), (2, "haproxy"), (2, "sos")),
@@ -211,27 +223,31 @@ def test_what_was_measured_is_not_measured_again_and_what_failed_or_was_not_ther
         replace(row("plain", 1, 2), status="failed: x"),
         row("sos first", 900, 2),
     ]
-    assert [(each.run, each.scheme.name) for each in book.left(wanted, rows)] == [
+    assert [(each.run, each.scheme.name) for each in run_log.left(wanted, rows)] == [
         (1, "haproxy"),
         *((2, "plain"), (2, "haproxy"), (2, "sos")),
     ]
-    assert book.left(wanted, []) == wanted
+    assert run_log.left(wanted, []) == wanted
 
 
 def test_rows_of_other_settings_and_torn_lines_are_not_gone_on_from() -> None:
-    lines = [book.encode(row("plain", 1)), book.encode(replace(row("plain", 2, 2), settings="other")), book.encode(row("plain", 3, 3))[:-9]]
-    assert book.parse(lines, SETTINGS) == [row("plain", 1)]
+    lines = [
+        run_log.encode(row("plain", 1)),
+        run_log.encode(replace(row("plain", 2, 2), settings="other")),
+        run_log.encode(row("plain", 3, 3))[:-9],
+    ]
+    assert run_log.parse(lines, SETTINGS) == [row("plain", 1)]
 
 
 def test_the_later_of_two_rows_about_the_same_counts() -> None:
-    lines = [book.encode(replace(row("plain", 1), status="failed: x")), book.encode(row("plain", 2)), "[]", "7"]
-    assert book.parse(lines, SETTINGS) == [row("plain", 2)]
+    lines = [run_log.encode(replace(row("plain", 1), status="failed: x")), run_log.encode(row("plain", 2)), "[]", "7"]
+    assert run_log.parse(lines, SETTINGS) == [row("plain", 2)]
 
 
 def test_the_report_has_what_was_asked_for_in_the_schemes_own_order() -> None:
-    wanted = book.units([BY_NAME["59ms"]], ["sos", "plain"], 2)
+    wanted = run_log.units([BY_NAME["59ms"]], ["sos", "plain"], 2)
     rows = [row("plain", 1, 2), row("haproxy", 5), row("sos", 3), row("plain", 2), row("sos first", 4)]
-    assert [(each.scheme, each.run) for each in book.wanted_rows(wanted, rows)] == [
+    assert [(each.scheme, each.run) for each in run_log.wanted_rows(wanted, rows)] == [
         ("sos first", 1),
         ("sos", 1),
         ("plain", 1),
@@ -261,7 +277,7 @@ def test_hosts_use_ports_of_closed_connections_again(host: str) -> None:
 
 def test_programs_may_have_as_many_open_files_as_the_machine_lets_us_allow() -> None:
     code = (
-        "import resource as r; from sos_wan.loop import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (200, 400));"
+        "import resource as r; from sos_harness.loop import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (200, 400));"
         "allow_files(600); print(*r.getrlimit(r.RLIMIT_NOFILE));"
         "allow_files(2**62); print(*r.getrlimit(r.RLIMIT_NOFILE))"
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sos_wan.figures import Summary
-from sos_wan.loop import Bench
-from sos_wan.transfer import measure
+from sos_harness.figures import Summary
+from sos_harness.loop import Bench
+from sos_harness.transfer import measure
 
 from sos_matrix import report, verdicts
 from sos_matrix.cases import CASES

@@ -15,9 +15,9 @@ several, where the better path is not the same for everybody.
 
 from __future__ import annotations
 
+from sos_harness.scenario import MBIT, Kind, Scenario, Scheme
 from sos_testbed.measure import FRAME_BYTES
 from sos_testbed.topology import PathOptions
-from sos_wan.scenarios import MBIT, Kind, Scenario, Scheme
 
 LEAST_QUEUE_BYTES = 10 * FRAME_BYTES
 """What a connection sends at once when it begins. A tenth of the product of 10 Mbit/s and 1 ms would be a tenth of a packet."""

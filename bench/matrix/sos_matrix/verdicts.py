@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from statistics import fmean, variance
 
-from sos_wan.figures import Summary
-from sos_wan.scenarios import Scenario
+from sos_harness.figures import Summary
+from sos_harness.scenario import Scenario
 
 LEAST_RATIO = 0.97
 """Below is worse: less than that is noise of a machine that also emulates the network."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from sos_harness import relays, tables
+from sos_harness.figures import found
+from sos_harness.loop import Bench
+from sos_harness.run_log import Unit
+from sos_harness.scenario import COMPRESSED, ENCRYPTED, GBIT, MBIT, QUIC, Kind, Scenario, Scheme
+from sos_harness.site import Site
+from sos_harness.tables import Column
+from sos_harness.transfer import Emit, download, served
 from sos_testbed.topology import PathOptions
-from sos_wan import relays, report
-from sos_wan.book import Unit
-from sos_wan.figures import found
-from sos_wan.loop import Bench
-from sos_wan.report import Column
-from sos_wan.scenarios import COMPRESSED, ENCRYPTED, GBIT, MBIT, QUIC, Kind, Scenario, Scheme
-from sos_wan.site import Site
-from sos_wan.transfer import Emit, download, served
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
@@ -60,7 +60,7 @@ def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
     with (
         relays.opened(site, unit.scheme) as way,
         served(site, "server", way.server_port, *offered),
-        relays.taken(site, unit.scheme) as check,
+        relays.all_accelerated(site, unit.scheme) as check,
     ):
         seen = download(site, way, seconds)
         check(1)
@@ -72,6 +72,6 @@ BENCH = Bench(
     about="CPU time of an agent pair for each byte, beside other relays",
     scenarios=SCENARIOS,
     measure=measure,
-    table=lambda summaries: report.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
+    table=lambda summaries: tables.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
     said=("mbps_total", "cpu_sender_s_per_gb", "cpu_receiver_s_per_gb"),
 )

@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from sos_harness import load_run, parse, relays, tables
+from sos_harness.figures import Found, percentile
+from sos_harness.loop import Bench
+from sos_harness.relays import NotAvailableError, Way
+from sos_harness.run_log import Unit
+from sos_harness.scenario import MBIT, Kind, Scenario, Scheme
+from sos_harness.site import Site, resident_kb
+from sos_harness.tables import Column
+from sos_harness.transfer import Emit
 from sos_testbed.topology import PathOptions
-from sos_wan import parse, relays, report, visits
-from sos_wan.book import Unit
-from sos_wan.figures import Found, percentile
-from sos_wan.loop import Bench
-from sos_wan.relays import NotAvailableError, Way
-from sos_wan.report import Column
-from sos_wan.scenarios import MBIT, Kind, Scenario, Scheme
-from sos_wan.site import Site, resident_kb
-from sos_wan.transfer import Emit
 
 SOS = Scheme(name="sos", kind=Kind.SOS)
 PLAIN = Scheme(name="plain", kind=Kind.PLAIN)
@@ -83,8 +83,8 @@ def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
     refuse_few_files(kind, sessions)
     with (
         relays.opened(site, unit.scheme, sessions + SPARE_FILES) as way,
-        visits.answered(site, way),
-        relays.taken(site, unit.scheme) as check,
+        load_run.serving(site, way),
+        relays.all_accelerated(site, unit.scheme) as check,
     ):
         found = act(site, way, seconds)
         check(max(0, sessions - int(found.values.get("failed") or 0)))
@@ -102,33 +102,33 @@ def refuse_few_files(kind: Kind, sessions: int) -> None:
 def idle(site: Site, way: Way, _seconds: float) -> Found:
     """What sessions take that do nothing."""
     before = [resident_kb(pid) for pid in way.relays or ()]
-    with visits.held(site, way, MANY, OPENED_AT_ONCE) as trips:
+    with load_run.holding(site, way, MANY, OPENED_AT_ONCE) as report:
         time.sleep(SETTLE_S)
         after = [resident_kb(pid) for pid in way.relays or ()]
-        opened = len(trips.last_ms)
+        opened = len(report.last_ms)
         kb = [round((new - old) / opened, 2) if opened else None for old, new in zip(before, after, strict=True)]
         each = dict(zip(("rss_sender_kb_per_session", "rss_receiver_kb_per_session"), kb, strict=False))
-        return visits.found(trips, **each, connections_per_s=round(opened / trips.seconds, 1))
+        return load_run.found(report, **each, connections_per_s=round(opened / report.seconds, 1))
 
 
 def burst(site: Site, way: Way, _seconds: float) -> Found:
     """All at one instant."""
-    with visits.held(site, way, BURST, BURST) as trips:
-        return visits.found(trips)
+    with load_run.holding(site, way, BURST, BURST) as report:
+        return load_run.found(report)
 
 
 def full(site: Site, way: Way, _seconds: float) -> Found:
     """More than agents take: the others have to go plain, and none may fail."""
     before = site.accepted()
-    with visits.held(site, way, FULL, OPENED_AT_ONCE) as trips:
-        return visits.found(trips, accelerated=site.accepted() - before)
+    with load_run.holding(site, way, FULL, OPENED_AT_ONCE) as report:
+        return load_run.found(report, accelerated=site.accepted() - before)
 
 
 def slow_reader(site: Site, way: Way, seconds: float) -> Found:
     """What the others get without a slow one, and beside it."""
 
     def each_mbps(seconds: float, *words: str) -> float:
-        rates = visits.visit(site, way, parse.parse_readers, seconds, "read", str(READERS), str(seconds), *words)
+        rates = load_run.run_client(site, way, parse.parse_readers, seconds, "read", str(READERS), str(seconds), *words)
         time.sleep(SETTLE_S)
         return statistics.median(rates)
 
@@ -140,10 +140,10 @@ def slow_reader(site: Site, way: Way, seconds: float) -> Found:
 
 def small(site: Site, way: Way, seconds: float) -> Found:
     """Requests of a session that has the path to itself, then beside one that takes all it can."""
-    alone = visits.visit(site, way, parse.parse_trips, seconds, "talk", str(seconds))
-    with visits.visited(site, way, "read", "1", str(2 * seconds + visits.GRACE_S)):
+    alone = load_run.run_client(site, way, parse.parse_load, seconds, "talk", str(seconds))
+    with load_run.background_client(site, way, "read", "1", str(2 * seconds + load_run.GRACE_S)):
         time.sleep(SETTLE_S)
-        beside = visits.visit(site, way, parse.parse_trips, seconds, "talk", str(seconds))
+        beside = load_run.run_client(site, way, parse.parse_load, seconds, "talk", str(seconds))
     values = {f"idle_p{share:.0f}_ms": percentile(alone.last_ms, share / 100) for share in (50, 99)}
     return Found(values={**values, **{f"p{share:.0f}_ms": percentile(beside.last_ms, share / 100) for share in (50, 99)}})
 
@@ -162,7 +162,7 @@ BENCH = Bench(
     about="many sessions at one pair of agents, and what they do to each other",
     scenarios=SCENARIOS,
     measure=measure,
-    table=lambda summaries: report.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
+    table=lambda summaries: tables.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
     said=(
         *("connections", "failed", "accelerated", "p50_ms", "p99_ms", "connections_per_s", "rss_sender_kb_per_session"),
         *("rss_receiver_kb_per_session", "others_slowed_percent"),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from sos_harness import load_run, parse, relays, tables
+from sos_harness.loop import Bench
+from sos_harness.run_log import Unit
+from sos_harness.scenario import GBIT, Kind, Scenario, Scheme
+from sos_harness.site import Site
+from sos_harness.tables import Column
+from sos_harness.transfer import Emit
 from sos_testbed.topology import PathOptions
-from sos_wan import parse, relays, report, visits
-from sos_wan.book import Unit
-from sos_wan.loop import Bench
-from sos_wan.report import Column
-from sos_wan.scenarios import GBIT, Kind, Scenario, Scheme
-from sos_wan.site import Site
-from sos_wan.transfer import Emit
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),
@@ -64,15 +64,15 @@ def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
     words = (str(size), str(seconds), "--at-once", str(at_once))
     with (
         relays.opened(site, unit.scheme) as way,
-        visits.answered(site, way),
-        relays.taken(site, unit.scheme) as check,
+        load_run.serving(site, way),
+        relays.all_accelerated(site, unit.scheme) as check,
     ):
-        before = visits.cpu(way)
-        trips = visits.visit(site, way, parse.parse_trips, seconds, "ask", *words)
-        used = tuple(after - start for after, start in zip(visits.cpu(way), before, strict=True))
-        check(len(trips.last_ms))
-        paced = visits.pace(trips, used) if unit.scenario.name == CONNECTIONS else {}
-        emit(unit.scheme.name, visits.found(trips, **paced))
+        before = load_run.cpu(way)
+        report = load_run.run_client(site, way, parse.parse_load, seconds, "ask", *words)
+        used = tuple(after - start for after, start in zip(load_run.cpu(way), before, strict=True))
+        check(len(report.last_ms))
+        paced = load_run.rates(report, used) if unit.scenario.name == CONNECTIONS else {}
+        emit(unit.scheme.name, load_run.found(report, **paced))
 
 
 BENCH = Bench(
@@ -80,6 +80,6 @@ BENCH = Bench(
     about="short requests over a long path, and connections per second",
     scenarios=SCENARIOS,
     measure=measure,
-    table=lambda summaries: report.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
+    table=lambda summaries: tables.columns(summaries, COLUMNS, {each.name: each.title for each in SCENARIOS}),
     said=("connections", "failed", "first_byte_p50_ms", "p50_ms", "p99_ms", "connections_per_s", "connections_per_cpu_s"),
 )

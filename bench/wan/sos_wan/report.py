@@ -1,14 +1,15 @@
-"""Summaries -> a table for a terminal and a chart."""
+"""Summaries of the `wan` benchmark -> a table for a terminal and a chart."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from sos_wan.figures import OK, Summary, best_peer
-from sos_wan.scenarios import SCENARIOS
+from sos_harness.figures import Summary, best_peer
+from sos_harness.tables import block, cell, runs
+
+from sos_wan.cases import SCENARIOS
 
 HEAD = (
     "",
@@ -35,58 +36,11 @@ def table(found: Sequence[Summary]) -> list[str]:
     for scenario, group in groupby(found, key=lambda each: each.scenario):
         rows = list(group)
         lines += ["", f"{_TITLES.get(scenario, scenario)}: wire {rows[0].wire_limit_mbps:.0f} Mbit/s"]
-        lines += _block([HEAD, *(_cells(each) for each in rows)], rows)
+        lines += block([HEAD, *(_cells(each) for each in rows)], rows)
         lines += ["  " + line for line in ratios(rows)]
         if lost := sum(int(each.figures["emulator_lost"].most) for each in rows if "emulator_lost" in each.figures):
             lines.append(f"  the link emulator lost {lost} packets by itself: not a faithful network, see emulator_lost")
     return lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
-    """A figure in a table; `ratio`: SOS's median is compared with that of each other scheme."""
-
-    head: str
-    figure: str
-    form: str = ".2f"
-    ratio: bool = False
-
-
-def columns(found: Sequence[Summary], shown: Sequence[Column], titles: Mapping[str, str]) -> list[str]:
-    """For each scenario a block of rows with the medians of those figures that it has, and the ratios."""
-    lines: list[str] = []
-    for scenario, group in groupby(found, key=lambda each: each.scenario):
-        rows = list(group)
-        there = [column for column in shown if any(each.median(column.figure) is not None for each in rows)]
-        body = [("", "runs", *(column.head for column in there))]
-        body += [(each.scheme, _runs(each), *(_cell(each.median(c.figure), c.form) for c in there)) for each in rows]
-        lines += ["", titles.get(scenario, scenario), *_block(body, rows)]
-        lines += ["  " + line for column in there if column.ratio for line in peers(rows, column)]
-    return lines
-
-
-def peers(rows: Sequence[Summary], column: Column) -> list[str]:
-    """What SOS's median of a figure is to that of each other scheme."""
-    ours = next((each.median(column.figure) for each in rows if each.scheme == "sos"), None)
-    if ours is None:
-        return []
-    theirs = [(each.scheme, value) for each in rows if each.scheme != "sos" and (value := each.median(column.figure))]
-    shares = ", ".join(f"{ours / value:.2f} x {scheme}" for scheme, value in theirs)
-    return [f"{column.head}: sos is {shares}"] if shares else []
-
-
-def aligned(body: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of cells in columns: the first to the left, figures to the right."""
-    widths = [max(len(line[column]) for line in body) for column in range(len(body[0]))]
-    return ["  " + "  ".join(_padded(line, widths)).rstrip() for line in body]
-
-
-def _block(body: Sequence[Sequence[str]], rows: Sequence[Summary]) -> list[str]:
-    return aligned(body) + [f"    {each.scheme}: {each.status}" for each in rows if each.status != OK or each.runs_failed]
-
-
-def _padded(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    return [cell.ljust(width) if column == 0 else cell.rjust(width) for column, (cell, width) in enumerate(zip(line, widths, strict=True))]
 
 
 def _cells(each: Summary) -> tuple[str, ...]:
@@ -97,15 +51,7 @@ def _cells(each: Summary) -> tuple[str, ...]:
         *(("mbps_steady", ".0f"), ("mbps_first8", ".0f"), ("retransmits_per_gb", ".0f"), ("cpu_s_per_gb", ".2f")),
         *(("cpu_sender_s_per_gb", ".2f"), ("cpu_receiver_s_per_gb", ".2f"), ("reorder_peak_mb", ".1f"), ("competitor_mbps_total", ".0f")),
     )
-    return (each.scheme, _runs(each), *rates, share, *(_cell(each.median(name), form) for name, form in rest))
-
-
-def _runs(each: Summary) -> str:
-    return f"{each.runs}" + (f" (+{each.runs_failed} failed)" if each.runs_failed else "")
-
-
-def _cell(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return (each.scheme, runs(each), *rates, share, *(cell(each.median(name), form) for name, form in rest))
 
 
 def ratios(rows: Sequence[Summary]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The two agents. Their configuration is compiled from custom resources, as in a cluster, for the default policy."""
+"""Two agents, configured from custom resources compiled as in a cluster, with the default policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sos_testbed import declare
 from sos_testbed.lab import EXAMPLE
 from sos_testbed.topology import PathOptions, figure8
 
-HERE = Path(__file__).resolve().parents[1]
+RESOURCES = Path(__file__).resolve().parents[1] / "resources"
 SERVICE_PORTS = (5000, 5999)
 """Of one-path.yaml and two-paths.yaml."""
 STREAM_PORT = 10_000
@@ -31,7 +31,7 @@ class Agent:
     mac: str
 
     def argv(self, program: str, root: PurePosixPath, policy: str = "") -> tuple[str, ...]:
-        """Its command line."""
+        """Command line of the agent."""
         folder = root / (f"{self.part}-{policy}" if policy else self.part)
         places = (
             "--config",
@@ -47,20 +47,20 @@ class Agent:
 
 
 def documents(paths: int, more: tuple[Path, ...] = ()) -> declare.Documents:
-    """What the operator would write for two sites with a service over one path or both, and for further custom resources."""
-    service = HERE / ("one-path.yaml" if paths == 1 else "two-paths.yaml")
+    """Compile the operator's documents for two sites, a service over one path or both, and further custom resources."""
+    service = RESOURCES / ("one-path.yaml" if paths == 1 else "two-paths.yaml")
     # shapes do not matter here: names, sites and addresses are those of the figure of eight
     topology = figure8(PathOptions(), PathOptions())
     return declare.compile_lab(declare.load((EXAMPLE, service, *more)), topology, 1, Allocations())
 
 
 def policy_files(policy: str, scenario_paths: int, more: tuple[Path, ...], root: PurePosixPath) -> dict[str, str]:
-    """Path -> text of configurations for a policy, beside those that the agents have otherwise."""
-    return declare.files(documents(scenario_paths, (*more, HERE / f"{policy}.yaml")), root / policy)
+    """Path -> text of agent configurations with another policy."""
+    return declare.files(documents(scenario_paths, (*more, RESOURCES / f"{policy}.yaml")), root / policy)
 
 
 def agents(found: declare.Documents) -> tuple[Agent, Agent]:
-    """The near and the far agent."""
+    """Near and far agent."""
     near, far = (_agent(part, found.agents[node]) for part, node in (("near", "edge1"), ("far", "edge2")))
     return near, far
 

@@ -1,4 +1,4 @@
-"""What programs and the kernel say -> values. Pure."""
+"""Output of programs and kernel counters -> values. Pure."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _GLOBUS_MB = 1 << 20  # it divides by 1024 twice, whatever it prints
 
 
 class ParseError(LabError):
-    """An output that says nothing, in one line."""
+    """Unusable output, in one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """What a transfer brought; `error` says why it ended before its time, if it did.
+    """Bytes received over time; `error` gives the reason of an early end.
 
-    `first_byte_s` is known of our own client alone: others report from time to time.
+    `first_byte_s` is known of our own client only: the others report at intervals.
     """
 
     samples: Samples
@@ -33,7 +33,7 @@ class Received:
 
 
 def parse_fetch(text: str) -> Received:
-    """The report of `ends.py fetch`."""
+    """The report of `transfer_tool.py fetch`."""
     try:
         raw = json.loads(text)
         samples = tuple((float(at), int(received)) for at, received in raw["samples"])
@@ -44,8 +44,8 @@ def parse_fetch(text: str) -> Received:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trips:
-    """Connections or requests of `crowd.py`: in milliseconds from before the connect to the first byte of an answer, and to its last."""
+class LoadReport:
+    """Connections or requests of `load_client.py`: milliseconds from before the connect to the first and to the last byte of an answer."""
 
     seconds: float
     failed: int
@@ -54,11 +54,11 @@ class Trips:
     last_ms: tuple[float, ...]
 
 
-def parse_trips(text: str) -> Trips:
-    """The report of `crowd.py ask`, `hold` and `talk`."""
+def parse_load(text: str) -> LoadReport:
+    """Parse the report of `load_client.py ask`, `hold` and `talk`."""
     try:
         raw = json.loads(text)
-        return Trips(
+        return LoadReport(
             seconds=float(raw["seconds"]),
             failed=int(raw["failed"]),
             errors=tuple(raw["errors"]),
@@ -70,7 +70,7 @@ def parse_trips(text: str) -> Trips:
 
 
 def parse_readers(text: str) -> tuple[float, ...]:
-    """The report of `crowd.py read`: Mbit/s of each connection that read as fast as it could."""
+    """Parse the report of `load_client.py read`: Mbit/s of each connection without a limit."""
     try:
         raw = json.loads(text)
         return tuple(int(received) * 8 / float(raw["seconds"]) / 1e6 for received in raw["received"])
@@ -106,7 +106,7 @@ def parse_globus(text: str) -> Received:
 
 
 def parse_peak(text: str) -> float | None:
-    """The report of `ends.py peak`."""
+    """The report of `transfer_tool.py peak`."""
     try:
         return float(json.loads(text)["peak"])
     except (ValueError, KeyError, TypeError):

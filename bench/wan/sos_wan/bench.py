@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from sos_harness.loop import Bench
+from sos_harness.transfer import measure
+
 from sos_wan import report
-from sos_wan.loop import Bench
-from sos_wan.scenarios import SCENARIOS
-from sos_wan.transfer import measure
+from sos_wan.cases import SCENARIOS
 
 BENCH = Bench(
     name="wan",

@@ -20,7 +20,7 @@ from pathlib import PurePosixPath
 from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop
 from sos_testbed.topology import PathOptions
 
-from sos_wan.agents import SERVICE_PORTS, STREAM_PORT, Agent
+from sos_harness.agents import SERVICE_PORTS, STREAM_PORT, Agent
 
 CLIENT, CLIENT_SECOND, SERVER = "10.0.0.11", "10.0.0.12", "10.0.0.139"
 OTHER_CLIENT, OTHER_SERVER = "10.0.0.13", "10.0.0.140"

@@ -1,4 +1,4 @@
-"""The network of one scenario while it is up, and programs inside it. Everything started here has its end here."""
+"""Run programs in the network of one scenario while it is up, and end everything that was started."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from sos_testbed.model import LabError
 from sos_testbed.realise import Programs
 from sos_testbed.runner import Runner, run, uninterrupted, write_file
 
-from sos_wan import agents, network, parse
-from sos_wan.scenarios import Scenario
+from sos_harness import agents, network, parse
+from sos_harness.scenario import Scenario
 
 STATE = Path("/run/sos-bench-wan")
-ENDS = Path(__file__).resolve().parent / "ends.py"
-CROWD = Path(__file__).resolve().parent / "crowd.py"
+TRANSFER_TOOL = Path(__file__).resolve().parent / "transfer_tool.py"
+LOAD_CLIENT = Path(__file__).resolve().parent / "load_client.py"
 START_S = 10.0
 ARMED_S = 30.0
 STOP_S = 5.0
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 class Site:
-    """A network that is up."""
+    """A running network."""
 
     def __init__(self, plan: network.Plan, programs: Programs, scenario: Scenario) -> None:
         self.plan = plan
@@ -45,12 +45,12 @@ class Site:
         self.scenario = scenario
 
     def command(self, part: str, *argv: str, timeout_s: float = START_S) -> str:
-        """Run something short in a part; its output. LabError if it fails."""
+        """Run a short command in a part and return its output. LabError if it fails."""
         return run(self.plan.inside(part, *argv), what=argv[0], timeout_s=timeout_s)
 
     @contextmanager
     def running(self, name: str, part: str, *argv: str) -> Iterator[int]:
-        """A program that stays, and its pid; ended with all it started. Its output is in its log."""
+        """Keep a program running, its output in its log; yields its pid and ends it with all its children."""
         Path(self.plan.log(name)).parent.mkdir(parents=True, exist_ok=True)
         with Path(self.plan.log(name)).open("ab") as log:
             started = subprocess.Popen(
@@ -62,43 +62,43 @@ class Site:
             stop(started)
 
     def begin(self, part: str, *argv: str) -> subprocess.Popen[str]:
-        """A program whose output is wanted; `finish` collects it."""
+        """Start a program; `finish` collects its output."""
         command = self.plan.inside(part, *argv)
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
 
-    def ends(self, part: str, *arguments: str) -> tuple[str, ...]:
-        """The command line of ends.py, for `running` and `begin`."""
-        return (part, self.programs.python, str(ENDS), *arguments)
+    def transfer_tool(self, part: str, *arguments: str) -> tuple[str, ...]:
+        """Command line of transfer_tool.py, for `running` and `begin`."""
+        return (part, self.programs.python, str(TRANSFER_TOOL), *arguments)
 
-    def crowd(self, part: str, *arguments: str) -> tuple[str, ...]:
-        """The command line of crowd.py, for `running` and `begin`."""
-        return (part, self.programs.python, str(CROWD), *arguments)
+    def load_client(self, part: str, *arguments: str) -> tuple[str, ...]:
+        """Command line of load_client.py, for `running` and `begin`."""
+        return (part, self.programs.python, str(LOAD_CLIENT), *arguments)
 
     def wait_listening(self, part: str, port: int, log: str) -> None:
-        """Until somebody listens; LabError with the end of the log if nobody does in time."""
+        """Wait for a listening socket; LabError with the end of the log on a timeout."""
         self.until(lambda: bool(self.command(part, "ss", "-Hltn", f"sport = :{port}").strip()), START_S, f"port {port} of {part}", log)
 
     def wait_armed(self) -> None:
-        """Until the near agent has its streams and takes connections."""
+        """Wait until the near agent has its streams and accepts connections."""
         self.until(lambda: (parse.metric(self.metrics(), "sos_agent_armed_regions") or 0) >= 1, ARMED_S, "agents", "near")
 
     def kind(self) -> str:
-        """What all streams of the near agent are; nothing if there are none, or of several kinds."""
+        """Transport of the near agent's streams; empty if there are none, or if they differ."""
         page = self.metrics()
         streams, encrypted, quic = (parse.metric(page, f"sos_agent_streams{which}") or 0 for which in ("", "_encrypted", "_quic"))
         kinds = {(0, 0): "plain", (streams, 0): "encrypted", (streams, streams): "quic"}
         return kinds.get((encrypted, quic), "") if streams else ""
 
     def metrics(self) -> str:
-        """The near agent's page; nothing while it has none."""
+        """Metrics page of the near agent; empty while it serves none."""
         with contextlib.suppress(LabError):
             return self.command("near", "curl", "-s", f"http://127.0.0.1:{agents.METRICS_PORT}/metrics")
         return ""
 
     def until(self, holds: Callable[[], bool], within_s: float, what: str, log: str) -> None:
-        """Wait for something; LabError with what was awaited and the end of a log if it does not come."""
+        """Wait until `holds`; LabError with `what` and the end of a log on a timeout."""
         deadline = time.monotonic() + within_s
         while not holds():
             if time.monotonic() > deadline:
@@ -106,31 +106,31 @@ class Site:
             time.sleep(_POLL_S)
 
     def tail(self, log: str) -> str:
-        """The end of a log, in one line."""
+        """Join the last lines of a log into one."""
         path = Path(self.plan.log(log))
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return " | ".join(text.strip().splitlines()[-3:]) or "its log is empty"
 
     def retransmitted(self, part: str) -> int:
-        """Segments sent again by a part since it is there."""
+        """Segments that a part has retransmitted so far."""
         return parse.counter(self.command(part, "cat", "/proc/net/snmp"), "Tcp", "RetransSegs")
 
     def joined(self, part: str) -> int:
-        """Second paths that MPTCP connections of a part have joined since it is there."""
+        """Additional subflows that MPTCP connections of a part have joined so far."""
         return parse.counter(self.command(part, "cat", "/proc/net/netstat"), "MPTcpExt", "MPJoinSynAckRx")
 
     def accepted(self) -> float:
-        """Connections that the near agent has taken so far."""
+        """Connections that the near agent has accelerated so far."""
         return parse.metric(self.metrics(), "sos_agent_accepted_total") or 0
 
     def emulator_lost(self) -> int:
-        """Packets that the link emulator has lost on its own so far; where there is none, none."""
+        """Packets that the link emulator has dropped without being configured to; 0 where there is no emulator."""
         return parse.emulator_lost(self._emulator()) if self.scenario.emulated else 0
 
     @contextmanager
     def over(self, path: int | None) -> Iterator[Callable[[], None]]:
-        """Whatever would take the first path takes this one meanwhile. To be called before a figure is taken for one of this path:
-        LabError if another one has carried more."""
+        """Route the first path's traffic over another path. Yields a check to call before a figure counts for that path: LabError if
+        another path carried more."""
         if path is None:
             yield lambda: None
             return
@@ -151,7 +151,7 @@ class Site:
             self.command(router, *argv)
 
     def _emulator(self) -> str:
-        """What the link emulator has counted, as it says it."""
+        """Read the link emulator's counters."""
         with socket.socket(socket.AF_UNIX) as asked:
             asked.settimeout(START_S)
             try:
@@ -162,19 +162,19 @@ class Site:
             except OSError as error:
                 raise LabError(f"the link emulator does not answer: {error}") from None
 
-    def forget(self, *parts: str) -> None:
-        """Make the kernel forget what it learned of other places: a run shall not start from where another scheme's ended."""
+    def flush_tcp_metrics(self, *parts: str) -> None:
+        """Flush the kernel's cached TCP metrics, so that a run does not start from where another scheme ended."""
         for part in parts:
             self.command(part, "ip", "tcp_metrics", "flush")
 
     def buffers(self, part: str, buffers: tuple[str, str]) -> None:
-        """How far a part's sockets may grow."""
+        """Set tcp_rmem and tcp_wmem of a part."""
         for name, value in zip(("tcp_rmem", "tcp_wmem"), buffers, strict=True):
             self.command(part, "sysctl", "-q", "-w", f"net.ipv4.{name}={value}")
 
 
 def cpu_s(pid: int) -> float:
-    """CPU time of a process and its children (socat has one for each connection) so far. LabError if it is no more."""
+    """CPU time of a process and its children (socat forks for each connection) so far. LabError if it has ended."""
     ticks = parse.cpu_ticks(_of_process(pid, "stat"))
     for child in _of_process(pid, f"task/{pid}/children").split():
         with contextlib.suppress(LabError):  # it has ended since
@@ -183,7 +183,7 @@ def cpu_s(pid: int) -> float:
 
 
 def resident_kb(pid: int) -> int:
-    """Resident memory of a process. LabError if it is no more."""
+    """Resident memory of a process. LabError if it has ended."""
     return parse.resident_kb(_of_process(pid, "status"))
 
 
@@ -195,7 +195,7 @@ def _of_process(pid: int, name: str) -> str:
 
 
 def stop(program: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    """End a program and its children, kindly at first."""
+    """End a program and its children: SIGTERM, then SIGKILL."""
     with uninterrupted():
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
@@ -206,7 +206,7 @@ def stop(program: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
 
 
 def finish(program: subprocess.Popen[str], within_s: float) -> str:
-    """A program's output when it has ended by itself; LabError if it does not in time."""
+    """Wait for a program to end by itself and return its output; LabError on a timeout."""
     try:
         return program.communicate(timeout=within_s)[0]
     except subprocess.TimeoutExpired:
@@ -217,7 +217,7 @@ def finish(program: subprocess.Popen[str], within_s: float) -> str:
 
 
 def first_line(program: subprocess.Popen[str], within_s: float) -> str:
-    """The first line of a program that stays; LabError if none comes in time."""
+    """Read the first line of a program that keeps running; LabError on a timeout."""
     if program.stdout is None or not select.select([program.stdout], [], [], within_s)[0]:
         raise LabError(f"no word after {within_s:.0f} s: {program.args!r}")
     return program.stdout.readline()
@@ -225,7 +225,7 @@ def first_line(program: subprocess.Popen[str], within_s: float) -> str:
 
 @contextmanager
 def up(scenario: Scenario, say: Say) -> Iterator[Site]:
-    """The network of a scenario; nothing of it stays. LabError if the machine refuses."""
+    """Build the network of a scenario, and remove all of it at the end. LabError if the machine refuses."""
     if os.geteuid() != 0:
         raise LabError("this benchmark needs root: it makes network namespaces")
     sweep(say)
@@ -259,7 +259,7 @@ def _files(scenario: Scenario, found: Documents, plan: network.Plan) -> dict[str
 
 
 def sweep(say: Say) -> None:
-    """Take down what a benchmark that was killed has left."""
+    """Remove networks of benchmarks that were killed."""
     for folder in sorted(STATE.iterdir()) if STATE.is_dir() else []:
         if folder.name.isdigit() and process.read_pid(int(folder.name)) is None:
             say(f"taking down the network of benchmark {folder.name}, which was killed")
@@ -268,7 +268,7 @@ def sweep(say: Say) -> None:
 
 
 def missing(*programs: str, congestion: str = "cubic") -> str:
-    """Why a peer that needs these cannot be measured here; "" if it can."""
+    """Reason why this machine cannot measure a peer that needs these programs; empty if it can."""
     if absent := [name for name in programs if shutil.which(name) is None]:
         return f"{', '.join(absent)}: not installed"
     known = Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text(encoding="ascii").split()

@@ -1,10 +1,10 @@
-"""The two ends of a transfer, and somebody who watches an agent, as programs for a namespace. Standard library only.
+"""Transfer tool: server and client of a bulk transfer, and a watcher of one metric, as programs for a namespace. Standard library only.
 
 ends.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES] [--text]
-                                                            send random bytes, or source code, to whoever connects until they go, at most
-                                                            so many a second
-ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for so long from before the connect; samples as JSON
-ends.py peak URL METRIC SECONDS                             highest value a metric was seen with, as JSON
+                                                            send random bytes, or source code, to every client until it closes, at
+                                                            most BYTES a second
+ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for SECONDS from before the connect; samples as JSON
+ends.py peak URL METRIC SECONDS                             highest sampled value of a metric, as JSON
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEXT_BYTES = 8 << 20
 SAMPLE_S = 0.1
 WATCH_S = 0.25
 STALL_S = 15.0
-"""Without a byte for so long a transfer has failed: longer than any path here takes to recover."""
+"""A transfer without a byte for this long has failed: no path here takes longer to recover."""
 
 
 def tcp_socket(mptcp: bool) -> socket.socket:
@@ -36,7 +36,7 @@ def tcp_socket(mptcp: bool) -> socket.socket:
 
 
 def source_code() -> bytes:
-    """What can be compressed as much as text: Python's own modules, by name, up to a bound."""
+    """Compressible data: Python's own modules, ordered by name, up to TEXT_BYTES."""
     block = b""
     for path in sorted(Path(os.__file__).parent.glob("*.py")):
         block += path.read_bytes()
@@ -53,22 +53,22 @@ def serve(port: int, congestion: str, mptcp: bool, rate: int, block: bytes) -> N
     listener.listen(16)
     while True:
         connection, _ = listener.accept()
-        if congestion:  # a route's choice takes the listener's place when a connection is accepted, not that of the connection itself
+        if congestion:  # a route's congestion control replaces the listener's on accept, not the connection's own
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, congestion.encode())
         if rate:
             connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, rate)
-        threading.Thread(target=pour, args=(connection, block), daemon=True).start()
+        threading.Thread(target=send_forever, args=(connection, block), daemon=True).start()
 
 
-def pour(connection: socket.socket, block: bytes) -> None:
-    """Send until the other end has had enough."""
+def send_forever(connection: socket.socket, block: bytes) -> None:
+    """Send until the client closes the connection."""
     with connection, contextlib.suppress(OSError):
         while True:
             connection.sendall(block)
 
 
 def fetch(address: str, port: int, seconds: float, mptcp: bool) -> dict[str, object]:
-    """Time and bytes received, sampled; time 0 is before the connect. `error` says why it ended early, if it did."""
+    """Sample time and bytes received; time 0 is before the connect. `error` gives the reason of an early end."""
     began = time.monotonic()
     samples, error = [(0.0, 0)], ""
     try:
@@ -85,7 +85,7 @@ def fetch(address: str, port: int, seconds: float, mptcp: bool) -> dict[str, obj
 
 
 def receive(connection: socket.socket, began: float, seconds: float) -> Iterator[tuple[float, int]]:
-    """A sample for the first bytes, then one every SAMPLE_S, and one at the end."""
+    """Yield a sample for the first bytes, then one every SAMPLE_S, and one at the end."""
     buffer, received, due = bytearray(BLOCK_BYTES), 0, 0.0
     while got := connection.recv_into(buffer):
         received += got
@@ -98,7 +98,7 @@ def receive(connection: socket.socket, began: float, seconds: float) -> Iterator
 
 
 def peak(url: str, metric: str, seconds: float) -> dict[str, float]:
-    """Ask again and again."""
+    """Poll a metric and keep its highest value."""
     highest, end = 0.0, time.monotonic() + seconds
     while time.monotonic() < end:
         with contextlib.suppress(OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The ways from a client to a server that several benchmarks measure: straight, or through a pair of relays that run meanwhile."""
+"""Ways from a client to a server: direct TCP, or through a pair of relays (agents, haproxy, socat) that run meanwhile."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from pathlib import Path
 from sos_testbed.model import LabError
 from sos_testbed.runner import write_file
 
-from sos_wan import network
-from sos_wan.agents import SERVICE_PORTS
-from sos_wan.scenarios import ENCRYPTED, QUIC, Kind, Scheme
-from sos_wan.site import ARMED_S, Site, missing
+from sos_harness import network
+from sos_harness.agents import SERVICE_PORTS
+from sos_harness.scenario import ENCRYPTED, QUIC, Kind, Scheme
+from sos_harness.site import ARMED_S, Site, missing
 
 SOS_PORT = SERVICE_PORTS[0] + 3
 PLAIN_PORT, HAPROXY_PORT, SOCAT_PORT = 8000, 8300, 8400
 SESSIONS = 100
-"""How many connections haproxy takes at a time unless a benchmark says."""
+"""Connection limit of haproxy unless a benchmark sets another."""
 
 
 class NotAvailableError(Exception):
-    """A peer cannot be had on this machine; says why."""
+    """A peer is not available on this machine; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Where the client connects, where the server listens, who sends over the long wire, and the relays between them."""
+    """Address the client connects to, port of the server, sender over the long wire, and relays between them."""
 
     address: str
     port: int
     server_port: int
     sender: str
     relays: tuple[int, int] | None = None
-    """Processes: the one beside the server, which sends in a download, and the one beside the client."""
+    """Processes: the relay beside the server, the sender of a download, and the relay beside the client."""
 
 
 @contextmanager
 def opened(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way]:
-    """A way while it is there. NotAvailableError, or LabError if its programs do not start."""
-    site.forget("client", "server", "near", "far", "hanear", "hafar")
+    """Open a way. NotAvailableError, or LabError if its programs do not start."""
+    site.flush_tcp_metrics("client", "server", "near", "far", "hanear", "hafar")
     with WAYS[scheme.kind](site, scheme, sessions) as way:
         yield way
 
@@ -55,7 +55,7 @@ def plain(_site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Wa
 
 @contextmanager
 def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
-    """Through two agents that have just started and have their streams."""
+    """Two freshly started agents whose streams are open."""
     root = site.plan.root if scheme.only_path is None else site.plan.alone
     with ExitStack() as stack:
         pids = {
@@ -63,7 +63,7 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
             for each in site.plan.agents
         }
         site.wait_armed()
-        # an agent that found the other one's port closed has its first streams over TCP
+        # an agent that found its peer's port closed opens its first streams over TCP
         kind = scheme.policy if scheme.policy in (ENCRYPTED, QUIC) else "plain"
         site.until(lambda: site.kind() == kind, ARMED_S, f"{kind} streams between the agents", "near")
         yield Way(address=network.SERVER, port=SOS_PORT, server_port=SOS_PORT, sender="far", relays=(pids["far"], pids["near"]))
@@ -71,7 +71,7 @@ def sos(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
 
 @contextmanager
 def haproxy(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way]:
-    """Through two haproxies, one beside each end."""
+    """Two haproxies, one beside each host."""
 
     def argv(part: str, to: str) -> tuple[str, ...]:
         config = Path(site.plan.root) / f"{part}.cfg"
@@ -84,7 +84,7 @@ def haproxy(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Wa
 
 @contextmanager
 def socat(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
-    """Through two socats as they are without options for it: buffers of 8 KiB, a process for each connection."""
+    """Two socats with default options: buffers of 8 KiB, a process for each connection."""
 
     def argv(_part: str, to: str) -> tuple[str, ...]:
         return ("socat", f"TCP-LISTEN:{SOCAT_PORT},fork,reuseaddr", f"TCP:{to}")
@@ -95,7 +95,7 @@ def socat(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way
 
 @contextmanager
 def _pair(site: Site, scheme: Scheme, program: str, port: int, argv: Callable[[str, str], tuple[str, ...]]) -> Iterator[Way]:
-    """Two relays that know where the next one is."""
+    """Chain two relays of a program."""
     if why := missing(program, congestion=scheme.congestion):
         raise NotAvailableError(why)
     hops = (
@@ -113,7 +113,7 @@ def _pair(site: Site, scheme: Scheme, program: str, port: int, argv: Callable[[s
 
 
 def haproxy_config(to: str, sessions: int = SESSIONS, *, splice: bool = False) -> str:
-    """One of the pair. Socket buffers grow as the namespace lets them: a size given here would be cut at net.core.rmem_max."""
+    """Configuration of one haproxy. Buffers autotune within the namespace's limits: a size set here would be cut at net.core.rmem_max."""
     options = "\n".join(f"  option splice-{when}" for when in (("request", "response") if splice else ("auto",)))
     return f"""global
   maxconn {sessions}
@@ -131,9 +131,9 @@ listen relay
 
 
 @contextmanager
-def taken(site: Site, scheme: Scheme) -> Iterator[Callable[[int], None]]:
-    """To be called with the number of connections that were made meanwhile: LabError if the agents let some go plain, which would be
-    measured as well."""
+def all_accelerated(site: Site, scheme: Scheme) -> Iterator[Callable[[int], None]]:
+    """Yield a check to call with the number of connections made meanwhile: LabError if the agents left some of them plain, which would
+    be measured as well."""
     before = site.accepted() if scheme.kind is Kind.SOS else 0.0
 
     def check(connections: int) -> None:

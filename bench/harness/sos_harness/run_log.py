@@ -1,4 +1,4 @@
-"""What has been measured and what is left. Pure: lines of a benchmark's .jsonl in, values out."""
+"""Run log: rows of a benchmark's .jsonl, and the measurements that are still missing. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 
-from sos_wan.figures import OK, Row
-from sos_wan.scenarios import Scenario, Scheme
+from sos_harness.figures import OK, Row
+from sos_harness.scenario import Scenario, Scheme
 
 SET_UP_S = 4.0
-"""What a measurement takes besides its transfers: programs that start and end."""
+"""Overhead of a measurement: its programs start and end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What is measured in one go: one run of one scheme."""
+    """One measurement: one run of one scheme in one scenario."""
 
     scenario: Scenario
     scheme: Scheme
@@ -23,26 +23,26 @@ class Unit:
 
     @property
     def keys(self) -> list[tuple[str, str, int]]:
-        """The rows that it gives."""
+        """Keys of the rows that it yields."""
         return [(self.scenario.name, label, self.run) for label in self.scheme.labels]
 
     def blank(self, label: str, settings: str) -> Row:
-        """One of its rows before it was measured."""
+        """Row without figures yet."""
         limit = round(self.scenario.wire_limit_mbps, 1)
         return Row(settings=settings, scenario=self.scenario.name, scheme=label, run=self.run, wire_limit_mbps=limit)
 
     def takes_s(self, seconds: float) -> float:
-        """About how long it takes."""
+        """Estimated duration."""
         return len(self.scheme.labels) * seconds + SET_UP_S
 
 
 def encode(row: Row) -> str:
-    """A line of the .jsonl."""
+    """Encode a row as a line of the .jsonl."""
     return json.dumps({name: value for name, value in asdict(row).items() if value is not None})
 
 
 def parse(lines: Iterable[str], settings: str) -> list[Row]:
-    """The rows of these settings, of each the latest. A line that is not whole was being written when a run ended: it is not there."""
+    """Parse the latest row of each key with these settings. A torn line, left by an interrupted run, is skipped."""
     known, found = {field.name for field in fields(Row)}, {}
     for line in lines:
         try:
@@ -56,8 +56,8 @@ def parse(lines: Iterable[str], settings: str) -> list[Row]:
 
 
 def units(scenarios: Sequence[Scenario], schemes: Sequence[str], runs: int) -> list[Unit]:
-    """Everything that is wanted, in the order in which it is measured: of a scenario a run of every scheme, then the next run,
-    which begins with another scheme, so that none is always measured at the same moment of the round."""
+    """List all measurements in order: one run of every scheme of a scenario, then the next run, rotated by one scheme, so that no
+    scheme is always measured at the same moment of the round."""
     found = []
     for scenario in scenarios:
         chosen = [scheme for scheme in scenario.schemes if not schemes or scheme.name in schemes]
@@ -68,13 +68,13 @@ def units(scenarios: Sequence[Scenario], schemes: Sequence[str], runs: int) -> l
 
 
 def left(wanted: Iterable[Unit], rows: Iterable[Row]) -> list[Unit]:
-    """What has not been measured; what failed is measured again, and a peer that was not available may have been installed."""
+    """Select the measurements without a good row: failed ones are repeated, and a missing peer may have been installed since."""
     done = {row.key for row in rows if row.status == OK}
     return [unit for unit in wanted if not done.issuperset(unit.keys)]
 
 
 def wanted_rows(wanted: Iterable[Unit], rows: Iterable[Row]) -> list[Row]:
-    """The rows that belong to what is wanted, in the scenarios' and schemes' own order."""
+    """Select the rows of wanted measurements, in the order of scenarios and schemes."""
     places = {key: (unit.run, n) for unit in wanted for n, key in enumerate(unit.keys)}
     order: dict[tuple[str, str], int] = {}
     for unit in wanted:

@@ -1,4 +1,4 @@
-"""What benchmarks over these networks have in common: arguments, the loop, and the files it writes."""
+"""The benchmarks' main loop: arguments, measurements that are missing, files of results."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from types import FrameType
 
 from sos_testbed.model import LabError
 
-from sos_wan import book, figures
-from sos_wan.book import Unit
-from sos_wan.figures import FAILED, NOT_AVAILABLE, OK, Found, Row, Summary
-from sos_wan.relays import NotAvailableError
-from sos_wan.scenarios import Scenario
-from sos_wan.site import Site, up
-from sos_wan.transfer import Emit
+from sos_harness import figures, run_log
+from sos_harness.figures import FAILED, NOT_AVAILABLE, OK, Found, Row, Summary
+from sos_harness.relays import NotAvailableError
+from sos_harness.run_log import Unit
+from sos_harness.scenario import Scenario
+from sos_harness.site import Site, up
+from sos_harness.transfer import Emit
 
 TOP = Path(__file__).resolve().parents[3]
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ FILES = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A benchmark: what it measures, how, and how it is shown."""
+    """A benchmark: its scenarios, its measurement, and the form of its results."""
 
     name: str
     about: str
@@ -43,27 +43,27 @@ class Bench:
     measure: Callable[[Site, Unit, float, Emit], None]
     table: Callable[[Sequence[Summary]], list[str]]
     said: tuple[str, ...]
-    """Figures that are said as soon as they are known."""
+    """Figures to print as soon as they are measured."""
     chart: Callable[[Sequence[Summary], Path], None] | None = None
     more: Callable[[Sequence[Summary]], Mapping[str, object]] = field(default=lambda _found: {})
-    """What the .json has besides."""
+    """Further entries of the .json."""
     runs: int = 5
     seconds: float = 10.0
     least_seconds: float = 1.0
 
     @property
     def schemes(self) -> list[str]:
-        """Names of all schemes, in the order in which they first appear."""
+        """Names of all schemes, in order of first appearance."""
         return list(dict.fromkeys(scheme.name for scenario in self.scenarios for scheme in scenario.schemes))
 
 
 def say(text: str) -> None:
-    """Progress."""
+    """Print progress."""
     print(text, file=sys.stderr, flush=True)
 
 
 def arguments(bench: Bench) -> argparse.Namespace:
-    """What the user wants."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog=f"bench/{bench.name}/run.py", description=f"{bench.about} (root)")
     parser.add_argument("--runs", type=int, default=bench.runs, metavar="N", help=f"how often each scheme is measured ({bench.runs})")
     usual = f"how long a measurement takes ({bench.seconds:g})"
@@ -84,13 +84,13 @@ def arguments(bench: Bench) -> argparse.Namespace:
 
 
 def refuse_unknown(parser: argparse.ArgumentParser, option: str, names: Iterable[str], known: Sequence[str]) -> None:
-    """A typing error is not a scenario without rows."""
+    """Refuse unknown names: a typing error must not select nothing."""
     if unknown := sorted(set(names) - set(known)):
         parser.error(f"{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 def settings(seconds: float) -> str:
-    """What rows must have in common to be compared: the sources and the length of a measurement."""
+    """Identify comparable rows: by the commit and the length of a measurement."""
     git = ("git", "-C", str(TOP))
     commit = subprocess.run((*git, "rev-parse", "--short=12", "HEAD"), capture_output=True, text=True, check=False).stdout.strip()
     changed = subprocess.run((*git, "status", "--porcelain", "-uno"), capture_output=True, text=True, check=False).stdout.strip()
@@ -98,7 +98,7 @@ def settings(seconds: float) -> str:
 
 
 class Log:
-    """The .jsonl: a row is in it as soon as it was measured."""
+    """The .jsonl: every row is appended as soon as it is measured."""
 
     def __init__(self, path: Path, settings: str, fresh: bool) -> None:
         self.path = path
@@ -108,18 +108,18 @@ class Log:
             path.unlink(missing_ok=True)
 
     def rows(self) -> list[Row]:
-        """What was measured with these settings."""
-        return book.parse(self.path.read_text(encoding="utf-8").splitlines(), self.settings) if self.path.exists() else []
+        """Rows measured with these settings."""
+        return run_log.parse(self.path.read_text(encoding="utf-8").splitlines(), self.settings) if self.path.exists() else []
 
     def append(self, row: Row) -> None:
-        """Remember a row. A line that a power cut has left unfinished is ended first."""
+        """Append a row. A torn last line, left by a power cut, is ended first."""
         torn = self.path.exists() and not self.path.read_bytes().endswith(b"\n") and self.path.stat().st_size > 0
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if torn else "") + book.encode(row) + "\n")
+            file.write(("\n" if torn else "") + run_log.encode(row) + "\n")
 
 
 def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> None:
-    """Measure what is left, a scenario's network up at a time."""
+    """Measure what is left, with the network of one scenario up at a time."""
     began, done_s, all_s = time.monotonic(), 0.0, sum(unit.takes_s(seconds) for unit in left)
     places = {scenario.name: f"{number}/{len(bench.scenarios)}" for number, scenario in enumerate(bench.scenarios, 1)}
     for scenario, group in groupby(left, key=lambda unit: unit.scenario):
@@ -134,7 +134,7 @@ def run_all(bench: Bench, left: Sequence[Unit], seconds: float, log: Log) -> Non
 
 
 def run_unit(bench: Bench, site: Site, unit: Unit, seconds: float, log: Log) -> None:
-    """Measure one scheme once; what goes wrong with it is a row, too."""
+    """Measure one scheme once; a failure becomes a row, too."""
 
     def emit(label: str, measured: Found) -> None:
         row = figures.row(unit.blank(label, log.settings), measured)
@@ -159,8 +159,8 @@ def _absent(unit: Unit, status: str, log: Log) -> None:
 
 
 def write(bench: Bench, out: Path, wanted: Sequence[Unit], log: Log) -> tuple[list[Summary], list[Path]]:
-    """The .json, and the chart of a benchmark that has one, of what is wanted and was measured; and where they are."""
-    found, files = figures.summaries(book.wanted_rows(wanted, log.rows())), [log.path, out / f"{bench.name}.json"]
+    """Write the .json, and the chart of a benchmark that has one, of all wanted rows; returns summaries and files."""
+    found, files = figures.summaries(run_log.wanted_rows(wanted, log.rows())), [log.path, out / f"{bench.name}.json"]
     machine = {"kernel": os.uname().release, "cpus": os.cpu_count()}
     document = {"settings": log.settings, "machine": machine, "rows": [each.encode() for each in found], **bench.more(found)}
     files[1].write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -171,12 +171,12 @@ def write(bench: Bench, out: Path, wanted: Sequence[Unit], log: Log) -> tuple[li
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP are Ctrl-C: everything is taken down."""
+    """Treat SIGTERM and SIGHUP as Ctrl-C: the network is taken down."""
     raise KeyboardInterrupt
 
 
 def guarded(name: str, act: Callable[[], None]) -> int:
-    """Run it; the exit status."""
+    """Run `act` and return the exit status."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, interrupt)
     try:
@@ -191,7 +191,7 @@ def guarded(name: str, act: Callable[[], None]) -> int:
 
 
 def allow_files(wanted: int) -> None:
-    """Programs that are started from here may have so many open files, or as many as the machine lets us allow."""
+    """Raise the limit of open files for child processes to `wanted`, or to the hard limit."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard not in {resource.RLIM_INFINITY} and hard < wanted:
         with contextlib.suppress(ValueError, OSError):
@@ -204,11 +204,11 @@ def main(bench: Bench) -> int:
     """Measure, write, print."""
     a = arguments(bench)
     log = Log(a.out / f"{bench.name}.jsonl", settings(a.seconds), a.fresh)
-    wanted = book.units([scenario for scenario in bench.scenarios if not a.only or scenario.name in a.only], a.schemes, a.runs)
+    wanted = run_log.units([scenario for scenario in bench.scenarios if not a.only or scenario.name in a.only], a.schemes, a.runs)
     allow_files(FILES)
 
     def act() -> None:
-        left = book.left(wanted, log.rows())
+        left = run_log.left(wanted, log.rows())
         takes = sum(unit.takes_s(a.seconds) for unit in left) / 60
         say(f"{len(wanted) - len(left)} of {len(wanted)} measurements are there ({log.settings}); the others take about {takes:.0f} min")
         if not a.report:

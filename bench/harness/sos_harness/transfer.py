@@ -1,4 +1,4 @@
-"""How each scheme transfers: programs at their places, what was seen of them. Every scheme is a download by the client from the server."""
+"""Bulk transfers: run the programs of each scheme and observe them. Every scheme is a download by the client from the server."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from pathlib import Path
 
 from sos_testbed.model import LabError
 
-from sos_wan import network, parse, relays
-from sos_wan.agents import METRICS_PORT
-from sos_wan.book import Unit
-from sos_wan.figures import Found, Outcome, found
-from sos_wan.parse import Received
-from sos_wan.relays import PLAIN_PORT, NotAvailableError, Way
-from sos_wan.scenarios import Kind, Scheme
-from sos_wan.site import Site, cpu_s, finish, missing, stop
+from sos_harness import network, parse, relays
+from sos_harness.agents import METRICS_PORT
+from sos_harness.figures import Found, Outcome, found
+from sos_harness.parse import Received
+from sos_harness.relays import PLAIN_PORT, NotAvailableError, Way
+from sos_harness.run_log import Unit
+from sos_harness.scenario import Kind, Scheme
+from sos_harness.site import Site, cpu_s, finish, missing, stop
 
 OTHER_PORT, IPERF3_PORT, GRIDFTP_PORT = 8001, 8101, 2811
 GRACE_S = 40.0
-"""A transfer may take so much longer than it is meant to: its connects, and its client's own patience with a stall."""
+"""Time allowed to a transfer beyond its length: connecting, and the client's own stall timeout."""
 BETWEEN_S = 2.0
-"""Between SOS's first transfer and the second."""
+"""Pause between SOS's first transfer and the second."""
 GLOBUS_REPORT_S = 2.0
 SPARSE_BYTES = 64 << 30
-"""A file of nothing: no transfer here comes to its end."""
+"""Size of a sparse file: no transfer here reaches its end."""
 
 Emit = Callable[[str, Found], None]
-"""Takes a row's label and what was found, as soon as it was."""
+"""Receives a row's label and figures as soon as they are measured."""
 
 
 def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
-    """All transfers of one run of a scheme. NotAvailableError, or LabError if its programs do not start."""
+    """Run all transfers of one run of a scheme. NotAvailableError, or LabError if its programs do not start."""
     scheme, large = unit.scheme, unit.scheme.large_buffers
     for part in ("client", "server"):
         site.buffers(part, network.LARGE_BUFFERS if large else network.LINUX_BUFFERS)
-    site.forget("client", "server", "other1", "other2", "near", "far", "hanear", "hafar")
-    time.sleep(site.scenario.drain_s)  # what the scheme before has left in a queue is not in this one's way
+    site.flush_tcp_metrics("client", "server", "other1", "other2", "near", "far", "hanear", "hafar")
+    time.sleep(site.scenario.drain_s)  # let queues drain that the previous scheme has filled
     with site.over(scheme.only_path) as check:
 
         def checked(label: str, measured: Found) -> None:
@@ -55,16 +55,16 @@ def _sos(site: Site, scheme: Scheme, seconds: float, emit: Emit) -> None:
         for number, label in enumerate(scheme.labels):
             if number:
                 time.sleep(BETWEEN_S)
-            with relays.taken(site, scheme) as check:
+            with relays.all_accelerated(site, scheme) as check:
                 seen = _accelerated(site, way, seconds)
                 check(1)
             emit(label, found(seen, seconds))
 
 
 def _accelerated(site: Site, way: Way, seconds: float) -> Outcome:
-    """One transfer through the agents, and how much waited in the receiving one."""
+    """One transfer through the agents, with the peak of the receiving agent's reorder buffer."""
     url = f"http://127.0.0.1:{METRICS_PORT}/metrics"
-    watch = site.begin(*site.ends("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
+    watch = site.begin(*site.transfer_tool("near", "peak", url, "sos_agent_reorder_bytes", str(seconds)))
     try:
         seen = download(site, way, seconds)
         return replace(seen, reorder_peak_bytes=parse.parse_peak(finish(watch, GRACE_S)))
@@ -144,17 +144,19 @@ WAYS: dict[Kind, Callable[[Site, Scheme, float, Emit], None]] = {
 
 @contextmanager
 def served(site: Site, part: str, port: int, *options: str) -> Iterator[None]:
-    """A server that sends without end."""
+    """Run a server that sends without end."""
     name = f"{part}-{port}"
-    with site.running(name, *site.ends(part, "serve", str(port), *options)):
+    with site.running(name, *site.transfer_tool(part, "serve", str(port), *options)):
         site.wait_listening(part, port, name)
         yield
 
 
 def fetch(site: Site, port: int, seconds: float, *, address: str = network.SERVER, mptcp: bool = False) -> Received:
-    """Receive from it for so long."""
+    """Receive from a server for `seconds`."""
     options = ("--mptcp",) if mptcp else ()
-    return _collect(site, parse.parse_fetch, seconds, *site.ends("client", "fetch", address, str(port), str(seconds), *options)[1:])
+    return _collect(
+        site, parse.parse_fetch, seconds, *site.transfer_tool("client", "fetch", address, str(port), str(seconds), *options)[1:]
+    )
 
 
 def _collect(site: Site, parser: Callable[[str], Received], seconds: float, *client: str) -> Received:
@@ -162,21 +164,21 @@ def _collect(site: Site, parser: Callable[[str], Received], seconds: float, *cli
 
 
 def download(site: Site, way: Way, seconds: float) -> Outcome:
-    """The client receives for so long by a way."""
+    """Receive over a way for `seconds`."""
     return observe(site, seconds, lambda: fetch(site, way.port, seconds, address=way.address), way.sender, way.relays)
 
 
 def observe(site: Site, seconds: float, transfer: Callable[[], Received], sender: str, pids: tuple[int, int] | None = None) -> Outcome:
-    """A transfer, what its sending place sent again, and the CPU time of the relays (sending, receiving), if there are any."""
+    """Run a transfer; observe retransmissions of its sender and the CPU time of the relays (sending, receiving), if there are any."""
     load = os.getloadavg()[0]
-    again, lost = site.retransmitted(sender), site.emulator_lost()
+    retransmitted, lost = site.retransmitted(sender), site.emulator_lost()
     before = [cpu_s(pid) for pid in pids or ()]
     with _beside(site, seconds) as competitor:
         received = transfer()
     used = [cpu_s(pid) - start for pid, start in zip(pids or (), before, strict=True)]
     return Outcome(
         received=received,
-        retransmitted=site.retransmitted(sender) - again,
+        retransmitted=site.retransmitted(sender) - retransmitted,
         cpu_sender_s=used[0] if used else None,
         cpu_receiver_s=used[1] if used else None,
         competitor=competitor[0] if competitor else None,
@@ -187,13 +189,13 @@ def observe(site: Site, seconds: float, transfer: Callable[[], Received], sender
 
 @contextmanager
 def _beside(site: Site, seconds: float) -> Iterator[list[Received]]:
-    """Where a scenario is shared: a plain download of the other hosts that begins at the same time; what it received, at the end."""
+    """In a shared scenario, run a plain download of two other hosts at the same time; yields what it received, filled at the end."""
     seen: list[Received] = []
     if not site.scenario.shared:
         yield seen
         return
     with served(site, "other2", OTHER_PORT, "--congestion", "cubic"):
-        other = site.begin(*site.ends("other1", "fetch", network.OTHER_SERVER, str(OTHER_PORT), str(seconds)))
+        other = site.begin(*site.transfer_tool("other1", "fetch", network.OTHER_SERVER, str(OTHER_PORT), str(seconds)))
         try:
             yield seen
             seen.append(parse.parse_fetch(finish(other, GRACE_S)))
