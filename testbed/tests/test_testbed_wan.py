@@ -11,12 +11,13 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_harness import agents, figures, network, parse, run_log
+from sos_harness import agents, figures, network, parse, relays, run_log
 from sos_harness.figures import Outcome, Row
 from sos_harness.loop import Log
 from sos_harness.parse import ParseError, Received
 from sos_harness.relays import haproxy_config
 from sos_harness.scenario import Kind
+from sos_harness.site import Site
 from sos_harness.transfer import WAYS
 from sos_testbed.steps import DeleteNamespace, Run, Spawn
 from sos_wan import report
@@ -26,6 +27,17 @@ BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 SETTINGS = "0123456789ab, 20 s"
 STEADY = Received(samples=tuple((second / 2, second * 50_000_000) for second in range(41)))
 """20 s of 800 Mbit/s."""
+
+
+class FakeSite(Site):
+    """Records commands instead of running them."""
+
+    def __init__(self, asked: list[tuple[str, ...]]) -> None:
+        self.asked = asked
+
+    def command(self, part: str, *argv: str, timeout_s: float = 0) -> str:
+        self.asked.append((part, *argv))
+        return ""
 
 
 def unit(scheme: str, run: int = 1, scenario: str = "59ms") -> run_log.Unit:
@@ -56,6 +68,16 @@ def test_schemes_for_several_paths_are_measured_where_there_are_several() -> Non
         assert ("iperf3-4" in names) == scenario.shared
         assert {"sos", "plain"} <= names
     assert set(WAYS) == set(Kind) - {Kind.SOCAT} == {scheme.kind for scheme in SCHEMES}
+
+
+def test_tuned_hosts_use_bbr_on_both_ends_and_buffers_of_64_mb() -> None:
+    tuned = next(scheme for scheme in SCHEMES if scheme.name == "plain-bbr-64m")
+    assert (tuned.congestion, tuned.both_hosts, tuned.large_buffers) == ("bbr", True, True)
+    assert [limits.split()[-1] for limits in network.LARGE_BUFFERS] == [str(64 << 20)] * 2
+    asked: list[tuple[str, ...]] = []
+    with relays.plain(FakeSite(asked), tuned):
+        assert asked == [("client", *["ip", "route", "change", "10.0.0.0/24", "dev", "eth0", "src", "10.0.0.11", "congctl", "bbr"])]
+    assert asked[1][-1] == "cubic", "the next scheme finds the client as it was"
 
 
 def test_the_readme_describes_every_scenario_and_scheme() -> None:

@@ -31,6 +31,7 @@ _SECOND_PATH, _REDIRECT = "101", "110"  # routing tables
 LINUX_BUFFERS = ("4096 131072 6291456", "4096 16384 4194304")
 """tcp_rmem and tcp_wmem as Linux has them: set in so many words, since a machine may have others."""
 LARGE_BUFFERS = ("4096 131072 67108864", "4096 16384 67108864")
+LINUX_CONGESTION = "cubic"
 RELAY_BUFFERS = ("4096 8388608 67108864", "4096 65536 67108864")
 """What sos-agent gives itself, for the relay it is compared with, too."""
 
@@ -187,7 +188,7 @@ def _host(plan: Plan, host: Place) -> Iterator[Step]:
     yield _sysctl(plan, host.name, "net.ipv4.tcp_tw_reuse", "1")
     for address in host.addresses:
         yield _ip(plan, host.name, f"address add {address}/32 dev eth0")
-    yield _ip(plan, host.name, f"route add {route(host.addresses[0], 'cubic')}")
+    yield _ip(plan, host.name, f"route add {route(host.addresses[0], LINUX_CONGESTION)}")
 
 
 def route(own: str, congestion: str) -> str:

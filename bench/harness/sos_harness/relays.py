@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,11 +46,12 @@ def opened(site: Site, scheme: Scheme, sessions: int = SESSIONS) -> Iterator[Way
 
 
 @contextmanager
-def plain(_site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
+def plain(site: Site, scheme: Scheme, _sessions: int = SESSIONS) -> Iterator[Way]:
     """One TCP connection from end to end."""
     if why := missing(congestion=scheme.congestion):
         raise NotAvailableError(why)
-    yield Way(address=network.SERVER, port=PLAIN_PORT, server_port=PLAIN_PORT, sender="server")
+    with site.congestion("client", network.CLIENT, scheme.congestion) if scheme.both_hosts else nullcontext():
+        yield Way(address=network.SERVER, port=PLAIN_PORT, server_port=PLAIN_PORT, sender="server")
 
 
 @contextmanager

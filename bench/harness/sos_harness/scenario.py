@@ -37,6 +37,8 @@ class Scheme:
     congestion: str = "cubic"
     streams: int = 1
     large_buffers: bool = False
+    both_hosts: bool = False
+    """The client's host uses the congestion control, too; otherwise the server alone, the sender of a download."""
     several_paths: bool = False
     """Only for scenarios of several paths: on one path it is plain TCP."""
     splice: bool = False

@@ -167,6 +167,15 @@ class Site:
         for part in parts:
             self.command(part, "ip", "tcp_metrics", "flush")
 
+    @contextmanager
+    def congestion(self, part: str, own: str, name: str) -> Iterator[None]:
+        """Use a congestion control for all connections that a host opens or accepts, meanwhile."""
+        self.command(part, "ip", "route", "change", *network.route(own, name).split())
+        try:
+            yield
+        finally:
+            self.command(part, "ip", "route", "change", *network.route(own, network.LINUX_CONGESTION).split())
+
     def buffers(self, part: str, buffers: tuple[str, str]) -> None:
         """Set tcp_rmem and tcp_wmem of a part."""
         for name, value in zip(("tcp_rmem", "tcp_wmem"), buffers, strict=True):

@@ -10,6 +10,7 @@ SCHEMES = (
     Scheme(name="plain", kind=Kind.PLAIN),
     Scheme(name="plain-64m", kind=Kind.PLAIN, large_buffers=True),
     Scheme(name="plain-bbr", kind=Kind.PLAIN, congestion="bbr"),
+    Scheme(name="plain-bbr-64m", kind=Kind.PLAIN, congestion="bbr", both_hosts=True, large_buffers=True),
     Scheme(name="iperf3-4", kind=Kind.IPERF3, streams=4),
     Scheme(name="iperf3-16", kind=Kind.IPERF3, streams=16),
     Scheme(name="iperf3-32", kind=Kind.IPERF3, streams=32),
