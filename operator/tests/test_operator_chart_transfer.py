@@ -76,9 +76,9 @@ def test_untold_it_names_the_sites_there_were(installed: Kube) -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ((), "moves nothing before it is told"),
-        (TESTED, "Whether bytes move, and faster than plain TCP: helm test sos"),
-        ((*TESTED, "--set", "test.port=0"), "it compares with nothing): helm test sos"),
+        ((), "transfers nothing until the values under test name two sites"),
+        (TESTED, "Check that bytes arrive, faster than by plain TCP: helm test sos"),
+        ((*TESTED, "--set", "test.port=0"), "no comparison): helm test sos"),
     ],
 )
 def test_the_notes_say_what_it_would_compare(installed: Kube, values: tuple[str, ...], words: str) -> None:
