@@ -83,9 +83,9 @@ PATHS = {
 """Scenarios of bench-wan without competing traffic, as the summary names them."""
 SCHEMES = {
     "plain": "plain TCP", "plain-64m": "plain TCP, 64 MB buffers",
-    "plain-bbr": "plain TCP, bbr", "plain-bbr-64m": "plain TCP, bbr, 64 MB buffers",
+    "plain-bbr": "plain TCP, BBR", "plain-bbr-64m": "BBR on both hosts, 64 MB buffers",
     "iperf3-16": "iperf3, 16 streams", "iperf3-32": "iperf3, 32 streams",
-    "mptcp": "MPTCP", "mptcp-64m": "MPTCP, 64 MB buffers", "haproxy": "haproxy with bbr",
+    "mptcp": "MPTCP", "mptcp-64m": "MPTCP, 64 MB buffers", "haproxy": "haproxy with BBR",
 }  # fmt: skip
 """Schemes of bench-wan in words; any other goes by its own name."""
 
