@@ -347,6 +347,19 @@ pub enum CongestionControl {
     Reno,
 }
 
+impl CongestionControl {
+    /// The configured one; `None`: the agent decides.
+    #[must_use]
+    pub fn fixed(self) -> Option<sos_pathctl::CongestionControl> {
+        match self {
+            Self::Auto => None,
+            Self::Cubic => Some(sos_pathctl::CongestionControl::Cubic),
+            Self::Bbr => Some(sos_pathctl::CongestionControl::Bbr),
+            Self::Reno => Some(sos_pathctl::CongestionControl::Reno),
+        }
+    }
+}
+
 /// Limits of one agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

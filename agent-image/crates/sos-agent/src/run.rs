@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sos_pathctl::CongestionControl;
 use sos_tunnel::{Limits, PeerConfig, SegmentMarks, Timing, Tunnel, TunnelConfig};
 use sos_wire::BootId;
 use tokio::net::{TcpListener, UdpSocket};
@@ -16,7 +17,7 @@ use tracing::{info, warn};
 
 use crate::bugs;
 use crate::cli::{Attach, Cli};
-use crate::config::{AgentConfig, CongestionControl, Rewrite};
+use crate::config::{AgentConfig, Rewrite};
 use crate::egress::Servers;
 use crate::hold::{self, Hold};
 use crate::ingress::Arrival;
@@ -261,7 +262,7 @@ fn listen(config: &AgentConfig, segment_marks: Option<&SegmentMarks>) -> Result<
     };
     let stream = |label| {
         let address = own(config.stream_ports.first + label);
-        tcp(format!("stream port {address}"), socket::stream_listener(address, CongestionControl::Auto))
+        tcp(format!("stream port {address}"), socket::stream_listener(address, CongestionControl::Cubic))
     };
     let datagrams = |label| {
         let address = own(config.stream_ports.first + label);

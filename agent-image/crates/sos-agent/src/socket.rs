@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{set_socket_recv_buffer_size_force, set_socket_send_buffer_size_force};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use sos_pathctl::CongestionControl;
 use sos_tunnel::{KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, KEEPALIVE_PROBES};
 use sos_wire::Marks;
 use tracing::debug;
-
-use crate::config::CongestionControl;
 
 /// Connections that may wait to be accepted: a burst of clients must fit. The kernel cuts it to net.core.somaxconn.
 const BACKLOG: i32 = 4_096;
@@ -204,7 +203,7 @@ fn set_congestion(socket: &SockRef<'_>, congestion: CongestionControl) {
 #[must_use]
 pub fn kernel_name(congestion: CongestionControl) -> &'static str {
     match congestion {
-        CongestionControl::Auto | CongestionControl::Cubic => "cubic",
+        CongestionControl::Cubic => "cubic",
         CongestionControl::Bbr => "bbr",
         CongestionControl::Reno => "reno",
     }

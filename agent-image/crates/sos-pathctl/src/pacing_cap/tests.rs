@@ -1,41 +1,42 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::sample::{DeliverySample, LossSample};
 
 const RTT: Duration = Duration::from_millis(60);
-const LOOK: Duration = Duration::from_millis(100);
+const POLL: Duration = Duration::from_millis(100);
 const MEGABIT: f64 = 125_000.0;
 const SEGMENT: f64 = 1448.0;
 const STREAMS: u64 = 4;
+const PARAMETERS: Parameters = Parameters { reserved_streams: 1, bbr_streams: 2, max_unsent: 512 << 10 };
 
-/// A path with a short queue and its streams.
+/// A path with a short queue, and its streams.
 struct World {
-    ceiling: Ceiling,
-    choice: Choice,
+    pacing_cap: PacingCap,
+    congestion: CongestionControl,
     now: Instant,
-    /// Mbit/s; the wire loses this part of it.
+    /// Mbit/s, and the part of it that the wire loses.
     capacity: f64,
     loss: f64,
-    /// So many times what the path carries is sent where nothing keeps streams from it.
+    /// Sending rate without a cap, in multiples of the capacity.
     excess: f64,
-    /// Mbit/s that hosts send; None = more than the path carries.
+    /// Mbit/s that hosts send; `None`: more than the path carries.
     offered: Option<f64>,
-    /// The path carries up to so much of its rate more or less in each tenth of a second, and as much more or less is seen to arrive, as on a machine
-    /// that is busy.
+    /// Largest deviation of the capacity, and of the measured rate, in each tenth of a second, as on a busy machine.
     noise: f64,
     dice: u64,
-    /// Another stream carries a few small segments and nothing waits there.
+    /// One more stream carries a few small segments, without a backlog.
     small: bool,
-    /// The streams' congestion control has not found the rate yet.
-    searches: bool,
+    /// The streams are in STARTUP.
+    startup: bool,
 }
 
 impl World {
     fn new(capacity: f64, loss: f64) -> Self {
         let now = Instant::now();
         Self {
-            ceiling: Ceiling::new(now),
-            choice: Choice::Bbr,
+            pacing_cap: PacingCap::new(PARAMETERS, now),
+            congestion: CongestionControl::Bbr,
             now,
             capacity,
             loss,
@@ -43,34 +44,35 @@ impl World {
             offered: None,
             noise: 0.0,
             small: false,
-            searches: false,
+            startup: false,
             dice: 0x9e37_79b9_7f4a_7c15,
         }
     }
 
-    /// Time passes; says which part of what was sent in it was lost.
+    /// Advances time; returns the part of the segments that was lost.
     fn pass(&mut self, seconds: f64) -> f64 {
         let end = self.now + Duration::from_secs_f64(seconds);
         let (mut sent, mut lost) = (0.0, 0.0);
         while self.now < end {
-            self.now += LOOK;
+            self.now += POLL;
             let capacity = self.capacity * (1.0 + self.noise * self.roll());
             let wanted = self.offered.map_or(capacity * self.excess, |offered| offered / (1.0 - self.loss));
-            let limit = self.ceiling.limit().map_or(f64::MAX, |limit| limit / MEGABIT);
+            let limit = self.pacing_cap.limit().map_or(f64::MAX, |limit| limit / MEGABIT);
             let rate = wanted.min(limit);
             let arrived = rate.min(capacity) * (1.0 - self.loss);
             sent += rate;
             lost += rate - arrived;
             let seen = arrived * (1.0 + self.noise * self.roll());
-            let told = self.told(rate, seen);
+            let sample = self.sample(rate, seen);
             for stream in 0..STREAMS {
-                self.ceiling.observe(stream, told, self.choice, self.now);
+                self.pacing_cap.observe(stream, sample, self.congestion, self.now);
             }
             if self.small {
-                let look = Look { bytes: 3 * SEGMENT as u64, ..told.look };
-                let sample = Sample { segments: 3, resent: 0, ..told.sample };
-                let told = Told { look, sample: Sample { waiting: false, ..sample }, searches: true };
-                self.ceiling.observe(STREAMS, told, self.choice, self.now);
+                let delivery = DeliverySample { bytes: 3 * SEGMENT as u64, ..sample.delivery };
+                let loss = LossSample { segments: 3, retransmitted: 0, ..sample.loss };
+                let sample =
+                    StreamSample { delivery, loss: LossSample { backlogged: false, ..loss }, startup: true };
+                self.pacing_cap.observe(STREAMS, sample, self.congestion, self.now);
             }
         }
         lost / sent
@@ -84,7 +86,7 @@ impl World {
         (self.dice >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
     }
 
-    /// The mean of what arrives in some time, Mbit/s.
+    /// The mean rate delivered over some time, Mbit/s.
     fn arrives(&mut self, seconds: u32) -> f64 {
         let mut sum = 0.0;
         for _ in 0..seconds * 10 {
@@ -96,23 +98,24 @@ impl World {
         sum / f64::from(seconds * 10)
     }
 
-    /// What a stream has of that.
-    fn told(&self, rate: f64, arrived: f64) -> Told {
-        let part = LOOK.as_secs_f64() * MEGABIT / STREAMS as f64;
-        let look = Look { bytes: (arrived * part) as u64, elapsed: LOOK, rtt: RTT, min_rtt: RTT };
-        let sample = Sample {
+    /// The sample of one of the streams.
+    fn sample(&self, rate: f64, arrived: f64) -> StreamSample {
+        let part = POLL.as_secs_f64() * MEGABIT / STREAMS as f64;
+        let delivery =
+            DeliverySample { bytes: (arrived * part) as u64, elapsed: POLL, rtt: RTT, min_rtt: RTT };
+        let loss = LossSample {
             segments: (rate * part / SEGMENT) as u64,
-            resent: ((rate - arrived).max(0.0) * part / SEGMENT) as u64,
-            elapsed: LOOK,
+            retransmitted: ((rate - arrived).max(0.0) * part / SEGMENT) as u64,
+            elapsed: POLL,
             rtt: RTT,
             rtt_percent: 100,
-            waiting: self.offered.is_none(),
+            backlogged: self.offered.is_none(),
         };
-        Told { look, sample, searches: self.searches }
+        StreamSample { delivery, loss, startup: self.startup }
     }
 
     fn limit(&self) -> Option<f64> {
-        self.ceiling.limit().map(|limit| limit / MEGABIT)
+        self.pacing_cap.limit().map(|limit| limit / MEGABIT)
     }
 
     fn is_near(&self, megabits: f64) -> bool {
@@ -121,7 +124,7 @@ impl World {
 }
 
 #[test]
-fn what_runs_over_is_held_just_below_what_the_path_carries() {
+fn an_overflowing_path_is_capped_to_its_rate() {
     let mut world = World::new(900.0, 0.0);
     assert_eq!(world.limit(), None);
     assert!(world.pass(1.5) > 0.03);
@@ -131,7 +134,7 @@ fn what_runs_over_is_held_just_below_what_the_path_carries() {
 }
 
 #[test]
-fn the_limit_is_higher_by_what_the_wire_loses() {
+fn the_cap_is_higher_by_the_loss_of_the_wire() {
     for loss in [0.01, 0.03] {
         let mut world = World::new(900.0, loss);
         world.pass(4.0);
@@ -141,18 +144,18 @@ fn the_limit_is_higher_by_what_the_wire_loses() {
 }
 
 #[test]
-fn what_is_lost_by_a_wire_alone_or_with_cubic_is_no_limit() {
+fn loss_of_the_wire_alone_or_under_cubic_sets_no_cap() {
     let mut world = World::new(900.0, 0.03);
     world.offered = Some(300.0);
     world.pass(5.0);
-    assert_eq!(world.limit(), None, "hosts did not have more");
-    (world.offered, world.choice) = (None, Choice::Cubic);
+    assert_eq!(world.limit(), None, "no backlog");
+    (world.offered, world.congestion) = (None, CongestionControl::Cubic);
     world.pass(5.0);
-    assert_eq!(world.limit(), None, "cubic makes room by itself, and not what the path carries is left");
+    assert_eq!(world.limit(), None, "cubic backs off by itself, and its rate is not the path.s");
 }
 
 #[test]
-fn a_path_that_carries_more_is_found_out_step_by_step() {
+fn a_higher_rate_is_probed_step_by_step() {
     let mut world = World::new(200.0, 0.0);
     world.pass(2.0);
     world.capacity = 250.0;
@@ -163,7 +166,7 @@ fn a_path_that_carries_more_is_found_out_step_by_step() {
     assert!(world.is_near(900.0), "{:?}", world.limit());
 }
 
-/// For how long a limit stands.
+/// The lifetime of a cap in seconds.
 fn stands(mut world: World) -> f64 {
     let since = world.now;
     while world.limit().is_some() {
@@ -173,7 +176,7 @@ fn stands(mut world: World) -> f64 {
 }
 
 #[test]
-fn a_limit_is_learned_anew_after_a_minute_and_after_ten_seconds_if_rates_were_not_steady() {
+fn a_cap_is_learned_again_after_a_minute_and_after_ten_seconds_if_rates_were_unsteady() {
     let mut world = World::new(900.0, 0.0);
     world.pass(1.5);
     assert!((55.0..65.0).contains(&stands(world)));
@@ -188,7 +191,7 @@ fn a_limit_is_learned_anew_after_a_minute_and_after_ten_seconds_if_rates_were_no
 }
 
 #[test]
-fn a_path_that_carries_less_is_known_anew() {
+fn a_lower_rate_is_learned_again() {
     let mut world = World::new(900.0, 0.01);
     world.pass(4.0);
     world.capacity = 600.0;
@@ -197,7 +200,7 @@ fn a_path_that_carries_less_is_known_anew() {
 }
 
 #[test]
-fn a_transfer_after_a_pause_has_the_limit_at_once_and_after_a_long_one_none() {
+fn a_cap_survives_a_pause_but_not_a_long_one() {
     let mut world = World::new(900.0, 0.0);
     world.pass(4.0);
     world.offered = Some(0.1);
@@ -208,7 +211,7 @@ fn a_transfer_after_a_pause_has_the_limit_at_once_and_after_a_long_one_none() {
 }
 
 #[test]
-fn a_host_that_sends_less_is_no_sign_that_the_path_carries_less() {
+fn a_slow_host_does_not_lower_the_cap() {
     let mut world = World::new(900.0, 0.01);
     world.pass(4.0);
     world.offered = Some(100.0);
@@ -217,12 +220,13 @@ fn a_host_that_sends_less_is_no_sign_that_the_path_carries_less() {
 }
 
 #[test]
-fn a_beginning_that_loses_a_great_deal_is_held_to_what_arrived_for_a_second() {
+fn a_startup_with_heavy_loss_is_limited_to_the_rate_delivered_for_a_second() {
     let mut world = World::new(900.0, 0.0);
     world.excess = 2.0;
-    let each = |world: &World| world.ceiling.each(world.now).map(|each| (each / MEGABIT).round() as u64);
+    let each =
+        |world: &World| world.pacing_cap.stream_limit(world.now).map(|each| (each / MEGABIT).round() as u64);
     world.pass(0.2);
-    assert_eq!(each(&world), Some(459), "a little more, by two streams");
+    assert_eq!(each(&world), Some(459), "a little more, for two streams");
     world.excess = 1.01;
     world.pass(0.8);
     assert_eq!(each(&world), Some(459));
@@ -231,38 +235,38 @@ fn a_beginning_that_loses_a_great_deal_is_held_to_what_arrived_for_a_second() {
 }
 
 #[test]
-fn a_beginning_that_does_not_end_is_held_until_it_does_and_again_where_it_goes_on() {
-    let mut world = World { excess: 2.0, searches: true, ..World::new(900.0, 0.0) };
-    let held = |world: &World| world.ceiling.beginning.is_held(world.now);
+fn the_startup_limit_lasts_until_startup_ends_and_returns_if_it_does_not() {
+    let mut world = World { excess: 2.0, startup: true, ..World::new(900.0, 0.0) };
+    let held = |world: &World| world.pacing_cap.startup.is_limited(world.now);
     world.pass(0.2);
     world.excess = 1.01;
     world.pass(0.9);
-    assert!(held(&world), "longer than a second, as long as it begins");
-    world.searches = false;
+    assert!(held(&world), "longer than a second, while in STARTUP");
+    world.startup = false;
     world.pass(0.3);
     assert!(!held(&world));
-    world = World { excess: 2.0, searches: true, ..World::new(900.0, 0.0) };
+    world = World { excess: 2.0, startup: true, ..World::new(900.0, 0.0) };
     world.pass(0.2);
     world.excess = 1.0;
     world.pass(RTT.as_secs_f64() * 20.0 + 0.1);
-    assert!(!held(&world), "not for ever");
+    assert!(!held(&world), "bounded");
     world.excess = 2.0;
     world.pass(0.4);
-    assert!(held(&world), "it has not ended yet");
-    world = World { excess: 2.0, searches: true, small: true, ..World::new(900.0, 0.0) };
+    assert!(held(&world), "still in STARTUP");
+    world = World { excess: 2.0, startup: true, small: true, ..World::new(900.0, 0.0) };
     world.pass(0.2);
-    (world.excess, world.searches) = (1.01, false);
+    (world.excess, world.startup) = (1.01, false);
     world.pass(1.2);
-    assert!(!held(&world), "a stream that carries little says nothing");
-    world = World { excess: 2.0, searches: true, ..World::new(900.0, 0.0) };
+    assert!(!held(&world), "a stream without bulk does not count");
+    world = World { excess: 2.0, startup: true, ..World::new(900.0, 0.0) };
     world.pass(0.2);
     world.offered = Some(0.0);
     world.pass(1.0);
-    assert!(!held(&world), "nobody sends");
+    assert!(!held(&world), "nothing is sent");
 }
 
 #[test]
-fn what_arrives_still_grows_says_nothing_of_what_the_path_carries() {
+fn a_growing_rate_sets_no_cap() {
     let mut world = World::new(100.0, 0.03);
     for _ in 0..20 {
         world.pass(0.3);
@@ -272,9 +276,9 @@ fn what_arrives_still_grows_says_nothing_of_what_the_path_carries() {
 }
 
 #[test]
-fn a_limit_under_which_as_much_is_lost_is_none_and_is_not_tried_again_at_once() {
+fn a_cap_that_does_not_lower_loss_is_dropped_for_a_minute() {
     let mut world = World::new(900.0, 0.03);
-    // Bbr cannot do more, and nothing runs over.
+    // bbr cannot send more, and no queue overflows.
     world.excess = 0.5;
     world.pass(1.5);
     assert!(world.limit().is_some());
@@ -287,7 +291,7 @@ fn a_limit_under_which_as_much_is_lost_is_none_and_is_not_tried_again_at_once() 
 }
 
 #[test]
-fn a_limit_that_was_a_little_too_high_is_lowered() {
+fn a_slightly_high_cap_is_lowered() {
     let mut world = World::new(900.0, 0.0);
     world.pass(5.0);
     world.capacity = 890.0;
@@ -296,7 +300,7 @@ fn a_limit_that_was_a_little_too_high_is_lowered() {
 }
 
 #[test]
-fn no_more_is_tried_while_hosts_want_no_more() {
+fn no_probe_without_a_backlog() {
     let mut world = World::new(900.0, 0.0);
     world.pass(5.0);
     let limit = world.limit();
@@ -306,7 +310,7 @@ fn no_more_is_tried_while_hosts_want_no_more() {
 }
 
 #[test]
-fn small_segments_beside_it_do_not_keep_a_limit_from_being_learned_raised_and_learned_anew() {
+fn small_segments_beside_bulk_do_not_hinder_learning_and_probing() {
     let mut world = World::new(200.0, 0.0);
     world.small = true;
     world.pass(4.0);
@@ -317,14 +321,14 @@ fn small_segments_beside_it_do_not_keep_a_limit_from_being_learned_raised_and_le
 }
 
 #[test]
-fn what_others_carry_is_no_part_of_what_bulk_may_send() {
-    let parts = Parts { carriers: 2, others: 30.0 };
-    assert!((parts.each(900.0) - 435.0).abs() < 1e-9);
-    assert!((parts.each(40.0) - 10.0).abs() < 1e-9, "half of it at least");
+fn other_streams_reduce_the_share_of_bulk_streams() {
+    let shares = Shares { bulk: 2, others: 30.0 };
+    assert!((shares.stream_limit(900.0) - 435.0).abs() < 1e-9);
+    assert!((shares.stream_limit(40.0) - 10.0).abs() < 1e-9, "half of it at least");
 }
 
 #[test]
-fn a_path_that_fades_away_is_no_path_that_carries_little() {
+fn a_fading_path_sets_no_cap() {
     let mut world = World::new(900.0, 0.01);
     for capacity in [900.0, 50.0, 3.0, 1.0, 1.0] {
         world.capacity = capacity;
@@ -334,7 +338,7 @@ fn a_path_that_fades_away_is_no_path_that_carries_little() {
 }
 
 #[test]
-fn a_transfer_after_more_than_a_minute_has_the_limit_for_more_than_a_window() {
+fn a_cap_outlives_a_pause_of_more_than_a_minute() {
     let mut world = World::new(900.0, 0.0);
     world.pass(4.0);
     world.offered = Some(0.1);
@@ -343,36 +347,36 @@ fn a_transfer_after_more_than_a_minute_has_the_limit_for_more_than_a_window() {
     world.pass(5.0);
     assert!(world.limit().is_some());
     world.pass(60.0);
-    assert!(world.limit().is_some() || world.ceiling.needs_bbr(world.now));
+    assert!(world.limit().is_some() || world.pacing_cap.needs_bbr(world.now));
 }
 
 #[test]
-fn a_wire_that_loses_a_tenth_is_held_down_once_a_minute() {
+fn a_very_lossy_wire_is_limited_once_a_minute() {
     let mut world = World::new(900.0, 0.15);
     world.excess = 0.5;
     let mut held = 0;
     for _ in 0..600 {
         world.pass(0.1);
-        held += u32::from(world.ceiling.beginning.each(world.now).is_some());
+        held += u32::from(world.pacing_cap.startup.stream_limit(world.now).is_some());
     }
     assert!((5..=25).contains(&held), "{held} tenths of a second of a minute");
 }
 
 #[test]
-fn a_stream_that_ends_is_forgotten() {
+fn a_closed_stream_is_forgotten() {
     let mut world = World::new(900.0, 0.0);
     world.pass(0.3);
     for stream in 0..STREAMS {
-        world.ceiling.forget(stream);
+        world.pacing_cap.remove(stream);
     }
-    assert!(world.ceiling.window.rates.is_empty() && world.ceiling.beginning.is_empty());
+    assert!(world.pacing_cap.window.rates.is_empty() && world.pacing_cap.startup.is_empty());
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_a_path_carries_a_limit_takes_little_of_it_away(
+    fn a_cap_costs_little_of_any_rate(
         (before, after, loss) in (5.0..1000.0, 5.0..1000.0, 0.0..0.04),
         (noise, excess, dice) in (0.0..0.15, 0.9..1.1, 1_u64..),
     ) {

@@ -1,0 +1,54 @@
+//! Path control: congestion control, pacing and parallelism for the streams of one path to a peer.
+//!
+//! No sockets, no clock, no runtime. The caller (`sos-agent`) polls the transport's counters of each stream ten times a second and
+//! applies the answer to its socket:
+//!
+//! ```text
+//! PathState::new(Parameters, now)                                 one per path: peer address and label
+//! path.add_stream(now) -> stream                                  ids are never reused
+//! path.observe(stream, StreamCounters, PathConfig, now) -> SocketTuning
+//! path.remove_stream(stream)
+//! path.congestion(now) -> CongestionControl                       for a socket that is about to be opened
+//! path.decision(now) -> Decision                                  for logs
+//! ```
+//!
+//! Inside one `observe`, in this order:
+//!
+//! 1. [`sample`] turns the counters of this poll and the one before into a [`StreamSample`].
+//! 2. [`headroom`] and [`parallelism`] take the sample, then [`cc_choice`] (with [`bbr_fallback`]) decides between cubic and bbr.
+//! 3. [`pacing_cap`] takes the sample under the congestion control in force; [`startup`] limits bbr's STARTUP until a cap is learned, and
+//!    [`pacing_cap_probe`] raises, lowers and drops the cap.
+//! 4. [`path_state`] composes the four answers: the smallest limit, divided among the streams that carry bulk, as a [`SocketTuning`].
+//!
+//! | module | decides |
+//! |---|---|
+//! | [`sample`] | input: what one stream delivered, lost and queued since its last poll |
+//! | [`tuning`] | output: congestion control, pacing rate, unsent bytes, parallelism; the caller's [`Parameters`] |
+//! | [`path_state`] | the entry, and the composition of the modules below |
+//! | [`headroom`] | the fifth of the path left to competing traffic |
+//! | [`cc_choice`] | cubic or bbr, by the kind of loss |
+//! | [`bbr_fallback`] | cubic in place of a bbr that overruns a short queue |
+//! | [`pacing_cap`] | the aggregate rate cap on a path whose short queue overflows unseen |
+//! | [`pacing_cap_probe`] | whether a cap stands, is raised or lowered, or is dropped |
+//! | [`startup`] | the limit on a bbr STARTUP that does not end |
+//! | [`parallelism`] | the number of streams that carry bulk |
+//! | [`rate_sampler`] | delivery rates of all streams of a path, summed |
+//!
+//! Each module has one direction: none imports [`path_state`]; [`sample`] and [`tuning`] import none.
+#![forbid(unsafe_code)]
+
+mod bbr_fallback;
+mod cc_choice;
+mod headroom;
+mod pacing_cap;
+mod pacing_cap_probe;
+mod parallelism;
+mod path_state;
+mod rate_sampler;
+mod sample;
+mod startup;
+mod tuning;
+
+pub use path_state::PathState;
+pub use sample::{DeliverySample, LossSample, StreamCounters, StreamSample};
+pub use tuning::{CongestionControl, Decision, Pacing, Parameters, PathConfig, SocketTuning};

@@ -1,0 +1,203 @@
+//! Pacing cap probe: the lifecycle of an aggregate rate cap, from learning the wire's loss to raising, lowering and dropping the cap (ADR 0039).
+//!
+//! * Loss below the cap is the wire's own, and the cap is higher by it.
+//! * Repeated small loss: the cap was a little too high, and is lowered. Heavy loss: the path carries less than it did, or competing traffic
+//!   has arrived; the cap is dropped until it is learned again.
+//! * Now and then the cap is raised by a little; if more is delivered it stays, and is raised by twice as much. After a while it is learned again.
+
+use std::time::{Duration, Instant};
+
+/// Part of the segments lost, beyond the wire's own loss, where a queue overflows.
+const OVERFLOW: f64 = 0.015;
+/// With more than this part of the earlier loss under the cap, the wire caused it: the cap is dropped.
+const HELPS: f64 = 0.8;
+/// Windows in a row that have to speak against a cap.
+const AGAINST: u32 = 2;
+/// Time between two probes for a higher rate; doubled after each one that fails at once.
+const PROBE_INTERVAL: Duration = Duration::from_secs(10);
+/// Age at which the cap is learned again, and where the rates that it was learned from were not steady.
+const MAX_AGE: Duration = Duration::from_secs(60);
+const MAX_AGE_UNSTEADY: Duration = Duration::from_secs(10);
+/// Step of a probe, the largest one before the cap is dropped, and the part of the step that has to be delivered.
+const STEP: f64 = 0.02;
+const STEP_MAX: f64 = 0.3;
+const DELIVERED: f64 = 0.75;
+/// Step down after repeated small loss, and the lowest cap that it leads to.
+const LOWER: f64 = 0.005;
+const LOWEST: f64 = 0.97;
+/// Gain with which the estimate of the wire's own loss decreases.
+const LOSS_GAIN: f64 = 0.25;
+/// Fewest segments of a window that counts.
+const MIN_SEGMENTS: f64 = 100.0;
+/// Spurious retransmissions of a window.
+const SPURIOUS: f64 = 20.0;
+/// Less than this part of the path's rate, with a backlog and some loss: the path carries no more now.
+const LESS: f64 = 0.9;
+
+/// All streams in one window.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WindowSummary {
+    /// Bytes a second delivered.
+    pub(crate) rate: f64,
+    /// Segments sent, retransmissions included, and retransmissions.
+    pub(crate) segments: f64,
+    pub(crate) retransmitted: f64,
+    /// Every stream had a backlog all the time.
+    pub(crate) backlogged: bool,
+}
+
+impl WindowSummary {
+    /// Part of the segments retransmitted. QUIC counts a segment as lost long after it was sent, so there may be more of them.
+    pub(crate) fn loss(&self) -> f64 {
+        (self.retransmitted / self.segments.max(1.0)).min(0.5)
+    }
+
+    /// Enough was sent, by streams with a backlog.
+    fn is_evidence(&self) -> bool {
+        self.backlogged && self.segments >= MIN_SEGMENTS
+    }
+
+    /// A queue overflows, or the wire loses much.
+    pub(crate) fn overflows(&self) -> bool {
+        self.is_evidence() && self.loss() >= OVERFLOW
+    }
+
+    /// More retransmissions than the wire's own loss explains by chance.
+    fn exceeds(&self, own: f64) -> bool {
+        let expected = own * self.segments;
+        self.retransmitted > expected + 4.0 * expected.sqrt() + SPURIOUS
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    /// The wire's own loss is not known yet, only the loss before the cap.
+    Learned { lost: f64 },
+    /// The cap stands.
+    Steady { since: Instant },
+    /// The cap is raised by this part.
+    Raised(f64),
+}
+
+/// Reason for dropping a cap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// It does not lower the loss.
+    Useless,
+    /// The path's rate has changed.
+    Changed,
+}
+
+/// A cap in force.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Cap {
+    phase: Phase,
+    /// Bytes a second delivered on the full path, as learned and as lowered since.
+    learned: f64,
+    pub(crate) rate: f64,
+    /// Rate delivered in the last window.
+    delivered: f64,
+    /// The wire's own loss.
+    loss: f64,
+    /// Windows in a row that speak against the cap, and with a little more loss than the wire's own.
+    against: u32,
+    lossy: u32,
+    /// Time until the next probe, and end of the cap's life while hosts use all of it.
+    probe_interval: Duration,
+    until: Instant,
+    /// The current window began before the last change of the cap.
+    settling: bool,
+}
+
+impl Cap {
+    /// A cap from the rate delivered in bytes a second, and the part of the segments lost meanwhile; `steady`: over some windows.
+    pub(crate) fn new(rate: f64, lost: f64, steady: bool, now: Instant) -> Self {
+        Self {
+            phase: Phase::Learned { lost },
+            learned: rate,
+            rate,
+            delivered: rate,
+            loss: 0.0,
+            against: 0,
+            lossy: 0,
+            probe_interval: PROBE_INTERVAL,
+            until: now + if steady { MAX_AGE } else { MAX_AGE_UNSTEADY },
+            settling: true,
+        }
+    }
+
+    /// Bytes a second that may be sent.
+    pub(crate) fn limit(&self) -> f64 {
+        let raised = if let Phase::Raised(by) = self.phase { by } else { 0.0 };
+        self.rate / (1.0 - self.loss) * (1.0 + raised)
+    }
+
+    /// Postpones the end by a time in which hosts did not use all of the cap: an unused cap does not age.
+    pub(crate) fn postpone(self, elapsed: Duration) -> Self {
+        Self { until: self.until + elapsed, ..self }
+    }
+
+    fn enter(self, phase: Phase) -> Self {
+        Self { phase, settling: true, against: 0, lossy: 0, ..self }
+    }
+
+    /// The cap after a window.
+    pub(crate) fn judge(self, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
+        match self.phase {
+            Phase::Raised(by) => self.end_probe(by, window, now),
+            _ if self.settling => Ok(Self { settling: false, ..self }),
+            Phase::Learned { .. } if !window.is_evidence() => Ok(self),
+            Phase::Learned { lost } => self.learn_loss(lost, window),
+            Phase::Steady { since } => self.adjust(since, window, now),
+        }
+    }
+
+    /// After the first window under the cap: keeps it if it lowered the loss.
+    fn learn_loss(self, lost: f64, window: WindowSummary) -> Result<Self, Dropped> {
+        let loss = window.loss();
+        let cap = Self { loss, delivered: window.rate, ..self };
+        if loss <= lost * HELPS { Ok(cap.enter(Phase::Raised(STEP))) } else { Err(Dropped::Useless) }
+    }
+
+    /// After a window under a steady cap: lowers, drops or probes.
+    fn adjust(self, since: Instant, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
+        let less = window.backlogged && window.loss() > self.loss && window.rate < self.rate * LESS;
+        let against = if less || window.loss() > self.loss + OVERFLOW { self.against + 1 } else { 0 };
+        let lossy = if window.exceeds(self.loss) { self.lossy + 1 } else { 0 };
+        if against >= AGAINST || now >= self.until {
+            return Err(Dropped::Changed);
+        }
+        let lowered = (self.rate * (1.0 - LOWER)).max(self.learned * LOWEST);
+        let cap = Self {
+            against,
+            lossy,
+            rate: if lossy >= AGAINST { lowered } else { self.rate },
+            delivered: window.rate,
+            loss: self.loss - (self.loss - window.loss()).max(0.0) * LOSS_GAIN,
+            ..self
+        };
+        let probe =
+            lossy == 0 && window.backlogged && now.saturating_duration_since(since) >= self.probe_interval;
+        Ok(if probe { cap.enter(Phase::Raised(STEP)) } else { cap })
+    }
+
+    /// After a window under a raised cap: keeps the step and doubles it, or takes it back.
+    fn end_probe(self, by: f64, window: WindowSummary, now: Instant) -> Result<Self, Dropped> {
+        if !window.backlogged {
+            return Ok(self.enter(Phase::Steady { since: now }));
+        }
+        let no_more = !self.settling && window.rate < self.delivered * (1.0 + by * DELIVERED);
+        if window.exceeds(self.loss) || no_more {
+            let probe_interval = if by > STEP { PROBE_INTERVAL } else { self.probe_interval * 2 };
+            return Ok(Self { probe_interval, ..self }.enter(Phase::Steady { since: now }));
+        }
+        if self.settling {
+            return Ok(Self { settling: false, ..self });
+        }
+        let next = by * 2.0;
+        let rate = self.rate * (1.0 + by);
+        let cap =
+            Self { rate, learned: rate, delivered: window.rate, probe_interval: PROBE_INTERVAL, ..self };
+        if next <= STEP_MAX { Ok(cap.enter(Phase::Raised(next))) } else { Err(Dropped::Changed) }
+    }
+}
