@@ -15,25 +15,25 @@ if TYPE_CHECKING:
     from sos_controller.app import Controller
 
 COUNTERS = {
-    "syns": ("SYNs punted, by what became of them", "outcome"),
-    "sessions": ("Sessions, by what happened to them", "what"),
-    "ended": ("Ends told by agents, by reason of spec/order.md 6", "reason"),
-    "beacons": ("Beacons taken", ""),
-    "beacons_dropped": ("Beacons dropped, by the check that failed", "reason"),
-    "moves": ("Hosts with sessions that were heard at another switch, by what followed", "what"),
-    "fragments": ("Pairs of hosts that sent fragments of their sessions, by what was done: led to the agent, or made plain", "what"),
-    "icmp_errors": ("ICMP errors that switches copied, by what was done with them", "what"),
+    "syns": ("SYNs punted, by outcome", "outcome"),
+    "sessions": ("Sessions by outcome", "what"),
+    "ended": ("Session ends reported by agents, by reason of spec/order.md 6", "reason"),
+    "beacons": ("Beacons accepted", ""),
+    "beacons_dropped": ("Beacons dropped, by failed check", "reason"),
+    "moves": ("Hosts with sessions that moved to another switch, by action", "what"),
+    "fragments": ("Host pairs that sent fragments of their sessions, by action: redirected to the agent, or made plain", "what"),
+    "icmp_errors": ("ICMP errors that switches copied, by action", "what"),
     "orders_sent": ("Orders sent, by type", "type"),
-    "orders_dropped": ("Orders of agents dropped, by the check that failed", "reason"),
-    "probes": ("Probes that were not ours", "what"),
-    "arp": ("ARP requests, by what was done", "what"),
-    "balanced": ("Connections given an uplink by turn", "uplink"),
-    "balance_left": ("First packets of balanced connections without a turn, by what became of them", "outcome"),
+    "orders_dropped": ("Orders of agents dropped, by failed check", "reason"),
+    "probes": ("Probes of other origin", "what"),
+    "arp": ("ARP requests by action", "what"),
+    "balanced": ("Connections assigned to an uplink by weighted round robin", "uplink"),
+    "balance_left": ("First packets of balanced connections without an assigned uplink, by outcome", "outcome"),
     "flow_mods": ("Flow-mods sent", "op"),
     "switch_errors": ("Messages switches refused, by type-code", "error"),
     "rejected": ("Changes a datapath refused", "dpid"),
-    "wire_errors": ("Connections ended because of nonsense", "what"),
-    "connections_refused": ("Connections closed: too many strangers, or a datapath that is connected already", ""),
+    "wire_errors": ("OpenFlow connections closed because of malformed messages", "what"),
+    "connections_refused": ("OpenFlow connections closed: too many unknown switches, or a datapath that is connected already", ""),
     "bugs": ("Events that raised an exception", "event"),
 }
 
@@ -66,7 +66,7 @@ class _Collector(Collector):
         yield _gauge("links", "Links known", len(state.topology.links()))
         yield _gauge("hosts", "Hosts known", len(state.hosts))
         yield _gauge("sessions_open", "Sessions known", len(state.sessions) + len(state.accepted))
-        yield _gauge("sessions_accepted", "Sessions that agents have begun without an order", len(state.accepted))
+        yield _gauge("sessions_accepted", "Sessions that agents started without an order", len(state.accepted))
         yield _gauge("sessions_pending", "Sessions being set up", state.sessions.pending)
         yield _gauge("plain_decisions", "Plain decisions remembered", len(state.plain))
         yield _gauge("entries", "Flow entries wanted on all datapaths", len(state.programmer))
@@ -84,9 +84,7 @@ class _Collector(Collector):
         for row in self._controller.engine.balances.status():
             services.add_metric([row["id"]], float(row["state"] == "Programmed"))
         yield services
-        plain = CounterMetricFamily(
-            "sos_controller_plain_connections", "Connections that a service covers and that went plain", labels=["service", "reason"]
-        )
+        plain = CounterMetricFamily("sos_controller_plain_connections", "Covered connections that went plain", labels=["service", "reason"])
         for service_id, reason, count in state.plain_traffic.totals():
             plain.add_metric([service_id, reason.label], count)
         yield plain
@@ -122,9 +120,9 @@ def measured(shown: dict[str, Any]) -> Iterator[Metric]:
         "sos_controller_service_bytes_per_second", "Bytes of accelerated connections, mean of 10 s", labels=["service", "direction"]
     )
     groups = ["service", "group"]
-    seen = CounterMetricFamily("sos_controller_compared_connections", "Connections looked at one by one", labels=groups)
+    seen = CounterMetricFamily("sos_controller_compared_connections", "Connections measured one by one", labels=groups)
     speed = GaugeMetricFamily("sos_controller_compared_bytes_per_second", "Goodput of a connection, geometric mean", labels=groups)
-    gain = GaugeMetricFamily("sos_controller_service_gain", "Times that accelerated connections are faster", labels=["service"])
+    gain = GaugeMetricFamily("sos_controller_service_gain", "Speed of accelerated connections relative to plain ones", labels=["service"])
     for service in shown["services"]:
         for direction in ("up", "down"):
             goodput.add_metric([service["id"], direction], service[f"{direction}BytesPerSecond"])

@@ -19,15 +19,13 @@ class Metrics:
         self.pushes = Counter(
             "sos_operator_config_pushes", "Configurations sent to controllers", ["controller", "result"], registry=registry
         )
-        self.bugs = Counter(
-            "sos_operator_bugs", "Exceptions that nobody expected, each confined to what it was about", ["where"], registry=registry
-        )
-        self.watch_ends = Counter("sos_operator_watch_ends", "Times a watch ended and was started again", ["watch"], registry=registry)
-        self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass, without mere warnings", registry=registry)
-        self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "When a pass last ended well", registry=registry)
+        self.bugs = Counter("sos_operator_bugs", "Unexpected exceptions, each confined to one object or step", ["where"], registry=registry)
+        self.watch_ends = Counter("sos_operator_watch_ends", "Watches that ended and were restarted", ["watch"], registry=registry)
+        self.problems = Gauge("sos_operator_problems", "Problems in the objects at the last pass, without warnings", registry=registry)
+        self.last_success = Gauge("sos_operator_last_success_timestamp_seconds", "Time of the last successful pass", registry=registry)
         self.generation = Gauge("sos_operator_config_generation", "Generation of the documents in force", registry=registry)
-        self.queue_wakes = Counter("sos_operator_wakes", "Times the loop was woken by a watch", registry=registry)
-        self.leader = Gauge("sos_operator_leader", "1 while this operator is the one at work, 0 while it stands by", registry=registry)
+        self.queue_wakes = Counter("sos_operator_wakes", "Passes triggered by a watch", registry=registry)
+        self.leader = Gauge("sos_operator_leader", "1 while this operator leads, 0 while it stands by", registry=registry)
         self.build = Gauge("sos_operator_build_info", "Always 1; the version is in the label", ["version"], registry=registry)
         self.build.labels(version=__version__).set(1)
 

@@ -117,33 +117,37 @@ impl Metrics {
         let r = registry.sub_registry_with_prefix("sos_agent");
         r.register("accepted", "Clients accepted by the transparent listener", self.accepted.clone());
         r.register("rejected", "Clients accepted and reset at once", self.rejected.clone());
-        r.register("sessions_ended", "Sessions over, by side and reason", self.ended.clone());
+        r.register("sessions_ended", "Sessions ended, by side and reason", self.ended.clone());
         r.register("connect_failures", "Failed connections to servers", self.connect_failures.clone());
-        r.register("orders", "Orders taken", self.orders.clone());
+        r.register("orders", "Orders accepted", self.orders.clone());
         r.register("orders_dropped", "Orders dropped", self.orders_dropped.clone());
         r.register("beacons", "Beacons sent", self.beacons.clone());
         r.register("nft_failures", "nft transactions that failed", self.nft_failures.clone());
         r.register("config_refused", "Configuration documents refused", self.config_refused.clone());
-        r.register("bugs", "Panics, each confined to what it was about", crate::bugs::counter());
-        r.register("strangers", "Connections to stream ports from no peer's address", self.strangers.clone());
+        r.register(
+            "bugs",
+            "Panics, each confined to one session, stream, order or document",
+            crate::bugs::counter(),
+        );
+        r.register("strangers", "Connections to stream ports from unknown addresses", self.strangers.clone());
         r.register("config_generation", "Generation of the configuration in force", self.generation.clone());
-        r.register("willing", "1 while new sessions are taken", self.willing.clone());
+        r.register("willing", "1 while new sessions are accepted", self.willing.clone());
         r.register("draining", "1 while draining", self.draining.clone());
-        r.register("armed_regions", "Elements of the nft sets of what is armed", self.armed.clone());
-        r.register("armed_left_out", "Services that did not fit and stay plain", self.left_out.clone());
+        r.register("armed_regions", "Elements of the nft sets of armed services", self.armed.clone());
+        r.register(
+            "armed_left_out",
+            "Services that do not fit the nft sets and stay plain",
+            self.left_out.clone(),
+        );
         r.register(
             "unreachable_servers",
             "Servers left to plain TCP because they have not answered recently",
             self.unreachable.clone(),
         );
-        r.register(
-            "plain",
-            "Connections that a service covers and that this agent has left to plain TCP, by reason",
-            self.plain.clone(),
-        );
+        r.register("plain", "Covered connections that this agent left plain, by reason", self.plain.clone());
         r.register(
             "held_connections",
-            "SYNs held until their server has accepted, and connections made ahead that wait for their client",
+            "SYNs held until the server has accepted, and server connections opened ahead that wait for their client",
             self.held.clone(),
         );
         r.register("preparations", "Preparations standing", self.preparations.clone());
@@ -203,14 +207,14 @@ impl<F: Fn() -> Stats + Send + Sync + 'static> Collector for Snapshot<F> {
             counter.encode(encoder.encode_descriptor(name, help, unit.as_ref(), counter.metric_type())?)?;
         }
         let kind = prometheus_client::metrics::MetricType::Counter;
-        let help = "Bytes of hosts sent again on another stream";
+        let help = "Bytes of hosts retransmitted on another stream";
         let mut family = encoder.encode_descriptor("sos_agent_resent", help, Some(&Unit::Bytes), kind)?;
         for cause in Cause::ALL {
             let bytes = stats.bytes_resent_total[cause];
             let labels = ResentFor { cause: word(cause) };
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&bytes, None)?;
         }
-        let help = "Time of the processor spent on compressing";
+        let help = "CPU time spent on compression";
         encoder
             .encode_descriptor("sos_agent_compression", help, Some(&Unit::Seconds), kind)?
             .encode_counter::<NoLabelSet, _, u64>(&stats.compress_time_total.as_secs_f64(), None)?;
@@ -229,8 +233,8 @@ fn gauges(stats: &Stats) -> [(&'static str, &'static str, u64); 6] {
     [
         ("sos_agent_sessions", "Sessions open", stats.sessions),
         ("sos_agent_streams", "Streams open", stats.streams),
-        ("sos_agent_streams_encrypted", "Streams open that are encrypted", stats.streams_encrypted),
-        ("sos_agent_streams_quic", "Streams open that are over QUIC", stats.streams_quic),
+        ("sos_agent_streams_encrypted", "Encrypted streams open", stats.streams_encrypted),
+        ("sos_agent_streams_quic", "QUIC streams open", stats.streams_quic),
         ("sos_agent_memory_reserved_bytes", "Bytes promised to sessions", stats.memory_reserved),
         ("sos_agent_reorder_bytes", "Bytes waiting in reorder buffers", stats.reorder_bytes),
     ]
@@ -241,30 +245,30 @@ type CounterLine = (&'static str, &'static str, Option<Unit>, u64);
 fn counters(stats: &Stats) -> [CounterLine; 13] {
     let bytes = || Some(Unit::Bytes);
     [
-        ("sos_agent_sessions_begun", "Sessions begun", None, stats.sessions_total),
+        ("sos_agent_sessions_begun", "Sessions started", None, stats.sessions_total),
         ("sos_agent_sessions_reset", "Sessions that did not end cleanly", None, stats.sessions_reset_total),
         ("sos_agent_sessions_refused", "Sessions refused at a limit", None, stats.sessions_refused_total),
         ("sos_agent_streams_opened", "Streams opened or accepted", None, stats.streams_total),
-        ("sos_agent_streams_lost", "Streams that died", None, stats.streams_lost_total),
-        ("sos_agent_handshakes_failed", "Stream exchanges that failed", None, stats.handshakes_failed_total),
+        ("sos_agent_streams_lost", "Streams lost", None, stats.streams_lost_total),
+        ("sos_agent_handshakes_failed", "Stream handshakes that failed", None, stats.handshakes_failed_total),
         (
             "sos_agent_plain_refused",
-            "Plain streams refused because a service asks for encryption",
+            "Plain streams refused because a service requires encryption",
             None,
             stats.plain_refused_total,
         ),
         (
             "sos_agent_quic_fallbacks",
-            "Times the streams of a path went over TCP because QUIC did not come about",
+            "Fallbacks of a path's streams from QUIC to TCP",
             None,
             stats.quic_fallbacks_total,
         ),
         ("sos_agent_sent", "Bytes of hosts sent to peers", bytes(), stats.bytes_sent_total),
-        ("sos_agent_received", "Bytes of peers given to hosts", bytes(), stats.bytes_received_total),
+        ("sos_agent_received", "Bytes of peers delivered to hosts", bytes(), stats.bytes_received_total),
         ("sos_agent_compressed", "Bytes of hosts sent compressed", bytes(), stats.compressed_bytes_total),
         (
             "sos_agent_compressed_wire",
-            "What they were sent as, in bytes",
+            "Compressed size of those bytes",
             bytes(),
             stats.compressed_wire_bytes_total,
         ),

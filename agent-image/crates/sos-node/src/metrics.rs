@@ -41,15 +41,11 @@ impl Metrics {
     pub fn new() -> (Self, Registry) {
         let metrics = Self::default();
         let mut registry = Registry::with_prefix("sos_node");
-        registry.register("passes", "Looks at the node", metrics.passes.clone());
-        registry.register(
-            "failures",
-            "Looks at the node in which something failed",
-            metrics.failures.clone(),
-        );
-        registry.register("bugs", "Panics, each confined to what it was about", crate::bugs::counter());
+        registry.register("passes", "Passes over the node", metrics.passes.clone());
+        registry.register("failures", "Passes in which something failed", metrics.failures.clone());
+        registry.register("bugs", "Panics, each confined to one document or pass", crate::bugs::counter());
         registry.register("changes", "Changes made to the node", metrics.changes.clone());
-        registry.register("applied", "Whether the config in force is applied", metrics.applied.clone());
+        registry.register("applied", "1 if the config in force is applied", metrics.applied.clone());
         registry.register(
             "config_generation",
             "Generation of the config in force",
@@ -63,15 +59,15 @@ impl Metrics {
         registry.register("ports", "Ports of the config by state", metrics.ports.clone());
         registry.register(
             "rejected_connections",
-            "First packets that the node reset because their service requires more than plain TCP",
+            "First packets reset by the node because their service requires more than plain TCP",
             metrics.rejected.clone(),
         );
         registry.register(
             "rejected_segments",
-            "Other segments of such connections that the node reset",
+            "Other segments of such connections reset by the node",
             metrics.rejected_segments.clone(),
         );
-        registry.register("pass_seconds", "Duration of the last look", metrics.pass_seconds.clone());
+        registry.register("pass_seconds", "Duration of the last pass", metrics.pass_seconds.clone());
         (metrics, registry)
     }
 
