@@ -1,4 +1,4 @@
-"""`python -m sos_testbed`, which is what ./lab runs."""
+"""`python -m sos_testbed`, the program behind ./lab."""
 
 from sos_testbed.cli import main
 

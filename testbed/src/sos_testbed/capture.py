@@ -1,4 +1,4 @@
-"""What passes an interface. For programs that run inside a namespace and are told by the end of their input that it is enough."""
+"""Packet capture at an interface, for programs inside a namespace; end of standard input stops them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 SO_RCVBUFFORCE, ETH_P_ALL = 33, 3  # linux/socket.h, linux/if_ether.h
 RECEIVE_BYTES = 128 << 20
 _POLL_S = 0.1
-_BACKLOG_S = 30.0  # a busy machine reads seconds later what passed
+_BACKLOG_S = 30.0  # a busy machine reads packets seconds late
 
 
 def passing(interface: str, *options: tuple[int, int], last_look_s: float) -> Iterator[socket.socket]:
-    """A packet socket, each time it has a packet to be read; ends so long after standard input has, with all read that passed by then.
+    """Yield a packet socket for each packet to read; stop this long after the end of standard input, with all packets until then read.
 
-    `options`: (level, name) of what is switched on before the first packet. Says `listening` once nothing is missed any more.
+    `options`: (level, name) of socket options to set before the first packet. Prints `listening` once no packet is missed.
     """
     tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
     for level, name in options:

@@ -37,7 +37,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class Fault(StrEnum):
-    """What can break."""
+    """Parts that can be broken."""
 
     LINK = "link"
     SWITCH = "switch"
@@ -120,7 +120,7 @@ def execute(
 
 @app.command(name="status")
 def show_status(which: LabOption = None, as_json: JsonOption = False) -> None:
-    """Show what is up."""
+    """Show running labs."""
     _print_status(lab.every() if which is None else [lab.find(which)], as_json)
 
 
@@ -148,7 +148,7 @@ def flows(switch: str, which: LabOption = None, as_json: JsonOption = False) -> 
 
 
 def dump_flows(chosen: Lab, switch: str) -> str:
-    """What ovs-ofctl says about a switch of a lab."""
+    """Output of ovs-ofctl about a switch of a lab."""
     realise.switch_address(chosen.topology, switch)
     target = f"unix:{chosen.plan.folder(switch)}/{realise.BRIDGE}.mgmt"
     return run(realise.ovs(chosen.plan, switch, "ovs-ofctl", "-O", "OpenFlow13", "dump-flows", target), what=f"flows of {switch}")
@@ -162,7 +162,7 @@ def fault(
     silent: Annotated[bool, typer.Option("--silent", help="Links: ports stay up, packets vanish.")] = False,
     which: LabOption = None,
 ) -> None:
-    """Break a link, switch, agent or the controller, or mend it again."""
+    """Break a link, switch, agent or the controller, or repair it."""
     chosen = lab.find(which)
     if silent and kind is not Fault.LINK:
         raise LabError("--silent is for links")
@@ -203,7 +203,7 @@ def down(
     name: Annotated[str | None, typer.Argument(help="The lab, when several are up.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every lab of this machine, also interrupted ones.")] = False,
 ) -> None:
-    """Take a lab down; nothing of it stays."""
+    """Take a lab down completely."""
     problems = []
     for each in lab.every() if everything else [lab.find(name)]:
         try:
@@ -219,7 +219,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for demo.json and demo.png.")] = Path("out"),
     rate: Annotated[str, typer.Option(help="Rate of the links.")] = "500mbit",
 ) -> None:
-    """Measure plain TCP and SOS on three paths and draw the result."""
+    """Measure plain TCP and SOS on six paths and draw the result."""
     from sos_testbed import demo as show
 
     show.main(out, parse_rate(rate), say)
@@ -238,7 +238,7 @@ def bench(
 
 @app.command(name="bench-balance", hidden=True)
 def bench_balance(out: Annotated[Path, typer.Option(help="Folder for spread.json.")] = Path("out/bench")) -> None:
-    """Measure how well downloads are spread over uplinks."""
+    """Measure how evenly downloads are spread over uplinks."""
     from sos_testbed import spread
 
     spread.main(out, say)

@@ -1,4 +1,4 @@
-"""The controllers of a lab: one process for each SosController. Several that share switches make slices of them."""
+"""The controllers of a lab: one process per SosController. Several controllers over the same switches are slices."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv4Address
 from sos_testbed.model import LabError
 
 DEFAULT = "default"
-"""The one that every lab has."""
+"""The controller that every lab has."""
 OPENFLOW_PORT = 6653
 API_PORT = 8080
 MOST = 8  # as many as a SosSite may name
@@ -16,7 +16,7 @@ _FIRST = IPv4Address("172.31.255.1")
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The default one first, then by name. LabError where it is missing, or there are too many for the management network."""
+    """Controllers in order: default first, then by name. LabError if default is missing or the management network is too small."""
     found = sorted(set(names), key=lambda name: (name != DEFAULT, name))
     if DEFAULT not in found:
         raise LabError(f"no SosController {DEFAULT!r} is declared")
@@ -26,15 +26,15 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def addresses(names: Iterable[str]) -> dict[str, str]:
-    """Where each is on the management network."""
+    """Address of each controller on the management network."""
     return {name: str(_FIRST + number) for number, name in enumerate(in_order(names))}
 
 
 def program(name: str) -> str:
-    """What its process is called in a lab."""
+    """Process name of a controller in a lab."""
     return "controller" if name == DEFAULT else f"controller-{name}"
 
 
 def config_file(name: str) -> str:
-    """Where in a lab's folder its configuration is."""
+    """Configuration file of a controller in a lab's folder."""
     return f"{program(name)}-config.json"

@@ -1,7 +1,7 @@
-"""From an example folder to the documents the parts of a lab read. The testbed stands in for the operator here.
+"""Compile an example folder to the documents that the parts of a lab read. The testbed takes the operator's place here.
 
-Nodes are made up from the topology: one per switch, labelled `sos.network/site=<site>`. What a custom resource means is
-known to sos_compile alone.
+Nodes follow from the topology: one per switch, labelled `sos.network/site=<site>`. Only sos_compile knows the meaning of a
+custom resource.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ CONTROLLER_KIND = "SosController"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """One generation of everything the parts read."""
+    """One generation of all documents that the parts read."""
 
     controllers: dict[str, Json]
     nodes: dict[str, Json]
     agents: dict[str, Json]
-    """By `model.agent_key`: of the pools for which the topology has places."""
+    """Agent documents by `model.agent_key`, of pools with places in the topology."""
     allocations: Allocations
     warnings: tuple[str, ...]
 
     @property
     def controller(self) -> Json:
-        """The document of the controller that every lab has."""
+        """Document of the default controller."""
         return self.controllers[controllers.DEFAULT]
 
     @property
@@ -49,23 +49,23 @@ class Documents:
         return int(self.controller["generation"])
 
     def agent_ids(self, controller: str) -> set[str]:
-        """The agents that have to register with a controller."""
+        """Agents expected to register with a controller."""
         told = {str(agent["id"]) for site in self.controllers[controller]["sites"] for agent in site["agents"]}
         return told & {str(document["agentId"]) for document in self.agents.values()}
 
     def rewriting(self) -> frozenset[str]:
-        """The nodes whose switches rewrite IP addresses: segmentation offload is off there."""
+        """Nodes whose switches rewrite IP addresses, and so run without segmentation offload."""
         return frozenset(node for node, document in self.nodes.items() if not document["bridge"]["userspaceTso"])
 
     def switches(self, controller: str) -> dict[str, str]:
-        """The switches that have to connect to a controller: names and datapath ids."""
+        """Switches expected to connect to a controller: names and datapath ids."""
         told = {str(datapath["dpid"]) for site in self.controllers[controller]["sites"] for datapath in site["datapaths"]}
         found = {name: str(document["bridge"]["datapathId"]) for name, document in self.nodes.items()}
         return {name: dpid for name, dpid in found.items() if dpid in told}
 
 
 def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
-    """Read custom resources, of two with the same name the later; `services=False` leaves the SosServices out.
+    """Read custom resources; of two with the same name the later wins. `services=False` omits the SosServices.
 
     LabError in one line naming the file.
     """
@@ -77,14 +77,14 @@ def load(paths: Sequence[Path], *, services: bool = True) -> tuple[Loaded, ...]:
 
 
 def merge(objects: Iterable[Loaded], changed: Iterable[Loaded]) -> tuple[Loaded, ...]:
-    """What `kubectl apply` would leave: changed objects replace those of the same kind, namespace and name."""
+    """Result of `kubectl apply`: changed objects replace those of the same kind, namespace and name."""
     by_key = {_key(loaded): loaded for loaded in objects}
     by_key.update({_key(loaded): loaded for loaded in changed})
     return tuple(by_key.values())
 
 
 def without_service(objects: Iterable[Loaded], name: str) -> tuple[Loaded, ...]:
-    """The objects without one SosService, named `bulk` or `default/bulk`; LabError if it is not there."""
+    """Objects without one SosService, named `bulk` or `default/bulk`; LabError if it does not exist."""
     wanted = name if "/" in name else f"default/{name}"
     kept, services = [], []
     for loaded in objects:
@@ -129,7 +129,7 @@ def compile_lab(objects: tuple[Loaded, ...], topology: Topology, generation: int
 
 
 def agent_links(topology: Topology, documents: Documents) -> tuple[AgentLink, ...]:
-    """The interfaces of the agents that are declared; LabError where there is none of the pool that a lab always has."""
+    """Interfaces of all declared agents; LabError if an agent of the default pool is missing."""
     links = []
     for place in topology.agents:
         document = documents.agents.get(place.key)
@@ -180,7 +180,7 @@ def encode_allocations(allocations: Allocations) -> dict[str, Any]:
 
 
 def parse_allocations(raw: dict[str, Any]) -> Allocations:
-    """Back from the lab's folder."""
+    """Read allocations back from the lab's folder."""
     agents = tuple(AgentAllocation(**agent) for agent in raw["agents"])
     return Allocations(sites=raw["sites"], controllers=raw["controllers"], nodes=raw["nodes"], agents=agents)
 

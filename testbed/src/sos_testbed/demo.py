@@ -27,15 +27,15 @@ from sos_testbed.topology import PathOptions
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
 SHORTEST_TRANSFER_S = 6.0
-TRANSFER_RTTS = 12  # on top of it: long enough to hide the start
+TRANSFER_RTTS = 12  # on top of the transfer: long enough to hide start-up
 TIME_LIMIT_FACTOR = 6  # a transfer six times slower than its wire has failed
-HONEST_SHARE = 0.9  # a wire that carries less than this of its arithmetic is limited by this machine's processors
+HONEST_SHARE = 0.9  # a wire below this share of its arithmetic rate is limited by the machine's CPU
 SLOWER_RATES = (300_000_000, 200_000_000, 100_000_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """What to measure: one path, or both at once with half of the rate each, since one machine carries them."""
+    """A scenario: one path, or both at once with half the rate each, since one machine emulates both."""
 
     name: str
     rtt_us: int
@@ -46,16 +46,16 @@ class Scenario:
 
     @property
     def transfer_s(self) -> float:
-        """How long a transfer at the wire's limit takes: 8 s at 164 ms."""
+        """Duration of a transfer at the wire's limit: 8 s at 164 ms."""
         return SHORTEST_TRANSFER_S + TRANSFER_RTTS * self.rtt_us / 1e6
 
     @property
     def wire(self) -> tuple[int, float, int | None, int]:
-        """What neighbours must have in common to be measured in one lab, beside one plain transfer."""
+        """Key of scenarios that share one lab and one plain transfer."""
         return self.rtt_us, self.loss, self.queue_bytes, self.paths
 
     def options(self, rate_bps: int) -> Options:
-        """A lab with this on both paths, for a service that uses as many of them."""
+        """Options of a lab with this shape on both paths, for a service that uses as many paths."""
         path = PathOptions(rate_bps=rate_bps // self.paths, rtt_us=self.rtt_us, loss=self.loss, queue_bytes=self.queue_bytes)
         options = Options(topology="figure8", path1=path, path2=path)
         return options if self.paths == 1 else replace(options, examples=(*options.files(), BOTH_PATHS))
@@ -71,9 +71,9 @@ SCENARIOS = (
 )
 BENCH_SCENARIOS = (
     *SCENARIOS,
-    Scenario(name="59 ms, 1 MB queue", rtt_us=59_000, queue_bytes=1_000_000),  # where parallel cubic streams collapse
+    Scenario(name="59 ms, 1 MB queue", rtt_us=59_000, queue_bytes=1_000_000),  # parallel cubic streams collapse here
     Scenario(name="164 ms, 1 MB queue", rtt_us=164_000, queue_bytes=1_000_000),
-    Scenario(name="5 ms", rtt_us=5_000),  # where there is nothing to win and nothing must be lost
+    Scenario(name="5 ms", rtt_us=5_000),  # nothing to gain, and nothing to lose
     Scenario(name="100 ms, 0.1 % loss", rtt_us=100_000, loss=0.001),
 )
 
@@ -96,7 +96,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """What a transfer through SOS is compared with: its wire, and plain TCP on it in the same run."""
+    """Baseline of a transfer through SOS: its wire, and plain TCP on that wire in the same run."""
 
     shape: Shape
     limit: WireLimit
@@ -129,7 +129,7 @@ def main(out: Path, rate_bps: int, say: Say, scenarios: tuple[Scenario, ...] = S
 
 @contextmanager
 def _taken_down() -> Iterator[Used]:
-    """Takes labs down while the next is built, one at a time. At the end all are, and one whose commands a Ctrl-C has met, too."""
+    """Take labs down while the next one is built, one at a time; on exit all are down, also one interrupted by Ctrl-C."""
     labs_used: list[Lab] = []
     with ThreadPoolExecutor(1) as pool:
 
@@ -147,7 +147,7 @@ def _taken_down() -> Iterator[Used]:
 
 
 def _honest(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> tuple[list[Row], int]:
-    """Measure at this rate, or at the next lower one that this machine can carry."""
+    """Measure at this rate, or at the next lower rate that the machine sustains."""
     slower = iter([rate for rate in SLOWER_RATES if rate < rate_bps])
     while True:
         rows = _measure(group, rate_bps, used, say)
@@ -161,7 +161,7 @@ def _honest(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> t
 
 
 def _measure(group: Sequence[Scenario], rate_bps: int, used: Used, say: Say) -> list[Row] | None:
-    """A row for each of the scenarios of one wire, or None where the wire itself falls short of its arithmetic."""
+    """Rows of the scenarios of one wire, or None if the wire itself falls short of its arithmetic."""
     options = group[0].options(rate_bps)
     shape = options.build().shaped()[0].shape
     if shape is None:
@@ -213,7 +213,7 @@ def _fetch(built: Lab, source: Path, port: int, max_time_s: float) -> tuple[Tran
 
 
 def write(out: Path, rows: list[Row]) -> None:
-    """demo.json and demo.png."""
+    """Write demo.json and demo.png."""
     out.mkdir(parents=True, exist_ok=True)
     (out / "demo.json").write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n", encoding="utf-8")
     chart(out / "demo.png", rows)

@@ -1,8 +1,8 @@
-"""Many downloads at a time, each by a connection of its own, as `ab -n COUNT -c CONCURRENCY` makes them:
+"""Concurrent downloads, one connection each, as `ab -n COUNT -c CONCURRENCY` makes them:
 
     python -m sos_testbed.downloads ADDRESS PATH COUNT CONCURRENCY FIRST_PORT
 
-The host's ports are FIRST_PORT and those that follow. Run inside a host's namespace; prints one line of JSON: seconds from the first
+The host's ports are FIRST_PORT and the following ones. Run inside a host's namespace; prints one line of JSON: seconds from the first
 connect to the last byte, and per download the host's port and the bytes received.
 """
 

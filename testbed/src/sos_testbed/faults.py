@@ -1,4 +1,4 @@
-"""Breaking a lab on purpose, and mending it."""
+"""Fault injection into a lab, and repair."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_ANSWER = 1 << 20
 
 
 def link(lab: Lab, name: str, *, up: bool, silent: bool) -> None:
-    """Take both ends of a wire down, or (`silent`) let the emulator swallow everything while the ports stay up."""
+    """Take both ends of a wire down, or (`silent`) let the emulator drop everything while the ports stay up."""
     wire = lab.topology.wire(name)
     if silent:
         if wire.shape is None:
@@ -59,7 +59,7 @@ FAULTS: dict[str, Callable[..., None]] = {"link": link, "switch": switch, "agent
 
 
 def reshape(lab: Lab, name: str, shape: Shape) -> None:
-    """Give a shaped wire another rate, delay, loss and queue while it runs."""
+    """Change rate, delay, loss and queue of a shaped wire while it runs."""
     wire = lab.topology.wire(name)
     settings = {
         "rate": f"{shape.rate_bps}bit",
@@ -71,7 +71,7 @@ def reshape(lab: Lab, name: str, shape: Shape) -> None:
 
 
 def emulator(lab: Lab, request: dict[str, Any]) -> Any:
-    """One question to the emulator's control socket: a line of JSON each way."""
+    """One request to the emulator's control socket: a line of JSON each way."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(_CONTROL_TIMEOUT_S)
         try:

@@ -11,7 +11,7 @@ _LINE = re.compile(r"^\s*(cookie=.*?)\s+actions=(.*)$")
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class FlowEntry:
-    """A row of a flow table; `match` and `actions` are in the syntax of ovs-ofctl(8), the counters are what they were."""
+    """A row of a flow table; `match` and `actions` are in the syntax of ovs-ofctl(8), the counters are those of the dump."""
 
     table: int
     priority: int
@@ -22,12 +22,12 @@ class FlowEntry:
     n_bytes: int = 0
 
     def identity(self) -> tuple[int, int, str, str, int]:
-        """Everything but the counters."""
+        """The entry without its counters."""
         return self.table, self.priority, self.match, self.actions, self.cookie
 
 
 def parse_flows(text: str) -> list[FlowEntry]:
-    """The entries of a dump, ordered by table, priority (highest first) and match. Lines that are no entries are left out."""
+    """The entries of a dump, ordered by table, priority (highest first) and match. Other lines are skipped."""
     entries = [_entry(found[1], found[2]) for line in text.splitlines() if (found := _LINE.match(line))]
     return sorted(entries, key=lambda entry: (entry.table, -entry.priority, entry.match))
 

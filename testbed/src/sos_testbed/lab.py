@@ -1,6 +1,6 @@
-"""One lab from up to down: its folder, its parts, and waiting until they have found each other.
+"""One lab from up to down: its folder, its parts, and the wait until all parts are connected.
 
-The folder `${SOS_STATE:-/run/sos-lab}/<id>/` is all there is to know about a lab; any later command reads it.
+The folder `${SOS_STATE:-/run/sos-lab}/<id>/` holds a lab's whole state; every later command reads it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sos_testbed.runner import Report, Runner, lock, run, silent, uninterrupted,
 from sos_testbed.steps import Spawn, Step
 from sos_testbed.topology import BUILDERS, PathOptions, builder
 
-READY_TIMEOUT_S = 90.0  # discovery needs a few seconds; the rest is for a machine that is busy with other things
+READY_TIMEOUT_S = 90.0  # discovery needs a few seconds; the rest is slack for a busy machine
 PAYLOAD_BYTES = 100_000_000
 _POLL_S = 0.2
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
@@ -46,7 +46,7 @@ PROACTIVE = _REPOSITORY / "examples" / "03-proactive"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a user asks for. `name=None` takes the topology's name, with a number if that is in use."""
+    """Options of a user. `name=None` takes the topology's name, with a number if it is in use."""
 
     topology: str = "figure8"
     path1: PathOptions | None = None
@@ -56,8 +56,8 @@ class Options:
     services: bool = True
     name: str | None = None
     stays: bool = False
-    """Up until it is taken down. Any other lab belongs to the process that brought it up and is taken down by the next `up` if that was
-    killed."""
+    """Keep the lab up until `down`. Any other lab belongs to the process that brought it up; if that process was killed, the next `up`
+    takes the lab down."""
 
     def build(self) -> Topology:
         """The topology with these paths."""
@@ -65,7 +65,7 @@ class Options:
         return chosen.build(self.path1 or chosen.path1, self.path2 or chosen.path2)
 
     def files(self) -> tuple[Path, ...]:
-        """Where the custom resources are."""
+        """Folders of the custom resources."""
         return self.examples or (_REPOSITORY / "examples" / builder(self.topology).example,)
 
 
@@ -75,7 +75,7 @@ def state_root() -> Path:
 
 
 def find_programs(environment: dict[str, str]) -> Programs:
-    """Where the parts under test are: `SOS_BIN_<NAME>` or where set-up builds them. LabError if one is missing."""
+    """Paths of the parts under test: `SOS_BIN_<NAME>` or set-up's output. LabError if one is missing."""
     target = environment.get("CARGO_TARGET_DIR")
     agent_target = Path(target) if target else _REPOSITORY / "agent-image" / "target"
     linkemu_target = Path(target) if target else _REPOSITORY / "testbed" / "linkemu" / "target"
@@ -106,7 +106,7 @@ class Lab:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What lab.json says; LabError if this is no complete lab."""
+        """Contents of lab.json; LabError if the lab is incomplete."""
         if not self._facts:
             try:
                 self._facts = json.loads((self.root / "lab.json").read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ class Lab:
 
     @property
     def name(self) -> str:
-        """The name the user gave, or the folder's where the lab never got that far."""
+        """The user's name for the lab, or the folder's name if the lab is incomplete."""
         try:
             return str(self.facts["name"])
         except LabError:
@@ -141,7 +141,7 @@ class Lab:
 
     @property
     def documents(self) -> Documents:
-        """What was declared last."""
+        """The latest declaration."""
         if self._documents is None:
             self._documents = declare.compile_lab(self.objects, self.topology, self.facts["generation"], self._allocations)
         return self._documents
@@ -156,7 +156,7 @@ class Lab:
         return declare.parse_allocations(self.facts["allocations"])
 
     def exec_argv(self, part: str, command: Iterable[str]) -> tuple[str, ...]:
-        """The command line that runs something at a host, agent or switch."""
+        """Command line that runs a program at a host, agent or switch."""
         known = [*self.topology.parts(), "ctl", "wan"]
         if part not in known:
             raise LabError(f"no {part!r} in this lab; there are {', '.join(known)}")
@@ -175,7 +175,7 @@ class Lab:
         return {step.do.name: step.do for step in steps if isinstance(step.do, Spawn)}
 
     def start(self, name: str) -> None:
-        """Start one program again after `kill`; nothing if it runs."""
+        """Restart one program after `kill`; no effect while it runs."""
         spawn = self.spawns()[name]
         if process.find(self.runner.pid_file(name)) is None:
             process.start(spawn, self.runner.pid_file(name))
@@ -185,19 +185,19 @@ class Lab:
         process.kill(self.runner.pid_file(name))
 
     def is_abandoned(self) -> bool:
-        """Whether this was the lab of a process that is no more, and nobody's since."""
+        """True if the process that owned this lab is gone and no other has taken it over."""
         try:
             holder = self.facts.get("holder")
         except LabError:
-            return False  # perhaps one that is just beginning
+            return False  # perhaps a lab that is just starting
         return holder is not None and not process.Pid(**holder).runs()
 
     def dead(self) -> list[str]:
-        """Programs that should run and do not."""
+        """Programs that should run but do not."""
         return [name for name in self.spawns() if process.find(self.runner.pid_file(name)) is None]
 
     def save(self, **changes: Any) -> None:
-        """Change lab.json."""
+        """Update lab.json."""
         self._facts = {**self._facts, **changes}
         self._documents = None
         write_file(self.root / "lab.json", json.dumps(self._facts, indent=1) + "\n")
@@ -222,7 +222,7 @@ class Lab:
         return documents
 
     def leaving(self) -> list[str]:
-        """Agents that are declared no more and still finish their sessions. What others left behind goes, as a pod's namespace would."""
+        """Undeclared agents that still finish their sessions. Leftovers of finished ones are removed, like a pod's namespace."""
         places = [place for place in self.topology.agents if place.key not in self._declared()]
         busy = [place.name for place in places if process.find(self.runner.pid_file(place.name)) is not None]
         for place in places:
@@ -231,11 +231,11 @@ class Lab:
         return busy
 
     def _declared(self) -> list[str]:
-        """Keys of the agents that are declared; none yet in a lab that was interrupted while it was built."""
+        """Keys of all declared agents; none in a lab that was interrupted while it was built."""
         return list(self.facts.get("agents", []))
 
     def _manned(self, keys: Iterable[str]) -> Topology:
-        """The topology with those places for agents only."""
+        """The topology with only these places for agents."""
         return replace(self.topology, agents=tuple(place for place in self.topology.agents if place.key in set(keys)))
 
     def _refuse_to_hurry(self, documents: Documents) -> None:
@@ -244,7 +244,7 @@ class Lab:
             raise LabError(f"{', '.join(sorted(busy))} of before is still finishing its sessions")
 
     def _follow(self, before: Documents, documents: Documents) -> None:
-        """Start agents that are new, and let those go that are declared no more, as Kubernetes does with their pods."""
+        """Start new agents and drain undeclared ones, as Kubernetes does with their pods."""
         new = self._manned(documents.agents.keys() - before.agents.keys())
         self.runner.perform(realise.build_agent_links(declare.agent_links(new, documents), self.plan))
         self.runner.perform(realise.build_agents(new, self.plan))
@@ -263,7 +263,7 @@ class Lab:
         self.save(reach=reach.describe(self.topology, self.plan, documents))
 
     def down(self) -> None:
-        """Take everything back; LabError with what could not be."""
+        """Undo everything; LabError names what could not be undone."""
         with lock(self.root / "lock"), uninterrupted():
             problems = self.runner.undo_all()
         if problems:
@@ -277,7 +277,7 @@ def every() -> list[Lab]:
 
 
 def find(name: str | None) -> Lab:
-    """The lab of that name or id; without a name the only one. LabError says which there are."""
+    """Lab of that name or id; without a name the only lab. LabError lists the existing ones."""
     labs = every()
     names = ", ".join(sorted(lab.name for lab in labs)) or "none (./lab up)"
     chosen = [lab for lab in labs if name is None or name in {lab.name, lab.root.name}]
@@ -287,7 +287,7 @@ def find(name: str | None) -> Lab:
 
 
 def sweep(report: Report = silent) -> None:
-    """Take down labs that were left behind; what cannot be is told and left for `down`."""
+    """Take down abandoned labs; report those that fail and leave them to `down`."""
     for lab in every():
         if lab.is_abandoned():
             report(f"taking down lab {lab.name} ({lab.root.name}): what brought it up was killed")
@@ -298,7 +298,7 @@ def sweep(report: Report = silent) -> None:
 
 
 def up(options: Options, report: Report = silent) -> Lab:
-    """Build a lab and wait until it works. Whatever interrupts this, all that was done is taken back: by the next lab after SIGKILL."""
+    """Build a lab and wait until it works. Any interruption undoes all steps; after SIGKILL the next lab does."""
     if os.geteuid() != 0:
         raise LabError("a lab needs root: it makes network namespaces")
     topology = options.build()
@@ -309,7 +309,7 @@ def up(options: Options, report: Report = silent) -> Lab:
     lab = Lab(_new_folder(), report)
     try:
         with lock(lab.root / "lock"):
-            with lock(state_root().with_suffix(".names")):  # or two that come up at once would take the same
+            with lock(state_root().with_suffix(".names")):  # or two labs that start at once would take the same
                 lab.save(**_first_facts(options, topology, programs))
             lab._remember(objects, documents)
             _build(lab, topology, documents)
@@ -359,7 +359,7 @@ def _build(lab: Lab, topology: Topology, documents: Documents) -> None:
 
 
 def make_payload(path: Path, size: int) -> None:
-    """A file of `size` random bytes: random, so that nothing on the way can be clever about it."""
+    """A file of `size` random bytes, which nothing on the path can compress."""
     chunk = 1 << 20
     with path.open("wb") as file:
         for offset in range(0, size, chunk):
@@ -367,7 +367,7 @@ def make_payload(path: Path, size: int) -> None:
 
 
 def missing(lab: Lab, documents: Documents) -> list[str]:
-    """What a lab still waits for, in words; empty = ready. LabError if a controller does not answer."""
+    """Conditions that a lab still waits for, in words; empty = ready. LabError if a controller does not answer."""
     return [wait for name in documents.controllers for wait in _missing(lab, documents, name)]
 
 
@@ -391,7 +391,7 @@ def _missing(lab: Lab, documents: Documents, controller: str) -> list[str]:
 
 
 def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_S) -> None:
-    """Wait until datapaths, links, agents and services are there; LabError names what is not, or which program died."""
+    """Wait until datapaths, links, agents and services are up; LabError names what is missing, or the program that died."""
     deadline = time.monotonic() + timeout_s
     told = ""
     while True:
@@ -411,7 +411,7 @@ def wait_ready(lab: Lab, documents: Documents, timeout_s: float = READY_TIMEOUT_
 
 
 def tail(lab: Lab, program: str, lines: int = 5) -> str:
-    """The end of a program's log, in one line."""
+    """Last part of a program's log, in one line."""
     try:
         text = (lab.root / "log" / f"{program}.log").read_text(encoding="utf-8", errors="replace")
     except OSError:

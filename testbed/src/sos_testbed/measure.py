@@ -1,6 +1,6 @@
-"""Transfers by unmodified programs, and what a wire can carry.
+"""Transfers by unmodified programs, and the capacity of a wire.
 
-curl at one host, nginx at the other; bytes are compared by SHA-256, and both ends say whom they spoke with.
+curl at one host, nginx at the other; SHA-256 compares the bytes, and both ends report their peer's address.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ PROBE_STREAMS = 32
 PROBE_STREAMS_LOSSY = 128
 PROBE_WARM_UP_S = 3  # slow start and the first overshoot of the queue, at 164 ms
 PROBE_S = 4
-FULL_SHARE = 0.975  # of the arithmetic: a wire that carried this is full, and TCP was never seen to carry more
+FULL_SHARE = 0.975  # of the arithmetic: a wire at this share is full, and TCP was never seen to exceed it
 PROBE_GRACE_S = 10  # handshakes of 128 streams on a lossy wire
-# iperf3 opens a UDP test with one datagram that it never repeats: at 1 % loss one run in fifty waits for ever
+# iperf3 opens a UDP test with one datagram and never retransmits it: at 1 % loss one run in fifty hangs
 PROBE_ATTEMPTS = 4
 _LOG_WAIT_S = 10.0
 _START_WAIT_S = 5.0
@@ -42,7 +42,7 @@ _CURL_GRACE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """One transfer as its client saw it, and what the server's log says of it.
+    """One transfer as its client and the server's log report it.
 
     `client_saw` is the address and port the client was connected to, `client_address` its own, `server_saw` the
     address and port that the server was connected to. `complete` is False for a transfer ended by its time limit.
@@ -66,12 +66,12 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireLimit:
-    """What a wire carries in TCP payload, in Mbit/s: by arithmetic, and as measured in this run."""
+    """Capacity of a wire in TCP payload, in Mbit/s: by arithmetic, and as measured in this run."""
 
     formula_mbps: float
     udp_mbps: float
     tcp_mbps: float | None
-    """None where UDP said enough: it filled the wire, or so little of it that whoever asked looks for a slower one."""
+    """None if UDP sufficed: it filled the wire, or so little of it that the caller tries a slower wire."""
 
     @property
     def mbps(self) -> float:
@@ -79,7 +79,7 @@ class WireLimit:
         return min(self.formula_mbps, max(self.tcp_mbps or 0.0, self.udp_mbps))
 
     def of(self, paths: int) -> WireLimit:
-        """The sum over so many wires like this one."""
+        """Capacity of several wires like this one together."""
         tcp_mbps = None if self.tcp_mbps is None else self.tcp_mbps * paths
         return WireLimit(formula_mbps=self.formula_mbps * paths, udp_mbps=self.udp_mbps * paths, tcp_mbps=tcp_mbps)
 
@@ -95,7 +95,7 @@ def formula_mbps(shape: Shape) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to transfer: `path` is below the lab's www folder for a download, any file for an upload."""
+    """A transfer to make: `path` is below the lab's www folder for a download, any file for an upload."""
 
     client: str = "client"
     server: str = "server"
@@ -117,7 +117,7 @@ def upload(lab: Lab, request: Request, name: str) -> Transfer:
 
 
 def received(lab: Lab, server: str, name: str) -> Path:
-    """Where a server stores an upload."""
+    """Path at which a server stores an upload."""
     return lab.root / server / "upload" / name
 
 
@@ -193,7 +193,7 @@ def sha256(path: Path, size: int | None = None) -> str:
 
 
 def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
-    """Is the copy the source, or (of an incomplete transfer) a beginning of it?"""
+    """True if the copy equals the source or, after an incomplete transfer, its beginning."""
     size = copy.stat().st_size
     if complete and size != source.stat().st_size:
         return False
@@ -201,8 +201,8 @@ def same_bytes(source: Path, copy: Path, *, complete: bool) -> bool:
 
 
 def wire_limit(lab: Lab, shape: Shape, least_share: float = 0.0) -> WireLimit:
-    """What the path between the hosts carries towards the client, plain: UDP at the wire's rate; unless that fills it, many TCP streams,
-    which are left out when UDP does not get as far as `least_share` of the arithmetic."""
+    """Plain capacity of the path towards the client: UDP at the wire's rate; unless UDP fills it, many TCP streams, too, which are
+    skipped if UDP stays below `least_share` of the arithmetic."""
     arithmetic_mbps = formula_mbps(shape)
     bits = shape.rate_bps * UDP_PAYLOAD_BYTES // FRAME_BYTES
     udp = probe(lab, ("-u", "-w", str(_udp_buffer()), "-b", str(bits), "-l", str(UDP_PAYLOAD_BYTES), "-t", str(PROBE_S)))
@@ -216,7 +216,7 @@ def wire_limit(lab: Lab, shape: Shape, least_share: float = 0.0) -> WireLimit:
 
 
 def _udp_buffer() -> int:
-    """2 MB bridge 30 ms in which the receiver is not scheduled; iperf3 gives up on more than the machine allows."""
+    """2 MB bridge 30 ms in which the receiver is not scheduled; iperf3 fails on more than the machine allows."""
     return min(2 << 20, int(Path("/proc/sys/net/core/rmem_max").read_text(encoding="ascii")))
 
 
@@ -238,10 +238,10 @@ def probe(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str,
 
 def _probe_once(lab: Lab, arguments: tuple[str, ...]) -> dict[str, dict[str, dict[str, float]]]:
     command = ("iperf3", "-c", address(lab, "server"), "-p", str(PROBE_PORT), "-R", "-J", *arguments)
-    with _probe_server(lab):  # a fresh one each time: between two tests an iperf3 server refuses connections for a moment
+    with _probe_server(lab):  # a new server each time: between two tests an iperf3 server briefly refuses connections
         text = run(lab.exec_argv("client", command), what="iperf3", timeout_s=PROBE_WARM_UP_S + PROBE_S + PROBE_GRACE_S)
     report: dict[str, dict[str, dict[str, float]]] = json.loads(text)
-    if "error" in report:  # iperf3 ends with status 0 all the same when it writes JSON
+    if "error" in report:  # with JSON output iperf3 exits with status 0 even on failure
         raise LabError(f"iperf3: {report['error']}")
     return report
 
@@ -259,7 +259,7 @@ def _probe_server(lab: Lab) -> Iterator[None]:
 
 
 def wait_listening(lab: Lab, host: str, port: int) -> None:
-    """Wait until something listens on a TCP port of a host; LabError after a few seconds."""
+    """Wait until a TCP port of a host accepts connections; LabError after a few seconds."""
     deadline = time.monotonic() + _START_WAIT_S
     command = lab.exec_argv(host, ("ss", "-Hltn", f"sport = :{port}"))
     while not run(command, what="ss").strip():

@@ -1,4 +1,4 @@
-"""What a lab consists of, as frozen values. No I/O, no defaults that depend on the machine.
+"""Components of a lab as frozen values. No I/O, no defaults that depend on the machine.
 
 A topology is a graph of switches; hosts and agents hang on a switch; wires join two switch ports. A wire with a
 `Shape` runs through the link emulator, one without is a plain veth pair.
@@ -13,21 +13,21 @@ from ipaddress import IPv4Address, IPv4Interface
 _NAME = re.compile(r"^[a-z][a-z0-9]{0,9}$")
 
 DEFAULT_POOL = "default"  # the SosAgent that every lab with agents runs
-MAX_SWITCHES = 64  # each is an ovs-vswitchd of about 40 MB: a machine's memory is the bound, this is the guard against typing errors
+MAX_SWITCHES = 64  # each is an ovs-vswitchd of about 40 MB: a machine's memory is the bound, this guards against typing errors
 MAX_RATE_BPS = 40_000_000_000
 MAX_RTT_US = 10_000_000
 
 
 class LabError(Exception):
-    """A lab cannot be what was asked for, or the machine refused a step. The message is one line for the user."""
+    """The requested lab is impossible, or the machine refused a step. The message is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What the emulator does to one wire, the same in both directions.
+    """Emulated properties of one wire, the same in both directions.
 
     `rate_bps` counts Ethernet bits on the wire (preamble, gap and checksum included), `rtt_us` is split in half per
-    direction, `loss` is the probability that a packet is dropped in one direction, `queue_bytes` the bytes that may wait.
+    direction, `loss` is the probability that a packet is dropped in one direction, `queue_bytes` the queue's limit.
     """
 
     rate_bps: int
@@ -36,7 +36,7 @@ class Shape:
     queue_bytes: int
 
     def __post_init__(self) -> None:
-        """Refuse what the emulator could not do."""
+        """Refuse values beyond the emulator's range."""
         if not 1_000_000 <= self.rate_bps <= MAX_RATE_BPS:
             raise LabError(f"rate: {self.rate_bps} bit/s is outside 1 Mbit/s to 40 Gbit/s")
         if not 0 <= self.rtt_us <= MAX_RTT_US:
@@ -86,7 +86,7 @@ class Router:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPlace:
-    """A namespace for the agent of one switch's node; its address comes from its agent-config.
+    """Namespace for the agent of one switch's node; the address comes from the agent-config.
 
     It is empty while no SosAgent of the pool's name is declared.
     """
@@ -97,7 +97,7 @@ class AgentPlace:
 
     @property
     def key(self) -> str:
-        """Its name among agents: that of its node, with the pool's behind it unless that is the default."""
+        """Name of the agent: its node's, with the pool's appended unless that is the default."""
         return agent_key(self.pool, self.switch)
 
 
@@ -109,7 +109,7 @@ class End:
     port: str
 
     def __str__(self) -> str:
-        """`edge1.wan0`, as examples and faults name it."""
+        """`edge1.wan0`, the name in examples and faults."""
         return f"{self.switch}.{self.port}"
 
 
@@ -121,7 +121,7 @@ class Wire:
     b: End
     shape: Shape | None = None
     parallel: bool = False
-    """Whether other wires join the same two places."""
+    """True if other wires join the same two places."""
 
     @property
     def name(self) -> str:
@@ -162,17 +162,17 @@ class Topology:
         _refuse_duplicates(self.name, [str(end) for end in ends])
 
     def parts(self) -> list[str]:
-        """The names of everything that has a namespace."""
+        """Names of all parts with a namespace."""
         hung = [*(h.name for h in self.hosts), *(a.name for a in self.agents)]
         return [*(s.name for s in self.switches), *hung, *(r.name for r in self.routers)]
 
     def links(self) -> tuple[Wire, ...]:
-        """The wires between switches: those that the controller finds."""
+        """Wires between switches, which the controller discovers."""
         known = {switch.name for switch in self.switches}
         return tuple(wire for wire in self.wires if {wire.a.switch, wire.b.switch} <= known)
 
     def shaped(self) -> tuple[Wire, ...]:
-        """The wires that run through the emulator, in the order in which it numbers them."""
+        """Emulated wires, in the emulator's numbering order."""
         return tuple(wire for wire in self.wires if wire.shape is not None)
 
     def wire(self, name: str) -> Wire:

@@ -1,4 +1,4 @@
-"""The controllers' API as the testbed uses it: asked with curl from inside the lab's control namespace."""
+"""Client of the controllers' API: curl inside the lab's control namespace."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _TIMEOUT_S = 5
 
 
 def get(plan: LabPlan, path: str, controller: str = controllers.DEFAULT) -> Any:
-    """The JSON of a GET; LabError when the controller does not answer or answers with an error."""
+    """JSON answer of a GET; LabError if the controller does not answer or answers with an error."""
     return _request(plan, controller, path, ())
 
 
 def put_config(plan: LabPlan, document: dict[str, Any], token: str) -> Any:
-    """Hand the controller that a configuration is for what is in its file (spec/northbound.md)."""
+    """Push a controller's configuration file to it (spec/northbound.md)."""
     controller = str(document["controller"]["name"])
-    # the token goes through standard input with the body's file, not through the command line that everyone can read
+    # the token goes through standard input, as every user can read a command line
     body = plan.root / controllers.config_file(controller)
     header = f'header = "Authorization: Bearer {token}"\n'
     arguments = ("-X", "PUT", "-H", "Content-Type: application/json", "--data-binary", f"@{body}", "--config", "-")

@@ -14,23 +14,23 @@ from sos_testbed.model import LabError
 from sos_testbed.steps import Spawn
 
 _POLL_S = 0.02
-_KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it; then say so instead of waiting on
+_KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it; then report it instead of waiting longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pid:
-    """A process that cannot be confused with a later one of the same number."""
+    """A process by pid and start time, so that a reused pid does not match."""
 
     number: int
     started: int  # clock ticks since boot, proc(5) field 22
 
     def runs(self) -> bool:
-        """Whether it is still there."""
+        """True while the process exists."""
         return read_pid(self.number) == self
 
 
 def read_pid(number: int) -> Pid | None:
-    """The process of that number if it runs: a zombie does not, unless it has threads that still hold its files and locks."""
+    """Running process of that pid. A zombie counts only if its threads still hold files and locks."""
     try:
         stat = Path(f"/proc/{number}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -41,14 +41,14 @@ def read_pid(number: int) -> Pid | None:
 
 
 def this() -> Pid:
-    """The process this runs in."""
+    """The current process."""
     pid = read_pid(os.getpid())
     assert pid is not None
     return pid
 
 
 def start(spawn: Spawn, pid_file: Path) -> Pid:
-    """Start a program and remember it. Its standard input is empty, its output is appended to its log."""
+    """Start a program and record it. Its standard input is empty, its output is appended to its log."""
     Path(spawn.log).parent.mkdir(parents=True, exist_ok=True)
     with Path(spawn.log).open("ab") as log:
         child = subprocess.Popen(
@@ -57,7 +57,7 @@ def start(spawn: Spawn, pid_file: Path) -> Pid:
             stdout=log,
             stderr=subprocess.STDOUT,
             env={**os.environ, "NO_COLOR": "1"},  # logs are read by people, but not on a terminal
-            start_new_session=True,  # Ctrl-C at the terminal is for us, not for the switches
+            start_new_session=True,  # Ctrl-C at the terminal must not reach the switches
         )
     pid = read_pid(child.pid)
     if pid is None:
@@ -68,7 +68,7 @@ def start(spawn: Spawn, pid_file: Path) -> Pid:
 
 
 def find(pid_file: Path) -> Pid | None:
-    """The process a pid file names, if it is still that process."""
+    """The process of a pid file, unless the pid has been reused."""
     try:
         raw = json.loads(pid_file.read_text(encoding="ascii"))
         remembered = Pid(number=int(raw["number"]), started=int(raw["started"]))
@@ -78,7 +78,7 @@ def find(pid_file: Path) -> Pid | None:
 
 
 def stop(pid_file: Path, grace_s: float) -> None:
-    """End the process a pid file names: SIGTERM, after `grace_s` SIGKILL. Nothing if it is gone."""
+    """End the process of a pid file: SIGTERM, after `grace_s` SIGKILL. No effect if it is gone."""
     pid = find(pid_file)
     if pid is not None:
         _signal(pid.number, signal.SIGTERM)
@@ -89,14 +89,14 @@ def stop(pid_file: Path, grace_s: float) -> None:
 
 
 def ask(pid_file: Path) -> None:
-    """SIGTERM, without waiting for what the process makes of it."""
+    """Send SIGTERM without waiting for the process to end."""
     pid = find(pid_file)
     if pid is not None:
         _signal(pid.number, signal.SIGTERM)
 
 
 def kill(pid_file: Path) -> None:
-    """SIGKILL, as a fault does it."""
+    """Send SIGKILL, as a fault injection does."""
     pid = find(pid_file)
     if pid is not None:
         _signal(pid.number, signal.SIGKILL)
@@ -105,7 +105,7 @@ def kill(pid_file: Path) -> None:
 
 
 def kill_in_namespace(netns: str) -> None:
-    """SIGKILL whatever runs in a namespace; LabError if something outlives it."""
+    """SIGKILL all processes of a namespace; LabError if one survives."""
     deadline = time.monotonic() + _KILL_WAIT_S
     while pids := _pids_in(netns):
         if time.monotonic() > deadline:
@@ -140,7 +140,7 @@ def _gone(pid: Pid, within_s: float) -> bool:
 
 
 def _reap(number: int) -> None:
-    """Collect our own child; others' children are collected by init."""
+    """Reap our own child; init reaps others."""
     try:
         os.waitpid(number, os.WNOHANG)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""Where the parts of a lab are reached, for programs that know nothing of labs: `reach` in lab.json, as `kubectl sos --lab` reads it."""
+"""Endpoints of a lab's parts for programs that do not know labs: `reach` in lab.json, which `kubectl sos --lab` reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""topology + lab -> the ordered steps that build it. Pure, and golden-tested without root.
+"""Topology + lab -> ordered steps that build it. Pure, with golden tests that need no root.
 
 Everything lives in network namespaces named `sos-<lab id>-<part>`, so nothing of a lab is visible in the machine's own
 namespace, interface names inside need no random part, and two labs cannot meet.
@@ -40,21 +40,21 @@ class Programs:
     agent: str
     linkemu: str
     probe: str = ""
-    """What `kubectl sos diagnose` sends with."""
+    """Sender of `kubectl sos diagnose`."""
     buffers: str = ""
-    """What gives a switch's ports room for bursts, as in its image (agent-image/ovs/buffers). Empty in labs made before it was there."""
+    """Preloaded library that enlarges a switch's receive buffers, as in its image (agent-image/ovs/buffers). Empty in older labs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabPlan:
-    """What realise needs to know besides the topology. `root` is the lab's state folder."""
+    """Parameters of realise besides the topology. `root` is the lab's state folder."""
 
     lab_id: str
     root: PurePosixPath
     programs: Programs
     controllers: tuple[str, ...] = (controllers.DEFAULT,)
     rewriting: frozenset[str] = frozenset()
-    """Switches that rewrite addresses, and so do without segmentation offload, like all that is connected to them."""
+    """Switches that rewrite addresses; they and their hosts run without segmentation offload."""
 
     def netns(self, part: str) -> str:
         """The namespace of a part."""
@@ -71,7 +71,7 @@ class LabPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentLink:
-    """The interface between a switch and its agent, as the agent-config says it; sos-node puts `host_name` on the bridge."""
+    """Interface between a switch and its agent, from the agent-config; sos-node puts `host_name` on the bridge."""
 
     place: AgentPlace
     interface: str
@@ -98,7 +98,7 @@ def build_network(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_emulator(topology: Topology, plan: LabPlan) -> list[Step]:
-    """One process for all shaped wires; no step at all where no wire is shaped."""
+    """Steps of the emulator, one process for all shaped wires; none without shaped wires."""
     if not topology.shaped():
         return []
     argv = [plan.programs.linkemu, "--control", str(control_socket(plan))]
@@ -110,7 +110,7 @@ def build_emulator(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def control_socket(plan: LabPlan) -> PurePosixPath:
-    """Where the emulator listens for changes and questions."""
+    """Control socket of the emulator."""
     return plan.root / "linkemu.sock"
 
 
@@ -123,12 +123,12 @@ def build_switches(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_hosts(topology: Topology, plan: LabPlan) -> list[Step]:
-    """Hosts with nothing but addresses and the congestion control of a default host; without offload at switches that rewrite."""
+    """Steps of hosts: addresses and a default host's congestion control; no offload at switches that rewrite."""
     steps: list[Step] = []
     for index, host in enumerate(topology.hosts):
         steps += _host(plan, host, _HOST_OFPORT + index)
         if host.switch in plan.rewriting:
-            # in a cluster sos-node does this for ports that ovs-cni made
+            # in a cluster sos-node does this for ports of ovs-cni
             steps.append(_run(f"host {host.name}", _offload(plan, host.name, "eth0", "off"), _offload(plan, host.name, "eth0", "on")))
     for router in topology.routers:
         steps += _router(plan, router)
@@ -165,7 +165,7 @@ def build_agents(topology: Topology, plan: LabPlan) -> list[Step]:
     for place in topology.agents:
         steps.append(_folder(plan.folder(place.name)))
         config = plan.root / "agent-config"
-        if place.key != place.switch:  # the folder's file of the node's name is that of the default pool
+        if place.key != place.switch:  # the file with the node's name belongs to the default pool
             config /= f"{place.key}.json"
         argv = (
             plan.programs.agent,
@@ -185,7 +185,7 @@ def switch_address(topology: Topology, switch: str) -> str:
 
 
 def ovs(plan: LabPlan, switch: str, tool: str, *argv: str) -> tuple[str, ...]:
-    """The command line of an OVS tool that talks to one switch of the lab, from inside its namespace, so that it cannot outlive the lab."""
+    """Command line of an OVS tool for one switch, inside its namespace, so that the tool cannot outlive the lab."""
     folder = plan.folder(switch)
     database = (f"--db=unix:{folder}/db.sock",) if tool == "ovs-vsctl" else ()
     return inside(plan.netns(switch), "env", f"OVS_RUNDIR={folder}", tool, f"--timeout={_OVS_TIMEOUT_S}", *database, *argv)
@@ -206,7 +206,7 @@ def build_web(topology: Topology, plan: LabPlan) -> list[Step]:
 
 
 def build_files(contents: dict[str, str], mode: int = 0o644) -> list[Step]:
-    """Configuration files, each written whole."""
+    """Steps that write configuration files atomically."""
     return [_file(PurePosixPath(path), text, mode) for path, text in sorted(contents.items())]
 
 
@@ -235,7 +235,7 @@ def _namespace(plan: LabPlan, part: str) -> Iterator[Step]:
 
 
 def _veth(plan: LabPlan, a: tuple[str, str], b: tuple[str, str], title: str) -> Iterator[Step]:
-    """A pair between (part, interface) `a` and `b`, both ends up, without IPv6 chatter."""
+    """Steps of a veth pair between (part, interface) `a` and `b`, both ends up, IPv6 off."""
     (part_a, name_a), (part_b, name_b) = a, b
     add = ("ip", "link", "add", "name", name_a, "netns", plan.netns(part_a), "type", "veth")
     yield _run(
@@ -287,7 +287,7 @@ def _wire(plan: LabPlan, wire: Wire, index: int) -> Iterator[Step]:
 
 
 def emulator_ends(index: int) -> tuple[str, str]:
-    """The two interfaces in the emulator's namespace that belong to wire number `index`."""
+    """The two emulator interfaces of wire number `index`."""
     return f"w{index}a", f"w{index}b"
 
 
@@ -315,7 +315,7 @@ def _switch(plan: LabPlan, switch: Switch, *, tso: bool) -> Iterator[Step]:
         "--no-chdir",
     )
     yield _spawn(plan, f"{name}-ovsdb", name, database, title)
-    # TSO is read once, when ovs-vswitchd starts: it has to be in the database before
+    # ovs-vswitchd reads the TSO setting once, at start
     init = ("--retry", "--no-wait", "--", "init", "--", "set", "Open_vSwitch", ".", f"other_config:userspace-tso-enable={str(tso).lower()}")
     yield _run(title, ovs(plan, name, "ovs-vsctl", *init), ("rm", "-f", f"{folder}/conf.db"))
     daemon = (
@@ -348,7 +348,7 @@ def _host(plan: LabPlan, host: Host, port_no: int) -> Iterator[Step]:
 
 
 def _ordinary(netns: str, interface: str, address: IPv4Interface, title: str) -> Step:
-    """What `ip route` shows for an address, plus the congestion control of an ordinary Linux machine."""
+    """Connected route of an address, with the congestion control of an ordinary Linux machine."""
     route = ("ip", "-n", netns, "route", "change", str(address.network), "dev", interface, "proto", "kernel", "scope", "link")
     source = ("src", str(address.ip))
     return _run(title, (*route, *source, "congctl", "cubic"), (*route, *source))
@@ -360,7 +360,7 @@ def _router(plan: LabPlan, router: Router) -> Iterator[Step]:
     for port, address in router.legs:
         yield from _address(netns, port, str(address), title)
         yield _ordinary(netns, port, address, title)
-        # a router's wire carries whole checksums; the emulator would hand them on unfinished
+        # a router's wire carries complete checksums; the emulator would forward partial ones
         yield _run(title, _offload(plan, router.name, port, "off"), _offload(plan, router.name, port, "on"))
 
 
@@ -390,6 +390,6 @@ def _agent_link(plan: LabPlan, link: AgentLink) -> Iterator[Step]:
 
 
 def clear_agent(plan: LabPlan, name: str) -> tuple[str, ...]:
-    """The command that takes the interface of an agent which has left for good, so that its switch sees it go."""
+    """Command that deletes the interface of a departed agent, so that its switch notices."""
     find = f"ip link show dev {INTERFACE} >/dev/null 2>&1"
     return inside(plan.netns(name), "sh", "-c", f"! {find} || ip link del {INTERFACE}")

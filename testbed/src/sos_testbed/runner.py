@@ -1,7 +1,7 @@
-"""Carries steps out, with a journal of undos that is on disk before each do.
+"""Executes steps, writing each undo to a journal on disk before its do.
 
-A lab that is interrupted anywhere, also by SIGKILL, can therefore be taken down by anyone who reads its folder:
-the journal is replayed backwards, and undos that find nothing left change nothing.
+So every interrupted lab, also after SIGKILL, can be taken down from its folder: the journal is replayed backwards, and
+undos without anything left to undo change nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Report = Callable[[str], None]
 
 
 def silent(_line: str) -> None:
-    """A report that nobody reads."""
+    """Discard a progress report."""
 
 
 class Runner:
@@ -41,7 +41,7 @@ class Runner:
         self._title = ""
 
     def perform(self, steps: Iterable[Step]) -> None:
-        """Carry steps out in order; LabError names the first that fails. What was done stays, `undo_all` takes it back."""
+        """Execute steps in order; LabError names the first failure. Finished steps stay until `undo_all`."""
         self.root.mkdir(parents=True, exist_ok=True)
         with (self.root / "journal.jsonl").open("ab", buffering=0) as journal:
             for step in steps:
@@ -64,7 +64,7 @@ class Runner:
         return problems
 
     def pid_file(self, name: str) -> Path:
-        """Where the pid of a spawned program stands."""
+        """Pid file of a spawned program."""
         return self.root / "pids" / name
 
     def _journal(self) -> Iterator[Undo]:
@@ -76,7 +76,7 @@ class Runner:
             try:
                 yield parse_undo(json.loads(line))
             except (ValueError, TypeError):
-                continue  # the line being written when the power went: its do never began
+                continue  # torn last line of a power failure: its do never started
 
     def _do(self, step: Step) -> None:
         do: Do = step.do
@@ -110,7 +110,7 @@ class Runner:
 
 
 def run(argv: tuple[str, ...], *, what: str, timeout_s: float = COMMAND_TIMEOUT_S, stdin: str = "") -> str:
-    """Run a command and return its output; LabError with its last line of complaint."""
+    """Run a command and return its output; LabError with the last line of its error output."""
     try:
         done = subprocess.run(argv, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_s)
     except FileNotFoundError:
@@ -124,7 +124,7 @@ def run(argv: tuple[str, ...], *, what: str, timeout_s: float = COMMAND_TIMEOUT_
 
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
-    """Replace a file as a whole."""
+    """Replace a file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     half = path.with_name(f".{path.name}.new")
     half.write_text(text, encoding="utf-8")
@@ -134,7 +134,7 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a clean-up end: a second Ctrl-C or SIGTERM waits until it has. No effect outside the main thread."""
+    """Defer a second Ctrl-C or SIGTERM until a clean-up is done. No effect outside the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -148,7 +148,7 @@ def uninterrupted() -> Iterator[None]:
 
 @contextmanager
 def lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold a lab for oneself. The kernel drops the lock when the holder dies, however it dies."""
+    """Lock a lab exclusively. The kernel releases the lock when the holder dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""How well connections are spread over uplinks: 100 downloads of 100 kB, 20 at a time, as in "Pushing SDN to the End-Host", figures 6-9.
+"""Spread of connections over uplinks: 100 downloads of 100 kB, 20 at a time, as in "Pushing SDN to the End-Host", figures 6-9.
 
 Every figure is a ratio to the single uplink of the same run. The ideal is the capacity of all uplinks together.
 """
@@ -52,7 +52,7 @@ class Spread:
 
     @property
     def over_ideal(self) -> float:
-        """How much longer than ideal, as a share of it."""
+        """Time above ideal, as a share of the ideal time."""
         return self.seconds / self.ideal_s - 1
 
 
@@ -74,7 +74,7 @@ def prepare(lab: Lab) -> None:
 
 
 def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
-    """Have connections spread so, by this service alone, and wait until they are."""
+    """Install this balance as the only service, and wait until it is programmed."""
     kept = tuple(loaded for loaded in lab.objects if loaded.obj.get("kind") != "SosService")
     documents = lab.declare((*kept, service(at, weights)))
     labs.wait_ready(lab, documents)
@@ -86,7 +86,7 @@ def declare(lab: Lab, at: str, weights: Mapping[str, int]) -> None:
 
 
 def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> dict[str, Any]:
-    """Download; LabError when a download is not whole.
+    """Download; LabError if a download is incomplete.
 
     Each download has a port of its own that no earlier one of the lab had: a switch that takes turns by itself gives a port that is used
     again within a minute the uplink it had.
@@ -104,7 +104,7 @@ def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> di
 def spread(
     lab: Lab, at: str, weights: Mapping[str, int], single_s: float | None = None, changed: Mapping[str, float] = MappingProxyType({})
 ) -> Spread:
-    """One run; without `single_s` it is the single uplink's itself. `changed`: uplinks with another rate than the topology says."""
+    """One run; without `single_s` it is the single uplink's. `changed`: uplinks whose rate differs from the topology's."""
     declare(lab, at, weights)
     log = _log(lab)
     before = _lines(log, 0)
@@ -133,7 +133,7 @@ def _log(lab: Lab) -> Path:
 
 
 def _lines(log: Path, count: int) -> list[str]:
-    """The lines of a log, once there are as many."""
+    """Wait for this many lines of a log and return them."""
     deadline = time.monotonic() + _LOG_WAIT_S
     while True:
         lines = log.read_text(encoding="utf-8").splitlines() if log.exists() else []

@@ -1,4 +1,4 @@
-"""What a lab looks like, as data and as lines for a terminal."""
+"""State of a lab, as data and as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sos_testbed.model import LabError, Shape
 
 
 def collect(lab: Lab) -> dict[str, Any]:
-    """Everything `./lab status --json` shows of one lab; what cannot be asked is null with an `error` beside it."""
+    """All that `./lab status --json` shows of one lab; unavailable parts are null, with an `error` beside them."""
     try:
         topology = lab.topology
     except LabError as error:
@@ -34,7 +34,7 @@ def collect(lab: Lab) -> dict[str, Any]:
 
 
 def lines(found: dict[str, Any]) -> list[str]:
-    """The same for people."""
+    """The same as text."""
     if "topology" not in found:
         return [f"lab {found['name']}: {found['error']}"]
     text = [f"lab {found['name']} ({found['topology']}, {found['folder']})"]
@@ -52,7 +52,7 @@ def lines(found: dict[str, Any]) -> list[str]:
 
 
 def _told(status: dict[str, Any]) -> list[str]:
-    """What a controller says."""
+    """State that a controller reports."""
     connected = sum(1 for datapath in status["datapaths"] if datapath["connected"])
     text = [f"  switches  {connected} of {len(status['datapaths'])} connected, {status['links']} links"]
     text += [

@@ -1,7 +1,6 @@
-"""The closed set of things a lab does to a machine, and what takes each one back. Values only; runner.py carries them out.
+"""Closed set of the changes that a lab makes to a machine, each with its undo. Values only; runner.py executes them.
 
-Every `Step` names its undo before it is done; undos may be repeated and find nothing left, so an undo is written so
-that doing it twice, or without its do, changes nothing.
+Every `Step` names its undo before it is done. Undos are idempotent: repeated, or without their do, they change nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class MakeFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteFile:
-    """Write a whole file, through a rename so that a reader never sees half of it."""
+    """Write a file through a rename, so that a reader never sees half of it."""
 
     path: str
     text: str
@@ -35,7 +34,7 @@ class WriteFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spawn:
-    """Start a program that stays; its output goes to `log`, its pid is kept under its name."""
+    """Start a daemon; its output goes to `log`, its pid to a file of its name."""
 
     name: str
     argv: tuple[str, ...]
@@ -44,7 +43,7 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """End a spawned program: asked first, killed after `grace_s`."""
+    """End a spawned program: SIGTERM, after `grace_s` SIGKILL."""
 
     name: str
     grace_s: float = 3.0
@@ -52,7 +51,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteNamespace:
-    """Kill whatever still runs in a network namespace, then delete it."""
+    """Kill all processes of a network namespace, then delete it."""
 
     name: str
 
@@ -74,7 +73,7 @@ _UNDOS: dict[str, type[Run] | type[Stop] | type[DeleteNamespace] | type[RemoveTr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One do with its undo. `title` is what a user reads while it happens."""
+    """One do with its undo. `title` is shown to the user meanwhile."""
 
     title: str
     do: Do
@@ -87,7 +86,7 @@ def encode_undo(undo: Undo) -> dict[str, Any]:
 
 
 def parse_undo(raw: dict[str, Any]) -> Undo:
-    """Back from the journal; ValueError for what this version does not know."""
+    """Decode an undo of the journal; ValueError if this version does not know it."""
     fields = dict(raw)
     kind = _UNDOS.get(str(fields.pop("kind", "")))
     if kind is None:

@@ -1,4 +1,4 @@
-r"""The networks a lab can be, by name. Pure.
+r"""Topologies of labs, by name. Pure.
 
 `figure8` (thesis figure 8): two sites, two paths through one core switch each.
 
@@ -15,7 +15,7 @@ figure 5, with one machine for gateways, router and server).
 
 `pools` is figure8 with room for three agents at each site, of the pools default, second and third (examples/01-two-sites/more-agents).
 
-`routed` is figure8 with a subnet for each site: 10.1.0.0/24 and 10.2.0.0/24, whose gateways nobody has (examples/06-routed).
+`routed` is figure8 with a subnet for each site: 10.1.0.0/24 and 10.2.0.0/24, whose gateways no host owns (examples/06-routed).
 
 `line` leaves core2 out. `geni` (thesis 4.8, table 20) is figure8 with path round trips of 54 and 160 ms at 1 Gbit/s.
 The wires of edge1 carry the whole delay of their path; the others are plain cables.
@@ -42,7 +42,7 @@ _BYTE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathOptions:
-    """What a user says about one path; `queue_bytes=None` means one bandwidth-delay product."""
+    """A user's options for one path; `queue_bytes=None` means one bandwidth-delay product."""
 
     rate_bps: int = DEFAULT_RATE_BPS
     rtt_us: int = DEFAULT_RTT_US
@@ -56,7 +56,7 @@ class PathOptions:
 
 
 UPLINK = PathOptions(rate_bps=10_000_000, rtt_us=4_000, queue_bytes=2_500_000)
-"""The paper's 10 Mbit/s. The queue holds 20 downloads of 100 kB: what is measured is where connections go, not how TCP copes with loss."""
+"""The paper's 10 Mbit/s. The queue holds 20 downloads of 100 kB, so that placement is measured, not TCP under loss."""
 
 
 def parse_rate(text: str) -> int:
@@ -183,7 +183,7 @@ def balance(path1: PathOptions, path2: PathOptions) -> Topology:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """A named topology, what its two paths are when nothing is said, and the folder of examples/ made for it."""
+    """A named topology, the defaults of its two paths, and its folder of examples/."""
 
     build: Callable[[PathOptions, PathOptions], Topology]
     path1: PathOptions

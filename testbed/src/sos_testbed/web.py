@@ -1,7 +1,7 @@
-"""The web server of every host: nginx as Debian ships it, with nothing tuned. Pure text and steps.
+"""Web server of every host: nginx as Debian ships it, untuned. Pure text and steps.
 
-Port 80 is covered by the service of examples/01-two-sites, port 8080 is not: the same server, bytes and hosts, once
-accelerated and once plain. `GET /100M` serves random bytes, `PUT /upload/NAME` stores what is sent.
+Port 80 is covered by the service of examples/01-two-sites, port 8080 is not, so that the same server, bytes and hosts are
+measured accelerated and plain. `GET /100M` serves random bytes, `PUT /upload/NAME` stores what is sent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 SOS_PORT = 80
 PLAIN_PORT = 8080
 
-# remote and local address as the server's kernel sees them, then what was asked and what was sent
+# remote and local address as the server's kernel sees them, request, status and bytes
 LOG_FORMAT = "$remote_addr:$remote_port $server_addr:$server_port $request_method $uri $status $body_bytes_sent $request_time"
 
 
