@@ -385,6 +385,7 @@ proptest! {
         world.capacity = after;
         world.pass(61.0);
         let rate = world.arrives(120);
-        prop_assert!(rate >= after * (1.0 - loss) * 0.9, "{rate} of {after} Mbit/s");
+        // Without a limit streams send `excess` times what the path carries, which may be less than all of it.
+        prop_assert!(rate >= after * (1.0 - loss) * excess.min(1.0) * 0.9, "{rate} of {after} Mbit/s");
     }
 }
