@@ -27,14 +27,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lab:
-    """A running cluster with cables, CNI plugins and images, and nothing of SOS yet."""
+    """A running cluster with cables, CNI plugins and images, before SOS is installed."""
 
     settings: Settings
     kube: Kube
-    nodes: dict[str, str]  # place -> node; the first node of a site is at the place named as the site
+    nodes: dict[str, str]  # place -> node; the place of a site's first node has the site's name
     panel: cables.Panel
     images: dict[str, str]
-    took: dict[str, float] = field(default_factory=dict)  # seconds, by what was done
+    took: dict[str, float] = field(default_factory=dict)  # seconds, by step
 
 
 @pytest.fixture(scope="session")
@@ -77,7 +77,7 @@ def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def untouched(lab: Lab) -> dict[str, nodestate.State]:
-    """Every node before anything of SOS is there."""
+    """State of every node before SOS is installed."""
     return {node: nodestate.look(node) for node in cluster.names(lab.settings)}
 
 
@@ -110,7 +110,7 @@ def upgrade(lab: Lab, *values: str) -> None:
 
 
 def unbroken(outcome: Outcome, digest: str, meanwhile: str) -> None:
-    """The download arrived whole, and no new connection failed or hung; says how it went."""
+    """Assert that the download is complete and no new connection failed or hung; print the outcome."""
     said = outcome.summary()
     say(f"{meanwhile}: {brief(said)}")
     assert (outcome.status, outcome.sha256) == (0, digest), said
@@ -120,7 +120,7 @@ def unbroken(outcome: Outcome, digest: str, meanwhile: str) -> None:
 
 @pytest.fixture(scope="session")
 def sites(installed: Lab) -> Lab:
-    """The example's sites, ready, without its service; with room for two nodes at each where there are as many."""
+    """The example's sites, ready, without its service; with two nodes each if the cluster has them."""
     say("kubectl apply: sites")
     began = time.monotonic()
     installed.kube.apply_files(EXAMPLE / "defaults.yaml", sites_file(installed))
@@ -135,7 +135,7 @@ def sites_file(lab: Lab) -> Path:
 
 @pytest.fixture(scope="session")
 def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
-    """A client and a server pod at each node with a site's bridge, and the digest of the first server's file."""
+    """A client and a server pod on each node with a site's bridge, and the digest of the first server's file."""
     hosts = [host for host in workload.HOSTS if host.place in sites.nodes]
     workload.start(sites.kube, sites.images["e2e-host"], *hosts)
     yield sites, workload.digest(sites.kube)
@@ -145,7 +145,7 @@ def pods(sites: Lab) -> Iterator[tuple[Lab, str]]:
 
 @pytest.fixture(scope="module")
 def accelerated(pods: tuple[Lab, str]) -> tuple[Lab, str]:
-    """The example's service, too."""
+    """The example's sites and service."""
     kube = pods[0].kube
     kube.apply_files(EXAMPLE / "sosservice.yaml")
     kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)

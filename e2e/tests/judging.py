@@ -1,4 +1,4 @@
-"""What a transfer between pods has to look like, wherever the pods are and however sites are joined."""
+"""Acceptance criteria of a transfer between pods, independent of their places and of the network between sites."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,15 +12,15 @@ from sos_e2e.run import run, say, wait_for
 LINK_MBIT = 200
 WIRE_LIMIT = LINK_MBIT * 1448 / 1538 * (1 - 0.0001)
 AT_LEAST = 5.0
-"""Times plain TCP in the same run, on a path of 160 ms that loses one packet in ten thousand."""
+"""Required multiple of plain TCP in the same run, on a path of 160 ms that loses one packet in ten thousand."""
 PLAIN_S = 60
-"""So long the same file is downloaded plainly, if it takes that long: plain TCP has the wire's rate until its first losses, and is ten
-seconds on its way down to what such a path leaves it. What a user waits for is the whole file."""
+"""Time limit of the plain download of the same file. Plain TCP starts at wire rate and needs ten seconds, from its first losses on,
+to drop to the rate that such a path sustains; users wait for the whole file."""
 SHORT_S, SHORT_AT_LEAST = 30, 3.0
-"""The same in the short suite: a part of the minute, so less by which it is slower."""
+"""The same in the short suite: a shorter limit, so plain TCP is slower by less."""
 ROUNDS = 2
-"""When the first losses come is chance: where one round misses the ratio, the mean of two counts."""
-SHARE = 0.1  # of the file, which every path has to carry at least where a service uses several: the quick one takes what it can
+"""The time of the first losses is random: if one round misses the ratio, the mean of two counts."""
+SHARE = 0.1  # minimum share of the file on every path of a service with several: the faster path takes what it can
 
 
 def fast_and_plain(
@@ -33,9 +33,9 @@ def fast_and_plain(
     port: int = 80,
     at_least: float = AT_LEAST,
 ) -> dict[str, float]:
-    """Download by a port of a service and by one of none: right bytes, from whom the server thinks, so much faster. Says the rates.
+    """Download over a covered and a plain port: right bytes, the client's own address, the required ratio. Prints the rates.
 
-    `fetch` downloads the long file by a port for so many seconds, where the client is no pod.
+    `fetch` downloads the long file over a port for this many seconds, if the client is no pod.
     """
     get = fetch or (lambda port, seconds: workload.download(lab.kube, port, seconds=seconds, ends=(client, server), file=workload.LONG))
     seconds, at_least = (SHORT_S, min(at_least, SHORT_AT_LEAST)) if lab.settings.small else (PLAIN_S, at_least)
@@ -56,7 +56,7 @@ def fast_and_plain(
 
 
 def right(lab: Lab, got: workload.Transfer, client: workload.Host, server: workload.Host, file: str = workload.FILE) -> None:
-    """Every byte arrived as it was sent, and neither end saw anybody but the other."""
+    """Assert that every byte arrived unchanged, and each end saw the other's own address."""
     assert (got.exit_code, got.sha256) == (0, workload.digest(lab.kube, server.name, file)), got
     assert got.remote.rpartition(":")[0] == server.address
     assert got.local.startswith(f"{client.address}:")
@@ -65,13 +65,13 @@ def right(lab: Lab, got: workload.Transfer, client: workload.Host, server: workl
 
 
 def received(lab: Lab, place: str) -> dict[str, int]:
-    """Bytes that came in by each interface of a node, as its kernel counts them."""
+    """Received bytes of each interface of a node, as its kernel counts them."""
     links = json.loads(run("nsenter", "-t", str(pid(lab.nodes[place])), "-n", "ip", "-j", "-s", "link"))
     return {link["ifname"]: int(link["stats64"]["rx"]["bytes"]) for link in links}
 
 
 def both_carried(before: Mapping[str, int], after: Mapping[str, int], *interfaces: str) -> None:
-    """Two of the interfaces, all that paths may go by, took a part of one file each."""
+    """Assert that two of the interfaces, those of all possible paths, each received a share of one file."""
     grown = {name: after[name] - before[name] for name in interfaces}
     say("bytes by interface: " + ", ".join(f"{name} {count / 1e6:.1f} MB" for name, count in grown.items()))
     assert sorted(grown.values())[-2] > SHARE * workload.FILE_MB * 2**20, grown
@@ -79,13 +79,13 @@ def both_carried(before: Mapping[str, int], after: Mapping[str, int], *interface
 
 
 def trace(lab: Lab, client: str, server: str, port: int = 80, *options: str) -> str:
-    """Return what becomes of such a connection, as `kubectl sos trace` says."""
+    """Return the outcome of such a connection, from `kubectl sos trace`."""
     said = json.loads(lab.kube.plugin("trace", client, server, str(port), *options, "-o", "json", check=False))
     return str(said["outcome"])
 
 
 def ready_again(lab: Lab) -> None:
-    """Everything as before, as the statuses say."""
+    """Wait until controller, sites and service are Ready again."""
     lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
     for site in ("west", "east", "core1", "core2"):
         lab.kube.wait_condition(f"sossite/{site}", "Ready", timeout=120)
@@ -93,12 +93,12 @@ def ready_again(lab: Lab) -> None:
 
 
 def agents(lab: Lab) -> int:
-    """How many there are: one at each node of the two sites."""
+    """Number of agents: one on each node of the two sites."""
     return sum(place.startswith(("west", "east")) for place in lab.nodes)
 
 
 def attach(lab: Lab, way: str, *sites: str) -> None:
-    """Have agents run in pods of their own (Multus) or in their node's network (Host), and wait until all of them do."""
+    """Run agents in pods of their own (Multus) or in their node's network (Host), and wait until all do."""
     upgrade(lab, f"defaults.agent.spec.attach={way}")
     wait_for(f"agents with attach: {way}", lambda: _attached(lab, way), 240)
     for obj in ("sosagent/default", *(f"sossite/{site}" for site in sites)):
@@ -106,7 +106,7 @@ def attach(lab: Lab, way: str, *sites: str) -> None:
 
 
 def _attached(lab: Lab, way: str) -> bool:
-    """Whether all agents run as that says, and nothing of the other way is left."""
+    """True if all agents run with this attachment, and nothing of the other is left."""
     pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
     own_network = [not pod["spec"].get("hostNetwork", False) for pod in pods]
     return own_network == [way == "Multus"] * agents(lab)

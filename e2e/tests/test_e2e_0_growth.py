@@ -1,4 +1,4 @@
-"""The rule by which a soak fails, on made-up series; needs no cluster."""
+"""Failure rule of the soak, on synthetic series; needs no cluster."""
 
 import math
 import random
@@ -7,7 +7,7 @@ import pytest
 from sos_e2e.growth import ALLOWED, LEAST, MIB, SHARE, TooFewError, leaks, trend
 
 MINUTE = 60.0
-HOUR = 65  # samples of a soak of an hour, one for each round
+HOUR = 65  # samples of an hour's soak, one per round
 
 
 def series(values: list[float]) -> list[tuple[float, float]]:
@@ -25,7 +25,7 @@ def noise(seed: int, height: float) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_leak_is_found_under_noise_as_large_as_itself(seed: int) -> None:
-    leak = 2.0 * 8 * MIB / (HOUR * 2 / 3)  # twice what is allowed, over the time that is judged
+    leak = 2.0 * 8 * MIB / (HOUR * 2 / 3)  # twice the allowed growth, over the judged time
     assert memory([50 * MIB + leak * n + off for n, off in enumerate(noise(seed, 8 * MIB))])
 
 

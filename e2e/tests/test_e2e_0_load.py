@@ -1,4 +1,4 @@
-"""What the load does and what its records mean; needs no cluster."""
+"""The load and the meaning of its records; needs no cluster."""
 
 import hashlib
 import os

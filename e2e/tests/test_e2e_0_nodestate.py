@@ -1,4 +1,4 @@
-"""What counts as left behind on a node; needs no cluster."""
+"""Leftovers on a node; needs no cluster."""
 
 from sos_e2e import nodestate
 

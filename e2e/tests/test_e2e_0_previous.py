@@ -1,4 +1,4 @@
-"""Which agents are those of the version before; needs no cluster."""
+"""Choice of the previous agents' version; needs no cluster."""
 
 from sos_e2e import previous
 

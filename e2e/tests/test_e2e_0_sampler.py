@@ -1,4 +1,4 @@
-"""What the soak's samples mean; needs no cluster."""
+"""Meaning of the soak's samples; needs no cluster."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_processes_of_a_container_count_together_and_others_not_at_all(tmp_path:
         (process / "status").write_text("VmRSS:\t 900 kB\nRssAnon:\t 500 kB\nRssFile:\t 380 kB\nRssShmem:\t 20 kB\n")
         for fd, target in enumerate(("socket:[1]", "pipe:[2]", "/dev/null", "socket:[3]")):
             (process / "fd" / str(fd)).symlink_to(target)
-    (tmp_path / "10").mkdir()  # one that ends just now
+    (tmp_path / "10").mkdir()  # a process that just ends
     assert containers(tmp_path) == {pod: Holds(2 * 520 * 1024, 4, 4)}
 
 

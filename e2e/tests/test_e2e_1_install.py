@@ -1,4 +1,4 @@
-"""`helm install`, what is refused, and sites that become ready."""
+"""`helm install`, refused objects, and sites that become ready."""
 
 import json
 
@@ -15,14 +15,14 @@ def ready(lab: Lab, obj: str, namespace: str | None = None) -> tuple[str, str]:
 
 def test_after_install_the_controller_is_available_and_says_so(lab: Lab, installed: Lab) -> None:
     lab.kube.wait_condition("soscontroller/default", "Ready", timeout=120)
-    # there is no site yet, so no agent pool can claim to be complete
+    # without a site no agent pool can be complete
     assert ready(lab, "sosagent/default")[0] != "True"
     assert lab.kube.items("sossites") == []
 
 
 BAD = ROOT / "examples" / "bad"
 BY_THE_OPERATOR = {"unknown-site": "SiteNotFound", "unknown-uplink": "UplinkNotFound"}
-"""What a schema cannot see: file -> the reason in a condition of the object."""
+"""Faults that a schema cannot detect: file -> reason in a condition of the object."""
 
 
 def test_bad_objects_are_refused_with_the_field(lab: Lab, installed: Lab) -> None:
@@ -63,7 +63,7 @@ def test_what_no_schema_sees_is_a_condition_of_the_object(lab: Lab, sites: Lab, 
     path = BAD / f"{bad}.yaml"
     lab.kube.apply_files(path)
     metadata = json.loads(lab.kube.ctl("get", "-f", str(path), "-o", "json"))["metadata"]
-    # Connections are spread at one switch: where a site has two nodes, that is wrong before any name of an uplink is.
+    # A balance needs a single switch: at a site with two nodes that error precedes a wrong uplink name.
     before_that = {} if lab.settings.small else {"unknown-uplink": ("Accepted", "Invalid")}
     kind, reason = before_that.get(bad, ("ResolvedRefs", BY_THE_OPERATOR[bad]))
     condition = lab.kube.wait_condition(f"sosservice/{metadata['name']}", kind, "False", namespace=metadata["namespace"], timeout=30)

@@ -1,4 +1,4 @@
-"""From a plain download between pods to a fast one, what the plugin and `helm test` say of it, and back to plain.
+"""From a plain download between pods to an accelerated one, reports of plugin and `helm test`, and back to plain.
 
 client pod (west) -- br-sos --wan0==== 80 ms, 200 Mbit/s, 0.01 % ====core1---- br-sos -- server pod (east)
                      agent  --wan1==== 30 ms, the same           ====core2----  agent
@@ -32,7 +32,7 @@ def test_a_transfer_between_pods_is_fast_with_the_service(lab: Lab, pods: tuple[
 
 @pytest.fixture
 def both_paths(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
-    """The example's service over both of its paths while the test lasts."""
+    """The example's service over both of its paths during the test."""
     for file in (EXAMPLE / "both-paths" / "sosservice.yaml", SERVICE):
         lab.kube.apply_files(file)
         lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
@@ -49,7 +49,7 @@ def test_a_transfer_goes_over_both_paths(lab: Lab, pods: tuple[Lab, str], both_p
 
 
 def test_the_plugin_says_the_same(lab: Lab, pods: tuple[Lab, str]) -> None:
-    """By way of the API server, as users reach a controller."""
+    """Read a controller through the API server, as users do."""
     assert json.loads(lab.kube.plugin("status", "--wait", "--timeout", "60", "-o", "json"))["ready"]
     assert "DISCONNECTED" not in lab.kube.plugin("topology")
     assert len(json.loads(lab.kube.plugin("topology", "-o", "json"))["agents"]) == agents(lab)
@@ -72,7 +72,7 @@ def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> 
     left = ("-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent", "--field-selector", f"spec.nodeName={node}")
     wait_for("the agent's pod gone", lambda: lab.kube.items("pods", *left) == [], 90)
     (said,) = json.loads(lab.kube.plugin("diagnose", "west", "east", "--seconds", "1", "-o", "json", check=False))["pairs"]
-    left_over = "plain" if lab.settings.small else "degraded"  # where the site's other node has an agent that takes over
+    left_over = "plain" if lab.settings.small else "degraded"  # if the site's other node has an agent that takes over
     assert (said["verdict"], said["findings"][0]["code"]) == (left_over, "AgentDown")
     lab.kube.plugin("drain", node, "--undo")
     lab.kube.wait_condition("sossite/west", "Ready", timeout=120)
@@ -80,7 +80,7 @@ def test_an_agent_is_drained_and_comes_back(lab: Lab, pods: tuple[Lab, str]) -> 
 
 @pytest.fixture
 def multus_agents(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
-    """Agents in pods of their own, attached by Multus and ovs-cni, while the test lasts."""
+    """Agents in pods of their own, attached by Multus and ovs-cni, during the test."""
     for way in ("Multus", "Host"):
         attach(lab, way, "west", "east")
         lab.kube.wait_condition("sosservice/bulk", "Ready", namespace="default", timeout=60)
@@ -97,7 +97,7 @@ def test_agents_in_pods_of_their_own_carry_it_as_well(lab: Lab, pods: tuple[Lab,
 
 
 def test_helm_test_moves_bytes_and_compares(lab: Lab, pods: tuple[Lab, str]) -> None:
-    """With addresses that no other pod has, by port 5000 of the example's service; then by one that it does not cover, which must fail."""
+    """`helm test` with unused addresses, over port 5000 of the example's service; then over an uncovered port, which must fail."""
     ends = {"client": ("west", "10.0.0.12/24"), "server": ("east", "10.0.0.140/24")}
     values = [f"test.{end}.{key}={value}" for end, (site, address) in ends.items() for key, value in (("site", site), ("address", address))]
     values += [f"test.{end}.nodeSelector.sos\\.network/site={site}" for end, (site, _) in ends.items()]

@@ -1,7 +1,7 @@
-"""What breaks in clusters, while a download runs and a new connection is opened every tenth of a second.
+"""Faults in clusters, while a download runs and a new connection is opened every tenth of a second.
 
-Whatever breaks: a download goes on, or is reset if the agent that carried it died, and never ends early without a word; new connections
-are accelerated or plain, and none hangs. How long things stood still goes to out/e2e/faults.json.
+In every fault a download continues, or is reset if its agent died, and never ends early without an error; new connections are
+accelerated or plain, and none hangs. Stalls are written to out/e2e/faults.json.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from sos_e2e.load import Load, Outcome, brief
 from sos_e2e.run import run, say, wait_for
 
 RESET = 56  # curl's status for a connection that was reset while it received
-REFUSED = {7, 52, 56}  # of a new one: not opened, or ended without an answer
+REFUSED = {7, 52, 56}  # of a new connection: not opened, or ended without an answer
 HANGS_S = 8.0  # a new connection that takes longer is as good as hung: a plain one over this path takes 0.5 s, with a lost SYN 3.5
-FAULT_S = 8.0  # how long what is broken stays so: longer than the 5 s in which a silent path is noticed
-NODE_LOST_S = 20.0  # until what an agent had accepted is reset when its node dies: 5 s of silence, and sessions wait 10 s for others
-SETTLED_S = 3.0  # after the fault is over, until the outcome is read
+FAULT_S = 8.0  # duration of a fault: longer than the 5 s in which a silent path is detected
+NODE_LOST_S = 20.0  # until an agent's connections are reset after its node dies: 5 s of silence, and sessions wait 10 s for other streams
+SETTLED_S = 3.0  # from the end of the fault until the outcome is read
 
 
 def replace_pods(lab: Lab, component: str, site: str, *how: str) -> None:
-    """Delete pods, of one site or all, and wait until others are ready: a status from before says nothing."""
+    """Delete pods, of one site or all, and wait until their successors are ready; older statuses do not count."""
     where = ("--field-selector", f"spec.nodeName={lab.nodes[site]}") if site else ()
     which = ("-n", workload.RELEASE_NAMESPACE, "-l", f"app.kubernetes.io/component={component}", *where)
     before = {pod["metadata"]["uid"] for pod in lab.kube.items("pods", *which)}
@@ -55,7 +55,7 @@ def kill(component: str, site: str = "") -> Callable[[Lab], None]:
 
 
 def restart(component: str, site: str) -> Callable[[Lab], None]:
-    """As a roll-out does."""
+    """Restart as a rollout does."""
 
     def fault(lab: Lab) -> None:
         replace_pods(lab, component, site)
@@ -73,7 +73,7 @@ def cut_and_mend_a_cable(lab: Lab) -> None:
 
 
 def keep_the_controller_off(lab: Lab, places: tuple[str, ...]) -> None:
-    """So that a node that fails takes a path along, and nothing else."""
+    """Move the controller, so that a failing node takes down a path only."""
     nodes = [lab.nodes[place] for place in places]
     if controllers_node(lab) not in nodes:
         return
@@ -86,8 +86,8 @@ def keep_the_controller_off(lab: Lab, places: tuple[str, ...]) -> None:
 
 
 def freeze_a_transit_node(lab: Lab) -> None:
-    """Black without a word: no port goes down, and nothing comes through."""
-    # Processes that are just being made cannot be frozen; the engine then lets all of them go on, and says so.
+    """Silent failure: all ports stay up, and nothing passes."""
+    # Processes that are just starting cannot be frozen; the engine then resumes all and reports it.
     wait_for("a frozen node", lambda: run("docker", "pause", lab.nodes["core1"]), 30)
     try:
         time.sleep(FAULT_S)
@@ -105,7 +105,7 @@ def restart_the_api_server(lab: Lab) -> None:
 
 
 def kill_a_node(site: str) -> Callable[[Lab], None]:
-    """As when its power fails: every process at once, and with them interfaces and cables; later it is started again."""
+    """Power failure: all processes, interfaces and cables at once; restarted later."""
 
     def fault(lab: Lab) -> None:
         node = lab.nodes[site]
@@ -123,7 +123,7 @@ def kill_a_node(site: str) -> Callable[[Lab], None]:
 
 
 def drain_a_node(lab: Lab) -> None:
-    """The one on which the controller runs; agents and switches stay to the end, as DaemonSets' pods do."""
+    """Drain the controller's node; agents and switches stay, as DaemonSets' pods do."""
     node = controllers_node(lab)
     lab.kube.ctl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", timeout=150)
     try:
@@ -143,7 +143,7 @@ def controllers_node(lab: Lab) -> str:
 
 @contextlib.contextmanager
 def served_by_the_other_node(lab: Lab) -> Iterator[None]:
-    """The client's own agent is drained, so that its sessions go through that of another node of its site."""
+    """Drain the client's own agent, so that its sessions use the agent of another node of its site."""
     node = lab.nodes["west"]
     try:
         drained = json.loads(lab.kube.plugin("drain", node, "--timeout", "90", "-o", "json"))
@@ -156,18 +156,18 @@ def served_by_the_other_node(lab: Lab) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something that breaks, and what it may break."""
+    """A fault, and its permitted effects."""
 
     happens: Callable[[Lab], None]
     ends: frozenset[int] = frozenset({0})  # how the download may end, curl's status
-    keep_off: tuple[str, ...] = ()  # places that the controller is taken off before, so that there is one fault at a time
+    keep_off: tuple[str, ...] = ()  # places that the controller leaves beforehand, so that there is one fault at a time
     during: Callable[[Lab], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     reset_within_s: float = HANGS_S  # connections that the dying agent had accepted
 
 
 AGENT_DIES = frozenset({0, RESET})
 FAULTS: dict[str, Fault] = {
-    "nothing": Fault(happens=lambda lab: time.sleep(FAULT_S)),  # what all others are to be compared with
+    "nothing": Fault(happens=lambda lab: time.sleep(FAULT_S)),  # baseline for all others
     "operator killed": Fault(happens=kill("operator")),
     "controller killed": Fault(happens=kill("controller")),
     "switch of a transit site restarted": Fault(happens=restart("node", "core1")),
@@ -175,7 +175,7 @@ FAULTS: dict[str, Fault] = {
     "cable cut and mended": Fault(happens=cut_and_mend_a_cable),
     "transit node frozen": Fault(happens=freeze_a_transit_node, keep_off=("core1",)),
     "transit node killed": Fault(happens=kill_a_node("core1"), keep_off=("core1",)),
-    # Client and server run at west and east, and are nobody's to evict.
+    # Client and server run at west and east; no controller owns them, so they are not evicted.
     "node drained and uncordoned": Fault(happens=drain_a_node, keep_off=("west", "east")),
     "node with the client's agent killed": Fault(
         happens=kill_a_node("west2"),
@@ -192,7 +192,7 @@ FAULTS: dict[str, Fault] = {
 
 @pytest.fixture(scope="module")
 def results(lab: Lab) -> Iterator[dict[str, object]]:
-    """Written down at the end, so that a failure keeps what came before."""
+    """Outcomes, written at the end even after a failure."""
     path: Path = lab.settings.out / "faults.json"
     path.unlink(missing_ok=True)
     found: dict[str, object] = {}
@@ -222,7 +222,7 @@ def test_what_runs_goes_on_and_what_is_new_is_not_held_up(
 
 
 def accelerated_now(lab: Lab) -> bool:
-    """Whether a new connection of the client would be."""
+    """True if a new connection of the client would be accelerated."""
     return trace(lab, workload.CLIENT, workload.SERVER) == "accelerated"
 
 
@@ -233,7 +233,7 @@ def judge(outcome: Outcome, digest: str, fault: Fault, *, at: float) -> None:
         assert outcome.sha256 == digest
     assert len(outcome.probes) > 50
     for probe in outcome.probes:
-        # Those that a dying agent had accepted are reset; the clocks of pod and test are one.
+        # Connections that a dying agent had accepted are reset; pod and test share one clock.
         accepted = RESET in fault.ends and probe.at < at + HANGS_S and probe.status in REFUSED
         assert probe.status == 0 or accepted, probe
         assert probe.total_s < (fault.reset_within_s if accepted else HANGS_S), f"hung: {probe}"

@@ -1,6 +1,6 @@
-"""`helm upgrade` to other images and values and `helm rollback`, and sites whose agents are of the version before.
+"""`helm upgrade` to other images and values, `helm rollback`, and sites with agents of the previous version.
 
-All of it while a download runs and new connections are opened.
+A download runs and new connections are opened meanwhile.
 """
 
 import json
@@ -21,7 +21,7 @@ LEVEL = "debug"
 
 
 def containers(kube: Kube, component: str) -> dict[str, str]:
-    """Started at, by pod/container, of all running pods of a component."""
+    """Start times by pod/container, of all running pods of a component."""
     found = {}
     for pod in kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", f"app.kubernetes.io/component={component}"):
         for status in pod["status"].get("containerStatuses", []):
@@ -36,7 +36,7 @@ def tags(kube: Kube, component: str) -> set[str]:
 
 
 def rolled(lab: Lab, tag: str) -> None:
-    """All pods of the parts that changed run the images of `tag`, and all is ready."""
+    """Wait until all pods of changed parts run the images of `tag` and all objects are ready."""
     kube = lab.kube
     wait_for(f"pods of {tag}", lambda: all(tags(kube, part) == {tag} for part in PARTS), 240)
     ready_again(lab)
@@ -44,7 +44,7 @@ def rolled(lab: Lab, tag: str) -> None:
 
 @pytest.fixture(scope="module")
 def next_images(lab: Lab) -> None:
-    """The same images under another tag: what changes is that pods have to be replaced."""
+    """The same images under another tag, so that pods are replaced without any other change."""
     for node in lab.nodes.values():
         ctr = ("docker", "exec", node, "ctr", "--namespace", "k8s.io", "images")
         there = run(*ctr, "ls", "-q").split()
@@ -71,13 +71,13 @@ def test_a_download_outlives_new_pods_of_everything_but_the_switches(
 
 
 OLDER = "sos-e2e-older"
-"""A SosAgent, and the label of the SosSites whose agents are its and no longer those of the pool `default`."""
+"""A SosAgent, and the label of the SosSites that it serves instead of the pool `default`."""
 FIRST_RULE = "defaults.agent.spec.siteSelector.matchExpressions[0]"
 
 
 @pytest.fixture(scope="module")
 def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
-    """A pool of agents of the version before, at no site yet."""
+    """A pool of agents of the previous version, without sites."""
     image = previous.build(lab.settings, lab.images)
     load(lab.settings, {"agent": image}, lab.nodes, cni=False)
     spec = {"siteSelector": {"matchLabels": {OLDER: "yes"}}, "image": image}
@@ -91,7 +91,7 @@ def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
 
 
 def agents_are(lab: Lab, expected: dict[str, str]) -> None:
-    """Wait until the agents of each site run the image that is given, and all is ready."""
+    """Wait until the agents of each site run its image and all objects are ready."""
 
     def there() -> bool:
         pods = lab.kube.items("pods", "-n", workload.RELEASE_NAMESPACE, "-l", "app.kubernetes.io/component=agent")
@@ -112,7 +112,7 @@ def agents_are(lab: Lab, expected: dict[str, str]) -> None:
 def test_agents_of_this_version_and_the_one_before_work_together(
     older: str, lab: Lab, older_pool: str, accelerated: tuple[Lab, str]
 ) -> None:
-    """One site after the other, as upgrades go: first the server's is behind, then the client's."""
+    """Upgrade one site after the other: first the server's site has the previous version, then the client's."""
     newer = {"east": "west", "west": "east"}[older]
     under_way = Load(lab.kube)
     lab.kube.ctl("label", "sossite", newer, f"{OLDER}-")

@@ -1,6 +1,6 @@
-"""Many pods and many services at once, a service that moves to another namespace, a site that comes and goes, new keys.
+"""Many pods and services at once, a service that moves to another namespace, a site that joins and leaves, new keys.
 
-Changes are made while a download runs and new connections are opened.
+A download runs and new connections are opened during all changes.
 """
 
 import itertools
@@ -21,10 +21,10 @@ from third import SOUTH, join, leave
 SERVICES = 200
 FIRST_PORT = 20_000
 ALL_READY_S = 60.0
-"""On two cores that also are the cluster; how long it took is said."""
+"""Time limit on two cores that also run the cluster; the actual time is printed."""
 LABEL = "sos-e2e-many"
 OTHER_NAMESPACE = "sos-e2e-other"
-OVERLAP_S = 20  # instead of three minutes: longer than a kubelet that was told takes to bring a Secret to a pod
+OVERLAP_S = 20  # instead of three minutes: longer than a notified kubelet takes to update a pod's Secret
 
 
 def service(name: str, namespace: str, port: int) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def service(name: str, namespace: str, port: int) -> dict[str, Any]:
 
 
 def ready(lab: Lab) -> int:
-    """How many of the many are in force at the switches, by their conditions."""
+    """Number of the many services that are programmed, by their conditions."""
     found = lab.kube.items("sosservices", "-n", "default", "-l", LABEL)
     conditions = [c for obj in found for c in obj.get("status", {}).get("conditions", []) if c["type"] == "Ready"]
     return sum(condition["status"] == "True" for condition in conditions)
@@ -45,13 +45,13 @@ SERVERS = tuple(host for host in workload.HOSTS if host.serves)
 
 
 def test_pods_at_every_node_reach_each_other(lab: Lab, accelerated: tuple[Lab, str]) -> None:
-    """Each client from each server, all at once, on four nodes at two sites; and within a site from node to node, without any agent."""
+    """Concurrent downloads of each client from each server, on four nodes at two sites, and within a site without agents."""
     pairs = list(itertools.product(CLIENTS, SERVERS))
 
     def fetch(pair: tuple[workload.Host, workload.Host]) -> workload.Transfer:
         return workload.download(lab.kube, 80, seconds=120, ends=pair)
 
-    with ThreadPoolExecutor(len(CLIENTS)) as pool:  # one download a client at a time: they have one file for what they got
+    with ThreadPoolExecutor(len(CLIENTS)) as pool:  # one download per client at a time: each client has one output file
         found = [dict(zip(one, pool.map(fetch, one), strict=True)) for one in (pairs[::3], pairs[1:3])]
     for (client, server), got in itertools.chain.from_iterable(each.items() for each in found):
         assert trace(lab, client.address, server.address) == "accelerated"
@@ -83,7 +83,7 @@ def other_namespace(lab: Lab) -> Iterator[str]:
 
 
 def test_a_service_moves_to_another_namespace(lab: Lab, accelerated: tuple[Lab, str], other_namespace: str) -> None:
-    """The new one first: it says that the older one has the ports, and takes over when that goes."""
+    """Create the new service first: its condition names the older one, and it takes over when the older one is deleted."""
     example = EXAMPLE / "sosservice.yaml"
     spec = lab.kube.get("-n", "default", "sosservice/bulk")["spec"]
     moved = {**service("bulk", other_namespace, 80), "spec": spec}
@@ -129,7 +129,7 @@ def test_new_keys_disturb_nothing(lab: Lab, accelerated: tuple[Lab, str], short_
 
 @pytest.fixture
 def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
-    """Joins the others for the test: how long that took, in seconds. What runs between them notices neither this nor its end."""
+    """Site that joins for the test; yields the seconds it took. Traffic between the others notices neither joining nor leaving."""
     under_way = Load(lab.kube)
     took = join(lab)
     unbroken(under_way.finish(), accelerated[1], "a third site joins")
@@ -145,7 +145,7 @@ def third_site(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[float]:
 
 
 def is_as_before(lab: Lab, place: str) -> bool:
-    """Nothing of ours is among a node's devices, and its uplinks are."""
+    """Assert that a node has none of our devices, but its uplinks."""
     names = {link["ifname"] for link in json.loads(run("docker", "exec", lab.nodes[place], "ip", "-j", "link"))}
     if ours := {name for name in names if name.startswith(("sos", "br-sos", "ovs"))}:
         raise LookupError(f"{', '.join(sorted(ours))} at {place}")

@@ -1,4 +1,4 @@
-"""What is shared with others: a switch outside the cluster that is part of a site, and a second controller over the same switches."""
+"""Shared infrastructure: a switch outside the cluster as part of a site, and a second controller over the same switches."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ SLICES = ROOT / "examples" / "05-slices"
 
 @pytest.fixture
 def open_controller(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
-    """Where switches that are not of the cluster reach its controller: a port of every node."""
+    """Controller endpoint for switches outside the cluster: a port of every node."""
     upgrade(lab, "defaults.controller.spec.service.type=NodePort")
     service = ("-n", workload.RELEASE_NAMESPACE, "service/sos-openflow-default")
     port = wait_for("a port of the nodes", lambda: lab.kube.get(*service)["spec"]["ports"][0]["nodePort"], 60)
@@ -34,7 +34,7 @@ def address_of(lab: Lab, place: str) -> str:
 
 @pytest.fixture
 def outer_host(lab: Lab, open_controller: str) -> Iterator[str]:
-    """The container of a host behind a switch that stands between the third site's node and the network."""
+    """Container of a host behind a switch between the third site's node and the network."""
     with outside.switch(lab.settings, lab.panel, lab.images, open_controller) as container:
         say(f"the third site joined with a switch outside the cluster in {join(lab, 'external-switch'):.0f} s")
         yield container
@@ -51,13 +51,13 @@ def test_hosts_behind_a_switch_outside_the_cluster_are_accelerated(lab: Lab, out
         return outside.download(outer_host, workload.SERVER, port, seconds)
 
     assert trace(lab, outside.HOST.address, workload.SERVER) == "accelerated"
-    # One path, and a switch more on it than the pods have: plain TCP by a good chance of its losses has a fourth of it.
+    # One path, with one switch more than between pods: with lucky losses plain TCP reaches a fourth of it.
     fast_and_plain(lab, outside.HOST, SERVER, "from a host behind a switch outside the cluster", fetch, at_least=3)
 
 
 @pytest.fixture(scope="module")
 def research(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
-    """A second controller for all sites, and a service of its own (example 05), while a download of the first one's runs."""
+    """A second controller for all sites with its own service (example 05), during a download of the first one's service."""
     kube, under_way = lab.kube, Load(lab.kube)
     sites = [obj for obj in yaml.safe_load_all((SLICES / "sites.yaml").read_text()) if obj]
     kube.apply_files(SLICES / "defaults.yaml")

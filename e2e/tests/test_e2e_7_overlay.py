@@ -21,7 +21,7 @@ EXAMPLE = ROOT / "examples" / "02-overlay"
 SITES = {"west": "clemson", "west2": "clemson", "east": "cambridge", "east2": "cambridge", "core1": "chicago"}
 CLIENT = workload.Host(name="client-clemson", place="west", site="clemson", address="10.1.0.11", bits=16)
 SERVER = workload.Host(name="server-cambridge", place="east", site="cambridge", address="10.1.128.11", bits=16, serves=True)
-# Both paths at once, by a port that the example's own service leaves alone.
+# Both paths at once, over a port that the example's own service does not cover.
 BOTH = {
     "apiVersion": "sos.network/v1alpha1",
     "kind": "SosService",
@@ -36,7 +36,7 @@ BOTH = {
 
 
 def underlay() -> list[Cable]:
-    """What tunnels go by instead of the engine's own network, where no packet is late or lost."""
+    """Cables for the tunnels, in place of the engine's network without delay and loss."""
     wests, easts = ("west", "west2"), ("east", "east2")
     far = [Cable(a=(a, f"far{j}"), b=(b, f"far{i}"), wan=SLOW) for (i, a), (j, b) in itertools.product(enumerate(wests), enumerate(easts))]
     near = [Cable(a=(a, "hub"), b=("core1", f"hub{number}"), wan=QUICK) for number, a in enumerate(wests)]
@@ -61,7 +61,7 @@ def relabel(lab: Lab, sites: dict[str, str]) -> None:
 
 
 def take_down(lab: Lab, *sites: str) -> None:
-    """Pods first, then services, then sites: the way it is done by hand."""
+    """Delete pods first, then services, then sites, as by hand."""
     workload.stop(lab.kube)
     lab.kube.ctl("delete", "sosservices", "-A", "--all")
     lab.kube.ctl("delete", "sossite", *sites, timeout=180)
@@ -69,7 +69,7 @@ def take_down(lab: Lab, *sites: str) -> None:
 
 @pytest.fixture(scope="module")
 def overlay(lab: Lab, pods: tuple[Lab, str]) -> Iterator[None]:
-    """Example 02 in the place of example 01, which comes back afterwards."""
+    """Example 02 in place of example 01, which is restored afterwards."""
     kube = lab.kube
     take_down(lab, "west", "east", "core1", "core2")
     with cabled(lab):
@@ -96,7 +96,7 @@ def test_tunnels_join_all_nodes_of_all_sites(lab: Lab, overlay: None) -> None:
 
 @pytest.fixture(params=["Host", "Multus"])
 def way(lab: Lab, overlay: None, request: pytest.FixtureRequest) -> Iterator[str]:
-    """How agents are attached while the test lasts; Host is how they are found and left."""
+    """Attachment of agents during the test; Host before and after."""
     for how in dict.fromkeys((request.param, "Host")):
         if how != "Host" or request.param != "Host":
             attach(lab, how, "clemson", "cambridge")
@@ -109,6 +109,6 @@ def test_a_transfer_over_tunnels_is_fast_and_takes_both_ways(lab: Lab, overlay: 
     before = received(lab, "west")
     workload.download(lab.kube, 80, seconds=120, ends=(CLIENT, SERVER))
     after = received(lab, "west")
-    # A second path comes in by another tunnel than the first: from the client's neighbour, the server's, or chicago.
+    # A second path arrives through another tunnel than the first: from the client's neighbour, the server's, or chicago.
     both_carried(before, after, *sorted(name for name in after if name.startswith("sosvx")))
     fast_and_plain(lab, CLIENT, SERVER, f"overlay, both paths, agents attached by {way}")

@@ -1,7 +1,6 @@
-"""For an hour, or as long as SOS_E2E_SOAK_MINUTES says, mixed load in rounds: no memory, entry, socket or file of SOS is left behind.
+"""Mixed load in rounds for an hour, or SOS_E2E_SOAK_MINUTES: SOS leaks no memory, entry, socket or file.
 
-Between two rounds everything is quiet for a moment, and what all parts hold is written down (out/e2e/soak.json). How growth is judged:
-sos_e2e/growth.py.
+Between two rounds traffic pauses, and the resources of all parts are sampled (out/e2e/soak.json). Failure rule: sos_e2e/growth.py.
 """
 
 import json
@@ -14,12 +13,12 @@ from sos_e2e.run import say, wait_for
 from sos_e2e.sampler import Record, look
 
 QUIET_S = 5.0
-"""After a round: sessions of hosts that are gone are over."""
+"""Pause after a round, until sessions of departed hosts have ended."""
 ROUND_S = 180.0
-"""A round that takes longer hangs."""
+"""Time limit of a round."""
 
-# Beside the long download and ten new connections a second of sos_e2e.load: a download as fast as it goes, one that is plain,
-# downloads that are given up, connections that nobody answers, and connections that say nothing.
+# Beside the long download and ten new connections a second of sos_e2e.load: a fast download, a plain one, abandoned downloads,
+# connections without an answer, and silent connections.
 MIXED = f"""
 cd /tmp && rm -f mixed.done
 ( curl -s -o fast -m 100 http://{workload.SERVER}:80/file; sha256sum fast > fast.sum ) &
@@ -37,7 +36,7 @@ IN_THE_BACKGROUND = "setsid bash -c '{}' > /dev/null 2>&1 < /dev/null &".format(
 
 
 def a_round(lab: Lab, digest: str) -> None:
-    """Everything that should arrive has arrived, and nothing is left over."""
+    """Assert that all expected bytes arrived and nothing is left over."""
     load = Load(lab.kube)
     lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", IN_THE_BACKGROUND)
     outcome = load.finish(ROUND_S)

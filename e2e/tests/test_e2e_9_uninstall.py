@@ -1,4 +1,4 @@
-"""What is left when the release is gone: users' objects and the CRDs, and nothing on the nodes."""
+"""After uninstalling: users' objects and the CRDs remain, and nothing on the nodes."""
 
 import json
 
@@ -37,7 +37,7 @@ def test_uninstall_leaves_crds_and_users_objects_only(
 
 
 def left_on_nodes(untouched: dict[str, nodestate.State]) -> dict[str, list[str]]:
-    """By node, what differs from before and is not one of the folders that docs/install.md names."""
+    """Differences from before by node, except the folders that docs/install.md names."""
     found = {node: nodestate.differences(before, nodestate.look(node), STAYS) for node, before in untouched.items()}
     return {node: said for node, said in found.items() if said}
 

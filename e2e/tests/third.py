@@ -1,4 +1,4 @@
-"""The third site, which comes and goes: examples/01-two-sites/third-site, on a node that no site has otherwise."""
+"""The third site, which joins and leaves: examples/01-two-sites/third-site, on a node without another site."""
 
 import time
 
@@ -9,7 +9,7 @@ SOUTH = workload.Host(name="client-south", place="south", site="south", address=
 
 
 def join(lab: Lab, *more: str) -> float:
-    """Have it join, with what these folders of the example change; how long it took until all was ready, in seconds."""
+    """Add the site, with the changes of these example folders; returns the seconds until all was ready."""
     began = time.monotonic()
     lab.kube.ctl("label", "node", lab.nodes["south"], "sos.network/site=south")
     for folder in ("third-site", *more):
@@ -20,7 +20,7 @@ def join(lab: Lab, *more: str) -> float:
 
 
 def leave(lab: Lab) -> None:
-    """Have it leave again, and the others as before."""
+    """Remove the site, and restore the others."""
     lab.kube.ctl("-n", "default", "delete", "sosservice", "from-south")
     lab.kube.ctl("delete", "sossite", "south", timeout=150)
     lab.kube.apply_files(sites_file(lab))

@@ -1,11 +1,11 @@
-"""What images stand on: what their Dockerfiles name, or what an engine without a registry has instead."""
+"""Base images: those that the Dockerfiles name, or substitutes that an engine without a registry has."""
 
 import re
 
 from sos_e2e.run import CommandError, run, say
 
 _ARGUMENT = re.compile(r"^ARG (BASE|BUILDER)=(\S+)$", re.MULTILINE)
-# The tag that moves along with each release, by repository: what engines have whose images somebody made for them.
+# Moving tag by repository: the tag of preloaded images in engines without a registry.
 MOVING = {
     "docker.io/library/debian": "debian:bookworm-slim",
     "docker.io/library/python": "python:3.11-slim-bookworm",
@@ -14,12 +14,12 @@ MOVING = {
 
 
 def declared(dockerfile: str) -> dict[str, str]:
-    """The bases that a Dockerfile names, by argument."""
+    """Bases that a Dockerfile names, by argument."""
     return dict(_ARGUMENT.findall(dockerfile))
 
 
 def size_of(image: str) -> int | None:
-    """Bytes of an image, None if the engine does not have it."""
+    """Size of an image in bytes; None if the engine does not have the image."""
     try:
         return int(run("docker", "image", "inspect", "--format", "{{.Size}}", image))
     except CommandError:
@@ -27,7 +27,7 @@ def size_of(image: str) -> int | None:
 
 
 def available(wanted: dict[str, str]) -> dict[str, str]:
-    """The same bases, each replaced by its moving tag where it cannot be had and the engine has that."""
+    """The same bases; an unavailable one is replaced by its moving tag if the engine has that."""
     return {argument: _available(base) for argument, base in wanted.items()}
 
 

@@ -8,8 +8,8 @@ west2.wan0 ====[emulator]==== core1.wan2   core1.wan3 ------ east2.wan0
 west.wan1  ====[emulator]==== core2.wan0   core2.wan1 ------ east.wan1
 west2.wan1 ====[emulator]==== core2.wan2   core2.wan3 ------ east2.wan1
 
-and south.wan0 and .wan1 likewise to the wan4 of both cores. The two nodes of a site are neighbours on neither side: a packet from one to
-the other goes by core1. All emulated cables have 200 Mbit/s and lose one packet in ten thousand.
+and south.wan0 and .wan1 likewise to the wan4 of both cores. The two nodes of a site have no direct cable: packets between them
+go by core1. All emulated cables have 200 Mbit/s and lose one packet in ten thousand.
 """
 
 import contextlib
@@ -43,12 +43,12 @@ class Cable:
     wan: Wan | None = None
 
 
-SLOW = Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)  # by core1: carries everything that is not accelerated
+SLOW = Wan(rate_mbit=200, delay_ms=80, loss_percent=0.01)  # by core1: carries all plain traffic
 QUICK = Wan(rate_mbit=200, delay_ms=30, loss_percent=0.01)  # by core2: carries labelled paths only
 
 
 def figure8(places: Collection[str]) -> list[Cable]:
-    """The wires of example 01 between these nodes: each has one to both cores, those at west and south through the emulator."""
+    """Wires of example 01 between these nodes: one from each node to each core; those of west and south are emulated."""
     cables = []
     for number, place in enumerate(place for place in ("west", "east", "west2", "east2", "south") if place in places):
         far = not place.startswith("east")
@@ -60,7 +60,7 @@ def figure8(places: Collection[str]) -> list[Cable]:
 
 
 def _veth(left: tuple[int, str], right: tuple[int, str]) -> None:
-    """Make a veth pair with each end in the namespace of a process, up, named as asked, with no IPv6 chatter."""
+    """Create a veth pair between the namespaces of two processes, with these names, up, IPv6 off."""
     token = secrets.token_hex(3)
     ends = ((f"se{token}a", left), (f"se{token}b", right))
     run("ip", "link", "add", ends[0][0], "type", "veth", "peer", "name", ends[1][0])
@@ -73,7 +73,7 @@ def _veth(left: tuple[int, str], right: tuple[int, str]) -> None:
 
 
 def route(cable: Cable, nodes: Mapping[str, str]) -> None:
-    """Have everything between the addresses that two nodes have in the cluster go by this cable between them."""
+    """Route all traffic between the cluster addresses of two nodes over this cable."""
     places = (cable.a, cable.b)
     addresses = [
         run("docker", "inspect", "--format", "{{.NetworkSettings.Networks.kind.IPAddress}}", nodes[place]).strip() for place, _ in places
@@ -81,7 +81,7 @@ def route(cable: Cable, nodes: Mapping[str, str]) -> None:
     for (place, interface), own, other in zip(places, addresses, reversed(addresses), strict=True):
         inside = ("nsenter", "-t", str(pid(nodes[place])), "-n")
         run(*inside, "ip", "route", "add", f"{other}/32", "dev", interface, "src", own)
-        # The emulator cuts up TCP that comes in one piece, but not what a tunnel has wrapped: that has to come in packets.
+        # The emulator segments plain TCP super-frames, but not tunnelled ones: those must be segmented before.
         run(*inside, "ethtool", "-K", interface, "gso", "off", "tso", "off", "tx-udp_tnl-segmentation", "off")
 
 
@@ -94,10 +94,10 @@ def emulator() -> Path:
 
 
 class Panel:
-    """Plugged cables. Whoever starts a container anew has a new network namespace, and plugs its cables again."""
+    """Plugged cables. A restarted container has a new network namespace, and needs its cables plugged again."""
 
     def __init__(self, settings: Settings, containers: Mapping[str, str]) -> None:
-        """`containers` by place; the emulators get a network namespace of their own."""
+        """`containers` by place; the emulators get their own network namespace."""
         self._binary, self._space, self._log = emulator(), f"sose2e-{secrets.token_hex(2)}", settings.out / "linkemu.log"
         self.containers = dict(containers)
         run("ip", "netns", "add", self._space)
@@ -110,7 +110,7 @@ class Panel:
         return Path(f"/proc/{self._holder.pid}/ns/net").stat().st_ino == inode
 
     def plug(self, *cables: Cable) -> None:
-        """Plug them between what the places' containers are now."""
+        """Plug cables between the places' current containers."""
         for cable in cables:
             a, b = ((pid(self.containers[place]), name) for place, name in (cable.a, cable.b))
             self._plugged[cable] = None
@@ -121,7 +121,7 @@ class Panel:
         say(f"{len(self._plugged)} cables plugged")
 
     def unplug(self, *cables: Cable) -> None:
-        """Pull them: the interfaces at both ends are gone."""
+        """Pull cables: delete the interfaces at both ends."""
         for cable in cables:
             process = self._plugged.pop(cable)
             if process is not None:
@@ -129,10 +129,10 @@ class Panel:
                 process.wait()
             for place, name in (cable.a, cable.b):
                 where = ("nsenter", "-t", str(pid(self.containers[place])), "-n")
-                run(*where, "ip", "link", "del", name, check=False)  # the other end of a plain one is gone already
+                run(*where, "ip", "link", "del", name, check=False)  # the other end of a plain cable is gone already
 
     def replug(self, place: str) -> None:
-        """Plug all cables of a place again, after its container was started anew."""
+        """Plug all cables of a place again, after a restart of its container."""
         those = [cable for cable in self._plugged if place in {cable.a[0], cable.b[0]}]
         self.unplug(*those)
         self.plug(*those)
@@ -155,7 +155,7 @@ class Panel:
         run("ip", "netns", "del", self._space, check=False)
 
     def keep(self) -> str:
-        """Say how to do the same by hand."""
+        """Print the commands to do the same by hand."""
         return f"kill {' '.join(str(process.pid) for process in self._processes())}; ip netns del {self._space}"
 
     def _processes(self) -> list[subprocess.Popen[bytes]]:
@@ -164,9 +164,9 @@ class Panel:
 
 @contextlib.contextmanager
 def plugged(settings: Settings, containers: Mapping[str, str], cables: Iterable[Cable]) -> Iterator[Panel]:
-    """Plug all cables, and take everything away on leaving.
+    """Plug all cables, and remove everything on exit.
 
-    To keep a cluster is to keep its cables: then both stay, also when this process ends.
+    A kept cluster keeps its cables, also after this process has ended.
     """
     panel = Panel(settings, containers)
     try:

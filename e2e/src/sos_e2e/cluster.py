@@ -1,4 +1,4 @@
-"""A kind cluster: two nodes at each of the sites of example 01, two transit nodes, and a node that no site has yet."""
+"""A kind cluster: two nodes at each site of example 01, two transit nodes, and a node without a site."""
 
 import contextlib
 import json
@@ -16,14 +16,14 @@ PLACE_LABEL = "sos-e2e/place"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What a node of the cluster is for."""
+    """Role of a node in the cluster."""
 
-    site: str | None  # the label that SosSites select; None: of no site until a test gives it one
+    site: str | None  # the label that SosSites select; None: no site until a test labels it
     role: str = "worker"
-    small: bool = True  # whether a small cluster has it, too
+    small: bool = True  # also in the small cluster
 
 
-# The first node of a site is named as the site; the control plane doubles as the second transit node.
+# The first node of a site has the site's name; the control plane doubles as the second transit node.
 PLACES = {
     "core2": Place(site="core2", role="control-plane"),
     "west": Place(site="west"),
@@ -38,12 +38,12 @@ PLACES = {
 REGISTERED_S = 120
 WATCHES = Path("/proc/sys/fs/inotify/max_user_instances")
 ENOUGH_WATCHES = 1024
-"""A node takes about twenty, and all containers share them: with the usual 128 the kubelet of a seventh node does not start."""
+"""A node needs about twenty, from a pool that all containers share: with the usual 128 a seventh node's kubelet does not start."""
 
 
 @contextlib.contextmanager
 def enough_watches(settings: Settings) -> Iterator[None]:
-    """Let the machine have as many inotify instances as nodes take, while the cluster is there: one that is kept goes on needing them."""
+    """Raise the machine's limit of inotify instances to the nodes' needs while the cluster exists, also if it is kept."""
     before = int(WATCHES.read_text())
     if before >= ENOUGH_WATCHES:
         yield
@@ -75,7 +75,7 @@ def create(settings: Settings) -> dict[str, str]:
 
 
 def _nodes_at(settings: Settings, places: Iterable[str]) -> dict[str, str]:
-    """Place -> node name, once every node is there: kind waits for the control plane, and a kubelet may register after it has returned."""
+    """Place -> node name, once every node is registered: kind waits for the control plane only, and kubelets may follow later."""
     nodes = json.loads(run("kubectl", "--kubeconfig", settings.kubeconfig, "get", "nodes", "-o", "json"))["items"]
     at = {node["metadata"]["labels"][PLACE_LABEL]: node["metadata"]["name"] for node in nodes}
     if missing := sorted(set(places) - set(at)):
@@ -88,15 +88,15 @@ def _labels(name: str, place: Place) -> dict[str, str]:
 
 
 def delete(settings: Settings) -> None:
-    """Delete the cluster; safe when it is half made or gone."""
+    """Delete the cluster; safe if it is incomplete or gone."""
     run("kind", "delete", "cluster", "--name", settings.cluster, "--kubeconfig", settings.kubeconfig, timeout=180, check=False)
 
 
 def names(settings: Settings) -> list[str]:
-    """Names of all node containers, of sites or not."""
+    """Names of all node containers, with or without a site."""
     return sorted(run("kind", "get", "nodes", "--name", settings.cluster).split())
 
 
 def pid(container: str) -> int:
-    """Process id of a container's init, a node's or another's: the handle on its network namespace."""
+    """Process id of a container's init, the handle of its network namespace."""
     return int(run("docker", "inspect", "--format", "{{.State.Pid}}", container))

@@ -1,4 +1,4 @@
-"""Multus (thick) and ovs-cni for a test cluster: the fewest objects with which both work. SOS itself never installs or owns them."""
+"""Multus (thick) and ovs-cni for a test cluster: the minimum set of objects. SOS itself never installs or owns them."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def _multus(image: str) -> dict[str, Any]:
     shim = {
         "name": "shim",
         "image": image,
-        # After its node has failed a kubelet runs the old one again and again, for pods that need Multus: it cannot be written over.
+        # After a node failure the kubelet keeps running the old binary for pods that need Multus, so it cannot be overwritten.
         "command": ["cp", "--remove-destination", "/usr/src/multus-cni/bin/multus-shim", "/host/opt/cni/bin/multus-shim"],
         "securityContext": privileged,
         "volumeMounts": [{"name": "bin", "mountPath": "/host/opt/cni/bin"}],

@@ -1,4 +1,4 @@
-"""Everything a person needs to understand a failure, written to the run's folder."""
+"""Diagnostic data of a failure, written to the run's folder."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ ovs-ofctl -O OpenFlow13 dump-flows br-sos
 ovs-ofctl -O OpenFlow13 dump-ports br-sos
 ip -br addr
 """
-# Agents and pods have network namespaces of their own on the node; agents' have no names.
+# Agents and pods have their own network namespaces on the node; those of agents have no names.
 SOCKETS = """
 ss -tuanp
 seen=" $(readlink /proc/1/ns/net) "

@@ -1,11 +1,11 @@
-"""Whether a series of measurements grows without end, as what leaks does, or only up to what it needs, as caches and allocators do.
+"""Tells leaks, which grow without bound, from caches and allocators, which grow up to their needs, in a series of measurements.
 
-The first third of a series is left out: pools fill, interpreters warm up. Of the rest two things must hold for it to be a leak:
+The first third of a series is ignored: pools fill, interpreters warm up. The rest is a leak if two conditions hold:
 
-1. The trend is no accident: Mann and Kendall's test counts for all pairs which of the two is larger; by chance alone a series of no
-   trend looks like this once in a thousand times.
-2. It matters: Theil and Sen's slope (the median of the slopes of all pairs, which outliers do not move) times the time that was judged
-   is more than the larger of a number and a share of the series' median.
+1. The trend is significant: Mann and Kendall's test counts for all pairs which value is larger; by chance alone a series
+   without trend looks like this once in a thousand times.
+2. The growth is large enough: Theil and Sen's slope (median slope of all pairs, robust against outliers) times the judged time
+   exceeds both a number and a share of the series' median.
 
 A single step is judged like a leak of its height. Too few samples are an error, never a pass.
 """
@@ -20,37 +20,37 @@ from dataclasses import dataclass
 MIB = 1 << 20
 WARM_UP = 1 / 3
 LEAST = 8
-"""Samples that are judged, at least: with fewer the test cannot come to one in a thousand."""
+"""Minimum number of judged samples: with fewer the test cannot reach one in a thousand."""
 ACCIDENT_Z = 3.09  # one-sided, one in a thousand
 SHARE = 0.10
 ALLOWED = {"memory": 8.0 * MIB, "entries": 10.0, "sockets": 5.0, "files": 5.0}
-"""By what is measured. In an hour of soak 14,000 connections are opened in the time that is judged: 600 bytes for each are found."""
+"""Limits by kind. An hour's soak opens 14,000 connections in the judged time: a leak of 600 bytes each is found."""
 
 Sample = tuple[float, float]  # seconds, value
 
 
 class TooFewError(AssertionError):
-    """Nothing can be said of so few samples."""
+    """Too few samples for a verdict."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trend:
-    """What the time that was judged says of a series."""
+    """Verdict on the judged part of a series."""
 
     samples: int
     median: float
-    growth: float  # over that time
+    growth: float  # over the judged time
     z: float
     allowed: float
 
     @property
     def leaks(self) -> bool:
-        """Whether it grows without end."""
+        """True if the series grows without bound."""
         return self.z > ACCIDENT_Z and self.growth > self.allowed
 
 
 def judged(series: Sequence[Sample]) -> Sequence[Sample]:
-    """Without the warm-up."""
+    """The series without its warm-up."""
     rest = series[math.ceil(len(series) * WARM_UP) :]
     if len(rest) < LEAST:
         raise TooFewError(f"{len(series)} samples leave {len(rest)} to be judged, {LEAST} are needed: let it run for longer")
@@ -72,7 +72,7 @@ def trend(series: Sequence[Sample], allowed: float) -> Trend:
 
 
 def _mann_kendall(values: Sequence[float]) -> float:
-    """Standard score of the number of pairs that rise less those that fall, with the variance that ties leave."""
+    """Standard score of rising minus falling pairs, with the variance corrected for ties."""
     score = sum((later > earlier) - (later < earlier) for earlier, later in itertools.combinations(values, 2))
     ties = sum(n * (n - 1) * (2 * n + 5) for n in Counter(values).values())
     n = len(values)
@@ -81,7 +81,7 @@ def _mann_kendall(values: Sequence[float]) -> float:
 
 
 def leaks(series: Mapping[str, Sequence[Sample]]) -> list[str]:
-    """A sentence for every series `KIND of WHAT` that leaks; raises TooFewError."""
+    """One sentence per leaking series `KIND of WHAT`; raises TooFewError."""
     said = []
     for name, samples in sorted(series.items()):
         found = trend(samples, ALLOWED[name.split()[0]])

@@ -1,4 +1,4 @@
-"""The images of the project, built from its Dockerfiles, and one for the pods at both ends of a transfer."""
+"""Images of the project, built from its Dockerfiles, and one for the pods at both ends of a transfer."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from sos_e2e import bases, sizes
 from sos_e2e.run import CommandError, run, say
 from sos_e2e.settings import ROOT, Settings
 
-# Component -> its Dockerfile and the stage of it, if it is not the last.
+# Component -> its Dockerfile, and the stage unless it is the last.
 SOURCES = {
     "operator": (ROOT / "Dockerfile", None),
     "controller": (ROOT / "controller-image" / "Dockerfile", None),
@@ -27,7 +27,7 @@ COPY nginx.conf /etc/nginx/nginx.conf
 CMD ["sleep", "infinity"]
 """
 
-# The same file behind all ports: 80 belongs to the service of example 01, 6000 to the other one of example 05, 8080 to none.
+# All ports serve the same file: 80 belongs to the service of example 01, 6000 to the second one of example 05, 8080 to none.
 NGINX_CONF = """\
 worker_processes 1;
 daemon off;
@@ -49,7 +49,7 @@ def names(settings: Settings) -> dict[str, str]:
 
 
 def _build(tag: str, *args: str, context: str | os.PathLike[str] = ROOT) -> None:
-    # the classic builder is enough for every Dockerfile here and exists on every engine
+    # the classic builder suffices for every Dockerfile here and exists on every engine
     env = os.environ | {"DOCKER_BUILDKIT": "0"}
     command = ["docker", "build", "--network", "host", "-t", tag, *args, str(context)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1800, check=False)
@@ -58,18 +58,18 @@ def _build(tag: str, *args: str, context: str | os.PathLike[str] = ROOT) -> None
 
 
 def _on(dockerfile: Path) -> dict[str, str]:
-    """What a Dockerfile's images are built on here, by argument."""
+    """Bases of a Dockerfile's images on this machine, by argument."""
     return bases.available(bases.declared(dockerfile.read_text()))
 
 
 def build_one(tag: str, dockerfile: Path, target: str | None, on: Mapping[str, str], context: Path) -> None:
-    """Build one image on the bases that are given by argument."""
+    """Build one image on these bases."""
     arguments = [word for name, base in on.items() for word in ("--build-arg", f"{name}={base}")]
     _build(tag, "-f", str(dockerfile), *(("--target", target) if target else ()), *arguments, context=context)
 
 
 def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
-    """Raise CommandError if an image has outgrown its bound; say how large all are."""
+    """Print all image sizes; raise CommandError if an image exceeds its bound."""
     added = {}
     for part, (dockerfile, _) in SOURCES.items():
         base = on[dockerfile]["BASE"]
@@ -83,12 +83,12 @@ def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
 
 
 def build(settings: Settings) -> dict[str, str]:
-    """Build every image; layers that have not changed come from the engine's cache. Raises CommandError if one has grown too large."""
+    """Build every image; unchanged layers come from the engine's cache. Raises CommandError if an image exceeds its bound."""
     ref = names(settings)
     on = {dockerfile: _on(dockerfile) for dockerfile in dict.fromkeys(file for file, _ in SOURCES.values())}
     for part, (dockerfile, target) in SOURCES.items():
         say(f"building image {part}")
-        # agents, nodes and switches are built from their own folder, the others need the compiler's, too
+        # agents, nodes and switches build from their own folder, the others also need the compiler's
         build_one(ref[part], dockerfile, target, on[dockerfile], dockerfile.parent if target else ROOT)
     _check_sizes(ref, on)
     say("building image e2e-host (curl and nginx as Debian ships them)")
@@ -100,13 +100,13 @@ def build(settings: Settings) -> dict[str, str]:
     return ref
 
 
-# None: every node; the images not named here run wherever a worker has room
+# None: every node; images not listed run on any worker
 WITH_HOSTS = ("west", "east", "west2", "east2", "south")
 PLACES = {"node": None, "ovs": None, "agent": WITH_HOSTS, "e2e-host": WITH_HOSTS}
 
 
 def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni: bool = True) -> None:
-    """Copy images from the engine into the nodes that will run them, with those of Multus and ovs-cni unless nodes have them."""
+    """Copy images from the engine into the nodes that run them, with those of Multus and ovs-cni unless present."""
     workers = [node for place, node in nodes.items() if place != "core2"]
     groups: dict[tuple[str, ...], list[str]] = {}
     for part, image in ref.items():
@@ -123,7 +123,7 @@ def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni:
 
 
 def _check_room(groups: Mapping[tuple[str, ...], list[str]]) -> None:
-    """Raise CommandError if the nodes cannot hold what is loaded: kind would say "no space left on device" halfway, whoever's it is."""
+    """Raise CommandError if the nodes lack space for the images: kind would fail halfway with "no space left on device"."""
     copies = {image: (bases.size_of(image) or 0, len(where)) for where, some in groups.items() for image in some}
     a_node = next(iter(groups))[0]
     free = run("docker", "exec", a_node, "df", "--block-size=1", "--output=avail", "/var/lib/containerd")

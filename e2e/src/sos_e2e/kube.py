@@ -1,4 +1,4 @@
-"""A cluster through kubectl and helm, with the suite's own kubeconfig and context and no other."""
+"""A cluster through kubectl and helm, only with the suite's own kubeconfig and context."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ class Kube:
     """kubectl and helm bound to one cluster that this suite created."""
 
     def __init__(self, settings: Settings) -> None:
-        """Refuse any context but the one the suite makes."""
+        """Refuse every context but the suite's own."""
         if not settings.context.startswith("kind-sos-e2e-"):
             raise ValueError(f"{settings.context}: this suite only works on clusters it has made itself (kind-sos-e2e-*)")
         self._flags = ("--kubeconfig", str(settings.kubeconfig))
@@ -47,7 +47,7 @@ class Kube:
         return rows
 
     def apply(self, *objects: dict[str, Any]) -> None:
-        """Apply objects made here."""
+        """Apply objects given as values."""
         self.ctl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
     def apply_files(self, *paths: Path) -> None:
@@ -83,12 +83,12 @@ class Kube:
         return wait_for(f"{obj} {kind}={status}", probe, timeout)
 
     def wait_ready(self, timeout: int) -> set[str]:
-        """`kubectl wait` for every object of ours that there is, as people and scripts do it; the kinds there were."""
+        """`kubectl wait` for all existing SOS objects, as users and scripts do; returns their kinds."""
         there = {kind for kind in KINDS if self.items(kind, "-A")}
         for kind in sorted(there):
             self.ctl("wait", "--for=condition=Ready", kind, "--all", "-A", f"--timeout={timeout}s", timeout=timeout + 30)
         return there
 
     def overview(self) -> str:
-        """Return what a user sees first."""
+        """Return the output of `kubectl get sos -A`, or its error."""
         return self.ctl("get", "sos", "-A", check=False)

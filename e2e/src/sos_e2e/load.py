@@ -1,4 +1,4 @@
-"""What users do while things break: one long download, and a new connection every tenth of a second, from a pod with a plain shell."""
+"""User load during faults: one long download, and a new connection every tenth of a second, from a pod with a plain shell."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from sos_e2e.run import wait_for
 from sos_e2e.workload import NAMESPACE, SERVER
 
 SIP = 300_000  # bytes of the long download that are read each tenth of a second: 96 MiB take 34 s
-PATIENCE_S = 25  # of a new connection: longer than anything may take
+PATIENCE_S = 25  # of a new connection: longer than any fault may take
 MOST_PROBES = 3000  # five minutes
 TIMED_OUT = 28  # curl's status
 
 
 def sips(url: str) -> str:
-    """A shell's words for a steady download into `got`; then `long.exit` has curl's status, and `long.sum` the digest.
+    """Shell script of a steady download into `got`; then `long.exit` has curl's status, and `long.sum` the digest.
 
-    curl's own limit of the rate is none for this: it reads what is there and then nothing for three seconds, more than a stall takes.
+    curl's own rate limit does not suit: it reads all available bytes and then nothing for three seconds, longer than a stall.
     """
     read = f"while head -c {SIP} > sip; [ -s sip ]; do cat sip >> got; sleep 0.1; done"
     return f"{{ curl -s -m 150 {url}; echo $? > long.status; }} | {read}; mv long.status long.exit; sha256sum got > long.sum"
 
 
-# Everything lands in files, because an exec's own connection may be what a fault cuts.
+# Everything goes to files, because a fault may cut the connection of the exec itself.
 SCRIPT = f"""
 cd /tmp && rm -rf load && mkdir load && cd load && touch going
 touch got
@@ -59,16 +59,16 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of everything that was under way during a fault."""
+    """Outcome of the load during a fault."""
 
     status: int  # curl's, of the long download
     sha256: str
-    stall_s: float  # longest time in which no byte of it arrived
+    stall_s: float  # longest time without a byte of the download
     silent_s: float  # from its last byte to its end
     probes: tuple[Probe, ...]
 
     def summary(self) -> dict[str, Any]:
-        """For people and for out/e2e/faults.json."""
+        """Summary for the terminal and out/e2e/faults.json."""
         failed = [asdict(probe) for probe in self.probes if probe.status]
         slowest = sorted(self.probes, key=lambda probe: -probe.total_s)[:5]
         return {
@@ -84,7 +84,7 @@ class Outcome:
 
 
 def brief(summary: Mapping[str, Any]) -> str:
-    """A summary in one line, without the connections one by one."""
+    """Summary in one line, without single connections."""
     return json.dumps({name: value for name, value in summary.items() if name not in ("failures", "slowest")})
 
 
@@ -99,12 +99,12 @@ def parse_probes(text: str) -> tuple[Probe, ...]:
 
 
 def longest_stall(text: str) -> float:
-    """Longest time between two growths in lines `AT SIZE`; what comes before the first byte and after the last does not count."""
+    """Longest time between two growths in lines `AT SIZE`, from the first byte to the last."""
     return max((later - earlier for earlier, later in itertools.pairwise(_growths(_sizes(text)))), default=0.0)
 
 
 def silent_at_last(text: str) -> float:
-    """From the last growth in lines `AT SIZE` to the last line: how long a host knew nothing before it was told."""
+    """Time from the last growth in lines `AT SIZE` to the last line: how long a dead connection looked alive to its host."""
     rows = _sizes(text)
     grown = _growths(rows)
     return rows[-1][0] - grown[-1] if grown else 0.0
@@ -124,13 +124,13 @@ class Load:
     def __init__(self, kube: Kube) -> None:
         """Start it, and wait until the long download is under way."""
         self._kube = kube
-        # Its output is closed, or the exec would wait for it.
+        # Close its output, or the exec would wait for it.
         self._shell(f"setsid sh -c '{_quoted(SCRIPT)}' > /dev/null 2>&1 < /dev/null &")
         wait_for("the download under way", lambda: int(self._shell("stat -c %s /tmp/load/got 2>/dev/null || echo 0")) > 4_000_000, 40)
         wait_for("new connections", lambda: len(self._probes()) >= 5, 40)
 
     def finish(self, timeout: float = 180) -> Outcome:
-        """Wait for the download's end, stop opening connections, and tell."""
+        """Wait for the download's end, stop opening connections, and report."""
         wait_for("the download's end", lambda: self._shell("cat /tmp/load/long.sum 2>/dev/null || true"), timeout)
         self._shell("rm -f /tmp/load/going")
         wait_for("the last connection", lambda: self._shell("ls /tmp/load/done 2>/dev/null || true"), 60)

@@ -1,7 +1,7 @@
-"""What a node has that software may leave behind: interfaces, bridges, addresses, routes, rules, nftables, sysctls, namespaces, files.
+"""Node state that software may leave behind: interfaces, bridges, addresses, routes, rules, nftables, sysctls, namespaces, files.
 
-Network state is read by the tools of the machine of the engine, inside the node's network namespace; files by the node's own. What
-pods, the cluster's network plugin and kube-proxy make and remove all the time is not looked at: it would differ without SOS, too.
+The engine's machine reads network state with its own tools, inside the node's network namespace; the node's tools read files.
+Objects that pods, the network plugin and kube-proxy create and remove all the time are ignored: they differ without SOS, too.
 """
 
 import json
@@ -16,12 +16,12 @@ State = Mapping[str, frozenset[str]]  # what -> its lines
 
 _LINK_KEYS = ("ifname", "mtu", "link_type", "address", "master", "promiscuity", "txqlen", "group")
 _A_PODS = re.compile(r"\bveth[0-9a-f]+")
-"""How network plugins call their ends of pods' cables. Those of the suite have names of their own."""
+"""Names of network plugins' ends of pods' cables. The suite's own cables have other names."""
 _OTHERS_CHAINS = re.compile(r"\b((KUBE|CNI)-|DOCKER_)")
-"""Of kube-proxy and network plugins; and of the engine, whose names' ports are others after a node was started again."""
+"""Chains of kube-proxy, network plugins and the engine, whose DNS ports change when a node restarts."""
 _SYSCTLS = re.compile(r"^net\.(?!.*(_count|\.stat|random|\.drop_entry|\.flush|somaxconn|fib_notify))")
 FOLDERS = ("/etc", "/opt", "/usr", "/home", "/root", "/srv", "/tmp", "/run", "/var/lib", "/var/tmp", "/var/spool")
-# Others' own: container runtime, kubelet, etcd, network plugins' bookkeeping of pods that live, logs of system services.
+# Owned by others: container runtime, kubelet, etcd, network plugins' records of running pods, logs of system services.
 _OTHERS_FILES = (
     "/etc/kubernetes", "/run/containerd", "/run/systemd", "/run/log", "/run/udev", "/run/lock", "/run/xtables.lock", "/run/flannel",
     "/run/kubernetes", "/run/secrets", "/var/lib/containerd", "/var/lib/kubelet", "/var/lib/etcd", "/var/lib/systemd", "/var/lib/cni",
@@ -30,13 +30,13 @@ _OTHERS_FILES = (
 
 
 def links(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
-    """Interfaces with what they are, without pods' ends of cables."""
+    """Interfaces with their types, without pods' ends of cables."""
     lines = set()
     for link in found:
         if not _A_PODS.match(link["ifname"]):
             kind = link.get("linkinfo", {}).get("info_kind", "")
             flags = sorted(set(link.get("flags", ())) & {"UP", "PROMISC", "NOARP", "ALLMULTI"})
-            # who plugs a cable again gives its ends other addresses
+            # a cable that is plugged again has other addresses
             keys = [key for key in _LINK_KEYS if key in link and (key, kind) != ("address", "veth")]
             lines.add(" ".join([kind, *(f"{key}={link[key]}" for key in keys), *flags]))
     return frozenset(lines)
@@ -54,12 +54,12 @@ def addresses(found: Iterable[Mapping[str, Any]]) -> frozenset[str]:
 
 
 def plain(text: str) -> frozenset[str]:
-    """Lines in which no pod's cable is named."""
+    """Lines that name no pod's cable."""
     return frozenset(" ".join(line.split()) for line in text.splitlines() if line.strip() and not _A_PODS.search(line))
 
 
 def tables(ruleset: Mapping[str, Any]) -> frozenset[str]:
-    """Tables of nftables, and in each the chains, sets and rules that are neither kube-proxy's nor a network plugin's."""
+    """Tables of nftables with their chains, sets and rules, without those of kube-proxy and network plugins."""
     lines = set()
     for entry in ruleset["nftables"]:
         for kind, what in entry.items():
@@ -73,17 +73,17 @@ def tables(ruleset: Mapping[str, Any]) -> frozenset[str]:
 
 
 def sysctls(text: str) -> frozenset[str]:
-    """Settings of the network, without counters and what belongs to interfaces that pods bring."""
+    """Network sysctls, without counters and without pods' interfaces."""
     return frozenset(line for line in text.splitlines() if _SYSCTLS.match(line) and not _A_PODS.search(line))
 
 
 def offloads(text: str) -> frozenset[str]:
-    """Lines `INTERFACE: FEATURE: on` of the interfaces that stay."""
+    """Lines `INTERFACE: FEATURE: on` of permanent interfaces."""
     return frozenset(line for line in text.splitlines() if not _A_PODS.match(line))
 
 
 def files(text: str) -> frozenset[str]:
-    """Lines `TYPE SIZE PATH`, without what others keep there; namespaces of pods come and go."""
+    """Lines `TYPE SIZE PATH`, without files of others and namespaces of pods."""
     lines = set()
     for line in text.splitlines():
         kind, size, path = line.split(" ", 2)
@@ -94,7 +94,7 @@ def files(text: str) -> frozenset[str]:
 
 
 def look(node: str) -> State:
-    """Everything of one node at this moment."""
+    """State of one node at this moment."""
     inside = ("nsenter", "-t", str(pid(node)), "-n")
 
     def ip(*words: str) -> Any:
@@ -116,7 +116,7 @@ def look(node: str) -> State:
 
 
 def differences(before: State, after: State, folders: Iterable[str] = ()) -> list[str]:
-    """Lines `WHAT: + line` that are new and `WHAT: - line` that are gone, but what came in these folders, themselves included."""
+    """Difference as lines `WHAT: + line` and `WHAT: - line`, without additions in these folders, themselves included."""
     fine = re.compile("|".join(rf"files: \+ \S {re.escape(folder)}(/.*)?\Z" for folder in folders) or "(?!)")
     said = []
     for what in sorted(set(before) | set(after)):

@@ -1,4 +1,4 @@
-"""What is not of the cluster: an OpenFlow switch, and a host on it. Containers beside the nodes', with Open vSwitch as Debian has it.
+"""Outside the cluster: an OpenFlow switch and a host on it, in containers with Debian's Open vSwitch.
 
           80 ms, 200 Mbit/s, 0.01 %
 outside.net1 --- host0 tor wan0 ====[emulator]==== core1.wan4
@@ -17,7 +17,7 @@ from sos_e2e.settings import Settings
 
 DPID = "00000000000000ab"  # of examples/01-two-sites/external-switch
 PORTS = ("host0", "lan0", "wan0")
-DIRECT = Cable(a=("south", "wan0"), b=("core1", "wan4"), wan=SLOW)  # what the switch takes the place of
+DIRECT = Cable(a=("south", "wan0"), b=("core1", "wan4"), wan=SLOW)  # cable that the switch replaces
 CABLES = (
     Cable(a=("outside", "net1"), b=("tor", "host0")),
     Cable(a=("south", "wan0"), b=("tor", "lan0")),
@@ -28,7 +28,7 @@ HOST = workload.Host(name="outside", place="outside", site="south", address="10.
 
 @contextlib.contextmanager
 def switch(settings: Settings, panel: Panel, images: dict[str, str], controller: str) -> Iterator[str]:
-    """Have the switch between a site's node and a core, connected to the controller at ADDRESS:PORT; yields the container of its host."""
+    """Insert the switch between a site's node and a core, connected to the controller at ADDRESS:PORT; yields its host's container."""
     names = {place: f"{settings.cluster}-{place}" for place in ("tor", "outside")}
     with contextlib.ExitStack() as undo:
         for place, image, network in (("tor", images["ovs"], "kind"), ("outside", images["e2e-host"], "none")):
@@ -46,7 +46,7 @@ def switch(settings: Settings, panel: Panel, images: dict[str, str], controller:
 
 
 def _configure(container: str, controller: str) -> None:
-    """As whoever runs such a switch would: its id, its ports, and where its controller is."""
+    """Configure the switch as its owner would: datapath id, ports and controller."""
     vsctl = ("docker", "exec", container, "ovs-vsctl", "--timeout=5")
     wait_for("Open vSwitch", lambda: run(*vsctl, "show"), 30)
     add = ("add-br", "tor", "--", "set", "bridge", "tor", "datapath_type=netdev", "fail_mode=secure", "protocols=OpenFlow13",
@@ -58,6 +58,6 @@ def _configure(container: str, controller: str) -> None:
 
 
 def download(container: str, server: str, port: int, seconds: float) -> workload.Transfer:
-    """Download the long file from the host outside, as pods do."""
+    """Download the long file at the outside host, as pods do."""
     script = workload.download_script(server, port, seconds, workload.LONG)
     return workload.parse_download(run("docker", "exec", container, "sh", "-c", script, timeout=seconds + 60))

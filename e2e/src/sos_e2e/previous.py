@@ -1,4 +1,4 @@
-"""Agents of the version before this one, built from its own sources: sites are upgraded one after the other, so both have to get along."""
+"""Agents of the previous version, built from their own sources: sites are upgraded one by one, so both versions must interoperate."""
 
 import shutil
 import tarfile
@@ -8,7 +8,7 @@ from sos_e2e import bases, images
 from sos_e2e.run import CommandError, run, say
 from sos_e2e.settings import ROOT, Settings
 
-# While there is no release: the last commit whose agents know neither compression nor QUIC.
+# Until the first release: the last commit whose agents support neither compression nor QUIC.
 FIXED = "73ce526da7757a9afa1b5528891ea719f974f8ef"
 FOLDER = "agent-image"
 
@@ -19,12 +19,12 @@ def chosen(asked: str | None, newest_release: str) -> str:
 
 
 def _newest_release() -> str:
-    """Tag of the newest release that this commit came after; "" if there is none."""
+    """Tag of the newest release among this commit's ancestors; "" if there is none."""
     return run("git", "-C", ROOT, "describe", "--tags", "--abbrev=0", "--match", "v[0-9]*", "HEAD^", check=False).strip()
 
 
 def build(settings: Settings, current: Mapping[str, str]) -> str:
-    """Build the image of those agents and return its reference. Raises CommandError where their sources are not in this clone."""
+    """Build the image of the previous agents and return its reference. Raises CommandError if their sources are not in this clone."""
     revision = chosen(settings.previous, _newest_release())
     say(f"building image agent of {revision}")
     folder = settings.out / "previous"

@@ -1,4 +1,4 @@
-"""Running commands, and waiting for a state with a deadline. The only subprocess user of the suite."""
+"""Run commands, and wait for a state with a deadline. The suite's only user of subprocess."""
 
 import subprocess
 import sys
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class CommandError(AssertionError):
-    """A command ended with an error; the message carries its whole output."""
+    """A command failed; the message has its whole output."""
 
 
 def say(text: str) -> None:
-    """Tell the person watching what is being done."""
+    """Print progress."""
     print(f"e2e: {text}", file=sys.stderr, flush=True)
 
 
@@ -32,7 +32,7 @@ def run(*command: str | Path, timeout: float = 120, stdin: str | None = None, ch
 
 
 def wait_for(what: str, probe: Callable[[], T | None], timeout: float, interval: float = 1.0) -> T:
-    """Call `probe` until it returns something true; the last thing it said goes into the error."""
+    """Call `probe` until it returns a true value; its last message goes into the error."""
     deadline, last = time.monotonic() + timeout, "nothing yet"
     while time.monotonic() < deadline:
         try:

@@ -1,6 +1,6 @@
-"""What SOS holds in a cluster at one moment: memory, sockets and files of every container, entries and groups of every switch.
+"""Resources that SOS holds in a cluster: memory, sockets and files of every container, entries and groups of every switch.
 
-Processes are looked at from the machine of the engine (as root), where those of all nodes are.
+Processes are read on the engine's machine (as root), which sees those of all nodes.
 """
 
 import contextlib
@@ -26,26 +26,26 @@ ovs-ofctl -O OpenFlow13 dump-groups br-sos | grep -c group_id=
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """What a container holds, all its processes together."""
+    """Resources of a container, all its processes together."""
 
-    memory: int  # bytes that are its own: not of files
+    memory: int  # private bytes, without mapped files
     sockets: int
-    files: int  # all other descriptors
+    files: int  # all other file descriptors
 
     def __add__(self, other: "Holds") -> "Holds":
-        """Both together."""
+        """Sum of two."""
         return Holds(self.memory + other.memory, self.sockets + other.sockets, self.files + other.files)
 
 
 def containers(proc: Path = PROC) -> dict[str, Holds]:
-    """Container id -> what its processes hold together. A process that ends while it is looked at is left out."""
+    """Container id -> resources of its processes together. A process that ends meanwhile is skipped."""
     found: dict[str, Holds] = {}
     for process in proc.iterdir():
         if process.name.isdigit():
             with contextlib.suppress(OSError):
                 ids = _ID.findall((process / "cgroup").read_text())
                 if ids:
-                    # the last one is the container's, as a node is a container, too
+                    # the last id is the container's: a node is a container, too
                     found[ids[-1]] = found.get(ids[-1], Holds(0, 0, 0)) + _process(process)
     return found
 
@@ -59,7 +59,7 @@ def _process(process: Path) -> Holds:
 
 
 def _target(fd: Path) -> str:
-    """What a descriptor leads to; "" for one that was closed just now, which is no reason to leave out its process."""
+    """Target of a descriptor; "" if it was just closed, which does not skip its process."""
     try:
         return str(fd.readlink())
     except OSError:
@@ -67,7 +67,7 @@ def _target(fd: Path) -> str:
 
 
 def running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Container id -> pod/container, of all that run."""
+    """Container id -> pod/container, of all running containers."""
     found = {}
     for pod in pods:
         for status in pod["status"].get("containerStatuses", []):
@@ -77,7 +77,7 @@ def running(pods: Iterable[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def look(kube: Kube) -> dict[str, float]:
-    """All there is to measure at this moment, by `KIND of WHAT`. Raises LookupError for a container of which nothing is seen."""
+    """All measurements at this moment, by `KIND of WHAT`. Raises LookupError for a container without visible processes."""
     pods = kube.items("pods", "-n", RELEASE_NAMESPACE, "-l", "app.kubernetes.io/part-of=sos", "--field-selector", "status.phase=Running")
     held = containers()
     found: dict[str, float] = {}
@@ -96,14 +96,14 @@ def look(kube: Kube) -> dict[str, float]:
 
 
 class Record:
-    """Samples one after the other."""
+    """Series of samples."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start without samples."""
         self.series: dict[str, list[tuple[float, float]]] = defaultdict(list)
 
     def add(self, at: float, sample: Mapping[str, float]) -> None:
-        """One more sample of everything; raises AssertionError if what there is has changed: something was restarted."""
+        """Add one sample of everything; raises AssertionError if the set of series changed: a restart."""
         if self.series:
             assert set(sample) == set(self.series), f"come or gone meanwhile: {sorted(set(sample) ^ set(self.series))}"
         for name, value in sample.items():

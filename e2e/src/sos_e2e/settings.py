@@ -1,4 +1,4 @@
-"""What the environment says about engine, images and tools. Nobody else reads os.environ."""
+"""Settings from the environment: engine, images and tools. No other module reads os.environ."""
 
 import os
 import secrets
@@ -16,28 +16,28 @@ class Settings:
     node_image: str | None  # None: kind's own default
     multus_image: str
     ovs_cni_image: str
-    load_cni_images: bool  # images that only exist in the local engine have to be loaded; published ones are pulled by the nodes
+    load_cni_images: bool  # images that exist in the local engine only must be loaded; nodes pull published ones
     out: Path  # dumps and logs of this run
-    keep: bool  # leave the cluster for a look afterwards
-    small: bool  # one node per site, and none that joins later
+    keep: bool  # keep the cluster for inspection
+    small: bool  # one node per site, and no node that joins later
     tag: str  # tag of the images built for this run
     previous: str | None  # commit or tag whose agents are N-1; None: the newest release, or sos_e2e.previous.FIXED
-    soak_minutes: float  # how long the soak lasts
+    soak_minutes: float  # duration of the soak
     binaries: dict[str, Path] = field(default_factory=dict)
 
     @property
     def kubeconfig(self) -> Path:
-        """Kubeconfig of this suite alone; the user's own is never read or written."""
+        """The suite's own kubeconfig; the user's is never read or written."""
         return self.out / "kubeconfig"
 
     @property
     def context(self) -> str:
-        """Name of the only context the suite talks to."""
+        """Name of the only context that the suite uses."""
         return f"kind-{self.cluster}"
 
 
 def settings(*, keep: bool, small: bool, cluster: str | None) -> Settings:
-    """Read the environment: DOCKER_HOST is left to the tools; KIND_NODE_IMAGE, MULTUS_IMAGE and OVSCNI_IMAGE name images."""
+    """Read the environment: the tools read DOCKER_HOST themselves; KIND_NODE_IMAGE, MULTUS_IMAGE and OVSCNI_IMAGE name images."""
     env = os.environ
     out = Path(env.get("SOS_E2E_OUT", ROOT / "out" / "e2e"))
     out.mkdir(parents=True, exist_ok=True)

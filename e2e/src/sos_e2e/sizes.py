@@ -1,22 +1,22 @@
-"""How large images may be. Every node pulls some of them, so what grows has to be noticed by whoever lets it grow."""
+"""Size bounds of images. Every node pulls some of them, so growth must show in the change that causes it."""
 
 from collections.abc import Mapping
 
 MB = 1_000_000
 COPIES = 2
-"""What a node keeps of an image: its layers as they came, and unpacked."""
-# What each image adds to its base, at most: 15 % more than it did when the bound was set. The base's own size is its publisher's, and
-# nodes share it between images. docs/install.md has the same figures.
+"""Copies of an image on a node: its compressed layers and the unpacked ones."""
+# Upper bound of each image's size above its base: 15 % more than when the bound was set. The size of a base is its publisher's
+# business, and nodes share it between images. docs/install.md has the same figures.
 MOST_ADDED_MB = {"operator": 220, "controller": 135, "agent": 150, "node": 225, "ovs": 190}
 
 
 def added_mb(image_bytes: int, base_bytes: int) -> float:
-    """What an image adds to its base, in MB."""
+    """Size of an image above its base, in MB."""
     return (image_bytes - base_bytes) / MB
 
 
 def outgrown(added: Mapping[str, float]) -> list[str]:
-    """A sentence for every image that adds more than it may."""
+    """One sentence for every image above its bound."""
     return [
         f"image {image} adds {mb:.0f} MB to its base, {MOST_ADDED_MB[image]} are allowed: find what it gained, "
         "or raise the bound in sos_e2e/sizes.py and docs/install.md and say why"
@@ -26,9 +26,9 @@ def outgrown(added: Mapping[str, float]) -> list[str]:
 
 
 def no_room(copies: Mapping[str, tuple[int, int]], free_bytes: int) -> str:
-    """What is wrong with the room for images: each by its size and the number of nodes that take it. "" if there is enough.
+    """Lack of disk space for images, from each image's size and its number of nodes; "" if there is enough.
 
-    The nodes of a kind cluster share the engine's disk, so what all of them take has to fit into what one of them sees.
+    The nodes of a kind cluster share the engine's disk, so the needs of all must fit into the free space that one node sees.
     """
     need = sum(size * nodes * COPIES for size, nodes in copies.values())
     if need <= free_bytes:

@@ -15,7 +15,7 @@ RELEASE_NAMESPACE = "sos-system"
 CLIENT, SERVER = "10.0.0.11", "10.0.0.139"
 FILE, LONG = "file", "long"
 FILE_MB, LONG_MB = 96, 512
-SUBNET_BITS = 23  # of the sites with two nodes (examples/01-two-sites/more-nodes); those of the small cluster are in it
+SUBNET_BITS = 23  # of sites with two nodes (examples/01-two-sites/more-nodes); includes those of the small cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ SERVE = " && ".join([*_MADE, "exec nginx"])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
-    """What curl reported of one download."""
+    """curl's report of one download."""
 
     bytes: int
     seconds: float
@@ -61,7 +61,7 @@ class Transfer:
 def _pod(host: Host, image: str) -> dict[str, Any]:
     address = ipaddress.ip_interface(f"{host.address}/{host.bits}")
     asked = {"name": f"sos-{host.site}", "namespace": RELEASE_NAMESPACE, "interface": "net1", "ips": [str(address)]}
-    # a default host uses cubic; the namespaces of this kernel may start with something else
+    # a default host uses cubic; namespaces of this kernel may start with another algorithm
     cubic = {
         "name": "default-congestion-control",
         "image": image,
@@ -103,7 +103,7 @@ def digest(kube: Kube, server: str = "server", file: str = FILE) -> str:
 
 
 def stop(kube: Kube, *names: str) -> None:
-    """Remove these pods, or all; they must be gone before a bridge is."""
+    """Remove these pods, or all; pods must be gone before their bridge."""
     which = names or ("-l", "app=sos-e2e")
     kube.ctl("-n", NAMESPACE, "delete", "pod", *which, "--ignore-not-found", "--wait", timeout=120)
 
@@ -112,18 +112,18 @@ FORMAT = "%{size_download} %{time_total} %{local_ip}:%{local_port} %{remote_ip}:
 
 
 def download_script(server: str, port: int, seconds: float, file: str = FILE) -> str:
-    """A shell's words for a download of at most `seconds`, and for saying what became of it."""
+    """Shell script of a download of at most `seconds`, with its report."""
     return f"curl -s -o /tmp/got -m {seconds:g} -w '{FORMAT}' http://{server}:{port}/{file}; echo \" $?\"; sha256sum /tmp/got"
 
 
 def parse_download(said: str) -> Transfer:
-    """Read what the script said."""
+    """Parse the script's report."""
     words = said.split()
     return Transfer(bytes=int(words[0]), seconds=float(words[1]), local=words[2], remote=words[3], exit_code=int(words[4]), sha256=words[5])
 
 
 def download(kube: Kube, port: int, *, seconds: float, ends: tuple[Host, Host] = (HOSTS[0], HOSTS[1]), file: str = FILE) -> Transfer:
-    """Download a file for at most `seconds`; a transfer cut short still has a rate, but no right digest."""
+    """Download a file for at most `seconds`; a transfer cut short has a rate, but no valid digest."""
     client, server = ends
     script = download_script(server.address, port, seconds, file)
     return parse_download(kube.exec(NAMESPACE, client.name, "sh", "-c", script, timeout=seconds + 60))
