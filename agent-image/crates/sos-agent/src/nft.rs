@@ -80,20 +80,31 @@ pub const COUNTERS: [(&str, &str); 7] = [
 /// kept; rules are replaced.
 #[must_use]
 pub fn setup(interface: &str, listener_port: u16) -> String {
-    let mut text = String::from("table inet sos {\n}\nflush table inet sos\ntable inet sos {\n");
-    for (name, _) in COUNTERS {
-        writeln!(text, "  counter {name} {{ }}").expect("writing to a String cannot fail");
-    }
-    let (option, unreachable) = (PlainReason::OPTION.0, PlainReason::SERVER_UNREACHABLE.0);
-    let not_armed = PlainReason::NOT_ARMED.0;
-    for (kind, name, fields) in TABLES {
-        writeln!(text, "  {kind} {name} {{ type {fields}; flags interval; }}")
-            .expect("writing to a String cannot fail");
-    }
-    let tuple = "ip saddr . tcp sport . ip daddr . tcp dport";
-    write!(
-        text,
-        "  set plain {{
+    let (sets, syns, hooks) = (sets(), syn_chains(listener_port), hook_chains(interface, listener_port));
+    format!(
+        "table inet sos {{
+}}
+flush table inet sos
+table inet sos {{
+{sets}{syns}{hooks}}}
+flush set inet sos plain_seen
+flush set inet sos unreachable
+flush set inet sos heartbeat
+"
+    )
+}
+
+/// Counters, and the sets that the chains look into.
+fn sets() -> String {
+    let counters = COUNTERS.iter().map(|(name, _)| format!("  counter {name} {{ }}\n"));
+    let tables = TABLES
+        .iter()
+        .map(|(kind, name, fields)| format!("  {kind} {name} {{ type {fields}; flags interval; }}\n"));
+    let mut text: String = counters.chain(tables).collect();
+    write(
+        &mut text,
+        format_args!(
+            "  set plain {{
     type ipv4_addr . inet_service . ipv4_addr . inet_service
     size {PLAIN_LIMIT}
     flags dynamic,timeout
@@ -113,7 +124,18 @@ pub fn setup(interface: &str, listener_port: u16) -> String {
     flags timeout
     timeout {HEARTBEAT_SECONDS}s
   }}
-  chain classify {{
+"
+        ),
+    );
+    text
+}
+
+/// Verdicts on a client's SYN, bare or not, and on what is established without SOS.
+fn syn_chains(listener_port: u16) -> String {
+    let (option, unreachable) = (PlainReason::OPTION.0, PlainReason::SERVER_UNREACHABLE.0);
+    let (not_armed, tuple) = (PlainReason::NOT_ARMED.0, "ip saddr . tcp sport . ip daddr . tcp dport");
+    format!(
+        "  chain classify {{
   }}
   chain plain_syn {{
     add @plain_seen {{ {tuple} . meta mark }}
@@ -153,7 +175,14 @@ meta mark set {MARK:#x} counter name syn_accelerated accept
     meta l4proto tcp tproxy ip to 127.0.0.1:{listener_port} meta mark set {MARK:#x} counter name syn_accelerated accept
     drop
   }}
-  chain output {{
+"
+    )
+}
+
+/// The chains that the kernel calls.
+fn hook_chains(interface: &str, listener_port: u16) -> String {
+    format!(
+        "  chain output {{
     type filter hook output priority mangle; policy accept;
     meta mark & {LEAVE:#x} == {LEAVE:#x} meta mark set meta mark & {REASON:#x} goto plain_syn
   }}
@@ -175,14 +204,8 @@ meta mark set meta mark or {MARK:#x} accept
     iifname \"{interface}\" oifname != \"{interface}\" drop
     iifname != \"{interface}\" oifname \"{interface}\" drop
   }}
-}}
-flush set inet sos plain_seen
-flush set inet sos unreachable
-flush set inet sos heartbeat
 "
     )
-    .expect("writing to a String cannot fail");
-    text
 }
 
 /// Starts over when [`setup`] does not fit what an earlier version left behind.
