@@ -185,7 +185,7 @@ def test_a_server_answers_a_request_that_comes_in_pieces(pieces: int) -> None:
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """Where load_client.py answers."""
+    """Port at which load_client.py answers."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         free = int(found.getsockname()[1])
     threading.Thread(target=load_client.answer, args=(free,), daemon=True).start()

@@ -1,4 +1,4 @@
-"""What the demo makes of its measurements."""
+"""The demo's results from its measurements."""
 
 import json
 from pathlib import Path

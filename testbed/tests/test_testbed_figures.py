@@ -1,4 +1,4 @@
-"""What benchmarks measured, as tables of a page."""
+"""Benchmark figures as tables of a page."""
 
 import importlib.util
 import json

@@ -24,7 +24,7 @@ from sos_testbed.model import bdp_bytes
 SETTINGS = "0123456789ab, 10 s"
 CASES = {case.name: case for case in cases.CASES}
 EMULATOR_BYTES = 512 << 20
-"""What the link emulator holds for each direction unless it is told."""
+"""The link emulator's default memory per direction."""
 RATES = st.lists(st.floats(0.01, 1000), min_size=2, max_size=8)
 
 

@@ -1,4 +1,4 @@
-"""The steps of a lab, without doing them."""
+"""The steps of a lab, without executing them."""
 
 import json
 import re
@@ -92,7 +92,7 @@ def test_every_step_has_an_undo_that_survives_the_journal(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_namespaces_are_deleted_after_what_is_in_them(name: str) -> None:
-    """Undone backwards: whatever names a namespace is undone before the namespace goes."""
+    """Undos run backwards: every step in a namespace is undone before the namespace is deleted."""
     steps = everything(topology(name), plan())
     made = {}
     for place, step in enumerate(steps):
@@ -182,7 +182,7 @@ def test_offload_is_set_before_the_switch_starts() -> None:
 
 
 def test_where_addresses_are_rewritten_nothing_is_segmented_later() -> None:
-    """A switch that rewrites has no segmentation offload, and neither has what hangs on it."""
+    """A switch that rewrites runs without segmentation offload, and so do its hosts."""
     of = topology("figure8")
     for rewriting in (frozenset[str](), frozenset({"edge1"}), frozenset({"edge1", "edge2"})):
         where = replace(plan(), rewriting=rewriting)

@@ -72,7 +72,7 @@ def test_a_line_cut_off_by_a_crash_does_not_hide_the_others(tmp_path: Path) -> N
 
 
 def test_programs_are_stopped_also_by_another_process(tmp_path: Path) -> None:
-    """A lab is usually taken down by a later command, which is not the parent of what it stops."""
+    """A lab is usually taken down by a later command, which is not the parent of the processes it stops."""
     code = (
         "import sys; from pathlib import Path; from sos_testbed.runner import Runner; from sos_testbed.steps import *\n"
         f"root = Path({str(tmp_path)!r})\n"
@@ -103,7 +103,7 @@ def test_a_program_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_program_runs_until_its_last_thread_has_ended(tmp_path: Path) -> None:
-    """Killed, a switch's first thread is gone before those that hold the lock of its pid file: the next switch would find it taken."""
+    """When a switch is killed, its first thread ends before those that hold the pid file's lock, which would block the next switch."""
     code = (
         "import ctypes, threading, time\n"
         "threading.Thread(target=time.sleep, args=(300,)).start()\n"
@@ -123,7 +123,7 @@ def test_a_program_runs_until_its_last_thread_has_ended(tmp_path: Path) -> None:
 
 
 def test_a_recycled_pid_is_left_alone(tmp_path: Path) -> None:
-    """The file names our own pid, but another start time: it is not the process we started."""
+    """The file has our own pid, but another start time, so it is another process."""
     pid_file = tmp_path / "pid"
     pid_file.write_text(json.dumps({"number": os.getpid(), "started": 1}))
     survived = []

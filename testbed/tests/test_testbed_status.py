@@ -1,4 +1,4 @@
-"""What is shown of labs that are not whole."""
+"""Status of incomplete labs."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Topologies as data, and how users write their paths."""
+"""Topologies as data, and the syntax of path options."""
 
 from ipaddress import IPv4Interface
 

@@ -1,6 +1,6 @@
-"""Real labs for the scenario tests. They need root and the programs that scripts/setup.sh builds.
+"""Labs for the scenario tests. They need root and the programs that scripts/setup.sh builds.
 
-One lab is shared by all tests that leave it as they found it; `pristine` checks that they did.
+Tests that restore their changes share one lab; `pristine` checks that they do.
 """
 
 import json
@@ -29,7 +29,7 @@ from sos_testbed.web import SOS_PORT
 PEER = Path(__file__).with_name("peer.py")
 RTT_US = 40_000
 RATE_BPS = 200_000_000
-# Controllers renew leases, agents report every 5 s (spec/order.md clause 7): two rounds and a slow machine
+# Controllers renew leases, agents report every 5 s (spec/order.md clause 7): two rounds, and slack for a slow machine
 SETTLE_S = 30.0
 
 SHARED = Options(path1=PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US), path2=PathOptions(rate_bps=RATE_BPS, rtt_us=2 * RTT_US))
@@ -48,7 +48,7 @@ def shared() -> Iterator[Lab]:
 
 @pytest.fixture
 def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """The shared lab, everything running and declared as at its start; what a test broke is mended after it."""
+    """The shared lab, everything running and declared as at its start; repaired after each test."""
     objects = shared.objects
     eventually("no session of an earlier test", lambda: sessions(shared) == 0)
     eventually("an armed agent", lambda: armed(shared))
@@ -66,7 +66,7 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def lend(lab: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """A lab of a module's own for one test: armed and without sessions at its start, everything running at its end."""
+    """A module's own lab for one test: armed and without sessions at the start, everything running at the end."""
     eventually("no session of an earlier test", lambda: sessions(lab) == 0)
     eventually("an armed agent", lambda: armed(lab))
     yield lab
@@ -94,7 +94,7 @@ def transfers(net: Lab, port: int, size: int, copy: Path) -> None:
 
 
 def metrics(net: Lab, agent: str) -> str:
-    """What an agent serves at /metrics; "" if it does not, or is not declared."""
+    """Metrics page of an agent; "" if the agent does not answer or is not declared."""
     place = next(place for place in net.topology.agents if place.name == agent)
     if place.key not in net.documents.agents:
         return ""
@@ -104,14 +104,14 @@ def metrics(net: Lab, agent: str) -> str:
 
 
 def accepted(net: Lab, agent: str = "agent1") -> int:
-    """Clients that an agent has taken since its start."""
+    """Clients that an agent has accepted since its start."""
     found = re.search(r"^sos_agent_accepted_total (\d+)$", metrics(net, agent), flags=re.MULTILINE)
     assert found is not None, f"{agent} does not answer"
     return int(found[1])
 
 
 def armed(net: Lab) -> bool:
-    """Does the near agent take connections over? Until it has met its peer it lets them pass plainly, as it should."""
+    """True if the ingress agent accelerates. Until it has met its peer, connections are plain, as they should be."""
     return re.search(r"^sos_agent_armed_regions [1-9]", metrics(net, "agent1"), flags=re.MULTILINE) is not None
 
 
@@ -138,7 +138,7 @@ def mend(net: Lab) -> None:
 
 
 def explain(net: Lab) -> None:
-    """What a reader of a failed run wants to see: sockets, sessions, entries, the ends of the logs."""
+    """Diagnostics of a failed run: sockets, sessions, entries, last log lines."""
     for part in ("client", "server", "agent1", "agent2"):
         print(
             f"--- ss {part}\n",
@@ -161,7 +161,7 @@ def explain(net: Lab) -> None:
 
 
 def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) -> Any:
-    """Wait until `check` gives something true and return it; a LabError counts as not yet."""
+    """Wait until `check` returns a true value and return it; a LabError counts as not yet."""
     deadline = time.monotonic() + within_s
     while True:
         try:
@@ -175,7 +175,7 @@ def eventually(what: str, check: Callable[[], Any], within_s: float = SETTLE_S) 
 
 
 def with_service(objects: tuple[Loaded, ...], **spec: Any) -> tuple[Loaded, ...]:
-    """The objects with these fields of the SosService's spec changed."""
+    """Objects with these fields of the SosService's spec changed."""
 
     def changed(loaded: Loaded) -> Loaded:
         return replace(loaded, obj={**loaded.obj, "spec": {**loaded.obj["spec"], **spec}})
@@ -184,24 +184,24 @@ def with_service(objects: tuple[Loaded, ...], **spec: Any) -> tuple[Loaded, ...]
 
 
 def sessions(net: Lab) -> int:
-    """Sessions the controller knows of."""
+    """Sessions that the controller lists."""
     return int(northbound.get(net.plan, "/v1/status")["sessions"])
 
 
 def active(net: Lab) -> bool:
-    """Is there one session, and has its set-up ended?"""
+    """True if exactly one session exists and its set-up is complete."""
     return [session["state"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]] == ["Active"]
 
 
 def flowing(net: Lab, port: int) -> bool:
-    """Has the server something to send to a client that is connected to this port, and is it being read?"""
+    """True if the server has data queued for a client at this port, and the client reads."""
     argv = net.exec_argv("client", ("ss", "-Htin", "state", "established", f"dport = :{port}"))
     found = re.search(r"bytes_received:(\d+)", subprocess.run(argv, capture_output=True, text=True, check=True).stdout)
     return found is not None and int(found[1]) > 0
 
 
 def baseline(net: Lab) -> dict[str, Any]:
-    """Everything a transfer might leave behind: entries (without counters), sessions at controller and agents, agents' host legs."""
+    """Possible leftovers of a transfer: entries (without counters), sessions at controller and agents, agents' host legs."""
     agents = northbound.get(net.plan, "/v1/agents")["agents"]
     return {
         "entries": {
@@ -214,7 +214,7 @@ def baseline(net: Lab) -> dict[str, Any]:
 
 
 def host_legs(net: Lab, agent: str) -> list[str]:
-    """The TCP connections of an agent that do not go to another agent."""
+    """TCP connections of an agent, except those to other agents."""
     documents = net.documents.agents.values()
     addresses = {document["interface"]["address"].split("/")[0] for document in documents}
     output = subprocess.run(net.exec_argv(agent, ("ss", "-Htn")), capture_output=True, text=True, check=True).stdout
@@ -230,7 +230,7 @@ def peer(net: Lab, host: str, *arguments: str) -> subprocess.Popen[str]:
 
 
 def outcome(program: subprocess.Popen[str], within_s: float) -> dict[str, Any]:
-    """What a peer printed last."""
+    """Last line that a peer printed."""
     try:
         output, _ = program.communicate(timeout=within_s)
     except subprocess.TimeoutExpired:
@@ -241,7 +241,7 @@ def outcome(program: subprocess.Popen[str], within_s: float) -> dict[str, Any]:
 
 
 def cli(*arguments: str, state: Path | None = None, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
-    """./lab as a user runs it."""
+    """Run ./lab as a user does."""
     environment = dict(os.environ) if state is None else {**os.environ, "SOS_STATE": str(state)}
     argv = (sys.executable, "-m", "sos_testbed", *arguments)
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=timeout_s, env=environment)

@@ -25,12 +25,12 @@ WORD = 1000
 
 
 def block(number: int, count: int) -> bytes:
-    """The bytes that connection `number` sends as its `count`th; no two are alike."""
+    """Block `count` of connection `number`; every block differs."""
     return hashlib.sha256(f"{number} {count}".encode()).digest() * (BLOCK // 32)
 
 
 def name(error: BaseException) -> str:
-    """What broke a connection."""
+    """Error that broke a connection."""
     if isinstance(error, asyncio.IncompleteReadError):
         return "eof"
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
@@ -42,17 +42,17 @@ class Held:
     def __init__(self, number: int, busy: bool) -> None:
         self.number, self.busy = number, busy
         self.count, self.broken, self.pause_s = 0, "", 0.0
-        self.port = 0  # its own
+        self.port = 0  # its own port
         self.turn = asyncio.Lock()
 
     async def open(self, address: str, port: int) -> None:
-        """Connect and say the first words."""
+        """Connect and exchange the first block."""
         self.reader, self.writer = await asyncio.open_connection(address, port)
         self.port = self.writer.get_extra_info("sockname")[1]
         await self.say()
 
     async def say(self) -> None:
-        """Send a block and compare what comes back."""
+        """Send a block and compare its echo."""
         async with self.turn:
             if self.broken:
                 return
@@ -68,13 +68,13 @@ class Held:
             self.pause_s = max(self.pause_s, time.monotonic() - began)
 
     async def chat(self) -> None:
-        """Be busy."""
+        """Exchange blocks continuously."""
         while self.busy and not self.broken:
             await self.say()
             await asyncio.sleep(PAUSE_S)
 
     async def finish(self) -> None:
-        """Say that nothing more comes and hear the same."""
+        """Close both directions in order."""
         async with self.turn:
             try:
                 if not self.broken:
@@ -91,7 +91,7 @@ def tell(**what: object) -> None:
 
 
 async def together(held: list[Held], waits: list) -> None:
-    """Wait for all of them, but not for ever."""
+    """Wait for all of them, with a time limit."""
     _, late = await asyncio.wait([asyncio.ensure_future(each) for each in waits], timeout=CHECK_S)
     for task in late:
         task.cancel()
@@ -126,7 +126,7 @@ async def hold(address: str, port: int, busy: int, idle: int) -> None:
 
 
 async def last(each: Held) -> None:
-    """The last words of a connection and its end."""
+    """Last exchange of a connection, and its end."""
     await each.say()
     await each.finish()
 

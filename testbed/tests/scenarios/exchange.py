@@ -21,16 +21,16 @@ from collections.abc import Awaitable
 
 CHUNK = 65536
 HEADER = 512
-GIVEN_UP_S = 40.0  # longer than anything an agent waits for
+GIVEN_UP_S = 40.0  # longer than all timeouts of an agent
 
 
 def name(error: BaseException) -> str:
-    """What broke a connection."""
+    """Error that broke a connection."""
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
 
 
 def text(order: dict, sender: str) -> memoryview:
-    """What an end sends."""
+    """Data that an end sends."""
     return memoryview(random.Random(f"{order['name']} {sender}").randbytes(order[sender]["bytes"]))
 
 
@@ -40,7 +40,7 @@ def endpoint(address: tuple) -> str:
 
 
 async def outcome(doing: Awaitable[None]) -> str:
-    """`ok`, or what went wrong."""
+    """`ok`, or the error."""
     try:
         await asyncio.wait_for(doing, GIVEN_UP_S)
     except OSError as error:  # TimeoutError, too
@@ -58,7 +58,7 @@ class Ended:
         self.got, self.right = 0, True
 
     async def run(self) -> dict:
-        """Send and receive to the end of both."""
+        """Send and receive until both directions end."""
         send_end, end = await asyncio.gather(outcome(self._send()), outcome(self._receive()))
         whole = self.right and self.got == len(self._expected)
         return {"got": self.got, "right": self.right, "whole": whole, "send_end": send_end, "end": "eof" if end == "ok" else end}
@@ -85,7 +85,7 @@ def tell(client: str, **what: object) -> None:
 
 
 def failed(error: BaseException) -> dict:
-    """What an end that never got as far as a transfer says."""
+    """Report of an end that never started a transfer."""
     return {"got": 0, "right": True, "whole": False, "send_end": name(error), "end": name(error)}
 
 
@@ -134,7 +134,7 @@ async def serve(port: int) -> None:
 
 
 async def fetch_all(address: str, port: int, orders: list[dict]) -> None:
-    """All that were ordered."""
+    """Run all ordered transfers."""
     await asyncio.gather(*(fetch(address, port, order) for order in orders))
 
 

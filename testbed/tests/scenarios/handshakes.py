@@ -1,4 +1,4 @@
-"""What a program sees of handshakes. Run inside a host's namespace; the last line printed is JSON.
+"""Handshakes as a program sees them. Run inside a host's namespace; the last line printed is JSON.
 
 handshakes.py serve PORT BACKLOG BUSY_S    listens, accepts nothing for BUSY_S after the first connection, then serves all that came
 handshakes.py connect ADDRESS PORT COUNT   opens COUNT connections at once: [{"error", "errno", "connect_s", "first_byte_s"}, ...]
@@ -22,7 +22,7 @@ def serve(port: int, backlog: int, busy_s: float) -> None:
     listener.listen(backlog)
     while busy_s:
         first, _ = listener.accept()
-        if first.recv(2):  # not of who only looked whether anybody listens
+        if first.recv(2):  # but not of a client that only probed the port
             time.sleep(busy_s)
             first.sendall(bytes(1000))
             busy_s = 0
@@ -42,7 +42,7 @@ def answer(connection: socket.socket) -> None:
 
 def connect(address: str, port: int) -> dict:
     seen: dict = {"error": "", "errno": 0, "connect_s": 0.0, "first_byte_s": 0.0}
-    # The first call imports what encodes host names: up to 6 ms that are none of the network's.
+    # The first call imports the codec of host names: up to 6 ms that are not the network's.
     socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     began = time.monotonic()
     try:

@@ -1,4 +1,4 @@
-"""What a controller has measured, and services that make it measure."""
+"""A controller's measurements, and services that require them."""
 
 import time
 from typing import Any

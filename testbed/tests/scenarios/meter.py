@@ -39,7 +39,7 @@ class Segment:
 
 
 class Meter:
-    """Everything seen so far."""
+    """Counters of all packets so far."""
 
     def __init__(self) -> None:
         self.next: dict[tuple, int] = {}
@@ -48,7 +48,7 @@ class Meter:
         self.round_trips: dict[str, list[tuple[float, float]]] = {}
 
     def see(self, segment: Segment, at: float, outgoing: bool) -> None:
-        """Take a segment that passed at a time."""
+        """Count a segment that passed at this time."""
         if segment.size:
             self._count(segment, at, outgoing)
         if segment.flags & 16 and not outgoing:
@@ -59,7 +59,7 @@ class Meter:
         expected = self.next.get(segment.flow, segment.seq)
         new = (end - expected) % MODULUS
         if new == 0 or new >= MODULUS // 2:
-            self.waiting.pop(segment.flow, None)  # sent again: whose acknowledgement comes is anybody's guess
+            self.waiting.pop(segment.flow, None)  # retransmitted: the acknowledgement is ambiguous (Karn)
             return
         self.next[segment.flow] = end
         tenths = self.bytes.setdefault(segment.flow, {})
@@ -76,7 +76,7 @@ class Meter:
 
 
 def timestamp(ancillary: list[tuple[int, int, bytes]]) -> float:
-    """When the kernel saw a packet."""
+    """Kernel timestamp of a packet."""
     seconds, nanoseconds = struct.unpack("qq", next(data for _, kind, data in ancillary if kind == SO_TIMESTAMPNS)[:16])
     return seconds + nanoseconds / 1e9
 

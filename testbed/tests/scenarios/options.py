@@ -1,4 +1,4 @@
-"""A TCP server and client that use rare features of TCP. Run inside a host's namespace; each prints one JSON line of what it has seen.
+"""A TCP server and client that use rare features of TCP. Run inside a host's namespace; each prints its observations as one JSON line.
 
 options.py serve CASE PORT
 options.py ask CASE ADDRESS PORT
@@ -129,11 +129,11 @@ def ask_fast_open(address: str, port: int) -> dict[str, object]:
     return {"heard": heard, "syn_data": syn_data}
 
 
-# --- a host that is half closed goes on to send, and ends by vanishing: later segments to it draw resets ---
+# --- a half-closed host keeps sending, then vanishes: later segments to it draw resets ---
 
 
 def vanish(host: socket.socket) -> None:
-    """Close without FIN or reset: what is sent to it afterwards is answered by a reset (TCP_REPAIR, linux/tcp.h)."""
+    """Close without FIN or reset: later segments draw a reset (TCP_REPAIR, linux/tcp.h)."""
     host.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
     host.close()
 
@@ -159,7 +159,7 @@ def ask_half_closed(address: str, port: int) -> dict[str, object]:
     first = host.recv(100)
     time.sleep(0.5)
     vanish(host)
-    time.sleep(3)  # the server goes on writing, and is reset meanwhile
+    time.sleep(3)  # the server keeps writing, and is reset meanwhile
     return {"first": len(first) > 0}
 
 

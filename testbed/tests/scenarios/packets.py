@@ -14,7 +14,7 @@ LAST_LOOK_S = 0.5
 
 
 def kind(frame: bytes) -> str | None:
-    """What a frame counts as."""
+    """Kind of a frame."""
     if frame[12:14] != b"\x08\x00" or frame[23] not in (6, 17):
         return None
     l4 = 14 + (frame[14] & 15) * 4

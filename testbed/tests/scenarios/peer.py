@@ -1,4 +1,4 @@
-"""A TCP server and client that tell how a connection ended. Run inside a host's namespace; prints one JSON line.
+"""A TCP server and client that report how a connection ended. Run inside a host's namespace; prints one JSON line.
 
     peer.py serve PORT BYTES [RATE]   send BYTES (RATE bytes a second, 0 = as fast as it goes) to one client, then close
     peer.py noise PORT BYTES          the same with bytes that cannot be compressed
@@ -25,17 +25,17 @@ CHUNK = 65536
 
 
 def pattern(offset: int, size: int) -> bytes:
-    """Bytes that depend on their place, so that lost or repeated ones are seen."""
+    """Bytes that depend on their offset, so that loss and repetition show."""
     return (hashlib.sha256((offset // CHUNK).to_bytes(8)).digest() * (CHUNK // 32))[:size]
 
 
 def noise(_offset: int, size: int) -> bytes:
-    """Bytes that nothing makes shorter."""
+    """Incompressible bytes."""
     return os.urandom(size)
 
 
 def send(connection: socket.socket, total: int, rate: int, content: Callable[[int, int], bytes] = pattern) -> dict:
-    """Send `total` bytes of some content; returns what happened."""
+    """Send `total` bytes of some content; returns the outcome."""
     sent, started = 0, time.monotonic()
     try:
         while sent < total:
@@ -50,7 +50,7 @@ def send(connection: socket.socket, total: int, rate: int, content: Callable[[in
 
 
 def steady(connection: socket.socket, rate: int, seconds: float) -> dict:
-    """Send at a rate in small pieces, so that any second holds as much as any other."""
+    """Send in small pieces at a constant rate, so that all seconds are equal."""
     sent, started = 0, time.monotonic()
     try:
         while (now := time.monotonic() - started) < seconds:
@@ -64,7 +64,7 @@ def steady(connection: socket.socket, rate: int, seconds: float) -> dict:
 
 
 def receive(connection: socket.socket) -> dict:
-    """Read to the end; returns how many bytes, their digest, how it ended, and the longest pause between two of them."""
+    """Read to the end; returns number of bytes, digest, kind of end, and longest pause."""
     got, digest, pause, last = 0, hashlib.sha256(), 0.0, 0.0
     while True:
         try:
@@ -85,7 +85,7 @@ def endpoint(address: tuple) -> str:
 
 
 def name(error: OSError) -> str:
-    """`reset` for what a killed peer looks like."""
+    """`reset` for the errors of a killed peer."""
     return "reset" if isinstance(error, ConnectionResetError | BrokenPipeError) else type(error).__name__
 
 
@@ -100,13 +100,13 @@ def fetch(address: str, port: int) -> dict:
     """Connect and read to the end."""
     try:
         connection = socket.create_connection((address, port), timeout=60)
-    except OSError as error:  # also a reset that is faster than this program
+    except OSError as error:  # also a reset that comes before this program reads
         return {"own": "", "bytes": 0, "end": name(error)}
     return {"own": endpoint(connection.getsockname()), **receive(connection)}
 
 
 def many(address: str, port: int, path: str, count: int, hold_s: float) -> dict:
-    """Many connections that are all open at the same time; returns how many got the same, whole answer."""
+    """Many connections, all open at the same time; returns how many got the same, complete answer."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (count + 256, max(count + 256, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
     connections, answers = [], {}
     for _ in range(count):
@@ -123,7 +123,7 @@ def many(address: str, port: int, path: str, count: int, hold_s: float) -> dict:
 
 
 def ask_body(connection: socket.socket) -> bytes:
-    """The body of one HTTP answer with a Content-Length; what there was of it if the connection broke."""
+    """Body of one HTTP answer with a Content-Length; partial if the connection broke."""
     data = b""
     try:
         while b"\r\n\r\n" not in data:

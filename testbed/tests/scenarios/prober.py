@@ -1,4 +1,4 @@
-"""Two ends of an address that is being taken: `connect` tries to reach it, `probe` takes it (RFC 5227) and prints who contradicts."""
+"""Two ends of an address probe: `connect` tries to reach the address, `probe` claims it (RFC 5227) and prints who objects."""
 
 import contextlib
 import socket

@@ -30,7 +30,7 @@ except OSError as error:
 
 
 def answer(net: Lab, port: int, own: int = 0, protocol: int = 0) -> str:
-    """What a client hears from the server's web server: the beginning of an answer, or how the connection failed."""
+    """Answer of the web server to a client: its first bytes, or the connection's error."""
     argv = net.exec_argv("client", (sys.executable, "-c", CONNECT, measure.address(net, "server"), str(port), str(own), str(protocol)))
     said: dict[str, Any] = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout)
     return str(said["answer"])

@@ -4,7 +4,7 @@
 
 A kernel leaves checksums to the card: the field then holds the sum of the pseudo header only, and the packet's virtio-net header
 says where the rest belongs. Those are completed here, as a card does it, and then every IPv4 and TCP checksum is judged as a receiver
-would. Inside one machine nobody else looks: a checksum that a switch spoilt works there and fails at the first real wire.
+would. Inside one machine no receiver checks: a checksum that a switch corrupts works there and fails on the first real wire.
 """
 
 import collections
@@ -29,7 +29,7 @@ def total(data: bytes) -> int:
 
 
 def completed(header: bytes, frame: bytes) -> bytes:
-    """The frame as it leaves a card that is asked to finish its checksum."""
+    """The frame as a card with checksum offload sends it."""
     flags, _, _, _, start, offset = VNET.unpack(header)
     if not flags & NEEDS_CSUM:
         return frame
@@ -39,7 +39,7 @@ def completed(header: bytes, frame: bytes) -> bytes:
 
 
 def judge(frame: bytes) -> tuple[str, str, str] | None:
-    """Who sent a TCP packet, what it is, and what is wrong with it; None when it is no TCP."""
+    """Sender, kind and checksum errors of a TCP packet; None if the packet is not TCP."""
     if frame[12:14] != b"\x08\x00" or frame[23] != 6:
         return None
     l4 = 14 + (frame[14] & 15) * 4

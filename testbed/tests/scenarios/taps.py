@@ -1,4 +1,4 @@
-"""Taps (tap.py) in several places of a lab at once, and something for them to see."""
+"""Taps (tap.py) at several places of a lab at once, and traffic for them."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ KINDS = ("syn", "data", "ack")
 
 
 class Tap:
-    """A tap that is listening; `stop` gives what it saw."""
+    """A listening tap; `stop` returns its report."""
 
     def __init__(self, program: subprocess.Popen[str]) -> None:
         self._program = program
@@ -31,7 +31,7 @@ class Tap:
 
 @contextmanager
 def tapped(net: Lab, places: list[tuple[str, str]]) -> Iterator[dict[tuple[str, str], Tap]]:
-    """Taps at (part, interface), which have seen everything when the block ends."""
+    """Taps at (part, interface), complete at the end of the block."""
     programs = {}
     try:
         for part, interface in places:
@@ -51,7 +51,7 @@ def tapped(net: Lab, places: list[tuple[str, str]]) -> Iterator[dict[tuple[str, 
 
 
 def talk(net: Lab, port: str) -> None:
-    """A client sends 3 MB and gets them back."""
+    """A client sends 3 MB and receives their echo."""
     server = peer(net, "server", "echo", port)
     measure.wait_listening(net, "server", int(port))
     client = peer(net, "client", "ask", measure.address(net, "server"), port, str(SIZE))
@@ -60,7 +60,7 @@ def talk(net: Lab, port: str) -> None:
 
 
 def agents(net: Lab) -> dict[str, tuple[str, str]]:
-    """Interface and address of each agent by the node it is at."""
+    """Interface and address of each agent by node."""
     found = {}
     for document in net.documents.agents.values():
         interface = document["interface"]

@@ -26,10 +26,10 @@ from sos_testbed.lab import PROACTIVE, Lab
 PROGRAM = Path(__file__).with_name("handshakes.py")
 RTT_S = RTT_US / 1e6
 PLAIN, COVERED = 6300, 5300
-"""The first of the ports. Each test has some of its own: those that have accepted are known to."""
+"""First of the ports. Each test has its own: ports that have accepted before are known."""
 REFUSED, REJECTED, DROPPED, FULL, KNOWN, SET = 100, 110, 120, 130, 140, 160
-SILENT_S = 0.7  # how long a far agent waits for an answer: an ICMP error is one, so that its client does not wait for as long
-SLACK_S = 1.0  # of a machine that does other things as well
+SILENT_S = 0.7  # how long an egress agent waits for an answer: an ICMP error counts, so that its client waits less
+SLACK_S = 1.0  # slack for a busy machine
 END_S = 60.0
 
 
@@ -48,7 +48,7 @@ def run(net: Lab, *arguments: object) -> Any:
 
 
 def serve(net: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> None:
-    """A server for the rest of the test."""
+    """Start a server for the rest of the test."""
     argv = net.exec_argv("server", (sys.executable, str(PROGRAM), "serve", str(port), str(backlog), str(busy_s)))
     PEERS.append(subprocess.Popen(argv, text=True))
     measure.wait_listening(net, "server", port)
@@ -56,7 +56,7 @@ def serve(net: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> None:
 
 @contextmanager
 def firewall(net: Lab, verdict: str) -> Iterator[None]:
-    """The server's firewall treats both ports so."""
+    """Apply this firewall rule to both of the server's ports."""
     nft = ("nft", "add table ip f; add chain ip f i { type filter hook input priority 0; }; ")
     ports = ", ".join(str(first + which) for first in (PLAIN, COVERED) for which in (REJECTED, DROPPED))
     rule = f"add rule ip f i tcp dport {{ {ports} }} {verdict}"
@@ -114,7 +114,7 @@ def test_a_server_that_drops_syns_is_waited_for_as_by_plain_tcp(net: Lab) -> Non
 
 
 def test_a_full_accept_queue_resets_nobody(net: Lab) -> None:
-    # Four at once to a queue that holds one, of a server that is busy for a while. Plain TCP leaves some of them waiting for long itself.
+    # Four clients at once for a queue of one, at a server that is busy for a while. Some wait long over plain TCP, too.
     for port in (PLAIN + FULL, COVERED + FULL):
         serve(net, port, 0, 4)
     plain, covered = both(net, "connect", FULL, 5)
@@ -126,7 +126,7 @@ def test_a_server_that_is_known_saves_a_round_trip_and_an_unknown_one_costs_none
     serve(net, PLAIN + KNOWN)
     serve(net, COVERED + KNOWN)
     server = measure.address(net, "server")
-    # For ten seconds after a service is armed each session waits until no switch forwards by its cache (ADR 0020)
+    # For ten seconds after arming, each session waits until no switch forwards from its cache (ADR 0020)
     eventually("no wait for caches", lambda: run(net, "each", server, COVERED + KNOWN, 1)[0]["connect_s"] < RTT_S / 2)
     plain, known = both(net, "each", KNOWN, 12)
     unknown = []

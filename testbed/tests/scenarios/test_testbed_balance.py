@@ -1,8 +1,8 @@
-"""One host, five uplinks, no agents: downloads take the time that all uplinks together need, and every connection keeps to one uplink.
+"""One host, five uplinks, no agents: downloads use the capacity of all uplinks, and every connection stays on one uplink.
 
 client -- edge1 ==(five emulated links of 10 Mbit/s)== router, which is the server, too
 
-Times are compared with the single uplink's in the same run. Whoever decides takes turns: the controller, or the switch by itself.
+Times are compared with the single uplink's in the same run. Controller or switch selects uplinks by round robin.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.measures
 
 SLACK = {"Controller": 0.05, "Switch": 0.10}
 EARLY = 0.10
-"""How much shorter than ideal a run may be, as the single uplink's own time varies."""
+"""Tolerance below the ideal time, because the single uplink's time varies."""
 ATTEMPTS = 6
 
 
@@ -64,7 +64,7 @@ def test_weights_are_for_unequal_uplinks(home: Lab, single_s: float, at: str) ->
 def measured(
     home: Lab, at: str, weights: Mapping[str, int], single_s: float, changed: Mapping[str, float] = MappingProxyType({})
 ) -> Spread:
-    """The first of a few runs that is within bounds, else the last: what else a machine does makes one slower, never faster."""
+    """First of a few runs within bounds, else the last: other load makes runs slower, never faster."""
     for _ in range(ATTEMPTS):
         run = spread.spread(home, at, weights, single_s, changed)
         say(spread.table([run])[-1])
@@ -75,7 +75,7 @@ def measured(
 
 
 def even(run: Spread) -> None:
-    """Each uplink had its part of the connections."""
+    """Assert that each uplink had its share of the connections."""
     total, parts = sum(run.shares.values()), sum(run.weights.values())
     assert total == spread.COUNT and run.shares.keys() == run.weights.keys()
     assert all(abs(run.shares[name] - total * weight / parts) < 1 for name, weight in run.weights.items()), run
@@ -107,7 +107,7 @@ def test_no_packet_of_a_connection_changes_uplink(home: Lab, at: str, tmp_path: 
 
 
 def client_ports(capture: Path) -> list[int]:
-    """The client's port of every packet in a capture (pcap of Ethernet, IPv4 without options)."""
+    """Client port of every packet in a capture (pcap of Ethernet, IPv4 without options)."""
     data, at, found = capture.read_bytes(), 24, list[int]()
     while at + 16 <= len(data):
         size = int.from_bytes(data[at + 8 : at + 12], "little")
@@ -120,7 +120,7 @@ def client_ports(capture: Path) -> list[int]:
 
 
 def test_without_a_controller_the_switch_takes_over(home: Lab) -> None:
-    """New downloads go on while the controller is dead, by all uplinks alike, and its turns are back when it is."""
+    """New downloads use all uplinks equally while the controller is dead, and round robin resumes with it."""
     spread.declare(home, "Controller", equal(UPLINKS))
     home.kill("controller")
     try:

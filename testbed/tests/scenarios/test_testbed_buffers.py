@@ -1,4 +1,4 @@
-"""Ports of the lab's switches hold as much as those of a cluster's nodes."""
+"""Switch ports of a lab buffer as much as those of a cluster's nodes."""
 
 import subprocess
 from pathlib import Path

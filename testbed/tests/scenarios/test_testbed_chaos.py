@@ -1,4 +1,4 @@
-"""Random troubles under transfers both ways: each ends with the right bytes or an error that both ends see, never with a short clean end.
+"""Random faults during transfers both ways: each ends with the right bytes or an error at both ends, never with a short clean end.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
             |  \\=(80 ms)== core2 --/   |
@@ -44,9 +44,9 @@ FIRST_STREAM_PORT = 10_000
 LONG_WIRES = ("edge1-core1", "edge1-core2")
 AGENTS = ("agent1", "agent2")
 MIB = 1 << 20
-BUSY_S = 2.0  # troubles and transfers begin within this time
-SIZE, RATE = 4_000_000, 2_000_000  # two seconds, at most, where nothing happens
-# A stream silent for 5 s is dead, sessions wait 10 s for another one (spec/frame.md clauses 11 and 12), and a slow machine
+BUSY_S = 2.0  # faults and transfers begin within this time
+SIZE, RATE = 4_000_000, 2_000_000  # two seconds, at most, without a fault
+# A stream silent for 5 s is dead, sessions wait 10 s for another (spec/frame.md clauses 11 and 12); slack for a slow machine
 END_S = 35.0
 DRAINED_S = 20.0
 
@@ -55,19 +55,19 @@ Act = Callable[[Lab], None]
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """What is done, and when."""
+    """An action and its time."""
 
     at_s: float
     what: str
     act: Act
-    leaves: bool = False  # an agent, and the sessions it has may end with it
+    leaves: bool = False  # an agent, with whose death its sessions may end
 
 
-# --- what a seed says ---
+# --- schedule of a seed ---
 
 
 def side(random_: random.Random) -> dict[str, Any]:
-    """What one end sends, and how it reads."""
+    """Data of one end, and its reading."""
     size = random_.choice((0, random_.randrange(1, 5000), *(random_.randrange(SIZE) for _ in range(4))))
     stalls = random_.random() < 0.3
     stall_s = random_.uniform(0.3, 2.0) if stalls else 0.0
@@ -75,13 +75,13 @@ def side(random_: random.Random) -> dict[str, Any]:
 
 
 def orders(random_: random.Random, seed: int) -> list[dict[str, Any]]:
-    """The transfers: the first begins in peace, most of the others in the middle of everything."""
+    """Transfers: the first begins before the faults, most of the others amid them."""
     begins = [0.0, *(random_.uniform(0, BUSY_S) for _ in range(random_.randrange(2, 5)))]
     return [{"name": f"{seed}-{i}", "begin_s": begin, "client": side(random_), "server": side(random_)} for i, begin in enumerate(begins)]
 
 
 def link_down(random_: random.Random, at_s: float) -> list[Trouble]:
-    """A wire that somebody tells of."""
+    """A wire that goes down visibly."""
     wire, lasts_s = random_.choice(LONG_WIRES), random_.uniform(0.1, 1.5)
     return [
         Trouble(at_s, f"{wire} down", lambda net: faults.link(net, wire, up=False, silent=False)),
@@ -90,7 +90,7 @@ def link_down(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def link_black(random_: random.Random, at_s: float) -> list[Trouble]:
-    """A wire that swallows everything, one way or both."""
+    """A wire that drops everything, one way or both."""
     wire, lasts_s = random_.choice(LONG_WIRES), random_.uniform(0.1, 2.5)
     way = random_.choice(({}, {"direction": "a2b"}, {"direction": "b2a"}))
     return [
@@ -100,7 +100,7 @@ def link_black(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def link_worse(random_: random.Random, at_s: float) -> list[Trouble]:
-    """A wire that loses packets and has another delay: what is sent later may come earlier."""
+    """A wire that loses packets and changes its delay, so that packets are reordered."""
     wire, lasts_s = random_.choice(LONG_WIRES), random_.uniform(0.5, 2.5)
     loss, times = random_.uniform(0, 0.05), random_.choice((0.1, 0.5, 1.0, 3.0))
 
@@ -113,14 +113,14 @@ def link_worse(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def streams_cut(random_: random.Random, at_s: float) -> list[Trouble]:
-    """One stream, or all of a path, closed by the kernel."""
+    """Close one stream, or all of a path, in the kernel."""
     label, everyone, pick = random_.randrange(2), random_.random() < 0.4, random_.random()
     what = f"{'streams' if everyone else 'a stream'} of label {label} cut"
     return [Trouble(at_s, what, lambda net: cut(net, label, everyone=everyone, pick=pick))]
 
 
 def agent_gone(random_: random.Random, at_s: float) -> list[Trouble]:
-    """An agent that is killed, and another one in its place."""
+    """Kill an agent, and start another in its place."""
     agent, away_s = random_.choice(AGENTS), random_.uniform(0.1, 1.5)
     return [
         Trouble(at_s, f"{agent} killed", lambda net: faults.agent(net, agent, up=False), leaves=True),
@@ -129,7 +129,7 @@ def agent_gone(random_: random.Random, at_s: float) -> list[Trouble]:
 
 
 def agent_drained(random_: random.Random, at_s: float) -> list[Trouble]:
-    """An agent that is told to leave; told again, it leaves what it has."""
+    """Drain an agent; a second signal ends its sessions."""
     agent, patience_s = random_.choice(AGENTS), random_.choice((0.0, random_.uniform(0.3, 1.5)))
     told = [Trouble(at_s, f"{agent} drained", lambda net: ask(net, agent))]
     again = [Trouble(at_s + patience_s, f"{agent} told again", lambda net: ask(net, agent), leaves=True)]
@@ -138,29 +138,29 @@ def agent_drained(random_: random.Random, at_s: float) -> list[Trouble]:
 
 KINDS = (link_down, link_black, link_worse, streams_cut)
 LEAVING = (agent_gone, agent_drained)
-LEAVES = 0.4  # of the runs: each takes seconds until the next one finds everything as it should be
+LEAVES = 0.4  # of the runs: each needs seconds until the lab is back in order
 
 
 def schedule(random_: random.Random) -> list[Trouble]:
-    """All troubles of a run, in order; an agent leaves at most once."""
+    """All faults of a run, in order; an agent leaves at most once."""
     kinds = [random_.choice(KINDS) for _ in range(random_.randrange(1, 6))]
     kinds += [random_.choice(LEAVING)] if random_.random() < LEAVES else []
     found = [trouble for kind in kinds for trouble in kind(random_, random_.uniform(0.2, BUSY_S))]
     return sorted(found, key=lambda trouble: trouble.at_s)
 
 
-# --- doing it ---
+# --- execution ---
 
 
 def as_before(net: Lab) -> None:
-    """Every long wire as the topology says."""
+    """Reset every long wire to the topology's shape."""
     for wire in net.topology.shaped():
         assert wire.shape is not None
         faults.reshape(net, wire.name, wire.shape)
 
 
 def cut(net: Lab, label: int, *, everyone: bool, pick: float) -> None:
-    """Close streams at the agent that dialed them; none is there when it is gone."""
+    """Close streams at the agent that dialed them; none if the agent is gone."""
     port = f":{FIRST_STREAM_PORT + label}"
     argv = net.exec_argv("agent1", ("ss", "-Htn", "state", "established", f"dport = {port}"))
     listed = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -176,7 +176,7 @@ def ask(net: Lab, agent: str) -> None:
 
 
 def play(net: Lab, troubles: list[Trouble]) -> list[int]:
-    """Let it all happen; returns what agents had reserved in between."""
+    """Run the schedule; returns the memory that agents reserved meanwhile."""
     began, reserved = time.monotonic(), []
     for trouble in troubles:
         time.sleep(max(0.0, began + trouble.at_s - time.monotonic()))
@@ -186,7 +186,7 @@ def play(net: Lab, troubles: list[Trouble]) -> list[int]:
 
 
 def calm(net: Lab) -> None:
-    """Wires as they were; agents that leave have left, and others are in their places."""
+    """Restore all wires; replace agents that have left."""
     as_before(net)
     for wire in net.topology.shaped():
         faults.link(net, wire.name, up=True, silent=True)
@@ -198,21 +198,21 @@ def calm(net: Lab) -> None:
 
 
 def stays(net: Lab, agent: str) -> bool:
-    """An agent that says so; one that says nothing may be on its way out."""
+    """True if the agent reports it; a silent agent may be exiting."""
     return "\nsos_agent_draining 0\n" in metrics(net, agent)
 
 
 def gauge(net: Lab, agent: str, name: str) -> int:
-    """A number of an agent; 0 if it does not answer: it may be gone."""
+    """A metric of an agent; 0 if the agent does not answer and may be gone."""
     found = re.search(rf"^{name} (\d+)$", metrics(net, agent), flags=re.MULTILINE)
     return int(found[1]) if found else 0
 
 
-# --- what both ends tell ---
+# --- reports of both ends ---
 
 
 class Exchange:
-    """exchange.py at both hosts; what they tell is in files, so that nothing has to be read in time."""
+    """exchange.py at both hosts; their output goes to files, so that no pipe has to be read in time."""
 
     def __init__(self, net: Lab, folder: Path) -> None:
         self.net, self.told = net, folder / "server"
@@ -226,7 +226,7 @@ class Exchange:
             return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=output, text=True)
 
     def begin(self, told: Path, wanted: list[dict[str, Any]]) -> subprocess.Popen[str]:
-        """These transfers."""
+        """Start these transfers."""
         client = self.start("client", told, "fetch", measure.address(self.net, "server"), str(PORT))
         assert client.stdin is not None
         client.stdin.write("".join(f"{json.dumps(order)}\n" for order in wanted))
@@ -234,7 +234,7 @@ class Exchange:
         return client
 
     def theirs(self) -> dict[str, dict[str, Any]]:
-        """What the server has told, by client."""
+        """Server reports by client."""
         return {told["client"]: told for told in lines(self.told)}
 
 
@@ -243,12 +243,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def clean(told: dict[str, Any]) -> bool:
-    """Has this end been told of nothing wrong? A reset is told to whichever of sending and receiving comes first."""
+    """True if this end saw no error. A reset is reported by whichever of send and receive comes first."""
     return bool(told["end"] == "eof" and told["send_end"] == "ok")
 
 
 def wrong(here: dict[str, Any]) -> str:
-    """What one end must never see, whatever happens; "" if all is well."""
+    """Violation at one end that no fault excuses; "" if none."""
     if not here["right"]:
         return "other bytes"
     if "TimeoutError" in {here["end"], here["send_end"]}:
@@ -257,7 +257,7 @@ def wrong(here: dict[str, Any]) -> str:
 
 
 def lone(here: dict[str, Any], there: dict[str, Any] | None) -> bool:
-    """Does one end see an error, and the other one none? An end that never was sees none and misses nothing."""
+    """True if one end saw an error and the other none. An end that never existed sees none and misses nothing."""
     return there is not None and clean(here) != clean(there)
 
 
@@ -309,7 +309,7 @@ def test_chaos(net: Lab, exchange: Exchange, tmp_path: Path, first_seed: int, ru
 
 
 def judge(exchange: Exchange, ours: list[dict[str, Any]], count: int, *, agents_stay: bool) -> None:
-    """Every transfer has ended at both ends, and as it should."""
+    """Assert that every transfer ended correctly at both ends."""
     assert len(ours) == count
     connected = {told["client"] for told in ours if clean(told)}
     eventually("the server's ends of clean transfers", lambda: connected <= set(exchange.theirs()), within_s=END_S)
@@ -319,7 +319,7 @@ def judge(exchange: Exchange, ours: list[dict[str, Any]], count: int, *, agents_
         there = theirs.get(here["client"])
         print(f"client {here}\nserver {there}")
         assert [wrong(told) for told in (here, there) if told] == [""] * (2 if there else 1)
-        # An end that has everything, and whose agent has taken everything, is through: it is not told when an agent dies after that.
+        # An end that has received everything, and whose agent has taken everything, is done: a later death of an agent is not reported.
         assert not (agents_stay and lone(here, there)), "an error that only one end sees"
         assert not agents_stay or there is None or clean(here), "no agent has left, and no path for long"
 
@@ -330,7 +330,7 @@ def open_at_server(net: Lab) -> bool:
 
 
 def check_agents(net: Lab, reserved: list[int]) -> None:
-    """No more was promised than there is, and nothing is left."""
+    """Assert that reservations stayed within the limit, and nothing is left."""
     budget = min(document["limits"]["memoryMiB"] for document in net.documents.agents.values()) * MIB
     assert max(reserved, default=0) <= budget
     eventually("no session at the controller", lambda: sessions(net) == 0)

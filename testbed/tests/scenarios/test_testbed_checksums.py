@@ -1,4 +1,4 @@
-"""Checksums as they stand on wires whose senders finish them: right on every packet, in both directions, with SOS and without.
+"""Checksums on wires whose senders complete them: right on every packet, in both directions, with SOS and without.
 
 client -*- edge1 -*===== core1 ------- edge2 -*- server          * = looked at
               *  40 ms                   *
@@ -40,7 +40,7 @@ def segment(payload: bytes) -> bytearray:
 
 @pytest.mark.parametrize("payload", [b"", b"x", b"hello!" * 1000])
 def test_the_tap_knows_right_from_wrong(payload: bytes) -> None:
-    """The trap it is there for: an address is changed and the partial sum with it, as if it were a whole one (RFC 1624)."""
+    """The error that the tap must find: an address is rewritten, and the partial sum updated as if it were complete (RFC 1624)."""
     kind = "data" if payload else "ack"
     partial = tap.VNET.pack(tap.NEEDS_CSUM, 0, 0, 0, 34, 16)
     frame = bytes(segment(payload))
@@ -65,7 +65,7 @@ def test_plain_connections_cross_with_right_checksums(net: Lab) -> None:
 
 
 def test_accelerated_connections_have_right_checksums_at_hosts_agents_and_on_the_wires(net: Lab) -> None:
-    """The streams' own SYNs are seen because the near agent is started anew while the taps listen."""
+    """Restart the ingress agent while the taps listen, so that they see the streams' own SYNs."""
     places = agents(net)
     near, far = places["edge1"], places["edge2"]
     net.kill("agent1")

@@ -1,4 +1,4 @@
-"""What travels between two sites of a transfer whose service asks for compression.
+"""Wire bytes of a transfer whose service requests compression.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    wan0                   |
@@ -27,13 +27,13 @@ def metric(net: Lab, agent: str, name: str) -> float:
 
 
 def received(net: Lab) -> int:
-    """Bytes that have come in from the other site so far."""
+    """Bytes received from the other site so far."""
     commands = (net.exec_argv(part, ("cat", f"/sys/class/net/{interface}/statistics/rx_bytes")) for part, interface in WIRES)
     return sum(int(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for command in commands)
 
 
 def ask_for(net: Lab, before: tuple[Loaded, ...], compression: str) -> None:
-    """Declares it, and waits until both agents have read it."""
+    """Declare compression, and wait until both agents have read it."""
     known = {agent: metric(net, agent, DECLARED) for agent in ("agent1", "agent2")}
     net.declare(with_service(before, transport={"compression": compression}))
     eventually("new documents", lambda: all(metric(net, agent, DECLARED) > known[agent] for agent in known), CHANGED_S)

@@ -39,17 +39,17 @@ COVERED, OTHER, PLAIN = 5010, 5011, 7010  # two that the service covers, one tha
 BUSY, IDLE = 15, 10  # of each kind
 GAP_S = 0.1
 MANY = 10  # visits: a second of them
-# A client repeats its SYN after 1 s (RFC 6298): who took less has lost none, with a busy machine and 40 ms to the server
+# A client retransmits its SYN after 1 s (RFC 6298): below that none was lost, with a busy machine and 40 ms to the server
 PROMPT_S = 0.8
 # Longer than every timer that a controller's absence starts: leases 5 s, preparations 8 s, repeated Ended 6.2 s, silence on OpenFlow 10 s
 OUTAGE_S = 13.0
 # A lease, and Open vSwitch looks for entries that have run out about once a second
 LEASE_S = 5.0 + 1.5
-# A newcomer keeps earlier entries for 6 s, judges sessions of 10 s by reports that come every 5 s, and waits 15 s for agents
+# A new controller keeps stale entries for 6 s, judges sessions of 10 s by reports every 5 s, and waits 15 s for agents
 JUDGED_S = 17.0
-# A SYN that is lost while nobody obeys a punt is repeated after 1, 3 and 7 s, and the lease is over then
+# A SYN lost while no controller handles its punt is retransmitted after 1, 3 and 7 s; the lease has expired by then
 SLOWEST_S = 7.0 + PROMPT_S
-# A SYN that the server does not answer within a second ends in a reset (fail-open rule 6), and orders took their time before it
+# A SYN that the server does not answer within a second ends in a reset (fail-open rule 6), after the time for orders
 OPENING_S = 1.5
 REDIRECT, PATH = 3, 4  # kinds in a controller's cookies (spec/node-config.md clause 8)
 
@@ -80,7 +80,7 @@ class Program:
         return self.said()
 
     def close(self) -> None:
-        """It goes, whatever it is doing. Once more is once too often, and harmless."""
+        """Kill the program; a second call is harmless."""
         self._process.kill()
         self._process.wait()
 
@@ -102,28 +102,28 @@ class Crowd:
         return crowd
 
     def check(self) -> float:
-        """All are there and say the right bytes, the idle ones too; returns the longest wait for an echo since the last time."""
+        """Check that all connections echo the right bytes, idle ones too; returns the longest wait since the last check."""
         return self.whole(self.program.ask("check"))
 
     def end(self) -> None:
-        """All come to a clean end."""
+        """Check that all end cleanly."""
         self.whole(self.program.ask("end"))
 
     def whole(self, said: Any) -> float:
-        """None is broken."""
+        """Check that none is broken."""
         assert (said["whole"], said["broken"], said["silent"]) == (len(self.ports), {}, 0), said
         return float(said["pause_s"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everybody:
-    """All that is held while tests break things."""
+    """All connections held during the tests' faults."""
 
     accelerated: Crowd
     plain: Crowd
 
     def check(self) -> str:
-        """All fifty are whole. Says how long they had to wait at most."""
+        """Check that all fifty are intact. Prints the longest wait."""
         return f"longest silence {self.accelerated.check():.2f} s accelerated, {self.plain.check():.2f} s plain"
 
 
@@ -158,7 +158,7 @@ def close_all(programs: list[Program]) -> None:
 
 @pytest.fixture
 def net(shared: Lab, everybody: Everybody, request: pytest.FixtureRequest) -> Iterator[Lab]:
-    """The lab as it was at its start, everybody whole; what a test broke is mended after it."""
+    """The lab as at its start, all connections intact; repaired after each test."""
     everybody.check()
     objects, earlier = shared.objects, len(PROGRAMS)
     yield shared
@@ -178,26 +178,26 @@ def list_sessions(net: Lab) -> list[dict[str, Any]]:
 
 @dataclass(slots=True)
 class Visits:
-    """Short connections, one after the other: when each began, how long it took, what went wrong."""
+    """Consecutive short connections: start, duration and error of each."""
 
     told: list[tuple[float, float, str]]
 
     def prompt_from(self, moment: float) -> float:
-        """Seconds from a moment until connections that begin are served at once, as all later ones are."""
+        """Seconds from a moment until new connections are served at once, permanently."""
         late = [began for began, took, _ in self.told if took > PROMPT_S]
         return max(0.0, max((began + GAP_S for began in late), default=moment) - moment)
 
     def slowest(self) -> float:
-        """The longest that one took."""
+        """Longest duration of one connection."""
         return max(took for _, took, _ in self.told)
 
     def all_well(self, least: int) -> None:
-        """Every one was whole."""
+        """Check that every connection was intact."""
         assert not [visit for visit in self.told if visit[2]]
         assert len(self.told) >= least
 
     def all_well_but(self, moment: float) -> int:
-        """Every one was whole, but for those that were just being opened then and were reset: not cut off. Returns how many these were."""
+        """Check that every connection was intact, except those being opened at that moment, which may be reset. Returns their number."""
         wrong = [visit for visit in self.told if visit[2]]
         assert all(end == "reset" and abs(began - moment) < OPENING_S for began, _, end in wrong), wrong
         return len(wrong)
@@ -205,7 +205,7 @@ class Visits:
 
 @contextmanager
 def visiting(net: Lab, port: int) -> Iterator[Visits]:
-    """New connections all the time while the block runs. They are told when it ends."""
+    """Open new connections during the block; they are reported at its end."""
     program, visits = Program(net, "client", "knock", measure.address(net, "server"), port, GAP_S), Visits([])
     assert program.said() == {"ready": True}
     yield visits
@@ -213,7 +213,7 @@ def visiting(net: Lab, port: int) -> Iterator[Visits]:
 
 
 def one_more(net: Lab) -> int:
-    """How many of three new connections to the covered port the near agents accelerate; all must be whole."""
+    """Number of accelerated ones among three new connections to the covered port; all must be intact."""
     agents = [place.name for place in net.topology.agents if place.switch == "edge1" and place.key in net.documents.agents]
     before = sum(accepted(net, agent) for agent in agents)
     crowd = Crowd.gather(net, COVERED, 0, 3)
@@ -232,25 +232,25 @@ def kinds(net: Lab, switch: str, epoch: int) -> dict[int, set[int]]:
 
 
 def taken_again(net: Lab, before: int, since: float) -> float:
-    """Seconds from a moment until the near agent takes a new connection."""
+    """Seconds from a moment until the ingress agent accepts a new connection."""
     eventually("new connections are accelerated", lambda: accepted(net) > before)
     return time.monotonic() - since
 
 
 def more_are_taken(net: Lab, number: int = MANY) -> None:
-    """Wait until the near agent has taken so many more of the visitors."""
+    """Wait until the ingress agent has accepted this many more short connections."""
     before = accepted(net)
     eventually(f"{number} more visitors are accelerated", lambda: accepted(net) >= before + number)
 
 
 def as_configured(net: Lab, switch: str) -> bool:
-    """Whether a switch's node has done all that it was told last."""
+    """True if a switch's node has applied its latest configuration."""
     status = json.loads(Path(net.plan.folder(switch), "node-status.json").read_text(encoding="utf-8"))
     return status["applied"] and status["generation"] == net.documents.generation
 
 
 def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead(net: Lab, everybody: Everybody) -> None:
-    """Reactive set-up, punts are leases: within seconds new connections are plain, none is lost, and later they are fast again."""
+    """Reactive set-up, punts are leases: within seconds new connections are plain, none is lost, and later ones are accelerated."""
     with visiting(net, COVERED) as covered, visiting(net, PLAIN) as plain:
         more_are_taken(net)
         faults.controller(net, "controller", up=False)
@@ -275,7 +275,7 @@ def test_rule_4_connections_are_opened_all_the_time_while_the_controller_is_dead
 
 
 def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, everybody: Everybody) -> None:
-    """Another life with an empty memory: it finds the sessions in the switches, hears of them from the agents, and breaks none."""
+    """A new controller without state finds the sessions in switches and agents' reports, and breaks none."""
     epoch = northbound.get(net.plan, "/v1/status")["controller"]["epoch"]
     own = set(everybody.accelerated.ports)
     redirects = {switch: redirected(net, switch, own) for switch in ("edge1", "edge2")}
@@ -308,14 +308,14 @@ def test_rule_8_the_controller_is_replaced_by_one_that_knows_nothing(net: Lab, e
 
 
 def redirected(net: Lab, switch: str, clients: set[int]) -> set[tuple[Any, ...]]:
-    """The redirect entries of the sessions with these clients' ports."""
+    """Redirect entries of the sessions with these client ports."""
     there = [entry for entry in parse_flows(dump_flows(net, switch)) if entry.cookie >> 24 & 0xFF == REDIRECT]
     return {entry.identity() for entry in there if clients.intersection(map(int, re.findall(r"tp_(?:src|dst)=(\d+)", entry.match)))}
 
 
 @pytest.mark.parametrize("edge", ["edge1", "edge2"])
 def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybody, edge: str) -> None:
-    """It comes back without an entry. Plain forwarding returns with sos-node, everything else with the controller; what stands stays whole.
+    """The switch restarts without entries. sos-node restores plain forwarding, the controller everything else; connections stay intact.
 
     A connection whose far leg is opened in that very second may be reset, and its server's port is plain for half a minute then (rule 6).
     """
@@ -329,7 +329,7 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
             again = taken_again(net, taken, began)
             labs.wait_ready(net, net.documents)
             ready = time.monotonic() - began
-            more_are_taken(net, 2 * MANY)  # of two programs' visitors
+            more_are_taken(net, 2 * MANY)  # of two programs' short connections
     silence = everybody.check()
     covered.all_well(least=MANY)
     plain.all_well(least=MANY)
@@ -341,7 +341,7 @@ def test_an_edge_switch_is_killed_and_started_again(net: Lab, everybody: Everybo
 
 
 def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Everybody) -> None:
-    """What runs goes on as it began, through every change; what is new follows what is declared."""
+    """Running connections continue as they began through every change; new ones follow the declaration."""
     objects = net.objects
     elsewhere = with_service(objects, ports=[{"port": 80}, {"port": 5999}])
     otherwise = with_service(objects, transport={"streams": 3}, paths={"mode": "Disjoint", "max": 2})
@@ -364,12 +364,12 @@ def test_rule_9_a_service_is_changed_deleted_and_applied(net: Lab, everybody: Ev
 
 
 def one_of_three(net: Lab, accelerated: int) -> bool:
-    """Whether the visitors aside, who are accelerated or not like them, new connections go the way they should."""
+    """True if new connections, apart from the visitors, are accelerated or plain as declared."""
     return (one_more(net) >= accelerated) if accelerated else (one_more(net) == 0)
 
 
 def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody: Everybody) -> None:
-    """More agents are given new sessions until they have as many as the first, and only new ones; agents that go finish what they have."""
+    """Added agents get new sessions only, until they have as many as the first; departing agents finish theirs."""
     one = net.objects
     agents = [place.name for place in net.topology.agents if place.switch == "edge1"]
     with visiting(net, COVERED) as covered:
@@ -387,7 +387,7 @@ def test_rule_7_agents_are_scaled_from_one_to_three_and_back(net: Lab, everybody
         taken = accepted(net)
         assert one_more(net) >= 3
         assert accepted(net) - taken >= 3, "new ones go to the agent that stays"
-        for edge in ("edge1", "edge2"):  # were its port taken from an agent with this, its connections would fall silent
+        for edge in ("edge1", "edge2"):  # if this took the port from an agent, its connections would stall
             eventually(f"{edge} is as configured", lambda edge=edge: as_configured(net, edge))
         say(f"one agent again, the others finishing: longest silence {more.check():.2f} s there; {everybody.check()}")
         more.end()

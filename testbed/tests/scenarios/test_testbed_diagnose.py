@@ -29,8 +29,8 @@ TIMEOUT_S = 180
 SMALL_MTU = 1300
 FILE_BYTES = 2_000_000
 UPLOADED = (201, 204)  # a new file, and one in place of another
-SHUNNED_S, SLACK_S = 30, 15  # how long an agent leaves a server plain that was silent (arming.rs), and time to notice
-HUNG_S = 120  # the kernel sends again after ever longer pauses
+SHUNNED_S, SLACK_S = 30, 15  # how long an agent leaves a silent server plain (arming.rs), and detection time
+HUNG_S = 120  # the kernel's RTO doubles each time
 FILE_S = 12
 """A wire of the lab carries such a file in a fifth of a second: what has not arrived by then has failed."""
 PORT = 5009
@@ -50,7 +50,7 @@ def net(shared: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def diagnose(net: Lab, *arguments: str) -> dict[str, Any]:
-    """What it says of west to east, as JSON; its exit code says whether that is ok."""
+    """Diagnosis of west to east, as JSON; checks the exit code against the verdict."""
     argv = (str(KUBECTL_SOS), "diagnose", "west", "east", "--lab", net.name, "--seconds", "1", "-o", "json", *arguments)
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
     assert done.stdout, done.stderr
@@ -64,7 +64,7 @@ def diagnose(net: Lab, *arguments: str) -> dict[str, Any]:
     return found
 
 
-# -- faults: each breaks one thing while the block lasts
+# -- faults: each breaks one part during the block
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def agent_dead(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def management_cut(net: Lab) -> Iterator[None]:
-    """The switch forwards, and does not hear its controller."""
+    """The switch forwards, but has no controller connection."""
     with set_link(net, "edge2", "mgmt0"):
         # Open vSwitch asks after five seconds of silence whether the controller lives, the controller likewise
         yield
@@ -110,7 +110,7 @@ def host_cut(net: Lab) -> Iterator[None]:
 
 
 def give_route(net: Lab) -> None:
-    """What a host's interface loses when it goes down."""
+    """Settings that a host's interface loses when it goes down."""
     route = ("route", "replace", "10.0.0.0/24", "dev", "eth0", "proto", "kernel", "scope", "link", "src", "10.0.0.139", "congctl", "cubic")
     subprocess.run(("ip", "-n", net.plan.netns("server"), *route), check=True)
 
@@ -142,7 +142,7 @@ def streams_blocked(net: Lab) -> Iterator[None]:
     rules = "table ip fault { chain in { type filter hook prerouting priority -400; tcp dport 10000-10007 drop; }; }"
     nft = net.exec_argv("agent2", ("nft", "-f", "-"))
     subprocess.run(nft, input=rules, text=True, check=True)
-    restart(net, "agent1")  # what stood is gone, as after any reboot
+    restart(net, "agent1")  # existing state is gone, as after a reboot
     try:
         yield
     finally:
@@ -151,7 +151,7 @@ def streams_blocked(net: Lab) -> Iterator[None]:
 
 @contextmanager
 def agent_draining(net: Lab) -> Iterator[None]:
-    """An agent that was told to stop and waits for a session."""
+    """A draining agent that waits for a session."""
     server = peer(net, "server", "serve", "5002", "60000000", "500000")
     measure.wait_listening(net, "server", 5002)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")
@@ -219,12 +219,12 @@ def restart(net: Lab, agent: str) -> None:
     faults.agent(net, agent, up=True)
 
 
-# -- faults that have no name of their own: a transfer fails, and the parts all look well
+# -- faults without a code: a transfer fails, but all parts look healthy
 
 
 @contextmanager
 def filtered(net: Lab, part: str, chain: str, rule: str) -> Iterator[None]:
-    """A packet filter that somebody forgot. `chain`: where it hooks in."""
+    """A forgotten packet filter. `chain`: its hook."""
     rules = f"table ip fault {{ chain it {{ type filter hook {chain} priority -400; {rule}; }}; }}"
     subprocess.run(net.exec_argv(part, ("nft", "-f", "-")), input=rules, text=True, check=True)
     try:
@@ -234,7 +234,7 @@ def filtered(net: Lab, part: str, chain: str, rule: str) -> Iterator[None]:
 
 
 def answers_dropped(net: Lab) -> AbstractContextManager[None]:
-    """Connections open, what the server then says is lost."""
+    """Connections open, but the server's data is lost."""
     return filtered(net, "server", "output", "meta l4proto tcp ip length > 200 drop")
 
 
@@ -247,22 +247,22 @@ def lossy_host(net: Lab) -> AbstractContextManager[None]:
 
 
 def full_segments_dropped_between_agents(net: Lab) -> AbstractContextManager[None]:
-    """Streams open and small things pass: where the path of the agents is narrower than it says."""
+    """Streams open and small packets pass: the agents' path MTU is smaller than declared."""
     return filtered(net, "agent2", "prerouting", "tcp dport 10000-10007 ip length > 1000 drop")
 
 
 def egress_cut(net: Lab) -> AbstractContextManager[None]:
-    """The far agent does not reach the server."""
+    """The egress agent does not reach the server."""
     return filtered(net, "agent2", "output", "ip daddr 10.0.0.139 drop")
 
 
 def regions(net: Lab) -> str:
-    """How many regions the near agent takes over, as it counts them: more where servers are left out."""
+    """Armed regions that the ingress agent reports: more if servers are excluded."""
     return next(line for line in metrics(net, "agent1").splitlines() if line.startswith("sos_agent_armed_regions "))
 
 
 def carried(net: Lab, copy: Path) -> bool:
-    """Whether the hosts' own programs get a file across through SOS, both ways: nothing that diagnose has a hand in."""
+    """True if the hosts' own programs transfer a file through SOS, both ways, independent of diagnose."""
     payload = net.root / "www" / "payload"
     labs.make_payload(payload, FILE_BYTES)
     request = Request(path=payload, max_time_s=FILE_S)
@@ -293,7 +293,7 @@ FAULTS: list[tuple[Callable[[Lab], Any], tuple[str, ...], str, str, set[str]]] =
 
 
 QUICK = (link_down, link_black, wrong_port, wrong_prefix)
-"""What is noticed and mended within seconds; all the others are waited for, by the controller, an agent or the network."""
+"""Faults that are detected and repaired within seconds; the others are bounded by timers of controller, agent or network."""
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_healthy_lab_is_ok_with_both_rates_and_a_real_transfer_agrees(net: Lab
 
 
 def name_of(pid: str) -> str:
-    """The program of a process, empty if it has ended since it was listed."""
+    """Program of a process; empty if it has ended since it was listed."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(encoding="ascii").strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -370,7 +370,7 @@ def run_sos(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_draining_agent_finishes_what_it_has(net: Lab) -> None:
-    size = 30_000_000  # twenty seconds: both commands start while it lasts, and it ends within drainSeconds
+    size = 30_000_000  # twenty seconds: both commands start during the transfer, which ends within drainSeconds
     server = peer(net, "server", "serve", "5002", str(size), "1500000")
     measure.wait_listening(net, "server", 5002)
     client = peer(net, "client", "fetch", measure.address(net, "server"), "5002")

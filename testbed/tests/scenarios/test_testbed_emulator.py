@@ -1,4 +1,4 @@
-"""The emulated link is what the topology says: round trip by ping, rate and loss by UDP, silence when it is cut.
+"""The emulated link matches the topology: round trip by ping, rate and loss by UDP, silence when cut.
 
 client -- edge1 ==(emulator)== core1 -- edge2 -- server
 """
@@ -15,11 +15,11 @@ from sos_testbed.model import Shape
 
 pytestmark = pytest.mark.measures
 
-# Two switches and an emulator that looks at its queue every 100 us, on two processors that do other things too
+# Two switches and an emulator that polls its queue every 100 us, on two busy CPUs
 RTT_SLACK_MS = 8.0
 RATE_SLACK = 0.07
 UDP_S = 3
-ATTEMPTS = 3  # a sender or receiver that had to wait for a processor makes one run short; none may carry too much
+ATTEMPTS = 3  # a sender or receiver that waited for a CPU lowers one run; no run may exceed the rate
 
 
 def ping_min_ms(net: Lab, count: int = 10) -> float:
@@ -39,7 +39,7 @@ def test_round_trip(net: Lab) -> None:
 
 
 def test_rate(net: Lab) -> None:
-    """Half as much again as the wire carries is offered; what arrives is the wire's rate."""
+    """Offered load is one and a half times the wire's rate; the wire's rate arrives."""
     best = 0.0
     for _ in range(ATTEMPTS):
         report = udp(net, RATE_BPS * 3 // 2)

@@ -1,4 +1,4 @@
-"""What somebody on the way between two sites sees of a transfer, before and after its service asks for encryption.
+"""A transfer as a wiretap between two sites sees it, before and after its service requests encryption.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    wan0                   |
@@ -23,13 +23,13 @@ WIRETAP = Path(__file__).with_name("wiretap.py")
 WIRES = (("edge1", "wan0"), ("edge1", "wan1"))
 COVERED_PORT = "5001"
 RATE = 1_500_000
-SIZE = 45_000_000  # thirty seconds: agents have read their documents by then, and replaced their streams, on a slow machine, too
+SIZE = 45_000_000  # thirty seconds: by then agents have read their documents and replaced their streams, even on a slow machine
 LOOK_S = 2.0
 CHANGED_S = 20.0
 
 
 class Seen:
-    """What wiretaps saw, once they have stopped."""
+    """Reports of stopped wiretaps."""
 
     data = 0
     readable = 0

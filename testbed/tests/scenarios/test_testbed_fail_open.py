@@ -1,4 +1,4 @@
-"""With agents, controller or service gone, connections are plain; what was accelerated ends with an error, never cut off cleanly.
+"""Without agents, controller or service, connections are plain; accelerated ones end with an error, never with a short clean end.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -18,10 +18,10 @@ from sos_testbed.measure import Request
 COVERED_PORT = "5002"
 RATE = 2_000_000
 SIZE = 10_000_000  # five seconds: long enough to break or change something in the middle, and run to its end
-ENDLESS = 60_000_000  # never comes to its end: the middle lasts as long as a slow machine needs
-# A stream silent for 5 s is dead, sessions wait 10 s for another one (spec/frame.md clauses 11 and 12), and a slow machine
+ENDLESS = 60_000_000  # never ends: the middle lasts as long as a slow machine needs
+# A stream silent for 5 s is dead, sessions wait 10 s for another (spec/frame.md clauses 11 and 12); slack for a slow machine
 END_S = 30.0
-# Beacons expire after 4 s, armed elements sooner; the SYN that met a dying agent is retried by the client after 1 and 3 s
+# Beacons expire after 4 s, armed elements sooner; a client retransmits a SYN lost at a dying agent after 1 and 3 s
 PLAIN_WITHIN_S = 10.0
 
 
@@ -32,7 +32,7 @@ def start(net: Lab, size: int = SIZE) -> tuple[subprocess.Popen[str], subprocess
 
 
 def accelerated(net: Lab, size: int = SIZE) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
-    eventually("an armed agent", lambda: armed(net))  # one that has just come back meets its peer first
+    eventually("an armed agent", lambda: armed(net))  # a restarted agent must meet its peer first
     running = start(net, size)
     eventually("a session at the controller", lambda: active(net), within_s=5)
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
@@ -95,7 +95,7 @@ def test_controller_gone(net: Lab, tmp_path: Path) -> None:
 
 
 def test_service_deleted_in_the_middle(net: Lab) -> None:
-    """The running session finishes as it began; the next connection is plain."""
+    """A running session finishes accelerated; the next connection is plain."""
     server, client = accelerated(net)
     net.declare(declare.without_service(net.objects, "bulk"))
     labs.wait_ready(net, net.documents)
@@ -110,7 +110,7 @@ def test_service_deleted_in_the_middle(net: Lab) -> None:
 
 
 def test_service_applied_in_the_middle(net: Lab) -> None:
-    """A connection that began plain stays plain and whole; the next one is accelerated."""
+    """A plain connection stays plain and intact; the next one is accelerated."""
     objects = net.objects
     net.declare(declare.without_service(objects, "bulk"))
     labs.wait_ready(net, net.documents)

@@ -1,4 +1,4 @@
-"""What a host sees of the other one through agents, beside plain TCP: how far an upload is ahead, and when a dead host is noticed.
+"""The far host as seen through agents, beside plain TCP: read-ahead of an upload, and detection of a dead host.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |  5 Mbit/s, 100 ms         |
@@ -20,7 +20,7 @@ RATE_BPS, RTT_US = 5_000_000, 100_000
 PRODUCT = RATE_BPS / 8 * RTT_US / 1e6
 COVERED, PLAIN = 5001, 6001
 SLACK_S = 2.0
-# A server that reads all, and one whose machine dies after the first byte: nothing reaches its connection any more
+# A server that reads everything, and one whose machine dies after the first byte, so that no packet reaches its connection
 SINK = """
 import ctypes, signal, socket, struct, sys
 port, dies = int(sys.argv[1]), sys.argv[2] == "dies"
@@ -72,7 +72,7 @@ def net(slow_path: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def ask(net: Lab, port: int, server: str, client: str, *arguments: str) -> list[float | str]:
-    """What a client's program says of its connection to a server of this kind."""
+    """Client's report of its connection to a server of this kind."""
     serving = subprocess.Popen(net.exec_argv("server", ("python3", "-c", SINK, str(port), server)))
     try:
         measure.wait_listening(net, "server", port)

@@ -1,4 +1,4 @@
-"""What SOS is for: a gigabyte each way over long and lossy links, close to what the wire carries.
+"""Goodput: a gigabyte each way over long and lossy links, close to the wire's capacity.
 
 client -- edge1 ==(500 Mbit/s)== core1 ------- edge2 -- server
             |                                    |
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.measures
 RATE_BPS = 500_000_000
 GIGABYTE = 1_000_000_000
 SHARE = 0.85  # of the wire's limit, the ramp of the first round trips included
-ATTEMPTS = 2  # the links are emulated on whatever the machine has left: one undisturbed transfer shows what the relay can
+ATTEMPTS = 2  # the links are emulated on the same machine: one undisturbed transfer shows the relay's capacity
 SLOWEST_SHARE = 0.25  # a transfer slower than this has failed anyway: the bound on waiting
 PLAIN_S = 6.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A path, how much is sent over it each way, and how many times faster than plain TCP SOS has to be."""
+    """A path, the amount sent each way, and the required multiple of plain TCP."""
 
     rtt_us: int
     loss: float = 0.0
@@ -100,7 +100,7 @@ def bound_s(source: Path, limit_mbps: float) -> float:
 
 
 def untouched(net: Lab, done: Transfer) -> None:
-    """The transfer is whole, and each end saw the other's address."""
+    """Assert that the transfer is complete, and each end saw the other's address."""
     assert done.complete, done.error
     assert done.client_saw == f"{measure.address(net, 'server')}:80"
     assert done.server_saw == done.client_address

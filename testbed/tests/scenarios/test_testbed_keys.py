@@ -1,4 +1,4 @@
-"""Keys are rotated under running sessions: announced, used, and the old one taken away (spec/README.md clause 4).
+"""Key rotation under running sessions: announce, use, remove the old key (spec/README.md clause 4).
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -22,12 +22,12 @@ from sos_testbed.web import SOS_PORT
 OLD, NEW = 1, 2
 COVERED_PORT = "5001"
 RATE = 1_500_000
-SIZE = 105_000_000  # seventy seconds: longer than everything that happens meanwhile
-# Files are read every second; a slow machine
+SIZE = 105_000_000  # seventy seconds: longer than the whole rotation
+# Files are read every second; slack for a slow machine
 READ_S = 10.0
-# Everybody has read what was written, twice over
+# Time for every part to read the files, twice
 LOADED_S = 2.5
-# Longer than a registration lasts that nobody renews
+# Longer than a registration without renewal
 EXPIRY_S = 6.0
 # Prints the key id of the next beacon that passes: 14 + 20 + 8 bytes of headers, then spec/beacon.md clause 2
 SNIFF = """
@@ -55,7 +55,7 @@ def lab(built: Lab, request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def folders(lab: Lab, master: bytes, key_id: int) -> dict[Path, dict[str, str]]:
-    """What a key adds to each key folder."""
+    """Files that a key adds to each key folder."""
     sites = sorted({document["site"]["id"] for document in lab.documents.agents.values()})
     own = {document["node"]: document["site"]["id"] for document in lab.documents.agents.values()}
     base = lab.root / "keys"
@@ -83,7 +83,7 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
 
     added = folders(lab, secrets.token_bytes(keys.KEY_BYTES), NEW)
     old = {path / name: (path / name).read_text() for path in added for name in (file.name for file in path.iterdir())}
-    # Announced, at one after the other: nobody signs with it, however long the others take.
+    # Announce the key at one part after the other: no part signs with it, however long the others take.
     for folder, files in added.items():
         (folder / keys.SENDING_FILE).write_text(str(OLD))
         for name, text in files.items():
@@ -91,7 +91,7 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
     time.sleep(LOADED_S)
     assert {signs_with(lab, name) for name in ("agent1", "agent2")} == {OLD}
     assert registered(lab) == everybody
-    # In use, one after the other again: those that are still told to use the old one take what the others sign.
+    # Use the key, again one part after the other: parts that still use the old key accept the new signatures.
     for folder in added:
         (folder / keys.SENDING_FILE).write_text(str(NEW))
         time.sleep(EXPIRY_S)
@@ -108,16 +108,16 @@ def test_keys_are_rotated_under_a_running_session(lab: Lab, tmp_path: Path) -> N
     got, sent = outcome(client, 120), outcome(server, 30)
     assert (got["bytes"], got["end"]) == (SIZE, "eof")
     assert sent["client"] == got["own"]
-    # An agent that begins anew opens its streams anew, and nobody has another key.
+    # A restarted agent reopens its streams; all parts have the new key.
     faults.agent(lab, "agent2", up=False)
-    # what is ready and armed below is then the new one, not what agent1 and the controller still believe of the old one
+    # so that ready and armed below mean the new agent, not stale records at agent1 and the controller
     eventually("agent1 has lost its peer", lambda: not armed(lab))
     faults.agent(lab, "agent2", up=True)
     labs.wait_ready(lab, lab.documents)
     eventually("an armed agent", lambda: armed(lab))
     transfers(lab, SOS_PORT, 200_000, tmp_path / "copy")
 
-    # Who only has the old key is nobody.
+    # A part with the old key only is rejected.
     edge = lab.root / "keys" / "edge2"
     for name in added[edge]:
         (edge / name).unlink()

@@ -1,4 +1,4 @@
-"""Labs as a user handles them: side by side, interrupted, and with mistakes in what was declared."""
+"""Labs as a user handles them: side by side, interrupted, and with errors in declarations."""
 
 import json
 import os
@@ -31,7 +31,7 @@ BAD = {
 
 
 def namespaces(ids: list[str]) -> list[str]:
-    """The namespaces of these labs that still exist."""
+    """Remaining namespaces of these labs."""
     folder = Path("/run/netns")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     return [name for name in names if any(name.startswith(f"sos-{lab_id}-") for lab_id in ids)]
@@ -63,7 +63,7 @@ def test_two_labs_side_by_side(net: Lab, tmp_path: Path) -> None:
 
 @pytest.fixture
 def state() -> Iterator[Path]:
-    """A state folder of a test's own, which other labs do not sweep: what tests that were killed left in theirs goes here."""
+    """A test's own state folder, which other labs do not sweep; removes leftovers of killed tests."""
     STATES.mkdir(exist_ok=True)
     for left in STATES.iterdir():
         number, started = map(int, left.name.split("-"))
@@ -83,7 +83,7 @@ def take_down(folder: Path) -> None:
     shutil.rmtree(folder)
 
 
-# From before the first namespace to after the last program; where exactly it hits does not matter, that nothing is left does
+# From before the first namespace to after the last program; wherever the signal hits, nothing may be left
 @pytest.mark.parametrize(("how", "after_s"), [(signal.SIGKILL, 0.7), (signal.SIGKILL, 1.5), (signal.SIGKILL, 4.0), (signal.SIGINT, 2.0)])
 def test_interrupted(state: Path, how: signal.Signals, after_s: float) -> None:
     environment = {**os.environ, "SOS_STATE": str(state)}

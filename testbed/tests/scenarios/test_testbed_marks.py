@@ -15,7 +15,7 @@ COVERED, PLAIN = 5161, 6161
 
 
 def seen(net: Lab, port: int) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
-    """Marks of what arrived at the server and at the client, by what was said."""
+    """Marks of the segments that arrived at the server and at the client, by word."""
     serving = subprocess.Popen(net.exec_argv("server", (sys.executable, PROGRAM, "serve", str(port))), stdout=subprocess.PIPE, text=True)
     try:
         measure.wait_listening(net, "server", port)

@@ -1,4 +1,4 @@
-"""What agents measure in passing is what a capture sees; and sessions take paths by it.
+"""Passive measurements of agents match a capture, and select paths for sessions.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
             |  \\=(80 ms)== core2 --/   |
@@ -30,12 +30,12 @@ FLOW_S, WINDOW_S = 19.0, 10.0
 RATES = {"1 Mbit/s": 125_000, "100 Mbit/s": 12_500_000}
 GOODPUT_SLACK = 0.03
 COMPARED = 3
-ATTEMPTS = 3  # agents and captures share processors with all else: one undisturbed run shows what they can
+ATTEMPTS = 3  # agents and captures share CPUs with everything else: one undisturbed run shows their accuracy
 
 
 @contextmanager
 def metered(net: Lab, part: str) -> Iterator[dict[str, Any]]:
-    """What passes the interface of a host or agent, filled in at the end."""
+    """Capture at the interface of a host or agent, filled in at the end."""
     interface = "eth0" if part in ("client", "server") else next(d["interface"]["name"] for d in net.documents.agents.values())
     program = subprocess.Popen(
         net.exec_argv(part, (sys.executable, str(METER), interface)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -62,7 +62,7 @@ def passed(tenths: dict[str, int], end: float) -> float:
 
 
 class Judged(NamedTuple):
-    """A look at what was measured, beside what captures saw: bytes per second and milliseconds."""
+    """A sample of the measurements beside the captures: bytes per second and milliseconds."""
 
     service: float
     path: float
@@ -73,7 +73,7 @@ class Judged(NamedTuple):
 
 @pytest.mark.parametrize("name", RATES)
 def test_goodput_and_round_trip_are_what_a_capture_sees(net: Lab, name: str) -> None:
-    """Each look's goodput, the median look's delay: a busy machine may hold up all streams of two seconds, not the capture's packets."""
+    """Compare each sample's goodput, and the median delay: a busy machine may delay all streams for two seconds, but not the capture."""
     for _ in range(ATTEMPTS):
         judged = looked_at(net, RATES[name])
         print(f"{name}: {judged}")
@@ -86,7 +86,7 @@ def test_goodput_and_round_trip_are_what_a_capture_sees(net: Lab, name: str) -> 
 
 
 def looked_at(net: Lab, rate: int) -> list[Judged]:
-    """One flow of so many bytes a second, looked at while it runs."""
+    """One flow of this rate, sampled while it runs."""
     server = peer(net, "server", "steady", str(PORT), str(rate), str(FLOW_S))
     measure.wait_listening(net, "server", PORT)
     looks = []
@@ -104,7 +104,7 @@ def looked_at(net: Lab, rate: int) -> list[Judged]:
 
 
 def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], began: float) -> Judged:
-    """What the controller said at a moment, beside what the captures saw until then."""
+    """The controller's measurements at a moment, beside the captures until then."""
     path = next(found for found in look["paths"] if found["label"] == 0)
     (service,) = look["services"]
     end = look["at"] - path["ageSeconds"]
@@ -116,7 +116,7 @@ def judge(look: dict[str, Any], flow: dict[str, int], at_agent: dict[str, Any], 
 
 
 def round_trips(net: Lab) -> list[int]:
-    """Of all measured paths, in microseconds, the shortest first."""
+    """Round trips of all measured paths in microseconds, shortest first."""
     return sorted(path["rttMicros"] or 0 for path in paths(net).values())
 
 
@@ -145,7 +145,7 @@ def test_sessions_take_paths_in_turn_and_by_load(net: Lab) -> None:
 
 
 def taken(net: Lab, number: int, beside: int = 0) -> list[list[int]]:
-    """The labels of so many new sessions, which are over afterwards."""
+    """Labels of this many new sessions, which end afterwards."""
     before = {session["uuid"] for session in northbound.get(net.plan, "/v1/sessions")["sessions"]}
     assert len(before) == beside
     command = ("curl", "-sS", "--limit-rate", "20k", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/100M")

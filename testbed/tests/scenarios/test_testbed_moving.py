@@ -25,15 +25,15 @@ COVERED, PLAIN = 5001, 6001
 EACH = 100
 """Connections at each port."""
 WATCH_S = 8.0
-"""From before a move until well after it: a connection that has not gone on by then is lost."""
+"""Duration from before a move until well after it: a connection that has not continued by then is lost."""
 CABLES = {
     "client": (("edge1", "client"), ("edge3", "client3"), ("edge1", "client1")),
     "server": (("edge2", "server"), ("edge4", "server4")),
 }
 """Ports that hosts move between: at two switches of their site, and two of one switch. The first is the lab's own."""
 SLACK_S = 5.0
-"""Retransmission timeouts double: who just misses the end of the gap waits as long again, on a busy machine for seconds. Sessions that are
-not followed are silent to the end."""
+"""RTOs double: a retransmission that just misses the end of the gap doubles the wait, on a busy machine to seconds. Sessions that
+do not follow stay silent to the end."""
 
 SERVE = """
 import socket, sys, threading, time
@@ -97,7 +97,7 @@ for _ in range(2):
 
 
 def two_nodes(path1: PathOptions, path2: PathOptions) -> Topology:
-    """Both switches of a site have the uplinks that the site names."""
+    """Give both switches of a site the uplinks that the site names."""
 
     def wire(edge: str, port: str, core: str, at: str, shape: Shape | None = None) -> Wire:
         return Wire(a=End(switch=edge, port=port), b=End(switch=core, port=at), shape=shape)
@@ -141,9 +141,9 @@ def ip(netns: str, *argv: str) -> None:
 
 
 def set_up_cables(net: Lab) -> None:
-    """Give hosts a cable to each port they move to, of which one has a carrier, as a live migration or a bond in active-backup mode does.
+    """Connect hosts to each port they move to, with carrier on one, as in a live migration or an active-backup bond.
 
-    A bridge in the host takes the place of the bond, which needs a kernel module of its own.
+    A bridge in the host replaces the bond, which would need a kernel module.
     """
     for host in net.topology.hosts:
         there, first, *others = net.plan.netns(host.name), *CABLES[host.name]
@@ -178,7 +178,7 @@ def mac(net: Lab, host: str, interface: str) -> str:
 
 
 def move(net: Lab, host: str, old: tuple[str, str], new: tuple[str, str], *, announced: bool) -> None:
-    """The carrier goes at one port and comes at another."""
+    """Move the carrier from one port to another."""
     there = net.plan.netns(host)
     commands = f"link set {cable(*old)} down\nlink set {cable(*new)} up\n"
     subprocess.run(("ip", "-n", there, "-batch", "-"), input=commands, text=True, check=True)
@@ -195,7 +195,7 @@ def watch(net: Lab, port: int) -> "subprocess.Popen[str]":
 
 @pytest.mark.slow
 def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
-    """The client there and back, once announced and once not, then the server: all connections, none stalled for longer than plain ones."""
+    """Move the client there and back, once announced and once not, then the server: no connection stalls longer than plain ones."""
     eventually("an armed agent", lambda: armed(net))
     server = subprocess.Popen(net.exec_argv("server", (sys.executable, "-uc", SERVE, str(COVERED), str(PLAIN))))
     try:
@@ -211,7 +211,7 @@ def test_connections_go_on_when_their_host_moves(net: Lab) -> None:
             running = {port: watch(net, port) for port in (PLAIN, COVERED)}
             for program in running.values():
                 assert program.stdout is not None and program.stdout.readline() == "connected\n"
-            time.sleep(1.0)  # data flows before the move, so that the gap is the move's
+            time.sleep(1.0)  # data flows before the move, so that the move alone causes the gap
             move(net, host, CABLES[host][old], CABLES[host][new], announced=announced)
             said = {port: program.communicate(timeout=60)[0].split() for port, program in running.items()}
             print(host, new, announced, said)

@@ -1,4 +1,4 @@
-"""Connections that are only looked at, and a share that is accelerated beside the rest: what is counted is what clients saw."""
+"""Observed connections, and a share that is accelerated beside the rest: counts match the clients' view."""
 
 import subprocess
 import time
@@ -37,7 +37,7 @@ def fetch(net: Lab, name: str) -> float:
 
 
 def answered_within(micros: float, waited: list[float]) -> bool:
-    """Is it the round trip, or what the slowest of these clients saw of it? A busy machine holds up both."""
+    """True if the value is the round trip, or the slowest client's: a busy machine delays both."""
     return RTT_US - DELAY_SLACK_MS * 1000 <= micros <= max(waited) + DELAY_SLACK_MS * 1000
 
 

@@ -1,4 +1,4 @@
-"""Rare features of TCP on a covered port, beside the same on a plain one: hosts see the same."""
+"""Rare features of TCP on a covered port, beside a plain one: hosts see no difference."""
 
 import json
 import subprocess
@@ -41,7 +41,7 @@ def test_hosts_see_the_same_as_over_plain_tcp(net: Lab, case: str) -> None:
 
 
 def test_a_client_with_a_cookie_of_tcp_fast_open_is_served(net: Lab) -> None:
-    """A SYN with data and a cookie that was learned on a plain port: the agent takes the SYN alone, and the client repeats the data."""
+    """A SYN with data and a cookie from a plain port: the agent accepts the SYN alone, and the client retransmits the data."""
     sysctl(net, "server", "net.ipv4.tcp_fastopen=3")
     plain = seen(net, "fast-open", PLAIN)
     before = accepted(net)

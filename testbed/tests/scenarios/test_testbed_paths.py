@@ -1,4 +1,4 @@
-"""Several paths, and paths that fail under running transfers: every byte arrives, soon, over the other path.
+"""Several paths, and path failures under running transfers: every byte arrives soon, over the other path.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
             |  \\=(80 ms)== core2 --/   |
@@ -21,8 +21,8 @@ from sos_testbed.flows import FlowEntry, parse_flows
 from sos_testbed.lab import Lab
 
 COVERED_PORT = "5003"
-SIZE, RATE = 28_000_000, 4_000_000  # seven seconds: longer than any of these faults may be felt
-ANNOUNCED_S, SILENT_S = 1.0, 5.0  # until bytes arrive again, for faults that somebody tells of and for those that nobody does
+SIZE, RATE = 28_000_000, 4_000_000  # seven seconds: longer than any of these faults may stall
+ANNOUNCED_S, SILENT_S = 1.0, 5.0  # until bytes arrive again, for visible and for silent faults
 END_S = 60.0
 FIRST_STREAM_PORT = 10_000
 KIND_PATH = 4  # of a controller's cookie (spec/node-config.md clause 8)
@@ -36,7 +36,7 @@ def path_entries(net: Lab, switch: str) -> list[FlowEntry]:
 
 
 def carrying(net: Lab) -> list[str]:
-    """The core switches that paths lead over, without those that do not run."""
+    """Running core switches of the paths."""
     dead = net.dead()
     return [core for core in CORES if f"{core}-ovs" not in dead and path_entries(net, core)]
 
@@ -50,11 +50,11 @@ def streams(net: Lab, label: int) -> list[str]:
 
 STREAMS = 8
 LIGHT = 1
-"""Besides them, for sessions that say little."""
+"""The reserved stream for interactive sessions."""
 
 
 def declare(net: Lab, mode: str, streams_wished: int = STREAMS) -> None:
-    """Put the mode in force and wait until its paths and streams stand."""
+    """Apply the mode and wait until its paths and streams are up."""
     net.declare(with_service(net.objects, paths=MODES[mode], transport={"streams": streams_wished}))
     labs.wait_ready(net, net.documents)
     labels = (0, 1) if mode == "disjoint" else (0,)
@@ -71,7 +71,7 @@ def mode(net: Lab, request: pytest.FixtureRequest) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What breaks on the path over a core switch, and how soon bytes arrive again."""
+    """Fault on the path over a core switch, and time until bytes arrive again."""
 
     strike: Callable[[Lab, str], None]
     within_s: float
@@ -106,7 +106,7 @@ def expected() -> str:
 
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_under_a_transfer(net: Lab, mode: str, name: str) -> None:
-    """Every byte arrives, each time; in time at least once of three times: the machine may be busy with something else."""
+    """Every byte arrives each time, and in time at least once in three runs on a busy machine."""
     pauses = []
     while len(pauses) < TRIES and not any(pause <= FAULTS[name].within_s for pause in pauses):
         pauses.append(pause_after(net, mode, name))
@@ -114,14 +114,14 @@ def test_fault_under_a_transfer(net: Lab, mode: str, name: str) -> None:
 
 
 def pause_after(net: Lab, mode: str, name: str) -> float:
-    """Seconds without a byte after a fault under a transfer that is whole all the same."""
+    """Seconds without a byte after a fault in a transfer that stays complete."""
     fault, before = FAULTS[name], carrying(net)
     server = peer(net, "server", "serve", COVERED_PORT, str(SIZE), str(RATE))
     measure.wait_listening(net, "server", int(COVERED_PORT))
     client = peer(net, "client", "fetch", measure.address(net, "server"), COVERED_PORT)
     eventually("a session", lambda: active(net), within_s=5)
     eventually("bytes at the client", lambda: flowing(net, int(COVERED_PORT)), within_s=5)
-    # A service that has just changed may still have some to open.
+    # A service that has just changed may still open streams.
     eventually("all streams", lambda: len(streams(net, 0)) == STREAMS + LIGHT)
     stood = set(streams(net, 0))
     fault.strike(net, before[0])
@@ -139,7 +139,7 @@ def pause_after(net: Lab, mode: str, name: str) -> float:
 
 
 def test_hosts_that_have_forgotten_each_other_find_each_other_without_the_base_path(net: Lab) -> None:
-    """Plain traffic goes by core1 alone; streams go round it, and so must what hosts ask for before they send anything."""
+    """Plain traffic uses core1 alone; streams bypass it, and so must hosts' ARP requests."""
     declare(net, "disjoint")
     labs.make_payload(net.root / "www" / "some", 200_000)
     url = f"http://{measure.address(net, 'server')}/some"
@@ -155,7 +155,7 @@ def test_hosts_that_have_forgotten_each_other_find_each_other_without_the_base_p
 
 
 def mended(net: Lab, before: list[str]) -> None:
-    """What was broken works again, and is used again."""
+    """The repaired part works and is used again."""
     for name in net.dead():
         net.start(name)
     for wire in net.topology.shaped():
@@ -181,7 +181,7 @@ def entries(net: Lab) -> list[int]:
 
 
 def with_sessions(net: Lab, number: int, act: Callable[[], None]) -> None:
-    """Do something while so many slow downloads are under way."""
+    """Act during this many slow downloads."""
     command = ("curl", "-sS", "--limit-rate", "20k", "-o", "/dev/null", f"http://{measure.address(net, 'server')}/100M")
     downloads = [subprocess.Popen(net.exec_argv("client", command)) for _ in range(number)]
     try:

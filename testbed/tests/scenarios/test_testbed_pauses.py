@@ -1,4 +1,4 @@
-"""Hosts that stop for a quarter of an hour, in real time: a reader, an upload's server, and a host that is away from an idle connection.
+"""Hosts that pause for a quarter of an hour in real time: a reader, an upload's server, and a host with an idle connection.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    40 ms                  |
@@ -21,7 +21,7 @@ from sos_testbed.lab import Lab
 PROGRAM = Path(__file__).with_name("pausing.py")
 PAUSE_S = 900.0
 BEGUN_S = 10.0
-"""Connections stand, and what is read before the pause has been read."""
+"""Wait until connections stand and the data before the pause has been read."""
 END_S = 120.0
 PORTS = {"download": 200, "upload": 201, "idle": 202}
 COVERED, PLAIN = 5000, 6000
@@ -29,7 +29,7 @@ COVERED, PLAIN = 5000, 6000
 
 @contextmanager
 def away(net: Lab) -> Iterator[None]:
-    """The server's machine neither hears nor says anything on the idle connections."""
+    """Drop all packets of the idle connections at the server's machine."""
     ports = ", ".join(str(first + PORTS["idle"]) for first in (COVERED, PLAIN))
     chains = (
         f"chain i {{ type filter hook input priority 0; tcp dport {{ {ports} }} drop; }}",
@@ -56,7 +56,7 @@ def test_connections_outlive_a_quarter_of_an_hour_as_over_plain_tcp(net: Lab) ->
     PEERS.extend(clients.values())
     time.sleep(BEGUN_S)
     with away(net):
-        time.sleep(began + PAUSE_S - BEGUN_S - time.monotonic())  # the pause is what is tested
+        time.sleep(began + PAUSE_S - BEGUN_S - time.monotonic())  # the pause under test
     seen = {name: json.loads(client.communicate(timeout=BEGUN_S + END_S)[0]) for name, client in clients.items()}
     assert accepted(net) - before == len(PORTS)
     for kind in PORTS:

@@ -1,4 +1,4 @@
-"""Nothing is silently plain: many prefixes and ports are armed, a client may use an agent's port, and what goes plain says why."""
+"""No connection is plain without a reason: many prefixes and ports are armed, and a client may use an agent's port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sos_testbed.lab import Lab
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
 MANY = 64
-HEALTH_PORT = 9465  # where an agent's metrics listener is, at every address
+HEALTH_PORT = 9465  # port of an agent's metrics listener, at every address
 
 
 def plain(net: Lab) -> dict[str, Any]:

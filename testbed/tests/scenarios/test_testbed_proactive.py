@@ -1,4 +1,4 @@
-"""A service that is set up proactively (examples/03-proactive): a constant number of entries, no packet-in, and no need of the controller.
+"""Proactive set-up (examples/03-proactive): a constant number of entries, no packet-in, no need for a controller.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -30,7 +30,7 @@ END_S = 30.0
 MANY = 1_000
 SERVICE = 6  # kind in a controller's cookies (spec/node-config.md clause 8)
 REPORTED_S = 15.0  # agents report every 5 s
-# An agent's listener is gone with it; the client's SYN that met its death is repeated after 1 and 3 s
+# An agent's listener dies with it; a SYN lost meanwhile is retransmitted after 1 and 3 s
 PLAIN_WITHIN_S = 5.0
 
 
@@ -56,18 +56,18 @@ def identities(net: Lab) -> dict[str, list[tuple]]:
 
 
 def to_controller(net: Lab) -> int:
-    """Packets of TCP that any switch has handed to a controller."""
+    """TCP packets that any switch has punted to a controller."""
     found = [entry for switch in net.topology.switches for entry in entries(net, switch.name) if "CONTROLLER" in entry.actions]
     return sum(entry.n_packets for entry in found if entry.match.startswith("tcp"))
 
 
 def redirected(net: Lab, switch: str) -> int:
-    """Packets of the service that a switch has redirected."""
+    """Packets of the service that a switch redirected."""
     return sum(entry.n_packets for entry in entries(net, switch) if entry.cookie >> 24 & 0xFF == SERVICE)
 
 
 def fetched(net: Lab, tmp_path: Path) -> None:
-    """One small download from a covered port, whole and with the client's own address."""
+    """One small download from a covered port, complete and with the client's own address."""
     source = net.root / "www" / "tiny"
     done = measure.download(net, Request(path=source, max_time_s=5), tmp_path / "copy")
     assert (done.complete, done.status, done.server_saw) == (True, 200, done.client_address), done
@@ -83,7 +83,7 @@ def start(net: Lab) -> tuple[subprocess.Popen[str], subprocess.Popen[str]]:
 
 
 def finished(running: tuple[subprocess.Popen[str], subprocess.Popen[str]]) -> None:
-    """Both ends have seen a whole transfer, and each other."""
+    """Assert that both ends saw a complete transfer, and each other's address."""
     server, client = running
     got, sent = outcome(client, END_S + SIZE / RATE), outcome(server, END_S)
     assert (got["bytes"], got["end"], sent["client"], sent["send_end"]) == (SIZE, "eof", got["own"], "ok")
@@ -110,7 +110,7 @@ def test_a_thousand_flows_cost_no_switch_an_entry_and_the_controller_no_packet(n
 
 
 def test_the_controller_is_killed_and_comes_back(net: Lab, tmp_path: Path) -> None:
-    """New connections all the time, before, without and after it: every one accelerated, none breaks."""
+    """New connections before, during and after the controller's absence: all accelerated, none broken."""
     running = start(net)
     taken, count = accepted(net), 0
 
@@ -144,7 +144,7 @@ def test_an_agent_is_killed_while_the_controller_is_dead(net: Lab, tmp_path: Pat
     assert got["end"] != "eof", "a truncated transfer looked complete"
     outcome(server, END_S)
     namespace = net.plan.netns(victim)
-    # what is left of the agent goes, too: as when its namespace dies with it
+    # take the agent's interface down, too, as when its namespace is deleted
     subprocess.run(("ip", "-n", namespace, "link", "set", "net0", "down"), check=True)
     gone = time.monotonic()
     eventually("a new connection is plain", lambda: works(net, tmp_path), within_s=PLAIN_WITHIN_S)
@@ -156,7 +156,7 @@ def test_an_agent_is_killed_while_the_controller_is_dead(net: Lab, tmp_path: Pat
 
 
 def works(net: Lab, tmp_path: Path) -> bool:
-    # asked with curl alone: a connection that meets the agent's death hangs, and the next one counts
+    # plain curl: a connection open at the agent's death hangs, and the next one counts
     url = f"http://{measure.address(net, 'server')}/tiny"
     argv = net.exec_argv("client", ("curl", "-sf", "-m", "1", "-o", str(tmp_path / "copy"), url))
     return subprocess.run(argv, check=False).returncode == 0 and measure.same_bytes(

@@ -1,4 +1,4 @@
-"""What `helm test` runs between pods of two sites, run between two hosts of a lab: it passes where a service works, and only there.
+"""The probe of `helm test` between two hosts of a lab: it passes if, and only if, the service works.
 
 client -- edge1 ==(40 ms)== core1 -- edge2 -- server
 """
@@ -17,7 +17,7 @@ SERVER = "10.0.0.139"
 
 @pytest.fixture
 def controller(net: Lab) -> Iterator[str]:
-    """The controller's API, which the lab's hosts do not reach otherwise: a pod has the cluster's network for that."""
+    """Expose the controller's API to the lab's hosts, as the cluster's network does for pods."""
     address = controllers.addresses(net.plan.controllers)[controllers.DEFAULT]
 
     def inside(part: str, *command: str) -> None:
@@ -40,7 +40,7 @@ def probe(net: Lab) -> str:
 
 
 def serving(net: Lab, *ports: int) -> None:
-    """The far end, on the first of these beside SOS and on the others by a service's way."""
+    """Start the server, on the first port beside SOS and on the others through a service."""
     chosen = ("--plain", str(ports[0]), *(word for port in ports[1:] for word in ("--through", str(port))), "--seconds", "600")
     argv = net.exec_argv("server", (probe(net), "serve", *chosen))
     PEERS.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))

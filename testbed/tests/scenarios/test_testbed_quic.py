@@ -1,4 +1,4 @@
-"""A transfer over streams that are QUIC, and what becomes of it where datagrams do not pass.
+"""A transfer over QUIC streams, and its fallback where datagrams do not pass.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    wan0                   |
@@ -31,7 +31,7 @@ BLOCK = f"table ip sos_test {{\nchain input {{\ntype filter hook input priority 
 
 @contextmanager
 def packets(net: Lab) -> Iterator[dict[str, int]]:
-    """Bytes that passed the wires between the sites while the block ran: of TCP, and of UDP at stream ports."""
+    """Bytes on the wires between the sites during the block: of TCP, and of UDP at stream ports."""
     programs, seen = [], {"tcp": 0, "udp": 0}
     try:
         for part, interface in WIRES:
@@ -52,7 +52,7 @@ def packets(net: Lab) -> Iterator[dict[str, int]]:
 
 
 def digest() -> str:
-    """Of what peer.py sends."""
+    """Digest of peer.py's data."""
     chunks = (hashlib.sha256(number.to_bytes(8)).digest() * (CHUNK // 32) for number in range(SIZE // CHUNK + 1))
     return hashlib.sha256(b"".join(chunks)[:SIZE]).hexdigest()
 
@@ -63,13 +63,13 @@ def number(net: Lab, agent: str, name: str) -> int:
 
 
 def all_are(net: Lab, *, quic: bool) -> bool:
-    """Both agents have streams, and all of them are over QUIC, or none."""
+    """True if both agents have streams, and either all or none use QUIC."""
     found = [(number(net, each, "sos_agent_streams"), number(net, each, "sos_agent_streams_quic")) for each in ("agent1", "agent2")]
     return all(total > 0 and over == (total if quic else 0) for total, over in found)
 
 
 def transfer(net: Lab) -> None:
-    """Bytes from server to client through the agents: the right ones, and both ends see each other's addresses."""
+    """Transfer from server to client through the agents; checks bytes and both ends' addresses."""
     took = accepted(net)
     server = peer(net, "server", "serve", COVERED_PORT, str(SIZE))
     measure.wait_listening(net, "server", int(COVERED_PORT))

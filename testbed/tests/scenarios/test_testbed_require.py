@@ -1,4 +1,4 @@
-"""A service that requires something (docs/adr/0054): accelerated, or refused at once, and never plain; in both set-ups.
+"""A service with spec.require (docs/adr/0054): accelerated, or refused at once, and never plain; in both set-ups.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |                           |
@@ -27,7 +27,7 @@ ENCRYPTED = {
 }
 SERVED, REFUSED = "HTTP/1.1 404", "ConnectionRefusedError"
 LEASED_S = 8.0  # a punt entry lasts 5 s
-AT_ONCE_S = 5.0  # a plain refusal takes a round trip, a SYN that is dropped until the end of a program's patience
+AT_ONCE_S = 5.0  # a plain refusal takes a round trip, a dropped SYN a program's whole timeout
 NODES = ("edge1-node", "edge2-node")
 
 
@@ -44,14 +44,14 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Lab]:
 
 
 def asked(net: Lab) -> int:
-    """SYNs for the covered port that have come to the server."""
+    """SYNs for the covered port that reached the server."""
     argv = net.exec_argv("server", ("nft", "list", "counter", "ip", "require", "syns"))
     return int(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split("packets")[1].split()[0])
 
 
 @contextmanager
 def nothing_plain(net: Lab) -> Iterator[None]:
-    """No SYN may come to the server but from the agent beside it, which asks the server in its client's name."""
+    """Assert that only the egress agent's SYNs reach the server."""
     place = next(place for place in net.topology.agents if place.name == "agent2")
     mac = net.documents.agents[place.key]["interface"]["mac"]
     rules = (
@@ -67,7 +67,7 @@ def nothing_plain(net: Lab) -> Iterator[None]:
 
 
 def refused(net: Lab, protocol: int = 0) -> None:
-    """The covered port is refused at once; the other is served as ever."""
+    """Assert that the covered port is refused at once and the other still served."""
     began = time.monotonic()
     assert answer(net, SOS_PORT, protocol=protocol) == REFUSED
     assert time.monotonic() - began < AT_ONCE_S
@@ -99,19 +99,19 @@ def test_it_is_refused_without_an_agent_at_either_site(net: Lab, agent: str) -> 
     with nothing_plain(net):
         for _ in range(6):
             assert answer(net, SOS_PORT) != SERVED
-            time.sleep(1)  # over the seconds in which the agent is found dead
+            time.sleep(1)  # during the seconds until the agent's death is detected
         refused(net)
     net.start(agent)
     served(net)
 
 
 def test_it_is_refused_while_the_near_agents_port_is_down(net: Lab) -> None:
-    """The switch goes round the agent by itself where the service is proactive: to the reject port."""
+    """With a proactive service the switch itself bypasses the dead agent, to the reject port."""
     port = ("ip", "-n", net.plan.netns("edge1"), "link", "set", "sosag0")
     net.kill("edge1-node")  # it would switch the port on again
     try:
         subprocess.run((*port, "down"), check=True)
-        time.sleep(1.0)  # Open vSwitch looks at its ports
+        time.sleep(1.0)  # Open vSwitch polls its ports
         with nothing_plain(net):
             for _ in range(3):
                 refused(net)

@@ -1,4 +1,4 @@
-"""Both sites rewrite (thesis, tables 2 and 6): hosts see each other's addresses, agents their own, and no offload is left to go wrong.
+"""Both sites rewrite (thesis, tables 2 and 6): hosts see each other's addresses, agents their own, and offload is off.
 
 client -- edge1 ======= core1 ------- edge2 -- server          edge1 and edge2 rewrite, beside their agents
             |    40 ms                  |
@@ -23,7 +23,7 @@ SIZE = 20_000_000
 COVERED_PORT = "5004"
 REDIRECT_PORT = 9877
 SMALL = 500_000
-FAILED_S = 8.0  # a dead agent's beacons are missed, its entries go, the next connection is plain
+FAILED_S = 8.0  # a dead agent's beacons expire, its entries are removed, the next connection is plain
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +122,7 @@ def test_a_dead_agents_connections_break_and_new_ones_are_plain(net: Lab, agent:
 
 
 def plain(net: Lab) -> bool:
-    """Is a new connection whole without an agent?"""
+    """True if a new connection is complete without an agent."""
     port = "5005"
     server = peer(net, "server", "serve", port, str(SMALL))
     measure.wait_listening(net, "server", int(port))

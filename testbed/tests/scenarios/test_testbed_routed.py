@@ -1,6 +1,6 @@
-"""Sites with subnets of their own: all that hosts do with one another works as by a router, and declared connections are accelerated.
+"""Sites with their own subnets: hosts communicate as through a router, and declared connections are accelerated.
 
-client 10.1.0.11 -- edge1 ======= core1 ------- edge2 -- 10.2.0.11 server        gateways 10.1.0.1 and 10.2.0.1, which nobody has
+client 10.1.0.11 -- edge1 ======= core1 ------- edge2 -- 10.2.0.11 server        gateways 10.1.0.1 and 10.2.0.1, which no host owns
                       |    40 ms                  |
                    agent1                      agent2
 """
@@ -20,7 +20,7 @@ from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
 SIZE = 20_000_000
 LEASE_S = 6.0
-AFTER_S = 15.0  # from before a controller's return until well after it has forgotten what was there
+AFTER_S = 15.0  # from before a controller's return until well after it has dropped stale entries
 ROUTE = 800
 GATEWAY_MAC = "02:53:4f:53:00:02"
 
@@ -46,7 +46,7 @@ def ping(net: Lab, host: str, target: str, count: int = 3) -> str:
 
 
 def routes(net: Lab, switch: str, host: str = "") -> int:
-    """Entries for a host of the other site, or for any."""
+    """Entries for a host of the other site, or for any host."""
     found = [entry for entry in parse_flows(dump_flows(net, switch)) if entry.priority == ROUTE]
     return sum(f"nw_dst={host}" in entry.match for entry in found)
 
@@ -54,7 +54,7 @@ def routes(net: Lab, switch: str, host: str = "") -> int:
 def test_hosts_reach_each_other_by_one_router(net: Lab) -> None:
     for host, other in (("client", "server"), ("server", "client")):
         target = measure.address(net, other)
-        # where a host is, is believed once its port has been up for a while: another switch might turn up there
+        # a host's port is trusted once it has been up for a while: it might lead to another switch
         eventually("the first answers", lambda host=host, target=target: ", 0% packet loss" in ping(net, host, target))
         found = ping(net, host, target)
         assert ", 0% packet loss" in found and "ttl=63" in found, found
@@ -75,7 +75,7 @@ def test_transfers_both_ways(net: Lab, tmp_path: Path, port: int) -> None:
 
 
 def test_udp_crosses_with_right_checksums(net: Lab) -> None:
-    """iperf3's control connection and its datagrams; with wrong checksums all of them are lost, on a busy machine a few."""
+    """iperf3's control connection and datagrams; wrong checksums would lose all datagrams, a busy machine loses a few."""
     measured = measure.probe(net, ("-u", "-b", "20M", "-t", "2"))
     assert measured["end"]["sum"]["packets"] > 1_000
     assert measured["end"]["sum"]["lost_percent"] < 50
@@ -99,7 +99,7 @@ def test_hosts_that_know_each_other_go_on_without_a_controller(net: Lab) -> None
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     faults.controller(net, "controller", up=False)
     eventually("the leases are over", lambda: not any(e.priority == 700 for e in parse_flows(dump_flows(net, "edge1"))), within_s=LEASE_S)
-    for host in ("client", "server"):  # a host asks for its gateway again and again, and gives it up when nobody answers
+    for host in ("client", "server"):  # a host repeats its ARP request for the gateway, and gives up without an answer
         run(net, host, "ip", "neigh", "flush", "all")
     assert ", 0% packet loss" in ping(net, "client", measure.address(net, "server"))
     command = ("ping", "-c", str(round(AFTER_S / 0.2)), "-i", "0.2", "-W", "2", measure.address(net, "client"))

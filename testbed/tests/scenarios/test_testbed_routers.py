@@ -1,8 +1,8 @@
-"""Hosts behind a router of their site whose next hop is smaller: covered connections learn the path MTU, and fragments find the agent.
+"""Hosts behind a router with a smaller next-hop MTU: covered connections learn the path MTU, and fragments reach the agent.
 
 inner -- client -- edge1 ======= core1 ------- edge2 -- server -- inner      client or server routes for a machine behind it
 
-Segmentation offload is off, as it always is where a site rewrites: Open vSwitch 3.1 in user space cuts large segments by its port's MTU.
+Segmentation offload is off, as at all rewriting sites: Open vSwitch 3.1 in user space cuts large segments by its port's MTU.
 """
 
 import subprocess
@@ -75,7 +75,7 @@ def sh(*argv: str) -> None:
 
 @contextmanager
 def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Iterator[str]:
-    """A machine behind a host, which routes. What goes out to it has to be small; or what it sends is fragmented on its way in."""
+    """A machine behind a host that routes. Packets to it must be small, or packets from it are fragmented."""
     there, inner = net.plan.netns(host), f"{net.plan.netns(host)}-in"
     sh("ip", "netns", "add", inner)
     try:
@@ -110,7 +110,7 @@ def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Ite
             sh("ip", "-n", inner, "link", "set", device, "up")
         sh("ip", "-n", inner, "address", "add", f"{address}/32", "dev", "m1")
         sh("ip", "-n", inner, "route", "add", "10.0.0.0/24", "dev", "m1", "src", address)
-        if fragments:  # no "don't fragment" from the machine, and a smaller next hop for its router
+        if fragments:  # the machine sends without DF, and its router has a smaller next-hop MTU
             sh("ip", "netns", "exec", inner, "sysctl", "-qw", "net.ipv4.ip_no_pmtu_disc=1")
             sh("ip", "netns", "exec", inner, "ethtool", "-K", "m1", "tso", "off", "gso", "off", "tx", "off")
             other = measure.address(net, "server" if host == "client" else "client")
@@ -131,7 +131,7 @@ def behind(net: Lab, host: str, address: str, *, fragments: bool = False) -> Ite
 
 
 def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, port: int, way: str) -> float:
-    """Bytes from one end to the other, all of them; returns the seconds."""
+    """Transfer all bytes from one end to the other; returns the seconds."""
     argv = (*serving, sys.executable, "-uc", SERVE, str(port), way, str(SIZE))
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
         try:
@@ -149,7 +149,7 @@ def transfer(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], targ
 
 
 def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float, float]:
-    """Seconds of a plain and of a covered transfer between a machine behind a host and the other host. What was learned is forgotten."""
+    """Seconds of a plain and a covered transfer between a machine behind a host and the other host, with cleared path MTU caches."""
     seconds = []
     for port in (PLAIN, COVERED):
         before, own = accepted(net), ("ip", "netns", "exec", inner)
@@ -169,14 +169,14 @@ def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float
 def test_a_smaller_hop_behind_a_site_costs_a_covered_connection_no_more_than_a_plain_one(
     net: Lab, host: str, address: str, way: str
 ) -> None:
-    """The agent sends in the other host's name; what the router says about it has to reach the agent."""
+    """The agent sends with the other host's address; the router's ICMP errors must reach the agent."""
     eventually("an armed agent", lambda: armed(net))
     with behind(net, host, address) as inner:
         plain, covered = both(net, inner, host, address, way)
     assert covered < 2 * plain + 5.0, "half a minute passes before a kernel guesses"
 
 
-# Others than above: an agent that has learned of a small hop on the way to a host asks it for small segments from then on.
+# Not the agents from above: an agent that knows a small path MTU to a host announces a small MSS to it.
 @pytest.mark.parametrize("routers", ["rewriting", "transparent"], indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("client", "10.0.0.13", "up"), ("server", "10.0.0.141", "down")])
 def test_fragments_find_the_agent_or_leave_their_hosts_plain(net: Lab, host: str, address: str, way: str) -> None:

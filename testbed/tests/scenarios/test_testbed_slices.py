@@ -1,4 +1,4 @@
-"""Two controllers over one set of switches and agents (examples/05-slices): what one does, or suffers, the other does not notice.
+"""Two controllers over one set of switches and agents (examples/05-slices): neither affects the other.
 
 `default` has TCP 5000-5999, `research` 6000-6999, between the same hosts.
 """
@@ -45,7 +45,7 @@ def sessions(net: Lab, controller: str) -> int:
 
 
 def owned(net: Lab, controller: str) -> dict[str, list[tuple[int, int, str, str]]]:
-    """A controller's entries on every switch, whatever its life."""
+    """A controller's entries on every switch, of any epoch."""
     value = 0x534F0100 + int(net.documents.controllers[controller]["controller"]["id"])
     found = {switch.name: parse_flows(dump_flows(net, switch.name)) for switch in net.topology.switches}
     return {
@@ -68,7 +68,7 @@ def finish(transfer: Transfer) -> None:
 
 
 def accelerated(net: Lab, port: int) -> bool:
-    """Does an agent take a new connection? It is whole in either case."""
+    """True if an agent accepts a new connection, which is complete in either case."""
     before = accepted(net)
     finish(begin(net, port, SMALL))
     return accepted(net) > before
@@ -106,7 +106,7 @@ def test_a_controller_that_dies_and_returns_leaves_the_other_alone(net: Lab) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("leaver", sorted(PORTS))
 def test_paths_and_services_stay_when_a_controller_leaves(net: Lab, leaver: str) -> None:
-    """It is uninstalled: all of its entries are taken away at once."""
+    """Uninstall a controller: all of its entries are deleted at once."""
     (stayer,) = PORTS.keys() - {leaver}
     before = {name: owned(net, name) for name in PORTS}
     transfer = begin(net, PORTS[stayer], LONG, RATE)

@@ -1,4 +1,4 @@
-"""Transfers between untouched hosts, with and without SOS, and nothing left behind.
+"""Transfers between unmodified hosts, with and without SOS, without leftovers.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |    40 ms                  |
@@ -18,7 +18,7 @@ from sos_testbed.measure import Request
 from sos_testbed.web import PLAIN_PORT, SOS_PORT
 
 SIZE = 40_000_000
-# The slowest honest transfer is 14 round trips of slow start, then a third of the wire; three times that for a busy machine
+# The slowest valid transfer is 14 round trips of slow start, then a third of the wire; three times that for a busy machine
 LIMIT_S = 3 * (14 * RTT_US / 1e6 + SIZE * 8 / (RATE_BPS / 3))
 COVERED_PORT = "5001"
 
@@ -84,7 +84,7 @@ def test_an_uncovered_connection_is_no_session(net: Lab) -> None:
 
 
 def test_the_other_direction_of_the_service_is_plain(net: Lab) -> None:
-    """The service goes from west to east; a connection opened at east is not touched."""
+    """The service covers west to east; a connection opened at east stays plain."""
     server = peer(net, "client", "serve", COVERED_PORT, "4000000", "1000000")
     measure.wait_listening(net, "client", int(COVERED_PORT))
     client = peer(net, "server", "fetch", measure.address(net, "client"), COVERED_PORT)
@@ -105,7 +105,7 @@ def test_half_close(net: Lab) -> None:
 
 
 def test_a_refused_server_is_a_reset_at_worst(net: Lab) -> None:
-    """Nobody listens: plain TCP refuses; with SOS the client sees a refusal or a reset, never a clean end."""
+    """No listener: plain TCP refuses; with SOS the client sees a refusal or a reset, never a clean end."""
     argv = net.exec_argv("client", ("curl", "-sS", "-m", "10", f"http://{measure.address(net, 'server')}:5999/"))
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode in {7, 56}, done.stderr  # couldn't connect; failure in receiving (reset)

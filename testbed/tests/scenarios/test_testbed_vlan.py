@@ -1,4 +1,4 @@
-"""Hosts in VLANs that agents are not in, and hosts that take their addresses: covered connections beside plain ones.
+"""Hosts in VLANs without agents, and hosts that probe for agents' addresses: covered connections beside plain ones.
 
 client -- edge1 ======= core1 ------- edge2 -- server
             |  ======== core2 --------  |
@@ -26,9 +26,9 @@ VLAN = 7
 SERVER = "10.0.0.139"
 PLAIN, COVERED = 6061, 5061
 COUNTERS_AGE_S = 1.0
-"""The agent reads the counters of nftables once a second at most."""
+"""An agent reads nftables counters at most once a second."""
 HUNG_S = 15
-"""A SYN that was not answered is sent again after 1, 3 and 7 s: whoever has not connected by then never does."""
+"""A SYN is retransmitted after 1, 3 and 7 s: a client that has not connected by then never does."""
 
 SERVE = """
 import socket, sys, threading
@@ -55,12 +55,12 @@ def run(*argv: str, check: bool = True) -> str:
 
 
 def fetch(argv_in: tuple[str, ...], url: str) -> str:
-    """What curl says of a download: `200`, or `000` where there is no connection in time."""
+    """curl's status of a download: `200`, or `000` without a connection in time."""
     return run(*argv_in, "curl", "-s", "-m", str(HUNG_S), "-o", "/dev/null", "-w", "%{http_code}", url, check=False)
 
 
 def taken_over(net: Lab) -> int:
-    """SYNs that the near agent's listener was given."""
+    """SYNs that reached the ingress agent's listener."""
     time.sleep(COUNTERS_AGE_S + 0.1)
     found = re.search(r'^sos_agent_syns_total\{decision="accelerated"\} (\d+)$', metrics(net, "agent1"), flags=re.MULTILINE)
     return 0 if found is None else int(found[1])
@@ -99,7 +99,7 @@ def test_hosts_of_another_vlan_connect_as_without_agents(net: Lab, columns: dict
 
 @contextmanager
 def trunk(net: Lab, name: str, switch: str, address: str) -> Iterator[tuple[str, ...]]:
-    """One more host, whose frames come in by a trunk with a tag: put on by a second bridge, so that kernels without 8021q do."""
+    """A host whose frames arrive tagged on a trunk; a second bridge adds the tag, for kernels without 8021q."""
     host, ns = f"{net.name}-{name}", net.plan.netns(switch)
     with ExitStack() as stack:
         run("ip", "netns", "add", host)
@@ -156,7 +156,7 @@ def host_without_address(net: Lab, name: str, switch: str) -> Iterator[tuple[str
 
 
 def test_a_host_that_takes_an_address_meets_no_conflict_while_a_client_connects_to_it(net: Lab) -> None:
-    """RFC 5227, 2.1.1: no ARP probe for the address but its own, and nobody who says that the address is his."""
+    """RFC 5227, 2.1.1: no ARP probe for the address but the host's own, and no host that claims it."""
     with host_without_address(net, "h19", "edge2") as host:
         mac = json.loads(run(*host, "ip", "-j", "link", "show", "eth0"))[0]["address"]
         for port, address in ((PLAIN, "10.0.0.150"), (COVERED, "10.0.0.141")):

@@ -1,4 +1,4 @@
-"""Looks for what peer.py sends in the TCP packets at an interface. Run inside a namespace; prints one JSON line when its input closes.
+"""Searches TCP packets at an interface for peer.py's data. Run inside a namespace; prints one JSON line when its input closes.
 
     wiretap.py INTERFACE BYTES
 
@@ -17,7 +17,7 @@ LAST_LOOK_S = 0.5
 
 
 def payload(frame: bytes) -> bytes:
-    """What a TCP packet carries; nothing if it is none."""
+    """Payload of a TCP packet; empty for any other packet."""
     if frame[12:14] != b"\x08\x00" or frame[23] != 6:
         return b""
     l4 = 14 + (frame[14] & 15) * 4
@@ -26,7 +26,7 @@ def payload(frame: bytes) -> bytes:
 
 
 def is_readable(data: bytes, digests: list[bytes]) -> bool:
-    """Does the pattern stand in the middle of it, from whatever byte on?"""
+    """True if the payload contains the pattern, at any offset."""
     at = len(data) // 2
     block = data[at : at + DIGEST]
     return block == data[at + DIGEST : at + 2 * DIGEST] and any(digest in block + block for digest in digests)
