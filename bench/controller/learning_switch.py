@@ -1,7 +1,7 @@
-"""A learning switch as everybody writes it with Ryu: the peer that the benchmark compares with.
+"""A typical Ryu learning switch: the benchmark's peer.
 
 `python learning_switch.py PORT`. The framework's own receive path, packet library and message objects, as in its documentation: a
-packet-in teaches where its sender is; a known destination gets an entry and the packet goes there, an unknown one is flooded.
+packet-in teaches its sender's port; a known destination gets an entry and the packet, an unknown one is flooded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ with warnings.catch_warnings():
     eventlet.monkey_patch()
     import eventlet.wsgi
 
-    if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):  # Ryu 4.34 asks for a name that current eventlet does not have
+    if not hasattr(eventlet.wsgi, "ALREADY_HANDLED"):  # Ryu 4.34 imports a name that current eventlet lacks
         eventlet.wsgi.ALREADY_HANDLED = b""
     from ryu import cfg
     from ryu.base import app_manager
@@ -39,7 +39,7 @@ class LearningSwitch(app_manager.RyuApp):  # type: ignore[misc]
 
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)  # type: ignore[untyped-decorator]
     def connected(self, event: Any) -> None:
-        """Everything unknown comes here."""
+        """Install the table-miss entry."""
         datapath = event.msg.datapath
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
         actions = [parser.OFPActionOutput(ofproto.OFPP_CONTROLLER, ofproto.OFPCML_NO_BUFFER)]
@@ -53,7 +53,7 @@ class LearningSwitch(app_manager.RyuApp):  # type: ignore[misc]
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)  # type: ignore[untyped-decorator]
     def packet_in(self, event: Any) -> None:
-        """Learn, install, send on."""
+        """Learn, install, forward."""
         message = event.msg
         datapath, in_port = message.datapath, message.match["in_port"]
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto

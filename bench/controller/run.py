@@ -1,10 +1,10 @@
 """`make bench`, controller part: SOS's controller and a learning switch on the same framework, under the same emulated switches.
 
-`python bench/controller/run.py [--compiled DIR] [--peer CMD]`. DIR has SOS's controller compiled, as in its image (scripts/compiled.sh): it
-is what is measured then, and once more from the sources. CMD starts another OpenFlow 1.3 controller that learns MAC addresses, Floodlight
-say; {port} in it is the port to listen on. Each controller runs alone; the CPU time is its own process's. All rows are measured several
-times, in turns; a row of the table is its run with the median of SYNs per CPU second. Prints the table and the ratios, writes every run to
-OUT/controller.json.
+`python bench/controller/run.py [--compiled DIR] [--peer CMD]`. With DIR,
+SOS's controller is measured compiled, as in its image (scripts/compiled.sh), and once more from its sources. CMD starts another OpenFlow
+1.3 controller that learns MAC addresses, such as Floodlight; {port} in it is the port to listen on. Each controller runs alone; the CPU
+time is its own process's. All rows are measured several times, in turns; the table has each row's median run by SYNs per CPU second.
+Prints the table and the ratios, writes every run to OUT/controller.json.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from sos_controller.config import document_hash
 HERE = Path(__file__).resolve().parent
 GENERATOR = HERE / "target" / "release" / "sos-ofbench"
 START_S = 120.0
-"""A JVM may need a while until it listens."""
+"""Time limit until a controller listens; a JVM starts slowly."""
 STOP_S = 10.0
 MOST_SYNS = 40_000
-"""Sessions that do not end fill the controller (65,536): beyond that it lets SYNs go on plainly, for which it does far less."""
+"""SYNs per run: sessions that do not end fill the controller (65,536), and beyond that SYNs go plain, which is far cheaper."""
 PLAIN_SHARE = 0.01
-"""More SYNs than these without an agent, and a row does not say what a set-up takes."""
+"""Tolerated share of plain SYNs: with more, a row does not measure set-ups."""
 SETTLE_S = 12
-"""Longer than switches may have something cached from before the controller came, which new sessions would wait for (docs/adr/0020)."""
+"""Longer than the wait of new sessions for switches' stale caches after a controller start (docs/adr/0020)."""
 FAR_SWITCHES = {"sos-four": 3, "sos-wide": 9}
-"""Switches of the servers' site, each of which gets the far entry where it is not known which one a server is at."""
+"""Numbers of switches at the servers' site, which all get the far entry of a server with unknown location."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run: whom, how the generator is called, what it is called in the table."""
+    """One run: controller, generator arguments, label in the table."""
 
     controller: str
     name: str
@@ -53,9 +53,9 @@ class Row:
 
 
 def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
-    """What is measured. Closed loops find the most a CPU second carries, 1,000 SYNs a second the latency when there is room.
+    """All rows. Closed loops find the maximum per CPU second, 1,000 SYNs a second the latency at low load.
 
-    In closed loops 512 SYNs are unanswered everywhere: at the one switch with SOS's clients, or at four switches of others.
+    Closed loops keep 512 SYNs unanswered: at the one switch with SOS's clients, or at four switches of other controllers.
     """
     length = ("--duration", str(seconds))
     sos, learning = ("--settle", str(SETTLE_S), *length), ("--switches", "4", *length)
@@ -78,7 +78,7 @@ def rows(peer: bool, compiled: bool, seconds: float) -> list[Row]:
 
 
 def document(far: int) -> dict[str, Any]:
-    """Two sites with an agent each, `far` switches in the one of the servers, joined by two core switches: the figure of eight."""
+    """Two sites with an agent each, `far` switches at the servers' site, joined by two core switches: figure 8."""
 
     def site(name: str, number: int, switches: list[str], transit: bool) -> dict[str, Any]:
         agent = {"id": f"{number:032x}", "pool": "default", "node": switches[0], "address": f"10.{number}.255.250"}
@@ -113,7 +113,7 @@ def document(far: int) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """A free port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -130,7 +130,7 @@ def sos_files(folder: Path, far: int) -> tuple[str, ...]:
 
 
 def command(controller: str, folder: Path, port: int, peer: str) -> list[str]:
-    """How a controller is started."""
+    """Command line of a controller."""
     if controller == "learning":
         return [sys.executable, str(HERE / "learning_switch.py"), str(port)]
     if controller == "peer":
@@ -142,7 +142,7 @@ def command(controller: str, folder: Path, port: int, peer: str) -> list[str]:
 
 @contextmanager
 def running(argv: list[str], port: int, log: Path, modules: Path | None) -> Iterator[subprocess.Popen[bytes]]:
-    """A controller that listens; ended with everything it started."""
+    """A listening controller; ended with all its children."""
     with log.open("ab") as out:
         env = os.environ if modules is None else {**os.environ, "PYTHONPATH": str(modules.resolve())}
         process = subprocess.Popen(argv, stdout=out, stderr=out, start_new_session=True, env=env)
@@ -158,7 +158,7 @@ def running(argv: list[str], port: int, log: Path, modules: Path | None) -> Iter
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process and its children, kindly at first."""
+    """End a process and its children: SIGTERM, then SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -170,7 +170,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens; looked up, since a connection made to find out would be a switch that fails."""
+    """True if the port has a listener, from the socket table: a test connection would look like a failing switch."""
     wanted = f":{port:04X}"
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
     return any(line[1].endswith(wanted) and line[3] == "0A" for line in lines)
@@ -196,14 +196,14 @@ def measure(row: Row, peer: str, compiled: Path | None) -> dict[str, Any]:
 
 
 def median_run(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The run in the middle, by SYNs per CPU second (of two the lower one), with the least and the most of all."""
+    """Median run by SYNs per CPU second (of two the lower one), with minimum and maximum of all."""
     ordered = sorted(runs, key=lambda run: run["per_cpu_second"])
     ends = (ordered[0]["per_cpu_second"], ordered[-1]["per_cpu_second"])
     return {**ordered[(len(ordered) - 1) // 2], "range": ends}
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """The figures, and what SOS's controller does beside the learning switch."""
+    """Table of the figures, and ratios to the learning switch."""
     found = [median_run([run for run in runs if run["name"] == name]) for name in dict.fromkeys(run["name"] for run in runs)]
 
     def number(value: float | None, form: str) -> str:

@@ -1,4 +1,4 @@
-"""`make bench-matrix`: SOS is never worse than plain TCP, nor than its own best path alone, over thirty networks. README.md says how."""
+"""`make bench-matrix`: SOS is never worse than plain TCP, nor than its own best path alone, over thirty networks (README.md)."""
 
 from __future__ import annotations
 

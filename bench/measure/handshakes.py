@@ -29,7 +29,7 @@ TOP = Path(__file__).resolve().parents[2]
 PROGRAM = TOP / "testbed" / "tests" / "scenarios" / "handshakes.py"
 PATH = PathOptions(rate_bps=1_000_000_000, rtt_us=100_000)
 PLAIN, KNOWN, UNKNOWN = 6301, 5301, 5302
-"""Ports: one that no service of the example covers, one that is, and the first of those that are used once."""
+"""Ports: an uncovered one, a covered one, and the first of the covered ports that are used once."""
 MOST_ROUNDS = 90
 """Covered ports of the example from UNKNOWN on."""
 BUSY = {"plain": 6400, "covered": 5399}
@@ -37,7 +37,7 @@ BUSY_S, AT_ONCE, END_S = 6.0, 4, 120.0
 
 
 def argv(lab: Lab, host: str, *words: object) -> tuple[str, ...]:
-    """A command line of the scenario tests' program at a host."""
+    """Command line of the scenario tests' program at a host."""
     return lab.exec_argv(host, (sys.executable, str(PROGRAM), *map(str, words)))
 
 
@@ -61,8 +61,8 @@ def serving(lab: Lab, port: int, backlog: int = 100, busy_s: float = 0) -> Itera
 
 
 def settle(lab: Lab) -> None:
-    """Wait until a known server is answered at once: for ten seconds after a service is armed each session waits until no switch forwards
-    by its cache (docs/adr/0020)."""
+    """Wait until a known server is answered at once: for ten seconds after arming, each session waits until no switch forwards from
+    its cache (docs/adr/0020)."""
     deadline = time.monotonic() + END_S
     while ask(lab, "each", measure.address(lab, "server"), KNOWN, 1)[0]["connect_s"] > PATH.rtt_us / 2e6:
         if time.monotonic() > deadline:
@@ -86,7 +86,7 @@ def first_bytes(lab: Lab, rounds: int) -> dict[str, list[float]]:
 
 
 def busy(lab: Lab, port: int) -> dict[str, Any]:
-    """Clients that connect at once to a server whose accept queue holds one: how many were served, and the longest wait."""
+    """Concurrent clients of a server with an accept queue of one: number served, and the longest wait."""
     with serving(lab, port, 0, BUSY_S):
         seen = ask(lab, "connect", measure.address(lab, "server"), port, AT_ONCE)
     return {

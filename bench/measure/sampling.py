@@ -1,10 +1,10 @@
-"""How wrong the mean delay is if only some of the packets are looked at: "SDN Control Plane Applications", figure 3.10.
+"""Error of the mean delay from samples of the packets: "SDN Control Plane Applications", figure 3.10.
 
     bench/measure/sampling.py [--out out/bench]        (root; from the top of the repository, with .venv/bin/python)
 
-A lab is put up, a flow runs through it, and a capture beside the client's agent gives the round trip of every segment: that is the
-reference. From it samples are drawn at random, many times for each ratio; the error of a sample is that of its mean relative to the mean of
-all. Plotted beside it is what the agents report (spec/order.md 13): no samples, the lowest of each two seconds.
+A flow runs through a lab, and a capture beside the client's agent gives the round trip of every segment as the reference. Random samples
+are drawn from it, many for each ratio; the error of a sample is that of its mean relative to the mean of all. The plot also shows the
+agents' reports (spec/order.md 13): no samples, but the minimum of each two seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def start(lab: Lab, part: str, *argv: str) -> subprocess.Popen[str]:
 
 
 def run(lab: Lab, rate: int) -> dict[str, Any]:
-    """One flow: the round trips of all segments in milliseconds, and what the controller says each second."""
+    """One flow: the round trips of all segments in milliseconds, and the controller's measurement each second."""
     interface = next(document["interface"]["name"] for document in lab.documents.agents.values())
     meter = start(lab, "agent2", "meter.py", interface)
     assert meter.stdout is not None
@@ -68,7 +68,7 @@ def run(lab: Lab, rate: int) -> dict[str, Any]:
     for program in (client, server):
         program.communicate(timeout=60)
     seen = json.loads(meter.communicate(timeout=60)[0])["round_trips"]
-    # agent2 answers on its stream ports; what it dials itself goes to hosts
+    # agent2 accepts on its stream ports; connections that it dials go to hosts
     trips = [ms for port, found in seen.items() if FIRST_STREAM_PORT <= int(port) < FIRST_STREAM_PORT + 8 for _, ms in found]
     return {"trips": trips, "said": said}
 
@@ -76,7 +76,7 @@ def run(lab: Lab, rate: int) -> dict[str, Any]:
 def plot(results: dict[str, Any], into: Path) -> None:
     """Relative error over ratio."""
     mpl.use("Agg")
-    from matplotlib import pyplot  # after the choice of a backend without a screen
+    from matplotlib import pyplot  # import after selecting a backend without a screen
 
     figure, axes = pyplot.subplots(figsize=(7, 4.5))
     for name, result in results.items():

@@ -2,10 +2,10 @@
 
     bench/operator/scale.py [--sites N] [--services N] [--changes N] [--out out/bench]
 
-Measured: from the API server's answer to a change of one service until the controller has taken the configuration with it; what the
-operator writes while it lists everything anew; its memory and CPU; how long `kubectl sos status` takes. No switch is connected: a
-controller takes a configuration whatever is. Prints a table with what is aimed at, writes OUT/operator.json, and ends with 1, naming
-the rows, where an aim is missed: on a machine that does other work at the same time too, so look at the load before anything else.
+Measured: time from the API server's answer to a change of one service until the controller has taken the configuration; writes of the
+operator during full resyncs; its memory and CPU; duration of `kubectl sos status`. No switch is connected: a controller takes a
+configuration without. Prints a table with the aims, writes OUT/operator.json, and exits with 1, naming the rows, if an aim is missed;
+other work on the machine can cause that, so look at the load first.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ RESYNC_S = 20
 COLD_S = 300.0
 STATUS_RUNS = 5
 NOBODY_ANSWERED = 2
-"""Exit code of `kubectl sos`; 1 says that something is not ready, as nothing is here that runs pods."""
+"""Exit code of `kubectl sos`: 1, not ready, because nothing runs pods here."""
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Aim:
-    """What a figure has to be below, or at most."""
+    """Upper bound of a figure."""
 
     row: str
     figure: Callable[[Json], float]
@@ -66,12 +66,12 @@ AIMS = (
 
 
 def missed(result: Json) -> list[str]:
-    """The rows whose aims a result misses."""
+    """Rows whose aims a result misses."""
     return [aim.row for aim in AIMS if not aim.met(result)]
 
 
 def process_figures(pid: int) -> dict[str, float]:
-    """Memory now and at most (MiB), and CPU seconds, of a process."""
+    """Current and peak memory (MiB), and CPU seconds, of a process."""
     fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line)
     stat = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
     ticks = os.sysconf("SC_CLK_TCK")
@@ -100,7 +100,7 @@ def quiet(kube: Kube, operator: Operator) -> None:
 
 
 def resync(kube: Kube, operator: Operator) -> Json:
-    """Two full listings of everything, and what was written meanwhile."""
+    """Two full resyncs, and the writes meanwhile."""
     quiet(kube, operator)
     before, versions, figures, started = (
         len(scale.writes(kube)),
@@ -131,7 +131,7 @@ def one_change(kube: Kube, recorder: scale.Recorder, service: str, priority: int
 
 
 def status(kube: Kube, size: scale.Size) -> dict[str, float]:
-    """How long somebody waits for `kubectl sos status`, in both forms: the median of some runs, in milliseconds."""
+    """Duration of `kubectl sos status` in both forms: median of several runs, in milliseconds."""
     folders = (str(TOP / ".venv" / "bin"), str(Path(tool("kubectl")).parent), os.environ["PATH"])
     env = {**os.environ, "KUBECONFIG": str(kube.admin), "HOME": str(kube.folder), "PATH": os.pathsep.join(folders)}
 
@@ -208,7 +208,7 @@ def run(size: scale.Size, changes: int, seed: int) -> Json:
 
 
 def table(result: Json) -> str:
-    """What was measured, and what is aimed at."""
+    """Table of figures and aims."""
     took, idle, own, looked = result["applyToAcknowledged"], result["resync"], result["operator"], result["status"]
     rows = [
         ("world", f"{result['sites']} sites, {result['pools']} pools, {result['services']} services, {idle['objects']} objects"),

@@ -1,4 +1,4 @@
-"""`make bench-relay`: what relaying a byte costs, beside other relays. README.md says how."""
+"""`make bench-relay`: cost of relaying a byte, beside other relays (README.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make bench-sessions`: many sessions at one pair of agents, and what they do to each other. README.md says how."""
+"""`make bench-sessions`: many sessions at one pair of agents, and their effect on each other (README.md)."""
 
 from __future__ import annotations
 

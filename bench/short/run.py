@@ -1,4 +1,4 @@
-"""`make bench-short`: short requests over a long path, and connections per second. README.md says how."""
+"""`make bench-short`: short requests over a long path, and connections per second (README.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`make bench-wan`: SOS beside other ways to fill a long fat network, over emulated links. README.md says how."""
+"""`make bench-wan`: SOS beside other ways to fill a long fat network, over emulated links (README.md)."""
 
 from __future__ import annotations
 

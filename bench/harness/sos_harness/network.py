@@ -6,9 +6,9 @@ Two sites in network namespaces, joined by the link emulator; what Open vSwitch 
     near (agent)   --+-- west == wan0 (, wan1) == east --+-- far (agent)
     hanear         --+         link emulator             +-- hafar
 
-Everybody is in 10.0.0.0/24, west in its lower half; west and east answer ARP for the other side (proxy ARP) and route. A TCP connection
-to ports 5000 to 5999 is led by the near agent on its way out and by the far agent on its way back, as switches would redirect it;
-the agents' streams of path 1 (stream port 10001) and the client's second address, which MPTCP uses, take the second wire.
+All hosts are in 10.0.0.0/24, west in its lower half; west and east answer ARP for the other side (proxy ARP) and route. A TCP
+connection to ports 5000 to 5999 is routed through the near agent on its way out and through the far agent on its way back, as switches
+would redirect it; the agents' streams of path 1 (stream port 10001) and the client's second address, for MPTCP, take the second wire.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WEST, EAST = "10.0.0.0/25", "10.0.0.128/25"
 _SECOND_PATH, _REDIRECT = "101", "110"  # routing tables
 
 LINUX_BUFFERS = ("4096 131072 6291456", "4096 16384 4194304")
-"""tcp_rmem and tcp_wmem as Linux has them: set in so many words, since a machine may have others."""
+"""Linux's default tcp_rmem and tcp_wmem: set explicitly, since a machine may have others."""
 LARGE_BUFFERS = ("4096 131072 67108864", "4096 16384 67108864")
 LINUX_CONGESTION = "cubic"
 RELAY_BUFFERS = ("4096 8388608 67108864", "4096 65536 67108864")
-"""What sos-agent gives itself, for the relay it is compared with, too."""
+"""Buffer limits that sos-agent sets for itself, for rival relays, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,17 @@ class Plan:
         return f"{self.prefix}-{part}"
 
     def inside(self, part: str, *argv: str) -> tuple[str, ...]:
-        """The command line that runs something in a part's namespace; the pid stays that of the program."""
+        """Command line that runs a program in a part's namespace; the pid stays the program's."""
         return ("ip", "netns", "exec", self.netns(part), *argv)
 
     @property
     def alone(self) -> PurePosixPath:
-        """Where the agents' files for a single path are, in a network that has more."""
+        """Folder of the agents' files for a single path, in a network of several."""
         return self.root / "one-path"
 
     @property
     def control(self) -> PurePosixPath:
-        """Where the link emulator answers."""
+        """Control socket of the link emulator."""
         return self.root / "linkemu.sock"
 
     def log(self, name: str) -> PurePosixPath:
@@ -89,7 +89,7 @@ HOSTS = (
 
 
 def build(plan: Plan, paths: tuple[PathOptions, ...], *, emulated: bool = True) -> list[Step]:
-    """All of it, but for the programs that a transfer starts itself. Without the emulator the wires are plain veth pairs."""
+    """All steps, except programs that a transfer starts itself. Without the emulator the wires are plain veth pairs."""
     steps = [Step(title="folders", do=MakeFolder(path=str(plan.root / "log")), undo=RemoveTree(path=str(plan.root / "log")))]
     for part in ("emu", "west", "east", "near", "far", *(host.name for host in HOSTS)):
         steps += _namespace(plan, part)
@@ -106,7 +106,7 @@ def build(plan: Plan, paths: tuple[PathOptions, ...], *, emulated: bool = True) 
 
 
 def _do(title: str, *argv: str) -> Step:
-    # what a namespace holds goes away with it: the undo of everything inside is that of the namespace
+    # deleting a namespace undoes everything inside
     return Step(title=title, do=Run(argv=argv), undo=Run(argv=("true",)))
 
 
@@ -149,14 +149,14 @@ def _wire(plan: Plan, number: int, emulated: bool) -> Iterator[Step]:
     table = "" if number == 0 else f" table {_SECOND_PATH}"
     for router, own, far in _ENDS:
         yield _ip(plan, router, f"address add 10.9.{number}.{own}/30 dev wan{number}")
-        # known from the start: the first transfer of a network would pay a round trip for asking
+        # static neighbours: the first transfer of a network would pay a round trip for ARP
         yield _ip(plan, router, f"link set wan{number} address {_mac(number, own)}")
         yield _ip(plan, router, f"neighbour replace 10.9.{number}.{far} lladdr {_mac(number, far)} dev wan{number} nud permanent")
         yield _ip(plan, router, f"route add {_across(router, number)}{table}")
 
 
 _ENDS = (("west", 1, 2), ("east", 2, 1))
-"""Routers, and of the addresses of a wire their own and the other one's."""
+"""Routers, each with its own and the other's address on a wire."""
 
 
 def _across(router: str, number: int) -> str:
@@ -165,7 +165,7 @@ def _across(router: str, number: int) -> str:
 
 
 def lead_over(number: int) -> list[tuple[str, tuple[str, ...]]]:
-    """Routers, and the commands in them that lead over this wire whatever has no rule of its own."""
+    """Routers, each with the commands for a default route over this wire."""
     return [(router, ("ip", "route", "replace", *_across(router, number).split())) for router, _own, _far in _ENDS]
 
 
@@ -184,7 +184,7 @@ def _host(plan: Plan, host: Place) -> Iterator[Step]:
     yield from _attach(plan, host.name, "eth0", host.router, host.addresses)
     for name, value in zip(("tcp_rmem", "tcp_wmem"), host.buffers, strict=True):
         yield _sysctl(plan, host.name, f"net.ipv4.{name}", value)
-    # a closed connection keeps its port for a minute: of ten thousand at a time the third run in a row would find none
+    # a closed connection keeps its port for a minute: with ten thousand at a time the third run would find no free port
     yield _sysctl(plan, host.name, "net.ipv4.tcp_tw_reuse", "1")
     for address in host.addresses:
         yield _ip(plan, host.name, f"address add {address}/32 dev eth0")
@@ -192,7 +192,7 @@ def _host(plan: Plan, host: Place) -> Iterator[Step]:
 
 
 def route(own: str, congestion: str) -> str:
-    """A place's route to everybody else, with the congestion control of the connections that take it."""
+    """A place's route to all others, with the congestion control of its connections."""
     return f"10.0.0.0/24 dev eth0 src {own} congctl {congestion}"
 
 

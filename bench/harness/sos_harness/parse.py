@@ -13,7 +13,7 @@ Samples = tuple[tuple[float, int], ...]
 """(seconds since the start, bytes received until then), rising."""
 
 _GLOBUS = re.compile(r"(\d+) bytes\s+([\d.]+) MB/sec avg")
-_GLOBUS_MB = 1 << 20  # it divides by 1024 twice, whatever it prints
+_GLOBUS_MB = 1 << 20  # it divides by 1024 twice, despite its label
 
 
 class ParseError(LabError):
@@ -131,7 +131,7 @@ def counter(page: str, group: str, name: str) -> int:
 
 
 def emulator_lost(stats: str) -> int:
-    """Packets that the link emulator lost without being asked to: above 0 it was not the network that it should be (its README)."""
+    """Packets that the link emulator lost unintentionally: above 0 the emulation was inaccurate (its README)."""
     try:
         links = json.loads(stats)["links"]
         return sum(
@@ -155,7 +155,7 @@ def emulator_carried(stats: str) -> dict[str, int]:
 
 
 def strays(before: Mapping[str, int], after: Mapping[str, int], meant: str) -> list[str]:
-    """Wires that have carried more in between than the one that was meant."""
+    """Wires that carried more between two samples than the intended one."""
     carried = {wire: after[wire] - before[wire] for wire in after}
     return [wire for wire, size in carried.items() if size > carried[meant]]
 
@@ -166,7 +166,7 @@ def metric(page: str, name: str) -> float | None:
 
 
 def bytes_at(samples: Iterable[tuple[float, int]], at: float) -> float:
-    """Bytes received until a moment, between samples by a straight line; after the last one no more came."""
+    """Bytes received until a moment, interpolated between samples; constant after the last."""
     before = (0.0, 0)
     for after in samples:
         if after[0] >= at:

@@ -1,10 +1,11 @@
 """Transfer tool: server and client of a bulk transfer, and a watcher of one metric, as programs for a namespace. Standard library only.
 
-ends.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES] [--text]
-                                                            send random bytes, or source code, to every client until it closes, at
-                                                            most BYTES a second
-ends.py fetch ADDRESS PORT SECONDS [--mptcp]                receive for SECONDS from before the connect; samples as JSON
-ends.py peak URL METRIC SECONDS                             highest sampled value of a metric, as JSON
+transfer_tool.py serve PORT [--congestion NAME] [--mptcp] [--rate BYTES] [--text]
+                                send random bytes, or source code, to every client until it closes, at most BYTES a second
+transfer_tool.py fetch ADDRESS PORT SECONDS [--mptcp]
+                                receive for SECONDS from before the connect; samples as JSON
+transfer_tool.py peak URL METRIC SECONDS
+                                highest sampled value of a metric, as JSON
 """
 
 from __future__ import annotations

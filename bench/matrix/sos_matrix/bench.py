@@ -13,7 +13,7 @@ from sos_matrix.cases import CASES
 
 
 def judged(found: Sequence[Summary]) -> dict[str, object]:
-    """What the .json has besides the rows."""
+    """Entries of the .json besides the rows."""
     words = {"least_ratio": verdicts.LEAST_RATIO, "confidence": verdicts.CONFIDENCE, "figure": verdicts.FIGURE}
     return {**words, "cases": [case.encode() for case in verdicts.cases(CASES, found)]}
 
@@ -29,5 +29,5 @@ BENCH = Bench(
     said=("mbps_total",),
     runs=5,
     seconds=10.0,
-    least_seconds=5.0,  # less is start-up alone where a round trip takes 400 ms
+    least_seconds=5.0,  # shorter runs are start-up only at a round trip of 400 ms
 )

@@ -2,15 +2,15 @@
 
 The space: 10 to 1000 Mbit/s, 1 to 400 ms, 0 to 3 % loss (each way), queues of 0.1 to 2 bandwidth-delay products, one or two paths.
 
-Ten CORNERS of one path: all that there are without loss, and of those with 3 % the ones where plain TCP has a chance. At 400 ms and
-3 % it has 0.2 Mbit/s at any rate, so that corner is there once. At 10 Mbit/s and 1 ms both queues are the least one: also once.
+Ten CORNERS of one path: all without loss, and those with 3 % loss where plain TCP has a chance. At 400 ms and 3 % plain TCP has
+0.2 Mbit/s at any rate, so that corner occurs once. At 10 Mbit/s and 1 ms both queues are the minimum: also once.
 
-Ten points SPREAD inside: a Latin hypercube, which has each tenth of each logarithmic scale once; of loss the lower five tenths are
-none at all, and the others divide 0.01 to 3 %. It was drawn once, of 2,000 draws the one with the least correlation between two
-scales (0.19), and is written out: a case that changes with the program cannot be compared with itself.
+Ten points SPREAD inside: a Latin hypercube, which has each tenth of each logarithmic scale once; the lower five
+tenths of loss are no loss, the others divide 0.01 to 3 %. It was drawn once, of 2,000 draws the one with the least correlation
+between two scales (0.19), and is written out: a case that changes with the program cannot be compared with itself.
 
 Ten pairs of paths, TWO: equal (plainly, fast, slow, lossy), then unequal in one thing each (rate, round trip, loss, queue), then in
-several, where the better path is not the same for everybody.
+several, where the better path depends on the scheme.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from sos_testbed.measure import FRAME_BYTES
 from sos_testbed.topology import PathOptions
 
 LEAST_QUEUE_BYTES = 10 * FRAME_BYTES
-"""What a connection sends at once when it begins. A tenth of the product of 10 Mbit/s and 1 ms would be a tenth of a packet."""
+"""Minimum queue: the initial window of a connection. A tenth of the product of 10 Mbit/s and 1 ms would be a tenth of a packet."""
 MOST_MBIT = 1000.0
-"""Of all paths of a case together: what the link emulator carries on two cores beside agents and hosts."""
+"""Maximum rate of all paths of a case together, which the link emulator sustains on two cores beside agents and hosts."""
 
 ONE_PATH = (
     Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # by agents that have just started, and by the same ones again
@@ -71,13 +71,13 @@ TWO: dict[str, tuple[Numbers, Numbers]] = {
     "rtts": ((200, 5, 1, 0), (200, 400, 1, 0)),
     "losses": ((200, 50, 1, 0), (200, 50, 1, 3)),
     "queues": ((200, 60, 2, 0), (200, 60, 0.1, 0)),
-    "crossed": ((50, 10, 1, 0), (500, 300, 0.2, 1)),  # near and slow, far and fast and lossy: plain TCP wants the first, bulk the second
+    "crossed": ((50, 10, 1, 0), (500, 300, 0.2, 1)),  # near and slow; far, fast and lossy: the first suits plain TCP, the second bulk
     "lean-and-fat": ((20, 30, 2, 0), (100, 400, 0.5, 0.3)),
 }
 
 
 def path(numbers: Numbers) -> PathOptions:
-    """A path as the link emulator has it."""
+    """A path for the link emulator."""
     mbit, ms, products, percent = numbers
     rate_bps, rtt_us = round(mbit * MBIT), round(ms * 1000)
     queue = max(LEAST_QUEUE_BYTES, round(rate_bps * rtt_us * products / 8e6))
@@ -85,7 +85,7 @@ def path(numbers: Numbers) -> PathOptions:
 
 
 def words(numbers: Numbers) -> str:
-    """A path for people."""
+    """A path in words."""
     mbit, ms, _, percent = numbers
     lost = f", {percent:g} % loss" if percent else ""
     return f"{mbit:g} Mbit/s, {ms:g} ms, queue of {(path(numbers).queue_bytes or 0) / 1e3:.0f} kB{lost}"

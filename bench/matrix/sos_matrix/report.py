@@ -16,11 +16,11 @@ SIDES = (("sos first", PLAIN), ("sos", PLAIN), ("sos first", PATH), ("sos", PATH
 COLOURS = {Verdict.HOLDS: "#2a9d3a", Verdict.OPEN: "#9aa5b1", Verdict.BELOW: "#c62828"}
 MARKS = {("sos first", PLAIN): "o", ("sos", PLAIN): "s", ("sos first", PATH): "^", ("sos", PATH): "v"}
 SHOWN = (0.5, 4.0)
-"""Ratios beyond are drawn at the edge: whether SOS is ten or a hundred times as fast is not the question here."""
+"""Ratios beyond are drawn at the edge: ten or a hundred times as fast does not matter here."""
 
 
 def table(found: Sequence[Summary]) -> list[str]:
-    """A line for each case, what went wrong, what is below, and how many cases of each verdict there are."""
+    """One line per case, failures, cases below, and the number of cases of each verdict."""
     judged = cases(CASES, found)
     lines = [f"Mbit/s are geometric means; ratios have intervals of 95 %; below {LEAST_RATIO:g} is worse", ""]
     lines += aligned([HEAD, *(_cells(case, found) for case in judged)])
@@ -50,7 +50,7 @@ def _times(value: float) -> str:
 
 
 def _problem(each: Summary) -> str:
-    """What went wrong with a scheme, or with the network under it."""
+    """Failures of a scheme, or of the network under it."""
     lost = each.figures.get("emulator_lost")
     if each.status != OK:
         return each.status
@@ -65,11 +65,11 @@ def sentence(each: Comparison) -> str:
 
 
 def chart(found: Sequence[Summary], into: Path) -> None:
-    """A PNG: a line for each case, on it every comparison's ratio and interval, and where worse begins."""
+    """A PNG: one line per case with every comparison's ratio and interval, and the limit of worse."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # after the choice of a backend without a screen
+    from matplotlib import pyplot as plt  # import after selecting a backend without a screen
     from matplotlib.lines import Line2D
 
     judged = cases(CASES, found)[::-1]  # the first one on top
@@ -101,7 +101,7 @@ def _label(ours: str) -> str:
 
 
 def drawn(found: Ratio) -> tuple[float, float, float]:
-    """Value, low and high where they are drawn."""
+    """Value, low and high in drawing coordinates."""
     low, high = (found.value if end is None else end for end in (found.low, found.high))
     value, low, high = (min(max(each, SHOWN[0]), SHOWN[1]) for each in (found.value, low, high))
     return value, low, high

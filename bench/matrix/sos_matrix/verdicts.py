@@ -12,7 +12,7 @@ from sos_harness.figures import Summary
 from sos_harness.scenario import Scenario
 
 LEAST_RATIO = 0.97
-"""Below is worse: less than that is noise of a machine that also emulates the network."""
+"""Ratios below this are worse; smaller differences are noise of a machine that also emulates the network."""
 FIGURE = "mbps_total"
 CONFIDENCE = 0.95
 _T975 = (
@@ -24,7 +24,7 @@ _T975 = (
 
 
 class Verdict(StrEnum):
-    """What an interval says about LEAST_RATIO."""
+    """Verdict of an interval about LEAST_RATIO."""
 
     HOLDS = "holds"
     OPEN = "open"
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A ratio of geometric means and its interval of 95 %; without an interval where there are too few runs for one."""
+    """A ratio of geometric means and its interval of 95 %; without an interval if there are too few runs."""
 
     value: float
     low: float | None = None
@@ -41,12 +41,12 @@ class Ratio:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
-    """Welch's interval for the difference of the means of logarithms, which is one for the ratio of geometric means.
+    """Welch's interval for the difference of mean logarithms, that is for the ratio of geometric means.
 
-    Not a bootstrap: five runs drawn from five runs give intervals that are far too narrow. Not of medians: the middle of five says
-    nothing of the run that got stuck, and `never worse` is about that one. Logarithms, since rates of lossy paths differ by factors.
-    Not in pairs: a run that failed leaves its partner a figure, and where both schemes suffer from the same moment of the machine
-    the interval only becomes too wide.
+    Not a bootstrap: five runs drawn from five runs give intervals that are far too narrow. Not of medians: the median of
+    five hides a stalled run, which is what `never worse` is about. Logarithms, because rates of lossy paths differ by factors. Not in
+    pairs: the partner of a failed run still counts, and if both schemes suffer from the same moment of the machine the interval is
+    only too wide.
     """
     logs = [[math.log(value) for value in values] for values in (ours, theirs)]
     value = math.exp(fmean(logs[0]) - fmean(logs[1]))
@@ -66,7 +66,7 @@ def _t(errors: Sequence[float], freedoms: Sequence[int]) -> float:
 
 
 def judge(found: Ratio, failed: int) -> Verdict:
-    """What a ratio says; `failed` is how many of our runs gave no figure, which no interval knows of."""
+    """Verdict of a ratio; `failed` is the number of our runs without a figure, which the interval does not cover."""
     if found.low is None or found.high is None:
         return Verdict.OPEN
     if found.high < LEAST_RATIO:
@@ -76,7 +76,7 @@ def judge(found: Ratio, failed: int) -> Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One of our transfers beside the best of what it must not be below; `against` is what those are called together."""
+    """One of our transfers beside the best of its rivals; `against` names the rivals together."""
 
     ours: str
     against: str
@@ -94,7 +94,7 @@ PLAINS = ("plain", "plain-b")
 
 
 def wanted(scenario: Scenario) -> list[tuple[str, str, tuple[str, ...]]]:
-    """What has to be compared in a case: ours, what the others are called together, and the rows that they have."""
+    """Comparisons of a case: ours, the group name of the rivals, and their rows."""
     found: list[tuple[str, str, tuple[str, ...]]] = []
     for ours, which in (("sos first", " first"), ("sos", "")):
         if len(scenario.paths) == 1:
@@ -106,7 +106,7 @@ def wanted(scenario: Scenario) -> list[tuple[str, str, tuple[str, ...]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A case and what became of it; `missing` comparisons have not been measured."""
+    """A case and its verdict; `missing` comparisons have not been measured."""
 
     name: str
     title: str
@@ -116,7 +116,7 @@ class Case:
 
     @property
     def verdict(self) -> Verdict:
-        """The worst of its comparisons. Nothing holds before everything was measured."""
+        """The worst of its comparisons; open until everything has been measured."""
         found = {each.verdict for each in self.comparisons}
         if Verdict.BELOW in found:
             return Verdict.BELOW
@@ -128,7 +128,7 @@ class Case:
 
 
 def cases(scenarios: Iterable[Scenario], summaries: Sequence[Summary]) -> list[Case]:
-    """All cases of which something was measured."""
+    """All cases with measurements."""
     found = []
     for scenario in scenarios:
         rows = {each.scheme: each for each in summaries if each.scenario == scenario.name}
@@ -149,7 +149,7 @@ def cases(scenarios: Iterable[Scenario], summaries: Sequence[Summary]) -> list[C
 
 
 def _compare(rows: Mapping[str, Summary], ours: str, against: str, others: Sequence[str]) -> Comparison | None:
-    """Beside the best of the others; None unless all were measured, since the best may be the one that is not there."""
+    """Compare with the best rival; None unless all were measured, since the best may be missing."""
     rates = {name: runs(rows.get(name)) for name in (ours, *others)}
     if not all(rates.values()):
         return None

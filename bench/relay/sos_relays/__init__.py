@@ -1,1 +1,1 @@
-"""The `relay` benchmark: what relaying a byte costs (bench/relay/README.md)."""
+"""The `relay` benchmark: cost of relaying a byte (bench/relay/README.md)."""

@@ -1,4 +1,4 @@
-"""Scenarios, schemes, and how one of them is measured."""
+"""Scenarios, schemes, and the measurement of one of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPRESSING = (
     Scheme(name="plain", kind=Kind.PLAIN),
 )
 OFFERED_BPS = {"1gbit": GBIT}
-"""Scenario -> what the server sends at most, by pacing; the others: as much as it can."""
+"""Scenario -> maximum rate of the server, by pacing; in the others the server is not limited."""
 
 SCENARIOS = tuple(
     Scenario(name=name, title=title, paths=(PathOptions(),), schemes=SCHEMES, emulated=False)

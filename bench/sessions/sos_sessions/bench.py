@@ -1,4 +1,4 @@
-"""Scenarios, schemes, and how each scenario is measured."""
+"""Scenarios, schemes, and the measurement of each scenario."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HAPROXY = Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr")
 MANY, FULL, BURST, READERS = 10_000, 4_000, 500, 100
 OPENED_AT_ONCE = 64
 SLOW_BYTES = 10_000
-"""What a slow reader takes in a second."""
+"""Bytes per second of a slow reader."""
 SPARE_FILES = 500
 """Descriptors that a relay needs besides those of its sessions."""
 SETTLE_S = 1.0
 WARM_UP_S = 3.0
-"""Agents that have just started do not know the path: what comes first would be the slower half of a comparison."""
+"""Warm-up: newly started agents do not know the path, so the first half of a comparison would be the slower one."""
 MANY_YAML = Path(__file__).resolve().parents[1] / "many.yaml"
 PATH = (PathOptions(rate_bps=200 * MBIT, rtt_us=20_000),)
 
@@ -92,7 +92,7 @@ def measure(site: Site, unit: Unit, seconds: float, emit: Emit) -> None:
 
 
 def refuse_few_files(kind: Kind, sessions: int) -> None:
-    """NotAvailableError where a process may not open what a relay needs: haproxy has both ends of a session, an agent one."""
+    """NotAvailableError if a process may not open enough descriptors: haproxy needs two per session, an agent one."""
     needed = sessions * (2 if kind is Kind.HAPROXY else 1) + SPARE_FILES
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard not in {resource.RLIM_INFINITY} and needed > hard:
@@ -100,7 +100,7 @@ def refuse_few_files(kind: Kind, sessions: int) -> None:
 
 
 def idle(site: Site, way: Way, _seconds: float) -> Found:
-    """What sessions take that do nothing."""
+    """Memory of idle sessions."""
     before = [resident_kb(pid) for pid in way.relays or ()]
     with load_run.holding(site, way, MANY, OPENED_AT_ONCE) as report:
         time.sleep(SETTLE_S)
@@ -112,20 +112,20 @@ def idle(site: Site, way: Way, _seconds: float) -> Found:
 
 
 def burst(site: Site, way: Way, _seconds: float) -> Found:
-    """All at one instant."""
+    """All connections at one instant."""
     with load_run.holding(site, way, BURST, BURST) as report:
         return load_run.found(report)
 
 
 def full(site: Site, way: Way, _seconds: float) -> Found:
-    """More than agents take: the others have to go plain, and none may fail."""
+    """More connections than the agents' limits: the others must go plain, and none may fail."""
     before = site.accepted()
     with load_run.holding(site, way, FULL, OPENED_AT_ONCE) as report:
         return load_run.found(report, accelerated=site.accepted() - before)
 
 
 def slow_reader(site: Site, way: Way, seconds: float) -> Found:
-    """What the others get without a slow one, and beside it."""
+    """Rates of the other readers without a slow one, and beside it."""
 
     def each_mbps(seconds: float, *words: str) -> float:
         rates = load_run.run_client(site, way, parse.parse_readers, seconds, "read", str(READERS), str(seconds), *words)
@@ -139,7 +139,7 @@ def slow_reader(site: Site, way: Way, seconds: float) -> Found:
 
 
 def small(site: Site, way: Way, seconds: float) -> Found:
-    """Requests of a session that has the path to itself, then beside one that takes all it can."""
+    """Requests of a session alone on the path, then beside a bulk transfer."""
     alone = load_run.run_client(site, way, parse.parse_load, seconds, "talk", str(seconds))
     with load_run.background_client(site, way, "read", "1", str(2 * seconds + load_run.GRACE_S)):
         time.sleep(SETTLE_S)
@@ -155,7 +155,7 @@ ACTS: dict[str, tuple[int, Callable[[Site, Way, float], Found]]] = {
     "slow-reader": (3 * READERS, slow_reader),
     "small": (3, small),
 }
-"""Scenario -> how many sessions agents have to take, and what makes them."""
+"""Scenario -> number of sessions that agents must accept, and the function that measures it."""
 
 BENCH = Bench(
     name="sessions",

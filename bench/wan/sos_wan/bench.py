@@ -18,5 +18,5 @@ BENCH = Bench(
     said=("mbps_total", "mbps_steady"),
     runs=5,
     seconds=20.0,
-    least_seconds=5.0,  # less has no steady state
+    least_seconds=5.0,  # shorter runs have no steady state
 )

@@ -19,7 +19,7 @@ SCHEMES = (
     Scheme(name="haproxy", kind=Kind.HAPROXY, congestion="bbr", splice=True),
     Scheme(name="gridftp-8", kind=Kind.GRIDFTP, streams=8),
 )
-ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # what a competitor gets beside it is the question; alone, 16 and 32 streams are the better peer
+ONLY_WHEN_SHARED = frozenset({"iperf3-4"})  # measures the competitor's share; without a competitor 16 and 32 streams are the better peer
 
 SHARED = frozenset({"sos", "plain", "iperf3-4"})
 

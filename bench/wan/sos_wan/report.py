@@ -31,7 +31,7 @@ _TITLES = {scenario.name: scenario.title for scenario in SCENARIOS}
 
 
 def table(found: Sequence[Summary]) -> list[str]:
-    """For each scenario a block of rows, and what SOS is to the wire and to the best of the others."""
+    """One block of rows per scenario, and SOS's ratios to the wire and the best peer."""
     lines: list[str] = []
     for scenario, group in groupby(found, key=lambda each: each.scenario):
         rows = list(group)
@@ -55,7 +55,7 @@ def _cells(each: Summary) -> tuple[str, ...]:
 
 
 def ratios(rows: Sequence[Summary]) -> list[str]:
-    """What SOS's medians are to the wire and to the best peer, with start-up and without."""
+    """Ratios of SOS's medians to the wire and to the best peer, with start-up and without."""
     lines = []
     for each in rows:
         for figure, words in (("mbps_total", "with start-up"), ("mbps_steady", "steady")):
@@ -70,11 +70,11 @@ def ratios(rows: Sequence[Summary]) -> list[str]:
 
 
 def chart(found: Sequence[Summary], into: Path) -> None:
-    """A PNG: for each scenario a bar per scheme, its least and most, and the wire."""
+    """A PNG: per scenario one bar per scheme with minimum and maximum, and the wire."""
     import matplotlib as mpl
 
     mpl.use("Agg")
-    from matplotlib import pyplot as plt  # after the choice of a backend without a screen
+    from matplotlib import pyplot as plt  # import after selecting a backend without a screen
 
     groups = [
         (name, [each for each in rows if each.figures])
