@@ -15,7 +15,7 @@ const CHUNK: usize = 64;
 /// Ports an agent has for streams; path labels of its sessions come from them.
 const STREAM_PORTS: (u16, u16) = (10_000, 8);
 
-/// What an agent has been told and said.
+/// State of an agent from its orders and reports.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Orders {
     /// Preparations taken.
@@ -77,7 +77,7 @@ impl Agent {
         }
     }
 
-    /// Where it sits and who it is.
+    /// Its port and identity.
     pub fn plan(&self) -> &AgentPlan {
         &self.plan
     }

@@ -20,11 +20,11 @@ pub struct Document {
     pub services: Vec<Service>,
 }
 
-/// Where beacons and orders go.
+/// Destination of beacons and orders.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Discovery {
-    /// Address where nobody lives.
+    /// Address without a host.
     pub address: Ipv4Addr,
     /// Its Ethernet address.
     #[serde(deserialize_with = "parsed")]
@@ -54,7 +54,7 @@ pub struct Site {
     pub name: String,
     /// Its number.
     pub id: u16,
-    /// Whether it only carries others' traffic.
+    /// True for a transit site.
     pub transit: bool,
     /// Its switches.
     pub datapaths: Vec<Datapath>,
@@ -89,9 +89,9 @@ pub struct Agent {
 pub struct Service {
     /// Its name.
     pub id: String,
-    /// Where clients are.
+    /// The clients' end.
     pub from: End,
-    /// Where servers are.
+    /// The servers' end.
     pub to: End,
     /// Server ports.
     pub ports: Vec<Ports>,

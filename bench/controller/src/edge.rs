@@ -43,22 +43,22 @@ pub enum RunError {
     NotReady(Duration, usize, usize),
 }
 
-/// What to do with a controller.
+/// Parameters of a run against a controller.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// Where it listens.
+    /// The controller's address.
     pub controller: SocketAddr,
-    /// How SYNs are offered.
+    /// Load profile.
     pub load: Load,
-    /// How long it may take to get ready.
+    /// Time limit until the controller is ready.
     pub ready: Duration,
-    /// How long hosts are announced before anything else.
+    /// Duration of host announcements at the start.
     pub settle: Duration,
     /// SYNs offered and not counted.
     pub warm_up: Duration,
-    /// How long to measure.
+    /// Duration of the measurement.
     pub measure: Duration,
-    /// How many answers are enough; looked at after every interval.
+    /// Number of answers that ends the run; checked after every interval.
     pub most: u64,
     /// Its process.
     pub pid: Option<u32>,

@@ -1,8 +1,8 @@
-//! When the next SYN is due: at a rate whatever comes back, or whenever fewer than so many are unanswered.
+//! Schedule of SYNs: at a fixed rate, or whenever fewer than a number are unanswered.
 
 use std::time::Duration;
 
-/// How SYNs are offered.
+/// Load profile.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
     /// So many a second over all switches, evenly spaced, whatever the answers (open loop).
@@ -18,7 +18,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// How many SYNs are due `elapsed` after the start and have not been handed out, at most `limit` at once: the others come next.
+    /// Number of SYNs due `elapsed` after the start and not handed out yet, at most `limit` at once: the others follow.
     pub fn due(&mut self, rate: f64, elapsed: Duration, limit: u64) -> u64 {
         #[expect(
             clippy::cast_possible_truncation,

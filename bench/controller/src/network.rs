@@ -1,4 +1,4 @@
-//! What is emulated: switches, the wires between them, who sits behind which port, and where SYNs come from.
+//! The emulated network: switches, wires between them, hosts behind ports, and sources of SYNs.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -49,26 +49,26 @@ pub struct AgentPlan {
     pub name: String,
     /// Its addresses.
     pub party: Party,
-    /// Where it sits.
+    /// Its port.
     pub place: Place,
 }
 
-/// Where SYNs come in: clients behind a port, who connect to one server.
+/// A source of SYNs: clients behind a port that connect to one server.
 #[derive(Debug, Clone)]
 pub struct Lane {
-    /// Where the clients are.
+    /// Port of the clients.
     pub place: Place,
     /// The clients.
     pub clients: Vec<Party>,
-    /// Whom they connect to.
+    /// The server that they connect to.
     pub server: Party,
-    /// Where the server is.
+    /// Port of the server.
     pub server_place: Place,
     /// The server's port.
     pub server_port: u16,
 }
 
-/// How the switches of a network without a document are joined.
+/// Topology of a network without a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Topology {
     /// Not at all.

@@ -7,7 +7,7 @@ use crate::wire::{u16_at, u32_at};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Where a TCP connection is and where it goes: addresses and ports as they stand in the packet.
+/// The 4-tuple of a TCP connection, as in the packet.
 pub type FlowKey = [u8; 12];
 
 /// A host, or an agent.
@@ -48,7 +48,7 @@ pub fn datagram(from: Party, to: Party, ports: (u16, u16), payload: &[u8]) -> Ve
     ipv4(from, to, 17, &udp)
 }
 
-/// A gratuitous ARP request (RFC 5227, 3): how a host tells that it is there.
+/// A gratuitous ARP request (RFC 5227, 3), by which a host announces itself.
 pub fn announcement(host: Party) -> Vec<u8> {
     let mut frame = [[0xFF; 6], host.mac].concat();
     frame.extend_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);

@@ -1,4 +1,4 @@
-//! What was found, as JSON and as text.
+//! The results as JSON and as text.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::world::{Counts, World};
 /// Quantiles of a latency in milliseconds; absent without any.
 #[derive(Debug, Serialize)]
 pub struct Quantiles {
-    /// How many were measured.
+    /// Number of measurements.
     pub count: u64,
     /// Half were faster.
     pub p50_ms: Option<f64>,
@@ -29,7 +29,7 @@ impl From<&Latencies> for Quantiles {
     }
 }
 
-/// What a controller sent for each SYN it answered.
+/// Messages of a controller per answered SYN.
 #[derive(Debug, Serialize)]
 pub struct PerSyn {
     /// Flow-mods that add.
@@ -70,7 +70,7 @@ pub struct PerSwitch {
 pub struct Report {
     /// The controller's address.
     pub controller: String,
-    /// How SYNs were offered.
+    /// Load profile.
     pub load: String,
     /// Switches emulated, and those that sent SYNs.
     pub switches: usize,
@@ -80,7 +80,7 @@ pub struct Report {
     pub handshake_s: f64,
     /// From there until the controller wanted SYNs, seconds.
     pub ready_s: f64,
-    /// How long was measured, seconds.
+    /// Duration of the measurement in seconds.
     pub duration_s: f64,
     /// SYNs handed to the controller.
     pub sent: u64,
@@ -118,12 +118,12 @@ pub struct Report {
     pub per_switch: Vec<PerSwitch>,
 }
 
-/// What the edge has measured around the counts of a world.
+/// Measurements of the edge around a world's counters.
 #[derive(Debug, Default)]
 pub struct Measured {
     /// The controller's address.
     pub controller: String,
-    /// How SYNs were offered.
+    /// Load profile.
     pub load: String,
     /// Seconds of handshake, of getting ready, of measuring, of an interval.
     pub seconds: [f64; 4],

@@ -1,4 +1,4 @@
-//! What is counted, per switch and in all: latencies, rates, outstanding packets, fairness.
+//! Counters per switch and in total: latencies, rates, outstanding packets, fairness.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Latencies {
         self.0 += &other.0;
     }
 
-    /// How many were taken.
+    /// Number of latencies.
     pub fn count(&self) -> u64 {
         self.0.len()
     }
@@ -46,7 +46,7 @@ fn micros_to_ms(micros: u64) -> f64 {
     micros as f64 / 1000.0
 }
 
-/// Jain's fairness index of shares: 1 when all are equal, 1/n when one has everything; 1 when nobody has anything.
+/// Jain's fairness index of shares: 1 when all are equal, 1/n when one has everything; 1 when all are zero.
 pub fn jain(shares: &[f64]) -> f64 {
     let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), x| (sum + x, squares + x * x));
     #[expect(clippy::cast_precision_loss, reason = "a number of switches")]
@@ -68,7 +68,7 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// What came since an earlier count.
+    /// Difference from an earlier count.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             adds: self.adds - earlier.adds,

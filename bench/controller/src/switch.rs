@@ -28,7 +28,7 @@ pub enum Deed {
 /// A switch.
 #[derive(Debug)]
 pub struct Switch {
-    /// What it is.
+    /// Its description.
     pub plan: SwitchPlan,
     /// Its entries.
     pub table: Table,
@@ -128,7 +128,7 @@ impl Switch {
         }
     }
 
-    /// Multipart replies (7.3.5): those a controller's start-up asks for are right, statistics nobody needs here are empty.
+    /// Multipart replies (7.3.5): those of a controller's start-up are right, statistics not needed here are empty.
     fn multipart(&mut self, xid: u32, kind: u16, body: &[u8], message: &[u8]) {
         match kind {
             0 => wire::put_multipart(&mut self.out, xid, 0, false, &description(&self.plan.name)),

@@ -28,7 +28,7 @@ struct Entry {
     instructions: Box<[u8]>,
 }
 
-/// What a flow-mod did.
+/// Effect of a flow-mod.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub enum Outcome {
     /// An entry came or was replaced.
@@ -53,7 +53,7 @@ impl Table {
         self.entries.len()
     }
 
-    /// Whether there are none.
+    /// True without entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -161,7 +161,7 @@ fn put_entry(out: &mut Vec<u8>, identity: &Identity, entry: &Entry) {
     out.extend_from_slice(&entry.instructions);
 }
 
-/// Whether a frame that came in by a port has what a match asks for (7.2.3). Fields not known here match nothing.
+/// True if a frame from a port satisfies a match (7.2.3). Fields not known here match nothing.
 fn matches(mut oxms: &[u8], in_port: u32, frame: &[u8]) -> bool {
     while oxms.len() >= 4 {
         let (class, field, masked) = (u16_at(oxms, 0), oxms[2] >> 1, oxms[2] & 1 == 1);

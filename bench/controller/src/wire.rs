@@ -26,7 +26,7 @@ pub enum WireError {
     Length(u8),
 }
 
-/// What a controller asks.
+/// Requests of a controller.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Request<'a> {
     /// Hello (7.5.1).
@@ -51,7 +51,7 @@ pub enum Request<'a> {
     GetAsync,
     /// Queue-get-config request for a port (7.3.6).
     QueueConfig(u32),
-    /// What needs no answer: echo replies, set-config, group, meter, port and table mods, set-async, errors.
+    /// Messages without an answer: echo replies, set-config, group, meter, port and table mods, set-async, errors.
     Silent,
     /// Anything else: answered by an error.
     Unknown,
@@ -73,7 +73,7 @@ pub struct PacketOut<'a> {
 pub struct FlowMod<'a> {
     /// Cookie of the entry, or of the entries meant.
     pub cookie: u64,
-    /// Which bits of the cookie count when modifying or deleting.
+    /// Mask of the cookie bits to match when modifying or deleting.
     pub cookie_mask: u64,
     /// Table, 255 = all of them (deletes).
     pub table: u8,
@@ -184,7 +184,7 @@ pub fn outputs(actions: &[u8]) -> impl Iterator<Item = u32> + '_ {
     items(actions).filter(|(kind, body)| *kind == 0 && body.len() >= 4).map(|(_, body)| u32_at(body, 0))
 }
 
-/// Whether an instruction list sends packets to the controller (7.2.4).
+/// True if an instruction list sends packets to the controller (7.2.4).
 pub fn reaches_controller(instructions: &[u8]) -> bool {
     items(instructions)
         .filter(|(kind, body)| (*kind == 3 || *kind == 4) && body.len() >= 4)

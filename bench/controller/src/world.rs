@@ -19,7 +19,7 @@ pub const MAX_OUTSTANDING: usize = 1 << 20;
 const BURST: u64 = 4096;
 const LLDP: u16 = 0x88CC;
 
-/// What was counted at a lane, or all of them.
+/// Counters of a lane, or of all.
 #[derive(Debug, Default, Clone)]
 pub struct Counts {
     /// SYNs handed to the controller.
@@ -49,11 +49,11 @@ struct Pending {
 pub struct Settings {
     /// A SYN not answered within this time is lost.
     pub patience: Duration,
-    /// How long sessions last; None = for ever.
+    /// Duration of sessions; None = unlimited.
     pub hold: Option<Duration>,
-    /// Whether servers tell the network where they are.
+    /// True if servers announce themselves.
     pub announce_servers: bool,
-    /// Whether a SYN is handed over without an entry that asks for it (a table that knows nothing).
+    /// True if a SYN is punted without a matching entry (an empty table).
     pub always_punt: bool,
 }
 
@@ -133,7 +133,7 @@ impl World {
         self.pacer = Pacer::default();
     }
 
-    /// Hosts tell that they are there: clients, and servers unless they are to stay unknown.
+    /// Hosts announce themselves: clients, and servers unless they are to stay unknown.
     pub fn announce(&mut self) {
         for lane in &self.lanes {
             let servers = self.settings.announce_servers.then_some((lane.server_place, lane.server));
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// Whether every lane's switch would hand its SYNs to the controller.
+    /// True if every lane's switch would punt its SYNs to the controller.
     pub fn ready(&self) -> bool {
         let wants = |lane: &Lane| {
             let frame = packets::syn(lane.clients[0], lane.server, (1024, lane.server_port), 0);

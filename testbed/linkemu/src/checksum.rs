@@ -24,14 +24,14 @@ pub fn ipv4_header(header: &[u8]) -> u16 {
     !fold(sum(&header[12..], sum(&header[..10], 0)))
 }
 
-/// The *partial* checksum a stack leaves in a TCP or UDP header for whoever completes it: the folded pseudo-header
+/// The *partial* checksum that a stack leaves in a TCP or UDP header for checksum offload: the folded pseudo-header
 /// sum, not complemented (virtio 1.2, 5.1.6.2). `addresses` is source and destination as they stand in the IP header.
 pub fn partial(addresses: &[u8], protocol: u8, l4_len: usize) -> u16 {
     let rest = u64::from(protocol) + (l4_len as u64 & 0xffff) + (l4_len as u64 >> 16);
     fold(sum(addresses, rest))
 }
 
-/// Whether the complete checksum inside `l4` (header and payload) is right.
+/// True if the complete checksum inside `l4` (header and payload) is right.
 pub fn transport_is_right(addresses: &[u8], protocol: u8, l4: &[u8]) -> bool {
     let pseudo = u64::from(partial(addresses, protocol, l4.len()));
     fold(sum(l4, pseudo)) == 0xffff

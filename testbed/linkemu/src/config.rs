@@ -1,4 +1,4 @@
-//! What a link is to be: `--link A=veth1,B=veth2,rate=500mbit,delay=29.5ms,loss=0,queue=bdp`.
+//! Specification of a link: `--link A=veth1,B=veth2,rate=500mbit,delay=29.5ms,loss=0,queue=bdp`.
 
 use crate::units::{self, Nanos, QueueSpec, UnitError};
 use std::str::FromStr;
@@ -19,7 +19,7 @@ pub enum ConfigError {
     Value {
         /// The key whose value is wrong.
         key: String,
-        /// What is wrong.
+        /// The error.
         source: UnitError,
     },
     /// A part is not `key=value` or the key is not known.

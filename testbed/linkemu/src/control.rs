@@ -15,7 +15,7 @@ use thiserror::Error;
 /// Longest request line; a longer one ends the connection.
 pub const MAX_LINE: usize = 4096;
 
-/// Why a request was refused.
+/// Reason for refusing a request.
 #[derive(Debug, Error)]
 pub enum ControlError {
     /// Not JSON, or a field missing, unknown or of the wrong type.
@@ -80,7 +80,7 @@ enum Request {
 pub trait EdgeView {
     /// Adds what the interfaces of link `index` know about `direction` to `stats`.
     fn complete(&mut self, index: usize, direction: Direction, stats: &mut DirectionStats);
-    /// Whether the interface at `end` (0 for A, 1 for B) of link `index` is there and up.
+    /// True if the interface at `end` (0 for A, 1 for B) of link `index` exists and is up.
     fn attached(&self, index: usize, end: usize) -> bool;
 }
 

@@ -229,12 +229,12 @@ fn may_join(a: &Delivery, b: &Delivery, max_wire_bytes: u64) -> bool {
         && [a, b].iter().all(|d| checksum_is_good(d))
 }
 
-/// Whether the checksum may be replaced by a partial one. What was joined before was found good then.
+/// True if the checksum may be replaced by a partial one. Joined deliveries have been checked before.
 fn checksum_is_good(delivery: &Delivery) -> bool {
     delivery.chunks.len() > 1 || delivery.chunks[0].frame.checksum_is_good()
 }
 
-/// Whether `b`'s headers are those of the packet after `a`'s last.
+/// True if `b`'s headers continue `a`'s last packet.
 fn headers_continue(a: &Delivery, b: &Delivery, layout: &Layout) -> bool {
     let (ha, hb) = (a.header(), b.header());
     let (l3, l4, end) = (layout.l3, layout.l4, layout.payload);

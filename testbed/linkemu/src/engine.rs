@@ -26,7 +26,7 @@ const MAX_EVENTS: usize = 64;
 const STOP_TOKEN: u64 = 1 << 32;
 const SERVER_TOKEN: u64 = 1 << 33;
 
-/// Why the emulator could not start or go on.
+/// Failure to start or to continue.
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// An interface did not appear in time.
@@ -34,7 +34,7 @@ pub enum EngineError {
     Missing {
         /// The interface.
         name: String,
-        /// How long it was waited for.
+        /// Time waited.
         seconds: u64,
     },
     /// An interface could not be used.
@@ -44,7 +44,7 @@ pub enum EngineError {
     Interface {
         /// The interface.
         name: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The control socket could not be made.
@@ -61,7 +61,7 @@ impl From<rustix::io::Errno> for EngineError {
     }
 }
 
-/// How the loop runs.
+/// Parameters of the loop.
 #[derive(Debug, Clone, Copy)]
 pub struct Settings {
     /// Grouping and memory of every direction.
@@ -217,8 +217,8 @@ impl Engine {
         Ok(events.iter().map(|e| e.data.u64()).collect())
     }
 
-    /// When something is to be done even if nothing happens: the next delivery, not before the next tick, or the next
-    /// look for an absent interface.
+    /// Time of the next action without events: the next delivery, not before the next tick, or the next check for an
+    /// absent interface.
     fn next_wake(&self, round: Nanos) -> Option<Nanos> {
         let due = self
             .links

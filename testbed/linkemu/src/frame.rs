@@ -46,7 +46,7 @@ impl Ip {
     }
 }
 
-/// Where things are in a frame whose payload can be divided or joined.
+/// Offsets in a frame whose payload can be divided or joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// IP version.
@@ -125,7 +125,7 @@ impl Frame {
         &self.bytes
     }
 
-    /// How it divides; `None` for what passes as one piece.
+    /// Layout for division; `None` for a frame that passes in one piece.
     pub fn layout(&self) -> Option<&Layout> {
         self.layout.as_ref()
     }
@@ -153,7 +153,7 @@ impl Frame {
         }
     }
 
-    /// Whether it is a super-frame inside a tunnel. The virtio-net header cannot say so, and the kernel takes no such
+    /// True for a super-frame inside a tunnel. The virtio-net header cannot express it, and the kernel takes no such
     /// frame back.
     pub fn is_tunnelled(&self) -> bool {
         let outer = || {
@@ -165,7 +165,7 @@ impl Frame {
             && outer().is_some_and(|l4| usize::from(self.vnet.csum_start) > l4)
     }
 
-    /// Whether its transport checksum may be replaced: left to complete, verified by someone, or right when computed.
+    /// True if the transport checksum may be replaced: partial, verified by the kernel, or right when computed.
     pub fn checksum_is_good(&self) -> bool {
         let trusted = self.vnet.flags & (crate::vnet::NEEDS_CSUM | crate::vnet::DATA_VALID) != 0;
         let verify = |l: &Layout| {
@@ -223,7 +223,7 @@ fn payload_offset(bytes: &[u8], protocol: u8, l4: usize) -> Option<usize> {
     (header_len >= least && l4 + header_len < bytes.len()).then_some(l4 + header_len)
 }
 
-/// What the frame divides into, if every field it depends on is consistent; `None` is always a safe answer.
+/// Layout of the frame's segments, if every field it depends on is consistent; `None` is always safe.
 fn layout(vnet: &VnetHeader, bytes: &[u8], mtu: usize) -> Option<Layout> {
     let (l3, ethertype) = network_header(bytes)?;
     let (ip, protocol, l4) = transport_header(bytes, l3, ethertype)?;

@@ -10,7 +10,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// How often an absent interface is looked for: a link fault is repaired within what a user takes for at once.
+/// Interval of checks for an absent interface, so that a repaired link works at once for a user.
 pub const RETRY_INTERVAL: Nanos = 200 * MILLISECOND;
 /// MTU of Ethernet, as long as the interface has not told its own.
 const DEFAULT_MTU: usize = 1500;
@@ -74,12 +74,12 @@ impl Port {
         &self.name
     }
 
-    /// Whether the interface is there and up.
+    /// True if the interface exists and is up.
     pub fn is_attached(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// When to look for an absent interface again.
+    /// Time of the next check for an absent interface.
     pub fn retry_at(&self) -> Option<Nanos> {
         self.socket.is_none().then_some(self.retry_at)
     }
@@ -230,7 +230,7 @@ impl Port {
     }
 }
 
-/// Whether the error means that the interface is down or gone.
+/// True if the error means that the interface is down or gone.
 fn is_absence(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -238,7 +238,7 @@ fn is_absence(error: &io::Error) -> bool {
     )
 }
 
-/// Whether the error concerns one frame: too long for the MTU, a header the kernel refuses, or no room.
+/// True if the error concerns one frame: too long for the MTU, a header the kernel refuses, or no room.
 fn is_refusal(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

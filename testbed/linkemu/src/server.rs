@@ -35,7 +35,7 @@ pub struct Server {
     clients: BTreeMap<u64, Client>,
 }
 
-/// Makes room for the socket: removes a file nobody listens on, refuses one somebody does.
+/// Makes room for the socket: removes a stale file, and refuses one with a listener.
 fn clear_stale(path: &Path) -> io::Result<()> {
     match UnixStream::connect(path) {
         Ok(_) => Err(io::Error::new(

@@ -35,12 +35,12 @@ pub struct Shape {
     pub queue_bytes: u64,
 }
 
-/// How packets are grouped on delivery, and how much may be held.
+/// Grouping of packets on delivery, and memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest run delivered as one frame, as serialisation time; a run has at least one packet.
     pub run_time: Nanos,
-    /// Whether packets of different frames may be joined.
+    /// True if packets of different frames may be joined.
     pub coalesce: bool,
     /// Most memory held; frames beyond are dropped and counted.
     pub max_held_bytes: u64,
@@ -53,11 +53,11 @@ struct Run {
     first: usize,
     count: usize,
     wire_bytes: u64,
-    /// When the serialiser has sent the last of them.
+    /// Time at which the serialiser has sent the last packet.
     sent: Picos,
-    /// When the last of them arrives.
+    /// Arrival time of the last packet.
     due: Nanos,
-    /// Whether this is the frame's last run: its memory goes with it.
+    /// True for the frame's last run, which frees the frame's memory.
     releases: bool,
 }
 
@@ -190,7 +190,7 @@ impl Shaper {
         self.line.push_back(run);
     }
 
-    /// When what the serialiser has finished at `sent` arrives. Never before what was sent earlier.
+    /// Arrival time of a packet that the serialiser finished at `sent`, never before earlier packets.
     fn due_time(&mut self, sent: Picos) -> Nanos {
         let sent = u64::try_from(sent.div_ceil(PICOS_PER_NANO)).unwrap_or(u64::MAX);
         self.last_due = sent.saturating_add(self.shape.delay).max(self.last_due);
@@ -217,7 +217,7 @@ impl Shaper {
         self.loss_threshold > 0 && self.rng.next_u64() < self.loss_threshold
     }
 
-    /// When the next delivery is due.
+    /// Due time of the next delivery.
     pub fn next_due(&self) -> Option<Nanos> {
         self.line.front().map(|run| run.due)
     }
@@ -291,7 +291,7 @@ impl Shaper {
         }
     }
 
-    /// Whether the line is cut.
+    /// True while the line is cut.
     pub fn is_down(&self) -> bool {
         self.down
     }

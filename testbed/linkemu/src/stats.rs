@@ -1,4 +1,4 @@
-//! What a direction has done so far. All byte counts are wire bytes, framing included.
+//! Counters of a direction. All byte counts are wire bytes, framing included.
 
 use serde::Serialize;
 
@@ -44,11 +44,11 @@ pub struct Dropped {
 /// Statistics of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct DirectionStats {
-    /// What came in.
+    /// Received.
     pub received: Traffic,
-    /// What went out.
+    /// Delivered.
     pub delivered: Traffic,
-    /// What did not.
+    /// Dropped.
     pub dropped: Dropped,
     /// Queue length now.
     pub queue_bytes: u64,

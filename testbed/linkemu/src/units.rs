@@ -27,7 +27,7 @@ pub enum UnitError {
     /// The text is not a number followed by a known unit.
     #[error("{what} {text:?}: expected {expected}")]
     Malformed {
-        /// What was being read ("rate", ...).
+        /// Name of the value ("rate", ...).
         what: &'static str,
         /// The text as given.
         text: String,
@@ -37,7 +37,7 @@ pub enum UnitError {
     /// The number is outside what the emulator can do.
     #[error("{what} {text:?} is out of range ({range})")]
     OutOfRange {
-        /// What was being read.
+        /// Name of the value.
         what: &'static str,
         /// The text as given.
         text: String,
@@ -46,7 +46,7 @@ pub enum UnitError {
     },
 }
 
-/// How long the drop-tail queue in front of the serialiser may grow.
+/// Limit of the drop-tail queue in front of the serialiser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueSpec {
     /// Rate times round-trip delay of the link, at least one super-frame.

@@ -7,7 +7,7 @@ pub const VNET_LEN: usize = 10;
 
 /// Flag: the transport checksum is partial; complete it from `csum_start` into `csum_offset`.
 pub const NEEDS_CSUM: u8 = 1;
-/// Flag: somebody has verified the transport checksum.
+/// Flag: the transport checksum has been verified.
 pub const DATA_VALID: u8 = 2;
 
 /// `gso_type`: an ordinary frame.
@@ -32,9 +32,9 @@ pub struct VnetHeader {
     pub hdr_len: u16,
     /// Payload bytes per segment.
     pub gso_size: u16,
-    /// Where checksumming starts, from the frame's first byte.
+    /// Start of checksumming, from the frame's first byte.
     pub csum_start: u16,
-    /// Where the checksum goes, from `csum_start`.
+    /// Offset of the checksum field, from `csum_start`.
     pub csum_offset: u16,
 }
 
@@ -64,7 +64,7 @@ impl VnetHeader {
         b
     }
 
-    /// Whether the checksum is partial.
+    /// True if the checksum is partial.
     pub fn needs_csum(&self) -> bool {
         self.flags & NEEDS_CSUM != 0
     }

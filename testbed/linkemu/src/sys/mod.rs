@@ -96,7 +96,7 @@ impl PacketSocket {
         let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: no pointers. Protocol 0 receives nothing until bound.
         let raw = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
-        // SAFETY: a descriptor just made and owned by nobody else.
+        // SAFETY: a newly created descriptor without another owner.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         let on: libc::c_int = 1;
         for option in [
@@ -146,7 +146,7 @@ impl PacketSocket {
         check(unsafe { libc::ioctl(self.fd.as_raw_fd(), operation, request) }).map(drop)
     }
 
-    /// Whether the interface `name` is administratively up.
+    /// True if the interface `name` is administratively up.
     pub fn is_up(&self, name: &str) -> io::Result<bool> {
         let mut request = interface_request(name)?;
         self.control(libc::SIOCGIFFLAGS, &mut request)?;

@@ -18,7 +18,7 @@ pub const CLIENT: &str = "10.99.0.1";
 pub const SERVER: &str = "10.99.0.2";
 pub const SERVER_V6: &str = "fd99::2";
 
-/// How long anything may take before it counts as failed; generous, for machines under load.
+/// Timeout of every step; generous, for machines under load.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -101,7 +101,7 @@ impl Drop for Namespace {
 pub struct Process(pub Child);
 
 impl Process {
-    /// Sends SIGTERM if it still runs: once waited for, its number may belong to somebody else.
+    /// Sends SIGTERM if the process still runs: after a wait its pid may be reused.
     pub fn terminate(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
             let _ = Command::new("kill").arg(self.0.id().to_string()).status();
