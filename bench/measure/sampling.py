@@ -2,7 +2,7 @@
 
     bench/measure/sampling.py [--out out/bench]        (root; from the top of the repository, with .venv/bin/python)
 
-A flow runs through a lab, and a capture beside the client's agent gives the round trip of every segment as the reference. Random samples
+A flow runs through a lab, and a capture at the egress agent gives the round trip of every segment as the reference. Random samples
 are drawn from it, many for each ratio; the error of a sample is that of its mean relative to the mean of all. The plot also shows the
 agents' reports (spec/order.md 13): no samples, but the minimum of each two seconds.
 """
