@@ -8,7 +8,7 @@ from pathlib import Path
 from sos_e2e.load import SIP, longest_stall, parse_probes, silent_at_last, sips
 
 
-def test_a_steady_download_keeps_every_byte_and_says_how_it_ended(tmp_path: Path) -> None:
+def test_a_steady_download_reports_its_bytes_and_end(tmp_path: Path) -> None:
     source, folder = tmp_path / "source", tmp_path / "load"
     source.write_bytes(os.urandom(3 * SIP + 1))
     folder.mkdir()

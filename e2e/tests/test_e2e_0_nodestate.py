@@ -55,7 +55,7 @@ def test_settings_of_the_network_are_compared_without_counters() -> None:
     assert nodestate.sysctls(text) == {"net.ipv4.ip_forward = 1"}
 
 
-def test_what_may_stay_are_folders_and_what_came_in_them() -> None:
+def test_only_listed_folders_and_their_content_may_remain() -> None:
     before = {"files": frozenset({"d /a", "f /run/sos/old"})}
     after = {"files": frozenset({"d /run/sos", "f /run/sos/x y", "d /run/sos2", "f /etc/run/sos/x"})}
     said = nodestate.differences(before, after, ["/run/sos", "/var/lib/sos"])

@@ -3,7 +3,7 @@
 from sos_e2e import previous
 
 
-def test_what_is_asked_for_goes_before_the_newest_release_and_that_before_the_fixed_commit() -> None:
+def test_previous_version_is_the_requested_one_else_newest_release_else_fixed_commit() -> None:
     assert previous.chosen("abc", "v1.2.0") == "abc"
     assert previous.chosen(None, "v1.2.0") == "v1.2.0"
     assert previous.chosen(None, "") == previous.FIXED

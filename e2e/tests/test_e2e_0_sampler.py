@@ -6,7 +6,7 @@ import pytest
 from sos_e2e.sampler import Holds, Record, containers, running
 
 
-def test_only_running_containers_are_known_by_the_names_of_their_pods() -> None:
+def test_only_running_containers_are_named_by_pod() -> None:
     statuses = [
         {"name": "node", "containerID": "containerd://aa", "state": {"running": {}}},
         {"name": "ovs", "containerID": "containerd://bb", "state": {"terminated": {}}},
@@ -14,7 +14,7 @@ def test_only_running_containers_are_known_by_the_names_of_their_pods() -> None:
     assert running([{"metadata": {"name": "sos-node-west-x"}, "status": {"containerStatuses": statuses}}]) == {"aa": "sos-node-west-x/node"}
 
 
-def test_processes_of_a_container_count_together_and_others_not_at_all(tmp_path: Path) -> None:
+def test_resources_of_a_containers_processes_are_summed(tmp_path: Path) -> None:
     node, pod = "1" * 64, "2" * 64
     inside = f"0::/docker/{node}/kubelet/pod3/{pod}\n"
     for number, cgroup in (("7", inside), ("9", inside), ("8", "0::/system.slice/kubelet.service\n"), ("self", inside)):
@@ -28,7 +28,7 @@ def test_processes_of_a_container_count_together_and_others_not_at_all(tmp_path:
     assert containers(tmp_path) == {pod: Holds(2 * 520 * 1024, 4, 4)}
 
 
-def test_a_descriptor_that_is_closed_meanwhile_does_not_hide_its_process(tmp_path: Path) -> None:
+def test_a_closed_descriptor_does_not_hide_its_process(tmp_path: Path) -> None:
     process, pod = tmp_path / "7", "2" * 64
     (process / "fd").mkdir(parents=True)
     (process / "cgroup").write_text(f"0::/kubelet/{pod}\n")

@@ -59,7 +59,7 @@ def test_a_declared_link_is_ready_when_its_cable_is_there(lab: Lab, sites: Lab) 
 
 
 @pytest.mark.parametrize("bad", BY_THE_OPERATOR)
-def test_what_no_schema_sees_is_a_condition_of_the_object(lab: Lab, sites: Lab, bad: str) -> None:
+def test_faults_beyond_the_schema_become_conditions(lab: Lab, sites: Lab, bad: str) -> None:
     path = BAD / f"{bad}.yaml"
     lab.kube.apply_files(path)
     metadata = json.loads(lab.kube.ctl("get", "-f", str(path), "-o", "json"))["metadata"]

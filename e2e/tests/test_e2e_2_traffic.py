@@ -115,7 +115,7 @@ def test_helm_test_moves_bytes_and_compares(lab: Lab, pods: tuple[Lab, str]) -> 
         assert rates == ["plain", "service"], "both rates, one beside the other"
 
 
-def test_the_service_can_be_taken_away_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:
+def test_the_service_can_be_deleted_under_a_running_transfer(lab: Lab, pods: tuple[Lab, str]) -> None:
     url = f"http://{workload.SERVER}:80/file"
     script = f"curl -s -o /tmp/under --limit-rate 8M -w '%{{http_code}} %{{size_download}}' {url}; echo; sha256sum /tmp/under"
     lab.kube.exec(workload.NAMESPACE, "client", "sh", "-c", f"({script}) > /tmp/under.log 2>&1 &")

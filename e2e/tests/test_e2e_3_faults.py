@@ -202,7 +202,7 @@ def results(lab: Lab) -> Iterator[dict[str, object]]:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_what_runs_goes_on_and_what_is_new_is_not_held_up(
+def test_downloads_end_correctly_and_new_connections_do_not_hang(
     name: str, lab: Lab, accelerated: tuple[Lab, str], results: dict[str, object]
 ) -> None:
     fault = FAULTS[name]

@@ -53,9 +53,7 @@ def next_images(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("way", ["upgrade", "rollback"])
-def test_a_download_outlives_new_pods_of_everything_but_the_switches(
-    way: str, lab: Lab, next_images: None, accelerated: tuple[Lab, str]
-) -> None:
+def test_a_download_survives_new_pods_except_switches(way: str, lab: Lab, next_images: None, accelerated: tuple[Lab, str]) -> None:
     kube, release = lab.kube, ("sos", "--namespace", workload.RELEASE_NAMESPACE)
     switches = containers(kube, "node")
     under_way = Load(kube)

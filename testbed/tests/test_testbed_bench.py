@@ -34,7 +34,7 @@ def rows(bench: relay.Bench, scenario: str, values: dict[str, dict[str, float]])
 
 
 @pytest.mark.parametrize("bench", BENCHES, ids=lambda bench: bench.name)
-def test_every_scheme_of_a_benchmark_has_a_way_and_sos_is_one_of_them(bench: relay.Bench) -> None:
+def test_every_scheme_has_a_way_and_one_is_sos(bench: relay.Bench) -> None:
     for scenario in bench.scenarios:
         assert scenario.schemes[0].name == "sos"
         assert {scheme.kind for scheme in scenario.schemes} <= set(relays.WAYS)
@@ -68,7 +68,7 @@ def test_agents_with_another_policy_have_documents_of_their_own(policy: str, fie
     assert not {config, state} & {*plain}
 
 
-def test_without_the_emulator_sites_are_joined_by_plain_pairs_and_there_is_no_limit() -> None:
+def test_without_the_emulator_sites_are_joined_by_plain_veth_pairs() -> None:
     flat = relay.SCENARIOS[1]
     plan = network.Plan(prefix="wan1", root=PurePosixPath("/x"), linkemu="/emu", agents=agents.agents(agents.documents(1)))
     steps = network.build(plan, flat.paths, emulated=flat.emulated)
@@ -94,7 +94,7 @@ def test_a_haproxy_splices_always_or_when_it_thinks_fit() -> None:
     assert always.count("maxconn 700") == 2
 
 
-def test_a_relay_that_may_not_open_enough_files_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relay_without_enough_descriptors_is_not_available(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions.resource, "getrlimit", lambda _: (1024, 20_000))
     sessions.refuse_few_files(Kind.SOS, 10_000)
     with pytest.raises(NotAvailableError, match="20500 open files"):
@@ -117,7 +117,7 @@ def test_percentiles_are_of_times_to_the_first_and_the_last_byte() -> None:
     assert (values["connections"], values["failed"], values["connections_per_s"]) == (3, 1, 1.5)
 
 
-def test_of_connections_that_all_failed_there_are_no_figures() -> None:
+def test_no_figures_if_all_connections_failed() -> None:
     none = load_run.found(replace(LOAD, failed=7, first_ms=(), last_ms=()))
     assert none == Found(status="failed: none of 7 came through: timed out")
 
@@ -136,12 +136,12 @@ def test_what_clients_say_is_understood_or_quoted() -> None:
             parser("Connection refused")
 
 
-def test_children_that_have_ended_belong_to_their_relay() -> None:
+def test_cpu_time_includes_ended_children() -> None:
     assert parse.cpu_ticks("42 (a (b) c) S 1 42 42 0 -1 0 0 0 0 0 120 34 7 5 20 0 3 0 99") == 166
     assert parse.resident_kb("Name:\tx\nVmHWM:\t 9 kB\nVmRSS:\t    1234 kB\n") == 1234
 
 
-def test_a_table_has_the_figures_that_are_there_and_what_sos_is_to_each_peer() -> None:
+def test_a_table_has_existing_figures_and_ratios_to_each_peer() -> None:
     found = rows(
         relay.BENCH, "flat", {"sos": {"mbps_total": 900, "cpu_s_per_gb": 0.5}, "haproxy": {"mbps_total": 600, "cpu_s_per_gb": 0.2}}
     )
@@ -162,7 +162,7 @@ def test_a_peer_that_is_not_there_is_a_row_that_says_so() -> None:
     assert tables.peers(found, relay.COLUMNS[0]) == []
 
 
-def test_a_request_says_how_much_it_wants_and_whether_that_is_all() -> None:
+def test_a_request_encodes_its_size_and_the_last_flag() -> None:
     asked = load_client.request(1_000_000, last=True)
     assert len(asked) == load_client.REQUEST_BYTES
     assert load_client.HEAD.unpack_from(asked) == (1_000_000, 1)
@@ -198,7 +198,7 @@ def port() -> int:
 
 
 @pytest.mark.parametrize("size", [1, 1_000, 1_000_000])
-def test_connections_that_ask_once_get_what_they_ask_for(port: int, size: int) -> None:
+def test_short_connections_get_their_answers(port: int, size: int) -> None:
     asking = load_client.LoadClient("127.0.0.1", port, size, stay=False)
     asking.run(4, lambda begun: begun < 20)
     assert [trip.error for trip in asking.ended] == [""] * 20
@@ -240,5 +240,5 @@ def test_a_slow_reader_is_not_one_of_the_others(port: int) -> None:
     assert len(parse.parse_readers(json.dumps(load_client.read("127.0.0.1", port, 3, 0.1, slow=0)))) == 3
 
 
-def test_a_scheme_without_rows_of_its_own_has_one_with_its_name() -> None:
+def test_a_scheme_defaults_to_one_row_of_its_name() -> None:
     assert Scheme(name="socat", kind=Kind.SOCAT).labels == ("socat",)

@@ -65,7 +65,7 @@ def test_scenarios_are_the_issues_three_and_more() -> None:
         assert setups == [None]
 
 
-def test_a_proactive_scenario_changes_the_service_of_the_lab_of_the_reactive_one_before_it() -> None:
+def test_a_proactive_scenario_reuses_the_lab_of_the_reactive_one() -> None:
     first, second = SCENARIOS[:2]
     assert (first.wire, first.proactive, second.proactive) == (second.wire, False, True)
     before, after = load(first.options(500_000_000).files()), load((PROACTIVE,))
@@ -83,7 +83,7 @@ def test_two_paths_share_the_rate_and_count_together() -> None:
     assert str(WireLimit(formula_mbps=235, tcp_mbps=None, udp_mbps=234).of(2)) == "   468 Mbit/s (arithmetic 470, UDP 468)"
 
 
-def test_bytes_are_compared_as_a_whole_or_as_a_beginning(tmp_path: Path) -> None:
+def test_bytes_are_compared_completely_or_as_a_prefix(tmp_path: Path) -> None:
     source, copy = tmp_path / "source", tmp_path / "copy"
     source.write_bytes(bytes(range(256)) * 10)
     copy.write_bytes(source.read_bytes()[:1000])

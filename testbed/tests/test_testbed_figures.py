@@ -84,7 +84,7 @@ def test_a_network_of_the_matrix_is_a_line_with_every_ratio_and_its_interval(fig
         (document(row("sos", 5, mbps_total=1.0)) | {"cases": [{"name": "equal", "missing": 2}]}, "not everything was measured of equal"),
     ],
 )
-def test_figures_that_nobody_could_measure_again_are_not_kept(
+def test_figures_that_cannot_be_reproduced_are_not_kept(
     figures: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: dict[str, Any], why: str
 ) -> None:
     monkeypatch.setattr(figures, "KEPT", tmp_path / "kept")

@@ -55,7 +55,7 @@ def test_there_are_thirty_cases_of_which_ten_have_two_paths() -> None:
 
 
 @pytest.mark.parametrize("case", cases.CASES, ids=lambda case: case.name)
-def test_every_case_is_inside_the_space_and_what_two_cores_can_emulate(case: Scenario) -> None:
+def test_every_case_is_inside_the_space_and_the_emulators_capacity(case: Scenario) -> None:
     assert sum(path.rate_bps for path in case.paths) <= cases.MOST_MBIT * 1e6
     for path in case.paths:
         assert 10e6 <= path.rate_bps <= 1e9
@@ -69,7 +69,7 @@ def test_every_case_is_inside_the_space_and_what_two_cores_can_emulate(case: Sce
     assert case.drain_s < 1.3
 
 
-def test_the_corners_are_all_there_without_loss_and_where_plain_tcp_has_a_chance_with_it() -> None:
+def test_corners_are_complete_without_loss_and_partial_with_loss() -> None:
     ends = [(rate, ms, queue) for rate in (10, 1000) for ms in (1, 400) for queue in (0.1, 2)]
     without = {corner[:3] for corner in cases.CORNERS if corner[3] == 0}
     assert without == set(ends) - {(10, 1, 2)}
@@ -84,13 +84,13 @@ def test_the_spread_has_every_tenth_of_a_scale_once(column: int, least: float, m
     assert sorted(tenths) == list(range(10))
 
 
-def test_half_of_the_spread_has_no_loss_and_the_rest_every_fifth_of_its_scale() -> None:
+def test_half_of_the_spread_has_no_loss_and_the_rest_covers_the_scale() -> None:
     lost = [point[3] for point in cases.SPREAD if point[3]]
     assert sorted(int(5 * math.log(percent / 0.01) / math.log(300)) for percent in lost) == list(range(5))
     assert len(cases.SPREAD) == 10
 
 
-def test_a_name_and_a_title_say_what_the_emulator_is_told() -> None:
+def test_name_and_title_match_the_emulators_settings() -> None:
     case = CASES["52m-14ms-0.2q-1.4l"]
     assert case.title == "52 Mbit/s, 14 ms, queue of 18 kB, 1.4 % loss"
     assert case.paths[0].shape().queue_bytes == 18_200
@@ -117,7 +117,7 @@ def test_an_interval_is_that_of_the_books() -> None:
 
 
 @given(RATES, RATES, st.floats(0.1, 10))
-def test_a_ratio_turns_round_and_scales_and_lies_in_its_interval(ours: list[float], theirs: list[float], factor: float) -> None:
+def test_a_ratio_inverts_scales_and_lies_in_its_interval(ours: list[float], theirs: list[float], factor: float) -> None:
     found, back = verdicts.ratio(ours, theirs), verdicts.ratio(theirs, ours)
     scaled = verdicts.ratio([factor * rate for rate in ours], theirs)
     assert found.low is not None
@@ -129,7 +129,7 @@ def test_a_ratio_turns_round_and_scales_and_lies_in_its_interval(ours: list[floa
 
 
 @pytest.mark.parametrize("spread", [(0.05, 0.05), (0.02, 0.5)])
-def test_nineteen_of_twenty_intervals_of_five_runs_contain_the_truth(spread: tuple[float, float]) -> None:
+def test_intervals_of_five_runs_cover_the_truth_in_95_percent(spread: tuple[float, float]) -> None:
     drawn, tries, inside = random.Random(1), 2_000, 0
     for _ in range(tries):
         found = verdicts.ratio(*([math.exp(drawn.gauss(0, width)) for _ in range(5)] for width in spread))
@@ -139,7 +139,7 @@ def test_nineteen_of_twenty_intervals_of_five_runs_contain_the_truth(spread: tup
     assert 0.94 <= inside / tries <= 0.98
 
 
-def test_runs_without_any_difference_leave_no_doubt_and_one_run_leaves_all() -> None:
+def test_equal_runs_give_a_point_interval_and_one_run_gives_none() -> None:
     assert verdicts.ratio([9.4, 9.4], [9.4, 9.4]) == Ratio(value=1, low=1, high=1)
     assert verdicts.ratio([9.4], [4.7, 4.7]) == Ratio(value=2)
 
@@ -156,9 +156,7 @@ def test_runs_without_any_difference_leave_no_doubt_and_one_run_leaves_all() -> 
         (None, None, 0, Verdict.OPEN),
     ],
 )
-def test_a_verdict_is_where_the_interval_lies_and_a_run_that_failed_does_not_hold(
-    low: float | None, high: float | None, failed: int, verdict: Verdict
-) -> None:
+def test_verdict_follows_the_interval_and_failed_runs(low: float | None, high: float | None, failed: int, verdict: Verdict) -> None:
     assert verdicts.judge(Ratio(value=1, low=low, high=high), failed) is verdict
 
 
@@ -174,7 +172,7 @@ GOOD: dict[str, list[float | None]] = {
 }
 
 
-def test_two_paths_are_compared_with_the_better_one_of_each_kind() -> None:
+def test_two_paths_are_compared_with_the_better_single_path() -> None:
     case = only("equal", GOOD)
     assert [(each.ours, each.against, each.best, each.verdict) for each in case.comparisons] == [
         ("sos first", "plain", "plain-b", "holds"),
@@ -202,7 +200,7 @@ def test_nothing_holds_before_everything_was_measured() -> None:
     assert (below.missing, below.verdict) == (3, Verdict.BELOW)
 
 
-def test_a_table_has_a_line_for_each_case_and_says_what_is_below_and_what_failed() -> None:
+def test_the_table_lists_all_cases_those_below_and_failures() -> None:
     found = [
         *summaries("10m-1ms-0.1q", {"sos first": [9.0, 9.01, 9.02], "sos": [9.4, 9.41, 9.42], "plain": [9.4, 9.41, 9.42]}),
         *summaries("equal", {**GOOD, "sos first": [190, 191, None]}),
@@ -243,7 +241,7 @@ def test_a_round_takes_half_an_hour() -> None:
     assert 28 <= round_s / 60 <= 31
 
 
-def test_one_path_alone_is_the_routers_way_to_the_other_side() -> None:
+def test_a_single_path_is_the_routers_default_route() -> None:
     assert network.lead_over(1) == [
         ("west", ("ip", "route", "replace", "10.0.0.128/25", "via", "10.9.1.2", "dev", "wan1")),
         ("east", ("ip", "route", "replace", "10.0.0.0/25", "via", "10.9.1.1", "dev", "wan1")),
@@ -254,7 +252,7 @@ def test_one_path_alone_is_the_routers_way_to_the_other_side() -> None:
     assert not own & shared
 
 
-def test_a_path_that_carried_more_than_the_one_that_was_meant_is_told() -> None:
+def test_traffic_on_an_unintended_path_is_reported() -> None:
     def stats(*carried: int) -> str:
         ways = [{"stats": {"delivered": {"bytes": size}}} for size in carried]
         return json.dumps(

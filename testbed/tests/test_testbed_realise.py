@@ -151,7 +151,7 @@ def test_two_labs_share_no_name(name: str, one: str, other: str) -> None:
     assert not names(one) & names(other)
 
 
-def test_hosts_get_an_address_and_a_congestion_control_and_nothing_else() -> None:
+def test_hosts_get_only_an_address_and_a_congestion_control() -> None:
     commands = [step.do.argv for step in everything(topology("figure8"), plan()) if isinstance(step.do, Run)]
     configured = {" ".join(argv[3:]) for argv in commands if argv[:3] == ("ip", "-n", "sos-abc123-client")}
     assert configured == {
@@ -181,7 +181,7 @@ def test_offload_is_set_before_the_switch_starts() -> None:
     assert order == ["userspace-tso-enable=true", "ovs-vswitchd unix:"] * 3
 
 
-def test_where_addresses_are_rewritten_nothing_is_segmented_later() -> None:
+def test_rewriting_switches_have_no_segmentation_offload() -> None:
     """A switch that rewrites runs without segmentation offload, and so do its hosts."""
     of = topology("figure8")
     for rewriting in (frozenset[str](), frozenset({"edge1"}), frozenset({"edge1", "edge2"})):
@@ -192,7 +192,7 @@ def test_where_addresses_are_rewritten_nothing_is_segmented_later() -> None:
         assert sum("sos-linkemu" in line and "--no-coalesce" in line for line in words) == bool(rewriting)
 
 
-def test_a_router_has_its_legs_and_the_host_a_way_to_it() -> None:
+def test_the_router_has_its_legs_and_the_host_a_route() -> None:
     words = [" ".join(step.do.argv) for step in build_hosts(topology("balance"), plan()) if isinstance(step.do, Run)]
     assert sum("address replace 192.0.2." in each and "dev leg" in each for each in words) == 5
     assert any("address replace 198.51.100.10/32 dev lo" in each for each in words)

@@ -41,7 +41,7 @@ def test_the_undo_is_on_disk_before_its_do(tmp_path: Path) -> None:
     assert [parse_undo(json.loads(line)) for line in (tmp_path / "seen").read_text().splitlines()] == [step.undo]
 
 
-def test_a_failing_step_is_undone_too_and_says_what_failed(tmp_path: Path) -> None:
+def test_a_failing_step_is_undone_and_reported(tmp_path: Path) -> None:
     runner, trace = Runner(tmp_path / "lab"), tmp_path / "trace"
     bad = Step(
         title="the bad one", do=Run(argv=("sh", "-c", "echo reason >&2; exit 3")), undo=Run(argv=("touch", str(tmp_path / "undone")))

@@ -8,7 +8,7 @@ from sos_testbed.lab import Lab, Options, Programs, _first_facts
 from sos_testbed.topology import BUILDERS, PathOptions
 
 
-def test_a_lab_that_was_interrupted_while_it_was_built_has_a_status(tmp_path: Path) -> None:
+def test_an_interrupted_lab_has_a_status(tmp_path: Path) -> None:
     path = PathOptions()
     programs = Programs(**dict.fromkeys(Programs.__annotations__, "/nowhere"))
     facts = _first_facts(Options(name="cut"), BUILDERS["figure8"].build(path, path), programs)

@@ -66,7 +66,7 @@ def test_every_topology_joins_its_hosts(name: str) -> None:
     assert len(topology.hosts) + len(topology.routers) == 2
 
 
-def test_balance_has_five_wires_to_one_router_that_are_told_apart() -> None:
+def test_balance_has_five_distinct_wires_to_one_router() -> None:
     chosen = builder("balance")
     topology = chosen.build(PathOptions(rtt_us=10_000), PathOptions(rtt_us=20_000))
     assert [wire.name for wire in topology.wires] == [f"edge1.wan{i}" for i in range(5)]

@@ -52,16 +52,16 @@ def row(scheme: str, mbps: float, run: int = 1, **more: float) -> Row:
     ("scenario", "mbps"),
     [("59ms", 941.5), ("164ms", 941.5), ("20ms-loss", 932.1), ("59ms-1mb", 941.5), ("200+200", 376.6), ("500+100", 564.9)],
 )
-def test_the_wire_carries_1448_of_1538_byte_times_and_loses_what_it_loses(scenario: str, mbps: float) -> None:
+def test_wire_limit_is_1448_of_1538_byte_times_less_loss(scenario: str, mbps: float) -> None:
     assert BY_NAME[scenario].wire_limit_mbps == pytest.approx(mbps, abs=0.05)
 
 
-def test_a_queue_is_one_bandwidth_delay_product_unless_the_scenario_is_about_its_queue() -> None:
+def test_queues_default_to_one_bandwidth_delay_product() -> None:
     assert BY_NAME["59ms"].paths[0].shape().queue_bytes == 59_000 * 1000 // 8
     assert BY_NAME["59ms-1mb"].paths[0].shape().queue_bytes == 1_000_000
 
 
-def test_schemes_for_several_paths_are_measured_where_there_are_several() -> None:
+def test_multipath_schemes_are_measured_on_several_paths_only() -> None:
     for scenario in SCENARIOS:
         names = {scheme.name for scheme in scenario.schemes}
         assert ("mptcp" in names) == (len(scenario.paths) > 1)
@@ -90,7 +90,7 @@ def test_the_readme_describes_every_scenario_and_scheme() -> None:
     ] == []
 
 
-def test_bytes_at_a_moment_lie_on_the_line_between_samples() -> None:
+def test_bytes_are_interpolated_between_samples() -> None:
     samples = ((0.0, 0), (1.0, 100), (3.0, 500))
     assert [parse.bytes_at(samples, at) for at in (0, 0.5, 1, 2, 3, 9)] == [0, 50, 100, 300, 500, 500]
 
@@ -131,7 +131,7 @@ GLOBUS = (
 )
 
 
-def test_the_time_of_a_report_of_globus_follows_from_bytes_and_mean_rate() -> None:
+def test_time_of_a_globus_report_follows_from_bytes_and_mean_rate() -> None:
     found = parse.parse_globus(GLOBUS)
     assert found.error == ""
     assert [received for _, received in found.samples] == [0, 603_717_632, 1_182_531_584]
@@ -152,7 +152,7 @@ def test_counters_and_cpu_time_are_the_kernels() -> None:
     assert parse.cpu_ticks(stat) == 154
 
 
-def test_what_the_emulator_lost_by_itself_is_told_from_what_it_should_lose() -> None:
+def test_unintended_loss_of_the_emulator_is_counted_separately() -> None:
     dropped = {"queue": 100, "loss": 50, "down": 0, "memory": 1, "socket": 2, "unreadable": 0, "send": 4}
     way = {"rate_bps": 1, "stats": {"dropped": dropped}}
     assert parse.emulator_lost(json.dumps({"ok": True, "links": [{"name": "wan0", "a2b": way, "b2a": way}]})) == 14
@@ -219,7 +219,7 @@ def test_connections_that_failed_are_not_runs_that_failed() -> None:
     assert any("1 (+1 failed)" in line for line in report.table(found))
 
 
-def test_a_peer_that_is_not_there_is_said_to_be_not_there() -> None:
+def test_a_missing_peer_is_reported_as_not_available() -> None:
     absent = replace(unit("haproxy").blank("haproxy", SETTINGS), status="not available: haproxy is not installed")
     found = figures.summaries([row("sos", 900), absent])
     assert (found[1].runs, found[1].runs_failed, found[1].figures) == (0, 0, {})
@@ -233,7 +233,7 @@ def test_sos_is_compared_with_the_best_of_the_others() -> None:
     assert any("sos, with start-up: 95.6% of the wire, 1.500 x iperf3-16" in line for line in report.table(found))
 
 
-def test_what_was_measured_is_not_measured_again_and_what_failed_or_was_not_there_is() -> None:
+def test_only_failed_and_unavailable_measurements_are_repeated() -> None:
     wanted = run_log.units([BY_NAME["59ms"]], ["sos", "plain", "haproxy"], 2)
     assert [(each.run, each.scheme.name) for each in wanted] == [
         *((1, "sos"), (1, "plain"), (1, "haproxy")),
@@ -252,7 +252,7 @@ def test_what_was_measured_is_not_measured_again_and_what_failed_or_was_not_ther
     assert run_log.left(wanted, []) == wanted
 
 
-def test_rows_of_other_settings_and_torn_lines_are_not_gone_on_from() -> None:
+def test_rows_of_other_settings_and_torn_lines_are_ignored() -> None:
     lines = [
         run_log.encode(row("plain", 1)),
         run_log.encode(replace(row("plain", 2, 2), settings="other")),
@@ -266,7 +266,7 @@ def test_the_later_of_two_rows_about_the_same_counts() -> None:
     assert run_log.parse(lines, SETTINGS) == [row("plain", 2)]
 
 
-def test_the_report_has_what_was_asked_for_in_the_schemes_own_order() -> None:
+def test_the_report_has_the_requested_rows_in_scheme_order() -> None:
     wanted = run_log.units([BY_NAME["59ms"]], ["sos", "plain"], 2)
     rows = [row("plain", 1, 2), row("haproxy", 5), row("sos", 3), row("plain", 2), row("sos first", 4)]
     assert [(each.scheme, each.run) for each in run_log.wanted_rows(wanted, rows)] == [
@@ -282,7 +282,7 @@ def plan(paths: int) -> network.Plan:
 
 
 @pytest.mark.parametrize("scenario", ["59ms", "200+200"])
-def test_everything_of_a_network_is_in_its_own_namespaces_which_go_at_the_end(scenario: str) -> None:
+def test_a_network_lives_in_namespaces_deleted_at_the_end(scenario: str) -> None:
     steps = network.build(plan(len(BY_NAME[scenario].paths)), BY_NAME[scenario].paths)
     made = [step.do.argv[3] for step in steps if isinstance(step.do, Run) and step.do.argv[:3] == ("ip", "netns", "add")]
     assert made == [step.undo.name for step in steps if isinstance(step.undo, DeleteNamespace)]
@@ -297,7 +297,7 @@ def test_hosts_use_ports_of_closed_connections_again(host: str) -> None:
     assert any(step.title == host and isinstance(step.do, Run) and step.do.argv[-1] == "net.ipv4.tcp_tw_reuse=1" for step in steps)
 
 
-def test_programs_may_have_as_many_open_files_as_the_machine_lets_us_allow() -> None:
+def test_the_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
     code = (
         "import resource as r; from sos_harness.loop import allow_files; r.setrlimit(r.RLIMIT_NOFILE, (200, 400));"
         "allow_files(600); print(*r.getrlimit(r.RLIMIT_NOFILE));"
@@ -315,7 +315,7 @@ def may_raise_limits() -> bool:
     return bool(int(effective.split()[1], 16) >> cap_sys_resource & 1)
 
 
-def test_the_second_path_has_a_wire_and_what_leads_to_it() -> None:
+def test_the_second_path_has_a_wire_and_routes() -> None:
     two = BY_NAME["200+200"].paths
     steps = network.build(plan(2), two)
     spawn = next(step.do for step in steps if isinstance(step.do, Spawn))
@@ -330,7 +330,7 @@ def test_the_second_path_has_a_wire_and_what_leads_to_it() -> None:
     assert sum("rule" in step.do.argv for step in network.build(plan(1), two[:1]) if isinstance(step.do, Run)) == 2
 
 
-def test_the_agents_have_the_default_policy_over_as_many_paths_as_there_are() -> None:
+def test_agents_have_the_default_policy_over_all_paths() -> None:
     for paths in (1, 2):
         document = agents.documents(paths).agents["edge1"]
         assert [service["labels"] for service in document["services"]] == [paths]

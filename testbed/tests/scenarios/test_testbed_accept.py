@@ -96,7 +96,7 @@ def test_an_icmp_error_is_the_clients_own(net: Lab, kind: str) -> None:
     assert covered["first_byte_s"] < plain["first_byte_s"] + SILENT_S
 
 
-def test_a_server_that_drops_syns_is_waited_for_as_by_plain_tcp(net: Lab) -> None:
+def test_a_server_that_drops_syns_times_out_as_over_plain_tcp(net: Lab) -> None:
     serve(net, PLAIN + DROPPED)
     serve(net, COVERED + DROPPED)
     server = measure.address(net, "server")
@@ -122,7 +122,7 @@ def test_a_full_accept_queue_resets_nobody(net: Lab) -> None:
     assert sum(not one["error"] for one in covered) >= sum(not one["error"] for one in plain), (plain, covered)
 
 
-def test_a_server_that_is_known_saves_a_round_trip_and_an_unknown_one_costs_none(net: Lab) -> None:
+def test_a_known_server_saves_a_round_trip_and_an_unknown_one_costs_none(net: Lab) -> None:
     serve(net, PLAIN + KNOWN)
     serve(net, COVERED + KNOWN)
     server = measure.address(net, "server")

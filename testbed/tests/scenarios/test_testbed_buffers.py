@@ -9,7 +9,7 @@ DEFAULT = Path("/proc/sys/net/core/rmem_default")
 SOCKETS = ("ss", "-H", "-0", "-m", "-n")
 
 
-def test_every_port_of_every_switch_has_room_for_bursts(net: Lab) -> None:
+def test_all_switch_ports_have_large_receive_buffers(net: Lab) -> None:
     default = int(DEFAULT.read_text(encoding="ascii"))
     for switch in net.topology.switches:
         said = subprocess.run(net.exec_argv(switch.name, SOCKETS), capture_output=True, text=True, check=True).stdout

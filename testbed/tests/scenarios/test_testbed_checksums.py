@@ -64,7 +64,7 @@ def test_plain_connections_cross_with_right_checksums(net: Lab) -> None:
             assert saw([one], measure.address(net, host)) == set(KINDS)
 
 
-def test_accelerated_connections_have_right_checksums_at_hosts_agents_and_on_the_wires(net: Lab) -> None:
+def test_accelerated_connections_have_right_checksums_everywhere(net: Lab) -> None:
     """Restart the ingress agent while the taps listen, so that they see the streams' own SYNs."""
     places = agents(net)
     near, far = places["edge1"], places["edge2"]

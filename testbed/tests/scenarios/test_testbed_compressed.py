@@ -52,7 +52,7 @@ def download(net: Lab, command: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_what_can_be_compressed_takes_less_of_the_wires_and_arrives_as_it_was(net: Lab) -> None:
+def test_compressible_data_uses_less_bandwidth_and_arrives_intact(net: Lab) -> None:
     before = net.objects
     plain, digest = download(net, "serve")
     assert plain > SIZE, "or this test would notice nothing"

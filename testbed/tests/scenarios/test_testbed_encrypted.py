@@ -74,7 +74,7 @@ def none_encrypted(net: Lab) -> bool:
 
 
 @pytest.mark.slow
-def test_a_running_transfer_cannot_be_read_any_more_once_its_service_asks_for_encryption(net: Lab) -> None:
+def test_encryption_applies_to_a_running_transfer(net: Lab) -> None:
     before, took = net.objects, accepted(net)
     server = peer(net, "server", "serve", COVERED_PORT, str(SIZE), str(RATE))
     measure.wait_listening(net, "server", int(COVERED_PORT))

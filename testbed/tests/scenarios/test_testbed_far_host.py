@@ -84,7 +84,7 @@ def ask(net: Lab, port: int, server: str, client: str, *arguments: str) -> list[
     return list(json.loads(done.stdout))
 
 
-def test_an_upload_is_no_further_ahead_than_plain_tcp_or_two_products_and_a_mebibyte(net: Lab) -> None:
+def test_read_ahead_of_an_upload_is_bounded(net: Lab) -> None:
     rate = str(RATE_BPS / 8)
     plain, covered = (max(map(float, ask(net, port, "reads", UPLOAD, rate))) for port in (PLAIN, COVERED))
     assert covered <= max(plain, 2 * PRODUCT + (1 << 20)), f"plain {plain:.0f}"

@@ -104,7 +104,7 @@ def test_interrupted(state: Path, how: signal.Signals, after_s: float) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_programs_lab_goes_with_the_next_and_one_that_stays_does_not(state: Path) -> None:
+def test_the_next_lab_removes_abandoned_labs_only(state: Path) -> None:
     environment = {**os.environ, "SOS_STATE": str(state)}
     code = "from sos_testbed import lab; lab.up(lab.Options(topology='line', services=False)); print('up', flush=True); input()"
     holder = subprocess.Popen((sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)

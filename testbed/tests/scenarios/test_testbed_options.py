@@ -57,7 +57,7 @@ def sysctl(net: Lab, host: str, setting: str) -> None:
     subprocess.run(net.exec_argv(host, ("sysctl", "-qw", setting)), check=True)
 
 
-def test_a_client_that_asks_for_ecn_gets_it_from_its_leg(net: Lab) -> None:
+def test_ecn_is_negotiated_on_the_clients_leg(net: Lab) -> None:
     """ECN is negotiated on each leg: the agent accepts it from the client and does not ask the server."""
     sysctl(net, "client", "net.ipv4.tcp_ecn=1")
     try:

@@ -138,7 +138,7 @@ def pause_after(net: Lab, mode: str, name: str) -> float:
     return float(got["pause_s"])
 
 
-def test_hosts_that_have_forgotten_each_other_find_each_other_without_the_base_path(net: Lab) -> None:
+def test_hosts_resolve_each_other_without_the_base_path(net: Lab) -> None:
     """Plain traffic uses core1 alone; streams bypass it, and so must hosts' ARP requests."""
     declare(net, "disjoint")
     labs.make_payload(net.root / "www" / "some", 200_000)

@@ -43,7 +43,7 @@ def away(net: Lab) -> Iterator[None]:
 
 
 @pytest.mark.long
-def test_connections_outlive_a_quarter_of_an_hour_as_over_plain_tcp(net: Lab) -> None:
+def test_connections_survive_a_pause_of_a_quarter_of_an_hour(net: Lab) -> None:
     clients, before = {}, accepted(net)
     for kind, offset in PORTS.items():
         for first in (PLAIN, COVERED):

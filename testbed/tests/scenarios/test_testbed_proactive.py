@@ -89,7 +89,7 @@ def finished(running: tuple[subprocess.Popen[str], subprocess.Popen[str]]) -> No
     assert (got["bytes"], got["end"], sent["client"], sent["send_end"]) == (SIZE, "eof", got["own"], "ok")
 
 
-def test_a_thousand_flows_cost_no_switch_an_entry_and_the_controller_no_packet(net: Lab, tmp_path: Path) -> None:
+def test_a_thousand_proactive_flows_add_no_entry_and_no_packet_in(net: Lab, tmp_path: Path) -> None:
     fetched(net, tmp_path)
     eventually("no session", lambda: sessions(net) == 0)
     before, punted, taken, counted = identities(net), to_controller(net), accepted(net), redirected(net, "edge1")
@@ -196,7 +196,7 @@ def standing(net: Lab) -> int:
     return sum(entry.cookie >> 24 & 0xFF == SERVICE for switch in ("edge1", "edge2") for entry in entries(net, switch))
 
 
-def test_what_an_agent_leaves_plain_is_reported_with_its_reason(net: Lab) -> None:
+def test_plain_decisions_of_an_agent_are_reported_with_reasons(net: Lab) -> None:
     before, own = accepted(net), 45_679
     assert answer(net, 80, own, MPTCP) == "HTTP/1.1 404"
     assert accepted(net) == before

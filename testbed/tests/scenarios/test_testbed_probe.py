@@ -55,7 +55,7 @@ def compare(net: Lab, *arguments: str) -> tuple[int, str]:
 
 
 @pytest.mark.slow
-def test_it_passes_where_a_service_covers_the_port_and_fails_elsewhere(net: Lab, controller: str) -> None:
+def test_the_probe_passes_on_covered_ports_only(net: Lab, controller: str) -> None:
     serving(net, PLAIN, COVERED)
     serving(net, ALSO_PLAIN)
     asked = ("--controller", controller)

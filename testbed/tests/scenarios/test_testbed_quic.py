@@ -80,7 +80,7 @@ def transfer(net: Lab) -> None:
 
 
 @pytest.mark.slow
-def test_a_service_that_asks_for_quic_has_its_bytes_in_datagrams_and_in_tcp_where_those_do_not_pass(net: Lab) -> None:
+def test_quic_falls_back_to_tcp_where_datagrams_do_not_pass(net: Lab) -> None:
     before = net.objects
     net.declare(with_service(before, transport={"protocol": "QUIC"}))
     eventually("streams over QUIC at both ends", lambda: all_are(net, quic=True), CHANGED_S)

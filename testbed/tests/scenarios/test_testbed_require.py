@@ -84,7 +84,7 @@ def told(net: Lab) -> dict[str, Any]:
     return next(iter(northbound.get(net.plan, "/v1/plain")["services"]), {}).get("refused", {})
 
 
-def test_a_connection_is_accelerated_and_one_that_agents_cannot_take_is_refused(net: Lab) -> None:
+def test_a_connection_is_accelerated_or_refused(net: Lab) -> None:
     served(net)
     with nothing_plain(net):
         refused(net, MPTCP)
@@ -121,7 +121,7 @@ def test_it_is_refused_while_the_near_agents_port_is_down(net: Lab) -> None:
     served(net)
 
 
-def test_switches_refuse_by_themselves_while_everything_else_is_away(net: Lab) -> None:
+def test_switches_refuse_while_all_other_parts_are_down(net: Lab) -> None:
     for name in ("controller", *NODES, "agent1", "agent2"):
         net.kill(name)
     time.sleep(LEASED_S)
@@ -133,7 +133,7 @@ def test_switches_refuse_by_themselves_while_everything_else_is_away(net: Lab) -
     served(net)
 
 
-def test_a_requirement_that_is_dropped_lets_plain_connections_through(net: Lab) -> None:
+def test_removing_the_requirement_allows_plain_connections(net: Lab) -> None:
     objects = net.objects
     net.declare(with_service(objects, require=[]))
     net.kill("agent2")

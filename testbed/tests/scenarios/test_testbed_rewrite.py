@@ -43,7 +43,7 @@ def test_transfers_both_ways_between_hosts_that_see_each_other(net: Lab, tmp_pat
     transfers(net, port, SIZE, tmp_path / "copy")
 
 
-def test_addresses_are_rewritten_beside_the_agents_and_nothing_is_left(net: Lab) -> None:
+def test_switches_rewrite_addresses_beside_the_agents_and_clean_up(net: Lab) -> None:
     before = baseline(net)
     server = peer(net, "server", "serve", COVERED_PORT, "9000000", "3000000")
     measure.wait_listening(net, "server", int(COVERED_PORT))

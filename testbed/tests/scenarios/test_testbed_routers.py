@@ -166,9 +166,7 @@ def both(net: Lab, inner: str, host: str, address: str, way: str) -> tuple[float
 
 @pytest.mark.parametrize("routers", ["rewriting"], indirect=True)
 @pytest.mark.parametrize(("host", "address", "way"), [("server", "10.0.0.140", "up"), ("client", "10.0.0.12", "down")])
-def test_a_smaller_hop_behind_a_site_costs_a_covered_connection_no_more_than_a_plain_one(
-    net: Lab, host: str, address: str, way: str
-) -> None:
+def test_path_mtu_discovery_behind_a_site_is_as_fast_as_plain(net: Lab, host: str, address: str, way: str) -> None:
     """The agent sends with the other host's address; the router's ICMP errors must reach the agent."""
     eventually("an armed agent", lambda: armed(net))
     with behind(net, host, address) as inner:

@@ -83,7 +83,7 @@ def test_each_controller_has_its_own_sessions(net: Lab) -> None:
         finish(transfer)
 
 
-def test_a_controller_that_dies_and_returns_leaves_the_other_alone(net: Lab) -> None:
+def test_a_controllers_restart_does_not_affect_the_other(net: Lab) -> None:
     before = {name: owned(net, name) for name in PORTS}
     transfers = [begin(net, port, LONG, RATE) for port in PORTS.values()]
     for name in PORTS:

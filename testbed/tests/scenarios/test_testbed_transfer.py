@@ -59,7 +59,7 @@ def slow_transfer(net: Lab, port: str) -> tuple[subprocess.Popen[str], subproces
     return server, peer(net, "client", "fetch", measure.address(net, "server"), port)
 
 
-def test_a_covered_connection_is_a_session_and_then_nothing_is_left(net: Lab) -> None:
+def test_a_covered_connection_is_a_session_without_leftovers(net: Lab) -> None:
     before = baseline(net)
     assert before["sessions"] == 0
     server, client = slow_transfer(net, COVERED_PORT)

@@ -116,7 +116,7 @@ def trunk(net: Lab, name: str, switch: str, address: str) -> Iterator[tuple[str,
         yield ("ip", "netns", "exec", host)
 
 
-def test_tagged_hosts_connect_as_without_agents_in_both_set_ups(net: Lab) -> None:
+def test_tagged_hosts_connect_plainly_in_both_set_ups(net: Lab) -> None:
     objects = net.objects
     with trunk(net, "c6", "edge1", "10.0.0.12/24") as client, trunk(net, "s6", "edge2", "10.0.0.140/24") as server:
         serving = subprocess.Popen((*server, sys.executable, "-c", SERVE, str(PLAIN), str(COVERED)))
@@ -155,7 +155,7 @@ def host_without_address(net: Lab, name: str, switch: str) -> Iterator[tuple[str
         run("ip", "netns", "del", host, check=False)
 
 
-def test_a_host_that_takes_an_address_meets_no_conflict_while_a_client_connects_to_it(net: Lab) -> None:
+def test_an_address_probe_sees_no_conflict_while_a_client_connects(net: Lab) -> None:
     """RFC 5227, 2.1.1: no ARP probe for the address but the host's own, and no host that claims it."""
     with host_without_address(net, "h19", "edge2") as host:
         mac = json.loads(run(*host, "ip", "-j", "link", "show", "eth0"))[0]["address"]
