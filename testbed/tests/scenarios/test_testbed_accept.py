@@ -61,6 +61,8 @@ def firewall(net: Lab, verdict: str) -> Iterator[None]:
     ports = ", ".join(str(first + which) for first in (PLAIN, COVERED) for which in (REJECTED, DROPPED))
     rule = f"add rule ip f i tcp dport {{ {ports} }} {verdict}"
     subprocess.run(net.exec_argv("server", (nft[0], nft[1] + rule)), check=True)
+    # Linux sends a host six errors, then one a second: the connection that meets that limit waits as if there were no answer.
+    subprocess.run(net.exec_argv("server", ("sysctl", "-qw", "net.ipv4.icmp_ratelimit=0")), check=True)
     try:
         yield
     finally:

@@ -185,11 +185,21 @@ def test_fragments_find_the_agent_or_leave_their_hosts_plain(net: Lab, host: str
         ends = (other, own, measure.address(net, "server")) if host == "client" else (own, other, address)
         plain = transfer(net, *ends, PLAIN, way)
         if rewrites(net):  # the connection that shows it is reset, all that follow are plain
-            with pytest.raises(AssertionError, match="reset"):
-                transfer(net, *ends, COVERED, way)
+            eventually("an accelerated connection that is reset", lambda: resets(net, *ends, way))
         covered = transfer(net, *ends, COVERED, way)
     print(host, way, plain, covered)
     assert covered < 2 * plain + 5.0
+
+
+def resets(net: Lab, serving: tuple[str, ...], fetching: tuple[str, ...], target: str, way: str) -> bool:
+    """Whether a covered transfer is reset. One whose set-up took longer than a second, on a busy machine, is plain and is not."""
+    before = accepted(net)
+    try:
+        transfer(net, serving, fetching, target, COVERED, way)
+    except AssertionError as error:
+        return "reset" in str(error)
+    assert accepted(net) == before, "accelerated and not reset"
+    return False
 
 
 def rewrites(net: Lab) -> bool:
