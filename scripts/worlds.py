@@ -30,10 +30,10 @@ sys.path.insert(0, str(TOP / "compile" / "tests"))
 
 from limits import limits_world  # noqa: E402 - of the compiler's tests
 from sos_compile import Compiled, compile_world  # noqa: E402
-from sos_controller.config import ConfigError, parse  # noqa: E402
 from sos_controller.core.engine import Engine  # noqa: E402
 from sos_controller.core.events import ConfigChanged  # noqa: E402
 from sos_controller.core.state import Identity  # noqa: E402
+from sos_controller.files.config import ConfigError, parse  # noqa: E402
 
 SHOWN = 20  # findings; more say no more
 BATCH = 100  # worlds, whose documents a Rust process reads at once

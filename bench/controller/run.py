@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sos_controller.config import document_hash
+from sos_controller.files.config import document_hash
 
 HERE = Path(__file__).resolve().parent
 GENERATOR = HERE / "target" / "release" / "sos-ofbench"

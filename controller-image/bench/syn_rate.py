@@ -16,11 +16,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from controller_fake import one_by_one
 from controller_lab import document, document_hash
 from controller_world import World, packet_in, syn_frame
-from sos_controller import audit, flow_mods, logs, ofp
+from sos_controller import audit, logs
 from sos_controller.app import Controller
-from sos_controller.core import order
 from sos_controller.core.commands import Barrier, Install, PacketOut, SessionOver, Withdraw
 from sos_controller.core.events import BarrierReplies, DatapathUp, PacketIn, Tick
+from sos_controller.core.wire import order
+from sos_controller.openflow import flow_mods, ofp
 
 STEP_S = 0.0002  # between two SYNs, on the world's clock
 BEACONS_EVERY = 2500  # SYNs: half a second; agents that say nothing are gone

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
-from sos_controller import config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import ConfigChanged
 from sos_controller.core.state import Identity
+from sos_controller.files import config
 
 VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors" / "config"
 TEXTS = [path.read_bytes() for path in sorted((VECTORS / "controller").glob("*.json"))]

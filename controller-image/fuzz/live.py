@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import targets
-from sos_controller import ofp
-from sos_controller.connection import SwitchConnection
-from sos_controller.core import keys
 from sos_controller.core.events import PacketIn
-from sos_controller.core.hosts import MAX_ADDRESSES
-from sos_controller.core.model import DatapathId, PortNo
-from sos_controller.framework import start_handshake  # first: it patches what the others use
+from sos_controller.core.topology.hosts import MAX_ADDRESSES
+from sos_controller.core.types import DatapathId, PortNo
+from sos_controller.core.wire import keys
+from sos_controller.openflow import ofp
+from sos_controller.openflow.connection import SwitchConnection
+from sos_controller.openflow.framework import start_handshake  # first: it patches what the others use
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from controller_world import World

@@ -13,12 +13,12 @@ sys.path.extend([str(Path(__file__).resolve().parent), str(Path(__file__).resolv
 import documents
 import targets
 from controller_world import CLIENT_PORT, NEAR_PORT, World, packet_in, syn_frame
-from sos_controller import ofp, oxm
-from sos_controller.core import order, probe
-from sos_controller.core.flowtable import Action, GiveTurn, Goto, Match, Output, Remember, RememberAnswers, SetEthDst, TakeTurn
-from sos_controller.core.model import DatapathId, Location, MacAddress, PortNo
-from sos_controller.core.order import OrderType
-from sos_controller.core.packets import Arp, build_arp_reply
+from sos_controller.core.openflow.flow_entries import Action, GiveTurn, Goto, Match, Output, Remember, RememberAnswers, SetEthDst, TakeTurn
+from sos_controller.core.types import DatapathId, Location, MacAddress, PortNo
+from sos_controller.core.wire import lldp, order
+from sos_controller.core.wire.order import OrderType
+from sos_controller.core.wire.packets import Arp, build_arp_reply
+from sos_controller.openflow import ofp, oxm
 
 VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 MAC = MacAddress(b"\x02\0\0\0\0\1")
@@ -30,7 +30,7 @@ def _golden(kind: str) -> list[bytes]:
 
 
 def _probe() -> bytes:
-    return probe.encode(targets.KEY, probe.Probe(1, Location(DatapathId(1), PortNo(2)), targets.NOW_MS - 5), MAC)
+    return lldp.encode(targets.KEY, lldp.Probe(1, Location(DatapathId(1), PortNo(2)), targets.NOW_MS - 5), MAC)
 
 
 def _frames() -> Iterator[bytes]:

@@ -10,14 +10,15 @@ import struct
 from collections.abc import Callable, Iterator
 
 import frames
-from sos_controller import ofp, oxm
-from sos_controller.core import beacon as beacons
-from sos_controller.core import keys, packets, probe
-from sos_controller.core import order as orders
-from sos_controller.core.flowtable import GiveTurn, Remember, RememberAnswers, TakeTurn
-from sos_controller.core.model import MacAddress, format_address
-from sos_controller.core.order import OrderType
-from sos_controller.core.plain_report import decode_plain_report, encode_plain_report
+from sos_controller.core.openflow.flow_entries import GiveTurn, Remember, RememberAnswers, TakeTurn
+from sos_controller.core.types import MacAddress, format_address
+from sos_controller.core.wire import beacon as beacons
+from sos_controller.core.wire import keys, packets
+from sos_controller.core.wire import lldp as probe
+from sos_controller.core.wire import order as orders
+from sos_controller.core.wire.order import OrderType
+from sos_controller.core.wire.plain_report import decode_plain_report, encode_plain_report
+from sos_controller.openflow import ofp, oxm
 
 KEY = bytes(range(32))
 NOW_MS = 1_000_000

@@ -15,10 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from sos_controller.core import beacon, keys, order
-from sos_controller.core.beacon import Beacon
-from sos_controller.core.model import AgentId, parse_address, parse_mac
-from sos_controller.core.order import Header, OrderType
+from sos_controller.core.types import AgentId, parse_address, parse_mac
+from sos_controller.core.wire import beacon, keys, order
+from sos_controller.core.wire.beacon import Beacon
+from sos_controller.core.wire.order import Header, OrderType
 
 BEACON_PORT, ORDER_PORT, DISCOVERY = 9875, 9876, "198.18.255.254"
 

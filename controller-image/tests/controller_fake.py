@@ -10,8 +10,9 @@ import zlib
 
 import msgspec
 from controller_lab import SWITCHES
+from sos_controller.core.balance.ovs_round_robin import REMEMBERED
 from sos_controller.core.commands import Apply, ApplyGroup, Barrier, Install, PacketOut, Withdraw
-from sos_controller.core.flowtable import (
+from sos_controller.core.openflow.flow_entries import (
     Action,
     AnswerArp,
     DecTtl,
@@ -34,9 +35,8 @@ from sos_controller.core.flowtable import (
     TellApart,
     ToGroup,
 )
-from sos_controller.core.groups import ApplyGroups, Groups
-from sos_controller.core.model import DatapathId, Location, PortNo
-from sos_controller.core.pipeline import (
+from sos_controller.core.openflow.groups import ApplyGroups, Groups
+from sos_controller.core.openflow.pipeline import (
     ETH_IPV4,
     GATEWAY_MAC,
     PORT_CONTROLLER,
@@ -52,7 +52,7 @@ from sos_controller.core.pipeline import (
     Kind,
     cookie_kind,
 )
-from sos_controller.core.turns import REMEMBERED
+from sos_controller.core.types import DatapathId, Location, PortNo
 
 MAX_HOPS = 64
 TPID = b"\x81\x00"

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from sos_controller.config import document_hash
+from sos_controller.files.config import document_hash
 
 SWITCHES = {"edge1": 0x1000000000001, "core1": 0x3000000000003, "core2": 0x4000000000004, "edge2": 0x2000000000002}
 WIRES = (("edge1", "core1"), ("core1", "edge2"), ("edge1", "core2"), ("core2", "edge2"))

@@ -8,12 +8,12 @@ from typing import Any
 from controller_fake import E1, E2
 from controller_lab import MACS, document
 from controller_world import World, syn_frame
-from sos_controller.config import document_hash, parse
 from sos_controller.core.commands import PacketOut
-from sos_controller.core.config_model import Config
-from sos_controller.core.flowtable import Output
-from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import PORT_NORMAL, cookie_kind
+from sos_controller.core.config import Config
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.openflow.pipeline import PORT_NORMAL, cookie_kind
+from sos_controller.core.types import DatapathId, Location, PortNo, parse_address, parse_mac
+from sos_controller.files.config import document_hash, parse
 
 CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
 AT_CLIENT, AT_SERVER = Location(E1, PortNo(3)), Location(E2, PortNo(3))

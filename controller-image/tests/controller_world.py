@@ -13,9 +13,6 @@ from typing import Any
 import msgspec
 from controller_fake import FakeNetwork, one_by_one
 from controller_lab import AGENTS, HOSTS, MACS, SITE_KEYS, SWITCHES, document
-from sos_controller.config import parse
-from sos_controller.core import beacon, keys, order, pipeline
-from sos_controller.core.beacon import Beacon
 from sos_controller.core.commands import (
     Apply,
     ApplyGroup,
@@ -43,11 +40,15 @@ from sos_controller.core.events import (
     TablesRead,
     Tick,
 )
-from sos_controller.core.groups import ApplyGroups
-from sos_controller.core.model import AgentId, DatapathId, Location, Port, PortNo, parse_address, parse_mac
-from sos_controller.core.order import Header, OrderType
-from sos_controller.core.packets import UdpTemplate
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.groups import ApplyGroups
 from sos_controller.core.state import Identity
+from sos_controller.core.types import AgentId, DatapathId, Location, Port, PortNo, parse_address, parse_mac
+from sos_controller.core.wire import beacon, keys, order
+from sos_controller.core.wire.beacon import Beacon
+from sos_controller.core.wire.order import Header, OrderType
+from sos_controller.core.wire.packets import UdpTemplate
+from sos_controller.files.config import parse
 
 WALL_MS = 1_774_000_000_000
 ORDER_PORTS = struct.pack("!HH", 9876, 9876)

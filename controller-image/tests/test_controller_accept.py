@@ -11,14 +11,14 @@ from controller_views import AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, kinds, 
 from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import order
-from sos_controller.core.acceptance import LEARNED_S, MAX_SERVERS, Acceptance
 from sos_controller.core.commands import PacketOut
-from sos_controller.core.model import Address, FlowKey, flow_key
-from sos_controller.core.order import Ended
-from sos_controller.core.pipeline import SETTLE_S, Kind
-from sos_controller.core.plain_reason import PlainReason, of_outcome
-from sos_controller.core.session import State
+from sos_controller.core.openflow.pipeline import SETTLE_S, Kind
+from sos_controller.core.plain.reason import PlainReason, of_outcome
+from sos_controller.core.tables.accepting_servers import LEARNED_S, MAX_SERVERS, AcceptingServers
+from sos_controller.core.tables.sessions import Phase
+from sos_controller.core.types import Address, FlowKey, flow_key
+from sos_controller.core.wire import order
+from sos_controller.core.wire.order import Ended
 
 ARMED_S = 12.0
 """After this long switches cache nothing of a service that nobody noted (`exact`)."""
@@ -55,7 +55,7 @@ def test_the_client_waits_until_the_server_has_accepted() -> None:
     world.tick(0.3)
     assert delivered(world) == 1 and not released(world)
     (session,) = world.engine.state.sessions
-    assert session.state is State.ACTIVE
+    assert session.state is Phase.ACTIVE
 
 
 def test_the_near_agent_is_asked_to_connect_to_nobody() -> None:
@@ -170,7 +170,7 @@ def test_a_session_that_begins_to_a_server_that_answers_no_more_teaches_the_next
     session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
     told = far.order(order.OrderType.REFUSED, order.encode_refused(session.uuid, 11), world.wall(world.now))
     world.do_packet(far.where, told)
-    assert session.state is State.ACTIVE, "its client has been accepted"
+    assert session.state is Phase.ACTIVE, "its client has been accepted"
     world.syn(40002)
     assert len(far.asked) == 2
 
@@ -185,7 +185,7 @@ def test_the_ready_of_an_older_agent_is_taken_but_teaches_nothing() -> None:
     world = up("Learned")
     world.agents["agent2"].server = "unasked"
     world.syn(40000)
-    assert delivered(world) == 1 and not len(world.engine.state.acceptance)
+    assert delivered(world) == 1 and not len(world.engine.state.accepting_servers)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def said(reason: str, down: int) -> Ended:
 
 
 def test_only_what_a_server_sent_proves_that_it_accepted() -> None:
-    known = Acceptance()
+    known = AcceptingServers()
     known.ended(key(1), said("closed", 0), 0.0)
     known.ended(key(2), said("peer-lost", 5), 0.0)
     assert not known.holds(key(1), 1.0) and known.holds(key(2), 1.0)
@@ -214,7 +214,7 @@ def test_only_what_a_server_sent_proves_that_it_accepted() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["accepts", "refuses"]), st.floats(0, LEARNED_S)), max_size=40))
 def test_a_server_is_known_from_an_acceptance_to_a_refusal_or_its_time(history: list[tuple[int, str, float]]) -> None:
-    known, model, now = Acceptance(), dict[int, float](), 0.0
+    known, model, now = AcceptingServers(), dict[int, float](), 0.0
     for server, how, later in history:
         now += later
         if how == "accepts":
@@ -229,7 +229,7 @@ def test_a_server_is_known_from_an_acceptance_to_a_refusal_or_its_time(history: 
 
 
 def test_the_server_confirmed_longest_ago_gives_way() -> None:
-    known = Acceptance()
+    known = AcceptingServers()
     for server in range(MAX_SERVERS + 1):
         known.note(key(server), 1.0)
     assert len(known) == MAX_SERVERS and not known.holds(key(0), 1.0) and known.holds(key(MAX_SERVERS), 1.0)

@@ -12,12 +12,12 @@ import pytest
 from controller_lab import TOKEN, document
 from controller_process import WAIT_S
 from controller_world import World
-from sos_controller.api import MAX_CONNECTIONS, MAX_OF_ONE, MAX_READERS, Api, serve
+from sos_controller.api.northbound import MAX_CONNECTIONS, MAX_OF_ONE, MAX_READERS, Api, serve
 from sos_controller.app import Controller
 from sos_controller.core.commands import Notice
-from sos_controller.core.model import parse_address
 from sos_controller.core.snapshot import listing
-from sos_controller.framework import eventlet
+from sos_controller.core.types import parse_address
+from sos_controller.openflow.framework import eventlet
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ BODY = b"HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n"
     ],
 )
 def test_a_request_that_trickles_is_given_up(served: int, monkeypatch: pytest.MonkeyPatch, begun: bytes) -> None:
-    monkeypatch.setattr("sos_controller.api.REQUEST_S", 0.2)
+    monkeypatch.setattr("sos_controller.api.northbound.REQUEST_S", 0.2)
     sock = eventlet.connect(("127.0.0.1", served))
     sock.sendall(begun)
     with eventlet.Timeout(WAIT_S), suppress(ConnectionError):
@@ -246,8 +246,8 @@ def test_a_request_that_trickles_is_given_up(served: int, monkeypatch: pytest.Mo
 
 
 def test_an_answer_may_take_longer_than_a_request(served: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sos_controller.api.REQUEST_S", 0.2)
-    monkeypatch.setattr("sos_controller.api.HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("sos_controller.api.northbound.REQUEST_S", 0.2)
+    monkeypatch.setattr("sos_controller.api.northbound.HEARTBEAT_S", 0.1)
     sock = eventlet.connect(("127.0.0.1", served))
     sock.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
     said, end = b"", time.monotonic() + 1

@@ -13,13 +13,13 @@ from controller_lab import AGENTS, SWITCHES, document, document_hash
 from controller_world import WALL_MS, World, encode, syn_frame
 from sos_controller import audit, logs
 from sos_controller.app import Controller
-from sos_controller.config import parse
-from sos_controller.core import order
 from sos_controller.core.commands import SessionOver
 from sos_controller.core.events import ConfigChanged, KeysChanged, Leaving, PacketIn
-from sos_controller.core.model import AgentId, DatapathId, Location, PortNo, flow_key, parse_address
-from sos_controller.core.order import OrderType
-from sos_controller.core.session import State
+from sos_controller.core.tables.sessions import Phase
+from sos_controller.core.types import AgentId, DatapathId, Location, PortNo, flow_key, parse_address
+from sos_controller.core.wire import order
+from sos_controller.core.wire.order import OrderType
+from sos_controller.files.config import parse
 
 NEAR, FAR = "agent1", "agent2"
 PORT = 40000
@@ -127,7 +127,7 @@ def test_a_datapath_that_is_not_claimed_any_more() -> None:
     world.converge()
     world.syn(PORT)
     (session,) = world.engine.state.sessions
-    assert session.state is State.ACTIVE
+    assert session.state is Phase.ACTIVE
     world.do(two_switches_at_west("core1", generation=3))
     record = only(world)
     assert (record["reason"], record["ingressEnd"], record["egressEnd"]) == ("datapath-unclaimed", None, None)

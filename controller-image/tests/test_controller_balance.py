@@ -15,15 +15,18 @@ from controller_lab import MACS, SWITCHES, document, document_hash
 from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sos_controller.config import parse
-from sos_controller.core import balance, balance_entries, packets, turns
+from sos_controller.core.balance import balances as balance
+from sos_controller.core.balance import entries as balance_entries
+from sos_controller.core.balance import ovs_round_robin
 from sos_controller.core.commands import Command, PacketOut
 from sos_controller.core.events import ConfigChanged, DatapathDown, DatapathUp, EntryGone, PacketIn, PortChanged
-from sos_controller.core.flowtable import Match, Output, ToGroup
-from sos_controller.core.groups import group_id
-from sos_controller.core.model import DatapathId, Location, MacAddress, Port, PortNo, parse_address, parse_mac
-from sos_controller.core.neighbours import LOST_S, REFRESH_S
-from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, SETTLE_S, Kind, cookie_kind
+from sos_controller.core.openflow.flow_entries import Match, Output, ToGroup
+from sos_controller.core.openflow.groups import group_id
+from sos_controller.core.openflow.pipeline import GATEWAY_MAC, PORT_CONTROLLER, SETTLE_S, Kind, cookie_kind
+from sos_controller.core.topology.neighbours import LOST_S, REFRESH_S
+from sos_controller.core.types import DatapathId, Location, MacAddress, Port, PortNo, parse_address, parse_mac
+from sos_controller.core.wire import packets
+from sos_controller.files.config import parse
 
 EDGE = DatapathId(SWITCHES["edge1"])
 CLIENT, SERVER, GATEWAY = parse_address("10.0.0.11"), parse_address("198.51.100.7"), parse_address("10.0.0.1")
@@ -233,7 +236,7 @@ def test_an_open_vswitch_takes_turns_by_itself(weights: tuple[int, int]) -> None
 
 
 def test_what_an_open_vswitch_may_not_remember_is_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "MAX_REMEMBERED", 4)
+    monkeypatch.setattr(ovs_round_robin, "MAX_REMEMBERED", 4)
     home = Home(config("Switch"))
     home.up()
     host = Location(EDGE, PortNo(CLIENT_PORT))

@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sos_controller.core.events import EntryGone, PortChanged
-from sos_controller.core.flowtable import ToGroup
-from sos_controller.core.model import Location, Port, PortNo, parse_mac
-from sos_controller.core.pipeline import PRIORITY_CONNECTION, Kind, cookie_kind
+from sos_controller.core.openflow.flow_entries import ToGroup
+from sos_controller.core.openflow.pipeline import PRIORITY_CONNECTION, Kind, cookie_kind
+from sos_controller.core.types import Location, Port, PortNo, parse_mac
 from test_controller_balance import EDGE, Home, answer, config, segment
 
 HOST = Location(EDGE, PortNo(CLIENT_PORT))

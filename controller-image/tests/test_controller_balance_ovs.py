@@ -19,9 +19,9 @@ import pytest
 from controller_fake import TPID
 from controller_lab import MACS, SWITCHES, Lab, document, document_hash, lab, run, wait
 from controller_world import syn_frame
-from sos_controller.core.model import parse_address, parse_mac
-from sos_controller.core.packets import build_arp_request
-from sos_controller.core.pipeline import GATEWAY_MAC, Kind
+from sos_controller.core.openflow.pipeline import GATEWAY_MAC, Kind
+from sos_controller.core.types import parse_address, parse_mac
+from sos_controller.core.wire.packets import build_arp_request
 
 SLOW = 30.0
 SERVER = "198.51.100.7"

@@ -9,10 +9,10 @@ import pytest
 from controller_lab import SWITCHES
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core.model import DatapathId, MacAddress, PortNo, parse_address, parse_mac
-from sos_controller.core.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
-from sos_controller.core.turns import MAX_TURNS, sequence
-from sos_controller.core.wheel import Wheel
+from sos_controller.core.balance.ovs_round_robin import MAX_ASSIGNMENTS, sequence
+from sos_controller.core.balance.weighted_round_robin import WeightedRoundRobin
+from sos_controller.core.topology.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
+from sos_controller.core.types import DatapathId, MacAddress, PortNo, parse_address, parse_mac
 
 PLACE = Place(DatapathId(SWITCHES["edge1"]), "p1", parse_address("192.0.2.1"))
 ROUTER_MAC = parse_mac("02:aa:00:00:00:01")
@@ -20,30 +20,30 @@ ROUTER_MAC = parse_mac("02:aa:00:00:00:01")
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(1, 100), min_size=1, max_size=8), st.integers(0, 300))
 def test_of_any_full_turn_each_gets_its_weight(weights: dict[str, int], start: int) -> None:
-    wheel = Wheel(weights)
+    round_robin = WeightedRoundRobin(weights)
     for _ in range(start):
-        wheel.turn()
-    assert Counter(wheel.turn() for _ in range(sum(weights.values()))) == weights
+        round_robin.turn()
+    assert Counter(round_robin.turn() for _ in range(sum(weights.values()))) == weights
 
 
 @given(st.lists(st.text(max_size=3), min_size=1, max_size=8, unique=True))
 def test_equal_weights_are_plain_round_robin(names: list[str]) -> None:
-    wheel = Wheel(dict.fromkeys(names, 1))
-    assert [wheel.turn() for _ in range(2 * len(names))] == names * 2
+    round_robin = WeightedRoundRobin(dict.fromkeys(names, 1))
+    assert [round_robin.turn() for _ in range(2 * len(names))] == names * 2
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
 def test_nobody_is_ever_far_from_its_share(weights: dict[str, int]) -> None:
-    wheel, seen, total = Wheel(weights), Counter[str](), sum(weights.values())
+    round_robin, seen, total = WeightedRoundRobin(weights), Counter[str](), sum(weights.values())
     for turn in range(1, 2 * total + 1):
-        seen[wheel.turn()] += 1
+        seen[round_robin.turn()] += 1
         assert all(abs(seen[name] - turn * weight / total) < len(weights) for name, weight in weights.items())
 
 
 @given(st.dictionaries(st.integers(0, 99).map(str), st.integers(1, 100), min_size=1, max_size=32))
 def test_a_switchs_turns_are_the_weights_and_bounded(weights: dict[str, int]) -> None:
     turns = Counter(sequence(weights))
-    assert turns.keys() == weights.keys() and turns.total() <= MAX_TURNS
+    assert turns.keys() == weights.keys() and turns.total() <= MAX_ASSIGNMENTS
     total, rounding = sum(weights.values()), len(weights) + 1
     assert all(abs(turns[name] - turns.total() * weight / total) <= 1 + rounding * weight / total for name, weight in weights.items())
 
@@ -56,7 +56,7 @@ def test_turns_that_fit_are_exact(weights: dict[str, int]) -> None:
 
 def test_an_empty_wheel_does_not_turn() -> None:
     with pytest.raises(KeyError):
-        Wheel({}).turn()
+        WeightedRoundRobin({}).turn()
 
 
 @given(st.lists(st.floats(0.01, 40), min_size=1, max_size=60), st.data())

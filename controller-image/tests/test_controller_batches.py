@@ -6,9 +6,9 @@ import itertools
 
 import hypothesis.strategies as st
 from hypothesis import given
-from sos_controller.core.batches import Batches
 from sos_controller.core.commands import Barrier, Command
-from sos_controller.core.model import DatapathId
+from sos_controller.core.tables.batches import Batches
+from sos_controller.core.types import DatapathId
 
 WHERE = [tuple(DatapathId(n) for n in group) for group in ((1,), (2,), (1, 2, 3))]
 

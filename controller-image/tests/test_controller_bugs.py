@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from controller_process import WAIT_S
 from sos_controller import reload
-from sos_controller.api import Api, serve
+from sos_controller.api.northbound import Api, serve
 from sos_controller.app import Controller
 from sos_controller.core.engine import Engine
 from sos_controller.core.state import Identity
-from sos_controller.framework import eventlet
+from sos_controller.openflow.framework import eventlet
 
 
 def bugs(controller: Controller, what: str) -> int:

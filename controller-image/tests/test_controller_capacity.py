@@ -11,12 +11,12 @@ from controller_lab import document
 from controller_world import World
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller import ofp
-from sos_controller.config import document_hash
 from sos_controller.core import snapshot
 from sos_controller.core.events import TablesRead
-from sos_controller.core.pipeline import TABLE_REDIRECT, Kind, cookie_kind
-from sos_controller.core.services import MAX_PUNTS
+from sos_controller.core.openflow.pipeline import TABLE_REDIRECT, Kind, cookie_kind
+from sos_controller.core.tables.policies import MAX_PUNTS
+from sos_controller.files.config import document_hash
+from sos_controller.openflow import ofp
 
 
 def with_service(clients: int, servers: int, ports: int, **more: Any) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from controller_views import (
     parsed,
 )
 from controller_world import World
-from sos_controller.config import document_hash
 from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged, DatapathUp, Rejected
-from sos_controller.core.model import DatapathId, Port, PortNo, parse_mac
-from sos_controller.core.order import ENDS
-from sos_controller.core.pipeline import Kind, cookie_kind
+from sos_controller.core.openflow.pipeline import Kind, cookie_kind
+from sos_controller.core.types import DatapathId, Port, PortNo, parse_mac
+from sos_controller.core.wire.order import ENDS
+from sos_controller.files.config import document_hash
 
 PEER_LOST = ENDS.index("peer-lost")
 

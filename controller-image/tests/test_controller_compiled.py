@@ -10,9 +10,9 @@ def test_modules_with_classes_of_msgspec_are_not_compiled_and_all_others_of_the_
     """A compiled one would make such a class without its options: a frozen one could be changed."""
     hook = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["mypyc"]
     core = PACKAGE / "src" / "sos_controller" / "core"
-    made = {path.name for path in core.glob("*.py") if "(msgspec.Struct" in path.read_text()}
+    made = {str(path.relative_to(PACKAGE)) for path in core.rglob("*.py") if "(msgspec.Struct" in path.read_text()}
     assert made
-    assert {Path(path).name for path in hook["exclude"]} == made | {"__init__.py"}
+    assert set(hook["exclude"]) == made | {"src/sos_controller/core/**/__init__.py"}
     others = {path for path in hook["include"] if "*" not in path}
-    assert "src/sos_controller/core/*.py" in hook["include"]
+    assert "src/sos_controller/core/**/*.py" in hook["include"]
     assert not [path for path in others if "(msgspec.Struct" in (PACKAGE / path).read_text()]

@@ -12,9 +12,9 @@ from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
 from hypothesis import given, settings
 from sos_controller.core.commands import Apply, Barrier, Command, Install, PacketOut, Withdraw
 from sos_controller.core.events import BarrierReplies, Event, PacketIn
-from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import SETTLE_S, Kind, cookie_kind
-from sos_controller.core.session import State
+from sos_controller.core.openflow.pipeline import SETTLE_S, Kind, cookie_kind
+from sos_controller.core.tables.sessions import Phase
+from sos_controller.core.types import DatapathId, Location, PortNo, parse_address, parse_mac
 
 CLIENT, SERVER = parse_address(HOSTS["client"][1]), parse_address(HOSTS["server"][1])
 AT_NEAR, AT_FAR = Location(E1, PortNo(NEAR_PORT)), Location(E2, PortNo(FAR_PORT))
@@ -146,7 +146,7 @@ def test_500_connections_within_one_second_through_one_pair(world: Afloat) -> No
     assert world.engine.state.sessions.pending > 0, "set-ups overlap"
     world.arrive_all()
     assert sorted(world.syns()) == [(flow, n) for n, flow in enumerate(flows)]
-    assert {s.state for s in world.engine.state.sessions} == {State.ACTIVE} and len(world.engine.state.sessions) == 500
+    assert {s.state for s in world.engine.state.sessions} == {Phase.ACTIVE} and len(world.engine.state.sessions) == 500
     assert world.redirects() == 1000 and not world.plain()
     assert all(world.is_redirected(flow) for flow in flows[::50])
     world.end_all()
@@ -207,7 +207,7 @@ def test_a_port_reused_while_its_session_ends_begins_a_new_one(world: Afloat) ->
     world.send(flow, isn=2)
     world.arrive_all()
     (second,) = world.engine.state.sessions
-    assert second.uuid != first.uuid and first.state is State.ENDED and second.state is State.ACTIVE
+    assert second.uuid != first.uuid and first.state is Phase.ENDED and second.state is Phase.ACTIVE
     assert world.syns() == [(flow, 1), (flow, 2)]
     world.tick(2)
     assert world.is_redirected(flow), "what lingered of the first session takes nothing from the second"

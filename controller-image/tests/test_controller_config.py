@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 from controller_lab import document
-from sos_controller.check import check
-from sos_controller.config import ConfigError, ConflictError, document_hash, follows, parse
-from sos_controller.core.keys import BEACON, KeyRing
-from sos_controller.core.model import AgentId
-from sos_controller.identity import new_identity
-from sos_controller.keyfiles import read_keys, read_tokens
+from sos_controller.core.types import AgentId
+from sos_controller.core.wire.keys import BEACON, KeyRing
+from sos_controller.files.check import check
+from sos_controller.files.config import ConfigError, ConflictError, document_hash, follows, parse
+from sos_controller.files.identity import new_identity
+from sos_controller.files.key_files import read_keys, read_tokens
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTORS = ROOT / "spec" / "vectors" / "config"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sos_controller.core.config_model import Config
+from sos_controller.core.config import Config
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "spec" / "controller-config.schema.json").read_text())
 TYPES = msgspec.json.schema(Config)

@@ -17,9 +17,9 @@ from controller_views import (
     tables,
 )
 from controller_world import World, syn_frame
-from sos_controller.core import pipeline
-from sos_controller.core.pipeline import Kind, cookie_kind
-from sos_controller.core.session import State
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.pipeline import Kind, cookie_kind
+from sos_controller.core.tables.sessions import Phase
 
 STANDING = {Kind.GUARD, Kind.EXACT, Kind.ICMP, Kind.FRAGMENT}
 """Entries that stay on an edge while nothing can be accelerated: packets go where they would without them."""
@@ -42,22 +42,22 @@ def test_one_side_may_end_long_before_the_other(world: World) -> None:
     (session,) = world.engine.state.sessions
     world.end(session.uuid, ["agent1"])
     world.tick(20)
-    assert session.state is State.ENDING and not session.near_entries and session.far_entries
+    assert session.state is Phase.ENDING and not session.near_entries and session.far_entries
     back = reverse(40000, flags=0x10)
     assert world.network.walk(AT_SERVER, back)[0][0] == AT_FAR
     world.end(session.uuid, ["agent2"])
     world.tick(1.5)
-    assert session.state is State.ENDED and 3 not in kinds(world, E2)
+    assert session.state is Phase.ENDED and 3 not in kinds(world, E2)
 
 
 def test_a_port_used_again_while_ending_starts_a_new_session(world: World) -> None:
     world.syn(40000, isn=1)
     (first,) = world.engine.state.sessions
     world.end(first.uuid)
-    assert first.state is State.ENDING
+    assert first.state is Phase.ENDING
     world.syn(40000, isn=99)
     (second,) = world.engine.state.sessions
-    assert second is not first and second.state is State.ACTIVE
+    assert second is not first and second.state is Phase.ACTIVE
     world.tick(3)
     assert second.near_entries[0][1] in world.network.entries(E1)
     assert second.far_entries[0][1] in world.network.entries(E2)
@@ -118,7 +118,7 @@ def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -
     world.tick(1)
     assert world.service() == "Pending/NoAgents" and 1 not in kinds(world, E1)
     (session,) = world.engine.state.sessions
-    assert session.state is State.ACTIVE and session.near_entries
+    assert session.state is Phase.ACTIVE and session.near_entries
 
 
 @pytest.mark.parametrize("ends", [40000, 40001])

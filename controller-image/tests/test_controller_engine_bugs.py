@@ -12,12 +12,12 @@ import pytest
 from controller_lab import TOKEN, document
 from controller_process import WAIT_S
 from controller_world import World
-from sos_controller.api import Api
+from sos_controller.api.northbound import Api
 from sos_controller.app import Controller
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import ConfigChanged, Event, Tick
 from sos_controller.core.state import Identity
-from sos_controller.framework import eventlet
+from sos_controller.openflow.framework import eventlet
 
 
 class Stumbling:

@@ -12,11 +12,8 @@ from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core.events import ConfigChanged
-from sos_controller.core.exact import SWEPT_S
-from sos_controller.core.flowtable import FlowEntry, TellApart
-from sos_controller.core.lately import IDLE_S, MAX_LATELY, Lately
-from sos_controller.core.model import DatapathId, FlowKey, Location
-from sos_controller.core.pipeline import (
+from sos_controller.core.openflow.flow_entries import FlowEntry, TellApart
+from sos_controller.core.openflow.pipeline import (
     NOT_SYN,
     PRIORITY_PUNT,
     PRIORITY_REDIRECT,
@@ -26,7 +23,10 @@ from sos_controller.core.pipeline import (
     Kind,
     cookie_kind,
 )
-from sos_controller.core.setup import OPENING_S
+from sos_controller.core.services.cache_guard import SWEPT_S
+from sos_controller.core.sessions.setup import OPENING_S
+from sos_controller.core.tables.recent_flows import IDLE_S, MAX_RECENT_FLOWS, RecentFlows
+from sos_controller.core.types import DatapathId, FlowKey, Location
 
 SPORT = 40000
 TICK_S = 0.025
@@ -264,7 +264,7 @@ def test_two_services_with_the_same_prefixes_and_ports_share_them(world: World) 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0.0, 6.0)), max_size=40))
 def test_what_was_noted_is_held_for_as_long_as_a_cache_keeps_it(steps: list[tuple[int, float]]) -> None:
-    lately, noted, now = Lately(), dict[FlowKey, float](), 0.0
+    lately, noted, now = RecentFlows(), dict[FlowKey, float](), 0.0
     for number, pause in steps:
         now += pause
         key = FlowKey(bytes((number,)))
@@ -274,7 +274,7 @@ def test_what_was_noted_is_held_for_as_long_as_a_cache_keeps_it(steps: list[tupl
 
 
 def test_the_oldest_gives_way() -> None:
-    lately = Lately()
-    for number in range(MAX_LATELY + 1):
+    lately = RecentFlows()
+    for number in range(MAX_RECENT_FLOWS + 1):
         lately.note(FlowKey(number.to_bytes(4, "big")), 1.0)
     assert not lately.holds(FlowKey(bytes(4)), 1.0) and lately.holds(FlowKey(bytes((0, 0, 0, 1))), 1.0)

@@ -8,11 +8,11 @@ from controller_views import AT_SERVER, CLIENT, SERVER
 from controller_world import World
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.finding import ASK_S, MAX_ASKED, Finder
-from sos_controller.core.flowtable import Output
-from sos_controller.core.model import Address, Location, parse_mac
-from sos_controller.core.packets import build_arp_request, parse_arp
-from sos_controller.core.pipeline import PORT_NORMAL
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.openflow.pipeline import PORT_NORMAL
+from sos_controller.core.sessions.server_lookup import ASK_S, MAX_ASKED, ServerLookup
+from sos_controller.core.types import Address, Location, parse_mac
+from sos_controller.core.wire.packets import build_arp_request, parse_arp
 
 
 def questions(world: World) -> list[PacketOut]:
@@ -44,7 +44,7 @@ def test_where_the_controller_forwards_the_question_goes_to_the_ports_of_hosts()
 
 def test_nobody_is_asked_where_no_agent_could_serve_the_answer(world: World) -> None:
     world.delivered.clear()
-    Finder(world.engine.state).look_for("core1", SERVER)
+    ServerLookup(world.engine.state).look_for("core1", SERVER)
     assert not questions(world)
 
 
@@ -63,7 +63,7 @@ def test_it_asks_again_only_after_a_second_and_no_more_once_it_knows(world: Worl
 
 
 def test_what_was_asked_for_is_bounded(world: World) -> None:
-    finder = Finder(world.engine.state)
+    lookup = ServerLookup(world.engine.state)
     for number in range(MAX_ASKED + 10):
-        finder.look_for("east", Address(SERVER + 1 + number))
-    assert len(finder) == MAX_ASKED
+        lookup.look_for("east", Address(SERVER + 1 + number))
+    assert len(lookup) == MAX_ASKED

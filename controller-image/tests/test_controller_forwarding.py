@@ -13,14 +13,14 @@ from controller_views import (
     SERVER,
 )
 from controller_world import CLIENT_PORT, World, syn_frame
-from sos_controller.core.arp_relay import MAX_PENDING, PENDING_S
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.flowtable import Output
-from sos_controller.core.model import Address, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.packets import Arp, build_arp_reply, build_arp_request
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL
-from sos_controller.core.session import State
+from sos_controller.core.forwarding.arp_relay import MAX_PENDING, PENDING_S
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL
+from sos_controller.core.tables.sessions import Phase
+from sos_controller.core.types import Address, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request
 
 
 def test_hosts_are_learned_where_they_are_and_never_behind_agents_or_wires(world: World) -> None:
@@ -135,7 +135,7 @@ def test_external_switches_accelerate_too(external: World) -> None:
     assert external.service() == "Programmed/Programmed"
     external.syn(40000)
     (session,) = external.engine.state.sessions
-    assert session.state is State.ACTIVE
+    assert session.state is Phase.ACTIVE
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
     assert external.network.walk(AT_CLIENT, data) == [(AT_NEAR, parse_mac(MACS["agent1"]) + data[6:])]
 

@@ -9,10 +9,10 @@ from controller_lab import document
 from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, released, reverse, signed, to_agent
 from controller_world import World, syn_frame
 from sos_controller.core.events import PacketIn
-from sos_controller.core.fragments import FRAGMENTED, KEEP_S, MAX_PER_SECOND, PLAIN_S, QUIET_S
-from sos_controller.core.model import DatapathId, Location
-from sos_controller.core.order import OrderType
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.services.fragments import FRAGMENTED, KEEP_S, MAX_PER_SECOND, PLAIN_S, QUIET_S
+from sos_controller.core.types import DatapathId, Location
+from sos_controller.core.wire.order import OrderType
 
 SPORT = 40000
 FIRST, LATER = 0x2000, 0x00B9

@@ -9,13 +9,13 @@ from controller_views import (
     AT_SERVER,
 )
 from controller_world import World
-from sos_controller.core.agents import MAX_AGENTS, Agents
 from sos_controller.core.events import DatapathDown, DatapathUp, PacketIn, PortChanged, Rejected
-from sos_controller.core.keys import KeyRing
-from sos_controller.core.model import AgentId, DatapathId, Port, PortNo, parse_address
-from sos_controller.core.order import OrderType
-from sos_controller.core.session import State
 from sos_controller.core.state import MAX_PORTS
+from sos_controller.core.tables.agents import MAX_AGENTS, Agents
+from sos_controller.core.tables.sessions import Phase
+from sos_controller.core.types import AgentId, DatapathId, Port, PortNo, parse_address
+from sos_controller.core.wire.keys import KeyRing
+from sos_controller.core.wire.order import OrderType
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_orders_with_wrong_tags_or_twice_are_dropped(world: World) -> None:
     broken = bytearray(frame)
     broken[-1] ^= 1
     world.do(PacketIn(dpid, port, 0, bytes(broken)))
-    assert session.state is State.ACTIVE and world.engine.state.counters["orders_dropped", "tag"] == 1
+    assert session.state is Phase.ACTIVE and world.engine.state.counters["orders_dropped", "tag"] == 1
     world.do(PacketIn(dpid, port, 0, frame))
     world.do(PacketIn(dpid, port, 0, frame))
-    assert session.state is State.ENDING and world.engine.state.counters["orders_dropped", "replay"] == 1
+    assert session.state is Phase.ENDING and world.engine.state.counters["orders_dropped", "replay"] == 1
 
 
 def test_hosts_cannot_make_up_links(world: World) -> None:

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.flowtable import Output
-from sos_controller.core.icmp import MAX_PER_SECOND
-from sos_controller.core.model import Location, parse_address
-from sos_controller.core.packets import parse_icmp_error, readdress_icmp_error
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.services.icmp_errors import MAX_PER_SECOND
+from sos_controller.core.types import Location, parse_address
+from sos_controller.core.wire.packets import parse_icmp_error, readdress_icmp_error
 
 SPORT, PORT = 40000, 5001
 ROUTER = parse_address("10.0.0.1")

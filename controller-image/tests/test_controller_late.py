@@ -9,10 +9,10 @@ from sos_controller.app import Controller
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import DatapathDown, EndLeases
-from sos_controller.core.flowtable import Output
-from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.core.openflow.flow_entries import Output
 from sos_controller.core.state import Identity
-from sos_controller.framework import eventlet
+from sos_controller.core.types import DatapathId, PortNo
+from sos_controller.openflow.framework import eventlet
 
 DPID = DatapathId(1)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller import ofp
-from sos_controller.core.flowtable import Action, GiveTurn, Output, Remember, RememberAnswers, TakeTurn
-from sos_controller.core.model import PortNo, parse_address, parse_mac
+from sos_controller.core.openflow.flow_entries import Action, GiveTurn, Output, Remember, RememberAnswers, TakeTurn
+from sos_controller.core.types import PortNo, parse_address, parse_mac
+from sos_controller.openflow import ofp
 
 COOKIE = 0x534F_0102_0000_0001
 MAC, ROUTER = parse_mac("02:00:00:00:01:02"), parse_mac("02:00:00:00:02:02")

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from sos_controller.core.events import PacketIn
-from sos_controller.core.model import DatapathId, PortNo
-from sos_controller.core.pipeline import Kind, cookie_kind
-from sos_controller.core.session import FINAL, PENDING
+from sos_controller.core.openflow.pipeline import Kind, cookie_kind
+from sos_controller.core.tables.sessions import FINAL, PENDING
+from sos_controller.core.types import DatapathId, PortNo
 
 AGENTS = st.sampled_from(["agent1", "agent2"])
 

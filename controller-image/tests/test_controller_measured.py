@@ -10,13 +10,16 @@ from controller_lab import document
 from controller_world import World
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.config import document_hash
-from sos_controller.core import measured, order, path_choice, path_report, snapshot
+from sos_controller.core import snapshot
+from sos_controller.core.config import ONE_PATH_MODES
 from sos_controller.core.events import PacketIn
-from sos_controller.core.measured import Measured, PathMeasure, Series
-from sos_controller.core.model import AgentId
-from sos_controller.core.path_choice import Choice, Turns, pick
-from sos_controller.core.path_report import PathReport, PathRow, ServiceRow, service_mark
+from sos_controller.core.services.path_choice import Choice, PathAssignments, pick
+from sos_controller.core.topology import path_stats
+from sos_controller.core.topology.path_stats import PathMeasure, PathStats, Series
+from sos_controller.core.types import AgentId
+from sos_controller.core.wire import order, path_report
+from sos_controller.core.wire.path_report import PathReport, PathRow, ServiceRow, service_mark
+from sos_controller.files.config import document_hash
 
 LOW, HIGH = AgentId(b"\x01" * 16), AgentId(b"\x02" * 16)
 BULK = service_mark("default/bulk")
@@ -39,7 +42,7 @@ def test_rates_are_differences_over_the_senders_own_time(steps: list[tuple[int, 
     for gap, up, down in steps:
         at, counters = at + gap, (counters[0] + up, counters[1] + down)
         assert series.add(at, counters, 0.0)
-        samples = [*samples, (at, *counters)][-measured.SAMPLES :]
+        samples = [*samples, (at, *counters)][-path_stats.SAMPLES :]
     rates = series.rates()
     if len(samples) == 1:
         assert rates.mean == rates.latest == (0.0, 0.0)
@@ -58,7 +61,7 @@ def test_whatever_an_agent_says_no_rate_is_negative(said: list[tuple[int, int, i
 
 
 def test_a_path_is_what_both_ends_say_of_it() -> None:
-    kept = Measured()
+    kept = PathStats()
     for at, now in ((1_000, 10.0), (3_000, 12.0)):
         passed = (at - 1_000) * 1_000
         kept.report(LOW, report(at, row(HIGH, rtt_us=61_000, sent=passed + passed // 50, received=7 * passed)), now)
@@ -72,16 +75,16 @@ def test_a_path_is_what_both_ends_say_of_it() -> None:
 
 
 def test_what_is_not_reported_any_more_is_forgotten() -> None:
-    kept = Measured()
+    kept = PathStats()
     kept.report(LOW, report(1, row(HIGH), services=(ServiceRow(BULK, 1, 2, 3),)), 10.0)
-    kept.expire(10.0 + measured.FRESH_S)
+    kept.expire(10.0 + path_stats.FRESH_S)
     assert len(kept) == 2
-    kept.expire(10.1 + measured.FRESH_S)
+    kept.expire(10.1 + path_stats.FRESH_S)
     assert len(kept) == 0 and kept.path(LOW, HIGH, 0) is None
 
 
 def test_measurements_are_bounded_and_the_known_ones_go_on() -> None:
-    kept = Measured(limit=3)
+    kept = PathStats(limit=3)
     for label in range(8):
         kept.report(LOW, report(1, row(HIGH, label), services=(ServiceRow(bytes([label] * 8), 0, 0, 0),)), 1.0)
     assert len(kept) == 6
@@ -107,7 +110,7 @@ CHOICES = st.lists(
 ).map(lambda found: [c._replace(label=2 * i) for i, c in enumerate(found)])
 
 
-@given(st.sampled_from(sorted(path_choice.EACH)), CHOICES, st.integers(0, 10**6))
+@given(st.sampled_from(sorted(ONE_PATH_MODES)), CHOICES, st.integers(0, 10**6))
 def test_a_session_gets_one_of_the_paths_there_are(mode: str, choices: list[Choice], turn: int) -> None:
     label = pick(mode, choices, turn)
     assert label in {c.label for c in choices}
@@ -137,7 +140,7 @@ def test_least_loaded_takes_none_that_carries_more_than_another(choices: list[Ch
 
 
 def test_sessions_between_two_reports_do_not_all_go_one_way() -> None:
-    turns, pair, taken = Turns(), (LOW, HIGH), list[int]()
+    turns, pair, taken = PathAssignments(), (LOW, HIGH), list[int]()
     for _ in range(10):
         found = [choice(label, 50_000, given=turns.given(pair, label, 1.0)) for label in (0, 1)]
         taken.append(pick("LeastLoaded", found, 0))
@@ -147,7 +150,7 @@ def test_sessions_between_two_reports_do_not_all_go_one_way() -> None:
 
 
 def test_turns_are_bounded() -> None:
-    turns = Turns(limit=4)
+    turns = PathAssignments(limit=4)
     for i in range(20):
         pair = (LOW, AgentId(bytes([i]) * 16))
         assert turns.turn("default/bulk", pair) == 0 and turns.turn("default/bulk", pair) == 1
@@ -195,7 +198,7 @@ def test_measured_sessions_take_the_shorter_path_and_the_shortest_without_measur
     world.syn(42_000)
     found = world.engine.state.sessions.by_key(max(s.key for s in world.engine.state.sessions))
     assert found is not None and found.labels == 2
-    world.tick(measured.FRESH_S + 1)
+    world.tick(path_stats.FRESH_S + 1)
     world.syn(43_000)
     found = world.engine.state.sessions.by_key(max(s.key for s in world.engine.state.sessions))
     assert found is not None and found.labels == 1, "what is not reported any more does not count"

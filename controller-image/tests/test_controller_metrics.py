@@ -6,8 +6,8 @@ from pathlib import Path
 
 from controller_world import World
 from prometheus_client.parser import text_string_to_metric_families
+from sos_controller.api.metrics import _Collector, registry, render
 from sos_controller.app import Controller
-from sos_controller.metrics import _Collector, registry, render
 
 TABLE = Path(__file__).resolve().parents[2] / "spec" / "metrics" / "controller.tsv"
 

@@ -12,11 +12,11 @@ from controller_views import AT_CLIENT, AT_NEAR, CLIENT, SERVER, reverse, signed
 from controller_world import CLIENT_PORT, World, fake_port, syn_frame
 from sos_controller.core.commands import Command, Install
 from sos_controller.core.events import PacketIn, PortChanged, Tick
-from sos_controller.core.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MOVED_AWAY, SWEEP_S
-from sos_controller.core.model import DatapathId, Location, PortNo, parse_mac
-from sos_controller.core.order import OrderType
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
-from sos_controller.core.session import Session
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.sessions.mobility import ASK_S, ASK_TIMES, BATCH, FORGET_S, LINGER_S, MOVED_AWAY, SWEEP_S
+from sos_controller.core.tables.sessions import Session
+from sos_controller.core.types import DatapathId, Location, PortNo, parse_mac
+from sos_controller.core.wire.order import OrderType
 
 SPORT = 40000
 NEW_PORT = PortNo(3)

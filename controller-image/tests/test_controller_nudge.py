@@ -13,10 +13,10 @@ from controller_views import AT_CLIENT, AT_SERVER, CLIENT, SERVER
 from controller_world import World
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.flowtable import Output
-from sos_controller.core.model import Location, flow_key, parse_mac
-from sos_controller.core.nudge import NUDGES
-from sos_controller.core.packets import build_arp_request, parse_segment
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.sessions.half_open import NUDGES
+from sos_controller.core.types import Location, flow_key, parse_mac
+from sos_controller.core.wire.packets import build_arp_request, parse_segment
 
 NEAR, FAR, PORT = "agent1", "agent2", 40000
 TO_SERVER = flow_key(CLIENT, SERVER, PORT, 5001)
@@ -88,8 +88,8 @@ def test_a_host_that_nobody_knows_is_not_nudged(world: World) -> None:
 
 KERNEL = """
 import socket, sys
-from sos_controller.core.model import MacAddress, flow_key, parse_address
-from sos_controller.core.packets import build_acknowledgement
+from sos_controller.core.types import MacAddress, flow_key, parse_address
+from sos_controller.core.wire.packets import build_acknowledgement
 
 TCP_REPAIR = 19  # a socket that is closed in this state says nothing to its peer
 listener = socket.create_server(("127.0.0.2", 5001))

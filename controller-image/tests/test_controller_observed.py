@@ -14,16 +14,18 @@ from controller_views import AT_CLIENT, CLIENT, SERVER, released
 from controller_world import CLIENT_PORT, World, encode, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.config import document_hash, parse
-from sos_controller.core import comparison, pipeline, snapshot
-from sos_controller.core.comparison import ACCELERATED, PLAIN, Comparison, size_class
+from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged, PacketIn
-from sos_controller.core.flowtable import Goto, Output
-from sos_controller.core.model import Location, PortNo
-from sos_controller.core.observed import Observed
-from sos_controller.core.packets import parse_segment
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, TABLE_FORWARD, Kind, cookie_kind
-from sos_controller.core.services import in_share
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import Goto, Output
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, TABLE_FORWARD, Kind, cookie_kind
+from sos_controller.core.services import gain as comparison
+from sos_controller.core.services.gain import ACCELERATED, PLAIN, Gain, size_class
+from sos_controller.core.services.passive_measurement import PassiveMeasurement
+from sos_controller.core.tables.policies import in_share
+from sos_controller.core.types import Location, PortNo
+from sos_controller.core.wire.packets import parse_segment
+from sos_controller.files.config import document_hash, parse
 
 WAN_PORT = PortNo(1)
 SYN_ACK, FIN_ACK = 0x12, 0x11
@@ -81,7 +83,7 @@ def test_classes_of_size() -> None:
 )
 def test_a_gain_that_is_the_same_for_all_sizes_is_found_whatever_the_mixture(flows: list[tuple[int, float]], gain: float) -> None:
     """The plain group holds each transfer thrice as often as the other, which would spoil a comparison of sums."""
-    found = Comparison()
+    found = Gain()
     for exponent, seconds in flows:
         moved = 1 << exponent
         for _ in range(3):
@@ -91,7 +93,7 @@ def test_a_gain_that_is_the_same_for_all_sizes_is_found_whatever_the_mixture(flo
 
 
 def test_a_mixture_of_sizes_alone_is_no_gain() -> None:
-    found = Comparison()
+    found = Gain()
     for _ in range(10):
         found.ended(ACCELERATED, 10**9, 10.0, 0.0)
         found.ended(PLAIN, 10**5, 1.0, 0.0)
@@ -102,7 +104,7 @@ def test_a_mixture_of_sizes_alone_is_no_gain() -> None:
 
 
 def test_old_connections_count_less_and_then_nothing() -> None:
-    found = Comparison()
+    found = Gain()
     for group, rate in ((ACCELERATED, 8e6), (PLAIN, 1e6)):
         for _ in range(20):
             found.ended(group, 10**6, 10**6 / rate, 0.0)
@@ -170,7 +172,7 @@ def test_leases_of_copies_are_renewed_and_go_with_the_service() -> None:
 
 def test_connections_held_are_bounded() -> None:
     world = with_service(mode="Observe")
-    observed = world.engine.plan.observed = Observed(world.engine.state, limit=10)
+    observed = world.engine.plan.passive_measurement = PassiveMeasurement(world.engine.state, limit=10)
     observed.configure()
     for sport in range(1_000, 1_100):
         copy(world, CLIENT_PORT, syn_frame(CLIENT, SERVER, sport, 5001))
@@ -208,13 +210,13 @@ def test_a_connection_that_stays_plain_for_another_reason_is_not_compared() -> N
     for sport in range(40_000, 40_010):
         if in_share(syn_frame(CLIENT, SERVER, sport, 5001)[26:38], 99):  # type: ignore[arg-type]
             world.syn(sport)
-    assert len(released(world)) > before and len(world.engine.plan.observed) == 0
+    assert len(released(world)) > before and len(world.engine.plan.passive_measurement) == 0
 
 
 def test_a_service_that_is_accelerated_whole_is_not_looked_at(world: World) -> None:
     assert not [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.MEASURE]
     world.syn(40000)
-    assert len(world.engine.plan.observed) == 0 and "gain" not in shown(world)
+    assert len(world.engine.plan.passive_measurement) == 0 and "gain" not in shown(world)
 
 
 def test_of_two_services_the_first_decides_also_when_it_observes() -> None:
@@ -225,6 +227,8 @@ def test_of_two_services_the_first_decides_also_when_it_observes() -> None:
     world = World(made)
     world.converge()
     world.syn(40000, dport=5001)
-    assert len(world.engine.state.sessions) == 0 and len(world.engine.plan.observed) == 1, "punted by the other's entry, and observed"
+    assert len(world.engine.state.sessions) == 0 and len(world.engine.plan.passive_measurement) == 1, (
+        "punted by the other's entry, and observed"
+    )
     world.syn(40001, dport=5002)
-    assert len(world.engine.state.sessions) == 1 and len(world.engine.plan.observed) == 1
+    assert len(world.engine.state.sessions) == 1 and len(world.engine.plan.passive_measurement) == 1

@@ -10,8 +10,7 @@ import pytest
 from controller_world import packet_in
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sos_controller import framework, ofp, oxm, rewrite
-from sos_controller.core.flowtable import (
+from sos_controller.core.openflow.flow_entries import (
     Action,
     AnswerArp,
     DecTtl,
@@ -30,13 +29,14 @@ from sos_controller.core.flowtable import (
     TellApart,
     ToGroup,
 )
-from sos_controller.core.groups import ApplyGroups, Bucket, SelectGroup
-from sos_controller.core.model import (
+from sos_controller.core.openflow.groups import ApplyGroups, Bucket, SelectGroup
+from sos_controller.core.types import (
     MacAddress,
     PortNo,
     format_address,
     format_mac,
 )
+from sos_controller.openflow import framework, ofp, oxm, rewrite
 
 assert framework.eventlet  # Ryu is importable only after it
 from ryu.lib import type_desc  # noqa: E402

@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import structs
-from sos_controller.config import parse
 from sos_controller.core.commands import Apply
 from sos_controller.core.events import ConfigChanged, DatapathUp, PortChanged
-from sos_controller.core.model import DatapathId, Location, PortNo, parse_mac
-from sos_controller.core.pipeline import PORT_CONTROLLER, PORT_NORMAL, PRIORITY_BLOCKED, PRIORITY_FLOOD
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, PRIORITY_BLOCKED, PRIORITY_FLOOD
+from sos_controller.core.types import DatapathId, Location, PortNo, parse_mac
+from sos_controller.files.config import parse
 
 
 @pytest.fixture

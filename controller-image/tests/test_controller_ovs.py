@@ -14,8 +14,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 from controller_lab import HOSTS, MACS, Lab, document, lab, run, wait
-from sos_controller import ofp
-from sos_controller.core.flowtable import (
+from sos_controller.core.openflow.flow_entries import (
     AnswerArp,
     DecTtl,
     FinTimeout,
@@ -33,8 +32,7 @@ from sos_controller.core.flowtable import (
     TellApart,
     order,
 )
-from sos_controller.core.model import PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import (
+from sos_controller.core.openflow.pipeline import (
     ARP_REQUEST,
     BARE_SYN,
     ETH_ARP,
@@ -46,6 +44,8 @@ from sos_controller.core.pipeline import (
     PROTO_TCP,
     Kind,
 )
+from sos_controller.core.types import PortNo, parse_address, parse_mac
+from sos_controller.openflow import ofp
 
 SLOW = 30.0
 """Bound of every wait; nothing here is judged by how long it takes."""

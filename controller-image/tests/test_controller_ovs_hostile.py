@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import pytest
 from controller_lab import HOSTS, SITE_KEYS, Lab, document, lab, wait
 from controller_world import FakeAgent
-from sos_controller.core import keys, order
-from sos_controller.core.model import AgentId
-from sos_controller.core.order import OrderType
+from sos_controller.core.types import AgentId
+from sos_controller.core.wire import keys, order
+from sos_controller.core.wire.order import OrderType
 
 SLOW = 30.0
 STRANGER = bytes(15) + b"\x09"

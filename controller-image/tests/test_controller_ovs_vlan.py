@@ -10,8 +10,8 @@ import pytest
 from controller_fake import TPID
 from controller_lab import DISCOVERY, DISCOVERY_MAC, HOSTS, MACS, Lab, document, document_hash, lab, wait
 from controller_world import syn_frame
-from sos_controller.core.model import parse_address, parse_mac
-from sos_controller.core.packets import UdpTemplate, build_arp_request
+from sos_controller.core.types import parse_address, parse_mac
+from sos_controller.core.wire.packets import UdpTemplate, build_arp_request
 
 SLOW = 30.0
 """Bound of every wait; nothing here is judged by how long it takes."""

@@ -9,15 +9,15 @@ from controller_lab import MACS
 from controller_world import syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import packets, probe
-from sos_controller.core.model import (
+from sos_controller.core.types import (
     Location,
     map_address,
     parse_address,
     parse_mac,
     unmap_address,
 )
-from sos_controller.core.probe import Probe
+from sos_controller.core.wire import lldp, packets
+from sos_controller.core.wire.lldp import Probe
 
 
 def test_the_segment_that_hangs_ryus_packet_library_is_nothing_to_us() -> None:
@@ -95,17 +95,17 @@ def test_arp_is_read_and_answered() -> None:
 )
 def test_probes_are_believed_while_fresh_and_ours(dpid: int, port: int, sent: int, age: int, mac: bytes) -> None:
     said = Probe(9, Location(dpid, port), sent)
-    frame = probe.encode(b"key", said, mac)
-    assert probe.decode(b"key", frame, sent + age) == (said if 0 <= age <= probe.MAX_AGE_MS else None)
-    assert probe.decode(b"another", frame, sent) is None
-    assert frame[:6] == probe.LLDP_MULTICAST and frame[6] & 1 == 0
+    frame = lldp.encode(b"key", said, mac)
+    assert lldp.decode(b"key", frame, sent + age) == (said if 0 <= age <= lldp.MAX_AGE_MS else None)
+    assert lldp.decode(b"another", frame, sent) is None
+    assert frame[:6] == lldp.LLDP_MULTICAST and frame[6] & 1 == 0
     for at in range(len(frame) - 44, len(frame) - 2):
-        assert probe.decode(b"key", frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :], sent) is None
+        assert lldp.decode(b"key", frame[:at] + bytes([frame[at] ^ 1]) + frame[at + 1 :], sent) is None
 
 
 @given(st.binary(max_size=100))
 def test_any_lldp_is_read_or_not(data: bytes) -> None:
-    assert probe.decode(b"key", bytes(12) + b"\x88\xcc" + data, 0) is None
+    assert lldp.decode(b"key", bytes(12) + b"\x88\xcc" + data, 0) is None
 
 
 @given(st.integers(0, 2**32 - 1))

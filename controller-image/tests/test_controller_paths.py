@@ -9,13 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_compile import network
-from sos_controller.core import pairs, paths, topology
-from sos_controller.core.agents import Agent
-from sos_controller.core.beacon import Beacon
-from sos_controller.core.flowtable import ForgetPort, Output
-from sos_controller.core.model import Location
-from sos_controller.core.pipeline import TUNNEL_PORTS
-from sos_controller.core.topology import Link, Topology, link
+from sos_controller.core.openflow.flow_entries import ForgetPort, Output
+from sos_controller.core.openflow.pipeline import TUNNEL_PORTS
+from sos_controller.core.services import agent_pairs
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.topology import links as topology
+from sos_controller.core.topology import paths
+from sos_controller.core.topology.links import Link, Topology, link
+from sos_controller.core.types import Location
+from sos_controller.core.wire.beacon import Beacon
 
 ATLAS = [g for g in nx.graph_atlas_g() if 2 <= len(g) <= 6 and nx.is_connected(g)]
 
@@ -92,9 +94,9 @@ PATHS = [paths.Path(1, 2, (), cost) for cost in range(6)]
 @given(st.lists(st.sampled_from(PATHS), min_size=1, unique=True).map(sorted), st.lists(st.sampled_from(PATHS)), st.integers(1, 8))
 def test_labels_stay_where_they_are_as_far_as_they_can(found: list, before: list, labels: int) -> None:
     found = found[:labels]
-    given = pairs.assign(tuple(found), labels, tuple(before))
+    given = agent_pairs.assign(tuple(found), labels, tuple(before))
     assert len(given) == labels and given[0] == found[0] and set(given) == set(found), "label 0 on the cheapest, and every path used"
-    assert pairs.assign(tuple(found), labels, given) == given, "nothing moves when nothing has changed"
+    assert agent_pairs.assign(tuple(found), labels, given) == given, "nothing moves when nothing has changed"
     for label, path in enumerate(before[:labels]):
         if label and path in found[1:] and path not in before[:label]:
             assert given[label] == path
@@ -118,7 +120,7 @@ def test_ports_of_tunnels_are_those_that_nodes_are_told() -> None:
 def test_only_between_two_tunnels_a_path_hides_where_it_came_from(into: int, leave: int, tunnels: bool) -> None:
     """Nodes let nothing pass from one tunnel to another otherwise (spec/node-config.md clause 7)."""
     path = paths.Path(1, 3, ((Location(1, 1), Location(2, into)), (Location(2, leave), Location(3, 1))), 20)
-    made = pairs.entries(pairs.Pair(bytes([1]) * 16, bytes([2]) * 16, 7, (path,)), agent(1, 1), agent(2, 3), 0x50)
+    made = agent_pairs.entries(agent_pairs.Pair(bytes([1]) * 16, bytes([2]) * 16, 7, (path,)), agent(1, 1), agent(2, 3), 0x50)
     between = sorted((entry.actions for entry in made[2]), key=str)
     outputs = [Output(port) for port in sorted((into, leave))]
     assert between == [(ForgetPort(), output) if tunnels else (output,) for output in outputs]

@@ -6,30 +6,30 @@ import pytest
 from controller_world import World
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import order
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.model import DatapathId, PortNo
-from sos_controller.core.order import OrderType
-from sos_controller.core.patience import MAX_S, MIN_S, Patience
+from sos_controller.core.tables.order_rto import MAX_S, MIN_S, OrderRto
+from sos_controller.core.types import DatapathId, PortNo
+from sos_controller.core.wire import order
+from sos_controller.core.wire.order import OrderType
 
 SLOW_S = 0.2
 
 
 @given(st.lists(st.floats(0, 10)))
 def test_patience_has_bounds(answers: list[float]) -> None:
-    patience = Patience()
+    rto = OrderRto()
     for took in answers:
-        patience.answered(took)
-        assert MIN_S <= patience.seconds <= MAX_S
+        rto.answered(took)
+        assert MIN_S <= rto.seconds <= MAX_S
 
 
 @given(st.floats(0.001, 0.3))
 def test_who_always_takes_as_long_is_waited_for_a_little_longer(took: float) -> None:
-    patience = Patience()
+    rto = OrderRto()
     for _ in range(50):
-        patience.answered(took)
-    assert took <= patience.seconds <= max(took * 1.01, MIN_S)
+        rto.answered(took)
+    assert took <= rto.seconds <= max(took * 1.01, MIN_S)
 
 
 def slow(world: World, sport: int) -> int:
@@ -71,4 +71,4 @@ def test_answers_to_later_orders_tell_nothing(world: World) -> None:
         agent.mode = "ready"
     world.tick(0.1)
     assert len(world.engine.state.sessions) == 1
-    assert [agent.patience.seconds for agent in world.engine.state.agents.all()] == [MIN_S, MIN_S]
+    assert [agent.order_rto.seconds for agent in world.engine.state.agents.all()] == [MIN_S, MIN_S]

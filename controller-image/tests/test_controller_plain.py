@@ -9,16 +9,16 @@ from controller_lab import document
 from controller_world import CLIENT_PORT, World, encode, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.config import document_hash, parse
 from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged, PacketIn
-from sos_controller.core.model import AgentId, FlowKey, PortNo, flow_key
-from sos_controller.core.order import OrderType
-from sos_controller.core.packets import parse_ends
-from sos_controller.core.path_report import service_mark
-from sos_controller.core.plain_reason import PlainReason
-from sos_controller.core.plain_report import PlainReport, PlainRow, PlainSample, encode_plain_report
-from sos_controller.core.plain_traffic import MAX_SAMPLES, RULE_CONNECTIONS, RULE_ENDS_AT, SAMPLES_PER_S, SLOT_S, SLOTS, PlainTraffic
+from sos_controller.core.plain.reason import PlainReason
+from sos_controller.core.plain.traffic import MAX_SAMPLES, RULE_CONNECTIONS, RULE_ENDS_AT, SAMPLES_PER_S, SLOT_S, SLOTS, PlainTraffic
+from sos_controller.core.types import AgentId, FlowKey, PortNo, flow_key
+from sos_controller.core.wire.order import OrderType
+from sos_controller.core.wire.packets import parse_ends
+from sos_controller.core.wire.path_report import service_mark
+from sos_controller.core.wire.plain_report import PlainReport, PlainRow, PlainSample, encode_plain_report
+from sos_controller.files.config import document_hash, parse
 
 AGENT = AgentId(b"a" * 16)
 KEY = flow_key(1, 2, 3, 4)

@@ -8,11 +8,11 @@ from controller_views import AT_CLIENT, CLIENT, SERVER
 from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import plain_backoff
 from sos_controller.core.events import PacketIn
-from sos_controller.core.model import Address, Location, PortNo, parse_mac
-from sos_controller.core.order import ENDS
-from sos_controller.core.plain_backoff import CLIENT_FAILURES, FIRST_S, MAX_S, SERVER_FAILURES, Backoff, ClientKey
+from sos_controller.core.plain import backoff
+from sos_controller.core.plain.backoff import CLIENT_FAILURES, FIRST_S, MAX_S, SERVER_FAILURES, Backoff, ClientKey
+from sos_controller.core.types import Address, Location, PortNo, parse_mac
+from sos_controller.core.wire.order import ENDS
 
 EXPIRED, UNREACHABLE, CLOSED = (ENDS.index(reason) for reason in ("expired", "server-unreachable", "closed"))
 KEY = ClientKey(CLIENT, parse_mac(MACS["client"]), AT_CLIENT)
@@ -73,7 +73,7 @@ def test_a_completed_handshake_forgives_and_shortens_whatever_follows(made: Worl
     """Somebody behind the client's own port may send SYNs in its name: it is plain for as long as the first time, and tried again."""
     fail(made, CLOSED, "agent1")
     for _ in range(3):
-        for _ in range(plain_backoff.PROVEN_FAILURES):
+        for _ in range(backoff.PROVEN_FAILURES):
             assert begin(made, next(made.ports)) == "session"  # type: ignore[attr-defined]
             made.tick(0.2)
             (session,) = made.engine.state.sessions
@@ -90,7 +90,7 @@ def test_a_server_that_two_agents_legs_did_not_reach_is_plain_and_its_answers_ar
     for _ in range(SERVER_FAILURES):
         fail(made, UNREACHABLE, "agent2")
     assert begin(made, 47_000) == "server-unreachable"
-    made.tick(plain_backoff.REPEAT_S)
+    made.tick(backoff.REPEAT_S)
     assert begin(made, 47_001) == "server-elsewhere", "the SYN before was not repeated, so the server has answered it"
     reasons = {reason.label for _, reason, _ in made.engine.state.plain_traffic.totals()}
     assert "ServerElsewhere" in reasons

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sos_controller.core.plain_reason import WORDS, PlainReason, of_outcome
+from sos_controller.core.plain.reason import WORDS, PlainReason, of_outcome
 
 
 def test_every_reason_has_words_and_a_name_that_a_condition_takes() -> None:

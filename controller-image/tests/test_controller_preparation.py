@@ -6,12 +6,12 @@ import msgspec
 from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import order
-from sos_controller.core.agents import Agent
-from sos_controller.core.model import Address, AgentId, Location, PortNo, flow_key, parse_address
-from sos_controller.core.order import Prepare, Role
-from sos_controller.core.preparation import Preparation
-from sos_controller.core.session import Session
+from sos_controller.core.sessions.prepare_body import PrepareBody
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.tables.sessions import Session
+from sos_controller.core.types import Address, AgentId, Location, PortNo, flow_key, parse_address
+from sos_controller.core.wire import order
+from sos_controller.core.wire.order import Prepare, Role
 
 ports, addresses, uuids = st.integers(0, 0xFFFF), st.integers(0, 0xFFFFFFFF).map(Address), st.binary(min_size=16, max_size=16)
 prepares = st.builds(
@@ -37,7 +37,7 @@ def test_a_form_is_made_anew_when_what_it_was_made_from_changes() -> None:
     world.converge()
     agent = next(a for a in world.engine.state.agents.all() if a.agent_id == world.agents["agent2"].id)
     session = Session(flow_key(Address(1), Address(2), 3, 4), bytes(range(16)), Location(world.west, PortNo(3)), 0.0)
-    preparation = Preparation()
+    preparation = PrepareBody()
 
     def told(other: Agent, role: Role, wishes: tuple[int, int, int, int]) -> Prepare:
         return order.decode_prepare(preparation.body(session, other, role, wishes))

@@ -12,13 +12,15 @@ from controller_world import World, encode, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from sos_controller.config import document_hash, parse
-from sos_controller.core import order, proactive, snapshot
+from sos_controller.core import snapshot
 from sos_controller.core.events import ConfigChanged
-from sos_controller.core.flowtable import Match
-from sos_controller.core.model import AgentId, DatapathId, Location, PortNo, flow_key, parse_address, parse_mac
-from sos_controller.core.pipeline import PORT_NORMAL, UNARMED_MAC, Kind, cookie_kind
-from sos_controller.core.services import Policies, Policy, redirect_matches, why_not_proactive
+from sos_controller.core.openflow.flow_entries import Match
+from sos_controller.core.openflow.pipeline import PORT_NORMAL, UNARMED_MAC, Kind, cookie_kind
+from sos_controller.core.services import proactive
+from sos_controller.core.tables.policies import Policies, Policy, redirect_matches, why_not_proactive
+from sos_controller.core.types import AgentId, DatapathId, Location, PortNo, flow_key, parse_address, parse_mac
+from sos_controller.core.wire import order
+from sos_controller.files.config import document_hash, parse
 
 CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
 AT_CLIENT, AT_SERVER = Location(E1, PortNo(3)), Location(E2, PortNo(3))
@@ -323,5 +325,5 @@ def test_reports_about_agents_nobody_knows_take_no_path_numbers(world: World) ->
     key = flow_key(CLIENT, SERVER, 1, 2)
     world.agents["agent1"].flows = (order.ReportedFlow(bytes(16), order.Role.INGRESS, key, AgentId(b"\xee" * 16)),)
     world.tick(2.0)
-    assert len(world.engine.state.accepted) == 1
+    assert len(world.engine.state.agent_sessions) == 1
     assert set(world.engine.plan.pairs) == before == world.engine.plan.wanted

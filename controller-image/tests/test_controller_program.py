@@ -6,9 +6,9 @@ import itertools
 
 import pytest
 from sos_controller.core.commands import Barrier, Command, Install, Withdraw
-from sos_controller.core.flowtable import FlowEntry, Goto, Match
-from sos_controller.core.model import DatapathId, PortNo
-from sos_controller.core.program import Programmer
+from sos_controller.core.openflow.flow_entries import FlowEntry, Goto, Match
+from sos_controller.core.tables.programmer import Programmer
+from sos_controller.core.types import DatapathId, PortNo
 
 ALL = tuple(DatapathId(number) for number in (1, 2, 3))
 ENTRY = FlowEntry(0, 100, Match(in_port=PortNo(1)), (Goto(1),), cookie=5)
@@ -83,7 +83,7 @@ def test_it_goes_from_where_it_is_and_nothing_has_taken_its_place(going: Going) 
 
 
 def test_what_is_unanswered_is_bounded(going: Going, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sos_controller.core.program.MAX_PENDING", 8)
+    monkeypatch.setattr("sos_controller.core.tables.programmer.MAX_PENDING", 8)
     base = len(going.programmer._pending)
     assert base == len(ALL), "a barrier for each datapath that was compared"
     assert going.programmer.busy

@@ -10,14 +10,15 @@ from controller_lab import AGENTS, MACS, document
 from controller_world import CLIENT_PORT, World, encode, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.config import document_hash, parse
-from sos_controller.core import proactive, snapshot
+from sos_controller.core import snapshot
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import ConfigChanged, Leaving, PacketIn
-from sos_controller.core.flowtable import Output
-from sos_controller.core.model import AgentId, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.packets import build_reset, complete_checksum, parse_segment
-from sos_controller.core.pipeline import PORT_NORMAL, REJECT_PORT, Kind, cookie_kind
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.openflow.pipeline import PORT_NORMAL, REJECT_PORT, Kind, cookie_kind
+from sos_controller.core.services import proactive
+from sos_controller.core.types import AgentId, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.wire.packets import build_reset, complete_checksum, parse_segment
+from sos_controller.files.config import document_hash, parse
 
 MPTCP = bytes((30, 4, 0, 0))
 CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")

@@ -10,12 +10,12 @@ from controller_lab import HOSTS, MACS, document, document_hash
 from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import redirect
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
-from sos_controller.core.flowtable import FlowEntry, Output
-from sos_controller.core.model import Location, PortNo, flow_key, parse_address, parse_mac
-from sos_controller.core.pipeline import PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.openflow.flow_entries import FlowEntry, Output
+from sos_controller.core.openflow.pipeline import PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.sessions import redirect
+from sos_controller.core.types import Location, PortNo, flow_key, parse_address, parse_mac
 
 CLIENT, SERVER, NEAR, FAR = (parse_address(HOSTS[name][1]) for name in ("client", "server", "agent1", "agent2"))
 REDIRECT_PORT = 9877

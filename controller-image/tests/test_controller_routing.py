@@ -11,12 +11,14 @@ from controller_lab import MACS, SWITCHES, document, document_hash
 from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import packets, pipeline, routing
 from sos_controller.core.commands import Apply, PacketOut
 from sos_controller.core.events import PacketIn, Tick
-from sos_controller.core.flowtable import UNKNOWN, SetEthDst
-from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import GATEWAY_MAC, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.forwarding import l3
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import UNKNOWN, SetEthDst
+from sos_controller.core.openflow.pipeline import GATEWAY_MAC, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.types import DatapathId, Location, PortNo, parse_address, parse_mac
+from sos_controller.core.wire import packets
 
 CLIENT, SERVER, SILENT = parse_address("10.1.0.11"), parse_address("10.2.0.11"), parse_address("10.2.0.99")
 GATEWAYS = {"west": parse_address("10.1.0.1"), "east": parse_address("10.2.0.1")}
@@ -129,22 +131,22 @@ def test_a_silent_host_is_asked_for_and_its_packets_are_dropped_meanwhile() -> N
     asked = world.asked
     assert asked >= 1 and world.send(SILENT) == [], "an entry drops what follows"
     assert world.asked == asked
-    world.now += routing.QUIET_S + 0.1
+    world.now += l3.QUIET_S + 0.1
     world.network.expire(world.now)
     world.tick()
     assert world.send(SILENT) == [] and world.asked > asked
-    world.tick(routing.HELD_S + 1)
+    world.tick(l3.HELD_S + 1)
     assert world.engine.state.counters["routed", "unreachable"] == 2
     assert not [e for e in world.network.entries(world.west) if e.priority == 800]
 
 
 def test_held_packets_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = Sites().up()
-    for number in range(routing.MAX_HELD + 50):
+    for number in range(l3.MAX_HELD + 50):
         world.send(parse_address("10.2.0.0") + number % 200 + 20)
         world.network.expire(world.now + 2)
-    assert len(world.engine.routing._held) == routing.MAX_HELD
-    monkeypatch.setattr(routing, "MAX_ROUTES", 3)
+    assert len(world.engine.routing._held) == l3.MAX_HELD
+    monkeypatch.setattr(l3, "MAX_ROUTES", 3)
     for number in range(5):
         world.engine.routing._want(world.west, SERVER + number, SERVER_MAC)
     assert len(world.engine.routing._wanted) == 3
@@ -193,10 +195,10 @@ def test_a_route_whose_host_is_silent_goes() -> None:
     world.send(SERVER)
     world.tick(0.3)
     again = successor(world, answers=False)
-    again.tick(routing.CONFIRM_AFTER_S)
+    again.tick(l3.CONFIRM_AFTER_S)
     assert onward(again) == [SERVER_MAC]
-    again.tick(routing.CONFIRM_TIMES * routing.CONFIRM_GAP_S + 1)
-    assert onward(again) == [] and again.asked == routing.CONFIRM_TIMES
+    again.tick(l3.CONFIRM_TIMES * l3.CONFIRM_GAP_S + 1)
+    assert onward(again) == [] and again.asked == l3.CONFIRM_TIMES
     assert not again.engine.routing._presumed
 
 
@@ -219,29 +221,29 @@ def test_a_host_behind_a_switch_that_is_not_there_yet_is_not_taken_for_silent() 
     world.tick(0.3)
     again = Sites(network=world.network, epoch=2, now=world.now + 3)
     again.connect([name for name in SWITCHES if SWITCHES[name] != again.east])
-    again.tick(routing.CONFIRM_AFTER_S + 5 * routing.CONFIRM_TIMES * routing.CONFIRM_GAP_S)
+    again.tick(l3.CONFIRM_AFTER_S + 5 * l3.CONFIRM_TIMES * l3.CONFIRM_GAP_S)
     assert onward(again) == [SERVER_MAC] and again.asked == 0
     again.connect()
-    again.tick(routing.CONFIRM_AFTER_S + 1)
+    again.tick(l3.CONFIRM_AFTER_S + 1)
     assert onward(again) == [SERVER_MAC] and again.asked == 1
     assert not again.engine.routing._presumed
 
 
 def test_many_routes_are_confirmed_a_few_at_a_time() -> None:
     world = Sites().up()
-    for number in range(3 * routing.MAX_CONFIRMED):
+    for number in range(3 * l3.MAX_CONFIRMED):
         world.engine.routing._want(world.west, SILENT + number, SERVER_MAC)
         world.engine.state.hosts.learn(bytes([2, 0, 0, 1, number >> 8, number & 255]), SILENT + number, Location(world.east, PortNo(3)), 0)
     world.tick(1)
     again = successor(world, answers=False)
-    again.tick(routing.CONFIRM_AFTER_S - 0.5)
+    again.tick(l3.CONFIRM_AFTER_S - 0.5)
     most = 0
     for _ in range(20):
         before = again.asked
-        again.now += routing.CHECK_S
+        again.now += l3.CHECK_S
         again.do(Tick(again.wall(again.now)))
         most = max(most, again.asked - before)
-    assert 0 < most <= routing.MAX_CONFIRMED
+    assert 0 < most <= l3.MAX_CONFIRMED
     again.tick(20)
     assert onward(again) == []
 

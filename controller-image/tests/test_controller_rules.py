@@ -7,8 +7,8 @@ from controller_lab import HOSTS, MACS
 from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, CLIENT, SERVER, changed
 from controller_world import World, syn_frame
 from sos_controller.core.events import ConfigChanged, EndLeases, Leaving
-from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import BARE_SYN, LEASE_S, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.openflow.pipeline import BARE_SYN, LEASE_S, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
 
 AGENTS = [parse_address(HOSTS[name][1]) for name in ("agent1", "agent2")]
 

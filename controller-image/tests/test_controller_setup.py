@@ -19,19 +19,20 @@ from controller_views import (
     to_agent,
 )
 from controller_world import CLIENT_PORT, World, syn_frame
-from sos_controller.core import order, pipeline
 from sos_controller.core.commands import Apply, Install, PacketOut
 from sos_controller.core.events import PacketIn, Rejected
-from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import PORT_NORMAL, Kind, cookie_kind
-from sos_controller.core.session import State
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.pipeline import PORT_NORMAL, Kind, cookie_kind
+from sos_controller.core.tables.sessions import Phase
+from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
+from sos_controller.core.wire import order
 
 
 def test_a_syn_becomes_a_session_whose_packets_reach_the_agents(world: World) -> None:
     world.delivered.clear()
     world.syn(40000)
     (session,) = world.engine.state.sessions
-    assert session.state is State.ACTIVE and session.service == "default/bulk"
+    assert session.state is Phase.ACTIVE and session.service == "default/bulk"
     (syn,) = to_agent(world, AT_NEAR)
     assert syn.after_s > 0, "a switch may still forward the client's first ACK by what it has cached"
     assert syn.data[:6] == parse_mac(MACS["agent1"]) and syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001)[6:]

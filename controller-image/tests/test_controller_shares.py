@@ -6,7 +6,7 @@ from typing import Any
 
 from controller_lab import document
 from controller_world import World
-from sos_controller.config import document_hash
+from sos_controller.files.config import document_hash
 
 
 def shared(percent: int, standing: bool = False, setup: str = "Reactive") -> dict[str, Any]:

@@ -10,10 +10,10 @@ from controller_lab import HOSTS, MACS, document, document_hash
 from controller_world import CLIENT_PORT, NEAR_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import pipeline
-from sos_controller.core.flowtable import FlowEntry
-from sos_controller.core.model import DatapathId, Location, PortNo, parse_address, parse_mac
-from sos_controller.core.proactive import UNARMED_S
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import FlowEntry
+from sos_controller.core.services.proactive import UNARMED_S
+from sos_controller.core.types import DatapathId, Location, PortNo, parse_address, parse_mac
 
 FIRST, SECOND = 1, 2
 PORTS = {FIRST: (5000, 5499), SECOND: (5500, 5999)}

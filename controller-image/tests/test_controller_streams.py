@@ -13,8 +13,8 @@ from controller_views import (
 )
 from controller_world import World, syn_frame
 from sos_controller.core.events import ConfigChanged
-from sos_controller.core.model import Location, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import PROTO_UDP, Kind, cookie_kind
+from sos_controller.core.openflow.pipeline import PROTO_UDP, Kind, cookie_kind
+from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
 
 
 def test_streams_run_over_the_path_with_path_macs_and_arrive_with_real_ones(world: World) -> None:

@@ -8,13 +8,17 @@ import pytest
 from controller_world import syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import flowtable, packets, pipeline, portmask, selection, services
-from sos_controller.core.agents import Agent
-from sos_controller.core.beacon import Beacon
-from sos_controller.core.config_model import End, Paths, PortRange, Service, Transport
-from sos_controller.core.flowtable import FlowEntry, Match, Output
-from sos_controller.core.hosts import MAX_ADDRESSES, MAX_AT_PORT, Hosts
-from sos_controller.core.model import (
+from sos_controller.core.config import End, Paths, PortRange, Service, Transport
+from sos_controller.core.openflow import flow_entries, pipeline, port_masks
+from sos_controller.core.openflow.flow_entries import FlowEntry, Match, Output
+from sos_controller.core.services import pair_selection
+from sos_controller.core.services.pair_selection import Candidate, Loaded
+from sos_controller.core.sessions.setup import session_uuid
+from sos_controller.core.tables import policies as services
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.tables.sessions import FINAL, TRANSITIONS, InvalidTransitionError, Phase, Session, Trigger
+from sos_controller.core.topology.hosts import MAX_ADDRESSES, MAX_AT_PORT, Hosts
+from sos_controller.core.types import (
     Address,
     AgentId,
     DatapathId,
@@ -25,11 +29,9 @@ from sos_controller.core.model import (
     parse_address,
     parse_prefix,
 )
-from sos_controller.core.replay import CLOCK_WINDOW_MS, WINDOW, Replay
-from sos_controller.core.selection import Candidate, Loaded
-from sos_controller.core.session import FINAL, TRANSITIONS, InvalidTransitionError, Session, Trigger
-from sos_controller.core.session import State as Phase
-from sos_controller.core.setup import session_uuid
+from sos_controller.core.wire import packets
+from sos_controller.core.wire.beacon import Beacon
+from sos_controller.core.wire.replay import CLOCK_WINDOW_MS, WINDOW, Replay
 
 OWNER = pipeline.owner(1)
 OURS, FOREIGN = OWNER[0] | 0x0200_0000, 0x534F_0001_0000_0000
@@ -43,9 +45,9 @@ owned = entries.filter(lambda e: e.cookie != FOREIGN)
 
 @given(st.lists(owned), st.lists(entries))
 def test_diff_makes_it_so_and_leaves_foreign_entries(desired: list, installed: list) -> None:
-    want, there = flowtable.index(desired), flowtable.index(installed)
-    changes = flowtable.diff(want, there, OWNER)
-    after = flowtable.apply(there, changes)
+    want, there = flow_entries.index(desired), flow_entries.index(installed)
+    changes = flow_entries.diff(want, there, OWNER)
+    after = flow_entries.apply(there, changes)
     assert {k: e for k, e in after.items() if e.cookie != FOREIGN} == want
     foreign = {k: e for k, e in there.items() if e.cookie == FOREIGN and k not in want}
     assert {k: e for k, e in after.items() if e.cookie == FOREIGN} == foreign
@@ -54,30 +56,30 @@ def test_diff_makes_it_so_and_leaves_foreign_entries(desired: list, installed: l
 
 @given(st.lists(owned))
 def test_diff_of_a_table_with_itself_is_nothing(desired: list) -> None:
-    table = flowtable.index(desired)
-    assert flowtable.diff(table, table, OWNER) == flowtable.Changes((), ())
+    table = flow_entries.index(desired)
+    assert flow_entries.diff(table, table, OWNER) == flow_entries.Changes((), ())
 
 
 @given(st.lists(owned), st.lists(owned), st.integers(0, 20))
 def test_replaying_changes_from_any_point_gives_the_same_table(desired: list, installed: list, offset: int) -> None:
-    changes = flowtable.diff(flowtable.index(desired), flowtable.index(installed), OWNER)
-    once = flowtable.apply(flowtable.index(installed), changes)
-    again = flowtable.apply(once, flowtable.Changes(changes.adds[offset:], changes.deletes[offset:]))
+    changes = flow_entries.diff(flow_entries.index(desired), flow_entries.index(installed), OWNER)
+    once = flow_entries.apply(flow_entries.index(installed), changes)
+    again = flow_entries.apply(once, flow_entries.Changes(changes.adds[offset:], changes.deletes[offset:]))
     assert again == once
 
 
 @given(st.lists(owned), st.randoms())
 def test_order_is_canonical(desired: list, random) -> None:
-    table = flowtable.index(desired)
+    table = flow_entries.index(desired)
     shuffled = list(table.values())
     random.shuffle(shuffled)
-    assert flowtable.diff(flowtable.index(shuffled), {}, OWNER) == flowtable.diff(table, {}, OWNER)
+    assert flow_entries.diff(flow_entries.index(shuffled), {}, OWNER) == flow_entries.diff(table, {}, OWNER)
 
 
 @given(st.integers(0, 65535), st.integers(0, 65535))
 def test_port_masks_cover_exactly_the_range(one: int, other: int) -> None:
     first, last = min(one, other), max(one, other)
-    found = portmask.masks(first, last)
+    found = port_masks.masks(first, last)
     assert len(found) <= 30
     edges = {p for p in (first - 1, first, first + 1, last - 1, last, last + 1, 0, 65535) if 0 <= p <= 65535}
     for port in edges:
@@ -88,7 +90,7 @@ def test_port_masks_cover_exactly_the_range(one: int, other: int) -> None:
 def test_impossible_port_ranges_are_errors() -> None:
     for first, last in ((5, 4), (-1, 3), (0, 65536)):
         with pytest.raises(ValueError, match="not a port range"):
-            portmask.masks(first, last)
+            port_masks.masks(first, last)
 
 
 # -- selection
@@ -103,15 +105,15 @@ candidates = st.builds(
 
 @given(st.lists(candidates, unique_by=lambda c: c.candidate), st.randoms())
 def test_selection_is_total_nearest_then_least_loaded_and_deterministic(listed: list, random) -> None:
-    chosen = selection.choose(listed)
+    chosen = pair_selection.choose(listed)
     shuffled = list(listed)
     random.shuffle(shuffled)
-    assert selection.choose(shuffled) == chosen
+    assert pair_selection.choose(shuffled) == chosen
     assert (chosen is None) == (not listed)
     if chosen is not None:
         cost = min(c.candidate.cost for c in listed)
         near = [c for c in listed if c.candidate.cost == cost]
-        idle = [c for c in near if c.busy <= min(each.busy for each in near) + selection.EQUALLY_BUSY]
+        idle = [c for c in near if c.busy <= min(each.busy for each in near) + pair_selection.EQUALLY_BUSY]
         (taken,) = (c for c in listed if c.candidate == chosen)
         assert chosen.cost == cost and taken in idle and taken.load == min(c.load for c in idle)
 
@@ -119,9 +121,9 @@ def test_selection_is_total_nearest_then_least_loaded_and_deterministic(listed: 
 @given(st.lists(candidates, unique_by=lambda c: c.candidate, min_size=1), st.data(), st.sampled_from([0.04, 0.3]))
 def test_more_work_never_makes_a_pair_preferred(listed: list, data, more: float) -> None:
     index = data.draw(st.integers(0, len(listed) - 1))
-    before = selection.choose(listed)
+    before = pair_selection.choose(listed)
     heavier = [c._replace(busy=c.busy + more) if i == index else c for i, c in enumerate(listed)]
-    after = selection.choose(heavier)
+    after = pair_selection.choose(heavier)
     assert after != listed[index].candidate or before == after
 
 
@@ -140,7 +142,7 @@ def begin(agents: list[Agent], sessions: int) -> list[int]:
     """Give sessions to near agents by their load; returns how many each got."""
     for _ in range(sessions):
         listed = [Loaded(Candidate(1, each.agent_id, AgentId(b"x" * 16)), each.load, each.busy) for each in agents]
-        chosen = selection.choose(listed)
+        chosen = pair_selection.choose(listed)
         next(each for each in agents if chosen is not None and each.agent_id == chosen.near).assigned += 1
     return [each.assigned for each in agents]
 
@@ -169,9 +171,9 @@ def test_load_grows_with_everything_a_beacon_says(field: str, less: int, more: i
 @given(st.lists(candidates, unique_by=lambda c: c.candidate, min_size=1), st.data())
 def test_more_load_never_makes_a_pair_preferred(listed: list, data) -> None:
     index = data.draw(st.integers(0, len(listed) - 1))
-    before = selection.choose(listed)
+    before = pair_selection.choose(listed)
     heavier = [c._replace(load=c.load + 0.1) if i == index else c for i, c in enumerate(listed)]
-    after = selection.choose(heavier)
+    after = pair_selection.choose(heavier)
     assert after != listed[index].candidate or before == after
 
 

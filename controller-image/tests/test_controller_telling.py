@@ -8,15 +8,15 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from sos_controller import ofp
 from sos_controller.app import Controller
-from sos_controller.connection import TELLING_S, SwitchConnection
 from sos_controller.core.commands import Apply, ReadEntries
 from sos_controller.core.engine import Engine
-from sos_controller.core.flowtable import FlowEntry, Match, Output
-from sos_controller.core.model import DatapathId, PortNo
+from sos_controller.core.openflow.flow_entries import FlowEntry, Match, Output
 from sos_controller.core.state import MAX_PORTS, Identity
-from sos_controller.framework import eventlet
+from sos_controller.core.types import DatapathId, PortNo
+from sos_controller.openflow import ofp
+from sos_controller.openflow.connection import TELLING_S, SwitchConnection
+from sos_controller.openflow.framework import eventlet
 
 DPID = DatapathId(1)
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import beacon, keys, order, path_report, plain_report
-from sos_controller.core.model import (
+from sos_controller.core.types import (
     AgentId,
     format_address,
     parse_address,
     parse_mac,
 )
+from sos_controller.core.wire import beacon, keys, order, path_report, plain_report
 
 VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 

@@ -15,9 +15,9 @@ from controller_lab import HOSTS, MACS, document, document_hash
 from controller_world import CLIENT_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core import packets
-from sos_controller.core.model import Location, MacAddress, PortNo, parse_address, parse_mac
-from sos_controller.core.pipeline import GATEWAY_MAC, PORT_NORMAL, path_mac
+from sos_controller.core.openflow.pipeline import GATEWAY_MAC, PORT_NORMAL, path_mac
+from sos_controller.core.types import Location, MacAddress, PortNo, parse_address, parse_mac
+from sos_controller.core.wire import packets
 from test_controller_balance import OUTSIDE, Home
 from test_controller_balance import SERVER as OUTSIDE_SERVER
 from test_controller_balance import config as balanced

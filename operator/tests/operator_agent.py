@@ -13,9 +13,9 @@ from operator_kube import Kube
 from operator_repeat import repeated
 from operator_run import NAMESPACE
 from operator_switch import Switch, connected
-from sos_controller.core import beacon, keys
-from sos_controller.core.model import AgentId, parse_address, parse_mac
-from sos_controller.core.packets import UdpTemplate
+from sos_controller.core.types import AgentId, parse_address, parse_mac
+from sos_controller.core.wire import beacon, keys
+from sos_controller.core.wire.packets import UdpTemplate
 
 PORT = 4
 MAC = "02:00:00:00:00:04"

@@ -26,7 +26,8 @@ MAX_NAMED = 8
 """Overlaps kept per service, for a message that people read."""
 SHOWN = 3
 SLICES = 1000
-"""Where two controllers serve one switch, entries of the one with the larger number (modulo this) win (sos_controller.core.pipeline)."""
+"""Where two controllers serve one switch, entries of the one with the larger number (modulo this) win
+(sos_controller.core.openflow.pipeline)."""
 
 Placed = PlacedService | PlacedBalance
 

@@ -1,3 +1,14 @@
-"""OpenFlow controller of SOS: a pure core that decides (`core/`) and thin edges that speak to switches, files and HTTP."""
+"""OpenFlow controller of SOS: a pure core that decides, and thin edges that speak to switches, files and HTTP.
+
+`__main__` reads arguments (`cli`), starts the listeners and loops, and joins the edges. On each event from a switch, `app` calls
+`core.engine.Engine.handle` and carries out the commands that come back.
+
+- `openflow/`: OpenFlow messages, and the connection to a switch; the only importers of Ryu
+- `api/`: northbound API and metrics
+- `files/`: configuration, keys, tokens, identity, and `--check`
+- `reload`: rereads keys and tokens each second
+- `logs`, `audit`: log lines, and one record for each session that has ended
+- `core/`: all decisions
+"""
 
 __version__ = "0.1.0"

@@ -19,7 +19,7 @@ def main() -> NoReturn:
     """Entry point of `sos-controller`."""
     arguments = parser().parse_args()
     if arguments.check:
-        from sos_controller.check import check
+        from sos_controller.files.check import check
 
         lines, well = check(arguments.check)
         sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -34,15 +34,15 @@ def main() -> NoReturn:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run until a signal; 1 when something given cannot be used."""
-    from sos_controller.framework import eventlet, start_handshake
+    from sos_controller.openflow.framework import eventlet, start_handshake
 
     start_handshake()
-    from sos_controller.api import Api, serve
+    from sos_controller.api.northbound import Api, serve
     from sos_controller.app import Controller
-    from sos_controller.config import ConfigError
     from sos_controller.core.engine import Engine
-    from sos_controller.identity import new_identity
-    from sos_controller.keyfiles import read_keys, read_tokens
+    from sos_controller.files.config import ConfigError
+    from sos_controller.files.identity import new_identity
+    from sos_controller.files.key_files import read_keys, read_tokens
 
     started_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     try:

@@ -9,9 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sos_controller import audit, flow_mods, ofp, rewrite
-from sos_controller.config import ConfigError, follows, parse
-from sos_controller.connection import SwitchConnection, serve
+from sos_controller import audit
 from sos_controller.core.commands import (
     Apply,
     ApplyGroup,
@@ -25,7 +23,7 @@ from sos_controller.core.commands import (
     SessionOver,
     Withdraw,
 )
-from sos_controller.core.config_model import Config
+from sos_controller.core.config import Config
 from sos_controller.core.engine import Engine
 from sos_controller.core.events import (
     BarrierReplies,
@@ -44,11 +42,14 @@ from sos_controller.core.events import (
     TablesRead,
     Tick,
 )
-from sos_controller.core.flowtable import FlowEntry, Match
-from sos_controller.core.groups import ApplyGroups
-from sos_controller.core.model import DatapathId, Port, format_dpid
-from sos_controller.framework import eventlet
-from sos_controller.keyfiles import Folder
+from sos_controller.core.openflow.flow_entries import FlowEntry, Match
+from sos_controller.core.openflow.groups import ApplyGroups
+from sos_controller.core.types import DatapathId, Port, format_dpid
+from sos_controller.files.config import ConfigError, follows, parse
+from sos_controller.files.key_files import Folder
+from sos_controller.openflow import flow_mods, ofp, rewrite
+from sos_controller.openflow.connection import SwitchConnection, serve
+from sos_controller.openflow.framework import eventlet
 
 LOG = logging.getLogger("sos_controller.app")
 

@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from sos_controller.core.commands import SessionOver
-from sos_controller.core.model import AgentId, format_address
-from sos_controller.core.order import ENDS, Ended
+from sos_controller.core.types import AgentId, format_address
+from sos_controller.core.wire.order import ENDS, Ended
 
 LOG = logging.getLogger("sos_controller.audit")
 

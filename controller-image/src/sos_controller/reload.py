@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from sos_controller.api import Api
+from sos_controller.api.northbound import Api
 from sos_controller.app import Controller
-from sos_controller.framework import eventlet
-from sos_controller.keyfiles import read_keys, read_tokens
+from sos_controller.files.key_files import read_keys, read_tokens
+from sos_controller.openflow.framework import eventlet
 
 LOG = logging.getLogger("sos_controller.reload")
 

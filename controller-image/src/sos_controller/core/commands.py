@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from sos_controller.core.flowtable import Action, FlowEntry
-from sos_controller.core.groups import ApplyGroups
-from sos_controller.core.model import AgentId, DatapathId, FlowKey, MacAddress, PortNo
-from sos_controller.core.order import Ended
-from sos_controller.core.pipeline import PORT_NORMAL
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry
+from sos_controller.core.openflow.groups import ApplyGroups
+from sos_controller.core.openflow.pipeline import PORT_NORMAL
+from sos_controller.core.types import AgentId, DatapathId, FlowKey, MacAddress, PortNo
+from sos_controller.core.wire.order import Ended
 
 
 class Apply(msgspec.Struct, frozen=True, gc=False):

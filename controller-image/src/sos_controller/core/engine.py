@@ -9,14 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sos_controller.core import order, pipeline, probe
-from sos_controller.core.agents import Agent, Surroundings
-from sos_controller.core.balance import Balances
-from sos_controller.core.beacon import BeaconError
+from sos_controller.core.balance.balances import Balances
 from sos_controller.core.commands import Command, ReadEntries, ReadTables
-from sos_controller.core.courier import Courier
-from sos_controller.core.earlier import Earlier
-from sos_controller.core.ending import Endings
 from sos_controller.core.events import (
     WHILE_LEAVING,
     BarrierReplies,
@@ -35,19 +29,26 @@ from sos_controller.core.events import (
     TablesRead,
     Tick,
 )
-from sos_controller.core.forward import Forwarding
-from sos_controller.core.keys import FROM_AGENT, KeyRing
-from sos_controller.core.mobility import Mobility
-from sos_controller.core.model import DatapathId, Location, format_dpid
-from sos_controller.core.order import Header, OrderError, OrderType
-from sos_controller.core.packets import Datagram, ethertype, parse_arp, parse_udp
-from sos_controller.core.path_report import decode_path_report
-from sos_controller.core.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, Kind
-from sos_controller.core.plain_report import decode_plain_report
-from sos_controller.core.plan import Plan
-from sos_controller.core.routing import Routing
-from sos_controller.core.setup import SetUp
+from sos_controller.core.forwarding.l2 import Forwarding
+from sos_controller.core.forwarding.l3 import Routing
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.pipeline import ETH_ARP, ETH_IPV4, ETH_LLDP, LEASE_RENEWAL_S, Kind
+from sos_controller.core.services.plan import Plan
+from sos_controller.core.sessions.mobility import Mobility
+from sos_controller.core.sessions.order_sender import OrderSender
+from sos_controller.core.sessions.setup import SetUp
+from sos_controller.core.sessions.teardown import Teardown
+from sos_controller.core.stale_entries import StaleEntries
 from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
+from sos_controller.core.tables.agents import Agent, Surroundings
+from sos_controller.core.types import DatapathId, Location, format_dpid
+from sos_controller.core.wire import lldp, order
+from sos_controller.core.wire.beacon import BeaconError
+from sos_controller.core.wire.keys import FROM_AGENT, KeyRing
+from sos_controller.core.wire.order import Header, OrderError, OrderType
+from sos_controller.core.wire.packets import Datagram, ethertype, parse_arp, parse_udp
+from sos_controller.core.wire.path_report import decode_path_report
+from sos_controller.core.wire.plain_report import decode_plain_report
 
 READ_AGAIN_S = 5.0
 """A datapath that has not told its entries by then is asked again."""
@@ -70,16 +71,17 @@ class Engine:
 
     def __init__(self, identity: Identity) -> None:
         self.state = State(identity)
-        self.courier = Courier(self.state)
+        self.order_sender = OrderSender(self.state)
         self.plan = Plan(self.state)
         self.routing = Routing(self.state)
-        self.mobility = Mobility(self.state, self.plan, self.courier)
-        self.forwarding = Forwarding(self.state, self.routing, self.mobility)
-        self.endings = Endings(self.state, self.courier)
+        self.mobility = Mobility(self.state, self.plan, self.order_sender)
+        self.forwarding = Forwarding(self.state, self.routing, self.mobility.heard)
+        self.teardown = Teardown(self.state, self.order_sender)
         self.balances = Balances(self.state)
-        self.setup = SetUp(self.state, self.courier, self.plan, self.forwarding, self.endings)
+        self.setup = SetUp(self.state, self.order_sender, self.plan, self.forwarding, self.teardown)
+        self.setup.begun, self.mobility.give_up = self.mobility.begun, self.setup.give_up
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
-        self.earlier = Earlier(self.state)
+        self.stale_entries = StaleEntries(self.state)
         self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this life
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
@@ -101,7 +103,7 @@ class Engine:
         }
         self._handed: dict[int, Callable[[Switch, PacketIn], None]] = {  # by the kind of the entry that handed a packet over
             Kind.PUNT: lambda switch, event: self.setup.syn(switch, event.in_port, event.data),
-            Kind.MEASURE: lambda switch, event: self.plan.observed.copied(switch, event.data),
+            Kind.MEASURE: lambda switch, event: self.plan.passive_measurement.copied(switch, event.data),
             Kind.TRACK: lambda _switch, event: self.forwarding.segment(Location(event.dpid, event.in_port), event.data),
             Kind.FRAGMENT: lambda _switch, event: self.mobility.end(self.plan.fragments.copied(event.dpid, event.data)),
             Kind.ICMP: lambda _switch, event: self.plan.icmp.copied(Location(event.dpid, event.in_port), event.data),
@@ -160,7 +162,7 @@ class Engine:
 
     def _probe_seen(self, receiver: Location, data: bytes) -> None:
         state = self.state
-        seen = probe.decode(state.identity.probe_key, data, int(state.now * 1000))
+        seen = lldp.decode(state.identity.probe_key, data, int(state.now * 1000))
         if seen is None or seen.controller_id != state.controller_id or seen.origin.dpid not in state.claims:
             state.count("probes", "foreign")
             return
@@ -197,8 +199,8 @@ class Engine:
             self._sessions_lost(agent)
         if heard.appeared or heard.restarted:
             self.forwarding.purge(state.hosts.forget_location(agent.location))
-            self.endings.agent_heard(agent.agent_id, agent.beacon.mac)
-            self.courier.send(agent, OrderType.WATCH, b"")
+            self.teardown.agent_heard(agent.agent_id, agent.beacon.mac)
+            self.order_sender.send(agent, OrderType.WATCH, b"")
             state.dirty |= {"plan", "forwarding"}
             self._tell_agent(agent, "restarted" if heard.restarted else "appeared")
         elif heard.turned:
@@ -230,16 +232,16 @@ class Engine:
             uuid, reason = order.decode_refused(body)
             self.setup.refused(agent_id, uuid, reason)
         elif header.type == OrderType.ENDED:
-            unborn = self.endings.ended(agent_id, order.decode_ended(body), header.sequence)
+            unborn = self.teardown.ended(agent_id, order.decode_ended(body), header.sequence)
             if unborn is not None:
                 self.setup.give_up(unborn, "agent-ended")
         elif header.type == OrderType.SESSION_REPORT:
-            self.endings.report(agent_id, order.decode_report(body))
+            self.teardown.report(agent_id, order.decode_report(body))
         elif header.type == OrderType.FLOW_REPORT:
-            if self.state.accepted.report(agent_id, order.decode_flow_report(body), self.state.now):
+            if self.state.agent_sessions.report(agent_id, order.decode_flow_report(body), self.state.now):
                 self.state.dirty.add("plan")
         elif header.type == OrderType.PATH_REPORT:
-            self.state.measured.report(agent_id, decode_path_report(body), self.state.now)
+            self.state.path_stats.report(agent_id, decode_path_report(body), self.state.now)
         elif header.type == OrderType.PLAIN_REPORT:
             self.state.plain_traffic.report(agent_id, decode_plain_report(body), self.state.now)
         else:
@@ -276,7 +278,7 @@ class Engine:
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
-        self.earlier.drop(event.dpid)  # what is still there when it is back is read again
+        self.stale_entries.drop(event.dpid)  # what is still there when it is back is read again
         if state.topology.datapath_down(event.dpid):
             self._links_changed()
         self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
@@ -300,16 +302,16 @@ class Engine:
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
         if switch.is_ours and not self.forwarding.covers(event.dpid):  # or what it floods would be taken away now, and put back after
-            self.forwarding.replan()
+            self._replan_forwarding()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
-        earlier = self.plan.proactive.adopt(event.dpid, self.endings.adopt(event.dpid, entries, first))
+        earlier = self.plan.proactive.adopt(event.dpid, self.teardown.adopt(event.dpid, entries, first))
         self.mobility.adopted(event.dpid)
         kept = [e for e in earlier if pipeline.cookie_kind(e.cookie) != Kind.PUNT and e.is_known]
         self.routing.adopt(event.dpid, kept)
-        self.earlier.keep(event.dpid, kept)
+        self.stale_entries.keep(event.dpid, kept)
         state.programmer.sync(event.dpid, entries, state.out)
-        self.plan.exact.compared(event.dpid)
+        self.plan.cache_guard.compared(event.dpid)
         state.dirty |= {"plan", "forwarding"}
 
     def _port_changed(self, event: PortChanged) -> None:
@@ -374,7 +376,7 @@ class Engine:
         self.plan.configure()
         self.balances.configure()
         self.routing.configure()
-        self.courier.forget_lines()
+        self.order_sender.forget_templates()
         self._lose_agents(lambda agent: (state.site_of(agent.location.dpid) or (0,))[0] != agent.beacon.site_id)
         state.topology.keep(state.claims.keys())
         for switch in claimed:
@@ -391,9 +393,9 @@ class Engine:
         state, dpid = self.state, switch.dpid
         for session in state.sessions:
             if dpid in session.datapaths():
-                self.endings.drop(session, "datapath-unclaimed")
+                self.teardown.drop(session, "datapath-unclaimed")
         self.forwarding.purge(state.hosts.forget_datapath(dpid))
-        self.earlier.drop(dpid)
+        self.stale_entries.drop(dpid)
         state.dirty |= {"plan", "forwarding"}
         self._replan()
         state.programmer.disconnect(dpid)
@@ -408,17 +410,17 @@ class Engine:
             self._listening_from = state.now + LISTEN_S
         self._ticked_at = state.now
         self.setup.tick()
-        self.endings.tick()
+        self.teardown.tick()
         self.balances.tick()
         self.routing.tick()
         self.mobility.tick()
         if state.config is None:
             return
         for what, gap, action in (
-            ("probe", float(state.config.discovery.probe_interval_seconds), self.courier.probe),
+            ("probe", float(state.config.discovery.probe_interval_seconds), self.order_sender.probe),
             ("renew", LEASE_RENEWAL_S, self.plan.renew),
             ("check", 0.25, self._check),
-            ("watch", WATCH_S, self.courier.watch),
+            ("watch", WATCH_S, self.order_sender.watch),
         ):
             if state.now >= self._due[what]:
                 self._due[what] = state.now + gap
@@ -436,8 +438,8 @@ class Engine:
             if state.topology.expire(state.now, d.link_expiry_seconds, present, state.is_down):
                 self._links_changed()
                 self._due["replan"] = 0.0
-        self.earlier.tick(bool(state.claims.keys() - self._compared))
-        state.measured.expire(state.now)
+        self.stale_entries.tick(bool(state.claims.keys() - self._compared))
+        state.path_stats.expire(state.now)
         for switch in state.switches.values():
             if not state.programmer.is_synced(switch.dpid) and state.now - switch.asked_at >= READ_AGAIN_S:
                 self._read(switch)
@@ -456,15 +458,20 @@ class Engine:
         self._due["replan"] = state.now + REPLAN_GAP_S
         if "plan" in dirty or "forwarding" in dirty:
             self.plan.replan()
-            self.endings.wanted_pairs = self.plan.wanted
+            self.teardown.wanted_pairs = self.plan.wanted
         elif "arm" in dirty:
             self.plan.arm()
         if "forwarding" in dirty:
-            self.forwarding.replan()
+            self._replan_forwarding()
         if "balance" in dirty or "forwarding" in dirty:
             self.balances.replan()
         if "routes" in dirty or "forwarding" in dirty:
             self.routing.replan()
+
+    def _replan_forwarding(self) -> None:
+        """Plan host entries and flooding; sites may have other switches now."""
+        self.mobility.replan()
+        self.forwarding.replan()
 
     def _links_changed(self) -> None:
         self.state.dirty |= {"plan", "forwarding"}
@@ -483,15 +490,15 @@ class Engine:
         for agent in state.agents.all():
             if not agent.silent and state.now - agent.seen_at > expiry_s:
                 agent.silent = True
-                self.endings.agent_silent(agent.agent_id)
+                self.teardown.agent_silent(agent.agent_id)
                 state.dirty.add("plan")
         self._lose_agents(lambda agent: state.missed_s(agent) > expiry_s or state.now - agent.seen_at > AWAY_S)
 
     def _sessions_lost(self, agent: Agent) -> None:
-        self.state.accepted.forget(agent.agent_id)
-        self.state.measured.forget(agent.agent_id)
+        self.state.agent_sessions.forget(agent.agent_id)
+        self.state.path_stats.forget(agent.agent_id)
         self.state.plain_traffic.forget(agent.agent_id)
-        for session in self.endings.agent_lost(agent.agent_id):
+        for session in self.teardown.agent_lost(agent.agent_id):
             self.setup.give_up(session, "agent-lost")
 
     def _tell_agent(self, agent: Agent, what: str) -> None:

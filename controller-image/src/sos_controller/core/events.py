@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from sos_controller.core.config_model import Config
-from sos_controller.core.flowtable import FlowEntry, Match
-from sos_controller.core.model import DatapathId, Port, PortNo
+from sos_controller.core.config import Config
+from sos_controller.core.openflow.flow_entries import FlowEntry, Match
+from sos_controller.core.types import DatapathId, Port, PortNo
 
 
 class PacketIn(msgspec.Struct, frozen=True, gc=False):

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from sos_controller.core.accepted import Flow
-from sos_controller.core.comparison import ACCELERATED, PLAIN, Summary
-from sos_controller.core.config_model import LinkDeclaration
+from sos_controller.core.config import LinkDeclaration
 from sos_controller.core.engine import Engine
-from sos_controller.core.flowtable import (
+from sos_controller.core.openflow.flow_entries import (
     AnswerArp,
     DecTtl,
     FinTimeout,
@@ -25,13 +23,15 @@ from sos_controller.core.flowtable import (
     TellApart,
     ToGroup,
 )
-from sos_controller.core.measured import ServiceMeasure
-from sos_controller.core.model import Address, DatapathId, FlowKey, Location, format_address, format_dpid, format_mac, parse_address
-from sos_controller.core.path_report import service_mark
-from sos_controller.core.plain_reason import WORDS
-from sos_controller.core.plain_traffic import SLOT_S, SLOTS
-from sos_controller.core.plan import ServiceStatus
-from sos_controller.core.session import Session
+from sos_controller.core.plain.reason import WORDS
+from sos_controller.core.plain.traffic import SLOT_S, SLOTS
+from sos_controller.core.services.gain import ACCELERATED, PLAIN, Summary
+from sos_controller.core.services.plan import ServiceStatus
+from sos_controller.core.tables.agent_sessions import Flow
+from sos_controller.core.tables.sessions import Session
+from sos_controller.core.topology.path_stats import ServiceMeasure
+from sos_controller.core.types import Address, DatapathId, FlowKey, Location, format_address, format_dpid, format_mac, parse_address
+from sos_controller.core.wire.path_report import service_mark
 
 MAX_LISTED = 10_000
 MAX_SESSIONS_SHOWN = 1_000
@@ -52,7 +52,7 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
     """`GET /v1/status`, clause 1."""
     state = engine.state
     config = state.config
-    accepted = Counter(map(engine.plan.service_of, state.accepted))
+    accepted = Counter(map(engine.plan.service_of, state.agent_sessions))
     claimed = [
         {"dpid": format_dpid(dpid), "name": claim.name, "site": site.name, "connected": dpid in state.switches}
         for dpid, (site, claim) in sorted(state.claims.items())
@@ -73,7 +73,7 @@ def status(engine: Engine, started_at: str, version: str) -> Json:
         "links": len(state.topology.links()),
         "declaredLinks": [_declared(link, up) for link, up in engine.plan.declared_links()],
         "services": sorted((*(_service(engine, s, accepted) for s in engine.plan.status()), *engine.balances.status()), key=_id),
-        "sessions": len(state.sessions) + len(state.accepted),
+        "sessions": len(state.sessions) + len(state.agent_sessions),
     }
 
 
@@ -144,7 +144,7 @@ def agents(engine: Engine) -> Json:
 
 def sessions(engine: Engine, limit: int = MAX_SESSIONS_SHOWN, client: bytes = b"", server: bytes = b"") -> Json:
     """`GET /v1/sessions`. `client` and `server` (see `place`) leave out the others, before the limit."""
-    every: list[Session | Flow] = [*engine.state.sessions, *engine.state.accepted]
+    every: list[Session | Flow] = [*engine.state.sessions, *engine.state.agent_sessions]
     found = [s for s in every if (s.key[:4] + s.key[8:10]).startswith(client) and (s.key[4:8] + s.key[10:]).startswith(server)]
     found.sort(key=lambda s: s.uuid)
     limit = max(0, min(limit, MAX_SESSIONS_SHOWN))
@@ -169,7 +169,7 @@ def _paths(engine: Engine) -> list[Json]:
     state, found = engine.state, list[Json]()
     for key, pair in sorted(engine.plan.pairs.items()):
         for label, path in enumerate(pair.paths):
-            measure = state.measured.path(*key, label)
+            measure = state.path_stats.path(*key, label)
             if measure is None or not pair.label_mask >> label & 1:
                 continue
             found.append(
@@ -189,7 +189,7 @@ def _paths(engine: Engine) -> list[Json]:
 
 
 def _measured_services(engine: Engine) -> list[Json]:
-    measured, found = engine.state.measured.services(), list[Json]()
+    measured, found = engine.state.path_stats.services(), list[Json]()
     for service in sorted(engine.state.services, key=lambda s: s.id):
         m = measured.get(service_mark(service.id), ServiceMeasure(0, 0.0, 0.0, 0, 0))
         found.append(
@@ -208,7 +208,7 @@ def _measured_services(engine: Engine) -> list[Json]:
 
 def _compared(engine: Engine, service_id: str) -> Json:
     """What is known of connections looked at one by one."""
-    comparison, now = engine.plan.observed.comparison(service_id), engine.state.now
+    comparison, now = engine.plan.passive_measurement.comparison(service_id), engine.state.now
     if comparison is None:
         return {}
     gain = comparison.gain(now)

@@ -10,23 +10,24 @@ from typing import Any
 
 import networkx as nx
 
-from sos_controller.core import keys, pipeline
-from sos_controller.core.acceptance import Acceptance
-from sos_controller.core.accepted import Accepted
-from sos_controller.core.agents import Agent, Agents
 from sos_controller.core.commands import Command, Notice, SessionOver
-from sos_controller.core.config_model import Config, Datapath, Service, Site
-from sos_controller.core.hosts import Hosts
-from sos_controller.core.lately import Lately
-from sos_controller.core.measured import Measured
-from sos_controller.core.model import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
-from sos_controller.core.plain_backoff import PlainBackoff
-from sos_controller.core.plain_traffic import PlainTraffic
-from sos_controller.core.program import Programmer
-from sos_controller.core.services import Policies, Policy, accelerated, why_not_proactive, widening
-from sos_controller.core.session import Session, Sessions
-from sos_controller.core.shares import Shares
-from sos_controller.core.topology import Topology
+from sos_controller.core.config import Config, Datapath, Service, Site
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.plain.backoff import PlainBackoff
+from sos_controller.core.plain.traffic import PlainTraffic
+from sos_controller.core.tables.accepting_servers import AcceptingServers
+from sos_controller.core.tables.agent_sessions import AgentSessions
+from sos_controller.core.tables.agents import Agent, Agents
+from sos_controller.core.tables.policies import Policies, Policy, accelerated, why_not_proactive, widening
+from sos_controller.core.tables.programmer import Programmer
+from sos_controller.core.tables.recent_flows import RecentFlows
+from sos_controller.core.tables.sessions import Session, Sessions
+from sos_controller.core.tables.shares import Shares
+from sos_controller.core.topology.hosts import Hosts
+from sos_controller.core.topology.links import Topology
+from sos_controller.core.topology.path_stats import PathStats
+from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location, Port, PortNo, Prefix, parse_prefix
+from sos_controller.core.wire import keys
 
 MAX_PLAIN = 131_072
 """Plain decisions remembered; the oldest give way. At 1,000 plain SYNs a second that is the whole 130 s."""
@@ -111,10 +112,10 @@ class State:
         self.hosts = Hosts()
         self.agents = Agents(keys.KeyRing())
         self.sessions = Sessions()
-        self.lately = Lately()
-        self.acceptance = Acceptance()
-        self.accepted = Accepted()
-        self.measured = Measured()
+        self.recent_flows = RecentFlows()
+        self.accepting_servers = AcceptingServers()
+        self.agent_sessions = AgentSessions()
+        self.path_stats = PathStats()
         self.programmer = Programmer()
         self.plain_traffic = PlainTraffic()
         self.plain_backoff = PlainBackoff()

@@ -1,0 +1,37 @@
+"""ARP that the switch of a balance answers by itself, so that host and routers find it while no controller lives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sos_controller.core.balance.policy import Policy
+from sos_controller.core.openflow.arp_responder import arp_answer, asking
+from sos_controller.core.openflow.flow_entries import FlowEntry, Output
+from sos_controller.core.openflow.pipeline import (
+    GATEWAY_MAC,
+    PORT_NORMAL,
+    PRIORITY_NEIGHBOUR,
+    PRIORITY_STAND_IN,
+    TABLE_FORWARD,
+)
+from sos_controller.core.tables.policies import outermost
+from sos_controller.core.types import Address, Port, Prefix
+
+_EXACT = 0xFFFFFFFF
+
+
+def host_answers(policy: Policy, gateway: Address | None, subnets: Iterable[Prefix], cookie: int) -> list[FlowEntry]:
+    """A host asks for its gateway, or, with routes but no gateway, for a destination itself; neighbours answer for themselves."""
+    sender = (policy.client, _EXACT)
+    # What the host says of its own address is answered by whoever else has it (RFC 5227), wherever the balance's destinations are.
+    own = FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(sender, sender), (Output(PORT_NORMAL),), cookie)
+    found = [own] if gateway is None else [own, arp_answer(asking((gateway, _EXACT), sender), GATEWAY_MAC, cookie)]
+    for prefix in subnets:
+        found.append(FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(prefix.masked, sender), (Output(PORT_NORMAL),), cookie))
+    beyond = outermost(policy.destinations) if policy.fits else ()
+    return found + [arp_answer(asking(p.masked, sender), GATEWAY_MAC, cookie, PRIORITY_STAND_IN) for p in beyond]
+
+
+def router_answer(port: Port, uplink: Address, cookie: int) -> FlowEntry:
+    """A router asks for an uplink's address: it is the port's."""
+    return arp_answer(asking((uplink, _EXACT), in_port=port.port_no), port.mac, cookie)

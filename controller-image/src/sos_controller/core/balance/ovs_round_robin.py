@@ -1,0 +1,104 @@
+"""How Open vSwitch takes turns at the uplinks of a balance by itself (docs/adr/0013). Pure functions.
+
+A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance, which says whose turn it is, and
+which the switch replaces itself; `TABLE_UPLINK` gives the turn to the first uplink from there on whose port is up; `TABLE_REMEMBER` has the
+switch make an entry for the connection, so that its other segments go the same way; `TABLE_LEAVE` has it make one for the answers, too, and
+sends the SYN out. A connection that the switch may not remember, as it has too many, is the group's from its SYN on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import gcd
+from typing import Final, NamedTuple
+
+from sos_controller.core.balance.entries import ENDED_IDLE_S, IDLE_S, Ready, Way, conditions, only_first, out_actions
+from sos_controller.core.balance.weighted_round_robin import WeightedRoundRobin
+from sos_controller.core.openflow.flow_entries import FlowEntry, GiveTurn, Match, Remember, RememberAnswers, TakeTurn, ToGroup
+from sos_controller.core.openflow.pipeline import (
+    ETH_IPV4,
+    PRIORITY_NEXT,
+    PROTO_TCP,
+    TABLE_LEAVE,
+    TABLE_REDIRECT,
+    TABLE_REMEMBER,
+    TABLE_UPLINK,
+)
+from sos_controller.core.types import PortNo
+
+MAX_ASSIGNMENTS: Final = 256
+"""Turns until they begin again; weights that need more are rounded."""
+MAX_PORT: Final = 0xFEFF
+"""The highest port of an Open vSwitch."""
+MAX_REMEMBERED = 16_384
+"""Connections of one balance that a switch remembers by itself: at each new one it counts them."""
+REMEMBERED: Final = 0x10000
+"""Register 0 of a SYN whose connection is remembered, beside its port (spec/node-config.md 2)."""
+
+_FOUND, _ANY = 2, 1
+
+
+def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
+    """Whose turn it is, until it begins again: each name as often as its weight says, spread out evenly."""
+    common = gcd(*weights.values())
+    least = {name: weight // common for name, weight in weights.items()}
+    total = sum(least.values())
+    if total > MAX_ASSIGNMENTS:
+        least = {name: max(1, weight * (MAX_ASSIGNMENTS - len(least)) // total) for name, weight in least.items()}
+    round_robin = WeightedRoundRobin(least)
+    return tuple(round_robin.turn() for _ in range(sum(least.values())))
+
+
+class Learned(NamedTuple):
+    """Cookies of what the switch makes itself: it counts the entries of each."""
+
+    out: int
+    back: int
+
+
+def entries(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
+    """All that stands for one balance."""
+    return [*_take(ready, cookie), *_give(ready, cookie, learned), *_remember(ready, cookie, learned), *_leave(ready, cookie, learned)]
+
+
+def _take(ready: Ready, cookie: int) -> list[FlowEntry]:
+    priority, take = PRIORITY_NEXT - ready.number, (TakeTurn(ready.group_id),)
+    return [FlowEntry(TABLE_REDIRECT, priority, only_first(match), take, cookie) for match in conditions(ready.balance)]
+
+
+def _give(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
+    """One entry for each turn, and one for a turn of longer ago, when there were more of them."""
+    ports = {way.name: way.port_no for way in ready.ways}
+    turns = sequence({way.name: way.weight for way in ready.ways if way.up} or {way.name: way.weight for way in ready.ways})
+    given = [GiveTurn((turn + 1) % len(turns), _from(name, ports), IDLE_S, learned.back) for turn, name in enumerate(turns)]
+    found = [FlowEntry(TABLE_UPLINK, _FOUND, _of(ready, turn), (action,), cookie) for turn, action in enumerate(given)]
+    return [*found, FlowEntry(TABLE_UPLINK, _ANY, Match(reg2=ready.group_id), (given[0],), cookie)]
+
+
+def _from(first: str, ports: Mapping[str, PortNo]) -> tuple[PortNo, ...]:
+    """The ports in their order, beginning with one uplink's."""
+    names = list(ports)
+    at = names.index(first)
+    return tuple(ports[name] for name in names[at:] + names[:at])
+
+
+def _remember(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
+    def action(way: Way) -> Remember:
+        return Remember(way.mac, way.router, way.address, IDLE_S, ENDED_IDLE_S, MAX_REMEMBERED, learned.out)
+
+    return [FlowEntry(TABLE_REMEMBER, _FOUND, _of(ready, way.port_no), (action(way),), cookie) for way in ready.ways]
+
+
+def _leave(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
+    def answers(way: Way) -> RememberAnswers:
+        times = (IDLE_S, ENDED_IDLE_S, MAX_REMEMBERED, learned.back)
+        return RememberAnswers(way.port_no, way.address, ready.client, ready.client_mac, *times)
+
+    found = [(_of(ready, REMEMBERED | way.port_no), (answers(way), *out_actions(way))) for way in ready.ways]
+    rest = FlowEntry(TABLE_LEAVE, _ANY, Match(reg2=ready.group_id), (ToGroup(ready.group_id),), cookie)
+    return [*(FlowEntry(TABLE_LEAVE, _FOUND, match, actions, cookie) for match, actions in found), rest]
+
+
+def _of(ready: Ready, register: int) -> Match:
+    """A first packet of the balance, by what the table before has put into register 0."""
+    return Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, reg0=register, reg2=ready.group_id)

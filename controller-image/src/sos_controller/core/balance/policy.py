@@ -1,0 +1,65 @@
+"""A balance as its datapath's decisions need it: numbers, not texts."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sos_controller.core.balance import entries
+from sos_controller.core.config import Balance, BalanceUplink
+from sos_controller.core.state import Switch
+from sos_controller.core.topology.neighbours import Place
+from sos_controller.core.types import Address, DatapathId, PortNo, Prefix
+from sos_controller.core.wire.packets import Syn
+
+
+class Policy(NamedTuple):
+    """A balance with its numbers; `number` is its place among its datapath's."""
+
+    balance: Balance
+    number: int
+    dpid: DatapathId
+    client: Address
+    destinations: tuple[Prefix, ...]
+    ports: tuple[tuple[int, int], ...]
+    fits: bool
+
+    def covers(self, syn: Syn) -> bool:
+        """Whether the connection is one of this balance."""
+        right = syn.client == self.client and any(first <= syn.server_port <= last for first, last in self.ports)
+        return right and self.reaches(syn.server)
+
+    def reaches(self, address: Address) -> bool:
+        """Whether an address is a destination."""
+        return any(p.holds(address) for p in self.destinations)
+
+    @property
+    def host(self) -> Place:
+        """Where the host answers ARP."""
+        return Place(self.dpid, "", self.client)
+
+    def router(self, uplink: BalanceUplink) -> Place:
+        """Where an uplink's router answers ARP."""
+        return Place(self.dpid, uplink.name, uplink.router)
+
+    @property
+    def mark(self) -> int:
+        """Number in its connections' cookies: the same in every life of the controller."""
+        return zlib.crc32(self.balance.id.encode()) & 0xFFFF
+
+
+def policies(balances: Iterable[Balance]) -> dict[DatapathId, list[Policy]]:
+    """The balances of each datapath, in the order in which they are tried."""
+    found: dict[DatapathId, list[Policy]] = {}
+    for balance in balances:
+        mine = found.setdefault(balance.number, [])
+        ports = tuple((r.first, r.last) for r in balance.ports)
+        fits = len(entries.conditions(balance)) <= entries.MAX_CONDITIONS
+        mine.append(Policy(balance, len(mine), balance.number, balance.host, balance.destinations(), ports, fits))
+    return found
+
+
+def port_of(switch: Switch, uplink: BalanceUplink) -> PortNo | None:
+    """The port of an uplink, up or down."""
+    return next((no for no, port in switch.ports.items() if port.name == uplink.name), None)

@@ -1,0 +1,82 @@
+"""Hosts of different sites find each other's MAC addresses although nothing plain comes through between them.
+
+Accelerated connections go over every path; the ARP of their hosts, as all that is plain, goes over the base path alone. When that is cut,
+a host whose entry has aged asks, is not answered, and stops sending within ten seconds: its connections stand still although their streams
+run. So a question that is asked again is put to its target by the target's own switch, and the answer is told to the asker by the asker's.
+What is told is what the target itself has just said: a host that is gone, or has moved, is not answered for.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, NamedTuple
+
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.openflow.flow_entries import Output
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER
+from sos_controller.core.state import State
+from sos_controller.core.types import Address, Location, MacAddress
+from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request, is_claim
+
+AGAIN_AFTER_S: Final = 0.5
+"""Sooner it is the same question on another way, or somebody who does not wait for answers. Hosts ask each second (RFC 1122, 2.3.2.1)."""
+PENDING_S: Final = 5.0
+"""For so long a question is remembered. One that comes later is the first again."""
+MAX_PENDING: Final = 4096
+"""The oldest give way: their askers ask again."""
+
+
+class _Asked(NamedTuple):
+    location: Location
+    mac: MacAddress
+    at: float
+    relayed: bool
+
+
+class ArpRelay:
+    """Questions that were asked lately, by asker and target."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._asked: OrderedDict[tuple[Address, Address], _Asked] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Questions that are remembered."""
+        return len(self._asked)
+
+    def handle(self, location: Location, packet: Arp) -> None:
+        """A host's ARP packet was copied to us by a switch that forwards without us."""
+        if is_claim(packet) or not self._state.is_edge(location):
+            return
+        if packet.request:
+            self._question(location, packet)
+        else:
+            self._answer(packet)
+
+    def _question(self, location: Location, packet: Arp) -> None:
+        key, now = (packet.sender, packet.target), self._state.now
+        before = self._asked.get(key)
+        if before is not None and now - before.at < AGAIN_AFTER_S:
+            return
+        again = before is not None and before.mac == packet.sender_mac and now - before.at < PENDING_S
+        self._asked[key] = _Asked(location, packet.sender_mac, now, again)
+        self._asked.move_to_end(key)
+        while len(self._asked) > MAX_PENDING or now - next(iter(self._asked.values())).at >= PENDING_S:
+            self._asked.popitem(last=False)
+        target = self._state.hosts.by_address(packet.target)
+        if again and target is not None and target.location.dpid != location.dpid:
+            self._send(target.location, build_arp_request(packet.sender_mac, packet.sender, packet.target), "relayed")
+
+    def _answer(self, packet: Arp) -> None:
+        """Told to the asker if we had asked for it, once."""
+        key = (packet.target, packet.sender)
+        asked = self._asked.get(key)
+        if asked is None or not asked.relayed or self._state.now - asked.at >= PENDING_S:
+            return
+        del self._asked[key]
+        question = Arp(request=True, sender_mac=asked.mac, sender=packet.target, target=packet.sender)
+        self._send(asked.location, build_arp_reply(question, packet.sender_mac), "relayed_back")
+
+    def _send(self, location: Location, frame: bytes, what: str) -> None:
+        self._state.out.append(PacketOut(location.dpid, PORT_CONTROLLER, (Output(location.port_no),), frame))
+        self._state.count("arp", what)

@@ -1,0 +1,238 @@
+"""Plain forwarding: where it is the controller's (external switches), and how a punted SYN goes on plain everywhere.
+
+On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports that flooded
+packets must not come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout.
+Links by which nodes let labelled paths only are left out of both: a plain packet on one of them is dropped.
+A port takes part in flooding once it has been up long enough for a probe to have come in by it if another switch were there.
+A switch that cannot be heard is taken to flood on as it was told last, so its links stay in that tree or out of it until its ports go down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import networkx as nx
+
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.forwarding.arp_relay import ArpRelay
+from sos_controller.core.forwarding.l3 import Routing
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Goto, Match, Output
+from sos_controller.core.openflow.pipeline import (
+    ETH_ARP,
+    ETH_IPV4,
+    ETH_LLDP,
+    PORT_CONTROLLER,
+    PORT_NORMAL,
+    PRIORITY_ARP,
+    PRIORITY_BLOCKED,
+    PRIORITY_FLOOD,
+    PRIORITY_HOST,
+    PRIORITY_MISS,
+    PRIORITY_TO_CONTROLLER,
+    PROTO_UDP,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+    Kind,
+)
+from sos_controller.core.state import PORT_SETTLE_S, State, Switch
+from sos_controller.core.topology import paths
+from sos_controller.core.topology.hosts import Host
+from sos_controller.core.topology.links import Link
+from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location, MacAddress, PortNo
+from sos_controller.core.wire.packets import Arp, build_arp_reply, complete_checksum, ipv4_source, is_claim
+
+ARP_FRESH_S: Final = 300.0
+"""The controller answers for a host heard within this time; the request is flooded in any case."""
+
+MAX_UNSETTLED: Final = 1_024
+"""Hosts remembered until their port has settled; further ones are learned when they are heard again."""
+
+_EXACT: Final = 0xFFFFFFFF
+
+
+class Forwarding:
+    """Hosts and the entries that reach them."""
+
+    def __init__(self, state: State, routing: Routing, heard: Callable[[Iterable[Address], Location], None]) -> None:
+        self._state, self._routing, self._heard = state, routing, heard
+        self.relay = ArpRelay(state)
+        self._tree: frozenset[Link] = frozenset()
+        self._flooded: frozenset[Link] = frozenset()
+        """Links that flooded packets cross: those of the tree, and all between switches that forward by themselves."""
+        self._whole = self._plain = state.graph
+        self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
+        self._checked_at = 0.0
+        self._unsettled: dict[tuple[MacAddress, Address], Location] = {}
+        """Hosts heard at ports behind which there may be a switch yet."""
+
+    def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
+        """A packet of a host came in; learned if hosts can be there and the address is one of its site."""
+        state = self._state
+        known = state.hosts.by_mac(mac)
+        if known is not None and known.location == location and known.addresses[:1] == (address,) and state.now - known.seen_at < 1:
+            return
+        claim = state.claims.get(location.dpid)
+        if claim is None or not state.is_edge(location):
+            return
+        addresses = {address, *(known.addresses if known is not None and known.location != location else ())}
+        if state.is_settled(location):
+            self._unsettled.pop((mac, address), None)
+            mine = address not in state.agent_addresses and any(p.holds(address) for p in state.subnets[claim[0].name])
+            if state.hosts.learn(mac, address if mine else Address(0), location, state.now):
+                self._place(mac, location)
+        elif len(self._unsettled) < MAX_UNSETTLED:
+            self._unsettled[mac, address] = location
+        self._heard(addresses, location)
+
+    def segment(self, location: Location, data: bytes) -> None:
+        """A segment of a host with sessions was copied to us, from a switch where the host was not known to be."""
+        source = ipv4_source(data)
+        if source is not None:
+            self.learn(MacAddress(data[6:12]), source, location)
+
+    def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
+        """An ARP packet was copied to us: learn its sender; answer for hosts we know where switches rely on us, else relay."""
+        state = self._state
+        location = Location(switch.dpid, in_port)
+        self.learn(packet.sender_mac, packet.sender, location)
+        if not switch.is_ours:
+            self.relay.handle(location, packet)
+            return
+        if not packet.request or is_claim(packet) or not state.is_edge(location):
+            return
+        target = state.hosts.by_address(packet.target)
+        if target is not None and target.location != location and state.now - target.seen_at < ARP_FRESH_S:
+            state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(in_port),), build_arp_reply(packet, target.mac)))
+            state.count("arp", "answered")
+
+    def release(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """Send a punted packet on as plain forwarding would have."""
+        if self._routing.concerns(switch, data):
+            self._routing.packet(switch, in_port, data)
+            return
+        actions = self._plain_actions(switch, in_port, MacAddress(data[:6]))
+        if actions:
+            self._state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data) if len(data) >= 54 else data))
+
+    def tick(self) -> None:
+        """Let ports that have settled take part."""
+        now, then = self._state.now, self._checked_at
+        self._checked_at = now
+        for switch in self._state.switches.values():
+            if switch.is_ours and any(then - PORT_SETTLE_S < up <= now - PORT_SETTLE_S for up in switch.up_since.values()):
+                self._state.dirty.add("forwarding")
+        for (mac, address), location in list(self._unsettled.items()):
+            if self._state.is_settled(location):
+                del self._unsettled[mac, address]
+                self.learn(mac, address, location)
+            elif self._state.is_down(location):
+                del self._unsettled[mac, address]
+
+    def purge(self, hosts: list[Host]) -> None:
+        """These hosts are not known any more."""
+        for host in hosts:
+            self._state.programmer.set_group(("host", host.mac), {}, self._state.out)
+
+    def replan(self) -> None:
+        """Compute base entries, tree and host entries anew; sites may have other switches now."""
+        state = self._state
+        ours = {dpid: s for dpid, s in state.switches.items() if s.is_ours}
+        links = [found for found in state.topology.links() if not self._is_labelled(found)]
+        kept = self._flooded.intersection(found for found in state.topology.unheard() if not any(map(state.is_down, found)))
+        fixed = [*kept, *(f for f in links if f.a.dpid not in ours and f.b.dpid not in ours)]
+        choose = [f for f in links if (f.a.dpid in ours or f.b.dpid in ours) and not {f.a.dpid, f.b.dpid} - state.switches.keys()]
+        self._tree = kept | paths.spanning_links(choose, lambda f: (max(f.a.port_no, f.b.port_no),), fixed)
+        self._flooded = self._tree.union(fixed)
+        self._flood = {dpid: self._flood_ports(s) for dpid, s in ours.items()}
+        state.programmer.set_group("base", {dpid: self._base_entries() for dpid in ours}, state.out)
+        state.programmer.set_group("flood", {dpid: self._flood_entries(s) for dpid, s in ours.items()}, state.out)
+        if not ours and not any(isinstance(g, tuple) and g[0] == "host" for g in state.programmer.groups()):
+            return
+        placed = {h.mac: h.location for h in state.hosts.all()} | {a.beacon.mac: a.location for a in state.agents.all()}
+        for group in state.programmer.groups():
+            if isinstance(group, tuple) and group[0] == "host" and group[1] not in placed:
+                state.programmer.set_group(group, {}, state.out)
+        for mac, location in sorted(placed.items()):
+            self._place(mac, location)
+
+    def covers(self, dpid: DatapathId) -> bool:
+        """Whether it is known what a datapath floods."""
+        return dpid in self._flood
+
+    def _graph(self) -> nx.MultiGraph:
+        """What plain packets go by."""
+        if self._whole is not self._state.graph:
+            self._whole = self._state.graph
+            self._plain = self._whole.copy()
+            self._plain.remove_edges_from([edge for edge in self._whole.edges(keys=True) if self._is_labelled(edge[2])])
+        return self._plain
+
+    def _is_labelled(self, found: Link) -> bool:
+        return self._state.is_labelled(found.a) or self._state.is_labelled(found.b)
+
+    def _place(self, mac: MacAddress, location: Location) -> None:
+        """Entries for one MAC address on every datapath of ours, the nearest to it first so that none points to one that does not know."""
+        state = self._state
+        ours = [dpid for dpid, s in state.switches.items() if s.is_ours]
+        if not ours:
+            return
+        graph = self._graph()
+        left = paths.distances(graph, location.dpid)
+        wanted: dict[DatapathId, list[FlowEntry]] = {}
+        for dpid in sorted((d for d in ours if d in left), key=lambda d: (left[d], d)):
+            hop = paths.next_hop(graph, dpid, left)
+            port = location.port_no if hop is None else hop.port_no
+            match = Match(eth_dst=mac, any_vlan=True)
+            wanted[dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_HOST, match, (Output(port),), state.cookie(Kind.FORWARD))]
+        state.programmer.set_group(("host", mac), wanted, state.out)
+
+    def _flood_ports(self, switch: Switch) -> tuple[PortNo, ...]:
+        state, dpid = self._state, switch.dpid
+        tree = {end for found in self._tree for end in found if end.dpid == dpid}
+        edge = []
+        for port in switch.live_ports():
+            location = Location(dpid, port.port_no)
+            quiet = not state.topology.is_inter_switch(location) and state.is_settled(location)
+            if location in tree or quiet:
+                edge.append(port.port_no)
+        return tuple(edge)
+
+    def _flood_entries(self, switch: Switch) -> list[FlowEntry]:
+        cookie, flood = self._state.cookie(Kind.FORWARD), self._flood[switch.dpid]
+        # Those that are down as well: one may come up while the switch is away, and lead to another.
+        blocked = [number for number in sorted(switch.ports) if number < MAX_PORT_NO and number not in flood]
+        entries = [FlowEntry(TABLE_FORWARD, PRIORITY_BLOCKED, Match(in_port=p, any_vlan=True), (), cookie) for p in blocked]
+        everywhere: tuple[Action, ...] = tuple(Output(p) for p in flood)
+        return [*entries, FlowEntry(TABLE_FORWARD, PRIORITY_FLOOD, Match(any_vlan=True), everywhere, cookie)] if flood else entries
+
+    def _base_entries(self) -> list[FlowEntry]:
+        state = self._state
+        if state.config is None:
+            return []
+        cookie, d = state.cookie(Kind.FORWARD), state.config.discovery
+        up: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
+        told = [
+            Match(eth_type=ETH_IPV4, ip_proto=PROTO_UDP, ipv4_dst=(d.ip, _EXACT), udp_dst=port) for port in (d.beacon_port, d.order_port)
+        ]
+        return [
+            FlowEntry(TABLE_REDIRECT, PRIORITY_TO_CONTROLLER, Match(eth_type=ETH_LLDP), up, cookie),
+            *(FlowEntry(TABLE_REDIRECT, PRIORITY_TO_CONTROLLER, match, up, cookie) for match in told),
+            FlowEntry(TABLE_REDIRECT, PRIORITY_ARP, Match(eth_type=ETH_ARP), (*up, Goto(TABLE_FORWARD)), cookie),
+            FlowEntry(TABLE_REDIRECT, PRIORITY_MISS, Match(any_vlan=True), (Goto(TABLE_FORWARD),), cookie),
+        ]
+
+    def _plain_actions(self, switch: Switch, in_port: PortNo, target: MacAddress) -> tuple[Action, ...]:
+        if switch.claim is None:
+            return ()
+        if not switch.is_ours:
+            return (Output(PORT_NORMAL),)
+        host = self._state.hosts.by_mac(target)
+        if host is not None:
+            graph = self._graph()
+            left = paths.distances(graph, host.location.dpid)
+            if switch.dpid in left:
+                hop = paths.next_hop(graph, switch.dpid, left)
+                port = host.location.port_no if hop is None else hop.port_no
+                return (Output(port),) if port != in_port else ()
+        return tuple(Output(p) for p in self._flood.get(switch.dpid, ()) if p != in_port)

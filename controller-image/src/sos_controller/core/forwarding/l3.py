@@ -1,0 +1,283 @@
+"""Sites with subnets of their own: the gateway that nobody has is answered for, and what is sent to it goes to hosts of other such sites.
+
+A host's packets for another site come to `GATEWAY_MAC`. An entry for each destination that somebody asks for changes that to the host's own
+MAC address and takes one from the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches
+learn where hosts are and never where the gateway is. Destinations are found by ARP; packets for one that has not answered yet are held,
+few and not for long. Punts are leases: while the controller is dead, known hosts go on talking, and switches answer for the gateway. A
+controller that comes after takes the routes it finds for true and asks their hosts, so they go on then, too.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from sos_controller.core.commands import Apply, PacketOut
+from sos_controller.core.config import Site
+from sos_controller.core.openflow.arp_responder import arp_answer, asking
+from sos_controller.core.openflow.flow_entries import Action, DecTtl, FlowEntry, Match, Output, SetEthDst
+from sos_controller.core.openflow.pipeline import (
+    ETH_IPV4,
+    GATEWAY_MAC,
+    LEASE_RENEWAL_S,
+    LEASE_S,
+    PORT_CONTROLLER,
+    PORT_NORMAL,
+    PRIORITY_QUIET,
+    PRIORITY_ROUTE,
+    PRIORITY_UNROUTED,
+    TABLE_FORWARD,
+    Kind,
+    cookie_kind,
+)
+from sos_controller.core.state import State, Switch
+from sos_controller.core.types import Address, DatapathId, Location, MacAddress, PortNo, Prefix, parse_address, parse_prefix
+from sos_controller.core.wire.packets import build_arp_request, complete_checksum, ipv4_destination
+
+MAX_ROUTES = 16_384
+"""Destinations asked for, over all datapaths; the one asked for longest ago gives way."""
+MAX_HELD, HELD_S = 256, 3.0
+"""Packets that wait for their destination's answer; further ones take the place of the oldest."""
+QUIET_S = 1
+"""A destination that is being asked for hands over no further packets for this long (hard timeout of an entry that drops)."""
+CHECK_S = 0.1
+CONFIRM_AFTER_S = 3.0
+"""A route of an earlier life is not asked for before: ports have settled by then, if all goes well (PORT_SETTLE_S)."""
+CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
+"""A host that does not answer so many requests is gone, and its route with it."""
+MAX_CONFIRMED = 64
+"""Requests sent in one look."""
+
+_EXACT = 0xFFFFFFFF
+
+
+class Routed(NamedTuple):
+    """A site with a gateway."""
+
+    site: Site
+    gateway: Address
+    prefixes: tuple[Prefix, ...]
+
+
+class Held(NamedTuple):
+    """A packet that waits."""
+
+    since: float
+    dpid: DatapathId
+    in_port: PortNo
+    target: Address
+    data: bytes
+
+
+class Unconfirmed(NamedTuple):
+    """A destination of an earlier life's routes, and when to ask it again."""
+
+    due: float
+    target: Address
+    asked: int
+
+
+class Routing:
+    """Routes between sites."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._routed: dict[str, Routed] = {}
+        self._wanted: OrderedDict[tuple[DatapathId, Address], MacAddress] = OrderedDict()
+        self._held: deque[Held] = deque(maxlen=MAX_HELD)
+        self._presumed: dict[Address, MacAddress] = {}
+        self._unconfirmed: deque[Unconfirmed] = deque()
+        self._check_at = self._renew_at = 0.0
+
+    def configure(self) -> None:
+        """Index the configuration in force."""
+        state = self._state
+        sites = [s for s in state.sites.values() if s.gateway is not None and s.prefixes]
+        made = [Routed(s, parse_address(s.gateway or ""), tuple(map(parse_prefix, s.prefixes))) for s in sites]
+        self._routed = {r.site.name: r for r in made} if len(made) > 1 else {}
+        state.dirty.add("routes")
+
+    def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> None:
+        """Take the routes of an earlier life on a datapath that has just been read for true until their hosts have been asked."""
+        for entry in earlier:
+            route = _route(entry)
+            if route is None or len(self._wanted) >= MAX_ROUTES:
+                continue
+            target, mac = route
+            if target not in self._presumed:
+                self._presumed[target] = mac
+                self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
+            self._want(dpid, target, mac)
+
+    def datapath_down(self, dpid: DatapathId) -> None:
+        """A datapath is away: its hosts are most likely where they were, and what leads to them stays until they have been asked again."""
+        for target in {target for _, target in self._wanted}:
+            host = self._state.hosts.by_address(target)
+            if host is not None and host.location.dpid == dpid and target not in self._presumed:
+                self._presumed[target] = host.mac
+                self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
+
+    def concerns(self, switch: Switch, data: bytes) -> bool:
+        """Whether a packet at a datapath is for the gateway of its site."""
+        return data[:6] == GATEWAY_MAC and self._of(switch) is not None
+
+    def packet(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """Something for the gateway that no entry knows the way of, or a first packet that goes on plainly."""
+        state, target = self._state, ipv4_destination(data)
+        there = None if target is None else self._site_of(target)
+        if target is None or there is None or self._of(switch) is None:
+            state.count("routed", "dropped")
+            return
+        mac = self._mac(target)
+        if mac is not None:
+            self._want(switch.dpid, target, mac)
+            self._send(switch.dpid, in_port, data, mac)
+            return
+        state.count("routed", "held")
+        self._held.append(Held(state.now, switch.dpid, in_port, target, data))
+        self._ask(there, target)
+        state.out.append(Apply(switch.dpid, (self._quiet(target),), (), 0, False))
+
+    def tick(self) -> None:
+        """Let go what is known now, and what has waited too long; follow hosts that have another MAC address or are gone; renew leases."""
+        state = self._state
+        if not self._routed or state.now < self._check_at:
+            return
+        self._check_at = state.now + CHECK_S
+        self._confirm()
+        waiting, self._held = self._held, deque(maxlen=MAX_HELD)
+        for held in waiting:
+            mac = self._mac(held.target)
+            if mac is not None:
+                self._want(held.dpid, held.target, mac)
+                self._send(held.dpid, held.in_port, held.data, mac)
+            elif state.now - held.since < HELD_S:
+                self._held.append(held)
+            else:
+                state.count("routed", "unreachable")
+        if any(self._mac(target) != mac for (_, target), mac in self._wanted.items()):
+            state.dirty.add("routes")
+        if state.now >= self._renew_at:
+            self._renew_at = state.now + LEASE_RENEWAL_S
+            state.programmer.renew("route-punts", state.out)
+
+    def replan(self) -> None:
+        """Make routes and punts as they should be now."""
+        state = self._state
+        for key in list(self._wanted):
+            mac = self._mac(key[1])
+            if mac is None or self._site_of(key[1]) is None:
+                del self._wanted[key]
+            else:
+                self._wanted[key] = mac
+        cookie = state.cookie(Kind.ROUTE)
+        routes: dict[DatapathId, list[FlowEntry]] = {}
+        for (dpid, target), mac in self._wanted.items():
+            routes.setdefault(dpid, []).append(FlowEntry(TABLE_FORWARD, PRIORITY_ROUTE, _to(target), _onward(mac), cookie))
+        for dpid, here in self._here():
+            routes.setdefault(dpid, []).append(arp_answer(asking((here.gateway, _EXACT)), GATEWAY_MAC, cookie))
+        state.programmer.set_group("routes", routes, state.out)
+        state.programmer.set_group("route-punts", self._punts(cookie), state.out)
+
+    # -- inside
+
+    def _of(self, switch: Switch) -> Routed | None:
+        """The routed site of a datapath that forwards by itself."""
+        if switch.site is None or switch.claim is None or switch.is_ours:
+            return None
+        return self._routed.get(switch.site.name)
+
+    def _site_of(self, target: Address) -> Routed | None:
+        return next((r for r in self._routed.values() if any(p.holds(target) for p in r.prefixes)), None)
+
+    def _confirm(self) -> None:
+        """Ask the hosts of an earlier life's routes; those that answer are known like all others, the silent lose theirs."""
+        state = self._state
+        for _ in range(min(len(self._unconfirmed), MAX_CONFIRMED)):
+            if self._unconfirmed[0].due > state.now:
+                return
+            _, target, asked = self._unconfirmed.popleft()
+            there = self._site_of(target)
+            if there is None or asked == CONFIRM_TIMES or self._heard(target) is not None:
+                del self._presumed[target]
+                state.dirty.add("routes")
+            else:
+                whole = self._is_whole(there.site)
+                if whole:
+                    self._ask(there, target)
+                self._unconfirmed.append(Unconfirmed(state.now + CONFIRM_GAP_S, target, asked + whole))
+
+    def _mac(self, target: Address) -> MacAddress | None:
+        return self._heard(target) or self._presumed.get(target)
+
+    def _heard(self, target: Address) -> MacAddress | None:
+        host = self._state.hosts.by_address(target)
+        if host is not None:
+            return host.mac
+        return next((a.beacon.mac for a in self._state.agents.all() if a.beacon.address == target), None)
+
+    def _want(self, dpid: DatapathId, target: Address, mac: MacAddress) -> None:
+        self._wanted[dpid, target] = mac
+        self._wanted.move_to_end((dpid, target))
+        if len(self._wanted) > MAX_ROUTES:
+            self._wanted.popitem(last=False)
+        self._state.dirty.add("routes")
+
+    def _send(self, dpid: DatapathId, in_port: PortNo, data: bytes, mac: MacAddress) -> None:
+        self._state.count("routed", "sent")
+        self._state.out.append(PacketOut(dpid, in_port, _onward(mac), complete_checksum(data)))
+
+    def _is_whole(self, site: Site) -> bool:
+        """Whether all hosts of a site would be asked and believed: its datapaths are here, and their ports have settled."""
+        state = self._state
+        switches = [state.switches.get(datapath.number) for datapath in site.datapaths]
+        return all(s is not None and all(state.is_settled(Location(s.dpid, p.port_no)) for p in s.live_ports()) for s in switches)
+
+    def _ask(self, there: Routed, target: Address) -> None:
+        """ARP out of every port of the other site where hosts may be."""
+        state, frame = self._state, build_arp_request(GATEWAY_MAC, there.gateway, target)
+        for datapath in there.site.datapaths:
+            switch = state.switches.get(datapath.number)
+            ports = [] if switch is None else [p for p in switch.live_ports() if state.is_edge(Location(switch.dpid, p.port_no))]
+            if ports:
+                outputs: tuple[Action, ...] = tuple(Output(p.port_no) for p in ports)
+                state.out.append(PacketOut(datapath.number, PORT_CONTROLLER, outputs, frame))
+
+    def _quiet(self, target: Address) -> FlowEntry:
+        return FlowEntry(TABLE_FORWARD, PRIORITY_QUIET, _to(target), (), self._state.cookie(Kind.ROUTE), QUIET_S)
+
+    def _punts(self, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
+        """At every datapath of a routed site, for the prefixes of the others."""
+        action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
+        found: dict[DatapathId, list[FlowEntry]] = {}
+        for dpid, here in self._here():
+            beyond = [p for r in self._routed.values() if r is not here for p in r.prefixes]
+            matches = [Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(p.network, p.mask)) for p in beyond]
+            found[dpid] = [FlowEntry(TABLE_FORWARD, PRIORITY_UNROUTED, m, action, cookie, LEASE_S) for m in matches]
+        return found
+
+    def _here(self) -> Iterator[tuple[DatapathId, Routed]]:
+        """Datapaths of routed sites."""
+        for switch in self._state.switches.values():
+            here = self._of(switch)
+            if here is not None:
+                yield switch.dpid, here
+
+
+def _to(target: Address) -> Match:
+    return Match(eth_dst=GATEWAY_MAC, eth_type=ETH_IPV4, ipv4_dst=(target, _EXACT))
+
+
+def _route(entry: FlowEntry) -> tuple[Address, MacAddress] | None:
+    """Destination and its MAC address of an entry that `replan` made in whatever life; None for any other."""
+    if cookie_kind(entry.cookie) != Kind.ROUTE or entry.match.ipv4_dst is None or len(entry.actions) != len(_onward(GATEWAY_MAC)):
+        return None
+    target, onward = Address(entry.match.ipv4_dst[0]), entry.actions[1]
+    if not isinstance(onward, SetEthDst) or (entry.match, entry.actions) != (_to(target), _onward(onward.mac)):
+        return None
+    return target, onward.mac
+
+
+def _onward(mac: MacAddress) -> tuple[Action, ...]:
+    return (DecTtl(), SetEthDst(mac), Output(PORT_NORMAL))

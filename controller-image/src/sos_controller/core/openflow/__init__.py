@@ -1,0 +1,10 @@
+"""OpenFlow as values: what the core wants switches to hold. Encoding is the edge's (`sos_controller.openflow`).
+
+Packages above build `flow_entries.FlowEntry` values from the numbers in `pipeline`; `tables.programmer` compares and sends them.
+
+- `flow_entries`: matches, actions, entries, and the difference of two tables
+- `groups`: select groups
+- `pipeline`: tables, priorities, cookies, path MAC addresses
+- `port_masks`: port ranges as masked matches
+- `arp_responder`: entries by which a switch answers ARP
+"""

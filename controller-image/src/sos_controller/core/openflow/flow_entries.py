@@ -1,0 +1,275 @@
+"""Flow entries as values, and the difference between the ones wanted and the ones there.
+
+An entry is identified by (table, priority, match), as in OpenFlow 1.3.5, 6.4: adding an entry with the identity of another one
+replaces it in one step, which is how entries are renewed and re-pointed without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from sos_controller.core.types import Address, DatapathId, MacAddress, PortNo
+
+Masked = tuple[int, int]
+"""Value and mask."""
+
+
+class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
+    """What an entry matches; None = anything. `raw` holds OXM bytes of an entry we can only delete.
+
+    Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). With `any_vlan` it matches frames of every VLAN as well, which is
+    for entries that forward plainly and for requests: IP and TCP fields are found inside a tag, too (ovs-fields(7)), so that entries about
+    hosts' addresses would take over traffic of VLANs that use the same ones.
+    """
+
+    in_port: PortNo | None = None
+    eth_dst: MacAddress | None = None
+    eth_src: MacAddress | None = None
+    eth_type: int | None = None
+    ip_proto: int | None = None
+    ipv4_src: Masked | None = None
+    ipv4_dst: Masked | None = None
+    tcp_src: Masked | None = None
+    tcp_dst: Masked | None = None
+    udp_dst: int | None = None
+    icmp_type: int | None = None
+    ip_frag: Masked | None = None
+    """Open vSwitch only (ovs-fields(7), "nw_frag"): 1/1 = a fragment, the first one included."""
+    tcp_flags: Masked | None = None
+    arp_op: int | None = None
+    arp_sender: Masked | None = None
+    arp_target: Masked | None = None
+    reg0: int | None = None
+    reg2: int | None = None
+    any_vlan: bool = False
+    raw: bytes | None = None
+
+
+class Output(msgspec.Struct, frozen=True, gc=False, tag="output"):
+    """Send out of a port; `PortNo` may be one of the reserved ones of `pipeline`."""
+
+    port_no: PortNo
+
+
+class SetEthDst(msgspec.Struct, frozen=True, gc=False, tag="eth_dst"):
+    """Rewrite the destination MAC address."""
+
+    mac: MacAddress
+
+
+class SetEthSrc(msgspec.Struct, frozen=True, gc=False, tag="eth_src"):
+    """Rewrite the source MAC address."""
+
+    mac: MacAddress
+
+
+class SetIpv4Src(msgspec.Struct, frozen=True, gc=False, tag="ipv4_src"):
+    """Rewrite the source address."""
+
+    address: Address
+
+
+class SetIpv4Dst(msgspec.Struct, frozen=True, gc=False, tag="ipv4_dst"):
+    """Rewrite the destination address."""
+
+    address: Address
+
+
+class SetTcpSrc(msgspec.Struct, frozen=True, gc=False, tag="tcp_src"):
+    """Rewrite the source port."""
+
+    port: int
+
+
+class SetTcpDst(msgspec.Struct, frozen=True, gc=False, tag="tcp_dst"):
+    """Rewrite the destination port."""
+
+    port: int
+
+
+class DecTtl(msgspec.Struct, frozen=True, gc=False, tag="dec_ttl"):
+    """Take one from the TTL; a packet that has none left is dropped."""
+
+
+class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
+    """Turn an ARP request into the answer that whoever it asks for is at `mac`; Open vSwitch only (ovs-actions(7), "move")."""
+
+    mac: MacAddress
+
+
+class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
+    """Look at addresses and ports, so that whatever a switch caches of the packet is about its connection alone, and go through the table
+    once more, now with 1 in register 0; the first action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+
+    ports: Literal["source", "target", "both"]
+    """Which of the ports: the client's is enough where it is known which one that is."""
+
+
+class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
+    """Have a group (`groups.SelectGroup`) decide."""
+
+    group_id: int
+
+
+class TakeTurn(msgspec.Struct, frozen=True, gc=False, tag="take"):
+    """Find out whose turn it is among a balance's uplinks and send the packet there, by the tables of `turns`; the only action there.
+    Open vSwitch only (ovs-actions(7), "resubmit")."""
+
+    group_id: int
+
+
+class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
+    """Say in `TABLE_TURN` which turn follows, and put the first of `ports` that is up into register 0; the only action there. The entry
+    made has `cookie` and goes when it is idle for `idle_s`. Open vSwitch only (ovs-actions(7), "learn", "bundle_load")."""
+
+    following: int
+    ports: tuple[PortNo, ...]
+    idle_s: int
+    cookie: int
+
+
+class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
+    """Make an entry for the packet's connection that sends it to the port in register 0, with these addresses, and say so in bit 16 of
+    that; nothing is made or said once `limit` entries have its `cookie`; the only action there. Times as in `FlowEntry` and `FinTimeout`.
+    Open vSwitch only (ovs-actions(7), "learn")."""
+
+    mac: MacAddress
+    router: MacAddress
+    address: Address
+    idle_s: int
+    ended_idle_s: int
+    limit: int
+    cookie: int
+
+
+class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
+    """Make an entry for what comes back by `port_no` to `address` on the packet's connection: to `client`, at the port that the packet
+    came in by. The first action; limit, cookie and times as in `Remember`. Open vSwitch only (ovs-actions(7), "learn")."""
+
+    port_no: PortNo
+    address: Address
+    client: Address
+    client_mac: MacAddress
+    idle_s: int
+    ended_idle_s: int
+    limit: int
+    cookie: int
+
+
+class ForgetPort(msgspec.Struct, frozen=True, gc=False, tag="forget"):
+    """Go on as if the packet had come in by no port. Open vSwitch only, which sends nothing from one protected port to another, not even
+    where an entry says so (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
+
+
+class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
+    """Shorten the entry's idle timeout (seconds) once a FIN or RST has passed; Open vSwitch only (ovs-actions(7))."""
+
+    idle_s: int
+
+
+class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
+    """Go on in a later table (an instruction; always last)."""
+
+    table: int
+
+
+Action = (
+    Output
+    | SetEthDst
+    | SetEthSrc
+    | SetIpv4Src
+    | SetIpv4Dst
+    | SetTcpSrc
+    | SetTcpDst
+    | DecTtl
+    | AnswerArp
+    | TellApart
+    | ToGroup
+    | TakeTurn
+    | GiveTurn
+    | Remember
+    | RememberAnswers
+    | ForgetPort
+    | FinTimeout
+    | Goto
+)
+
+
+UNKNOWN: Action = Output(PortNo(0xFFFFFFFF))
+"""An action that was read and is none of ours: an output nobody wants, so that its entry differs from every desired one."""
+
+
+EntryKey = tuple[int, int, Match]
+"""Identity of an entry within one datapath: table, priority and match. Made for every entry: a named tuple takes five times as long."""
+
+
+class FlowEntry(msgspec.Struct, frozen=True, gc=False):
+    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none. `told` = the switch tells when the entry goes."""
+
+    table: int
+    priority: int
+    match: Match
+    actions: tuple[Action, ...]
+    cookie: int
+    hard_timeout: int = 0
+    idle_timeout: int = 0
+    told: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it can be made again: another version may have left what we cannot read."""
+        return self.match.raw is None and UNKNOWN not in self.actions
+
+    @property
+    def key(self) -> EntryKey:
+        """Identity of the entry."""
+        return (self.table, self.priority, self.match)
+
+
+Entries = dict[EntryKey, FlowEntry]
+Placed = tuple[tuple[DatapathId, ...], FlowEntry]
+"""An entry, and the datapaths that have it."""
+
+
+class Changes(NamedTuple):
+    """What turns one table into another: adds (which replace) first, then deletes."""
+
+    adds: tuple[FlowEntry, ...]
+    deletes: tuple[FlowEntry, ...]
+
+
+def index(entries: Iterable[FlowEntry]) -> Entries:
+    """Entries by identity; of two with the same identity the first one stays."""
+    table: Entries = {}
+    for entry in entries:
+        table.setdefault(entry.key, entry)
+    return table
+
+
+def order(entry: FlowEntry) -> tuple[int, int, str]:
+    """Canonical order: by table, highest priority first, then by match."""
+    return (entry.table, -entry.priority, repr(entry.match))
+
+
+def diff(desired: Mapping[EntryKey, FlowEntry], installed: Mapping[EntryKey, FlowEntry], owner: tuple[int, int]) -> Changes:
+    """What to add and delete. `owner` = (cookie, mask): entries of other cookies are never deleted and never looked at."""
+    value, mask = owner
+    ours = {key: e for key, e in installed.items() if e.cookie & mask == value}
+    adds = [e for key, e in desired.items() if ours.get(key) != e]
+    deletes = [e for key, e in ours.items() if key not in desired]
+    return Changes(tuple(sorted(adds, key=order)), tuple(sorted(deletes, key=order)))
+
+
+def apply(installed: Mapping[EntryKey, FlowEntry], changes: Changes) -> Entries:
+    """The table a switch has after the changes: adds replace, deletes take only the entry with that cookie."""
+    table = dict(installed)
+    for entry in changes.adds:
+        table[entry.key] = entry
+    for entry in changes.deletes:
+        there = table.get(entry.key)
+        if there is not None and there.cookie == entry.cookie:
+            del table[entry.key]
+    return table

@@ -1,0 +1,97 @@
+"""Select groups as values, and which of them the datapaths hold. Groups have no cookies: their ids say whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, ToGroup
+from sos_controller.core.types import DatapathId, PortNo
+
+KEEP_S = 10.0
+"""Groups of an earlier life are deleted after this long: by then what still wants them has been found again."""
+
+
+class Bucket(msgspec.Struct, frozen=True, gc=False):
+    """One choice. `watch_port`: the switch passes the bucket over while this port is down."""
+
+    weight: int
+    watch_port: PortNo
+    actions: tuple[Action, ...]
+
+
+class SelectGroup(msgspec.Struct, frozen=True, gc=False):
+    """A group whose switch picks one bucket per packet, by a hash of the connection (OpenFlow 1.3.5, 5.10.1; Open vSwitch: dp_hash)."""
+
+    group_id: int
+    buckets: tuple[Bucket, ...]
+
+
+class ApplyGroups(msgspec.Struct, frozen=True, gc=False):
+    """A command: make groups so, and delete others by id, with all entries that name them.
+
+    Of `puts` it is not known whether they exist; `changes` do.
+    """
+
+    dpid: DatapathId
+    puts: tuple[SelectGroup, ...] = ()
+    changes: tuple[SelectGroup, ...] = ()
+    deletes: tuple[int, ...] = ()
+
+
+Groups = dict[int, SelectGroup]
+
+
+def group_id(controller_id: int, number: int) -> int:
+    """Id of a controller's group: slices keep to their own 65,536."""
+    return ((controller_id + 0x100) & 0xFFFF) << 16 | number
+
+
+class GroupTable:
+    """Groups wanted, and groups sent since a datapath connected."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[DatapathId, Groups] = {}
+        self._sent: dict[DatapathId, Groups] = {}
+        self._old: dict[DatapathId, tuple[float, set[int]]] = {}
+
+    def want(self, wanted: Mapping[DatapathId, Iterable[SelectGroup]]) -> None:
+        """Say which groups there should be, on all datapaths."""
+        self._wanted = {dpid: {g.group_id: g for g in groups} for dpid, groups in wanted.items()}
+
+    def wanted(self, dpid: DatapathId) -> list[SelectGroup]:
+        """The groups of a datapath, by id."""
+        return [group for _, group in sorted(self._wanted.get(dpid, {}).items())]
+
+    def found(self, dpid: DatapathId, controller_id: int, entries: Iterable[FlowEntry], now: float) -> None:
+        """Note which groups of ours the entries of a datapath that has just been read point to."""
+        named = {a.group_id for e in entries for a in e.actions if isinstance(a, ToGroup)}
+        self._old[dpid] = (now + KEEP_S, {number for number in named if number >> 16 == group_id(controller_id, 0) >> 16})
+
+    def forget(self, dpid: DatapathId) -> None:
+        """A datapath is gone; what it holds when it comes back is not known."""
+        self._sent.pop(dpid, None)
+        self._old.pop(dpid, None)
+
+    def puts(self, dpid: DatapathId) -> list[ApplyGroups]:
+        """What makes the groups so; to be done before entries point to them."""
+        wanted, sent = self._wanted.get(dpid, {}), self._sent.get(dpid, {})
+        differ = [group for number, group in sorted(wanted.items()) if sent.get(number) != group]
+        if not differ:
+            return []
+        self._sent[dpid] = {**sent, **{group.group_id: group for group in differ}}
+        puts = tuple(group for group in differ if group.group_id not in sent)
+        return [ApplyGroups(dpid, puts, tuple(group for group in differ if group.group_id in sent))]
+
+    def deletes(self, dpid: DatapathId, now: float) -> list[ApplyGroups]:
+        """What takes away groups that are not wanted; to be done after entries that point to them are gone."""
+        wanted, sent = self._wanted.get(dpid, {}), self._sent.get(dpid, {})
+        gone = {number for number in sent if number not in wanted}
+        until, old = self._old.get(dpid, (0.0, set()))
+        if old and now >= until:
+            gone |= {number for number in old if number not in wanted}
+            del self._old[dpid]
+        for number in gone:
+            sent.pop(number, None)
+        return [ApplyGroups(dpid, deletes=tuple(sorted(gone)))] if gone else []

@@ -1,0 +1,202 @@
+"""Connections that a service covers and that went plain, or were refused where the service requires more: counted by service and
+reason, the latest of them with their addresses, and whether that is the rule for a service rather than the exception
+(spec/northbound.md 4).
+
+What the controller decides is counted as it decides; what agents let go by themselves comes with their reports (spec/order.md 14).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterable
+from typing import Final, NamedTuple
+
+from sos_controller.core.config import MAX_SERVICES
+from sos_controller.core.plain.reason import PlainReason
+from sos_controller.core.types import AgentId, FlowKey
+from sos_controller.core.wire.path_report import service_mark
+from sos_controller.core.wire.plain_report import ACCELERATED, PlainReport
+
+SLOT_S: Final = 30.0
+SLOTS: Final = 10
+"""Connections of the last five minutes decide whether plain is the rule."""
+MAX_SAMPLES: Final = 1_024
+"""Connections kept with their addresses; the oldest give way."""
+SAMPLES_PER_S: Final = 50.0
+"""Of a flood of plain connections the first ones in a second are kept: it must not wipe out what was there before at once."""
+RULE_CONNECTIONS: Final = 5
+"""Fewer plain connections in the window are no rule: a scan or a start."""
+RULE_ENDS_AT: Final = 3
+"""Plain stays the rule until this many times as many connections are accelerated, so that the condition does not flap."""
+FIRST_REPORT_S: Final = 1.0
+"""What an agent has counted before its first reports here is no news."""
+MAX_TOLD: Final = 16_384
+"""Counters of agents kept, to know how many of each are new."""
+
+EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED, PlainReason.SERVER_REFUSED, PlainReason.SERVER_SILENT})
+"""Reasons that the service's own spec asks for: counted, and no cause for concern."""
+
+
+class Sample(NamedTuple):
+    """A connection that went plain."""
+
+    at: float
+    service: str
+    reason: PlainReason
+    key: FlowKey
+    by: AgentId | None
+    """The agent that let it go; None for the controller."""
+    refused: bool = False
+    """Its service requires more than plain TCP, so it was reset."""
+
+
+class Recent(NamedTuple):
+    """What the last minutes were like for a service."""
+
+    accelerated: int
+    plain: dict[PlainReason, int]
+    is_rule: bool
+    refused: bool = False
+    """Connections that would have been plain were refused."""
+
+    @property
+    def leading(self) -> PlainReason | None:
+        """The reason that counts most, without those the spec asks for."""
+        return _leading(self.plain)
+
+
+def _leading(counts: dict[PlainReason, int]) -> PlainReason | None:
+    # A function of its own: mypyc compiles no closure in a method of a NamedTuple
+    found = {reason: count for reason, count in counts.items() if reason not in EXPECTED}
+    return max(found, key=lambda reason: (found[reason], -reason)) if found else None
+
+
+class _Service:
+    """Counters of one service: in all, and by slot of the window. `None` counts the accelerated ones."""
+
+    __slots__ = ("is_rule", "refused", "requires", "slots", "total")
+
+    def __init__(self) -> None:
+        self.total: Counter[PlainReason] = Counter()
+        self.refused: Counter[PlainReason] = Counter()
+        self.requires = False
+        self.slots: deque[tuple[int, Counter[PlainReason | None]]] = deque(maxlen=SLOTS)
+        self.is_rule = False
+
+    def add(self, reason: PlainReason | None, count: int, slot: int) -> None:
+        """Count connections."""
+        if not self.slots or self.slots[-1][0] != slot:
+            self.slots.append((slot, Counter()))
+        self.slots[-1][1][reason] += count
+        if reason is not None:
+            (self.refused if self.requires else self.total)[reason] += count
+
+    def recent(self, slot: int) -> Recent:
+        """The window that ends now."""
+        counts = sum((found for at, found in self.slots if slot - at < SLOTS), Counter[PlainReason | None]())
+        accelerated = counts.pop(None, 0)
+        plain = {reason: count for reason, count in counts.items() if reason is not None}
+        unexpected = sum(count for reason, count in plain.items() if reason not in EXPECTED)
+        if self.is_rule:
+            self.is_rule = unexpected > 0 and accelerated < RULE_ENDS_AT * unexpected
+        else:
+            self.is_rule = unexpected >= RULE_CONNECTIONS and unexpected > accelerated
+        return Recent(accelerated, plain, self.is_rule, self.requires)
+
+
+class PlainTraffic:
+    """What has gone plain, and why. Bounded by the services of the configuration."""
+
+    def __init__(self) -> None:
+        self._services: dict[str, _Service] = {}
+        self._marks: dict[bytes, str] = {}
+        self._told: dict[tuple[AgentId, bytes, int], int] = {}
+        self._heard: dict[AgentId, float] = {}
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self._budget, self._budget_at = SAMPLES_PER_S, 0.0
+
+    def configure(self, service_ids: Iterable[str], requiring: Collection[str] = ()) -> None:
+        """Keep what is known of these services; forget the others. Those of `requiring` refuse what would be plain."""
+        wanted = list(service_ids)[:MAX_SERVICES]
+        self._services = {service_id: self._services.get(service_id) or _Service() for service_id in wanted}
+        for service_id, found in self._services.items():
+            found.requires = service_id in requiring
+        self._marks = {service_mark(service_id): service_id for service_id in wanted}
+
+    def plain(self, service_id: str, reason: PlainReason, key: FlowKey | None, now: float) -> None:
+        """The controller has let a connection of a service go plain, or has refused it."""
+        self._count(service_id, reason, 1, now)
+        if key is not None:
+            self._sample(Sample(now, service_id, reason, key, None, self._requires(service_id)))
+
+    def accelerated(self, service_id: str, now: float) -> None:
+        """A connection of a service is accelerated."""
+        self._count(service_id, None, 1, now)
+
+    def report(self, agent_id: AgentId, report: PlainReport, now: float) -> None:
+        """An agent's counters since its start, and some of its latest connections."""
+        first = self._heard.setdefault(agent_id, now)
+        for row in report.rows:
+            service, reason = self._marks.get(row.mark), _reason(row.reason)
+            place = (agent_id, row.mark, row.reason)
+            if place not in self._told and len(self._told) >= MAX_TOLD:
+                continue
+            known = row.connections if place not in self._told and now - first < FIRST_REPORT_S else 0
+            new = row.connections - self._told.get(place, known)
+            self._told[place] = row.connections
+            if service is not None and new > 0 and (reason is not None or row.reason == ACCELERATED):
+                self._count(service, reason, new, now)
+        for sample in report.samples:
+            service, reason = self._marks.get(sample.mark), _reason(sample.reason)
+            if service is not None and reason is not None:
+                self._sample(Sample(now, service, reason, sample.key, agent_id, self._requires(service)))
+
+    def forget(self, agent_id: AgentId) -> None:
+        """An agent is dead or restarted: its counters begin anew."""
+        self._heard.pop(agent_id, None)
+        self._told = {place: count for place, count in self._told.items() if place[0] != agent_id}
+
+    def recent(self, service_id: str, now: float) -> Recent:
+        """What the last minutes were like for a service."""
+        found = self._services.get(service_id)
+        return Recent(0, {}, False) if found is None else found.recent(int(now // SLOT_S))
+
+    def totals(self) -> Iterable[tuple[str, PlainReason, int]]:
+        """Plain connections by service and reason since the controller's start."""
+        for service_id, found in sorted(self._services.items()):
+            for reason, count in sorted(found.total.items()):
+                yield service_id, reason, count
+
+    def refusals(self) -> Iterable[tuple[str, PlainReason, int]]:
+        """Connections that were refused, likewise."""
+        for service_id, found in sorted(self._services.items()):
+            for reason, count in sorted(found.refused.items()):
+                yield service_id, reason, count
+
+    def samples(self) -> list[Sample]:
+        """The latest connections, newest first."""
+        return list(reversed(self._samples))
+
+    def _requires(self, service_id: str) -> bool:
+        found = self._services.get(service_id)
+        return found is not None and found.requires
+
+    def _count(self, service_id: str, reason: PlainReason | None, count: int, now: float) -> None:
+        found = self._services.get(service_id)
+        if found is not None:
+            found.add(reason, count, int(now // SLOT_S))
+
+    def _sample(self, sample: Sample) -> None:
+        self._budget = min(SAMPLES_PER_S, self._budget + (sample.at - self._budget_at) * SAMPLES_PER_S)
+        self._budget_at = sample.at
+        if self._budget >= 1:
+            self._budget -= 1
+            self._samples.append(sample)
+
+
+def _reason(code: int) -> PlainReason | None:
+    """A reason by its number; None for one that this controller does not know."""
+    try:
+        return PlainReason(code)
+    except ValueError:
+        return None

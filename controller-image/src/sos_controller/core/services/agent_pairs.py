@@ -1,0 +1,183 @@
+"""Pairs of agents, the paths between them and the entries that carry labelled streams (spec/node-config.md 8, 9)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+import networkx as nx
+
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, ForgetPort, Match, Output, SetEthDst, SetEthSrc
+from sos_controller.core.openflow.pipeline import (
+    ETH_IPV4,
+    MAX_LABELS,
+    PRIORITY_PATH,
+    PROTO_TCP,
+    PROTO_UDP,
+    TABLE_REDIRECT,
+    TUNNEL_PORTS,
+    path_mac,
+    shared,
+)
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.topology import paths
+from sos_controller.core.topology.paths import Path
+from sos_controller.core.types import AgentId, DatapathId, PortNo
+
+MAX_PAIRS = 65_536
+"""Pair numbers are 16 bits of the path MAC address; further pairs get no labelled paths, and so no sessions."""
+
+PairKey = tuple[AgentId, AgentId]
+"""The lower id first."""
+
+
+class Pair(NamedTuple):
+    """Two agents and the path of each label, from the lower to the higher. Label 0 has the cheapest; short of paths, labels share."""
+
+    low: AgentId
+    high: AgentId
+    number: int
+    paths: tuple[Path, ...]
+
+    @property
+    def label_mask(self) -> int:
+        """Labels with a path of their own, as an order names them."""
+        return sum(1 << label for label, path in enumerate(self.paths) if path not in self.paths[:label])
+
+    @property
+    def dpids(self) -> frozenset[DatapathId]:
+        """Every datapath its entries are on."""
+        return frozenset(dpid for path in self.paths for dpid in path.dpids)
+
+
+def pair_key(one: AgentId, other: AgentId) -> PairKey:
+    """The two in order."""
+    return (one, other) if one < other else (other, one)
+
+
+class PairNumbers:
+    """Numbers of pairs: from their ids, so that they are mostly the same after a restart; the next free one on collision."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[PairKey, int] = {}
+        self._taken: set[int] = set()
+
+    def number(self, pair: PairKey) -> int | None:
+        """The pair's number; None when all are taken."""
+        found = self._numbers.get(pair)
+        if found is not None or len(self._taken) >= MAX_PAIRS:
+            return found
+        found = int.from_bytes(hashlib.sha256(pair[0] + pair[1]).digest()[:2], "big")
+        while found in self._taken:
+            found = (found + 1) % MAX_PAIRS
+        self._numbers[pair] = found
+        self._taken.add(found)
+        return found
+
+    def keep(self, pairs: Iterable[PairKey]) -> None:
+        """Free the numbers of all other pairs."""
+        kept = set(pairs)
+        for pair in [p for p in self._numbers if p not in kept]:
+            self._taken.discard(self._numbers.pop(pair))
+
+
+class View(NamedTuple):
+    """The graph, and what has been counted in it already: distances (by target) and disjoint paths (by ends and number)."""
+
+    graph: nx.MultiGraph
+    left: dict[DatapathId, dict[DatapathId, int]]
+    ways: dict[tuple[DatapathId, DatapathId, int], tuple[Path, ...]]
+
+    def distances(self, target: DatapathId) -> dict[DatapathId, int]:
+        """Cost from everywhere to `target`; counted once."""
+        found = self.left.get(target)
+        if found is None:
+            found = self.left[target] = paths.distances(self.graph, target)
+        return found
+
+    def disjoint(self, source: DatapathId, target: DatapathId, count: int) -> tuple[Path, ...]:
+        """Up to `count` paths that share no link; counted once, however many pairs of agents are at these ends."""
+        found = self.ways.get((source, target, count))
+        if found is None:
+            found = self.ways[source, target, count] = paths.disjoint(self.graph, source, target, count, self.distances(target))
+        return found
+
+
+def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
+    """The pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped for want of better."""
+    low, high = ends
+    count = max(min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS), 1)
+    found = view.disjoint(low.location.dpid, high.location.dpid, count)
+    if not found:
+        dpids = (low.location.dpid, high.location.dpid)
+        same = before is not None and before.paths and (before.paths[0].source, before.paths[0].target) == dpids
+        return before if same else None
+    return Pair(low.agent_id, high.agent_id, number, assign(found, count, before.paths if before is not None else ()))
+
+
+def assign(found: tuple[Path, ...], labels: int, before: tuple[Path, ...]) -> tuple[Path, ...]:
+    """The path of each label: label 0 the cheapest, the others the one they had if it still exists, so that only what failed is moved."""
+    given: dict[int, Path] = {0: found[0]}
+    for label, path in enumerate(before[:labels]):
+        if label not in given and path in found and path not in given.values():
+            given[label] = path
+    rest = [path for path in found if path not in given.values()]
+    for label in range(labels):
+        if label not in given and rest:
+            given[label] = rest.pop(0)
+        elif label not in given:
+            given[label] = before[label] if label < len(before) and before[label] in found else found[label % len(found)]
+    return tuple(given[label] for label in range(labels))
+
+
+def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
+    """Whether the path of label 0 lies on links that exist now."""
+    return all(g.has_edge(used.a.dpid, used.b.dpid, used) for used in pair.paths[0].links)
+
+
+def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool = False) -> dict[DatapathId, list[FlowEntry]]:
+    """Path entries of all labels, both directions: at the ends two per direction, in between one, however many streams. With `datagrams`
+    one more at the ends, for streams over QUIC."""
+    made: dict[DatapathId, list[FlowEntry]] = {}
+    for label, path in enumerate(pair.paths):
+        back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)
+        macs = (path_mac(label, pair.number, 0), path_mac(label, pair.number, 1))
+        for here, there, way, (own, other) in ((low, high, path, macs), (high, low, back, macs[::-1])):
+            out = Output(way.steps[0][0].port_no)
+            marked: tuple[Action, ...] = (SetEthSrc(own), SetEthDst(other), out)
+            made.setdefault(way.source, []).extend(_entry(m, marked, cookie) for m in _outgoing(here, there, label, datagrams=datagrams))
+            match = Match(eth_src=own, eth_dst=other)
+            for (_, into), (leave, _) in zip(way.steps, way.steps[1:], strict=False):
+                made.setdefault(into.dpid, []).append(_entry(match, _across(into.port_no, leave.port_no), cookie))
+            restored = (SetEthSrc(here.beacon.mac), SetEthDst(there.beacon.mac), Output(there.location.port_no))
+            made.setdefault(way.target, []).append(_entry(match, restored, cookie))
+    return made
+
+
+def _across(into: PortNo, leave: PortNo) -> tuple[Action, ...]:
+    """From one port of a switch to another. Tunnels do not flood into each other, so they would not let a path through either."""
+    out = Output(leave)
+    return (ForgetPort(), out) if into in TUNNEL_PORTS and leave in TUNNEL_PORTS else (out,)
+
+
+def _outgoing(here: Agent, there: Agent, label: int, *, datagrams: bool) -> Iterator[Match]:
+    """Streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own). Over QUIC both ends of a
+    connection are at their stream ports."""
+    own, other = here.beacon.first_stream_port + label, there.beacon.first_stream_port + label
+    between = Match(
+        in_port=here.location.port_no,
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=(here.beacon.address, 0xFFFFFFFF),
+        ipv4_dst=(there.beacon.address, 0xFFFFFFFF),
+    )
+    yield msgspec.structs.replace(between, tcp_dst=(other, 0xFFFF))
+    yield msgspec.structs.replace(between, tcp_src=(own, 0xFFFF))
+    if datagrams:
+        yield msgspec.structs.replace(between, ip_proto=PROTO_UDP, udp_dst=other)
+
+
+def _entry(match: Match, actions: tuple[Action, ...], cookie: int) -> FlowEntry:
+    return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PATH, cookie), match, actions, cookie)

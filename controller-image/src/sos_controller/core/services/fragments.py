@@ -1,0 +1,185 @@
+"""Fragments of a session's segments go where its other packets go, or its hosts' connections are plain (docs/adr/0052).
+
+Only the first fragment of a segment has ports, and Open vSwitch matches none of either (ovs-ofctl(8), "set-frags normal"), so a fragment
+meets no session's entry. It would reach the other host, whose connection has other sequence numbers, and its segment would never arrive.
+
+Switches copy fragments between the hosts of a service to the controller. From then on those from one host to the other are led to the
+agent of their sessions. The kernel there puts them together, gives the agent what is of its sessions and passes on the rest. That is right
+for one agent only: where several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset and the hosts'
+connections are plain for PLAIN_S.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from sos_controller.core.commands import Apply
+from sos_controller.core.config import Site
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Goto, Match, Output, SetEthDst
+from sos_controller.core.openflow.pipeline import (
+    ETH_IPV4,
+    FRAGMENT,
+    PORT_CONTROLLER,
+    PRIORITY_FRAGMENT,
+    PRIORITY_LED,
+    PROTO_TCP,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+    Kind,
+    shared,
+)
+from sos_controller.core.services.pair_selection import Candidate
+from sos_controller.core.state import State
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.tables.policies import accelerated, fragment_matches
+from sos_controller.core.tables.sessions import FINAL, Session
+from sos_controller.core.types import Address, AgentId, DatapathId
+from sos_controller.core.wire.packets import ipv4_destination, ipv4_source
+
+MAX_PER_SECOND: Final = 1_000
+"""Fragments looked at; the others are forwarded as always, and those that repeat them are seen."""
+MAX_LED: Final = 1_024
+"""Pairs of hosts whose fragments are led; connections of further ones are made plain."""
+MAX_PLAIN: Final = 4_096
+"""Pairs of hosts that are plain; the oldest give way, and are found again."""
+PLAIN_S: Final = 600.0
+"""A path that fragments does so for longer than a connection lasts; but it may be mended."""
+QUIET_S: Final = 2
+"""Fragments between hosts without a session are not copied again before (hard timeout): they may be many, of a plain connection."""
+KEEP_S: Final = 60.0
+"""Fragments are led for so long after the last session of their hosts."""
+FRAGMENTED: Final = "fragments"
+
+_EXACT: Final = 0xFFFFFFFF
+Pair = tuple[Address, Address]
+"""Who sends, and to whom."""
+
+
+class Led(NamedTuple):
+    """Where fragments go, and until when if no session needs it."""
+
+    agent: AgentId
+    site: str
+    until: float
+
+
+class Fragments:
+    """Pairs of hosts that have sent fragments."""
+
+    def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
+        self._state, self._rewritten_port = state, rewritten_port
+        self._led: dict[Pair, Led] = {}
+        self._plain: OrderedDict[Pair, float] = OrderedDict()
+        self._second, self._taken = 0, 0
+
+    def replan(self) -> None:
+        """Want fragments copied at both sites of all that is set up connection by connection, and led where they are."""
+        state = self._state
+        cookie = state.cookie(Kind.FRAGMENT)
+        actions: tuple[Action, ...] = (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
+        wanted: dict[DatapathId, dict[Match, FlowEntry]] = {}
+        for policy in (p for policies in state.policies.by_site.values() for p in policies):
+            service = policy.service
+            if not accelerated(service) or state.is_proactive(service):
+                continue
+            for name, near in ((service.from_.site, True), (service.to.site, False)):
+                for dpid in _bridges(state.sites.get(name)):
+                    priority, matches = shared(PRIORITY_FRAGMENT, cookie), fragment_matches(policy, near)
+                    made = {match: FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches}
+                    wanted.setdefault(dpid, {}).update(made)
+        state.programmer.set_group("fragments", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
+        for pair in list(self._led):
+            self._lead(pair)
+
+    def copied(self, dpid: DatapathId, data: bytes) -> list[Session]:
+        """A switch has copied a fragment to us. Returns sessions that cannot go on because of it."""
+        state = self._state
+        source, target, claim = ipv4_source(data), ipv4_destination(data), state.claims.get(dpid)
+        if int(state.now) != self._second:
+            self._second, self._taken = int(state.now), 0
+        self._taken += 1
+        if source is None or target is None or claim is None or self._taken > MAX_PER_SECOND:
+            return []
+        theirs = self._sessions(source, target)
+        if not theirs:
+            self._hush(dpid, (source, target))
+            return []
+        agents = {agent for agent, _, _ in theirs}
+        transparent = not any(self._rewritten_port(agent, near, 1) for agent, near, _ in theirs)
+        if len(agents) == 1 and transparent and len(self._led) < MAX_LED:
+            self._led[source, target] = Led(agents.pop(), claim[0].name, state.now + KEEP_S)
+            self._lead((source, target))
+            state.count("fragments", "led")
+            return []
+        state.count("fragments", "plain")
+        self._hush(dpid, (source, target))  # the reset takes a moment, and may be lost: then it is said again
+        self._plain[_ends(source, target)] = state.now + PLAIN_S
+        if len(self._plain) > MAX_PLAIN:
+            self._plain.popitem(last=False)
+        return [session for _, _, session in theirs]
+
+    def is_plain(self, client: Address, server: Address) -> bool:
+        """Whether connections between two hosts are plain because of their fragments."""
+        until = self._plain.get(_ends(client, server)) if self._plain else None
+        return until is not None and self._state.now < until
+
+    def keep(self, candidates: tuple[Candidate, ...], client: Address, server: Address) -> tuple[Candidate, ...]:
+        """Those of the candidates whose agents get the fragments of a new session, too."""
+        near, far = self._led.get((client, server)), self._led.get((server, client))
+        if near is None and far is None:
+            return candidates
+        return tuple(c for c in candidates if (near is None or c.near == near.agent) and (far is None or c.far == far.agent))
+
+    def tick(self) -> None:
+        """Lead nothing any more to agents that are gone or have no session of the two hosts left."""
+        state = self._state
+        for pair, led in list(self._led.items()):
+            agent = state.agents.get(led.agent)
+            if any(agent_id == led.agent for agent_id, _, _ in self._sessions(*pair)):
+                self._led[pair] = led._replace(until=state.now + KEEP_S)
+            if agent is None or agent.silent or led.until <= state.now:
+                del self._led[pair]
+                state.programmer.set_group(("fragments", *pair), {}, state.out)
+
+    def _sessions(self, source: Address, target: Address) -> list[tuple[AgentId, bool, Session]]:
+        """Sessions of two hosts, with the agent that takes what the first one sends to the other."""
+        found = []
+        for session in self._state.sessions.of_host(source):
+            if session.state not in FINAL and {session.client, session.server} == {source, target}:
+                near = session.client == source
+                found.append((session.near if near else session.far, near, session))
+        return found
+
+    def _lead(self, pair: Pair) -> None:
+        """Entries at all switches of the senders' site, wherever the host is."""
+        state, led = self._state, self._led[pair]
+        agent = state.agents.get(led.agent)
+        if agent is not None:
+            entries = {dpid: [self._entry(dpid, pair, agent)] for dpid in _bridges(state.sites.get(led.site))}
+            state.programmer.set_group(("fragments", *pair), entries, state.out)
+
+    def _entry(self, dpid: DatapathId, pair: Pair, agent: Agent) -> FlowEntry:
+        towards, where, cookie = SetEthDst(agent.beacon.mac), agent.location, self._state.cookie(Kind.FRAGMENT)
+        actions: tuple[Action, ...] = (towards, Output(where.port_no) if dpid == where.dpid else Goto(TABLE_FORWARD))
+        return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_LED, cookie), _between(pair), actions, cookie)
+
+    def _hush(self, dpid: DatapathId, pair: Pair) -> None:
+        cookie = self._state.cookie(Kind.FRAGMENT)
+        entry = FlowEntry(TABLE_REDIRECT, shared(PRIORITY_LED, cookie), _between(pair), (Goto(TABLE_FORWARD),), cookie, QUIET_S)
+        self._state.out.append(Apply(dpid, (entry,), (), 0, False))
+
+
+def _between(pair: Pair) -> Match:
+    source, target = ((address, _EXACT) for address in pair)
+    return Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, ipv4_src=source, ipv4_dst=target, ip_frag=FRAGMENT)
+
+
+def _ends(one: Address, other: Address) -> Pair:
+    return (one, other) if one < other else (other, one)
+
+
+def _bridges(site: Site | None) -> Iterable[DatapathId]:
+    """The switches of a site that are Open vSwitch for certain."""
+    return [] if site is None else [d.number for d in site.datapaths if d.forwarding == "Node"]

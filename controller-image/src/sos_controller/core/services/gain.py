@@ -1,0 +1,110 @@
+"""How fast connections of a service have been, with and without acceleration, and by how much that differs (docs/adr/0015).
+
+Connections are put into one group or the other by a hash of their addresses and ports, so the groups differ in nothing else. Yet both
+hold short and long transfers, and few of either may have been seen: like is compared with like, by classes of size, and each class counts
+as much as both groups have seen of it. What was long ago counts less. Sums only: whatever the number of connections, the size is bounded.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+HALF_LIFE_S = 1_800.0
+"""After half an hour a connection counts half: networks change by the time of day."""
+SMALLEST_BYTES = 16_384
+"""Shorter transfers fit into an initial window or two: their goodput says how long their hosts thought."""
+CLASSES = 12
+"""Classes of size, each four times the one before: from 16 KiB to 64 GiB."""
+ENOUGH = 3.0
+"""Connections each group needs before a gain is told."""
+
+ACCELERATED, PLAIN = "accelerated", "plain"
+
+
+class Summary(NamedTuple):
+    """What is known of a group: connections since start, bytes per second (geometric mean), seconds to an answer; None = unknown."""
+
+    connections: int
+    goodput: float | None
+    round_trip: float | None
+
+
+class _Aged:
+    """A weighted mean of which old parts count less."""
+
+    __slots__ = ("_at", "total", "weight")
+
+    def __init__(self) -> None:
+        self.weight = self.total = self._at = 0.0
+
+    def add(self, value: float, now: float) -> None:
+        self._age(now)
+        self.weight += 1.0
+        self.total += value
+
+    def mean(self, now: float) -> tuple[float, float]:
+        """Mean and weight; (0, 0) while empty."""
+        self._age(now)
+        return (self.total / self.weight, self.weight) if self.weight > 1e-6 else (0.0, 0.0)
+
+    def _age(self, now: float) -> None:
+        factor = 0.5 ** (max(0.0, now - self._at) / HALF_LIFE_S)
+        self.weight, self.total, self._at = self.weight * factor, self.total * factor, max(now, self._at)
+
+
+class _Group:
+    __slots__ = ("connections", "round_trip", "speeds")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.round_trip = _Aged()
+        self.speeds = [_Aged() for _ in range(CLASSES)]
+
+
+class Gain:
+    """The connections of one service."""
+
+    def __init__(self) -> None:
+        self._groups = {ACCELERATED: _Group(), PLAIN: _Group()}
+
+    def begun(self, group: str) -> None:
+        """A connection has been opened."""
+        self._groups[group].connections += 1
+
+    def answered(self, group: str, seconds: float, now: float) -> None:
+        """A server has answered a connection's first packet."""
+        self._groups[group].round_trip.add(seconds, now)
+
+    def ended(self, group: str, moved: int, seconds: float, now: float) -> None:
+        """A connection has moved so many bytes and is over; `seconds` from its first packet to its end."""
+        if moved >= SMALLEST_BYTES and seconds > 0:
+            self._groups[group].speeds[size_class(moved)].add(math.log(moved / seconds), now)
+
+    def summary(self, group: str, now: float) -> Summary:
+        """What is known of a group."""
+        found = self._groups[group]
+        means = [speed.mean(now) for speed in found.speeds]
+        weight = sum(weight for _, weight in means)
+        goodput = math.exp(sum(mean * weight for mean, weight in means) / weight) if weight else None
+        round_trip, seen = found.round_trip.mean(now)
+        return Summary(found.connections, goodput, round_trip if seen else None)
+
+    def gain(self, now: float) -> float | None:
+        """How many times faster the accelerated connections are, None while too few have been seen."""
+        pairs = [
+            (with_it.mean(now), without.mean(now))
+            for with_it, without in zip(self._groups[ACCELERATED].speeds, self._groups[PLAIN].speeds, strict=True)
+        ]
+        common = [(one, other) for one, other in pairs if one[1] and other[1]]
+        # an hour after the last of them a connection counts a quarter: enough is judged by what is left
+        if min(sum(one[1] for one, _ in common), sum(other[1] for _, other in common)) < ENOUGH:
+            return None
+        weights = [one[1] * other[1] / (one[1] + other[1]) for one, other in common]
+        logs = sum(weight * (one[0] - other[0]) for weight, (one, other) in zip(weights, common, strict=True))
+        return math.exp(logs / math.fsum(weights))
+
+
+def size_class(moved: int) -> int:
+    """The class of a number of bytes."""
+    return min(CLASSES - 1, max(0, (moved // SMALLEST_BYTES).bit_length() - 1) // 2)

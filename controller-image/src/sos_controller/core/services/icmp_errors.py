@@ -1,0 +1,104 @@
+"""ICMP errors about a session's segments reach the agent that sent them in a host's name (docs/adr/0052).
+
+A router behind a site answers a segment that it cannot pass on to the address which the segment came from: a host's, though an agent sent
+it. The switches of a service's sites copy such errors to the controller and forward them as always, so hosts miss nothing and a dead
+controller changes nothing. The controller finds the session by the quoted segment and gives the error to the session's agent, whose kernel
+judges it as any host's does: only a quoted sequence number that is on its way counts (RFC 5927).
+
+Services that stand beforehand need no controller for this: their entries lead errors to the agent, whose kernel passes on those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Goto, Match, Output
+from sos_controller.core.openflow.pipeline import (
+    PORT_CONTROLLER,
+    PRIORITY_ICMP,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+    Kind,
+    shared,
+)
+from sos_controller.core.state import State
+from sos_controller.core.tables.policies import accelerated, error_matches
+from sos_controller.core.tables.sessions import FINAL, Session
+from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, flow_key
+from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
+
+MAX_PER_SECOND: Final = 1_000
+"""Errors looked at. A router says each thing once per session and round trip; who makes up more has the rest forwarded as if it were
+plain, which costs no session more than a retransmission."""
+
+
+class IcmpErrors:
+    """Copies of ICMP errors, and whose they are."""
+
+    def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
+        self._state, self._rewritten_port = state, rewritten_port
+        self._second, self._taken = 0, 0
+
+    def replan(self) -> None:
+        """Want errors copied at both sites of all that is set up connection by connection."""
+        state = self._state
+        wanted: dict[DatapathId, dict[Match, FlowEntry]] = {}
+        for policy in (p for policies in state.policies.by_site.values() for p in policies):
+            service = policy.service
+            if not accelerated(service) or state.is_proactive(service):
+                continue
+            for site, prefixes in ((service.from_.site, policy.servers), (service.to.site, policy.clients)):
+                entries = {match: self._entry(match) for match in error_matches(prefixes)}
+                for datapath in state.sites[site].datapaths:
+                    wanted.setdefault(datapath.number, {}).update(entries)
+        state.programmer.set_group("icmp", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
+
+    def copied(self, location: Location, data: bytes) -> None:
+        """A switch has copied an error to us."""
+        state = self._state
+        if int(state.now) != self._second:
+            self._second, self._taken = int(state.now), 0
+        self._taken += 1
+        error = parse_icmp_error(data) if self._taken <= MAX_PER_SECOND else None
+        if error is None:
+            state.count("icmp_errors", "ignored")
+            return
+        for near in (True, False):
+            session = state.sessions.by_key(_key(error, near))
+            if session is not None and self._is_at(session, near, location) and self._deliver(session, near, data):
+                state.count("icmp_errors", "delivered")
+                return
+        state.count("icmp_errors", "plain")
+
+    def _entry(self, match: Match) -> FlowEntry:
+        cookie = self._state.cookie(Kind.ICMP)
+        actions: tuple[Action, ...] = (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
+        return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_ICMP, cookie), match, actions, cookie)
+
+    def _is_at(self, session: Session, near: bool, location: Location) -> bool:
+        """Whether an error came in at the site of the agent that it is about."""
+        agent = self._state.agents.get(session.near if near else session.far)
+        claims = self._state.claims
+        here, there = claims.get(location.dpid), claims.get(agent.location.dpid) if agent is not None else None
+        return here is not None and there is not None and here[0].name == there[0].name
+
+    def _deliver(self, session: Session, near: bool, data: bytes) -> bool:
+        """Give an error to an agent, as about what it has sent itself."""
+        agent_id = session.near if near else session.far
+        agent = self._state.agents.get(agent_id)
+        if agent is None or session.state in FINAL:
+            return False
+        port = self._rewritten_port(agent_id, near, session.client_port)
+        frame = readdress_icmp_error(data, agent.beacon.address, port) if port else data
+        where = agent.location
+        self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), agent.beacon.mac + frame[6:]))
+        return True
+
+
+def _key(error: IcmpError, near: bool) -> FlowKey:
+    """The flow that a quoted segment was of: a near agent sends in the server's name, a far agent in the client's."""
+    if near:
+        return flow_key(error.destination, error.source, error.destination_port, error.source_port)
+    return flow_key(error.source, error.destination, error.source_port, error.destination_port)

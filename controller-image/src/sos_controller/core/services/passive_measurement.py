@@ -1,0 +1,149 @@
+"""Connections measured by looking at three of their packets: SYN, the server's SYN-ACK and its FIN (docs/adr/0015).
+
+For services that are observed, or accelerated in part, the switch beside the clients copies these packets here and forwards them as it
+would have anyway; entries are leases and a constant number per service. Times between them give round trip and duration, sequence and
+acknowledgement numbers of the FIN the bytes of both directions. An accelerated connection is seen at the same place in the same way as
+one that is not, so the two can be compared.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from sos_controller.core.config import Service
+from sos_controller.core.openflow.flow_entries import FlowEntry, Goto, Output
+from sos_controller.core.openflow.pipeline import (
+    LEASE_S,
+    PORT_CONTROLLER,
+    PRIORITY_MEASURE,
+    PRIORITY_OBSERVE,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+    TCP_ACK,
+    TCP_FIN,
+    TCP_SYN,
+    Kind,
+)
+from sos_controller.core.services.gain import ACCELERATED, PLAIN, Gain
+from sos_controller.core.state import State, Switch
+from sos_controller.core.tables.policies import Policy, answer_matches, compared, punt_matches
+from sos_controller.core.types import DatapathId, FlowKey
+from sos_controller.core.wire.packets import Syn, parse_segment, parse_syn
+
+MAX_CONNECTIONS = 65_536
+"""Connections whose end is waited for; the oldest give way and are counted as begun only."""
+GROUP = "measure"
+_SEQUENCES = 1 << 32
+
+
+class _Open(NamedTuple):
+    """A connection that has begun."""
+
+    service: str
+    group: str
+    began: float
+    isn: int
+    server_isn: int | None
+
+
+class PassiveMeasurement:
+    """Connections of compared services, and what they were like."""
+
+    def __init__(self, state: State, limit: int = MAX_CONNECTIONS) -> None:
+        self._state, self._limit = state, limit
+        self._open: OrderedDict[FlowKey, _Open] = OrderedDict()
+        self._services: dict[str, Gain] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def configure(self) -> None:
+        """Forget the services that are not compared any more."""
+        wanted = {s.id for s in self._state.services if compared(s)}
+        self._services = {service: self._services.get(service, Gain()) for service in sorted(wanted)}
+        self._open = OrderedDict((key, found) for key, found in self._open.items() if found.service in wanted)
+
+    def comparison(self, service_id: str) -> Gain | None:
+        """How the connections of a service have been, None if it is not compared."""
+        return self._services.get(service_id)
+
+    def replan(self) -> None:
+        """What the switches should copy. Not on a datapath that spreads connections: what is copied goes on past its entries."""
+        state, wanted = self._state, dict[DatapathId, list[FlowEntry]]()
+        spreading = {b.number for b in state.config.balances} if state.config is not None else set()
+        for policies in state.policies.by_site.values():
+            for policy in (p for p in policies if compared(p.service)):
+                for datapath in state.sites[policy.service.from_.site].datapaths:
+                    if datapath.number not in spreading:
+                        wanted.setdefault(datapath.number, []).extend(self._entries(policy))
+        state.programmer.set_group(GROUP, wanted, state.out)
+
+    def renew(self) -> None:
+        """Renew the leases."""
+        self._state.programmer.renew(GROUP, self._state.out)
+
+    def punted(self, switch: Switch, syn: Syn, why: str) -> None:
+        """A SYN was decided about: `why` it stays plain, "" when it is accelerated."""
+        service = self._service(switch, syn)
+        if service is None or syn.key in self._open:
+            return
+        if not why and service.mode == "Accelerate":
+            self._begin(service, ACCELERATED, syn)
+        elif why == "no-service":  # its hash put it among those to compare with; other reasons would compare apples with pears
+            self._begin(service, PLAIN, syn)
+
+    def copied(self, switch: Switch, data: bytes) -> None:
+        """A packet was copied by an entry of ours."""
+        syn = parse_syn(data)
+        if syn is not None:
+            service = self._service(switch, syn)
+            if service is not None and service.mode == "Observe" and not self._repeats(syn):
+                self._begin(service, PLAIN, syn)
+            return
+        segment = parse_segment(data)
+        found = self._open.get(segment.back) if segment is not None else None
+        if segment is None or found is None:
+            return
+        comparison, now = self._services.get(found.service), self._state.now
+        if segment.flags & TCP_SYN:
+            if found.server_isn is None:
+                self._open[segment.back] = found._replace(server_isn=segment.seq)
+                if comparison is not None and segment.ack == (found.isn + 1) % _SEQUENCES:
+                    comparison.answered(found.group, now - found.began, now)
+        elif segment.flags & TCP_FIN:
+            del self._open[segment.back]
+            if comparison is not None and found.server_isn is not None:
+                down = (segment.seq + segment.size - found.server_isn - 1) % _SEQUENCES
+                up = (segment.ack - found.isn - 1) % _SEQUENCES
+                comparison.ended(found.group, max(up, down), now - found.began, now)
+
+    def forget(self, key: FlowKey) -> None:
+        """A connection is neither accelerated nor one of those to compare with."""
+        self._open.pop(key, None)
+
+    def _service(self, switch: Switch, syn: Syn) -> Service | None:
+        if not self._services or switch.site is None:
+            return None
+        policy = self._state.policies.first(switch.site.name, syn)
+        return policy.service if policy is not None and policy.service.id in self._services else None
+
+    def _repeats(self, syn: Syn) -> bool:
+        found = self._open.get(syn.key)
+        return found is not None and found.isn == int.from_bytes(syn.isn, "big")
+
+    def _begin(self, service: Service, group: str, syn: Syn) -> None:
+        while len(self._open) >= self._limit:
+            self._open.popitem(last=False)
+        self._open.pop(syn.key, None)
+        self._open[syn.key] = _Open(service.id, group, self._state.now, int.from_bytes(syn.isn, "big"), None)
+        self._services[service.id].begun(group)
+
+    def _entries(self, policy: Policy) -> list[FlowEntry]:
+        cookie, copy = self._state.cookie(Kind.MEASURE), (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
+        first = punt_matches(policy) if policy.service.mode == "Observe" else []
+        answers = answer_matches(policy, ((TCP_SYN | TCP_ACK, TCP_SYN | TCP_ACK), (TCP_FIN, TCP_FIN)))
+        return [
+            *(FlowEntry(TABLE_REDIRECT, PRIORITY_OBSERVE, match, copy, cookie, LEASE_S) for match in first),
+            *(FlowEntry(TABLE_REDIRECT, PRIORITY_MEASURE, match, copy, cookie, LEASE_S) for match in answers),
+        ]

@@ -1,0 +1,469 @@
+"""From what is declared and what is alive to what the switches hold: paths of pairs, guards, punts; and which pair serves a flow.
+
+Everything here is computed anew when something changes, compared group by group, and sent as differences. Order matters: guards, paths
+and far sides first; a punt entry is *armed* only when all of that has been acknowledged, and stays while the service has a pair and a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from sos_controller.core.config import ONE_PATH_MODES, LinkDeclaration, Service
+from sos_controller.core.openflow.flow_entries import FlowEntry, Goto, Match, Output
+from sos_controller.core.openflow.pipeline import (
+    ETH_IPV4,
+    LEASE_S,
+    MAX_LABELS,
+    PORT_CONTROLLER,
+    PRIORITY_GUARD,
+    PRIORITY_PUNT,
+    TABLE_FORWARD,
+    TABLE_REDIRECT,
+    Kind,
+    shared,
+)
+from sos_controller.core.services import agent_pairs as pairs
+from sos_controller.core.services import pair_selection
+from sos_controller.core.services.agent_pairs import Pair, PairKey, PairNumbers, pair_key
+from sos_controller.core.services.cache_guard import CacheGuard
+from sos_controller.core.services.fragments import Fragments
+from sos_controller.core.services.icmp_errors import IcmpErrors
+from sos_controller.core.services.pair_selection import Candidate, Loaded
+from sos_controller.core.services.passive_measurement import PassiveMeasurement
+from sos_controller.core.services.path_choice import Choice, PathAssignments, pick
+from sos_controller.core.services.proactive import Proactive
+from sos_controller.core.services.table_capacity import TableCapacity
+from sos_controller.core.state import State
+from sos_controller.core.tables.agent_sessions import Flow
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.tables.policies import accelerated, punt_matches
+from sos_controller.core.topology import links
+from sos_controller.core.types import Address, AgentId, DatapathId, Location
+from sos_controller.core.wire.order import CONGESTION
+
+MAX_CANDIDATES = 64
+"""Pairs kept in reach per service and place, the nearest first."""
+MAX_CACHED = 16_384
+
+Armed = tuple[str, DatapathId]
+
+
+class ServiceStatus(NamedTuple):
+    """What northbound.md 1 says about a service."""
+
+    service: Service
+    state: str
+    reason: str
+    needed: tuple[DatapathId, ...]
+    acknowledged: tuple[DatapathId, ...]
+
+
+class Plan:
+    """What should be on the switches, and why."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._numbers = PairNumbers()
+        self.pairs: dict[PairKey, Pair] = {}
+        self.wanted: set[PairKey] = set()
+        self._datagrams: set[PairKey] = set()
+        self._costs: dict[tuple[str, str, str, str], int] = {}
+        self._capacities: dict[tuple[str, str, str, str], int] = {}
+        self._assignments = PathAssignments()
+        self._cache: dict[tuple[str, DatapathId, DatapathId], tuple[Candidate, ...]] = {}
+        self._armed: set[Armed] = set()
+        self._ready: set[Armed] = set()
+        self._unarmed = False
+        self.too_large: dict[str, str] = {}
+        """Services that a datapath has no room for, with the numbers."""
+        self._agents: dict[str, list[Agent]] = {}
+        self._view = pairs.View(state.graph, {}, {})
+        self._services: dict[str, Service] = {}
+        self._site_of_agent: dict[AgentId, str] = {}
+        self._dpids: dict[str, tuple[DatapathId, ...]] = {}
+        self.proactive = Proactive(state, self.working_pair)
+        self.passive_measurement = PassiveMeasurement(state)
+        self.cache_guard = CacheGuard(state)
+        self.icmp = IcmpErrors(state, self.rewritten_port)
+        self.fragments = Fragments(state, self.rewritten_port)
+
+    def configure(self) -> None:
+        """Index the configuration in force."""
+        config = self._state.config
+        if config is None:
+            return
+        self.passive_measurement.configure()
+        self._services = {s.id: s for s in self._state.services}
+        self._site_of_agent = {a.agent_id: s.name for s in config.sites for a in s.agents}
+        self._dpids = {site.name: tuple(sorted(d.number for d in site.datapaths)) for site in config.sites}
+        ends = [((d.a.site, d.a.uplink, d.b.site, d.b.uplink), d) for d in config.links]
+        declared = {**dict(ends), **{(k[2], k[3], k[0], k[1]): link for k, link in ends}}
+        self._costs = {k: link.cost for k, link in declared.items()}
+        self._capacities = {k: link.capacity_mbps for k, link in declared.items()}
+
+    def replan(self) -> None:
+        """Graph, pairs, paths, guards and punts."""
+        state = self._state
+        live = [dpid for dpid, s in state.switches.items() if s.claim is not None and state.programmer.is_synced(dpid)]
+        state.graph = links.graph(live, state.topology.links(), self._cost)
+        self._view = pairs.View(state.graph, {}, {})
+        self._cache.clear()
+        self._agents = {}
+        for agent in state.agents.all():
+            self._agents.setdefault(self._site_of_agent.get(agent.agent_id, ""), []).append(agent)
+        self._plan_pairs()
+        state.programmer.set_group("guards", self._guards(), state.out)
+        self.cache_guard.replan()
+        self.icmp.replan()
+        self.fragments.replan()
+        self.proactive.replan()
+        self.passive_measurement.replan()
+        self.arm()
+
+    def arm(self) -> None:
+        """Install the punt entries of what is ready, withdraw those of what is not any more."""
+        state = self._state
+        punts: dict[DatapathId, list[FlowEntry]] = {}
+        armed: set[Armed] = set()
+        ready: set[Armed] = set()
+        unarmed = False
+        room = TableCapacity(state, "punts")
+        cookie = state.cookie(Kind.PUNT)
+        for policies in state.policies.by_site.values():
+            for policy in policies:
+                punted = accelerated(policy.service) and not state.is_proactive(policy.service)
+                for dpid in self._site_dpids(policy.service.from_.site) if punted else ():
+                    matches = punt_matches(policy)
+                    if self._may_arm(policy.service, dpid):
+                        ready.add((policy.service.id, dpid))
+                    else:
+                        unarmed = True
+                        if not policy.service.require or not state.programmer.is_synced(dpid):
+                            continue
+                    # Punt services with requirements without agents as well, to refuse their connections with a reason.
+                    if room.takes(policy.service.id, dpid, len(matches)):
+                        armed.add((policy.service.id, dpid))
+                        action = (Output(PORT_CONTROLLER),)
+                        punts.setdefault(dpid, []).extend(
+                            FlowEntry(TABLE_REDIRECT, shared(PRIORITY_PUNT, cookie), m, action, cookie, LEASE_S) for m in matches
+                        )
+        self._ready = armed & ready
+        self._armed, self._unarmed, self.too_large = armed, unarmed, room.refused
+        self.cache_guard.armed(self._ready)
+        state.programmer.set_group("punts", punts, state.out)
+
+    def is_ready(self, service_id: str, dpid: DatapathId) -> bool:
+        """Return whether everything that new flows of a service need at a datapath has been acknowledged."""
+        return (service_id, dpid) in self._ready
+
+    @property
+    def waits(self) -> bool:
+        """Whether an acknowledgement could arm something."""
+        return self._unarmed
+
+    def renew(self) -> None:
+        """Renew the leases of what sends packets to the controller, and look whether fragments still need leading."""
+        self.fragments.tick()
+        self._state.programmer.renew("punts", self._state.out)
+        self.passive_measurement.renew()
+
+    def choose(self, service: Service, dpid: DatapathId, client: Address, server: Address) -> Candidate | None:
+        """The pair of agents for a new flow entering at `dpid`."""
+        host = self._state.hosts.by_address(server)
+        at = DatapathId(0) if host is None else host.location.dpid
+        index = (service.id, dpid, at)
+        found = self._cache.get(index)
+        if found is None:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            found = self._cache[index] = self._candidates(service, dpid, at)
+        return self._pick(self.fragments.keep(found, client, server))
+
+    def working_pair(self, service: Service) -> Pair | None:
+        """The pair of agents that serves a proactive service, if both are there and have a path: the first agent of each site."""
+        near, far = self._first_agents(service)
+        if near is None or far is None:
+            return None
+        pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
+        near_dpids, far_dpids = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        beside = near_dpids == (near.location.dpid,) and far_dpids == (far.location.dpid,)
+        return pair if pair is not None and beside and self._works(pair) else None
+
+    def service_of(self, flow: Flow) -> str:
+        """Id of the service that a session without an order belongs to, "" when none of ours covers it."""
+        policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.near, ""), ())
+        return next((policy.service.id for policy in policies if policy.covers(flow)), "")
+
+    def label_mask(self, near: AgentId, far: AgentId, labels: int) -> int:
+        """Path labels that a session between two agents may use."""
+        pair = self.pairs.get(pair_key(near, far))
+        return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
+
+    def session_labels(self, service: Service, choice: Candidate) -> int:
+        """Path labels that a new session may use: all its service may, or the one it is given."""
+        mask, measured = self.label_mask(choice.near, choice.far, service.labels), self._state.path_stats
+        if service.paths.mode not in ONE_PATH_MODES:
+            return mask
+        key = pair_key(choice.near, choice.far)
+        choices, heard = [], dict[int, float]()
+        for label in (label for label in range(MAX_LABELS) if mask >> label & 1):
+            measure = measured.path(*key, label)
+            heard[label] = measure.heard_at if measure is not None else 0.0
+            choices.append(Choice(label, measure, self._capacity(key, label), self._assignments.given(key, label, heard[label])))
+        label = pick(service.paths.mode, choices, self._assignments.turn(service.id, key))
+        self._assignments.give(key, label, heard[label])
+        return 1 << label
+
+    def _capacity(self, key: PairKey, label: int) -> float:
+        """Bytes per second of the narrowest link of a path, 0 where one of them is not declared."""
+        pair = self.pairs.get(key)
+        path = pair.paths[label] if pair is not None and label < len(pair.paths) else None
+        declared = [self._capacities.get(self._ends(link), 0) for link in path.links] if path is not None else []
+        return min(declared, default=0) * 125_000.0
+
+    def transport(self, service_id: str) -> tuple[int, int, int, int]:
+        """Streams, block bytes, queue bytes and congestion control that a service asks for."""
+        service = self._services.get(service_id)
+        if service is None:
+            return (0, 0, 0, 0)
+        t = service.transport
+        return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
+
+    def rewritten_port(self, agent_id: AgentId, near: bool, client_port: int) -> int:
+        """The agent's own port of a flow where its site rewrites (its clients come to one port; towards a server it has the client's
+        own), else 0."""
+        config, site = self._state.config, self._state.sites.get(self._site_of_agent.get(agent_id, ""))
+        if config is None or site is None or site.rewrite == "Transparent":
+            return 0
+        return config.discovery.redirect_port if near else client_port
+
+    def server_datapaths(self, site: str, server: Address) -> tuple[DatapathId, ...]:
+        """Where the far entry has to be: the server's datapath if known, else every datapath of its site."""
+        everywhere = self._site_dpids(site)
+        host = self._state.hosts.by_address(server)
+        if host is not None and host.location.dpid in everywhere:
+            return (host.location.dpid,)
+        return everywhere
+
+    def status(self) -> list[ServiceStatus]:
+        """Every service, in the order of its id."""
+        between: dict[frozenset[str], frozenset[DatapathId]] = {}  # sites -> datapaths of the pairs of agents that work between them
+        for pair in self.pairs.values():
+            if self._works(pair):
+                sites = frozenset(self._site_of_agent.get(agent, "") for agent in (pair.low, pair.high))
+                between[sites] = between.get(sites, frozenset()) | pair.dpids
+        return [self._status(self._services[i], between) for i in sorted(self._services)]
+
+    def usable(self, site: str) -> list[Agent]:
+        """Agents of a site that may be given sessions."""
+        return [a for a in self.agents_of(site) if a.usable]
+
+    def capacity(self, site: str) -> int:
+        """Sessions that the agents of a site take, together."""
+        return sum(agent.beacon.session_limit for agent in self.agents_of(site))
+
+    def agents_of(self, site: str) -> list[Agent]:
+        """Agents of a site that the configuration knows and that were live at the last planning."""
+        return self._agents.get(site, []) if site else []
+
+    # -- pairs and paths
+
+    def _plan_pairs(self) -> None:
+        state, wanted, datagrams = self._state, self._wanted_labels(), self._datagrams
+        self.wanted, self._datagrams = set(wanted), self._pairs_over_quic()
+        # an agent that is declared no more finishes what it has, as long as it is there
+        known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
+        accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
+        for near, far in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
+            key = pair_key(near, far)
+            wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
+            if key in datagrams:
+                self._datagrams.add(key)
+        for key in [k for k in self.pairs if k not in wanted]:
+            del self.pairs[key]
+            state.programmer.set_group(("path", *key), {}, state.out)
+        self._numbers.keep(wanted)
+        for key in sorted(wanted):
+            self._plan_pair(key, wanted[key])
+
+    def _plan_pair(self, key: PairKey, labels: int) -> None:
+        state, number = self._state, self._numbers.number(key)
+        low, high = state.agents.get(key[0]), state.agents.get(key[1])
+        pair = None
+        if low is not None and high is not None and number is not None:
+            before = self.pairs.get(key)
+            if before is not None and not before.dpids <= state.claims.keys():
+                before = None
+            pair = pairs.plan(self._view, (low, high), number, labels, before)
+        if pair is None or low is None or high is None:
+            self.pairs.pop(key, None)
+            state.programmer.set_group(("path", *key), {}, state.out)
+            return
+        self.pairs[key] = pair
+        entries = pairs.entries(pair, low, high, state.cookie(Kind.PATH, pair.number), datagrams=key in self._datagrams)
+        state.programmer.set_group(("path", *key), entries, state.out)
+
+    def _wanted_labels(self) -> dict[PairKey, int]:
+        """Pairs of live agents that some service may use, with the labels it may use at most."""
+        wanted: dict[PairKey, int] = {}
+        for service in self._services.values():
+            if not accelerated(service):
+                continue
+            for near in self.agents_of(service.from_.site):
+                for far in self.agents_of(service.to.site):
+                    if near is not far and len(wanted) < pairs.MAX_PAIRS:
+                        key = pair_key(near.agent_id, far.agent_id)
+                        wanted[key] = max(wanted.get(key, 1), service.labels)
+        return wanted
+
+    def _pairs_over_quic(self) -> set[PairKey]:
+        """Pairs of agents of sites between which some service asks for streams over QUIC."""
+        found = set[PairKey]()
+        for service in self._services.values():
+            if accelerated(service) and service.transport.protocol == "QUIC":
+                ends = ((near, far) for near in self.agents_of(service.from_.site) for far in self.agents_of(service.to.site))
+                found.update(pair_key(near.agent_id, far.agent_id) for near, far in ends if near is not far)
+        return found
+
+    def _cost(self, found: links.Link) -> int:
+        """Declared cost of a link, by its uplinks' names."""
+        return self._costs.get(self._ends(found), links.DEFAULT_COST)
+
+    def _ends(self, found: links.Link) -> tuple[str, str, str, str]:
+        return (*self._uplink(found.a), *self._uplink(found.b))
+
+    def _uplink(self, end: Location) -> tuple[str, str]:
+        switch = self._state.switches.get(end.dpid)
+        if switch is None or switch.site is None or end.port_no not in switch.ports:
+            return ("", "")
+        return (switch.site.name, switch.ports[end.port_no].name)
+
+    def declared_links(self) -> list[tuple[LinkDeclaration, bool]]:
+        """Links of the configuration, and whether probes pass between their uplinks in both directions."""
+        config = self._state.config
+        found = {ends for link in self._state.topology.links() for ends in (self._ends(link), self._ends(link)[2:] + self._ends(link)[:2])}
+        return [(d, (d.a.site, d.a.uplink, d.b.site, d.b.uplink) in found) for d in config.links] if config else []
+
+    # -- candidates
+
+    def _candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
+        near_costs = self._view.distances(dpid)
+        far_costs = self._view.distances(server_at) if server_at in self._site_dpids(service.to.site) else {}
+        found = []
+        for near in self.usable(service.from_.site):
+            for far in self.usable(service.to.site):
+                pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
+                if pair is not None and near.location.dpid in near_costs and self._works(pair):
+                    cost = near_costs[near.location.dpid] + pair.paths[0].cost + far_costs.get(far.location.dpid, 0)
+                    found.append(Candidate(cost, near.agent_id, far.agent_id))
+        return tuple(sorted(found)[:MAX_CANDIDATES])
+
+    def _works(self, pair: Pair) -> bool:
+        state = self._state
+        return pairs.has_path(state.graph, pair) and all(map(state.programmer.is_synced, pair.dpids))
+
+    def _pick(self, candidates: tuple[Candidate, ...]) -> Candidate | None:
+        """The least loaded among the nearest that still take sessions (pair_selection.choose, without looking at the farther ones)."""
+        agents, loaded = self._state.agents, list[Loaded]()
+        for candidate in candidates:
+            if loaded and candidate.cost > loaded[0].candidate.cost:
+                break
+            near, far = agents.get(candidate.near), agents.get(candidate.far)
+            if near is not None and far is not None and near.usable and far.usable:
+                if len(candidates) == 1:
+                    return candidate
+                loaded.append(Loaded(candidate, near.load + far.load, near.busy + far.busy))
+        return pair_selection.least_loaded(loaded)
+
+    # -- arming
+
+    def _site_dpids(self, site: str) -> tuple[DatapathId, ...]:
+        return self._dpids.get(site, ())
+
+    def _may_arm(self, service: Service, dpid: DatapathId) -> bool:
+        state = self._state
+        if not state.programmer.is_synced(dpid):
+            return False
+        candidates = self._candidates(service, dpid, DatapathId(0))
+        if not candidates or (service.id, dpid) in self._ready:
+            return bool(candidates)
+        ready = {dpid, *(d for d in self._site_dpids(service.to.site) if state.programmer.is_synced(d))}
+        best = self.pairs[pair_key(candidates[0].near, candidates[0].far)]
+        return all(map(state.programmer.is_acknowledged, ready | best.dpids))
+
+    def _status(self, service: Service, between: Mapping[frozenset[str], frozenset[DatapathId]]) -> ServiceStatus:
+        state = self._state
+        if not accelerated(service):
+            return ServiceStatus(service, "Programmed", "Programmed", (), ())
+        if state.is_proactive(service):
+            return self._proactive_status(service)
+        sources, targets = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        works = between.get(frozenset((service.from_.site, service.to.site)), frozenset())
+        needed = sorted({*sources, *targets, *works})
+        acked = [
+            d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or (service.id, d) in self._ready)
+        ]  # fmt: skip
+        reason = self._reason(service, needed, acked, bool(works))
+        return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+
+    def _proactive_status(self, service: Service) -> ServiceStatus:
+        state, pair = self._state, self.working_pair(service)
+        sources = self._site_dpids(service.from_.site)
+        needed = sorted({*sources, *self._site_dpids(service.to.site), *(pair.dpids if pair is not None else ())})
+        armed = self.proactive.is_armed(service.id)
+        acked = [d for d in needed if state.programmer.is_acknowledged(d) and (d not in sources or armed)]
+        willing = all(agent is not None and agent.usable for agent in self._first_agents(service))
+        reason = self._reason(service, needed, acked, pair is not None) if willing else "NoAgents"
+        return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
+
+    def _first_agents(self, service: Service) -> tuple[Agent | None, Agent | None]:
+        """The agents that serve a proactive service, as far as they live."""
+        near, far = (self._state.sites[end.site].agents[:1] for end in (service.from_, service.to))
+        known = self._state.agents
+        return (known.get(near[0].agent_id) if near else None, known.get(far[0].agent_id) if far else None)
+
+    def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> str:
+        if not self.usable(service.from_.site) or not self.usable(service.to.site):
+            return "NoAgents"
+        if not all(dpid in self._state.switches for dpid in needed):
+            return "DatapathDisconnected"
+        if not works:
+            return "NoPath"
+        if service.id in self.too_large:
+            return "TooManyEntries"
+        return "Programmed" if needed == acked else "Programming"
+
+    # -- guards
+
+    def _guards(self) -> dict[DatapathId, list[FlowEntry]]:
+        state = self._state
+        peers = self._peers()
+        return {
+            dpid: self._guards_of(dpid, peers[site.name])
+            for dpid, (site, _) in state.claims.items()
+            if site.name in peers and dpid in state.switches
+        }
+
+    def _peers(self) -> dict[str, list[Address]]:
+        """Per site of a service, the addresses of its own agents and of its peers'."""
+        state, sites = self._state, dict[str, set[str]]()
+        for service in self._services.values():
+            one, other = service.from_.site, service.to.site
+            sites.setdefault(one, {one}).add(other)
+            sites.setdefault(other, {other}).add(one)
+        declared = {s.name: {a.ip for a in s.agents} for s in state.sites.values()}
+        for agent in state.agents.all():
+            declared.setdefault(self._site_of_agent.get(agent.agent_id, ""), set()).add(agent.beacon.address)
+        return {site: sorted(a for p in near for a in declared.get(p, ())) for site, near in sites.items()}
+
+    def _guards_of(self, dpid: DatapathId, addresses: Iterable[Address]) -> list[FlowEntry]:
+        state = self._state
+        ports = {end.port_no for end in state.topology.inter_switch_ports(dpid)}
+        ports |= {a.location.port_no for a in state.agents.all() if a.location.dpid == dpid}
+        matches = [Match(in_port=p) for p in sorted(ports)]
+        for address in addresses:
+            matches.append(Match(eth_type=ETH_IPV4, ipv4_src=(address, 0xFFFFFFFF)))
+            matches.append(Match(eth_type=ETH_IPV4, ipv4_dst=(address, 0xFFFFFFFF)))
+        cookie = state.cookie(Kind.GUARD)
+        return [FlowEntry(TABLE_REDIRECT, shared(PRIORITY_GUARD, cookie), m, (Goto(TABLE_FORWARD),), cookie) for m in matches]

@@ -1,0 +1,263 @@
+"""Services whose entries stand beforehand: a constant number per service and switch, no packet-in, nothing per flow (docs/adr/0012).
+
+On the switch beside each site's agent all packets of a service go to the agent: from client to server near, from server to client far.
+What the agents do not accelerate their kernels forward plainly. An entry leads to a group that the switch itself turns to plain
+forwarding when the agent's port dies, so entries need no lease and work while the controller is down.
+
+    FAR --far side and paths acknowledged--> UNARMED --acknowledged, UNARMED_S later--> ARMED
+
+UNARMED entries mark SYNs, which the near agent then passes plainly and remembers: a SYN that was on its way when the entries came must
+not be taken over when it is repeated. A service that goes leaves its entries *leaving*, unarmed, until no session needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from sos_controller.core.commands import ApplyGroup
+from sos_controller.core.config import Service
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import Action, EntryKey, FlowEntry, Match, SetEthSrc, ToGroup
+from sos_controller.core.openflow.pipeline import (
+    BARE_SYN,
+    PRIORITY_SERVICE,
+    PRIORITY_SERVICE_SYN,
+    PRIORITY_UNARMED,
+    REJECT_PORT,
+    TABLE_REDIRECT,
+    UNARMED_MAC,
+    Kind,
+)
+from sos_controller.core.services.agent_pairs import Pair
+from sos_controller.core.state import State
+from sos_controller.core.tables.agent_sessions import Flow
+from sos_controller.core.tables.policies import Policy, error_matches, fragment_matches, punt_matches, redirect_matches
+from sos_controller.core.types import DatapathId, MacAddress, PortNo
+
+UNARMED_S = 4.0
+"""A SYN sent before the entries came is repeated within this time unless it has been repeated twice already (RFC 6298: 1, 2, 4 s)."""
+LEAVE_S = 15.0
+"""Entries of a service that has gone stay at least this long: agents have been heard by then, also after a restart of the controller."""
+REPORT_MARGIN_S = 6.0
+"""A report this much younger than the withdrawal names all sessions that began before it (one report every 5 s)."""
+
+GROUP = "services"
+
+
+class Stage(IntEnum):
+    """How far a service has come."""
+
+    FAR = 1
+    UNARMED = 2
+    ARMED = 3
+
+
+class Footprint(NamedTuple):
+    """What a service takes up. While it is the same, whatever else changes about the service, its entries are left alone."""
+
+    near_dpid: DatapathId
+    far_dpid: DatapathId
+    near: tuple[Match, ...]
+    far: tuple[Match, ...]
+
+
+class Standing:
+    """A service whose entries stand or are being put up."""
+
+    __slots__ = ("footprint", "service", "since", "stage")
+
+    def __init__(self, service: Service, footprint: Footprint) -> None:
+        self.service, self.footprint = service, footprint
+        self.stage = Stage.FAR
+        self.since: float | None = None  # when the entries of this stage were acknowledged
+
+
+class Leaving(NamedTuple):
+    """An entry that stays for sessions that need it."""
+
+    dpid: DatapathId
+    entry: FlowEntry
+    since: float
+
+
+class Proactive:
+    """Owner of the entries of all proactive services."""
+
+    def __init__(self, state: State, working_pair: Callable[[Service], Pair | None]) -> None:
+        self._state, self._working_pair = state, working_pair
+        self._standing: dict[str, Standing] = {}
+        self._leaving: list[Leaving] = []
+        self._ways: dict[DatapathId, tuple[PortNo, MacAddress]] = {}
+        self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # and whether the reject group, too
+
+    def is_armed(self, service_id: str) -> bool:
+        """Whether new connections of a service are accelerated by entries that stand."""
+        found = self._standing.get(service_id)
+        return found is not None and found.stage is Stage.ARMED
+
+    def replan(self) -> None:
+        """Begin what is new, let go what is wanted no more or looks different."""
+        state = self._state
+        wanted = {p.service.id: p for policies in state.policies.by_site.values() for p in policies if state.is_proactive(p.service)}
+        footprints = {service_id: self._footprint(policy) for service_id, policy in wanted.items()}
+        for service_id, standing in list(self._standing.items()):
+            if footprints.get(service_id) != standing.footprint:
+                self._leave(self._standing.pop(service_id))
+            else:
+                standing.service = wanted[service_id].service
+        for service_id, policy in wanted.items():
+            if service_id not in self._standing and self._working_pair(policy.service) is not None:
+                self._standing[service_id] = Standing(policy.service, footprints[service_id])
+        self._leaving = [found for found in self._leaving if found.dpid in state.claims]
+        self._emit()
+
+    def tick(self) -> None:
+        """Go on where acknowledgements or time allow it."""
+        leaving = [found for found in self._leaving if self._is_needed(found)]
+        changed = len(leaving) < len(self._leaving)
+        self._leaving = leaving
+        for standing in self._standing.values():
+            if standing.stage is not Stage.ARMED and self._advance(standing):
+                changed = True
+        if changed:
+            self._emit()
+
+    def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> list[FlowEntry]:
+        """Take over the entries of earlier lives on a datapath that has just been read; returns those of other kinds."""
+        rest = []
+        for entry in earlier:
+            if pipeline.cookie_kind(entry.cookie) == Kind.SERVICE:
+                self._leaving.append(Leaving(dpid, entry, self._state.now))
+            else:
+                rest.append(entry)
+        self._sent.pop(dpid, None)
+        self._emit()
+        return rest
+
+    # -- stages
+
+    def _advance(self, standing: Standing) -> bool:
+        state, footprint = self._state, standing.footprint
+        if standing.stage is Stage.FAR:
+            pair = self._working_pair(standing.service)
+            if pair is None or not all(map(state.programmer.is_acknowledged, {footprint.far_dpid, *pair.dpids})):
+                return False
+            standing.stage = Stage.ARMED if self._is_armed_already(footprint) else Stage.UNARMED
+            return True
+        if standing.since is None:
+            if state.programmer.is_acknowledged(footprint.near_dpid):
+                standing.since = state.now
+            return False
+        if state.now - standing.since < UNARMED_S:
+            return False
+        standing.stage = Stage.ARMED
+        return True
+
+    def _is_armed_already(self, footprint: Footprint) -> bool:
+        """Whether an earlier life of the controller has left all near entries armed."""
+        at = [found.entry for found in self._leaving if found.dpid == footprint.near_dpid]
+        there = {entry.match for entry in at if entry.actions == (self._group(entry.match),)}
+        return there.issuperset(footprint.near)
+
+    def _leave(self, standing: Standing) -> None:
+        now, footprint = self._state.now, standing.footprint
+        if standing.stage is not Stage.FAR:
+            entries = self._entries(standing.service.id, footprint.near, armed=False)
+            self._leaving.extend(Leaving(footprint.near_dpid, entry, now) for entry in entries)
+        entries = self._entries(standing.service.id, footprint.far, armed=True)
+        self._leaving.extend(Leaving(footprint.far_dpid, entry, now) for entry in entries)
+
+    def _is_needed(self, found: Leaving) -> bool:
+        """Whether a session may still depend on an entry: until every agent beside it has said otherwise."""
+        state = self._state
+        if state.now - found.since < LEAVE_S:
+            return True
+        for agent in state.agents.all():
+            if agent.location.dpid == found.dpid:
+                at = state.agent_sessions.reported_at(agent.agent_id)
+                if at is None or at < found.since + REPORT_MARGIN_S:
+                    return True
+        return any(_carries(found.entry.match, flow) for flow in state.agent_sessions)
+
+    # -- entries
+
+    def _footprint(self, policy: Policy) -> Footprint:
+        sites, service = self._state.sites, policy.service
+        near, far = (sites[end.site].datapaths[0].number for end in (service.from_, service.to))
+        ends = ((True, policy.servers), (False, policy.clients))
+        led = [(*redirect_matches(policy, side), *fragment_matches(policy, side), *error_matches(prefixes)) for side, prefixes in ends]
+        first = tuple(punt_matches(policy)) if service.require else ()
+        return Footprint(near, far, (*first, *led[0]), led[1])
+
+    def _entries(self, service_id: str, matches: Iterable[Match], armed: bool) -> list[FlowEntry]:
+        cookie = self._state.cookie(Kind.SERVICE, pipeline.service_number(service_id))
+        made = []
+        for match in matches:
+            is_syn = match.tcp_flags == BARE_SYN  # of a service that requires something: never round its agent
+            base = PRIORITY_SERVICE_SYN if is_syn else PRIORITY_SERVICE if armed else PRIORITY_UNARMED
+            group = self._group(match)
+            actions: tuple[Action, ...] = (group,) if armed else (SetEthSrc(UNARMED_MAC), group)
+            made.append(FlowEntry(TABLE_REDIRECT, pipeline.shared(base, cookie), match, actions, cookie))
+        return made
+
+    def _group(self, match: Match) -> ToGroup:
+        number = self._state.controller_id
+        return ToGroup(pipeline.reject_group_id(number) if match.tcp_flags == BARE_SYN else pipeline.group_id(number))
+
+    def _emit(self) -> None:
+        """Groups first, since entries name them; then the entries; then groups that nothing names any more."""
+        state = self._state
+        entries: dict[DatapathId, dict[EntryKey, FlowEntry]] = {}
+        for standing in self._standing.values():
+            footprint = standing.footprint
+            if standing.stage is not Stage.FAR:
+                near = self._entries(standing.service.id, footprint.near, standing.stage is Stage.ARMED)
+                entries.setdefault(footprint.near_dpid, {}).update((entry.key, entry) for entry in near)
+            far = self._entries(standing.service.id, footprint.far, armed=True)
+            entries.setdefault(footprint.far_dpid, {}).update((entry.key, entry) for entry in far)
+        self._leaving = [found for found in self._leaving if found.entry.key not in entries.get(found.dpid, {})]
+        for found in self._leaving:
+            entries.setdefault(found.dpid, {})[found.entry.key] = found.entry
+        self._make_groups(entries)
+        state.programmer.set_group(GROUP, {dpid: list(those.values()) for dpid, those in entries.items()}, state.out)
+        for dpid in [d for d in self._sent if d not in entries]:
+            _, rejecting = self._sent.pop(dpid)
+            state.out.append(ApplyGroup(dpid, pipeline.group_id(state.controller_id)))
+            if rejecting:
+                state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), otherwise=REJECT_PORT))
+
+    def _make_groups(self, entries: Mapping[DatapathId, Mapping[EntryKey, FlowEntry]]) -> None:
+        state = self._state
+        for dpid, those in entries.items():
+            self._find_way(dpid)
+            way, sent = self._ways.get(dpid), self._sent.get(dpid)
+            rejecting = any(entry.match.tcp_flags == BARE_SYN for entry in those.values()) or (sent is not None and sent[1])
+            if way is None or dpid not in state.switches or sent == (way, rejecting):
+                continue
+            self._sent[dpid] = (way, rejecting)
+            state.out.append(ApplyGroup(dpid, pipeline.group_id(state.controller_id), *way))
+            if rejecting:
+                state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
+
+    def _find_way(self, dpid: DatapathId) -> None:
+        """Where the agent of a datapath is. It is remembered: its port tells the switch whether it is there now."""
+        state = self._state
+        claim = state.claims.get(dpid)
+        agents = claim[0].agents if claim is not None else []
+        agent = state.agents.get(agents[0].agent_id) if agents else None
+        if agent is not None and agent.location.dpid == dpid:
+            self._ways[dpid] = (agent.location.port_no, agent.beacon.mac)
+
+
+def _carries(match: Match, flow: Flow) -> bool:
+    """Whether an entry matches packets of a flow, in either direction."""
+    return _matches(match, (flow.client, flow.server), (flow.client_port, flow.server_port)) or _matches(
+        match, (flow.server, flow.client), (flow.server_port, flow.client_port)
+    )
+
+
+def _matches(match: Match, addresses: tuple[int, int], ports: tuple[int, int]) -> bool:
+    fields = (match.ipv4_src, match.ipv4_dst, match.tcp_src, match.tcp_dst)
+    return all(field is None or value & field[1] == field[0] for field, value in zip(fields, (*addresses, *ports), strict=True))

@@ -1,0 +1,344 @@
+"""Sessions follow their hosts to other ports and switches of their site (live migration, failover of an address; docs/adr/0047).
+
+A host is heard where it is: by its ARP, by its SYNs, and, where it has sessions, by its segments, which a *track* entry at each other
+switch of its site copies to the controller. Redirect entries are placed at the new switch first. Those at the old switch go LINGER_S
+later, and only where a track entry can take their place: whoever claims a host's address from elsewhere delays the host by one packet to
+the controller, and takes nothing from it.
+
+A host that is heard where no entry of ours meets its packets (another site, behind an uplink) is asked for at its own site. If it does
+not answer, its sessions are reset at both ends: their packets would go to the other host, which has another connection there.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, NamedTuple
+
+from sos_controller.core.openflow.flow_entries import Action, FlowEntry, Match, Output, Placed, TellApart
+from sos_controller.core.openflow.pipeline import (
+    ETH_IPV4,
+    NOT_SYN,
+    OWN_PORTS,
+    PORT_CONTROLLER,
+    PRIORITY_REDIRECT,
+    PRIORITY_TRACK,
+    PROTO_TCP,
+    TABLE_REDIRECT,
+    Kind,
+    shared,
+)
+from sos_controller.core.services.fragments import FRAGMENTED
+from sos_controller.core.services.plan import Plan
+from sos_controller.core.sessions import redirect
+from sos_controller.core.sessions.order_sender import OrderSender
+from sos_controller.core.sessions.redirect import Leg
+from sos_controller.core.sessions.server_lookup import ServerLookup
+from sos_controller.core.state import State
+from sos_controller.core.tables.sessions import FINAL, PENDING, Session
+from sos_controller.core.types import Address, DatapathId, Location
+from sos_controller.core.wire.order import OrderType
+
+BATCH: Final = 128
+"""Sessions placed anew in one turn of the event loop (25 ms): 1,000 take a quarter of a second, and no turn more than some 15 ms."""
+LINGER_S: Final = 2.0
+"""Entries at the old switch stay this long: what is on its way through it, or comes from a host that turns back, still finds the agent."""
+GIVE_UP_S: Final = 60.0
+"""A host that is not heard for certain at its new switch within this time keeps its entries at both."""
+FORGET_S: Final = 30.0
+"""A host's track entries outlive its last session: one that opens connections one by one costs its site's switches nothing more."""
+SWEEP_S: Final = 5.0
+MAX_TRACKING: Final = 8_192
+"""Track entries over all switches. Further hosts are followed by their ARP and SYNs alone."""
+ASK_S: Final = 0.5
+ASK_TIMES: Final = 4
+"""A host that was heard out of reach is asked for so often at its own site, and is gone when it has not answered by then."""
+MAX_ASKED: Final = 256
+"""Hosts asked for at a time; further ones are, when they are heard out of reach again."""
+
+MOVED_AWAY: Final = "moved-away"
+NOT_FOLLOWED: Final = "not-followed"
+"""Why a session was reset at both ends: a host is where nothing of ours meets its packets, or a switch did not take its entries."""
+
+UNKNOWN: Final = DatapathId(0)
+"""Where a host is that has entries at all switches of its site."""
+
+_EXACT: Final = 0xFFFFFFFF
+
+
+class Where:
+    """The switches of a site that have a host's entries: the newest, and those of before that."""
+
+    __slots__ = ("complete", "dpids", "idle_since", "newest", "since", "site", "tracking")
+
+    def __init__(self, site: str, newest: DatapathId, dpids: set[DatapathId], now: float) -> None:
+        self.site, self.newest = site, newest
+        self.dpids: set[DatapathId] = set()  # with the entries of some session
+        self.complete = dpids  # with those of every session: a session that begins has entries where the host is by then
+        self.since = self.idle_since = now
+        self.tracking = 0  # track entries counted for it, 0 where none stand
+
+
+class Move(NamedTuple):
+    """Sessions of a host that are still to be looked at: to be placed at its new switch, or taken away from its `old` ones."""
+
+    address: Address
+    where: Location
+    sessions: deque[Session]
+    old: frozenset[DatapathId] = frozenset()
+
+
+class Asked(NamedTuple):
+    """A host that was heard out of reach."""
+
+    due: float
+    times: int
+
+
+class Mobility:
+    """Where hosts with sessions are, and what follows when that changes."""
+
+    def __init__(self, state: State, plan: Plan, order_sender: OrderSender) -> None:
+        self._state, self._plan, self._order_sender = state, plan, order_sender
+        self.give_up: Callable[[Session, str], None] | None = None  # what ends a session that is being set up
+        self._where: dict[Address, Where] = {}
+        self._moves: deque[Move] = deque()
+        self._moving: dict[Address, Where] = {}
+        self._asked: dict[Address, Asked] = {}
+        self._server_lookup = ServerLookup(state)
+        self._tracking = 0
+        self._sweep_at = 0.0
+
+    def __len__(self) -> int:
+        """Hosts that are followed."""
+        return len(self._where)
+
+    def begun(self, session: Session) -> None:
+        """A session's entries are on their way to where its hosts are, or were found there."""
+        host = self._state.hosts.by_address(session.server)
+        self._note(session.client, session.near_entries, session.dpid)
+        self._note(session.server, session.far_entries, host.location.dpid if host is not None else UNKNOWN)
+
+    def adopted(self, dpid: DatapathId) -> None:
+        """Sessions of an earlier life may have been found on a datapath."""
+        for session in self._state.sessions:
+            if session.adopted and dpid in session.datapaths():
+                self.begun(session)
+
+    def heard(self, addresses: Iterable[Address], location: Location) -> None:
+        """Hosts with these addresses were heard at a port behind which hosts may be."""
+        for address in addresses:
+            where = self._where.get(address)
+            if where is not None and self._state.sessions.has_host(address):
+                self._heard(address, where, location)
+
+    def tick(self) -> None:
+        """Go on placing, take away what has lingered, ask again, forget hosts without sessions."""
+        self._work()
+        busy = {move.address for move in self._moves}
+        for address in [address for address in self._moving if address not in busy]:
+            self._leave(address, self._moving[address])
+        for address, asked in list(self._asked.items()):
+            if asked.due <= self._state.now:
+                self._ask(address, asked)
+        if self._state.now >= self._sweep_at:
+            self._sweep_at = self._state.now + SWEEP_S
+            self._sweep()
+
+    def replan(self) -> None:
+        """Sites may have other switches now."""
+        for address, where in self._where.items():
+            self._track(address, where)
+
+    # -- where hosts are
+
+    def _note(self, address: Address, placed: Iterable[Placed], newest: DatapathId) -> None:
+        """A host has entries at these switches."""
+        state, where = self._state, self._where.get(address)
+        dpids = {dpid for those, _ in placed for dpid in those}
+        if where is None:
+            claim = next((state.claims[dpid] for dpid in dpids if dpid in state.claims), None)
+            if claim is None:
+                return
+            where = self._where[address] = Where(claim[0].name, UNKNOWN, set(dpids), state.now)
+        if where.newest == UNKNOWN and newest in dpids:
+            where.newest = newest
+        if not dpids <= where.dpids or not where.complete <= dpids:
+            where.dpids |= dpids
+            where.complete &= dpids
+            self._track(address, where)
+
+    def _heard(self, address: Address, where: Where, location: Location) -> None:
+        state, dpid = self._state, location.dpid
+        site, datapath = state.claims[dpid]
+        if site.name != where.site or (datapath.forwarding == "Node" and location.port_no in OWN_PORTS):
+            if address not in self._asked and len(self._asked) < MAX_ASKED:
+                self._asked[address] = Asked(state.now, 0)
+            return
+        self._asked.pop(address, None)
+        if where.newest == dpid and dpid in where.complete:
+            return
+        before, where.newest, where.since = where.newest, dpid, state.now
+        if before not in (UNKNOWN, dpid):
+            self._moving[address] = where
+            state.count("moves", "followed")
+        if dpid not in where.complete:
+            where.dpids.add(dpid)
+            where.complete.add(dpid)
+            self._track(address, where)
+            self._moves.append(Move(address, location, deque(state.sessions.of_host(address))))
+            self._work()
+
+    # -- entries of sessions
+
+    def _work(self) -> None:
+        """Look at as many sessions as one turn may take."""
+        for _ in range(BATCH):
+            while self._moves and not self._moves[0].sessions:
+                self._moves.popleft()
+            if not self._moves:
+                return
+            move = self._moves[0]
+            session = move.sessions.popleft()
+            if session.state in FINAL:
+                continue
+            if move.old:
+                self._withdraw(session, move)
+            else:
+                self._place(session, move)
+
+    def _place(self, session: Session, move: Move) -> None:
+        """Have the entries of the host's side at its new switch, too."""
+        for near, placed in _sides(session, move.address):
+            agent_id = session.near if near else session.far
+            if near:
+                session.dpid, session.in_port = move.where
+            if agent_id in session.ended_by or _stands(placed, move.where.dpid):
+                continue
+            agent = self._state.agents.get(agent_id)
+            if agent is None:  # it is heard within seconds, in a new life of the controller, or its sessions end with it
+                self._moves.append(Move(move.address, move.where, deque((session,))))
+                continue
+            leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, session.client_port))
+            self._install(session, redirect.redirects(session.key, leg, move.where.dpid, self._cookie(session)), placed)
+
+    def _install(self, session: Session, made: list[Placed], placed: list[Placed]) -> None:
+        state = self._state
+        placed.extend(made)
+        for dpids, entry in made:
+            state.programmer.install(dpids, entry, partial(self._placed, session), state.out)
+
+    def _cookie(self, session: Session) -> int:
+        return self._state.cookie(Kind.REDIRECT, session.number)
+
+    def _placed(self, session: Session, done: bool) -> None:
+        """A switch has the entry, or has refused it or gone away."""
+        if not done and session.state not in FINAL:
+            self.reset(session, NOT_FOLLOWED)
+
+    def _leave(self, address: Address, where: Where) -> None:
+        """Take a host's entries away from where it was, once it is known for certain where it is and a track entry can stand there."""
+        state, age = self._state, self._state.now - where.since
+        host = state.hosts.by_address(address)
+        if age < LINGER_S:
+            return
+        if host is None or host.location.dpid != where.newest:
+            if age >= GIVE_UP_S:
+                del self._moving[address]
+            return
+        del self._moving[address]
+        if self._can_track(where):
+            old = frozenset(where.dpids - {where.newest})
+            where.dpids, where.complete = {where.newest}, {where.newest}
+            self._track(address, where)
+            self._moves.append(Move(address, host.location, deque(state.sessions.of_host(address)), old))
+
+    def _withdraw(self, session: Session, move: Move) -> None:
+        """Take the entries of the host's side away from where it was."""
+        state = self._state
+        for _, placed in _sides(session, move.address):
+            kept: list[Placed] = []
+            for dpids, entry in placed:
+                gone = tuple(d for d in dpids if d in move.old) if entry.priority == PRIORITY_REDIRECT else ()
+                if gone:
+                    state.programmer.remove(gone, entry, state.out)
+                if len(gone) < len(dpids):
+                    kept.append((tuple(d for d in dpids if d not in gone), entry))
+            placed[:] = kept
+
+    # -- track entries
+
+    def _can_track(self, where: Where) -> bool:
+        """Whether each switch of a site copies a host's segments to us where the host has no entries."""
+        site = self._state.sites.get(where.site)
+        return where.tracking > 0 and site is not None and all(d.forwarding == "Node" for d in site.datapaths)
+
+    def _track(self, address: Address, where: Where) -> None:
+        """Have the other switches of a host's site tell where it is heard."""
+        state, site = self._state, self._state.sites.get(where.site)
+        dpids = [] if site is None else [d.number for d in site.datapaths if d.forwarding == "Node"]
+        needed = len(dpids) if len(dpids) > 1 and self._tracking - where.tracking + len(dpids) <= MAX_TRACKING else 0
+        self._tracking += needed - where.tracking
+        where.tracking = needed
+        entries = (
+            {dpid: (self._track_entry(address),) for dpid in dpids if dpid not in where.complete and dpid != where.newest} if needed else {}
+        )
+        state.programmer.set_group(("track", address), entries, state.out)
+
+    def _track_entry(self, address: Address) -> FlowEntry:
+        cookie = self._state.cookie(Kind.TRACK)
+        match = Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, ipv4_src=(address, _EXACT), tcp_flags=NOT_SYN, reg0=0)
+        actions: tuple[Action, ...] = (TellApart("both"), Output(PORT_CONTROLLER))
+        return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_TRACK, cookie), match, actions, cookie)
+
+    def _sweep(self) -> None:
+        """Forget hosts that have had no session for a while."""
+        state = self._state
+        for address, where in list(self._where.items()):
+            if state.sessions.has_host(address):
+                where.idle_since = state.now
+            elif state.now - where.idle_since >= FORGET_S:
+                del self._where[address]
+                self._moving.pop(address, None)
+                self._asked.pop(address, None)
+                self._tracking -= where.tracking
+                state.programmer.set_group(("track", address), {}, state.out)
+
+    # -- hosts out of reach
+
+    def _ask(self, address: Address, asked: Asked) -> None:
+        """Ask for a host at its own site; nobody there answers for one that has gone."""
+        state, where = self._state, self._where.get(address)
+        if where is not None and asked.times < ASK_TIMES:
+            self._asked[address] = Asked(state.now + ASK_S, asked.times + 1)
+            self._server_lookup.ask(where.site, address)
+            return
+        del self._asked[address]
+        for session in state.sessions.of_host(address):
+            self.reset(session, MOVED_AWAY)
+
+    def end(self, fragmented: Iterable[Session]) -> None:
+        """Sessions cannot go on, as their hosts send fragments."""
+        for session in fragmented:
+            self.reset(session, FRAGMENTED)
+
+    def reset(self, session: Session, why: str) -> None:
+        """A session cannot go on: both hosts are told, instead of waiting for one another."""
+        if session.state in PENDING and self.give_up is not None:
+            self.give_up(session, why)
+            return
+        self._state.count("sessions", why)
+        for agent in (session.near, session.far):
+            self._order_sender.send_to(agent, OrderType.ABORT, session.uuid)
+
+
+def _sides(session: Session, address: Address) -> list[tuple[bool, list[Placed]]]:
+    """The sides of a session that a host is on, and their entries."""
+    ends = ((True, session.client, session.near_entries), (False, session.server, session.far_entries))
+    return [(near, placed) for near, host, placed in ends if host == address]
+
+
+def _stands(placed: Iterable[Placed], dpid: DatapathId) -> bool:
+    """Whether the entry that a side needs at a datapath is there. Beside an agent that rewrites it is another one."""
+    return any(dpid in dpids for dpids, _ in placed)

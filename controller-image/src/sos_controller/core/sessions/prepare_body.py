@@ -1,0 +1,61 @@
+"""Bodies of Prepare orders. All but name and ends is the same for every session of a service between two agents: it is rendered once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.tables.sessions import Session
+from sos_controller.core.types import Address
+from sos_controller.core.wire import order
+from sos_controller.core.wire.beacon import Beacon
+from sos_controller.core.wire.order import Prepare, Role
+
+PREPARATION_MS = 8_000
+"""How long a preparation stands: less than the 10 s after which a report may end the session."""
+MAX_FORMS = 8_192
+
+Wishes = tuple[int, int, int, int]
+"""Streams, bytes of a block, bytes of a queue, congestion control; 0 = the agent decides."""
+_Asked = tuple[int, int, int]
+"""Accept, and DSCP and TTL of a connection that is made before the session's Open."""
+
+
+class _Form(NamedTuple):
+    """What stays the same, and what it was made from."""
+
+    other: Beacon
+    wishes: Wishes
+    before: bytes
+    after: bytes
+
+
+class PrepareBody:
+    """Renders Prepares."""
+
+    def __init__(self) -> None:
+        self._forms: dict[tuple[str, bytes, Role, int, _Asked], _Form] = {}
+
+    def body(self, session: Session, other: Agent, role: Role, wishes: Wishes) -> bytes:
+        """What an agent in this role is told of a session whose other agent is `other`."""
+        asks = session.confirms and role is Role.EGRESS
+        asked: _Asked = (order.ACCEPT_CONFIRMED, session.dscp, session.ttl) if asks else (order.ACCEPT_EARLY, 0, 0)
+        index = (session.service, other.beacon.agent_id, role, session.labels, asked)
+        form = self._forms.get(index)
+        if form is None or form.other is not other.beacon or form.wishes != wishes:
+            form = self._form(other.beacon, role, wishes, session.labels, asked)
+            if len(self._forms) >= MAX_FORMS:
+                self._forms.clear()
+            self._forms[index] = form
+        return order.fill_prepare(form.before, form.after, session.uuid, session.key)
+
+    @staticmethod
+    def _form(other: Beacon, role: Role, wishes: Wishes, labels: int, asked: _Asked) -> _Form:
+        streams, block_bytes, queue_bytes, congestion = wishes
+        accept, dscp, ttl = asked
+        sample = Prepare(
+            uuid=bytes(16), role=role, streams=streams, block_bytes=block_bytes, queue_bytes=queue_bytes, lease_ms=PREPARATION_MS,
+            client=Address(0), server=Address(0), client_port=0, server_port=0, labels=labels, congestion=congestion,
+            accept=accept, dscp=dscp, ttl=ttl, peer_id=other.agent_id, peer_address=other.address, peer_stream_port=other.first_stream_port,
+        )  # fmt: skip
+        return _Form(other, wishes, *order.prepare_form(sample))

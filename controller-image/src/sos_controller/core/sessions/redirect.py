@@ -1,0 +1,146 @@
+"""The entries that lead one flow to an agent (node-config.md, 2).
+
+A site either redirects, which changes the destination MAC address only (`Transparent`), or rewrites, which gives its agent packets to its
+own address and port and restores what the hosts expect (`OpenFlow`; thesis, tables 2 and 6). Rewriting is done beside the agent. Towards
+an agent a flow is then told from others by the host's address and port alone, so that one host port can have one session there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import (
+    Action,
+    FlowEntry,
+    Goto,
+    Match,
+    Output,
+    Placed,
+    SetEthDst,
+    SetIpv4Dst,
+    SetIpv4Src,
+    SetTcpDst,
+    SetTcpSrc,
+)
+from sos_controller.core.openflow.pipeline import ETH_IPV4, PRIORITY_REDIRECT, PRIORITY_REWRITE, PROTO_TCP, TABLE_FORWARD, TABLE_REDIRECT
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.types import Address, DatapathId, FlowKey, MacAddress, flow_key
+
+_EXACT: Final = 0xFFFFFFFF
+_EXACT_PORT: Final = 0xFFFF
+_ENDS: Final = struct.Struct("!IIHH").unpack
+"""A flow's client and server address, client and server port."""
+
+
+class Leg(NamedTuple):
+    """One agent's side of a flow: the client's (`near`) or the server's. `port` is the agent's where its site rewrites, else 0."""
+
+    agent: Agent
+    near: bool
+    port: int
+
+
+class Adopted(NamedTuple):
+    """What an entry that was found on a switch is for. `mac` is the agent's, where the entry tells."""
+
+    key: FlowKey
+    near: bool
+    mac: MacAddress | None
+
+
+def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
+    """The entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
+    here = leg.agent.location.dpid
+    if not leg.port:
+        return _redirects(key, leg, dpids, cookie)
+    elsewhere = _redirects(key, leg, [dpid for dpid in dpids if dpid != here], cookie)
+    return [((here,), _restore(key, leg, cookie)), ((here,), _arrive(key, leg, cookie)), *elsewhere]
+
+
+def redirects(key: FlowKey, leg: Leg, dpid: DatapathId, cookie: int) -> list[Placed]:
+    """What a datapath needs that the leg's host has moved to. Where the agent rewrites, those beside it stand already."""
+    return [] if leg.port and leg.agent.location.dpid == dpid else _redirects(key, leg, (dpid,), cookie)
+
+
+def arrival(leg: Leg) -> tuple[Action, ...]:
+    """What is done to a client's packet beside the near agent."""
+    out = Output(leg.agent.location.port_no)
+    if not leg.port:
+        return (out,)
+    return (SetIpv4Dst(leg.agent.beacon.address), SetTcpDst(leg.port), out)
+
+
+def parse(entry: FlowEntry) -> Adopted | None:
+    """Whose entry it is, None for what `entries` does not make."""
+    m = entry.match
+    if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
+        return None
+    source, target, sport, dport = Address(m.ipv4_src[0]), Address(m.ipv4_dst[0]), m.tcp_src[0], m.tcp_dst[0]
+    host = next((a.address for a in entry.actions if isinstance(a, SetIpv4Src)), None)
+    if host is not None:
+        port = next((a.port for a in entry.actions if isinstance(a, SetTcpSrc)), None)
+        if port is None:  # the far agent has the client's own port
+            return Adopted(flow_key(host, target, sport, dport), False, None)
+        return Adopted(flow_key(target, host, dport, port), True, None)
+    mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)
+    if mac is None:
+        return None
+    near = m.tcp_flags is not None
+    return Adopted(flow_key(source, target, sport, dport) if near else flow_key(target, source, dport, sport), near, mac)
+
+
+def _towards(key: FlowKey, near: bool) -> Match:
+    """Client to server near, without SYNs, which are the punts'; server to client far."""
+    client, server, client_port, server_port = _ENDS(key)
+    if not near:
+        client, server, client_port, server_port = server, client, server_port, client_port
+    return Match(
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=(client, _EXACT),
+        ipv4_dst=(server, _EXACT),
+        tcp_src=(client_port, _EXACT_PORT),
+        tcp_dst=(server_port, _EXACT_PORT),
+        tcp_flags=pipeline.NOT_SYN if near else None,
+    )
+
+
+def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
+    """One and the same entry wherever the agent is not."""
+    location, match, towards = leg.agent.location, _towards(key, leg.near), SetEthDst(leg.agent.beacon.mac)
+    elsewhere = tuple(dpid for dpid in dpids if dpid != location.dpid)
+    placed: list[Placed] = []
+    if location.dpid in dpids:
+        there = (towards, Output(location.port_no))
+        placed.append(((location.dpid,), FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, there, cookie)))
+    if elsewhere:
+        onwards = (towards, Goto(TABLE_FORWARD))
+        placed.append((elsewhere, FlowEntry(TABLE_REDIRECT, PRIORITY_REDIRECT, match, onwards, cookie)))
+    return placed
+
+
+def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
+    """Thesis, table 2: the host's packets become the agent's."""
+    actions = (SetEthDst(leg.agent.beacon.mac), *arrival(leg))
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.near), actions, cookie)
+
+
+def _restore(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
+    """What the agent sends becomes the other host's (thesis, table 2, second entry, and table 6, the last hop)."""
+    client, server, client_port, server_port = _ENDS(key)
+    address, port = (client, client_port) if leg.near else (server, server_port)
+    match = Match(
+        in_port=leg.agent.location.port_no,
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=(leg.agent.beacon.address, _EXACT),
+        ipv4_dst=(address, _EXACT),
+        tcp_src=(leg.port, _EXACT_PORT),
+        tcp_dst=(port, _EXACT_PORT),
+    )
+    on = Goto(TABLE_FORWARD)
+    actions: tuple[Action, ...] = (SetIpv4Src(server), SetTcpSrc(server_port), on) if leg.near else (SetIpv4Src(client), on)
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, match, actions, cookie)

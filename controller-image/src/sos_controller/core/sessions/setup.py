@@ -1,0 +1,459 @@
+"""From a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
+
+1. The SYN is punted. No service, no agents, no room, a special option: plain, and remembered by (4-tuple, ISN).
+2. Prepare goes to both agents, and the redirect entries to the switches, each with a barrier behind it. Retransmitted SYNs are dropped
+   meanwhile: the one held will be delivered.
+3. Both are Ready, all barriers answered and no cache can hold the flow (`exact`): the held SYN goes to the near agent.
+   Where the server must have accepted first (`acceptance`), the far agent is told once the far side's entries stand, since they lead the
+   server's answer to it, and is ready when it has connected.
+4. A refusal, a second without all of that, or a switch that fails: entries out, Release, the SYN goes on plain.
+
+So a connection that the server refuses, or does not answer, is plain TCP's: the client hears it from the server itself.
+
+Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010).
+The near entry leaves out SYNs, so that a client which reuses its port is seen here again instead of meeting a session that is ending.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Final, NamedTuple
+
+from sos_controller.core.commands import PacketOut
+from sos_controller.core.config import Service
+from sos_controller.core.forwarding.l2 import Forwarding
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, SETTLE_S
+from sos_controller.core.plain.reason import PlainReason, of_outcome
+from sos_controller.core.services import pair_selection
+from sos_controller.core.services.fragments import FRAGMENTED
+from sos_controller.core.services.plan import Plan
+from sos_controller.core.sessions import redirect
+from sos_controller.core.sessions.order_sender import OrderSender
+from sos_controller.core.sessions.prepare_body import PrepareBody
+from sos_controller.core.sessions.redirect import Leg
+from sos_controller.core.sessions.refusal import refuse, requiring
+from sos_controller.core.sessions.server_lookup import ServerLookup
+from sos_controller.core.sessions.teardown import Teardown
+from sos_controller.core.state import MAX_PLAIN, State, Switch
+from sos_controller.core.tables.agents import Agent
+from sos_controller.core.tables.policies import accelerated
+from sos_controller.core.tables.sessions import PENDING, Phase, Session, Trigger, session_uuid
+from sos_controller.core.types import AgentId, DatapathId, Location, PortNo
+from sos_controller.core.wire.order import REFUSED_BY_SERVER, OrderType, Role
+from sos_controller.core.wire.packets import Syn, complete_checksum, parse_ends, parse_syn
+
+GIVE_UP_AFTER_S: Final = 1.0
+"""Without both answers and all barriers."""
+PLAIN_S: Final = 130.0
+"""A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
+OPENING_S: Final = 1.5
+"""After a SYN was delivered its client may say it again (RFC 6298: after 1 s), where the agent's answer is late, as when it has to ask for
+the client's MAC address first, or was lost. A repeat that went plain would be answered by the server, and what the client then says, which
+goes to the agent, be reset there."""
+_ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
+"""Reasons that do not refuse a connection: each one asks the server again, and its SYN waits for the answer."""
+MAX_FAR_DATAPATHS: Final = 64
+"""Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
+
+
+class Timer(NamedTuple):
+    """Something to look at later."""
+
+    due: float
+    number: int
+    session: Session
+
+
+class SetUp:
+    """The way of a session up to ACTIVE."""
+
+    def __init__(self, state: State, order_sender: OrderSender, plan: Plan, forwarding: Forwarding, teardown: Teardown) -> None:
+        self._state, self._order_sender, self._plan = state, order_sender, plan
+        self._forwarding, self._teardown = forwarding, teardown
+        self.begun: Callable[[Session], None] | None = None  # called once the entries of a session are sent
+        self._prepare_body, self._server_lookup = PrepareBody(), ServerLookup(state)
+        self._timers: list[Timer] = []
+        self._counter = 0
+        self._leaving = False
+        self._opening_until = 0.0
+
+    def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """A packet came from a punt entry of ours."""
+        state = self._state
+        syn = parse_syn(data)
+        if syn is None:
+            state.count("syns", "unparsed")
+            self._unparsed(switch, in_port, data)
+            return
+        location = Location(switch.dpid, in_port)
+        self._forwarding.learn(syn.mac, syn.client, location)
+        session = state.sessions.by_key(syn.key)
+        if session is not None and self._repeated(session, syn, data):
+            return
+        why = self._begin(switch, location, syn, data)
+        self._plan.passive_measurement.punted(switch, syn, why)
+        if why and requiring(state, switch.site, syn) is not None:
+            self._note_plain(switch, syn, why)
+            state.count("syns", why)
+            refuse(state, switch, in_port, data)
+        elif why:
+            self._note_plain(switch, syn, why)
+            state.recent_flows.note(syn.key, state.now)
+            self._plain(switch, in_port, syn.key + syn.isn, data, why)
+
+    def ready(self, agent_id: AgentId, uuid: bytes, accepted: bool, reply_to: int) -> None:
+        """An agent has prepared a session, as the order of sequence `reply_to` told it; `accepted`: and so has the server."""
+        session = self._asked(agent_id, uuid)
+        if session is None:
+            return
+        agent = self._state.agents.get(agent_id)
+        waited = session.confirms and agent_id == session.far  # for the server, and before that for entries
+        if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones would not tell
+            agent.order_rto.answered(self._state.now - session.created_at)
+        if accepted:
+            self._state.accepting_servers.note(session.key, self._state.now)
+        session.ready.add(agent_id)
+        self._complete(session)
+
+    def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
+        """An agent does not take a session, or the server does not, which the far agent may find out later."""
+        begun = self._state.sessions.by_uuid(uuid)
+        if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.far:
+            self._state.accepting_servers.forget(begun.key)
+        session = self._asked(agent_id, uuid)
+        if session is not None:
+            self.give_up(session, f"refused-{reason or 0xFFFF}")
+
+    def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
+        """The session an agent answers about, if it was asked and an answer still counts."""
+        session = self._state.sessions.by_uuid(uuid)
+        if session is None or session.state is not Phase.PREPARING or agent_id not in (session.near, session.far):
+            return None
+        return session
+
+    def tick(self) -> None:
+        """Resend what is unanswered, give up what takes too long, forget old decisions."""
+        now = self._state.now
+        while self._timers and self._timers[0].due <= now:
+            due, _, session = heapq.heappop(self._timers)
+            if session.due != due:
+                continue
+            if session.state in PENDING and now >= session.created_at + GIVE_UP_AFTER_S:
+                self.give_up(session, "timeout")
+            elif session.state is Phase.PREPARING:
+                self._prepare(session)
+            elif session.state is Phase.PLAIN:
+                self._release(session)
+        plain = self._state.plain
+        while plain and next(iter(plain.values())) <= now:
+            plain.popitem(last=False)
+
+    def is_opening(self, now: float) -> bool:
+        """Whether a client may still repeat the SYN that an agent was given."""
+        return now < self._opening_until
+
+    def leave(self) -> None:
+        """Begin nothing any more, and let what is not active yet go on as plain TCP."""
+        self._leaving = True
+        for session in [session for session in self._state.sessions if session.state in PENDING]:
+            self.give_up(session, "leaving")
+
+    def give_up(self, session: Session, why: str) -> None:
+        """Let a session that is not active yet go on as plain TCP."""
+        state = self._state
+        if session.state not in PENDING:
+            return
+        session.advance(Trigger.GIVE_UP)
+        state.sessions.pending -= 1
+        for dpids, entry in session.entries():
+            state.programmer.remove(dpids, entry, state.out)
+        for agent in (session.near, session.far):
+            self._order_sender.send_to(agent, OrderType.RELEASE, session.uuid)
+        state.forget_session(session, why)
+        self._plan.passive_measurement.forget(session.key)
+        reason = of_outcome(why)
+        if session.requires and why == "timeout" and self._waits_for_server(session):
+            reason = PlainReason.SERVER_SILENT
+        if reason is not None and not (session.requires and reason is PlainReason.SERVER_SILENT):
+            state.plain_traffic.plain(session.service, reason, session.key, state.now)
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+        if session.requires:
+            self._refuse(session, reason, why)
+            return
+        state.recent_flows.note(session.key, state.now)
+        self._decide(session.key + session.isn, why)
+        if session.confirms and self._is_rewritten(session):
+            self._watch(session, state.now + SETTLE_S)
+        else:
+            self._release(session)
+
+    def _refuse(self, session: Session, reason: PlainReason | None, why: str) -> None:
+        """Answer the SYN of a session that was given up and must not be plain. A server that is silent is silence for its client, too: the
+        SYN is dropped, and what the client sends next asks the server again."""
+        self._state.count("syns", why)
+        switch = self._state.switches.get(session.dpid)
+        if switch is not None and session.syn and reason is not PlainReason.SERVER_SILENT:
+            refuse(self._state, switch, session.in_port, session.syn)
+        session.syn = b""
+
+    def _waits_for_server(self, session: Session) -> bool:
+        """Return whether only the server's answer is missing: on a long path the far agent reports it after GIVE_UP_AFTER_S."""
+        return session.confirms and not session.waiting and session.near in session.ready and session.connect_at <= self._state.now
+
+    def _release(self, session: Session) -> None:
+        """Send the SYN of a session that was given up to the server. An entry that still stands there leads the answer to an agent that
+        forwards what it does not know (ADR 0010), but where the site rewrites: then the SYN has waited."""
+        switch = self._state.switches.get(session.dpid)
+        if switch is not None and session.syn:
+            self._forwarding.release(switch, session.in_port, session.syn)
+        session.syn = b""
+
+    def _repeated(self, session: Session, syn: Syn, data: bytes) -> bool:
+        """A SYN of a flow that has a session. False when it begins a new life of the flow."""
+        state = self._state
+        if session.state in PENDING and syn.isn != session.isn:
+            session.isn, session.syn = syn.isn, data
+        kept = session.state is Phase.ACTIVE and state.now < session.deliver_at
+        if kept or session.state in PENDING:  # the first one will be delivered
+            state.count("syns", "held")
+            return True
+        if session.state is Phase.ACTIVE or syn.isn == session.isn:
+            agent = state.agents.get(session.near)
+            if agent is not None:
+                self._deliver(agent, data)
+                state.count("syns", "forwarded")
+                return True
+        self._teardown.drop(session, "port-reused")
+        return False
+
+    def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
+        """Start a session; else the reason for plain TCP."""
+        state, site = self._state, switch.site
+        required = requiring(state, site, syn) is not None
+        if syn.key + syn.isn in state.plain and not required:
+            if site is not None and (decided := state.policies.match(site.name, syn)) is not None:
+                state.plain_backoff.repeated(syn, decided.to.site)
+            return "decided"
+        if syn.special:
+            return "option"
+        service = None if site is None or self._leaving else state.policies.match(site.name, syn)
+        if service is None:
+            return "leaving" if self._leaving else "no-service"
+        why = self._no_room(service, syn) or state.plain_backoff.why(syn, location, service.to.site, state.now)
+        if required and service.accept != "Early" and why in _ASKED_AGAIN:
+            why = ""
+        return why or self._start(service, switch, location, syn, data)
+
+    def _no_room(self, service: Service, syn: Syn) -> str:
+        """Why there is no room for one more session of a service, or none between its hosts; "" where there is."""
+        state = self._state
+        if state.sessions.full or state.programmer.busy:
+            return "full"
+        if self._plan.fragments.is_plain(syn.client, syn.server):
+            return FRAGMENTED
+        return "" if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else "share"
+
+    def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
+        """Orders and entries for a flow of a service; else the reason for plain TCP."""
+        state = self._state
+        self._server_lookup.look_for(service.to.site, syn.server)
+        choice = self._plan.choose(service, switch.dpid, syn.client, syn.server)
+        if choice is None:
+            return "no-agents"
+        where = self._plan.server_datapaths(service.to.site, syn.server)
+        if not 1 <= len(where) <= MAX_FAR_DATAPATHS or not all(map(state.programmer.is_synced, where)):
+            return "far-datapath"
+        if not state.programmer.is_synced(switch.dpid) or (service.require and not self._plan.is_ready(service.id, switch.dpid)):
+            return "near-datapath"
+        legs = self._legs(choice, syn)
+        if legs is None:
+            return "port-taken"
+        session = self._enter(service, choice, location, syn, data)
+        if service.accept == "Confirmed" or (service.accept == "Learned" and not state.accepting_servers.holds(syn.key, state.now)):
+            session.confirms, session.connect_at = True, math.inf
+        if not self._prepare(session):
+            return self._no_order(session)
+        self._install(session, legs, where)
+        if session.confirms and self._follows_entries(session, legs[1], where):
+            self._connect(session)
+        return ""
+
+    def _follows_entries(self, session: Session, far: Leg, where: Collection[DatapathId]) -> bool:
+        """Whether an order that is sent behind the far side's entries, over the same connection, reaches the agent after them."""
+        dpid = far.agent.location.dpid
+        switch = self._state.switches.get(dpid)
+        is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
+        return is_ours and set(where) == {dpid} and not self._plan.cache_guard.wait(session)
+
+    def _connect(self, session: Session) -> None:
+        """The far side's entries stand: let the far agent connect, as soon as no switch forwards by what it has cached."""
+        wait = self._plan.cache_guard.wait(session)
+        session.connect_at = self._state.now + wait
+        if wait:
+            self._watch(session, session.connect_at)
+        else:
+            self._prepare(session)
+
+    def _is_rewritten(self, session: Session) -> bool:
+        """Whether the far agent has packets of the session rewritten to its own address."""
+        return bool(self._plan.rewritten_port(session.far, False, 1))
+
+    def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
+        """The two sides of a new session. None where an agent could not tell it from one that it has."""
+        state, sides = self._state, []
+        for agent_id, near in ((choice.near, True), (choice.far, False)):
+            agent = state.agents.get(agent_id)
+            if agent is None:
+                return None
+            leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, syn.client_port))
+            if leg.port and any(state.programmer.wants(d, e) for dpids, e in redirect.entries(syn.key, leg, (), 0) for d in dpids):
+                return None
+            sides.append(leg)
+        return sides[0], sides[1]
+
+    def _no_order(self, session: Session) -> str:
+        session.advance(Trigger.GIVE_UP)
+        self._state.sessions.pending -= 1
+        self._state.forget_session(session, "no-key")
+        return "no-key"
+
+    def _enter(self, service: Service, choice: pair_selection.Candidate, location: Location, syn: Syn, data: bytes) -> Session:
+        state = self._state
+        self._counter += 1
+        session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
+        session.service, session.site, session.requires = service.id, service.to.site, bool(service.require)
+        session.near, session.far = choice.near, choice.far
+        session.labels = self._plan.session_labels(service, choice)
+        session.isn, session.syn, session.mac = syn.isn, data, syn.mac
+        state.sessions.add(session)
+        state.sessions.pending += 1
+        session.advance(Trigger.ORDERED)
+        for agent_id in (choice.near, choice.far):
+            agent = state.agents.get(agent_id)
+            if agent is not None:
+                agent.assigned += 1
+        return session
+
+    def _prepare(self, session: Session) -> bool:
+        """Send Prepare to the agents that have not answered. False when one of them cannot be sent orders."""
+        state = self._state
+        near, far = state.agents.get(session.near), state.agents.get(session.far)
+        if near is None or far is None:
+            return False
+        session.attempts += 1
+        if session.attempts == 1:
+            state.count("syns", "begun")
+            session.asked = self._order_sender.next_sequence
+        rto = max(near.order_rto.seconds, far.order_rto.seconds) * ((1 << session.attempts) - 1)
+        self._watch(session, session.created_at + min(rto, GIVE_UP_AFTER_S))
+        sent, wishes = True, self._plan.transport(session.service)
+        for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
+            if agent.agent_id not in session.ready and (role is Role.INGRESS or state.now >= session.connect_at):
+                body = self._prepare_body.body(session, other, role, wishes)
+                sent = self._order_sender.send(agent, OrderType.PREPARE, body) and sent
+        return sent
+
+    def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
+        """Send the redirect entries, those of the far side first."""
+        state, (near, far) = self._state, legs
+        cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
+        session.near_entries = redirect.entries(session.key, near, (session.dpid,), cookie)
+        session.far_entries = redirect.entries(session.key, far, where, cookie)
+        session.leading = len(session.far_entries)
+        session.waiting = session.leading + len(session.near_entries)
+        for is_far, placed in ((True, session.far_entries), (False, session.near_entries)):
+            installed = partial(self._installed, session, is_far)
+            for dpids, entry in placed:
+                state.programmer.install(dpids, entry, installed, state.out)
+        if self.begun is not None:
+            self.begun(session)
+
+    def _installed(self, session: Session, is_far: bool, done: bool) -> None:
+        """All barriers behind a redirect entry were answered, or one will never be."""
+        if session.state is not Phase.PREPARING:
+            return
+        if not done:
+            self.give_up(session, "datapath-failed")
+            return
+        session.waiting -= 1
+        session.leading -= is_far
+        session.installed_at = self._state.now
+        if session.connect_at == math.inf and not session.leading:
+            self._connect(session)
+        self._complete(session)
+
+    def _complete(self, session: Session) -> None:
+        if len(session.ready) == 2 and not session.waiting:
+            session.advance(Trigger.COMPLETE)
+            self._activate(session)
+
+    def _activate(self, session: Session) -> None:
+        state = self._state
+        state.sessions.pending -= 1
+        state.count("sessions", "begun")
+        state.plain_traffic.accelerated(session.service, state.now)
+        agent = state.agents.get(session.near)
+        if agent is not None:
+            wait = self._plan.cache_guard.wait(session)
+            session.deliver_at = state.now + wait
+            self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # they wait for different times
+            self._deliver(agent, session.syn, wait)
+        session.syn = b""
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
+
+    def _deliver(self, agent: Agent, data: bytes, after_s: float = 0.0) -> None:
+        """Give a SYN to the near agent as its entries would."""
+        frame = agent.beacon.mac + complete_checksum(data)[6:]
+        actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
+        self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
+
+    def _unparsed(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
+        """Count a first packet that is no plain SYN for the service that covers it, repeats included, which nothing tells apart; then let
+        it go on, or refuse it."""
+        state, ends, site = self._state, parse_ends(data), switch.site
+        policy = None if ends is None or site is None else state.policies.first(site.name, ends)
+        if ends is not None and policy is not None:
+            reason = PlainReason.VLAN if ends.is_tagged else PlainReason.UNPARSED
+            state.plain_traffic.plain(policy.service.id, reason, ends.key, state.now)
+        if policy is not None and policy.service.require:
+            refuse(state, switch, in_port, data)
+        else:
+            self._forwarding.release(switch, in_port, data)
+
+    def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
+        """Count a connection that goes plain for the service that covers it, and for one that this service hides from it."""
+        state, site = self._state, switch.site
+        covering = [] if site is None else state.policies.covering(site.name, syn, 2)
+        if not covering or why == "decided":  # the latter repeats a SYN that has been counted
+            return
+        first = covering[0].service
+        reason = of_outcome(why)
+        if why == "no-service":
+            reason = PlainReason.OBSERVED if first.mode == "Observe" else PlainReason.PERCENT
+            for hidden in (policy.service for policy in covering[1:] if accelerated(policy.service) and not accelerated(first)):
+                state.plain_traffic.plain(hidden.id, PlainReason.SHADOWED, syn.key, state.now)
+        if reason is not None:
+            state.plain_traffic.plain(first.id, reason, syn.key, state.now)
+
+    def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
+        """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""
+        self._decide(decision, why)
+        self._forwarding.release(switch, in_port, data)
+
+    def _decide(self, decision: bytes, why: str) -> None:
+        """Stand by plain TCP for a SYN for as long as it may be sent again."""
+        state = self._state
+        state.counters["syns", why] += 1
+        if decision not in state.plain:
+            if len(state.plain) >= MAX_PLAIN:
+                state.plain.popitem(last=False)
+            state.plain[decision] = state.now + PLAIN_S
+
+    def _watch(self, session: Session, due: float) -> None:
+        self._counter += 1
+        session.due = due
+        heapq.heappush(self._timers, Timer(due, self._counter, session))

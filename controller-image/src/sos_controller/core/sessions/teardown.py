@@ -1,0 +1,276 @@
+"""How sessions end, and how those of an earlier life of the controller are taken over (spec/order.md 6, 7).
+
+Each agent ends its own side: its redirect entries go a moment after it says so, or when its whole report omits the session, or when it is
+dead. The session is over when both sides are. Ends are told per side because the far agent may still be feeding a slow server.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from sos_controller.core.openflow import pipeline
+from sos_controller.core.openflow.flow_entries import FlowEntry
+from sos_controller.core.plain.backoff import ClientKey, ServerKey
+from sos_controller.core.services.agent_pairs import pair_key
+from sos_controller.core.sessions import redirect
+from sos_controller.core.sessions.half_open import LOST, probe_half_open
+from sos_controller.core.sessions.order_sender import OrderSender
+from sos_controller.core.state import State
+from sos_controller.core.tables.sessions import FINAL, PENDING, Phase, Session, Trigger, adopted_uuid, session_uuid
+from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, MacAddress, PortNo, ends_of
+from sos_controller.core.wire.order import ENDS, Ended, OrderType, Report
+
+LINGER_S: Final = 1.0
+"""Last acknowledgements and retransmitted FINs still find the agent."""
+REPORT_AGE_S: Final = 10.0
+"""Younger sessions may be missing from a report that was written before them."""
+ORPHAN_S: Final = 15.0
+"""An adopted entry's agent must be heard within this time."""
+MAX_CHUNKS: Final = 1_024
+
+_UNKNOWN: Final = b"mac:"
+_HEARS_NOTHING: Final = (ENDS.index("peer-lost"), ENDS.index("expired"))
+"""Why an agent has ended its side where the other one is gone: it heard no more of it, or nothing since it was asked."""
+_EXPIRED, _UNREACHABLE = ENDS.index("expired"), ENDS.index("server-unreachable")
+_SERVED: Final = (ENDS.index("closed"), ENDS.index("client-reset"), ENDS.index("server-reset"))
+"""Ends of sessions that had both hosts."""
+
+
+class _Timer(NamedTuple):
+    due: float
+    number: int
+    session: Session
+
+
+class _Parts:
+    """A report being put together."""
+
+    __slots__ = ("chunks", "number", "seen", "uuids")
+
+    def __init__(self, number: int, chunks: int) -> None:
+        self.number, self.chunks = number, chunks
+        self.seen: set[int] = set()
+        self.uuids: set[bytes] = set()
+
+
+class Teardown:
+    """Ends of sessions."""
+
+    def __init__(self, state: State, order_sender: OrderSender) -> None:
+        self._state, self._order_sender = state, order_sender
+        self._timers: list[_Timer] = []
+        self._counter = 0
+        self._reports: dict[AgentId, _Parts] = {}
+        self._life = session_uuid(state.identity.uuid_seed, 0)[:8]
+        self.wanted_pairs: set[tuple[AgentId, AgentId]] = set()
+
+    def ended(self, agent_id: AgentId, said: Ended, sequence: int) -> Session | None:
+        """An agent says that a session is over for it. Always acknowledged. Returns a session that was not even active yet."""
+        self._order_sender.send_to(agent_id, OrderType.ENDED_ACK, said.uuid, sequence)
+        session = self._find(agent_id, said.uuid)
+        if session is None or agent_id not in (session.near, session.far):
+            return None
+        self._state.count("ended", str(said.reason))
+        self._state.accepting_servers.ended(session.key, said, self._state.now)
+        self._learn(session, agent_id, said.reason)
+        if session.state in PENDING:
+            return session
+        self._end_side(session, agent_id, said, LINGER_S)
+        other = self._state.agents.get(session.far if agent_id == session.near else session.near)
+        if said.reason in _HEARS_NOTHING and other is not None and other.silent:
+            self._end_side(session, other.agent_id, LOST, LINGER_S)
+        return None
+
+    def _learn(self, session: Session, agent_id: AgentId, reason: int) -> None:
+        """What an end says of the session's client and server (`plain_backoff`)."""
+        if session.adopted or session.state in PENDING:
+            return
+        state, (_, server, _, port) = self._state, ends_of(session.key)
+        if agent_id == session.near:
+            client = ClientKey(ends_of(session.key)[0], session.mac, Location(session.dpid, session.in_port))
+            if reason == _EXPIRED:
+                state.plain_backoff.clients.failed(client, state.now)
+            elif reason in _SERVED:
+                state.plain_backoff.clients.succeeded(client)
+        elif reason == _UNREACHABLE:
+            state.plain_backoff.servers.failed(ServerKey(session.site, server, port), state.now)
+        elif reason in _SERVED:
+            state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
+
+    def agent_silent(self, agent_id: AgentId) -> None:
+        """Nothing has been heard of an agent for long, nor of its switch: what the agents at the other ends have lost, or
+        never got, is over, as most likely the machine of both is gone. The rest may run on."""
+        for session in self._state.sessions.of(agent_id):
+            told = (how for who, how in session.ended_by.items() if who != agent_id)
+            if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
+                self._end_side(session, agent_id, LOST)
+
+    def report(self, agent_id: AgentId, report: Report) -> None:
+        """A chunk of an agent's list of sessions; a whole list ends the sessions it omits."""
+        if report.chunks > MAX_CHUNKS:
+            return
+        parts = self._reports.get(agent_id)
+        if parts is None or (parts.number, parts.chunks) != (report.number, report.chunks):
+            parts = self._reports[agent_id] = _Parts(report.number, report.chunks)
+        parts.seen.add(report.chunk)
+        parts.uuids.update(report.uuids)
+        if len(parts.seen) == parts.chunks:
+            del self._reports[agent_id]
+            self._judge(agent_id, parts.uuids)
+
+    def agent_lost(self, agent_id: AgentId) -> list[Session]:
+        """An agent is dead, restarted or elsewhere: its side of every session is over. Returns those that were not active yet."""
+        self._reports.pop(agent_id, None)
+        pending = []
+        for session in self._state.sessions.of(agent_id):
+            if session.state in PENDING:
+                pending.append(session)
+            else:
+                self._end_side(session, agent_id, LOST)
+        return pending
+
+    def agent_heard(self, agent_id: AgentId, mac: MacAddress) -> None:
+        """An agent is there: adopted entries that lead to its MAC address are its sessions."""
+        placeholder = AgentId(_UNKNOWN + mac)
+        for session in self._state.sessions.of(placeholder):
+            near = agent_id if session.near == placeholder else session.near
+            far = agent_id if session.far == placeholder else session.far
+            self._state.sessions.reassign(session, near, far)
+
+    def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
+        """Take over the redirect entries of an earlier life; returns the other entries of earlier lives.
+
+        `first`: the datapath has had nothing from us in this life, so nothing there is ours, whatever epoch it carries: a cookie has
+        8 bits of it, and a controller that replaces another one may have the same.
+        """
+        rest = []
+        epoch = self._state.identity.epoch & 0xFF
+        for entry in installed:
+            ours = not first and pipeline.cookie_epoch(entry.cookie) == epoch
+            if ours or self._state.programmer.wants(dpid, entry):
+                continue
+            if pipeline.cookie_kind(entry.cookie) != pipeline.Kind.REDIRECT:
+                rest.append(entry)
+            elif self._adopt(dpid, entry):
+                self._state.programmer.adopt(dpid, entry)
+        return rest
+
+    def tick(self) -> None:
+        """Remove what has lingered long enough, and adopted entries whose agent never came."""
+        now = self._state.now
+        while self._timers and self._timers[0].due <= now:
+            session = heapq.heappop(self._timers).session
+            if session.state in FINAL:
+                continue
+            if session.adopted:
+                self._bury_orphans(session)
+            self._remove_ended(session)
+
+    def drop(self, session: Session, why: str) -> None:
+        """Remove a session's entries and forget it."""
+        state = self._state
+        for dpids, entry in session.entries():
+            state.programmer.remove(dpids, entry, state.out)
+        if session.state not in FINAL:
+            if session.state in PENDING:
+                state.sessions.pending -= 1
+                session.advance(Trigger.GIVE_UP)
+            else:
+                session.advance(Trigger.OVER)
+        state.forget_session(session, why)
+        state.recent_flows.note(session.key, state.now)
+        state.count("sessions", "ended")
+        pair = pair_key(session.near, session.far)
+        if pair not in self.wanted_pairs and not (state.sessions.pairs[pair] or state.sessions.pairs[pair[::-1]]):
+            state.dirty.add("plan")
+        state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
+
+    def _find(self, agent_id: AgentId, uuid: bytes) -> Session | None:
+        found = self._state.sessions.by_uuid(uuid)
+        if found is not None or self._is_of_this_life(uuid):
+            return found
+        # Of several with this number nobody can say which one it is: the next whole report tells whether any is left.
+        nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.near, s.far)]
+        return nameless[0] if len(nameless) == 1 else None
+
+    def _is_of_this_life(self, uuid: bytes) -> bool:
+        return uuid[:8] == self._life
+
+    def _judge(self, agent_id: AgentId, uuids: set[bytes]) -> None:
+        state = self._state
+        sessions = state.sessions.of(agent_id)
+        unknown = [uuid for uuid in uuids if state.sessions.by_uuid(uuid) is None and not self._is_of_this_life(uuid)]
+        told = Counter(uuid[-2:] for uuid in unknown)
+        held = Counter(session.uuid[-2:] for session in sessions if session.is_nameless)
+        names = {uuid[-2:]: uuid for uuid in unknown if told[uuid[-2:]] == held[uuid[-2:]] == 1}
+        for session in sessions:
+            if session.is_nameless and session.uuid[-2:] in names:
+                state.sessions.rename(session, names[session.uuid[-2:]])
+            reported = session.uuid in uuids or (session.is_nameless and session.uuid[-2:] in told)
+            if not reported and state.now - session.created_at > REPORT_AGE_S and session.state not in PENDING:
+                self._end_side(session, agent_id, "not-reported")
+
+    def _end_side(self, session: Session, agent_id: AgentId, how: Ended | str, linger: float = 0.0) -> None:
+        if agent_id in session.ended_by:
+            return
+        session.ended_by[agent_id] = how
+        session.advance(Trigger.AGENT_ENDED)
+        if linger:
+            self._watch(session, linger)
+        else:
+            self._remove_ended(session)
+
+    def _remove_ended(self, session: Session) -> None:
+        """Take away the entries of the sides that are over."""
+        state = self._state
+        for agent_id, placed in ((session.near, session.near_entries), (session.far, session.far_entries)):
+            if agent_id in session.ended_by:
+                for dpids, entry in placed:
+                    state.programmer.remove(dpids, entry, state.out)
+                placed.clear()
+        if {session.near, session.far} - {b""} <= session.ended_by.keys():
+            probe_half_open(state, session)
+            self.drop(session, next((how for how in session.ended_by.values() if isinstance(how, str)), "ended"))
+
+    def _watch(self, session: Session, delay: float) -> None:
+        self._counter += 1
+        heapq.heappush(self._timers, _Timer(self._state.now + delay, self._counter, session))
+
+    def _adopt(self, dpid: DatapathId, entry: FlowEntry) -> bool:
+        state, found = self._state, redirect.parse(entry)
+        if found is None:
+            return False
+        session = state.sessions.by_key(found.key)
+        if session is None:
+            if state.sessions.full:
+                return False
+            session = self._adopted(found.key, pipeline.cookie_number(entry.cookie), dpid)
+        if not session.adopted:
+            return False
+        (session.near_entries if found.near else session.far_entries).append(((dpid,), entry))
+        if found.mac is not None:
+            self._adopt_agent(session, found.near, found.mac)
+        return True
+
+    def _adopt_agent(self, session: Session, near: bool, mac: MacAddress) -> None:
+        state = self._state
+        known = next((a.agent_id for a in state.agents.all() if a.beacon.mac == mac), AgentId(_UNKNOWN + mac))
+        state.sessions.reassign(session, known if near else session.near, session.far if near else known)
+
+    def _adopted(self, key: FlowKey, number: int, dpid: DatapathId) -> Session:
+        state = self._state
+        uuid = adopted_uuid(number.to_bytes(2, "big"))
+        session = Session(key, uuid, Location(dpid, PortNo(0)), state.now)
+        session.adopted, session.state = True, Phase.ACTIVE
+        state.sessions.add(session)
+        state.count("sessions", "adopted")
+        self._watch(session, ORPHAN_S)
+        return session
+
+    def _bury_orphans(self, session: Session) -> None:
+        for agent_id in (session.near, session.far):
+            if agent_id.startswith(_UNKNOWN) and self._state.now - session.created_at >= ORPHAN_S:
+                self._end_side(session, agent_id, "agent-unknown", LINGER_S)

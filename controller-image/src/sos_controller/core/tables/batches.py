@@ -1,0 +1,100 @@
+"""Entries of sessions on their way to datapaths: one barrier stands behind all that go to the same ones before it is asked for.
+
+A barrier for each entry would have every datapath answer once for each, which is most of what a burst of SYNs then costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sos_controller.core.commands import Barrier, Command
+from sos_controller.core.types import DatapathId
+
+Waiter = Callable[[bool], None]
+
+
+class Batch:
+    """Entries on their way to the same datapaths: whose barriers are missing, and who waits, by the token of what they wait for."""
+
+    __slots__ = ("dpids", "missing", "token", "waiters")
+
+    def __init__(self, token: int, dpids: tuple[DatapathId, ...]) -> None:
+        self.token, self.dpids, self.missing = token, dpids, set(dpids)
+        self.waiters: dict[int, Waiter] = {}
+
+
+class Batches:
+    """All entries of sessions that are not known to be everywhere yet. `len` is what is not answered: barriers and who waits for them."""
+
+    def __init__(self, next_token: Callable[[], int]) -> None:
+        self._next_token = next_token
+        self._open: dict[tuple[DatapathId, ...], Batch] = {}
+        self._by_barrier: dict[int, Batch] = {}
+        self._by_entry: dict[int, Batch] = {}
+        self._unanswered = 0
+
+    def __len__(self) -> int:
+        return self._unanswered
+
+    def add(self, dpids: tuple[DatapathId, ...], waiter: Waiter) -> int:
+        """An entry sets out; returns the token its messages carry. `waiter` hears once: True when all have it, or False."""
+        batch = self._open.get(dpids)
+        if batch is None:
+            batch = self._open[dpids] = Batch(self._next_token(), dpids)
+            self._unanswered += len(batch.missing)
+        token = self._next_token()
+        batch.waiters[token] = waiter
+        self._by_entry[token] = batch
+        self._unanswered += 1
+        return token
+
+    def close(self, out: list[Command]) -> None:
+        """Ask for the barriers behind what has set out since the last time."""
+        if self._open:
+            for batch in self._open.values():
+                self._by_barrier[batch.token] = batch
+                out.append(Barrier(batch.dpids, batch.token))
+            self._open.clear()
+
+    def acknowledge(self, dpid: DatapathId, token: int) -> bool:
+        """A barrier was answered. False when it is none of these."""
+        batch = self._by_barrier.get(token)
+        if batch is None:
+            return False
+        if dpid in batch.missing:
+            batch.missing.discard(dpid)
+            self._unanswered -= 1
+            if not batch.missing:
+                self._end(batch, True)
+        return True
+
+    def reject(self, dpid: DatapathId, token: int) -> bool:
+        """A datapath refused an entry, which concerns that one, or a barrier, which concerns all before it. False for anything else."""
+        batch = self._by_entry.get(token)
+        if batch is not None:
+            if dpid in batch.missing:
+                self._told(batch, token, False)
+            return True
+        batch = self._by_barrier.get(token)
+        if batch is not None and dpid in batch.missing:
+            self._end(batch, False)
+        return batch is not None
+
+    def disconnect(self, dpid: DatapathId) -> None:
+        """A datapath is gone: what it had not answered for will not be there."""
+        for batch in [batch for batch in (*self._by_barrier.values(), *self._open.values()) if dpid in batch.missing]:
+            self._end(batch, False)
+
+    def _end(self, batch: Batch, done: bool) -> None:
+        """Nothing more is expected of a batch: its barriers are answered, or what the others answer is of no interest any more."""
+        self._by_barrier.pop(batch.token, None)
+        if self._open.get(batch.dpids) is batch:
+            del self._open[batch.dpids]
+        self._unanswered -= len(batch.missing)
+        for token in list(batch.waiters):
+            self._told(batch, token, done)
+
+    def _told(self, batch: Batch, token: int, done: bool) -> None:
+        del self._by_entry[token]
+        self._unanswered -= 1
+        batch.waiters.pop(token)(done)

@@ -1,0 +1,31 @@
+"""How long an agent's answer may take before an order is sent again: what it took before decides, as for segments of TCP (RFC 6298).
+
+An order is answered within milliseconds. When the controller, the agent or the machine of one of them is behind, sending orders again
+makes only more of what it is behind with.
+"""
+
+from __future__ import annotations
+
+MIN_S = 0.05
+"""Also what is waited for the first time."""
+MAX_S = 0.4
+"""Leaves time for one more order before a set-up is given up."""
+
+
+class OrderRto:
+    """Of one agent."""
+
+    __slots__ = ("_deviation", "_mean", "seconds")
+
+    def __init__(self) -> None:
+        self._mean = self._deviation = 0.0
+        self.seconds = MIN_S
+
+    def answered(self, took: float) -> None:
+        """An order was answered after this many seconds: smoothed as in RFC 6298, 2.2 and 2.3."""
+        if not self._mean:
+            self._mean, self._deviation = took, took / 2
+        else:
+            self._deviation += (abs(took - self._mean) - self._deviation) / 4
+            self._mean += (took - self._mean) / 8
+        self.seconds = min(max(self._mean + 4 * self._deviation, MIN_S), MAX_S)

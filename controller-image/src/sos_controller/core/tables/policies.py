@@ -1,0 +1,257 @@
+"""Which service a SYN belongs to. Services are tried in order; the first match decides, also when it decides for plain TCP."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from sos_controller.core.config import ONE_PATH_MODES, Config, Service, Site
+from sos_controller.core.openflow.flow_entries import Masked, Match
+from sos_controller.core.openflow.pipeline import BARE_SYN, ETH_IPV4, FRAGMENT, ICMP_ERRORS, NOT_SYN, PROTO_ICMP, PROTO_TCP
+from sos_controller.core.openflow.port_masks import masks
+from sos_controller.core.tables.shares import counted_one_by_one
+from sos_controller.core.types import Address, FlowKey, Prefix
+from sos_controller.core.wire.packets import Syn
+
+MAX_PERCENT = 100
+MAX_PUNTS = 1_024
+"""Punt entries of one service on one datapath; beyond it ports, then client prefixes, are not matched. The policy decides anyway."""
+
+
+class Covered(Protocol):
+    """What tells whether a connection belongs to a service: a SYN, or a flow an agent has reported."""
+
+    @property
+    def client(self) -> Address:
+        """The client's address."""
+
+    @property
+    def server(self) -> Address:
+        """The server's address."""
+
+    @property
+    def server_port(self) -> int:
+        """The server's port."""
+
+
+class Policy(NamedTuple):
+    """A service with its prefixes and ports as numbers."""
+
+    service: Service
+    clients: tuple[Prefix, ...]
+    servers: tuple[Prefix, ...]
+    ports: tuple[tuple[int, int], ...]
+
+    def covers(self, flow: Covered) -> bool:
+        """Whether the connection is one of this service."""
+        port = flow.server_port
+        return (
+            any(first <= port <= last for first, last in self.ports)
+            and any(p.holds(flow.server) for p in self.servers)
+            and any(p.holds(flow.client) for p in self.clients)
+        )
+
+    def overlaps(self, other: Policy) -> bool:
+        """Whether a connection could be one of both."""
+        return (
+            any(a <= d and c <= b for a, b in self.ports for c, d in other.ports)
+            and any(_meet(p, q) for p in self.servers for q in other.servers)
+            and any(_meet(p, q) for p in self.clients for q in other.clients)
+        )
+
+
+class Policies:
+    """All services, by the site their clients are at."""
+
+    def __init__(self, services: Iterable[Service]) -> None:
+        self.by_site: dict[str, list[Policy]] = {}
+        for service in services:
+            ports = tuple((r.first, r.last) for r in service.ports)
+            policy = Policy(service, service.from_.parsed(), service.to.parsed(), ports)
+            self.by_site.setdefault(service.from_.site, []).append(policy)
+
+    def first(self, site: str, flow: Covered) -> Policy | None:
+        """The service that decides about a connection."""
+        for policy in self.by_site.get(site, ()):
+            if policy.covers(flow):
+                return policy
+        return None
+
+    def covering(self, site: str, flow: Covered, limit: int) -> list[Policy]:
+        """The services that cover a connection, as they are tried, at most `limit` of them."""
+        return list(islice((policy for policy in self.by_site.get(site, ()) if policy.covers(flow)), limit))
+
+    def match(self, site: str, syn: Syn) -> Service | None:
+        """The service to accelerate a SYN by, None for plain TCP."""
+        policy = self.first(site, syn)
+        if policy is None or not accelerated(policy.service) or not in_share(syn.key, policy.service.percent):
+            return None
+        return policy.service
+
+
+def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
+    """Why a service cannot be set up by entries that stand beforehand; "" when it can. `earlier`: services tried before it that are
+    not set up so themselves."""
+    return (
+        _why_one_by_one(policy.service, sites)
+        or _why_not_beside_agents(policy.service, sites)
+        or _too_wide(policy)
+        or _decided_before(policy, earlier)
+    )
+
+
+def _why_one_by_one(service: Service, sites: Mapping[str, Site]) -> str:
+    """Why somebody has to decide about each connection of a service."""
+    if service.percent < MAX_PERCENT:
+        return "percent is decided connection by connection"
+    if service.paths.mode in ONE_PATH_MODES:
+        return f"with paths.mode {service.paths.mode} the path is chosen connection by connection"
+    bound = counted_one_by_one(service, sites)
+    return "" if bound is None else f"sessions of its namespace are bounded at site {bound.site}, which is decided connection by connection"
+
+
+def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
+    """Why the switches of a service's sites cannot have such entries."""
+    for site in (sites[service.from_.site], sites[service.to.site]):
+        if len(site.datapaths) != 1:
+            return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
+        if site.datapaths[0].forwarding != "Node":
+            return f"the datapath of site {site.name} is not one of our Open vSwitch bridges"
+        if site.rewrite != "Transparent":
+            return f"site {site.name} rewrites addresses, which takes entries for each connection"
+    return ""
+
+
+def _too_wide(policy: Policy) -> str:
+    """Wider entries would lead TCP that is not the service's through the agents' kernels."""
+    count = needed(policy)
+    return f"{count} entries would match its prefixes and ports, and {MAX_PUNTS} are made at most" if count > MAX_PUNTS else ""
+
+
+def _decided_before(policy: Policy, earlier: Iterable[Policy]) -> str:
+    service = policy.service
+    first = next((e for e in earlier if e.service.from_.site == service.from_.site and e.overlaps(policy)), None)
+    return "" if first is None else f"service {first.service.id}, which is tried before it, decides about some of its connections"
+
+
+def accelerated(service: Service) -> bool:
+    """Whether a service redirects anything at all."""
+    return service.mode == "Accelerate" and service.percent > 0
+
+
+def compared(service: Service) -> bool:
+    """Whether connections of a service are looked at one by one: observed ones, and both shares of one that is accelerated in part."""
+    return service.mode == "Observe" or 0 < service.percent < MAX_PERCENT
+
+
+def in_share(key: FlowKey, percent: int) -> bool:
+    """Whether a flow is in the accelerated share; the same answer for the same flow."""
+    return zlib.crc32(key) % 100 < percent
+
+
+def policies(config: Config | None) -> Policies:
+    """The services of a configuration."""
+    return Policies(config.services if config is not None else ())
+
+
+def punt_matches(policy: Policy) -> list[Match]:
+    """What the punt entries of a service match: bare SYNs, by prefixes and ports as far as the bound allows."""
+    clients, servers, ports = _blocks(policy)
+    return [_match((c, s), None, port, BARE_SYN) for c in clients for s in servers for port in ports]
+
+
+def answer_matches(policy: Policy, flags: Iterable[Masked]) -> list[Match]:
+    """What servers send to clients of a service with these TCP flags."""
+    clients, servers, ports = _blocks(policy)
+    return [_match((s, c), port, None, flag) for flag in flags for c in clients for s in servers for port in ports]
+
+
+def redirect_matches(policy: Policy, near: bool) -> list[Match]:
+    """What the entries of a service that stands beforehand match: all packets from client to server near, from server to client far."""
+    clients, servers, ports = _blocks(policy)
+    if near:
+        return [_match((c, s), None, port, None) for c in clients for s in servers for port in ports]
+    return [_match((s, c), port, None, None) for c in clients for s in servers for port in ports]
+
+
+def error_matches(prefixes: Iterable[Prefix]) -> list[Match]:
+    """ICMP errors to hosts in these prefixes."""
+    blocks = [prefix.masked for prefix in outermost(prefixes)]
+    return [Match(eth_type=ETH_IPV4, ip_proto=PROTO_ICMP, ipv4_dst=block, icmp_type=kind) for block in blocks for kind in ICMP_ERRORS]
+
+
+def fragment_matches(policy: Policy, near: bool) -> list[Match]:
+    """Fragments of TCP segments from client to server near, from server to client far. Whatever their ports: Open vSwitch gives fragments
+    none, not even the first one (ovs-ofctl(8), "set-frags normal")."""
+    pairs = [(c, s) if near else (s, c) for c in outermost(policy.clients) for s in outermost(policy.servers)]
+    return [msgspec.structs.replace(_match(pair, None, None, None), ip_frag=FRAGMENT) for pair in pairs]
+
+
+def exact_matches(policy: Policy, near: bool) -> list[Match]:
+    """What the exact entries of a service match: the same, near without SYNs, which are punted; where nothing has been told apart yet."""
+    found = redirect_matches(policy, near)
+    return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if near else None, reg0=0) for m in found]
+
+
+def needed(policy: Policy) -> int:
+    """Matches that say exactly what a service covers."""
+    clients, servers, ports = _parts(policy)
+    return len(clients) * len(servers) * len(ports)
+
+
+def widening(policy: Policy) -> str:
+    """What the entries of a service do not match, because that would take too many of them; "" where they match all."""
+    count = needed(policy)
+    if count <= MAX_PUNTS:
+        return ""
+    clients, servers, _ = _parts(policy)
+    wide = len(clients) * len(servers) > MAX_PUNTS
+    who = "of any client to any port of its servers" if wide else "to any port between its prefixes"
+    return f"{count} entries would match it exactly and {MAX_PUNTS} are made at most, so first packets {who} ask the controller"
+
+
+def _parts(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
+    """Clients, servers and ports of a service as few blocks."""
+    ports = [m for first, last in policy.ports for m in masks(first, last)]
+    matches: list[Masked | None] = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
+    return outermost(policy.clients), outermost(policy.servers), matches
+
+
+def _blocks(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
+    """Clients, servers and ports of a service as few blocks; wider than the service where it has too many."""
+    clients, servers, port_matches = _parts(policy)
+    if len(clients) * len(servers) * len(port_matches) > MAX_PUNTS:
+        port_matches = [None]
+    if len(clients) * len(servers) > MAX_PUNTS:
+        clients = [Prefix(0, 0)]
+    return clients, servers, port_matches
+
+
+def _match(ends: tuple[Prefix, Prefix], source: Masked | None, target: Masked | None, flags: Masked | None) -> Match:
+    src, dst = ends
+    return Match(
+        eth_type=ETH_IPV4,
+        ip_proto=PROTO_TCP,
+        ipv4_src=src.masked,
+        ipv4_dst=dst.masked,
+        tcp_src=source,
+        tcp_dst=target,
+        tcp_flags=flags,
+    )
+
+
+def _meet(one: Prefix, other: Prefix) -> bool:
+    return one.holds(other.network) or other.holds(one.network)
+
+
+def outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
+    """The prefixes that no other one of them contains."""
+    kept: list[Prefix] = []
+    for prefix in sorted(set(prefixes), key=lambda p: (p.length, p.network)):
+        if not any(k.holds(prefix.network) for k in kept):
+            kept.append(prefix)
+    return kept

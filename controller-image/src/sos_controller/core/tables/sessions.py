@@ -1,0 +1,333 @@
+"""The life of a session as a table of transitions, and the tables sessions are found in.
+
+    OBSERVED --ORDERED--> PREPARING --COMPLETE--> ACTIVE --AGENT_ENDED--> ENDING --OVER--> ENDED   (ACTIVE --OVER--> ENDED)
+    OBSERVED, PREPARING --GIVE_UP--> PLAIN
+
+PREPARING is complete when both agents are ready and all switches have answered the barriers behind the redirect entries, in any order.
+
+A session that gives up was never redirected: its SYN goes on plain. One that has been ACTIVE is never continued plain.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from enum import Enum, auto
+from typing import Final
+
+from sos_controller.core.openflow.flow_entries import Placed
+from sos_controller.core.types import Address, AgentId, DatapathId, FlowKey, Location, MacAddress
+from sos_controller.core.wire.order import Ended
+
+MAX_SESSIONS: Final = 65_536
+MAX_PENDING = 16_384
+"""Sessions on their way to ACTIVE; each holds a whole SYN, so this bounds that memory (25 MiB)."""
+
+
+Group = tuple[str, str]
+"""A site and a namespace: sessions that are counted together."""
+
+
+class Phase(Enum):
+    """Where a session is in its life."""
+
+    __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, in Python, at each step
+
+    OBSERVED = "Observed"
+    PREPARING = "Preparing"
+    ACTIVE = "Active"
+    ENDING = "Ending"
+    ENDED = "Ended"
+    PLAIN = "Plain"
+
+
+class Trigger(Enum):
+    """What moves it on."""
+
+    __hash__ = object.__hash__
+
+    ORDERED = auto()
+    COMPLETE = auto()
+    GIVE_UP = auto()
+    AGENT_ENDED = auto()
+    OVER = auto()
+
+
+PENDING: Final = frozenset((Phase.OBSERVED, Phase.PREPARING))
+FINAL: Final = frozenset((Phase.ENDED, Phase.PLAIN))
+
+TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
+    (Phase.OBSERVED, Trigger.ORDERED): Phase.PREPARING,
+    (Phase.PREPARING, Trigger.COMPLETE): Phase.ACTIVE,
+    **{(state, Trigger.GIVE_UP): Phase.PLAIN for state in PENDING},
+    (Phase.ACTIVE, Trigger.AGENT_ENDED): Phase.ENDING,
+    (Phase.ENDING, Trigger.AGENT_ENDED): Phase.ENDING,
+    (Phase.ACTIVE, Trigger.OVER): Phase.ENDED,
+    (Phase.ENDING, Trigger.OVER): Phase.ENDED,
+}
+
+
+_NAMELESS: Final = bytes(14)
+_TRAFFIC_CLASS_AT: Final = 15
+"""In a frame without a tag: after 14 bytes of Ethernet and the IP version (RFC 791, 3.1)."""
+_TTL_AT: Final = 22
+
+
+def adopted_uuid(number: bytes) -> bytes:
+    """Stands for the UUID of an adopted session until a report tells it: all that the cookie knew is its last 16 bits."""
+    return _NAMELESS + number
+
+
+def session_uuid(seed: int, counter: int) -> bytes:
+    """A UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's life, 62 bits of counting, so that the last 16 tell 65,536 apart."""
+    high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
+    low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
+    return high.to_bytes(8, "big") + low.to_bytes(8, "big")
+
+
+class InvalidTransitionError(Exception):
+    """A bug: the engine asked for a step that the table does not have."""
+
+
+class Session:
+    """One flow that is being, or has been, redirected."""
+
+    __slots__ = (
+        *(
+            "adopted",
+            "asked",
+            "attempts",
+            "created_at",
+            "dpid",
+            "due",
+            "far",
+            "far_entries",
+            "in_port",
+            "isn",
+            "key",
+            "labels",
+            "mac",
+            "near",
+        ),
+        *(
+            "near_entries",
+            "number",
+            "ready",
+            "service",
+            "site",
+            "state",
+            "syn",
+            "uuid",
+            "waiting",
+            "ended_by",
+            "installed_at",
+            "deliver_at",
+            "confirms",
+            "connect_at",
+            "leading",
+            "requires",
+        ),
+    )
+
+    def __init__(self, key: FlowKey, uuid: bytes, location: Location, now: float) -> None:
+        self.key = key
+        self.uuid = uuid
+        self.number = int.from_bytes(uuid[-2:], "big")
+        self.dpid, self.in_port = location
+        self.created_at = now
+        self.state = Phase.OBSERVED
+        self.service = ""
+        self.site = ""
+        self.requires = False  # its service requires more than plain TCP: given up, it is refused
+        self.near = self.far = AgentId(b"")
+        self.labels = 1
+        self.isn = self.syn = b""
+        self.mac = MacAddress(b"")  # the client's, as its SYN had it
+        self.attempts = 0
+        self.asked = 0  # sequence of the first order to prepare it; the one to the other agent has the next
+        self.due = 0.0  # the one timer that still counts
+        self.ready: set[AgentId] = set()
+        self.ended_by: dict[AgentId, Ended | str] = {}  # what an agent said, else why its side is taken for over
+        self.waiting = 0  # entries that not all their datapaths have acknowledged
+        self.installed_at = now  # when the last of them was
+        self.deliver_at = now  # when its SYN may go to the near agent
+        self.confirms = False  # its SYN waits until the server has accepted the far agent's connection
+        self.connect_at = 0.0  # from when on the far agent may connect: the server's answer needs its entries
+        self.leading = 0  # entries of the far side that not all their datapaths have acknowledged
+        self.near_entries: list[Placed] = []
+        self.far_entries: list[Placed] = []
+        self.adopted = False
+
+    def advance(self, trigger: Trigger) -> Phase:
+        """Take a step of the table; InvalidTransitionError when it has none."""
+        following = TRANSITIONS.get((self.state, trigger))
+        if following is None:
+            raise InvalidTransitionError(f"{self.state.value} has no {trigger.name}")
+        self.state = following
+        return following
+
+    @property
+    def is_nameless(self) -> bool:
+        """Adopted, and nobody has said its UUID yet: of that only the last 16 bits are known."""
+        return self.uuid[:14] == _NAMELESS
+
+    @property
+    def dscp(self) -> int:
+        """What its SYN is marked with (RFC 2474)."""
+        return self.syn[_TRAFFIC_CLASS_AT] >> 2 if self.syn else 0
+
+    @property
+    def ttl(self) -> int:
+        """Time to live of its SYN, 0 = not known (RFC 791)."""
+        return self.syn[_TTL_AT] if self.syn else 0
+
+    @property
+    def client_port(self) -> int:
+        """The client's port."""
+        return self.key[8] << 8 | self.key[9]
+
+    @property
+    def client(self) -> Address:
+        """Address of the host that opened the connection."""
+        return Address(int.from_bytes(self.key[:4], "big"))
+
+    @property
+    def server(self) -> Address:
+        """Address of the host that the connection goes to."""
+        return Address(int.from_bytes(self.key[4:8], "big"))
+
+    def entries(self) -> list[Placed]:
+        """All its redirect entries, those of the near side first (the order of removal)."""
+        return self.near_entries + self.far_entries
+
+    def datapaths(self) -> set[DatapathId]:
+        """Where it has entries."""
+        return {dpid for dpids, _ in self.entries() for dpid in dpids}
+
+
+class Sessions:
+    """Sessions by flow, by UUID and by agent."""
+
+    def __init__(self, limit: int = MAX_SESSIONS, pending_limit: int = MAX_PENDING) -> None:
+        self._limit, self._pending_limit = limit, pending_limit
+        self._by_key: dict[FlowKey, Session] = {}
+        self._by_uuid: dict[bytes, Session] = {}
+        self._nameless: dict[bytes, dict[FlowKey, Session]] = {}  # by number; two may have the same
+        self._by_agent: dict[AgentId, dict[FlowKey, Session]] = {}
+        self._by_host: dict[bytes, dict[FlowKey, Session]] = {}  # by the four bytes of an address
+        self.pairs: Counter[tuple[AgentId, AgentId]] = Counter()
+        self.by_service: Counter[str] = Counter()
+        self.by_group: Counter[Group] = Counter()
+        self._groups: Mapping[str, tuple[Group, ...]] = {}
+        self.pending = 0
+
+    def group(self, groups: Mapping[str, tuple[Group, ...]]) -> None:
+        """Count sessions by the groups of their services from now on, those there are included."""
+        self._groups, self.by_group = groups, Counter()
+        for service, members in groups.items():
+            for each in members:
+                self.by_group[each] += self.by_service[service]
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(list(self._by_key.values()))
+
+    @property
+    def full(self) -> bool:
+        """No further session is taken: new flows stay plain."""
+        return len(self._by_key) >= self._limit or self.pending >= self._pending_limit
+
+    def by_key(self, key: FlowKey) -> Session | None:
+        """The session of a flow."""
+        return self._by_key.get(key)
+
+    def by_uuid(self, uuid: bytes) -> Session | None:
+        """The session an agent speaks of."""
+        return self._by_uuid.get(uuid)
+
+    def nameless(self, number: bytes) -> list[Session]:
+        """Adopted sessions whose UUID is not known but for its last two bytes."""
+        return list(self._nameless.get(number, {}).values())
+
+    def of(self, agent: AgentId) -> list[Session]:
+        """All sessions an agent takes part in."""
+        return list(self._by_agent.get(agent, {}).values())
+
+    def of_host(self, address: Address) -> list[Session]:
+        """All sessions of a host, as client or as server."""
+        return list(self._by_host.get(address.to_bytes(4, "big"), {}).values())
+
+    def has_host(self, address: Address) -> bool:
+        """Whether a host has sessions."""
+        return address.to_bytes(4, "big") in self._by_host
+
+    def add(self, session: Session) -> None:
+        """Enter a session whose agents are chosen."""
+        self._by_key[session.key] = session
+        for host in (session.key[:4], session.key[4:8]):
+            self._by_host.setdefault(host, {})[session.key] = session
+        if session.is_nameless:
+            self._nameless.setdefault(session.uuid[14:], {})[session.key] = session
+        else:
+            self._by_uuid[session.uuid] = session
+        self._link(session)
+
+    def _link(self, session: Session) -> None:
+        self.pairs[session.near, session.far] += 1
+        self.by_service[session.service] += 1
+        for group in self._groups.get(session.service, ()):
+            self.by_group[group] += 1
+        for agent in {session.near, session.far} - {b""}:
+            self._by_agent.setdefault(agent, {})[session.key] = session
+
+    def remove(self, session: Session) -> None:
+        """Forget a session."""
+        if self._by_key.get(session.key) is session:
+            del self._by_key[session.key]
+            for host in {session.key[:4], session.key[4:8]}:
+                theirs = self._by_host[host]
+                del theirs[session.key]
+                if not theirs:
+                    del self._by_host[host]
+            self._unlink(session)
+        self._forget_name(session)
+
+    def rename(self, session: Session, uuid: bytes) -> None:
+        """A nameless session's UUID has become known."""
+        self._forget_name(session)
+        session.uuid = uuid
+        self._by_uuid[uuid] = session
+
+    def _forget_name(self, session: Session) -> None:
+        if self._by_uuid.get(session.uuid) is session:
+            del self._by_uuid[session.uuid]
+        others = self._nameless.get(session.uuid[14:], {})
+        if session.is_nameless and others.get(session.key) is session:
+            del others[session.key]
+            if not others:
+                del self._nameless[session.uuid[14:]]
+
+    def reassign(self, session: Session, near: AgentId, far: AgentId) -> None:
+        """An adopted session's agents have become known."""
+        self._unlink(session)
+        session.near, session.far = near, far
+        self._link(session)
+
+    def _unlink(self, session: Session) -> None:
+        pair = (session.near, session.far)
+        self.pairs[pair] -= 1
+        self.by_service[session.service] -= 1
+        for group in self._groups.get(session.service, ()):
+            self.by_group[group] -= 1
+        if not self.pairs[pair]:
+            del self.pairs[pair]
+        if not self.by_service[session.service]:
+            del self.by_service[session.service]
+        for agent in (session.near, session.far):
+            theirs = self._by_agent.get(agent, {})
+            if theirs.get(session.key) is session:
+                del theirs[session.key]
+                if not theirs:
+                    del self._by_agent[agent]

@@ -1,0 +1,54 @@
+"""How much of a site's sessions the services of one namespace may have (spec/controller-config.md clause 3, docs/adr/0049).
+
+What is over the share is plain TCP, so that a namespace that opens many connections leaves room for the others'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from sos_controller.core.config import Service, Share, Site
+from sos_controller.core.tables.sessions import Group
+
+ALL = 100
+
+
+class Shares:
+    """The bounds in force, by service."""
+
+    def __init__(self, services: Iterable[Service] = (), sites: Mapping[str, Site] | None = None) -> None:
+        given = {(site.name, share.namespace): share for site in (sites or {}).values() for share in site.shares}
+        self._percent = {key: share.percent for key, share in given.items()}
+        self.groups: dict[str, tuple[Group, ...]] = {}
+        """The groups that sessions of a service count in: one for each of its sites where its namespace is bounded."""
+        for service in services if given else ():
+            bounded = tuple(key for key in keys_of(service) if key in given)
+            if bounded:
+                self.groups[service.id] = bounded
+
+    def allows(self, service: str, used: Mapping[Group, int], capacity: Callable[[str], int]) -> bool:
+        """Whether a service may have one more session. `capacity`: the sessions that the agents of a site take, together."""
+        return all(used.get(key, 0) * ALL < self._percent[key] * capacity(key[0]) for key in self.groups.get(service, ()))
+
+
+class Bound(NamedTuple):
+    """A share that keeps a service from being set up by entries that stand."""
+
+    site: str
+    share: Share
+
+
+def keys_of(service: Service) -> tuple[Group, Group]:
+    """The namespace of a service at its two sites."""
+    namespace = service.id.partition("/")[0]
+    return (service.from_.site, namespace), (service.to.site, namespace)
+
+
+def counted_one_by_one(service: Service, sites: Mapping[str, Site]) -> Bound | None:
+    """The share that takes a decision for each connection of a service, None where there is none."""
+    for site, namespace in keys_of(service):
+        for share in sites[site].shares:
+            if share.namespace == namespace and not share.standing:
+                return Bound(site, share)
+    return None

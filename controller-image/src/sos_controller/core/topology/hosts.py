@@ -1,0 +1,99 @@
+"""Where hosts are, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
+
+Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, nobody new is learned: their traffic is flooded, and routed sites do not reach
+them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from sos_controller.core.types import Address, DatapathId, Location, MacAddress
+
+MAX_HOSTS = 65_536
+MAX_AT_PORT = 16_384
+"""Hosts behind one port: whoever makes up addresses there leaves room for those elsewhere."""
+MAX_ADDRESSES = 16
+"""Addresses remembered per MAC address; the oldest gives way."""
+
+
+class Host(msgspec.Struct, frozen=True, gc=False):
+    """One MAC address and where it was last heard."""
+
+    mac: MacAddress
+    location: Location
+    addresses: tuple[Address, ...]
+    seen_at: float
+
+
+class Hosts:
+    """All hosts known."""
+
+    def __init__(self, limit: int = MAX_HOSTS) -> None:
+        self._limit = limit
+        self._by_mac: dict[MacAddress, Host] = {}
+        self._by_address: dict[Address, MacAddress] = {}
+        self._at: Counter[Location] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._by_mac)
+
+    def all(self) -> list[Host]:
+        """Every host, by MAC address."""
+        return [self._by_mac[mac] for mac in sorted(self._by_mac)]
+
+    def by_mac(self, mac: MacAddress) -> Host | None:
+        """The host with this MAC address."""
+        return self._by_mac.get(mac)
+
+    def by_address(self, address: Address) -> Host | None:
+        """The host last heard with this address."""
+        mac = self._by_address.get(address)
+        return None if mac is None else self._by_mac.get(mac)
+
+    def learn(self, mac: MacAddress, address: Address, location: Location, now: float) -> bool:
+        """Note that a host was heard; True when it is new or has moved. Multicast addresses and address 0 are nobody's."""
+        if mac[0] & 1 or not any(mac):
+            return False
+        before = self._by_mac.get(mac)
+        if before is None and (len(self._by_mac) >= self._limit or self._at[location] >= MAX_AT_PORT):
+            return False
+        addresses = before.addresses if before is not None else ()
+        if address and address not in addresses:
+            for dropped in addresses[MAX_ADDRESSES - 1 :]:
+                self._unbind(dropped, mac)
+            addresses = (address, *addresses)[:MAX_ADDRESSES]
+        if before is not None:
+            self._left(before)
+        self._at[location] += 1
+        self._by_mac[mac] = Host(mac, location, addresses, now)
+        if address:
+            self._by_address[address] = mac
+        return before is None or before.location != location
+
+    def forget_location(self, location: Location) -> list[Host]:
+        """Forget everybody behind a port."""
+        return self._forget([h for h in self._by_mac.values() if h.location == location])
+
+    def forget_datapath(self, dpid: DatapathId) -> list[Host]:
+        """Forget everybody at a datapath."""
+        return self._forget([h for h in self._by_mac.values() if h.location.dpid == dpid])
+
+    def _forget(self, gone: list[Host]) -> list[Host]:
+        for host in gone:
+            del self._by_mac[host.mac]
+            self._left(host)
+            for address in host.addresses:
+                self._unbind(address, host.mac)
+        return gone
+
+    def _left(self, host: Host) -> None:
+        self._at[host.location] -= 1
+        if not self._at[host.location]:
+            del self._at[host.location]
+
+    def _unbind(self, address: Address, mac: MacAddress) -> None:
+        if self._by_address.get(address) == mac:
+            del self._by_address[address]

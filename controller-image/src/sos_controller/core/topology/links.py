@@ -1,0 +1,155 @@
+"""Links between datapaths, learned from probes and over when probes stop.
+
+A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port on
+which any probe of ours from another port has been heard is *inter-switch* at once, because there it is safer to assume a switch.
+It stays one while the switch at either end cannot be heard, which may well forward on, and while both its ends are down; and as long
+again as links last. Such a link is *unheard*: no path goes by it, but it may close a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import NamedTuple
+
+import networkx as nx
+
+from sos_controller.core.types import DatapathId, Location
+
+MAX_HEARD = 65_536
+"""Ports on which probes are remembered, and as many behind which somebody cannot be heard."""
+DEFAULT_COST = 10
+
+
+class Link(NamedTuple):
+    """An undirected link; `a` is the lower end."""
+
+    a: Location
+    b: Location
+
+
+class _Heard(NamedTuple):
+    origin: Location
+    at: float
+
+
+class _Unheard(NamedTuple):
+    origin: Location
+    since: float | None
+    """Since when it could be heard again."""
+
+
+def link(one: Location, other: Location) -> Link:
+    """The link between two ports, ends in order."""
+    return Link(one, other) if one < other else Link(other, one)
+
+
+class Topology:
+    """Who heard whom, and when."""
+
+    def __init__(self) -> None:
+        self._heard: dict[Location, _Heard] = {}
+        self._unheard: dict[Location, _Unheard] = {}
+        """Who was heard at a port before it went down, or one of the two switches could not be heard any more."""
+        self._links: frozenset[Link] = frozenset()
+
+    def observe(self, origin: Location, receiver: Location, now: float) -> bool:
+        """Note a probe sent from `origin` that arrived at `receiver`; True when links or inter-switch ports changed."""
+        if origin == receiver:
+            return False
+        before = self._heard.get(receiver)
+        if before is None and len(self._heard) >= MAX_HEARD:
+            return False
+        self._heard[receiver] = _Heard(origin, now)
+        self._unheard.pop(receiver, None)
+        if before is not None and before.origin == origin:
+            return False
+        return self._settle()
+
+    def port_down(self, location: Location, gone: bool) -> bool:
+        """A port is down: its link is over at once. Up again it is taken to lead where it did, unless it was removed (`gone`)."""
+        if gone:
+            return self._forget(lambda receiver, origin: location in (receiver, origin))
+        return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
+
+    def datapath_down(self, dpid: DatapathId) -> bool:
+        """A datapath's connection is gone: nothing can be heard there or from there."""
+        return self._lose([r for r, h in self._heard.items() if dpid in (r.dpid, h.origin.dpid)])
+
+    def keep(self, dpids: Collection[DatapathId]) -> bool:
+        """Forget all but these datapaths, with everything heard there or from there."""
+        return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
+
+    def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
+        """Forget what has not been heard for longer than `max_age` seconds although it could be.
+
+        It could not while one of its datapaths was not `present`, or both its ends were down: as one cable, they will be up together.
+        """
+        gone = set()
+        for receiver, (origin, before) in self._unheard.items():
+            could = receiver.dpid in present and origin.dpid in present and not (is_down(receiver) and is_down(origin))
+            since = (now if before is None else before) if could else None
+            self._unheard[receiver] = _Unheard(origin, since)
+            if since is not None and now - since > max_age:
+                gone.add(receiver)
+        old = [(r, h.origin) for r, h in self._heard.items() if now - h.at > max_age]
+        gone.update(r for r, origin in old if r.dpid in present and origin.dpid in present)
+        lost = self._lose([r for r, _ in old if r not in gone])
+        return self._forget(lambda receiver, _: receiver in gone) or lost
+
+    def is_inter_switch(self, location: Location) -> bool:
+        """Whether another switch has been heard on this port."""
+        return location in self._heard or location in self._unheard
+
+    def inter_switch_ports(self, dpid: DatapathId) -> list[Location]:
+        """All such ports of a datapath, sorted."""
+        return sorted(r for r in (*self._heard, *self._unheard) if r.dpid == dpid)
+
+    def links(self) -> list[Link]:
+        """All links, sorted."""
+        return sorted(self._links)
+
+    def unheard(self) -> list[Link]:
+        """All links of which some direction cannot be heard, sorted."""
+        origins = {r: h.origin for r, h in self._heard.items()} | {r: u.origin for r, u in self._unheard.items()}
+        return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
+
+    def heard_at(self, found: Link) -> float:
+        """When the older of a link's two directions was last heard."""
+        ends = [self._heard[end].at for end in found if end in self._heard]
+        return min(ends) if ends else 0.0
+
+    def _forget(self, is_gone: Callable[[Location, Location], bool]) -> bool:
+        """Forget whom `is_gone` says so of, by receiver and origin."""
+        heard = [r for r, h in self._heard.items() if is_gone(r, h.origin)]
+        unheard = [r for r, u in self._unheard.items() if is_gone(r, u.origin)]
+        for receiver in heard:
+            del self._heard[receiver]
+        for receiver in unheard:
+            del self._unheard[receiver]
+        return self._settle() if heard or unheard else False
+
+    def _lose(self, receivers: list[Location]) -> bool:
+        for receiver in receivers:
+            origin = self._heard.pop(receiver).origin
+            if len(self._unheard) < MAX_HEARD:
+                self._unheard[receiver] = _Unheard(origin, None)
+        return self._settle() if receivers else False
+
+    def _settle(self) -> bool:
+        found = set()
+        for receiver, heard in self._heard.items():
+            back = self._heard.get(heard.origin)
+            if back is not None and back.origin == receiver:
+                found.add(link(receiver, heard.origin))
+        self._links = frozenset(found)
+        return True
+
+
+def graph(dpids: Iterable[DatapathId], links: Iterable[Link], cost: Callable[[Link], int] = lambda _: DEFAULT_COST) -> nx.MultiGraph:
+    """The graph of datapaths; each edge is keyed by its Link and weighs its cost. The same whatever the order of the input."""
+    built: nx.MultiGraph = nx.MultiGraph()
+    built.add_nodes_from(sorted(set(dpids)))
+    for found in sorted(set(links)):
+        if found.a.dpid in built and found.b.dpid in built and found.a.dpid != found.b.dpid:
+            built.add_edge(found.a.dpid, found.b.dpid, key=found, weight=cost(found))
+    return built

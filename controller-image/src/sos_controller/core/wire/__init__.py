@@ -1,0 +1,10 @@
+"""Bytes to values and back; nothing is decided here.
+
+`engine` decodes packet-ins by `packets`, `lldp`, `beacon` and `order`; `sessions` and `forwarding` encode the answers.
+
+- `packets`: Ethernet, ARP, IPv4, TCP, UDP, ICMP, by slicing
+- `lldp`: probes between switches
+- `beacon`: agents' announcements; `order`: orders between controller and agents
+- `path_report`, `plain_report`: bodies of agents' reports
+- `keys`: derived keys and tags; `replay`: replay windows
+"""

@@ -1,0 +1,10 @@
+"""OpenFlow 1.3 on the wire, and the connection to a switch. Only this package imports Ryu.
+
+`app` accepts a socket and starts `connection.serve`. The connection frames and parses messages (`ofp`) and reports them to `app` by the
+interface of `receiver`; `app` queues encoded commands (`flow_mods`, `ofp`, `rewrite`) on the connection.
+
+- `framework`: eventlet's patches and Ryu's handshake; to be imported first
+- `connection`: receive loop, liveness, backlog of a switch; `receiver`: interface to `app`
+- `ofp`: messages; `oxm`: matches; `flow_mods`: commands as messages
+- `rewrite`: actions that rewrite, groups; `learn`: Open vSwitch's learn actions; `nicira`: its other extensions
+"""

@@ -1,0 +1,380 @@
+"""One switch's connection: Ryu's handshake, our own receive loop.
+
+Messages are framed here and looked at by type. What is frequent or could stall Ryu's parsers is sliced by `ofp`; only the handshake
+goes through Ryu, after its lengths have been checked. Everything to send is gathered and written once per read.
+
+After the handshake the hub itself calls us when bytes have come: waking a green thread costs more than what most messages ask for.
+Nothing that is done with a message may wait, therefore.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from sos_controller.core.openflow.flow_entries import FlowEntry
+from sos_controller.core.types import DatapathId, Port
+from sos_controller.openflow import framework, ofp
+from sos_controller.openflow.receiver import Receiver
+
+# isort: split
+# Ryu comes after `framework`, which makes it importable.
+from ryu.controller import ofp_event
+from ryu.controller.controller import Datapath
+from ryu.controller.handler import CONFIG_DISPATCHER, DEAD_DISPATCHER, HANDSHAKE_DISPATCHER, MAIN_DISPATCHER
+from ryu.exception import RyuException
+from ryu.lib import hub
+from ryu.ofproto import ofproto_parser
+
+LOG = logging.getLogger("sos_controller.connection")
+
+READ_BYTES = 65_536
+"""Read at once: some hundred SYNs, after which the other switches have their turn."""
+MAX_UNSENT_BYTES = 16 * 1024 * 1024
+"""A switch that lets this much pile up is disconnected; it is read and compared again when it is back."""
+MAX_UNSENT_TO_STRANGERS = 256 * 1024
+"""The same for one that no site claims or that has not finished its handshake: it is sent echoes, and there may be many."""
+MAX_ENTRIES = 262_144
+"""Entries of ours taken from one switch; more than two per session on one datapath cannot be ours."""
+MAX_PORTS = 16_384
+ECHO_INTERVAL_S = 5.0
+SILENCE_S = 15.0
+"""Three echoes unanswered."""
+HANDSHAKE_S = 10.0
+"""A handshake takes three round trips. Looked at with each echo."""
+TELLING_S = 5.0
+"""A switch that says nothing for so long has given up telling its entries."""
+CHALLENGE_S = 2.0
+"""Who is asked whether it is still there, because another claims to be it, answers within a round trip."""
+
+
+class SwitchConnection(Datapath):  # type: ignore[misc]
+    """A connected switch."""
+
+    def __init__(self, sock: Any, address: Any, controller: Receiver[SwitchConnection]) -> None:
+        self._controller = controller
+        self._out: list[bytes] = []
+        self._out_bytes = 0
+        self._sending = False
+        self._wake = hub.Event()
+        self._began = self.heard = time.monotonic()
+        self._challenged = False
+        self._over = hub.Event()
+        self._wrong: Exception | None = None
+        self._rest = b""
+        self._reading: tuple[int, list[FlowEntry]] | None = None
+        self._sizing: tuple[int, dict[int, int]] | None = None
+        self._told_at = 0.0
+        self._ports_heard: list[Port] = []
+        self._xid = 0
+        super().__init__(sock, address)
+
+    @property
+    def dpid(self) -> DatapathId:
+        """The datapath id; known once connected."""
+        return DatapathId(self.id)
+
+    def take_ports(self) -> tuple[Port, ...]:
+        """The ports told in the handshake; once."""
+        heard, self._ports_heard = self._ports_heard, []
+        return tuple(heard)
+
+    # -- sending
+
+    def queue(self, data: bytes) -> None:
+        """Put bytes behind what is to be sent; `kick` sends."""
+        if not data:
+            return
+        self._out.append(data)
+        self._out_bytes += len(data)
+        if self._out_bytes > MAX_UNSENT_TO_STRANGERS and (self._out_bytes > MAX_UNSENT_BYTES or self.is_stranger):
+            LOG.warning("switch %s does not read: disconnected", self.address)
+            self._out.clear()
+            self._out_bytes = 0
+            self.abort()
+
+    def kick(self) -> None:
+        """Have what is queued written: now, as far as the socket takes it without waiting, and the rest by the loop."""
+        if not self._out or self._sending:
+            return
+        data = b"".join(self._out)
+        try:
+            sent = self.socket.fd.send(data)
+        except OSError:  # full, or gone: the loop waits, or finds out
+            sent = 0
+        self._out.clear()
+        self._out_bytes = 0
+        if sent < len(data):
+            self.queue(data[sent:])
+            self._wake.set()
+
+    def send(self, buf: bytes, close_socket: bool = False) -> bool:
+        """Ryu's own door for messages of the handshake."""
+        self.queue(bytes(buf))
+        self.kick()
+        if close_socket:
+            hub.spawn_after(1, self.abort)
+        return True
+
+    def read_entries(self, cookie: int, mask: int) -> bytes:
+        """What asks for the entries of a cookie, to be sent; the controller hears of them when all have come."""
+        self._xid = self._xid % 0x7FFFFFFF + 1
+        self._reading = (self._xid, [])
+        return ofp.flow_stats_request(self._xid, cookie, mask)
+
+    def read_tables(self) -> bytes:
+        """What asks how many entries the tables take, to be sent. A switch that does not know the request says nothing more about it."""
+        self._xid = self._xid % 0x7FFFFFFF + 1
+        xid = self._xid | 0x80000000  # errors about flow-mods, which count up from 1, must not be taken for one about this
+        self._sizing = (xid, {})
+        return ofp.table_features_request(xid)
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether a part of the entries that it was asked for has come lately, and more are to come."""
+        return self._reading is not None and bool(self._reading[1]) and time.monotonic() - self._told_at < TELLING_S
+
+    @property
+    def is_stranger(self) -> bool:
+        """Whether this is no datapath of ours, as far as it has said."""
+        return self.state != MAIN_DISPATCHER or not self._controller.claims(self.dpid)
+
+    def challenge(self) -> None:
+        """Ask whether the switch is still there, and end the connection if it does not say so."""
+        if not self._challenged:
+            self._challenged = True
+            self.queue(ofp.echo_request(0))
+            self.kick()
+            hub.spawn_after(CHALLENGE_S, self._judge, self.heard)
+
+    def _judge(self, heard: float) -> None:
+        self._challenged = False
+        if self.heard <= heard and self.state != DEAD_DISPATCHER:
+            LOG.info("switch at %s is silent and another one takes its place", self.address)
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection."""
+        self.set_state(DEAD_DISPATCHER)
+        try:
+            self.socket.shutdown(2)
+        except OSError as error:
+            LOG.debug("shutdown: %s", error)
+        self._wake.set()
+        self._over.set()
+
+    # -- Ryu's hooks
+
+    def set_state(self, state: str) -> None:
+        """Tell the controller when the handshake is done and when the connection is gone."""
+        before = self.state if hasattr(self, "state") else None
+        super().set_state(state)
+        if state == MAIN_DISPATCHER and before != MAIN_DISPATCHER:
+            self._controller.connected(self)
+        elif state == DEAD_DISPATCHER and before == MAIN_DISPATCHER:
+            self._controller.disconnected(self)
+
+    def _send_loop(self) -> None:
+        try:
+            while self.state != DEAD_DISPATCHER:
+                self._wake.wait()
+                self._wake.clear()
+                self._sending = True
+                while self._out:
+                    data = b"".join(self._out)
+                    self._out.clear()
+                    self._out_bytes = 0
+                    self.socket.sendall(data)
+                self._sending = False
+        except OSError as error:
+            LOG.info("cannot send to switch at %s: %s", self.address, error)
+            self.abort()
+
+    def _echo_request_loop(self) -> None:
+        while self.state != DEAD_DISPATCHER:
+            hub.sleep(ECHO_INTERVAL_S)
+            now = time.monotonic()
+            if now - self.heard > SILENCE_S or (self.state != MAIN_DISPATCHER and now - self._began > HANDSHAKE_S):
+                LOG.info("switch at %s is silent: disconnected", self.address)
+                self.abort()
+                return
+            self.queue(ofp.echo_request(0))
+            self.kick()
+
+    def _recv_loop(self) -> None:
+        try:
+            self._receive()
+        except ofp.WireError as error:
+            LOG.warning("switch at %s sent nonsense (%s): disconnected", self.address, error)
+            self._controller.count("wire_errors", str(error))
+        except Exception:
+            self._controller.bug("connection")
+        finally:
+            self.abort()
+            self.socket.close()
+
+    def _receive(self) -> None:
+        while self.state not in (MAIN_DISPATCHER, DEAD_DISPATCHER):
+            try:
+                chunk = self.socket.recv(READ_BYTES)
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            if not chunk:
+                return
+            self._take(chunk)
+        if self.state != DEAD_DISPATCHER:
+            self._listen()
+
+    def _listen(self) -> None:
+        """Have the hub call `_readable` until the connection is over; raises what went wrong there."""
+        main = framework.eventlet.hubs.get_hub()
+        over = self._over.set
+        listener = main.add(main.READ, self.socket.fileno(), self._readable, lambda *_: over(), over)
+        try:
+            self._over.wait()
+        finally:
+            main.remove(listener)
+        if self._wrong is not None:
+            raise self._wrong
+
+    def _readable(self, _fileno: int) -> None:
+        """Bytes have come. Runs in the hub, so it must not wait, and hands what goes wrong to the connection's own thread."""
+        if self._over.is_set():
+            return
+        try:
+            chunk = self.socket.fd.recv(READ_BYTES)
+            if chunk:
+                self._take(chunk)
+                return
+        except BlockingIOError:
+            return
+        except OSError as error:
+            LOG.debug("recv: %s", error)
+        except Exception as error:
+            self._wrong = error
+        self._over.set()
+
+    def _take(self, chunk: bytes) -> None:
+        self.heard = time.monotonic()
+        self._rest = self._split(self._rest + chunk if self._rest else chunk)
+        self._controller.was_read(self)
+
+    def _split(self, data: bytes) -> bytes:
+        """Take all whole messages; returns what is left. Barrier replies that follow each other are one event."""
+        parts, at, sound = ofp.split(data)
+        for part in parts:
+            if isinstance(part, bytes):
+                self._message(part)
+            elif self.state == MAIN_DISPATCHER:
+                self._controller.barrier_replies(self, part)
+        if not sound:  # what came before the nonsense counts, however the stream was cut
+            raise ofp.WireError("bad length")
+        return data[at:]
+
+    def _message(self, message: bytes) -> None:
+        kind = message[1]
+        if message[0] != ofp.VERSION and kind != ofp.HELLO:
+            raise ofp.WireError("another version of OpenFlow")
+        if kind == ofp.PACKET_IN and self.state == MAIN_DISPATCHER:
+            self._controller.packet_in(self, message)
+        elif kind == ofp.ECHO_REQUEST:
+            self.queue(ofp.echo_reply(int.from_bytes(message[4:8], "big"), message[8:]))
+            self.kick()
+        elif kind == ofp.MULTIPART_REPLY:
+            self._multipart(message)
+        elif kind == ofp.ERROR:
+            self._error(message)
+        elif kind == ofp.FLOW_REMOVED and self.state == MAIN_DISPATCHER:
+            self._controller.entry_gone(self, *ofp.parse_flow_removed(message))
+        elif kind == ofp.PORT_STATUS and self.state == MAIN_DISPATCHER:
+            self._controller.port_changed(self, *ofp.parse_port_status(message))
+        elif kind in (ofp.HELLO, ofp.FEATURES_REPLY) and self.state != MAIN_DISPATCHER:
+            self._handshake(message)
+
+    def _multipart(self, message: bytes) -> None:
+        if len(message) < 16:
+            raise ofp.WireError("short multipart")
+        kind, more = message[8] << 8 | message[9], message[11] & ofp.REPLY_MORE
+        if kind == ofp.MULTIPART_PORT_DESC and self.state != MAIN_DISPATCHER:
+            self._ports_heard.extend(ofp.parse_ports(message[16:]))
+            if len(self._ports_heard) > MAX_PORTS:
+                raise ofp.WireError("too many ports")
+            if self.state != CONFIG_DISPATCHER or self.id is None:
+                raise ofp.WireError("out of turn")
+            if not more:
+                self.set_state(MAIN_DISPATCHER)
+        elif kind == ofp.MULTIPART_FLOW and self._reading is not None and self._reading[0] == int.from_bytes(message[4:8], "big"):
+            entries = self._reading[1]
+            entries.extend(ofp.parse_flow_stats(message[16:]))
+            self._told_at = time.monotonic()
+            if len(entries) > MAX_ENTRIES:
+                raise ofp.WireError("too many entries")
+            if not more:
+                self._reading = None
+                self._controller.entries_read(self, entries)
+        elif kind == ofp.MULTIPART_TABLE_FEATURES and self.state == MAIN_DISPATCHER:
+            self._table_sizes(message, more)
+
+    def _table_sizes(self, message: bytes, more: int) -> None:
+        """A part of the answer to `read_tables`: tables are numbered with eight bits, which bounds them."""
+        if self._sizing is None or self._sizing[0] != int.from_bytes(message[4:8], "big"):
+            return
+        sizes = self._sizing[1]
+        sizes.update(ofp.parse_table_features(message[16:]))
+        if not more:
+            self._sizing = None
+            self._controller.tables_read(self, sizes)
+
+    def _error(self, message: bytes) -> None:
+        kind, code, xid = ofp.parse_error(message)
+        if self._sizing is not None and self._sizing[0] == xid and self.state == MAIN_DISPATCHER:
+            self._sizing = None  # no switch has to know it
+            return
+        LOG.info("switch %s refused a message: type %d, code %d", self.address, kind, code)
+        if self.state == MAIN_DISPATCHER:
+            self._controller.rejected(self, xid, ofp.error_name(kind, code))
+        else:
+            raise ofp.WireError("error during handshake")
+
+    def _handshake(self, message: bytes) -> None:
+        """Give a message to Ryu, which answers and moves on. Each comes once: a parser that is slow must not be fed at will."""
+        due = ofp.HELLO if self.state == HANDSHAKE_DISPATCHER else ofp.FEATURES_REPLY if self.id is None else None
+        if message[1] != due:
+            raise ofp.WireError("out of turn")
+        if message[1] == ofp.HELLO:
+            ofp.check_hello(message)
+            message = ofp.PLAIN_HELLO  # Ryu steps through elements without their padding, which can hold it for ever
+        elif message[1] == ofp.FEATURES_REPLY and len(message) != 32:
+            raise ofp.WireError("bad features reply")
+        xid = int.from_bytes(message[4:8], "big")
+        try:
+            parsed = ofproto_parser.msg(self, message[0], message[1], len(message), xid, message)
+        except RyuException as error:
+            raise ofp.WireError("unparsable handshake") from error
+        if parsed is None:
+            raise ofp.WireError("unparsable handshake")
+        event = ofp_event.ofp_msg_to_ev(parsed)
+        for handler in self.ofp_brick.get_handlers(event):
+            if self.state in handler.callers[event.__class__].dispatchers:
+                handler(event)
+
+
+def serve(sock: Any, address: Any, controller: Receiver[SwitchConnection]) -> None:
+    """Serve one connection until it ends."""
+    connection = SwitchConnection(sock, address, controller)
+    controller.arrived(connection)
+    try:
+        connection.serve()
+    except (OSError, AssertionError) as error:
+        LOG.warning("connection of %s ended: %s", address, error)
+    except Exception:
+        LOG.exception("connection of %s failed", address)
+    finally:
+        connection.abort()
+        controller.left(connection)
+
+
+assert framework.eventlet is not None  # noqa: S101 - imported for its effect, before Ryu

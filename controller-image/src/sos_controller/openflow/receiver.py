@@ -1,0 +1,59 @@
+"""Interface between connections and the controller that owns them (`app.Controller`), so that `openflow` does not import `app`."""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+from sos_controller.core.openflow.flow_entries import FlowEntry, Match
+from sos_controller.core.types import DatapathId, Port
+
+C_contra = TypeVar("C_contra", contravariant=True)  # a connection, which passes itself
+
+
+class Receiver(Protocol[C_contra]):
+    """Receiver of what a switch's connection reports."""
+
+    def arrived(self, connection: C_contra, /) -> None:
+        """A connection was accepted; its switch is unknown yet."""
+
+    def left(self, connection: C_contra, /) -> None:
+        """A connection is over, whether its handshake was done or not."""
+
+    def connected(self, connection: C_contra, /) -> None:
+        """The handshake is done."""
+
+    def disconnected(self, connection: C_contra, /) -> None:
+        """The connection to a switch is lost."""
+
+    def packet_in(self, connection: C_contra, message: bytes, /) -> None:
+        """A packet-in message came."""
+
+    def barrier_replies(self, connection: C_contra, tokens: tuple[int, ...], /) -> None:
+        """Barriers with these transaction ids were answered."""
+
+    def was_read(self, connection: C_contra, /) -> None:
+        """All bytes that had come were handled."""
+
+    def rejected(self, connection: C_contra, token: int, why: str, /) -> None:
+        """The switch answered a message of ours with an error."""
+
+    def port_changed(self, connection: C_contra, port: Port, gone: bool, /) -> None:
+        """A port was added, changed or removed."""
+
+    def entry_gone(self, connection: C_contra, cookie: int, match: Match, /) -> None:
+        """The switch removed an entry of ours."""
+
+    def entries_read(self, connection: C_contra, entries: list[FlowEntry], /) -> None:
+        """All entries that were asked for have come."""
+
+    def tables_read(self, connection: C_contra, sizes: dict[int, int], /) -> None:
+        """Table sizes have come."""
+
+    def claims(self, dpid: DatapathId, /) -> bool:
+        """Return whether a site claims a datapath."""
+
+    def count(self, what: str, which: str = "", /) -> None:
+        """Count for the metrics."""
+
+    def bug(self, what: str, /) -> None:
+        """Log the exception being handled and count it."""
