@@ -74,7 +74,7 @@ def pytest_suite(folder: str, *arguments: str, name: str = "", files_at_once: in
 def compiled_suite() -> Suite:
     """The controller's tests against what scripts/compiled.sh made, but for those that fuzz its sources or put a class in place of one."""
     left_out = ("fuzz", "engine_bugs")
-    ignored = (f"--ignore=controller-image/tests/test_controller_{name}.py" for name in left_out)
+    ignored = (f"--ignore=controller-image/tests/process/test_controller_{name}.py" for name in left_out)
     source = pytest_suite("controller-image", *ignored, name="controller-compiled")
     modules = TOP / "out" / "compiled" / "site"
     return replace(source, argv=("env", f"PYTHONPATH={modules}", f"SOS_COMPILED={modules}", *source.argv))

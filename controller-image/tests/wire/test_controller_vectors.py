@@ -16,7 +16,7 @@ from sos_controller.core.types import (
 )
 from sos_controller.core.wire import beacon, keys, order, path_report, plain_report
 
-VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
+VECTORS = Path(__file__).resolve().parents[3] / "spec" / "vectors"
 
 
 def vectors(kind: str) -> list:

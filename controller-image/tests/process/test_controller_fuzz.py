@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-FUZZ = Path(__file__).resolve().parents[1] / "fuzz"
+FUZZ = Path(__file__).resolve().parents[2] / "fuzz"
 sys.path.append(str(FUZZ))
 import documents  # noqa: E402
 import live  # noqa: E402

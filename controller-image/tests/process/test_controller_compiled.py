@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 
 
 def test_modules_with_classes_of_msgspec_are_not_compiled_and_all_others_of_the_core_are() -> None:

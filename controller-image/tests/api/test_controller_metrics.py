@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sos_controller.api.metrics import _Collector, registry, render
 from sos_controller.app import Controller
 
-TABLE = Path(__file__).resolve().parents[2] / "spec" / "metrics" / "controller.tsv"
+TABLE = Path(__file__).resolve().parents[3] / "spec" / "metrics" / "controller.tsv"
 
 
 def test_the_table_in_spec_is_what_the_controller_shows() -> None:

@@ -19,7 +19,7 @@ from sos_controller.files.config import ConfigError, ConflictError, document_has
 from sos_controller.files.identity import new_identity
 from sos_controller.files.key_files import read_keys, read_tokens
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 VECTORS = ROOT / "spec" / "vectors" / "config"
 BAD = sorted((VECTORS / "bad" / "controller").glob("*.json"))
 GOOD = sorted((VECTORS / "controller").glob("*.json"))

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from sos_controller.core.config import Config
 
-SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "spec" / "controller-config.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).resolve().parents[3] / "spec" / "controller-config.schema.json").read_text())
 TYPES = msgspec.json.schema(Config)
 LIMITS = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "additionalProperties")
 PARSED = ("address", "mac", "gateway", "subnet", "client", "prefixes[]", "to[]")
