@@ -11,8 +11,8 @@ from typing import NoReturn
 from sos_controller.cli import parser
 
 LEAVE_S = 2.0
-"""At most for clients that are being answered, and then for switches to acknowledge that new connections are plain; what has not been by
-then runs out with its lease."""
+"""Limit for clients that are being answered, and then for switches to acknowledge that new connections are plain; unacknowledged entries
+expire with their leases."""
 
 
 def main() -> NoReturn:
@@ -33,7 +33,7 @@ def main() -> NoReturn:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run until a signal; 1 when something given cannot be used."""
+    """Run until a signal; 1 if an argument or file cannot be used."""
     from sos_controller.openflow.framework import eventlet, start_handshake
 
     start_handshake()

@@ -1,4 +1,4 @@
-"""The adapter: events in, commands out. Clocks, timers and connections live here; decisions do not."""
+"""Adapter: events in, commands out. Clocks, timers and connections live here; decisions do not."""
 
 from __future__ import annotations
 
@@ -56,23 +56,23 @@ LOG = logging.getLogger("sos_controller.app")
 TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
 MAX_STRANGERS = 256
-"""Connections without a claimed datapath behind them. The oldest gives way, so that a switch that shakes hands at once gets in however
-many others do not."""
+"""Connections without a claimed datapath behind them. The oldest is closed, so that a switch that shakes hands at once gets in however many
+others do not."""
 MAX_CONNECTIONS = 4_096 + MAX_STRANGERS
-"""All datapaths a configuration may have, and the strangers."""
+"""All datapaths a configuration may have, and unclaimed connections."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
-"""Sessions make no cycles, so the collector is asked to look for some far less often than every 700 objects."""
+"""Sessions make no reference cycles, so the collector runs far less often than every 700 objects."""
 
 LEAVE_POLL_S = 0.01
 LATE_GAP_S = 0.001
-"""Packets that wait are looked at this often at most; each leaves less than that after its time."""
+"""Minimum interval of checks for due packets; each leaves less than that after its time."""
 
 Listener = Callable[[Notice], None]
 
 
 class Late(NamedTuple):
-    """A packet-out that is not to be sent yet. As many wait at a time as sessions begin in that while."""
+    """A packet-out that is not due yet. As many wait at a time as sessions begin in that time."""
 
     due: float
     number: int
@@ -81,7 +81,7 @@ class Late(NamedTuple):
 
 
 class Controller:
-    """Joins the engine to the switches."""
+    """Link between the engine and the switches."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -114,14 +114,14 @@ class Controller:
     # -- what happens
 
     def happen(self, event: Event) -> bool:
-        """Something happens now, by itself. False if a bug has kept it from being handled."""
+        """Handle a single event now. False if a bug has kept it from being handled."""
         began = time.monotonic()
         handled = self._happen(event, began)
         self.busy_seconds += time.monotonic() - began
         return handled
 
     def _happen(self, event: Event, now: float, more: bool = False) -> bool:
-        """Hand an event to the engine and do what it says. A bug there costs one event, loudly, not the process."""
+        """Pass an event to the engine and carry out its commands. A bug there costs one event, loudly, not the process."""
         self._latest = max(self._latest, now)
         try:
             commands = self.engine.handle(event, self._latest, more)
@@ -132,12 +132,12 @@ class Controller:
         return True
 
     def bug(self, what: str) -> None:
-        """Log and count the exception that is being handled. What it was about is lost, all else goes on."""
+        """Log and count the exception that is being handled. Its event is lost, everything else continues."""
         LOG.exception("bug: %s was not handled", what)
         self.count("bugs", what)
 
     def carry_out(self, commands: list[Command]) -> None:
-        """Do what the engine says, as far as the datapaths it names are connected."""
+        """Carry out commands, as far as the datapaths they name are connected."""
         do = self._do
         for command in commands:
             try:
@@ -146,7 +146,8 @@ class Controller:
                 self._not_carried_out(command)
 
     def _not_carried_out(self, command: Command) -> None:
-        """A bug. The datapaths it names have to connect again and are read then: nobody knows what they have of it."""
+        """Handle a bug in a command: the datapaths it names have to reconnect and are read then, as it is unknown how much of it they
+        have."""
         name = type(command).__name__
         LOG.exception("bug: %s was not carried out", name)
         self.count("bugs", name)
@@ -155,47 +156,47 @@ class Controller:
             connection.abort()
 
     def packet_in(self, connection: SwitchConnection, message: bytes) -> None:
-        """A switch has handed over a packet, among what was read from it last. Raises WireError if it is none."""
+        """Handle a packet-in among the last bytes read from a switch. Raises WireError if it is none."""
         cookie, in_port, data = ofp.parse_packet_in(message)
         self._happen(PacketIn(connection.dpid, in_port, cookie, data), connection.heard, more=True)
 
     def barrier_replies(self, connection: SwitchConnection, tokens: tuple[int, ...]) -> None:
-        """A switch has done what was asked before."""
+        """Handle a switch's barrier replies."""
         self._happen(BarrierReplies(connection.dpid, tokens), connection.heard, more=True)
 
     def was_read(self, connection: SwitchConnection) -> None:
-        """All that was read from a switch has happened."""
+        """Finish the events of one read."""
         self.carry_out(self.engine.close())
         self.flush()
         self.busy_seconds += time.monotonic() - connection.heard
 
     def rejected(self, connection: SwitchConnection, token: int, why: str) -> None:
-        """A switch refused something."""
+        """Handle a message refused by a switch."""
         self.count("switch_errors", why)
         self.happen(Rejected(connection.dpid, token))
 
     def port_changed(self, connection: SwitchConnection, port: Port, gone: bool) -> None:
-        """A port came, went or changed."""
+        """Handle a port added, removed or changed."""
         self.happen(PortChanged(connection.dpid, port, gone))
 
     def entry_gone(self, connection: SwitchConnection, cookie: int, match: Match) -> None:
-        """A switch took away an entry it was asked to tell of."""
+        """Handle an entry removed with notification."""
         self.happen(EntryGone(connection.dpid, cookie, match))
 
     def entries_read(self, connection: SwitchConnection, entries: list[FlowEntry]) -> None:
-        """A switch has told its entries."""
+        """Handle a switch's entries."""
         self.happen(EntriesRead(connection.dpid, tuple(entries)))
 
     def tables_read(self, connection: SwitchConnection, sizes: dict[int, int]) -> None:
-        """A switch has told how many entries its tables take."""
+        """Handle the capacity of a switch's tables."""
         self.happen(TablesRead(connection.dpid, sizes))
 
     def claims(self, dpid: DatapathId) -> bool:
-        """Whether the configuration in force names a datapath."""
+        """Return whether the configuration in force names a datapath."""
         return dpid in self.engine.state.claims
 
     def arrived(self, connection: SwitchConnection) -> None:
-        """Somebody has connected. Beyond the limit of strangers the one that has been there longest goes."""
+        """Register a new connection. Beyond the limit of unclaimed ones the oldest is closed."""
         self._strangers[connection] = None
         if len(self._strangers) > MAX_STRANGERS:
             for known in [c for c in self._strangers if not c.is_stranger]:
@@ -207,11 +208,11 @@ class Controller:
             oldest.abort()
 
     def left(self, connection: SwitchConnection) -> None:
-        """A connection has ended, whoever it was."""
+        """Unregister a connection that has ended, of whatever switch."""
         self._strangers.pop(connection, None)
 
     def connected(self, connection: SwitchConnection) -> None:
-        """A handshake is done. Who has a datapath's id already keeps it while it answers (docs/adr/0014)."""
+        """Handle the end of a handshake. The present owner of a datapath id keeps it while it answers (docs/adr/0014)."""
         older = self._connections.get(connection.dpid)
         if older is not None:
             LOG.warning(
@@ -227,14 +228,14 @@ class Controller:
         self.flush()
 
     def disconnected(self, connection: SwitchConnection) -> None:
-        """A connection is gone."""
+        """Handle a lost connection."""
         if self._connections.get(connection.dpid) is connection:
             del self._connections[connection.dpid]
             self.happen(DatapathDown(connection.dpid))
             self.flush()
 
     def keys(self, folder: Folder) -> None:
-        """The key folder was read."""
+        """Pass on the contents of the key folder."""
         if folder != self._keys:
             self._keys = folder
             self.happen(KeysChanged(folder.sites, folder.sending))
@@ -254,7 +255,7 @@ class Controller:
         return config, changed
 
     def _restore(self, before: Config | None) -> None:
-        """Put the former configuration in force: what has failed may have been taken by some parts and not by others."""
+        """Put the former configuration in force: the failed one may have been applied by some parts and not by others."""
         if self.engine.state.config is before:
             return
         if before is None:
@@ -270,10 +271,10 @@ class Controller:
     # -- what is done
 
     def flush(self) -> None:
-        """Write what the last events left to send.
+        """Write the output that the last events left.
 
-        A connection that cannot take it ends here, and what follows from that is flushed inside this: one after the other, so that nothing
-        overtakes what was gathered for the same switch before.
+        A connection that cannot take it ends here, and the consequences are flushed inside this call: in order, so that no message
+        overtakes an earlier one to the same switch.
         """
         while self._unsent:
             connection = next(iter(self._unsent))
@@ -302,7 +303,7 @@ class Controller:
 
     def _read_entries(self, command: ReadEntries) -> None:
         connection = self._connections.get(command.dpid)
-        if connection is not None and not connection.is_telling:  # to ask again would make it begin again
+        if connection is not None and not connection.is_telling:  # another request would restart the reply
             self._gather(connection, connection.read_entries(command.cookie, command.mask))
 
     def _read_tables(self, command: ReadTables) -> None:
@@ -311,14 +312,14 @@ class Controller:
             self._gather(connection, connection.read_tables())
 
     def _queue(self, dpids: tuple[DatapathId, ...], data: bytes) -> None:
-        """Put messages behind what is to be sent to datapaths that are connected."""
+        """Append messages to the output of datapaths that are connected."""
         for dpid in dpids:
             connection = self._connections.get(dpid)
             if connection is not None:
                 self._gather(connection, data)
 
     def _gather(self, connection: SwitchConnection, data: bytes) -> None:
-        """Put a message behind what is sent with the next `flush`."""
+        """Append a message to the output of the next `flush`."""
         parts = self._unsent.get(connection)
         if parts is None:
             self._unsent[connection] = [data]
@@ -359,8 +360,8 @@ class Controller:
             listener(notice)
 
     def leave(self, within_s: float) -> None:
-        """Let new connections be plain, see those through that are being opened, and wait until switches hand nothing over any more and
-        what was promised is sent: `within_s` for each of both. Of no use after this."""
+        """Shut down gracefully: new connections stay plain; wait until connections being opened are done, switches punt nothing more and
+        delayed packets are sent, `within_s` for each of both. Not to be used after this."""
         self.happen(Leaving())
         self.flush()
         _wait_while(lambda: self.engine.setup.is_opening(time.monotonic()), within_s)
@@ -372,13 +373,13 @@ class Controller:
 
     @staticmethod
     def settle() -> None:
-        """Everything that start-up made stays: the garbage collector need not look at it again."""
+        """Exempt everything made at start-up from garbage collection."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
 
     def tick_loop(self) -> None:
-        """Let time pass."""
+        """Send ticks."""
         while True:
             self.happen(Tick(time.time_ns() // 1_000_000))
             try:
@@ -388,7 +389,7 @@ class Controller:
             eventlet.sleep(TICK_S)
 
     def listen_loop(self, sock: Any) -> None:
-        """Take connections of switches."""
+        """Accept connections of switches."""
         while True:
             try:
                 peer, address = sock.accept()
@@ -411,7 +412,7 @@ class Controller:
             peer.close()
 
     def connected_dpids(self) -> list[str]:
-        """Datapaths connected now."""
+        """Return datapaths connected now."""
         return [format_dpid(d) for d in sorted(self._connections)]
 
 

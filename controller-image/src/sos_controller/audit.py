@@ -1,4 +1,4 @@
-"""The audit log: one record of each session when it is over, with the addresses of its user (docs/security.md)."""
+"""Audit log: one record of each session when it is over, with the addresses of its user (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ LABELS = 8
 
 
 def record(over: SessionOver) -> None:
-    """Write the record, unless nobody wants it: thousands of sessions may end in a second."""
+    """Write the record, unless the level excludes it: thousands of sessions may end in a second."""
     if LOG.isEnabledFor(logging.INFO):
         LOG.info("session", extra={"fields": fields(over)})
 
 
 def fields(over: SessionOver) -> dict[str, Any]:
-    """What the record holds. None is what the controller does not know: of adopted sessions that is much."""
+    """Return the fields of the record. None is a value that the controller does not know: many of adopted sessions."""
     key = over.key
     told = [end for end in (over.near_end, over.far_end) if isinstance(end, Ended)]
     return {
@@ -51,7 +51,7 @@ def _end_point(address: bytes, port: bytes) -> str:
 
 
 def _agent(agent_id: AgentId) -> str | None:
-    """Its id; of the agent of an adopted session that never announced itself there is none."""
+    """Return the id, None for an agent of an adopted session that never announced itself."""
     return agent_id.hex() if len(agent_id) == AGENT_ID_BYTES else None
 
 
@@ -62,7 +62,7 @@ def _end(end: Ended | str | None) -> str | None:
 
 
 def stamp(wall_ms: int) -> str:
-    """A time in milliseconds since 1970 as RFC 3339 has it."""
+    """Format a time in milliseconds since 1970 as in RFC 3339."""
     return f"{_second(wall_ms // 1000)}.{wall_ms % 1000:03d}Z"
 
 

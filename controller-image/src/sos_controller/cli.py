@@ -11,7 +11,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - switches and the operator come from other
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser; exits 2 by itself on bad usage."""
+    """Return the parser; it exits 2 by itself on bad usage."""
     p = argparse.ArgumentParser(prog="sos-controller", description="OpenFlow controller of SOS (Steroid OpenFlow Service).")
     p.add_argument("--version", action="version", version=f"sos-controller {__version__}")
     p.add_argument(

@@ -1,4 +1,4 @@
-"""Reading keys and token again each second."""
+"""Reload keys and tokens each second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RELOAD_S = 1.0
 
 
 def reload_loop(controller: Controller, api: Api, keys: Path, token: Path) -> None:
-    """Take changed keys and tokens; what cannot be read leaves the last good ones in use, and is said once."""
+    """Take changed keys and tokens; if they cannot be read, the last good ones stay in use, and one message is logged."""
     said = ""
     while True:
         eventlet.sleep(RELOAD_S)

@@ -1,4 +1,4 @@
-"""Prometheus metrics `sos_controller_*`, read from the engine when asked for."""
+"""Prometheus metrics `sos_controller_*`, read from the engine on request."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _Collector(Collector):
         self._controller = controller
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yield all families."""
         yield from self._counters()
         yield from self._gauges()
 
@@ -106,7 +106,7 @@ class _Collector(Collector):
 
 
 def measured(shown: dict[str, Any]) -> Iterator[Metric]:
-    """What agents and switches have measured, as `GET /v1/measurements` shows it."""
+    """Yield measurements of agents and switches, as in `GET /v1/measurements`."""
     ends = ["low", "high", "label"]
     rtt = GaugeMetricFamily("sos_controller_path_rtt_seconds", "Round trip between two agents", labels=ends)
     rate = GaugeMetricFamily("sos_controller_path_bytes_per_second", "Hosts' bytes over a path, mean of 10 s", labels=[*ends, "direction"])
@@ -144,12 +144,12 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 
 def registry(controller: Controller) -> CollectorRegistry:
-    """A registry that shows this controller."""
+    """Return a registry of this controller."""
     made = CollectorRegistry(auto_describe=False)
     made.register(_Collector(controller))
     return made
 
 
 def render(made: CollectorRegistry) -> bytes:
-    """Prometheus text."""
+    """Return Prometheus text."""
     return generate_latest(made)

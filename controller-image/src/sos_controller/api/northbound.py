@@ -24,16 +24,16 @@ LOG = logging.getLogger("sos_controller.api")
 
 MAX_CONNECTIONS = 64
 MAX_OF_ONE = 32
-"""Connections from one address: whoever opens more leaves room for others, kubelet's probes among them."""
+"""Connections from one address: a client that opens more leaves room for others, kubelet's probes among them."""
 REQUEST_S = 30.0
-"""A request, what it sends included, is there so long after the connection was made, or after the answer before, however it trickles."""
+"""Time for a request, body included, since the connection was made, or since the answer before, however it trickles."""
 MAX_READERS = 16
 MAX_WAITING = 1_024
-"""Events a reader may be behind by before it is cut off."""
+"""Backlog of events after which a reader is cut off."""
 ACCEPT_PAUSE_S = 0.1
-"""Out of descriptors or memory, it would fail again at once."""
+"""Out of descriptors or memory, `accept` would fail again at once."""
 HEARTBEAT_S = 15.0
-"""An empty line shows a reader, and us, that the other side is still there."""
+"""An empty line shows the reader, and us, that the other side is still there."""
 
 Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
@@ -51,7 +51,7 @@ class _RefusalError(Exception):
 
 
 class Api:
-    """Routes requests. `tokens` are replaced when their files change; without one nobody may PUT."""
+    """Router of requests. `tokens` are replaced when their files change; without one no PUT is accepted."""
 
     def __init__(self, controller: Controller, started_at: str) -> None:
         self.tokens: tuple[bytes, ...] = ()
@@ -132,7 +132,7 @@ class Api:
     def _authorize(self, header: str) -> None:
         scheme, _, given = header.partition(" ")
         said = given.strip().encode("latin-1", "replace")
-        # All of them are compared, so that the time says nothing about which one it is.
+        # All of them are compared, so that the time does not reveal which one matched.
         right = [hmac.compare_digest(said, token) for token in self.tokens]
         if scheme.lower() != "bearer" or not any(right):
             raise _RefusalError(401, "a valid bearer token is needed")
@@ -156,7 +156,7 @@ class Api:
     def _events(self, start_response: StartResponse) -> Iterable[bytes]:
         if self._readers >= MAX_READERS:
             raise _RefusalError(503, f"{MAX_READERS} readers are there already")
-        self._readers += 1  # given back by the generator's end, whatever that is
+        self._readers += 1  # given back when the generator ends, for whatever reason
         start_response("200 OK", [("Content-Type", "application/x-ndjson"), ("Cache-Control", "no-store")])
         return _Stream(self._stream())
 
@@ -186,7 +186,7 @@ class Api:
 
 
 class _Stream:
-    """An iterable whose generator is started at once, so that its `finally` runs even when the reader leaves before the first line."""
+    """An iterable whose generator is started at once, so that its `finally` runs even if the reader leaves before the first line."""
 
     def __init__(self, lines: Iterator[bytes]) -> None:
         self._first: list[bytes] = [next(lines)]
@@ -197,7 +197,7 @@ class _Stream:
         yield from self._lines
 
     def close(self) -> None:
-        """Called by the server when the reader is gone."""
+        """Close the generator; called by the server when the reader is gone."""
         self._lines.close()  # type: ignore[attr-defined]
 
 
@@ -232,7 +232,7 @@ def _send(start_response: StartResponse, status: int, data: bytes, kind: str) ->
 
 
 class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
-    """eventlet's, which limits how long a read takes, and not how long a request does."""
+    """eventlet's protocol, which limits the duration of a read, and not of a request."""
 
     def handle(self) -> None:
         """Serve a connection, unless its address has enough of them."""
@@ -248,7 +248,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
                 del served[address]
 
     def handle_one_request(self) -> None:
-        """Serve a request that is there in time."""
+        """Serve a request that arrives in time."""
         self._late = eventlet.Timeout(REQUEST_S)
         try:
             super().handle_one_request()
@@ -260,7 +260,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
             self._late.cancel()
 
     def parse_request(self) -> bool:
-        """Read the headers. Where nothing more follows them, nothing is late any more; what is sent behind them has to end in time, too."""
+        """Read the headers. Without a body the deadline is met; a body has to arrive in time, too."""
         read = bool(super().parse_request())
         if read and self.command == "GET" and not {"content-length", "transfer-encoding"} & {name.lower() for name in self.headers}:
             self._late.cancel()
@@ -268,7 +268,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
 
 
 class Listener:
-    """A listening socket whose `accept` fails never: eventlet's server ends with it, at the first lack of descriptors."""
+    """A listening socket whose `accept` never fails: eventlet's server ends with it, at the first lack of descriptors."""
 
     def __init__(self, sock: Any) -> None:
         self._sock = sock
@@ -277,7 +277,7 @@ class Listener:
         return getattr(self._sock, name)
 
     def accept(self) -> Any:
-        """The next connection, once there is one and what it takes."""
+        """Return the next connection, once there is one and descriptors for it."""
         while True:
             try:
                 return self._sock.accept()
@@ -287,6 +287,6 @@ class Listener:
 
 
 def serve(api: Api, sock: Any) -> None:
-    """Answer requests for ever. Chunks go out as they come: a line of the event stream must not wait for more of them."""
+    """Answer requests forever. Chunks are sent as they come: a line of the event stream must not wait for more of them."""
     limits = {"max_size": MAX_CONNECTIONS, "socket_timeout": REQUEST_S, "keepalive": REQUEST_S}
     eventlet.wsgi.server(Listener(sock), api, log=LOG, log_output=False, protocol=_Protocol, minimum_chunk_size=1, **limits)

@@ -1,4 +1,4 @@
-"""What can be done. The engine returns these; edges carry them out in order."""
+"""Commands. The engine returns these; edges carry them out in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Install(msgspec.Struct, frozen=True, gc=False):
 
 
 class Barrier(msgspec.Struct, frozen=True, gc=False):
-    """Ask datapaths to say, under `token`, when they have done what they were told before."""
+    """Ask datapaths to confirm, under `token`, that all earlier messages are done."""
 
     dpids: tuple[DatapathId, ...]
     token: int
@@ -56,12 +56,12 @@ class PacketOut(msgspec.Struct, frozen=True, gc=False):
     actions: tuple[Action, ...]
     data: bytes
     after_s: float = 0.0
-    """Not before this much later."""
+    """Minimum delay."""
 
 
 class ApplyGroup(msgspec.Struct, frozen=True, gc=False):
-    """Make a group that leads to `mac` out of `port_no` while that port is live, else to plain forwarding, or out of `otherwise`.
-    No `mac` = remove it."""
+    """Make a group that forwards to `mac` out of `port_no` while that port is live, else to plain forwarding, or out of `otherwise`. No
+    `mac` = remove the group."""
 
     dpid: DatapathId
     group_id: int
@@ -79,20 +79,21 @@ class ReadEntries(msgspec.Struct, frozen=True):
 
 
 class ReadTables(msgspec.Struct, frozen=True):
-    """Ask a datapath how many entries its tables take."""
+    """Ask a datapath for the capacity of its tables."""
 
     dpid: DatapathId
 
 
 class Notice(msgspec.Struct, frozen=True):
-    """Something changed that readers of the event stream want to know. `data` is JSON without user addresses."""
+    """A change for readers of the event stream. `data` is JSON without user addresses."""
 
     kind: str
     data: dict[str, Any]
 
 
 class SessionOver(msgspec.Struct, frozen=True, gc=False):
-    """A session has left the tables: what it was, for the audit log. Each session has exactly one, those that never became active too."""
+    """A session has left the tables: its description, for the audit log. Each session has exactly one, including those that never became
+    active."""
 
     uuid: bytes
     service: str
@@ -106,7 +107,7 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     reason: str
     near_end: Ended | str | None
-    """What the agent said, else why its side was taken for over, None if it was not."""
+    """The agent's Ended, else why its side was taken for over, None if it was not."""
     far_end: Ended | str | None
 
 

@@ -1,4 +1,4 @@
-"""The controller-config document as frozen types (spec/controller-config.md). Parsing is the edge's (`config.py`)."""
+"""The controller-config document as frozen types (spec/controller-config.md). Parsing is the edge's (`files.config`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sos_controller.core.types import Address, AgentId, DatapathId, MacAddress, 
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 ShortName = Annotated[str, Meta(min_length=1, max_length=63)]
-"""Of what becomes the value of a Kubernetes label."""
+"""Bound of names that become the value of a Kubernetes label."""
 UplinkName = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,14}\\Z")]
 Dpid = Annotated[str, Meta(pattern="^[0-9a-f]{16}\\Z")]
 PortNumber = Annotated[int, Meta(ge=1, le=65535)]
@@ -22,7 +22,7 @@ MAX_SITES = 1_024
 MAX_DATAPATHS = 4_096
 MAX_SERVICES = 4_096
 MAX_BALANCES = 64
-"""Of one datapath: each takes a group and two priorities."""
+"""Balances of one datapath: each takes a group and two priorities."""
 MAX_BYTES = 16 * 1024 * 1024
 
 
@@ -31,14 +31,14 @@ class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Controller(_Strict, frozen=True):
-    """Who this controller is; the id is part of every cookie."""
+    """This controller; the id is part of every cookie."""
 
     name: ShortName
     id: Annotated[int, Meta(ge=1, le=0xFEFF)]
 
 
 class Discovery(_Strict, frozen=True):
-    """Where beacons and orders go, and when silence means death."""
+    """Destination of beacons and orders, and the silence after which agents and links expire."""
 
     address: str
     mac: str
@@ -51,12 +51,12 @@ class Discovery(_Strict, frozen=True):
 
     @property
     def ip(self) -> Address:
-        """The address as a number."""
+        """Return the address as a number."""
         return parse_address(self.address)
 
     @property
     def ether(self) -> MacAddress:
-        """The MAC address as bytes."""
+        """Return the MAC address as bytes."""
         return parse_mac(self.mac)
 
 
@@ -67,11 +67,11 @@ class Datapath(_Strict, frozen=True):
     name: Name
     forwarding: Literal["Node", "Controller"]
     labelled_ports: Annotated[list[UplinkName], Meta(max_length=32)] = []
-    """Ports by which labelled paths go and nothing plain does."""
+    """Ports that carry labelled paths and nothing plain."""
 
     @property
     def number(self) -> DatapathId:
-        """The id as a number."""
+        """Return the id as a number."""
         return DatapathId(int(self.dpid, 16))
 
 
@@ -85,17 +85,17 @@ class Agent(_Strict, frozen=True):
 
     @property
     def agent_id(self) -> AgentId:
-        """The id as bytes."""
+        """Return the id as bytes."""
         return AgentId(bytes.fromhex(self.id))
 
     @property
     def ip(self) -> Address:
-        """The address as a number."""
+        """Return the address as a number."""
         return parse_address(self.address)
 
 
 class Share(_Strict, frozen=True):
-    """Most of a site's sessions that services of a namespace may have. `standing`: they may be set up proactively all the same."""
+    """Maximum part of a site's sessions for services of a namespace. `standing`: they may be proactive all the same."""
 
     namespace: ShortName
     percent: Annotated[int, Meta(ge=1, le=100)]
@@ -125,7 +125,7 @@ class End(_Strict, frozen=True):
     prefixes: Annotated[list[str], Meta(min_length=1, max_length=64)]
 
     def parsed(self) -> tuple[Prefix, ...]:
-        """The prefixes as values."""
+        """Return the prefixes as values."""
         return tuple(parse_prefix(p) for p in self.prefixes)
 
 
@@ -147,7 +147,7 @@ class Transport(_Strict, frozen=True):
 
 
 class Paths(_Strict, frozen=True):
-    """Which paths sessions take: the shortest, up to `max` at once, or each one of up to `max`."""
+    """Paths of sessions: the shortest, up to `max` at once, or each one of up to `max`."""
 
     mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
     max: Annotated[int, Meta(ge=1, le=8)]
@@ -158,7 +158,7 @@ ONE_PATH_MODES = frozenset(("RoundRobin", "LeastLoaded", "Measured"))
 
 
 class Service(_Strict, frozen=True):
-    """Which connections are accelerated, and how."""
+    """Connections to accelerate, and their treatment."""
 
     id: Name
     priority: Annotated[int, Meta(ge=0, le=65535)]
@@ -176,7 +176,7 @@ class Service(_Strict, frozen=True):
 
     @property
     def labels(self) -> int:
-        """How many path labels its sessions may use, together."""
+        """Return the number of path labels its sessions may use, together."""
         return 1 if self.paths.mode == "Shortest" else self.paths.max
 
 
@@ -190,12 +190,12 @@ class BalanceUplink(_Strict, frozen=True):
 
     @property
     def ip(self) -> Address:
-        """The address that stands for the client, as a number."""
+        """Return the address that stands for the client, as a number."""
         return parse_address(self.address)
 
     @property
     def router(self) -> Address:
-        """The gateway's address as a number."""
+        """Return the gateway's address as a number."""
         return parse_address(self.gateway)
 
 
@@ -214,16 +214,16 @@ class Balance(_Strict, frozen=True):
 
     @property
     def number(self) -> DatapathId:
-        """The datapath id as a number."""
+        """Return the datapath id as a number."""
         return DatapathId(int(self.dpid, 16))
 
     @property
     def host(self) -> Address:
-        """The client's address as a number."""
+        """Return the client's address as a number."""
         return parse_address(self.client)
 
     def destinations(self) -> tuple[Prefix, ...]:
-        """The prefixes of the servers."""
+        """Return the prefixes of the servers."""
         return tuple(parse_prefix(p) for p in self.to)
 
 

@@ -1,8 +1,8 @@
-"""The controller's one door: `Engine.handle(event, now)` takes what happened and returns what is to be done.
+"""Single entry point of the controller's core: `Engine.handle(event, now)` takes an event and returns commands.
 
-Its parts: `plan` (what the switches should hold), `earlier` (what a former life left there), `setup` and `ending` (sessions), `forward`
-(plain forwarding), `courier` (orders out).
-They share one `State`. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
+Its parts: `plan` (entries of services), `stale_entries` (entries of an earlier run), `setup`, `mobility` and `teardown` (sessions),
+`forwarding` and `routing` (plain traffic), `balances`, `order_sender`. They share one `State`; `state.out` collects the commands of the
+event being handled. Nothing here blocks, reads a clock or draws a random number; the same events give the same commands.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ from sos_controller.core.wire.path_report import decode_path_report
 from sos_controller.core.wire.plain_report import decode_plain_report
 
 READ_AGAIN_S = 5.0
-"""A datapath that has not told its entries by then is asked again."""
+"""A datapath that has not reported its entries by then is asked again."""
 AWAY_S = 3600.0
-"""An agent that nobody can hear, its switch being silent or away, is lost after this: until then what runs through it may well go on."""
+"""An agent that cannot be heard because its switch is silent or away is lost after this; until then its traffic may well go on."""
 DEAF_AFTER_S = 0.5
-"""Longer between two looks at the clock, and the controller itself was stopped: nothing could be heard or asked meanwhile."""
+"""A longer gap between two ticks means that the controller itself was stopped: it could neither hear nor ask meanwhile."""
 LISTEN_S = 1.5
-"""Silence counts again this long after that: a probe interval and a half."""
+"""Silence counts again this long after such a gap: a probe interval and a half."""
 SILENT = 0.5
-"""A datapath that has said nothing for this part of the time that links last cannot be heard: before its links are over, not after."""
+"""A datapath that has been silent for this share of the link expiry cannot be heard: decided before its links expire, not after."""
 WATCH_S = 5.0
-"""Between two Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
+"""Interval of Watch orders to an agent: three may be lost before it stops reporting sessions without an order (spec/order.md 11)."""
 REPLAN_GAP_S = 0.02
-"""At most one replanning in this time, so that a burst of discoveries is one."""
+"""Minimum interval between replannings, so that a burst of discoveries causes one."""
 
 
 class Engine:
@@ -82,7 +82,7 @@ class Engine:
         self.setup.begun, self.mobility.give_up = self.mobility.begun, self.setup.give_up
         self._around = Surroundings(self.state.site_of, self.state.topology.is_inter_switch)
         self.stale_entries = StaleEntries(self.state)
-        self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this life
+        self._compared: set[DatapathId] = set()  # claimed datapaths that have had something from us in this run
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
@@ -101,7 +101,7 @@ class Engine:
             Leaving: self._leave,
             EndLeases: lambda _event: self.state.programmer.end_leases(self.state.out),
         }
-        self._handed: dict[int, Callable[[Switch, PacketIn], None]] = {  # by the kind of the entry that handed a packet over
+        self._handed: dict[int, Callable[[Switch, PacketIn], None]] = {  # by the kind of the entry that punted a packet
             Kind.PUNT: lambda switch, event: self.setup.syn(switch, event.in_port, event.data),
             Kind.MEASURE: lambda switch, event: self.plan.passive_measurement.copied(switch, event.data),
             Kind.TRACK: lambda _switch, event: self.forwarding.segment(Location(event.dpid, event.in_port), event.data),
@@ -111,9 +111,9 @@ class Engine:
         self._leaving = False
 
     def handle(self, event: Event, now: float, more: bool = False) -> list[Command]:
-        """Take an event that happened at `now` (monotonic seconds, never going back) and return what is to be done, in order.
+        """Handle an event that happened at `now` (monotonic seconds, never decreasing) and return the commands, in order.
 
-        With `more` barriers are left to a later event or to `close`, so that one stands behind the entries of several SYNs.
+        With `more`, barriers are left to a later event or to `close`, so that one follows the entries of several SYNs.
         """
         state = self.state
         out: list[Command] = []
@@ -128,7 +128,7 @@ class Engine:
         return out
 
     def close(self) -> list[Command]:
-        """The barriers that events with `more` have left."""
+        """Return the barriers that events with `more` have left."""
         out: list[Command] = []
         self.state.programmer.close(out)
         return out
@@ -257,7 +257,7 @@ class Engine:
         state.claim(switch)
         state.switches[event.dpid] = switch
         switch.connect(event.ports, state.away.pop(event.dpid, None))
-        if switch.claim is not None:  # strangers that come and go are no reason to probe or plan
+        if switch.claim is not None:  # unclaimed switches that join and leave are no reason to probe or plan
             self._due["probe"] = 0.0
         if switch.is_ours:
             state.dirty.add("forwarding")
@@ -278,14 +278,14 @@ class Engine:
         self.balances.datapath_down(event.dpid)
         self.routing.datapath_down(event.dpid)
         state.programmer.disconnect(event.dpid)
-        self.stale_entries.drop(event.dpid)  # what is still there when it is back is read again
+        self.stale_entries.drop(event.dpid)  # entries that are there on reconnection are read again
         if state.topology.datapath_down(event.dpid):
             self._links_changed()
         self.forwarding.purge(state.hosts.forget_datapath(event.dpid))
         state.dirty |= {"plan", "forwarding"}
 
     def _read(self, switch: Switch) -> None:
-        """Ask a claimed datapath what it holds of ours. Nothing is sent to an unclaimed one."""
+        """Ask a claimed datapath for our entries. Nothing is sent to an unclaimed one."""
         if switch.claim is not None:
             switch.asked_at = self.state.now
             self.state.out.append(ReadEntries(switch.dpid, *self.state.programmer.owner))
@@ -301,7 +301,7 @@ class Engine:
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
             return
-        if switch.is_ours and not self.forwarding.covers(event.dpid):  # or what it floods would be taken away now, and put back after
+        if switch.is_ours and not self.forwarding.covers(event.dpid):  # or its flood entries would be removed now, and restored after
             self._replan_forwarding()
         entries, first = self.balances.take_over(event.dpid, event.entries), event.dpid not in self._compared
         self._compared.add(event.dpid)
@@ -369,7 +369,7 @@ class Engine:
             raise ValueError("the controller's id does not change while it runs: entries already out carry it")
         state.adopt_config(event.config)
         self._due["probe"] = 0.0
-        for switch in claimed:  # one that has refused something is told nothing until it is read again, and this one never is
+        for switch in claimed:  # a switch that has refused something is sent nothing until it is read again, and this one never is
             if switch.claim is None and not state.programmer.is_synced(switch.dpid):
                 state.programmer.sync(switch.dpid, state.programmer.entries(switch.dpid), state.out)
         self._compared &= state.claims.keys()
@@ -389,7 +389,7 @@ class Engine:
         self._due["replan"] = 0.0
 
     def _abandon(self, switch: Switch) -> None:
-        """A datapath is no longer ours: nothing of ours stays on it."""
+        """Remove everything of ours from a datapath that is no longer claimed."""
         state, dpid = self.state, switch.dpid
         for session in state.sessions:
             if dpid in session.datapaths():
@@ -427,7 +427,7 @@ class Engine:
                 action()
 
     def _check(self) -> None:
-        """What expires: agents, links, kept entries; datapaths that owe an answer."""
+        """Expire agents, links and stale entries; ask datapaths that owe an answer again."""
         state = self.state
         if state.config is None:
             return
@@ -484,8 +484,8 @@ class Engine:
             self._tell_agent(agent, "gone")
 
     def _miss_agents(self, expiry_s: float) -> None:
-        """Choose no agent that has not been heard of, and give up those whose switches have been heard of all the same. Where a switch is
-        silent, too, or away, only its connection may be broken."""
+        """Stop choosing agents whose beacons are missing, and give up those whose switches have been heard meanwhile. If the switch is
+        silent or away, too, only its connection may be broken."""
         state = self.state
         for agent in state.agents.all():
             if not agent.silent and state.now - agent.seen_at > expiry_s:

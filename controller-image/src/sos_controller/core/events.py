@@ -1,4 +1,4 @@
-"""What can happen to the controller. Edges make these; the engine takes them."""
+"""Events. Edges make these; the engine handles them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sos_controller.core.types import DatapathId, Port, PortNo
 
 
 class PacketIn(msgspec.Struct, frozen=True, gc=False):
-    """A packet a switch handed over; `cookie` is that of the entry which did it."""
+    """A packet punted or copied by a switch; `cookie` is that of the entry that did it."""
 
     dpid: DatapathId
     in_port: PortNo
@@ -19,14 +19,14 @@ class PacketIn(msgspec.Struct, frozen=True, gc=False):
 
 
 class DatapathUp(msgspec.Struct, frozen=True):
-    """A datapath has connected (or connected again)."""
+    """A datapath has connected (or reconnected)."""
 
     dpid: DatapathId
     ports: tuple[Port, ...]
 
 
 class DatapathDown(msgspec.Struct, frozen=True):
-    """A datapath's connection is gone."""
+    """A datapath's connection is lost."""
 
     dpid: DatapathId
 
@@ -47,7 +47,7 @@ class EntriesRead(msgspec.Struct, frozen=True):
 
 
 class TablesRead(msgspec.Struct, frozen=True):
-    """How many entries the tables of a datapath take, by number."""
+    """Capacity of a datapath's tables, by number."""
 
     dpid: DatapathId
     sizes: dict[int, int]
@@ -61,7 +61,7 @@ class BarrierReplies(msgspec.Struct, frozen=True, gc=False):
 
 
 class EntryGone(msgspec.Struct, frozen=True, gc=False):
-    """A datapath took away an entry that it was asked to tell of (`FlowEntry.told`)."""
+    """A datapath removed an entry with notification (`FlowEntry.told`)."""
 
     dpid: DatapathId
     cookie: int
@@ -82,22 +82,22 @@ class ConfigChanged(msgspec.Struct, frozen=True):
 
 
 class KeysChanged(msgspec.Struct, frozen=True):
-    """The site keys held now, by site id and key id, and the id to sign with where that is not the highest."""
+    """The site keys held now, by site id and key id, and the id to sign with if that is not the highest."""
 
     sites: dict[int, dict[int, bytes]]
     sending: int | None = None
 
 
 class Leaving(msgspec.Struct, frozen=True, gc=False):
-    """This controller is about to end: from now on every new connection is plain. Those being opened still have their SYNs' repeats."""
+    """Graceful shutdown begins: from now on every new connection is plain. For those being opened, retransmitted SYNs still count."""
 
 
 class EndLeases(msgspec.Struct, frozen=True, gc=False):
-    """This controller ends now: switches hand nothing more to it. New connections are plain at once, not only when leases have run out."""
+    """The controller ends now: switches punt nothing more. New connections are plain at once, not only when leases have expired."""
 
 
 class Tick(msgspec.Struct, frozen=True, gc=False):
-    """Time has passed. `wall_ms` is the wall clock, for messages that carry or judge it."""
+    """Time has passed. `wall_ms` is the wall clock, for messages that carry or check it."""
 
     wall_ms: int
 
@@ -119,4 +119,4 @@ Event = (
     | Tick
 )
 WHILE_LEAVING = frozenset({PacketIn, BarrierReplies, DatapathDown, Rejected, EndLeases})
-"""What still counts for a controller that leaves: it plans nothing, renews nothing and takes no configuration."""
+"""Events that count during graceful shutdown: the controller plans nothing, renews nothing and accepts no configuration."""

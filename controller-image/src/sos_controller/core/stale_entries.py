@@ -1,4 +1,4 @@
-"""Entries of an earlier life of the controller, which stay until this one has heard what it needs to make its own."""
+"""Entries of an earlier run of the controller, kept until this run has heard enough to make its own."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from sos_controller.core.state import State
 from sos_controller.core.types import DatapathId
 
 KEEP_S: Final = 6.0
-"""They stay this long, so that agents and links can be heard before anything is missed."""
+"""Minimum lifetime, so that agents and links are heard before anything is missed."""
 KEEP_PATHS_S: Final = 30.0
-"""And paths among them for so long while a datapath is still missing, which may be at their other end: switches try again after 8 s."""
+"""Lifetime of path entries while a datapath at their other end may still be missing: switches reconnect after 8 s."""
 
 
 class Kept(NamedTuple):
-    """What one datapath had, and since when that is kept."""
+    """Stale entries of one datapath, and since when they are kept."""
 
     since: float
     entries: list[FlowEntry]
 
 
 class StaleEntries:
-    """What is kept, by datapath."""
+    """Stale entries by datapath."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._kept: dict[DatapathId, Kept] = {}
 
     def keep(self, dpid: DatapathId, entries: list[FlowEntry]) -> None:
-        """Keep what a datapath that has just been read has."""
+        """Keep the entries of a datapath that has just been read."""
         if entries:
             self._set(dpid, Kept(self._state.now, entries))
 
     def drop(self, dpid: DatapathId) -> None:
-        """Keep nothing of a datapath any more."""
+        """Drop a datapath's stale entries."""
         if self._kept.pop(dpid, None) is not None:
             self._state.programmer.set_group(("kept", dpid), {}, self._state.out)
 
     def tick(self, missing: bool) -> None:
-        """Drop what has been kept for long enough. `missing`: not all claimed datapaths have been there in this life."""
+        """Drop entries kept for long enough. `missing`: not all claimed datapaths have connected in this run."""
         for dpid, kept in list(self._kept.items()):
             age = self._state.now - kept.since
             if age < KEEP_S:

@@ -1,4 +1,4 @@
-"""What the engine knows, in one place. The parts of the engine read and change it; nobody outside does."""
+"""State of the engine, in one place. The parts of the engine read and change it; no other module does."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ from sos_controller.core.types import MAX_PORT_NO, Address, DatapathId, Location
 from sos_controller.core.wire import keys
 
 MAX_PLAIN = 131_072
-"""Plain decisions remembered; the oldest give way. At 1,000 plain SYNs a second that is the whole 130 s."""
+"""Plain decisions remembered; the oldest are dropped. At 1,000 plain SYNs a second that is the whole 130 s."""
 MAX_PORTS = 4_000
-"""Ports of one datapath that are looked at, no more than an entry can send to: a message has 64 KiB, an action 16 bytes (OpenFlow 1.3.5,
-7.2.5). Further ones carry plain traffic of a `Node` datapath only."""
+"""Ports used per datapath, no more than an entry can send to: a message has 64 KiB, an action 16 bytes (OpenFlow 1.3.5, 7.2.5). Further
+ports carry plain traffic of a `Node` datapath only."""
 PORT_SETTLE_S = 2.5
 """Two probe intervals and a half: a neighbour that is a switch has been heard by then."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who this controller is in this life. All of it comes from the edge, since a core has neither clock nor randomness."""
+    """Identity of this run of the controller. All of it comes from the edge, since a core has neither clock nor randomness."""
 
     epoch: int
     boot_id: int
@@ -60,17 +60,17 @@ class Switch:
     asked_at: float = 0.0
     up_since: dict[PortNo, float] = field(default_factory=dict)
     table_sizes: dict[int, int] = field(default_factory=dict)
-    """Most entries by table, as far as the switch has told."""
+    """Capacity by table, as far as the switch has reported it."""
     site: Site | None = None
     claim: Datapath | None = None
 
     @property
     def is_ours(self) -> bool:
-        """Its site's declaration leaves plain forwarding to the controller."""
+        """Return whether its site's declaration leaves plain forwarding to the controller."""
         return self.claim is not None and self.claim.forwarding == "Controller"
 
     def connect(self, ports: Iterable[Port], was: Switch | None) -> None:
-        """It has these ports now. Those that had settled when its connection was lost still have, unless they changed."""
+        """Set its ports. Ports that had settled when the connection was lost are still settled, unless they changed."""
         settled = {} if was is None else {was.ports[number]: up for number, up in was.up_since.items() if number in was.ports}
         for port in islice(ports, MAX_PORTS):
             self.ports[port.port_no] = port
@@ -78,11 +78,11 @@ class Switch:
                 self.up_since[port.port_no] = settled.get(port, self.connected_at)
 
     def keep_settled(self, now: float) -> None:
-        """Its connection is lost: forget since when ports are up that nobody can have been heard at."""
+        """Forget since when ports are up that had not settled, now that the connection is lost."""
         self.up_since = {number: up for number, up in self.up_since.items() if now - up >= PORT_SETTLE_S}
 
     def live_ports(self) -> list[Port]:
-        """Ports that are up, sorted; reserved ones (LOCAL) left out."""
+        """Return ports that are up, sorted; reserved ones (LOCAL) left out."""
         return [p for no, p in sorted(self.ports.items()) if p.up and no < MAX_PORT_NO]
 
 
@@ -99,9 +99,9 @@ class State:
         self.sites: dict[str, Site] = {}
         self.subnets: dict[str, tuple[Prefix, ...]] = {}
         self.reactive_because: dict[str, str] = {}
-        """Services that ask to be set up proactively and cannot be, with the reason to show."""
+        """Services that ask for proactive set-up and cannot have it, with the reason to show."""
         self.widened: dict[str, str] = {}
-        """Services whose entries match more than they cover, with what to say of it."""
+        """Services whose entries match more than they cover, with the message to show."""
         self.agent_addresses: frozenset[Address] = frozenset()
         self.discovery_ip = Address(0)
         self.switches: dict[DatapathId, Switch] = {}
@@ -128,28 +128,28 @@ class State:
 
     @property
     def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return milliseconds since 1970."""
         return int(self.wall_offset_ms + self.now * 1000)
 
     @property
     def controller_id(self) -> int:
-        """Our id, 0 before a configuration is in force."""
+        """Return our id, 0 before a configuration is in force."""
         return self.config.controller.id if self.config is not None else 0
 
     def cookie(self, kind: pipeline.Kind, number: int = 0) -> int:
-        """Cookie of an entry of ours in this epoch."""
+        """Return the cookie of an entry of ours in this epoch."""
         return pipeline.cookie(self.controller_id, kind, self.identity.epoch, number)
 
     def count(self, what: str, which: str = "") -> None:
-        """Count something for the metrics."""
+        """Count for the metrics."""
         self.counters[what, which] += 1
 
     def notice(self, kind: str, **data: Any) -> None:
-        """Tell the event stream."""
+        """Send a notice to the event stream."""
         self.out.append(Notice(kind, data))
 
     def forget_session(self, session: Session, why: str) -> None:
-        """Take a session out of the tables. There is no other way out of them, so each has one record."""
+        """Remove a session from the tables. This is the only way out of them, so each session has one record."""
         self.sessions.remove(session)
         s, ends = session, session.ended_by
         began_ms = int(self.wall_offset_ms + s.created_at * 1000)
@@ -186,7 +186,7 @@ class State:
         self.away = {dpid: switch for dpid, switch in self.away.items() if dpid in self.claims}
 
     def is_proactive(self, service: Service) -> bool:
-        """Whether entries for the service stand beforehand, so that none of its SYNs is punted."""
+        """Return whether entries for the service stand beforehand, so that none of its SYNs is punted."""
         return service.setup == "Proactive" and accelerated(service) and service.id not in self.reactive_because
 
     def _reactive_because(self) -> dict[str, str]:
@@ -203,29 +203,30 @@ class State:
         return found
 
     def claim(self, switch: Switch) -> None:
-        """Say whose a datapath is."""
+        """Set the site and declaration of a datapath."""
         switch.site, switch.claim = self.claims.get(switch.dpid, (None, None))
 
     def present(self, silence_s: float) -> set[DatapathId]:
-        """Datapaths that are connected and have said something in the last `silence_s` seconds."""
+        """Return datapaths that are connected and have sent something in the last `silence_s` seconds."""
         return {dpid for dpid, switch in self.switches.items() if self.now - switch.heard_at <= silence_s}
 
     def missed_s(self, agent: Agent) -> float:
-        """Seconds that an agent's switch has gone on speaking without a beacon of the agent, which would have come through it."""
+        """Return for how many seconds an agent's switch has been heard without a beacon of the agent, which would have come through it."""
         switch = self.switches.get(agent.location.dpid)
         return 0.0 if switch is None else switch.heard_at - max(agent.seen_at, switch.connected_at)
 
     def site_of(self, dpid: DatapathId) -> tuple[int, tuple[Prefix, ...]] | None:
-        """Site id of a datapath and where the addresses of its agents may lie."""
+        """Return the site id of a datapath and where the addresses of its agents may lie."""
         found = self.claims.get(dpid)
         return None if found is None else (found[0].id, self.subnets[found[0].name])
 
     def is_edge(self, location: Location) -> bool:
-        """Whether hosts may be behind a port: neither another switch nor an agent is."""
+        """Return whether hosts may be behind a port: neither another switch nor an agent is."""
         return not self.topology.is_inter_switch(location) and self.agents.at(location) is None
 
     def is_labelled(self, location: Location) -> bool:
-        """Whether labelled paths go by a port and nothing plain does: its switch floods nothing into it and takes nothing plain from it."""
+        """Return whether a port carries labelled paths and nothing plain: its switch floods nothing into it and accepts nothing plain from
+        it."""
         switch = self.switches.get(location.dpid)
         if switch is None or switch.claim is None or not switch.claim.labelled_ports:
             return False
@@ -233,11 +234,11 @@ class State:
         return port is not None and port.name in switch.claim.labelled_ports
 
     def is_down(self, location: Location) -> bool:
-        """Whether a datapath that is connected says that a port is down."""
+        """Return whether a connected datapath reports a port as down."""
         switch = self.switches.get(location.dpid)
         return switch is not None and location.port_no not in switch.up_since
 
     def is_settled(self, location: Location) -> bool:
-        """Whether a port has been up for so long that `is_edge` can be believed."""
+        """Return whether a port has been up long enough for `is_edge` to be reliable."""
         switch = self.switches.get(location.dpid)
         return switch is not None and self.now - switch.up_since.get(location.port_no, self.now) >= PORT_SETTLE_S

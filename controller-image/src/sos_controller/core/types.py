@@ -1,4 +1,4 @@
-"""The words everything else is said in: identifiers, addresses, prefixes, ports, agents (glossary names)."""
+"""Basic types: identifiers, addresses, prefixes, ports, flow keys (glossary names)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_PORT_NO = 0xFFFFFF00
 """Higher port numbers are reserved (OpenFlow 1.3.5, 7.2.1)."""
 
 MAPPED = bytes(10) + b"\xff\xff"
-"""What makes an IPv4 address one of IPv6 (RFC 4291, 2.5.5.2)."""
+"""Prefix of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2)."""
 _LENGTH = re.compile(r"/[0-9]{1,2}\Z")
 _MAC = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 
@@ -35,16 +35,16 @@ class Prefix(NamedTuple):
 
     @property
     def mask(self) -> int:
-        """Netmask as a number."""
+        """Return the netmask as a number."""
         return (0xFFFFFFFF << (32 - self.length)) & 0xFFFFFFFF
 
     @property
     def masked(self) -> tuple[int, int] | None:
-        """Network and mask to match; None when it holds every address."""
+        """Return network and mask to match; None if it holds every address."""
         return (self.network, self.mask) if self.length else None
 
     def holds(self, address: int) -> bool:
-        """Whether the address lies in the prefix."""
+        """Return whether the address lies in the prefix."""
         return not (address ^ self.network) >> (32 - self.length)
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class Prefix(NamedTuple):
 
 
 class Port(msgspec.Struct, frozen=True, gc=False):
-    """A port of a datapath as the switch describes it."""
+    """A port of a datapath, as its switch describes it."""
 
     port_no: PortNo
     name: str
@@ -61,20 +61,20 @@ class Port(msgspec.Struct, frozen=True, gc=False):
 
 
 class Location(NamedTuple):
-    """Where somebody is attached."""
+    """Attachment point of a host or agent."""
 
     dpid: DatapathId
     port_no: PortNo
 
 
 def parse_address(text: str) -> Address:
-    """`10.0.0.1` to a number; ValueError when it is not an IPv4 address."""
+    """Convert `10.0.0.1` to a number; ValueError if it is not an IPv4 address."""
     return Address(int(ipaddress.IPv4Address(text)))
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_prefix(text: str) -> Prefix:
-    """`10.0.0.0/24` to a Prefix; ValueError when it is not one or has host bits set. A mask instead of a length is not one."""
+    """Convert `10.0.0.0/24` to a Prefix; ValueError if it is none or has host bits set. A mask instead of a length is invalid."""
     if _LENGTH.search(text) is None:
         raise ValueError(f"not a prefix with its length: {text!r}")
     net = ipaddress.IPv4Network(text, strict=True)
@@ -82,41 +82,41 @@ def parse_prefix(text: str) -> Prefix:
 
 
 def parse_mac(text: str) -> MacAddress:
-    """`02:53:...` to six bytes; ValueError otherwise. `int` would take signs, spaces and other scripts' digits."""
+    """Convert `02:53:...` to six bytes; ValueError otherwise. `int` would accept signs, spaces and other scripts' digits."""
     if _MAC.fullmatch(text) is None:
         raise ValueError(f"not a MAC address: {text!r}")
     return MacAddress(bytes.fromhex(text.replace(":", "")))
 
 
 def format_address(address: int) -> str:
-    """Dotted quad."""
+    """Return the dotted quad."""
     return f"{address >> 24 & 255}.{address >> 16 & 255}.{address >> 8 & 255}.{address & 255}"
 
 
 def format_mac(mac: bytes) -> str:
-    """Colon-separated hex."""
+    """Return colon-separated hex."""
     return mac.hex(":")
 
 
 def format_dpid(dpid: int) -> str:
-    """16 hex digits, as everywhere in SOS."""
+    """Return 16 hex digits, as everywhere in SOS."""
     return f"{dpid:016x}"
 
 
 def map_address(address: int) -> bytes:
-    """The 16 bytes of an address on our wires (RFC 4291, 2.5.5.2)."""
+    """Return the 16 bytes of an address on our wires (RFC 4291, 2.5.5.2)."""
     return MAPPED + address.to_bytes(4, "big")
 
 
 def unmap_address(data: bytes) -> Address | None:
-    """IPv4 address of 16 bytes, None when they are not an IPv4-mapped address."""
+    """Return the IPv4 address of 16 bytes, None if they are not an IPv4-mapped address."""
     if len(data) != 16 or data[:12] != MAPPED:
         return None
     return Address(int.from_bytes(data[12:], "big"))
 
 
 def ends_of(key: FlowKey) -> tuple[Address, Address, int, int]:
-    """Client and server address, client and server port of a flow."""
+    """Return client and server address, client and server port of a flow."""
     number = int.from_bytes
     return Address(number(key[:4], "big")), Address(number(key[4:8], "big")), number(key[8:10], "big"), number(key[10:], "big")
 

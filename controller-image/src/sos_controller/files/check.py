@@ -1,6 +1,6 @@
-"""`--check`: say what is wrong with a controller-config or with custom resources, without running anything.
+"""`--check`: report errors of a controller-config or of custom resources, without running anything.
 
-The only module that may import `sos_compile` (docs/adr/0009), and only when it is asked about custom resources.
+The only module that may import `sos_compile` (docs/adr/0009), and only if it is asked about custom resources.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from sos_controller.files.config import ConfigError, parse
 
 
 def check(files: Iterable[Path]) -> tuple[list[str], bool]:
-    """One line per file (or per problem), and whether all is well. YAML files are judged together, since objects refer to each other."""
+    """Return one line per file (or per problem), and whether all is well. YAML files are checked together, since objects refer to each
+    other."""
     lines: list[str] = []
     well = True
     resources = []

@@ -1,4 +1,4 @@
-"""Parsing of the controller-config document: strict, with the path of what is wrong (spec/controller-config.md)."""
+"""Parser of the controller-config document: strict, with the path of each error (spec/controller-config.md)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sos_controller.core.types import parse_address, parse_mac, parse_prefix
 
 
 class ConfigError(Exception):
-    """A document that is not taken. `path` names the field, "" the document as a whole."""
+    """A document that is rejected. `path` names the field, "" the document as a whole."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -23,11 +23,11 @@ class ConfigError(Exception):
 
 
 class ConflictError(Exception):
-    """A document that is right but may not follow the one in force (clause 1)."""
+    """A document that is valid but may not follow the one in force (clause 1)."""
 
 
 def parse(data: bytes) -> Config:
-    """The configuration in a document; ConfigError when it is not one."""
+    """Return the configuration in a document; ConfigError if it is none."""
     if len(data) > MAX_BYTES:
         raise ConfigError("", f"larger than {MAX_BYTES} bytes")
     document, expected = _load(data)
@@ -40,14 +40,14 @@ def parse(data: bytes) -> Config:
 
 
 def document_hash(document: dict[str, Any]) -> str:
-    """Hash of the canonical JSON without `generation` and `hash` (clause 2)."""
+    """Return the hash of the canonical JSON without `generation` and `hash` (clause 2)."""
     rest = {k: v for k, v in document.items() if k not in ("generation", "hash")}
     canonical = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def follows(config: Config, before: Config | None) -> bool:
-    """Whether a configuration changes anything; ConflictError when it may not replace the one in force."""
+    """Return whether a configuration changes anything; ConflictError if it may not replace the one in force."""
     if before is None:
         return True
     if config.generation < before.generation:
@@ -60,7 +60,7 @@ def follows(config: Config, before: Config | None) -> bool:
 
 
 def _load(data: bytes) -> tuple[dict[str, Any], str]:
-    """The document and its hash, which exists only if all its text is Unicode (half a surrogate pair is not)."""
+    """Return the document and its hash, which exists only if all its text is Unicode (half a surrogate pair is not)."""
     try:
         document = json.loads(data, parse_float=_no_float, parse_constant=_no_float, object_pairs_hook=_no_duplicates)
         if not isinstance(document, dict):
@@ -86,7 +86,7 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _convert(document: dict[str, Any]) -> Config:
     try:
         return msgspec.convert(document, Config)
-    except UnicodeEncodeError as error:  # in what the hash does not cover
+    except UnicodeEncodeError as error:  # in a part that the hash does not cover
         raise ConfigError("", f"not JSON: {error}") from error
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at `")
@@ -95,7 +95,7 @@ def _convert(document: dict[str, Any]) -> Config:
 
 
 def _problems(config: Config) -> Iterator[tuple[str, str]]:
-    """What the types cannot say, in document order."""
+    """Yield errors beyond the types, in document order."""
     yield from _try("discovery.address", config.discovery.address, parse_address)
     yield from _try("discovery.mac", config.discovery.mac, parse_mac)
     yield from _unique("sites[{}].name", [s.name for s in config.sites])

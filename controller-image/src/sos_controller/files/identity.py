@@ -1,4 +1,4 @@
-"""Who this controller is in this life: epoch, boot id, seeds (spec/README.md 7; the cookie's epoch)."""
+"""Identity of this run of the controller: epoch, boot id, seeds (spec/README.md 7; the cookie's epoch)."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from sos_controller.core.state import Identity
 
 
 def new_identity(state: Path | None) -> Identity:
-    """Begin a new life. With a state folder epoch and boot id rise whatever the clock does; without one, or with an empty one, they come
-    from it: the entries that a predecessor with another folder has left must not look like ours.
+    """Return a new identity. With a state folder epoch and boot id increase whatever the clock does; without one, or with an empty one,
+    they come from the clock: entries left by a predecessor with another folder must not look like ours.
 
-    OSError when the folder cannot be written, ValueError when its file holds something else than two numbers.
+    OSError if the folder cannot be written, ValueError if its file holds anything else than two numbers.
     """
     now = time.time_ns()
     epoch, boot_id = now // 1_000_000_000 & 0x7FFFFFFF, now

@@ -16,18 +16,18 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class Folder(NamedTuple):
-    """What a key folder holds."""
+    """Contents of a key folder."""
 
     sites: dict[int, dict[int, bytes]]
     """Site keys by site id and key id."""
     sending: int | None
-    """The id to sign with where that is not the highest."""
+    """The id to sign with if that is not the highest."""
 
 
 def read_keys(folder: Path) -> Folder:
-    """The keys of a folder; files of other names are left alone.
+    """Return the keys of a folder; files of other names are ignored.
 
-    ValueError naming the file when a key file does not hold 64 hex digits or has an impossible id, OSError when the folder cannot be read.
+    ValueError naming the file if a key file does not hold 64 hex digits or has an impossible id, OSError if the folder cannot be read.
     """
     found: dict[int, dict[int, bytes]] = {}
     sending = None
@@ -55,9 +55,9 @@ def _read_id(path: Path) -> int:
 
 
 def read_tokens(path: Path) -> tuple[bytes, ...]:
-    """The bearer tokens, without surrounding white space: the file's, and while it is changed that of `<file>-also` beside it.
+    """Return the bearer tokens, without surrounding white space: the file's, and while it is changed that of `<file>-also` beside it.
 
-    ValueError when one is empty, OSError when the first cannot be read.
+    ValueError if one is empty, OSError if the first cannot be read.
     """
     tokens = [_read_token(path)]
     with suppress(FileNotFoundError):

@@ -1,10 +1,10 @@
-"""One switch's connection: Ryu's handshake, our own receive loop.
+"""Connection to a switch: Ryu's handshake, our own receive loop.
 
-Messages are framed here and looked at by type. What is frequent or could stall Ryu's parsers is sliced by `ofp`; only the handshake
-goes through Ryu, after its lengths have been checked. Everything to send is gathered and written once per read.
+Messages are framed here and dispatched by type. Frequent messages, and those that could stall Ryu's parsers, are sliced by `ofp`; only the
+handshake goes through Ryu, after its lengths have been checked. Output is collected and written once per read.
 
-After the handshake the hub itself calls us when bytes have come: waking a green thread costs more than what most messages ask for.
-Nothing that is done with a message may wait, therefore.
+After the handshake the hub itself calls us when bytes have come: waking a green thread costs more than handling most messages. So no
+handler of a message may block.
 """
 
 from __future__ import annotations
@@ -30,23 +30,24 @@ from ryu.ofproto import ofproto_parser
 LOG = logging.getLogger("sos_controller.connection")
 
 READ_BYTES = 65_536
-"""Read at once: some hundred SYNs, after which the other switches have their turn."""
+"""Bytes per read: some hundred SYNs, after which the other switches have their turn."""
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
-"""A switch that lets this much pile up is disconnected; it is read and compared again when it is back."""
+"""A switch with this backlog is disconnected; it is read and compared again when it reconnects."""
 MAX_UNSENT_TO_STRANGERS = 256 * 1024
-"""The same for one that no site claims or that has not finished its handshake: it is sent echoes, and there may be many."""
+"""The same for a switch that no site claims or that has not finished its handshake: it is sent echoes, and there may be many such
+switches."""
 MAX_ENTRIES = 262_144
-"""Entries of ours taken from one switch; more than two per session on one datapath cannot be ours."""
+"""Entries of ours accepted from one switch; more than two per session on one datapath cannot be ours."""
 MAX_PORTS = 16_384
 ECHO_INTERVAL_S = 5.0
 SILENCE_S = 15.0
 """Three echoes unanswered."""
 HANDSHAKE_S = 10.0
-"""A handshake takes three round trips. Looked at with each echo."""
+"""A handshake takes three round trips. Checked with each echo."""
 TELLING_S = 5.0
-"""A switch that says nothing for so long has given up telling its entries."""
+"""A switch that is silent this long has stopped reporting its entries."""
 CHALLENGE_S = 2.0
-"""Who is asked whether it is still there, because another claims to be it, answers within a round trip."""
+"""Time for a connected switch to answer an echo when another connection claims its datapath id: a round trip."""
 
 
 class SwitchConnection(Datapath):  # type: ignore[misc]
@@ -72,18 +73,18 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
 
     @property
     def dpid(self) -> DatapathId:
-        """The datapath id; known once connected."""
+        """Return the datapath id; known once connected."""
         return DatapathId(self.id)
 
     def take_ports(self) -> tuple[Port, ...]:
-        """The ports told in the handshake; once."""
+        """Return the ports of the handshake; once."""
         heard, self._ports_heard = self._ports_heard, []
         return tuple(heard)
 
     # -- sending
 
     def queue(self, data: bytes) -> None:
-        """Put bytes behind what is to be sent; `kick` sends."""
+        """Append bytes to the output; `kick` sends."""
         if not data:
             return
         self._out.append(data)
@@ -95,7 +96,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self.abort()
 
     def kick(self) -> None:
-        """Have what is queued written: now, as far as the socket takes it without waiting, and the rest by the loop."""
+        """Have the output written: now, as far as the socket takes it without blocking, and the rest by the loop."""
         if not self._out or self._sending:
             return
         data = b"".join(self._out)
@@ -110,7 +111,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._wake.set()
 
     def send(self, buf: bytes, close_socket: bool = False) -> bool:
-        """Ryu's own door for messages of the handshake."""
+        """Send a message of the handshake; called by Ryu."""
         self.queue(bytes(buf))
         self.kick()
         if close_socket:
@@ -118,13 +119,13 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         return True
 
     def read_entries(self, cookie: int, mask: int) -> bytes:
-        """What asks for the entries of a cookie, to be sent; the controller hears of them when all have come."""
+        """Return the request for the entries of a cookie; the controller gets them when all have come."""
         self._xid = self._xid % 0x7FFFFFFF + 1
         self._reading = (self._xid, [])
         return ofp.flow_stats_request(self._xid, cookie, mask)
 
     def read_tables(self) -> bytes:
-        """What asks how many entries the tables take, to be sent. A switch that does not know the request says nothing more about it."""
+        """Return the request for the tables' capacity. A switch that does not know the request answers with an error only."""
         self._xid = self._xid % 0x7FFFFFFF + 1
         xid = self._xid | 0x80000000  # errors about flow-mods, which count up from 1, must not be taken for one about this
         self._sizing = (xid, {})
@@ -132,16 +133,16 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
 
     @property
     def is_telling(self) -> bool:
-        """Whether a part of the entries that it was asked for has come lately, and more are to come."""
+        """Return whether the switch has recently sent a part of its entries, with more to come."""
         return self._reading is not None and bool(self._reading[1]) and time.monotonic() - self._told_at < TELLING_S
 
     @property
     def is_stranger(self) -> bool:
-        """Whether this is no datapath of ours, as far as it has said."""
+        """Return whether this is no datapath of ours, as far as known."""
         return self.state != MAIN_DISPATCHER or not self._controller.claims(self.dpid)
 
     def challenge(self) -> None:
-        """Ask whether the switch is still there, and end the connection if it does not say so."""
+        """Send an echo to check whether the switch is still there, and end the connection without an answer."""
         if not self._challenged:
             self._challenged = True
             self.queue(ofp.echo_request(0))
@@ -167,7 +168,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     # -- Ryu's hooks
 
     def set_state(self, state: str) -> None:
-        """Tell the controller when the handshake is done and when the connection is gone."""
+        """Notify the controller when the handshake is done and when the connection is lost."""
         before = self.state if hasattr(self, "state") else None
         super().set_state(state)
         if state == MAIN_DISPATCHER and before != MAIN_DISPATCHER:
@@ -229,7 +230,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._listen()
 
     def _listen(self) -> None:
-        """Have the hub call `_readable` until the connection is over; raises what went wrong there."""
+        """Have the hub call `_readable` until the connection is over; raise its error."""
         main = framework.eventlet.hubs.get_hub()
         over = self._over.set
         listener = main.add(main.READ, self.socket.fileno(), self._readable, lambda *_: over(), over)
@@ -241,7 +242,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             raise self._wrong
 
     def _readable(self, _fileno: int) -> None:
-        """Bytes have come. Runs in the hub, so it must not wait, and hands what goes wrong to the connection's own thread."""
+        """Read bytes that have come. Runs in the hub, so it must not block, and hands errors to the connection's own thread."""
         if self._over.is_set():
             return
         try:
@@ -263,14 +264,14 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         self._controller.was_read(self)
 
     def _split(self, data: bytes) -> bytes:
-        """Take all whole messages; returns what is left. Barrier replies that follow each other are one event."""
+        """Handle all whole messages; return the rest. Consecutive barrier replies are one event."""
         parts, at, sound = ofp.split(data)
         for part in parts:
             if isinstance(part, bytes):
                 self._message(part)
             elif self.state == MAIN_DISPATCHER:
                 self._controller.barrier_replies(self, part)
-        if not sound:  # what came before the nonsense counts, however the stream was cut
+        if not sound:  # messages before the invalid one count, however the stream was cut
             raise ofp.WireError("bad length")
         return data[at:]
 
@@ -319,7 +320,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             self._table_sizes(message, more)
 
     def _table_sizes(self, message: bytes, more: int) -> None:
-        """A part of the answer to `read_tables`: tables are numbered with eight bits, which bounds them."""
+        """Handle a part of the answer to `read_tables`: tables are numbered with eight bits, which bounds them."""
         if self._sizing is None or self._sizing[0] != int.from_bytes(message[4:8], "big"):
             return
         sizes = self._sizing[1]
@@ -331,7 +332,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
     def _error(self, message: bytes) -> None:
         kind, code, xid = ofp.parse_error(message)
         if self._sizing is not None and self._sizing[0] == xid and self.state == MAIN_DISPATCHER:
-            self._sizing = None  # no switch has to know it
+            self._sizing = None  # the request is optional for switches
             return
         LOG.info("switch %s refused a message: type %d, code %d", self.address, kind, code)
         if self.state == MAIN_DISPATCHER:
@@ -340,13 +341,13 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             raise ofp.WireError("error during handshake")
 
     def _handshake(self, message: bytes) -> None:
-        """Give a message to Ryu, which answers and moves on. Each comes once: a parser that is slow must not be fed at will."""
+        """Pass a message to Ryu, which answers and advances. Each type is accepted once: a slow parser must not be fed at will."""
         due = ofp.HELLO if self.state == HANDSHAKE_DISPATCHER else ofp.FEATURES_REPLY if self.id is None else None
         if message[1] != due:
             raise ofp.WireError("out of turn")
         if message[1] == ofp.HELLO:
             ofp.check_hello(message)
-            message = ofp.PLAIN_HELLO  # Ryu steps through elements without their padding, which can hold it for ever
+            message = ofp.PLAIN_HELLO  # Ryu steps through elements without their padding, which can hold it forever
         elif message[1] == ofp.FEATURES_REPLY and len(message) != 32:
             raise ofp.WireError("bad features reply")
         xid = int.from_bytes(message[4:8], "big")

@@ -7,7 +7,7 @@ from sos_controller.openflow import ofp
 
 
 def apply(command: Apply) -> bytes:
-    """Adds, a barrier where deletes follow, deletes, a barrier to hear of it: all under the command's token."""
+    """Return adds, a barrier if deletes follow, deletes, a barrier to confirm: all under the command's token."""
     parts = [ofp.flow_mod(entry, ofp.ADD, command.token) for entry in command.adds]
     if command.adds and command.deletes:
         parts.append(ofp.barrier_request(0))
@@ -18,10 +18,10 @@ def apply(command: Apply) -> bytes:
 
 
 def install(command: Install) -> bytes:
-    """An addition, the same for all datapaths."""
+    """Return an addition, the same for all datapaths."""
     return ofp.flow_mod(command.entry, ofp.ADD, command.token)
 
 
 def withdraw(command: Withdraw) -> bytes:
-    """A deletion, the same for all datapaths."""
+    """Return a deletion, the same for all datapaths."""
     return ofp.flow_mod(command.entry, ofp.DELETE_STRICT, 0)

@@ -24,7 +24,7 @@ with warnings.catch_warnings():
     from ryu.ofproto import ofproto_v1_3
 
 SOCKET_TIMEOUT_S = 5.0
-"""A switch that takes nothing for this long is disconnected; also how often an idle one is looked at."""
+"""A switch that accepts no bytes for this long is disconnected; also the interval of checks of an idle one."""
 
 
 class Handshake(ofp_handler.OFPHandler):  # type: ignore[misc]
@@ -34,7 +34,7 @@ class Handshake(ofp_handler.OFPHandler):  # type: ignore[misc]
 
 
 def start_handshake() -> None:
-    """Make Ryu's handshake ready for connections of this process; once."""
+    """Prepare Ryu's handshake for connections of this process; once."""
     cfg.CONF(args=[], project="sos-controller", version="")
     cfg.CONF.set_override("socket_timeout", SOCKET_TIMEOUT_S)
     app_manager.AppManager.get_instance().instantiate(Handshake)

@@ -1,6 +1,6 @@
-"""OpenFlow 1.3 on the wire, third part: what makes Open vSwitch take turns by itself (ovs-actions(7): "learn", "bundle_load", "resubmit").
+"""OpenFlow 1.3 on the wire, part 3: round robin inside Open vSwitch (ovs-actions(7): "learn", "bundle_load", "resubmit").
 
-Fields are called as Open vSwitch calls them (`nicira`), so that what was read is compared with what was sent.
+Fields have Open vSwitch's names (`nicira`), so that entries read compare equal to entries sent.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from sos_controller.openflow import nicira
 
 _BUNDLE_LOAD, _LEARN, _LEARN2 = 13, 16, 45
 _WRITE_RESULT: Final = 4
-"""NX_LEARN_F_WRITE_RESULT: whether the entry was made is told in a bit."""
+"""NX_LEARN_F_WRITE_RESULT: report in a bit whether the entry was made."""
 
 _TURN_BITS, _RESULT_BIT = 16, 16
 """The low half of register 0 is a turn, then a port; the bit above them is the result."""
 _TURN_PRIORITY: Final = 1
 _MAX_PORTS: Final = 1_024
-"""Of one bundle, far more than there are uplinks: a switch may say anything."""
+"""Ports of one bundle, far more than there are uplinks: a switch may send anything."""
 
 _LEARN_HEAD = struct.Struct("!HHIHHHHQHBxHH")
 _LIMIT = struct.Struct("!IHH")
@@ -41,11 +41,11 @@ _COPY = struct.Struct("!HIHIH")
 _PUT_U16, _PUT_U32, _PUT_MAC = struct.Struct("!HHIH"), struct.Struct("!HIIH"), struct.Struct("!H6sIH")
 _OUTPUT = struct.Struct("!HIH")
 _PUT, _LOAD, _TO_PORT = 0x2000, 0x2800, 0x1000
-"""An element of what is learned: a value to match, a value to load, a field to output to; the low bits count bits (nx_action_learn)."""
+"""An element of a learn action: a value to match, a value to load, a field to output to; the low bits count bits (nx_action_learn)."""
 
 
 def _copy(source: int, field: int) -> bytes:
-    """Match in a field what this packet has in another one."""
+    """Match in a field the value that this packet has in another one."""
     return _COPY.pack(8 * (field & 0xFF), source, 0, field, 0)
 
 
@@ -62,7 +62,7 @@ _REMEMBER_BYTES, _ANSWERS_BYTES = 184, 184
 
 
 def encode(action: TakeTurn | GiveTurn | Remember | RememberAnswers) -> bytes:
-    """The actions that one of ours stands for."""
+    """Return the wire actions of one of our actions."""
     if isinstance(action, TakeTurn):
         return nicira.set_register(nicira.REG0, 0) + nicira.set_register(nicira.REG2, action.group_id) + _TABLES
     if isinstance(action, GiveTurn):
@@ -71,7 +71,7 @@ def encode(action: TakeTurn | GiveTurn | Remember | RememberAnswers) -> bytes:
 
 
 def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
-    """The action of ours that a list begins with, and the rest of the list."""
+    """Decode the action of ours at the start of a list; return it and the rest of the list."""
     for decode in (_decode_take, _decode_give, _decode_remember, _decode_answers):
         found = decode(actions)
         if found is not None:
@@ -88,7 +88,7 @@ def _decode_take(actions: bytes) -> TakeTurn | None:
 
 
 def _encode_give(action: GiveTurn) -> bytes:
-    """The turn's own entry is replaced, then the first port that is up is put in the register."""
+    """Replace the turn's own entry, then put the first port that is up into the register."""
     head = (
         nicira.EXPERIMENTER,
         _LEARN_TURN_BYTES,
@@ -137,7 +137,7 @@ def _decode_give(actions: bytes) -> GiveTurn | None:
 
 
 def _encode_remember(action: Remember) -> bytes:
-    """An entry like those that the controller makes for a connection; the port is the one in the register."""
+    """Learn an entry like those that the controller makes for a connection; the port is the one in the register."""
     parts = (
         _limited(action, PRIORITY_CONNECTION, _WRITE_RESULT, _REMEMBER_BYTES),
         _LIMIT.pack(action.limit, _RESULT_BIT, 0) + nicira.REG0.to_bytes(4, "big") + _CONNECTION,
@@ -157,7 +157,7 @@ def _decode_remember(actions: bytes) -> Remember | None:
 
 
 def _encode_answers(action: RememberAnswers) -> bytes:
-    """The same for what comes back, to the port that the host's packet came in by."""
+    """Learn the same for answers, to the ingress port of the host's packet."""
     parts = (
         _limited(action, PRIORITY_ANSWER_CONNECTION, 0, _ANSWERS_BYTES),
         _LIMIT.pack(action.limit, 0, 0) + _PUT_U16.pack(_PUT | 16, action.port_no, nicira.IN_PORT, 0) + _FROM_SERVER,
@@ -182,12 +182,12 @@ def _decode_answers(actions: bytes) -> RememberAnswers | None:
 
 
 def _limited(action: Remember | RememberAnswers, priority: int, flags: int, size: int) -> bytes:
-    """The head of a `learn` whose entries are counted."""
+    """Return the head of a `learn` whose entries are counted."""
     times = (action.idle_s, 0, priority, action.cookie, flags, TABLE_REDIRECT, action.ended_idle_s, 0)
     return _LEARN_HEAD.pack(nicira.EXPERIMENTER, size, nicira.NICIRA, _LEARN2, *times)
 
 
 def _counted(actions: bytes) -> tuple[int, int, int, int]:
-    """Idle time, that after the end, limit and cookie of a `learn` whose entries are counted."""
+    """Return idle time, that after the end, limit and cookie of a `learn` whose entries are counted."""
     head = _LEARN_HEAD.unpack_from(actions)
     return head[4], head[10], _LIMIT.unpack_from(actions, _LEARN_HEAD.size)[0], head[7]

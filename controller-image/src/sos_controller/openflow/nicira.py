@@ -1,5 +1,5 @@
-"""What Open vSwitch has beyond OpenFlow 1.3, on the wire: how it calls fields when it is asked for its entries, whatever they were called
-when it got them, and the actions that `rewrite` and `learn` share (ovs-fields(7), ovs-actions(7))."""
+"""Open vSwitch's extensions of OpenFlow 1.3 on the wire: field names in its replies, whatever names a request used, and the actions that
+`rewrite` and `learn` share (ovs-fields(7), ovs-actions(7))."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SET_REGISTER_BYTES: Final = 16
 
 
 def resubmit(table: int) -> bytes:
-    """Go through a table as well, as if by the same port."""
+    """Go through a table as well, with the same ingress port."""
     return _RESUBMIT.pack(EXPERIMENTER, _RESUBMIT.size, NICIRA, _RESUBMIT_TABLE, _SAME_PORT, table)
 
 

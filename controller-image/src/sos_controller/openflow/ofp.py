@@ -1,4 +1,4 @@
-"""OpenFlow 1.3 on the wire: flow-mods, packet-outs, barriers and requests rendered with struct; what switches send, by slicing.
+"""OpenFlow 1.3 on the wire: flow-mods, packet-outs, barriers and requests rendered with struct; messages of switches parsed by slicing.
 
 Clause numbers are those of OpenFlow Switch Specification 1.3.5. Framework objects cost tens of microseconds apiece; these a few. Matches
 are in `oxm`, rarer actions and groups in `rewrite`.
@@ -44,7 +44,7 @@ HELLO_VERSIONS: Final = 1
 MAX_HELLO_BYTES: Final = 64
 """A header and one bitmap take 16; an older parser reads thousands of versions out of a long one, bit by bit."""
 MAX_ERROR_TYPE, MAX_ERROR_CODE = 17, 21
-"""Of what OpenFlow 1.3.5, 7.4.4 names; others are counted together, so that a switch cannot make up metrics."""
+"""Highest values named by OpenFlow 1.3.5, 7.4.4; others are counted together, so that a switch cannot add metrics at will."""
 
 NO_BUFFER: Final = 0xFFFFFFFF
 ANY: Final = 0xFFFFFFFF
@@ -85,7 +85,7 @@ _SET_ETH: dict[type, bytes] = {
 
 
 def encode_actions(actions: tuple[Action, ...]) -> bytes:
-    """ofp_action list (7.2.5) without Goto, which is an instruction."""
+    """Return the ofp_action list (7.2.5) without Goto, which is an instruction."""
     parts = []
     for a in actions:
         if isinstance(a, Output):
@@ -99,7 +99,7 @@ def encode_actions(actions: tuple[Action, ...]) -> bytes:
 
 @lru_cache(maxsize=4_096)
 def encode_instructions(actions: tuple[Action, ...]) -> bytes:
-    """Apply-actions, then goto-table (7.2.4). Those that lead to an agent are the same for all its flows."""
+    """Return apply-actions, then goto-table (7.2.4). Cached: those that forward to an agent are the same for all its flows."""
     applied = encode_actions(actions)
     parts = _APPLY.pack(4, 8 + len(applied)) + applied if applied else b""
     last = actions[-1] if actions else None
@@ -107,7 +107,7 @@ def encode_instructions(actions: tuple[Action, ...]) -> bytes:
 
 
 def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
-    """ofp_flow_mod (7.3.4.2). A strict delete takes only the entry with that very cookie."""
+    """Return ofp_flow_mod (7.3.4.2). A strict delete removes only the entry with that very cookie."""
     match = encode_match(entry.match)
     adding = command == ADD
     tail = match + encode_instructions(entry.actions) if adding else match
@@ -120,7 +120,7 @@ def flow_mod(entry: FlowEntry, command: int, xid: int) -> bytes:
 
 
 def failover_group(group_id: int, port_no: PortNo, mac: MacAddress | None) -> bytes:
-    """Two groups (7.3.4.3): one that chooses, to `mac` while `port_no` is live and else plain forwarding, which is the other one
+    """Return two groups (7.3.4.3): one that chooses between `mac`, while `port_no` is live, and plain forwarding, which is the other group
     (`group_id` + 1), since a bucket has to watch something and nothing else is always live. No `mac` = delete both."""
     plain = group_id + 1
     if mac is None:
@@ -133,7 +133,7 @@ def failover_group(group_id: int, port_no: PortNo, mac: MacAddress | None) -> by
 
 
 def apply_group(command: ApplyGroup) -> bytes:
-    """The messages of a command."""
+    """Return the messages of a command."""
     if command.otherwise == PORT_NORMAL:
         return failover_group(command.group_id, command.port_no, command.mac)
     if command.mac is None:
@@ -153,7 +153,7 @@ def _bucket(watch_port: int, watch_group: int, actions: tuple[Action, ...]) -> b
 
 
 def packet_out(in_port: int, actions: tuple[Action, ...], data: bytes, xid: int = 0) -> bytes:
-    """ofp_packet_out (7.3.7). b"" when the packet would not fit a message: it is dropped."""
+    """Return ofp_packet_out (7.3.7). b"" if the packet would not fit a message: it is dropped."""
     encoded = encode_actions(actions)
     length = _PACKET_OUT.size + len(encoded) + len(data)
     if length > MAX_MESSAGE:
@@ -162,33 +162,33 @@ def packet_out(in_port: int, actions: tuple[Action, ...], data: bytes, xid: int 
 
 
 def barrier_request(xid: int) -> bytes:
-    """ofp_barrier_request (7.3.8)."""
+    """Return ofp_barrier_request (7.3.8)."""
     return _HEADER.pack(VERSION, BARRIER_REQUEST, 8, xid)
 
 
 def echo_request(xid: int) -> bytes:
-    """ofp_echo_request (7.5.2)."""
+    """Return ofp_echo_request (7.5.2)."""
     return _HEADER.pack(VERSION, ECHO_REQUEST, 8, xid)
 
 
 def echo_reply(xid: int, payload: bytes) -> bytes:
-    """ofp_echo_reply (7.5.3)."""
+    """Return ofp_echo_reply (7.5.3)."""
     return _HEADER.pack(VERSION, ECHO_REPLY, 8 + len(payload), xid) + payload
 
 
 def set_config() -> bytes:
-    """ofp_switch_config (7.3.2): whole packets on a miss, fragments as they come."""
+    """Return ofp_switch_config (7.3.2): whole packets on a miss, fragments as they come."""
     return struct.pack("!BBHIHH", VERSION, SET_CONFIG, 12, 0, 0, WHOLE_PACKET)
 
 
 def flow_stats_request(xid: int, cookie: int, mask: int) -> bytes:
-    """ofp_flow_stats_request for all entries of a cookie (7.3.5.2)."""
+    """Return ofp_flow_stats_request for all entries of a cookie (7.3.5.2)."""
     body = struct.pack("!B3xII4xQQ", ALL_TABLES, ANY, ANY, cookie, mask) + encode_match(Match(any_vlan=True))
     return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16 + len(body), xid, MULTIPART_FLOW, 0) + body
 
 
 def table_features_request(xid: int) -> bytes:
-    """ofp_multipart_request for the features of all tables (7.3.5.5); without a body it changes none."""
+    """Return ofp_multipart_request for the features of all tables (7.3.5.5); without a body it changes none."""
     return struct.pack("!BBHIHH4x", VERSION, MULTIPART_REQUEST, 16, xid, MULTIPART_TABLE_FEATURES, 0)
 
 
@@ -197,9 +197,10 @@ class WireError(Exception):
 
 
 def split(data: bytes) -> tuple[list[bytes | tuple[int, ...]], int, bool]:
-    """The whole messages at the start of a stream, where what is left begins, and whether it can go on: not after an impossible length.
+    """Return the whole messages at the start of a stream, the offset of the rest, and whether the stream can continue: not after an
+    impossible length.
 
-    Barrier replies that follow each other are one part: their tokens.
+    Consecutive barrier replies are one part: their tokens.
     """
     parts: list[bytes | tuple[int, ...]] = []
     answered: list[int] = []
@@ -223,7 +224,7 @@ def split(data: bytes) -> tuple[list[bytes | tuple[int, ...]], int, bool]:
 
 
 def parse_packet_in(message: bytes) -> tuple[int, PortNo, bytes]:
-    """Cookie, port and packet of an ofp_packet_in (7.4.1)."""
+    """Return cookie, port and packet of an ofp_packet_in (7.4.1)."""
     if len(message) < 34:
         raise WireError("short packet-in")
     length = message[26] << 8 | message[27]
@@ -238,7 +239,7 @@ def parse_packet_in(message: bytes) -> tuple[int, PortNo, bytes]:
 
 
 def parse_flow_removed(message: bytes) -> tuple[int, Match]:
-    """Cookie and match of the entry in an ofp_flow_removed (7.4.2)."""
+    """Return cookie and match of the entry in an ofp_flow_removed (7.4.2)."""
     if len(message) < 56:
         raise WireError("short flow-removed")
     length = message[50] << 8 | message[51]
@@ -248,28 +249,28 @@ def parse_flow_removed(message: bytes) -> tuple[int, Match]:
 
 
 def parse_port(data: bytes) -> Port:
-    """ofp_port (7.2.1)."""
+    """Parse ofp_port (7.2.1)."""
     number, mac, name, config, state = _PORT.unpack_from(data)
     up = not (config & PORT_DOWN or state & LINK_DOWN)
     return Port(PortNo(number), name.split(b"\0")[0].decode(errors="replace"), MacAddress(mac), up)
 
 
 def parse_ports(body: bytes) -> list[Port]:
-    """The ports of a port description (7.3.5.7)."""
+    """Return the ports of a port description (7.3.5.7)."""
     if len(body) % _PORT_BYTES:
         raise WireError("bad port description")
     return [parse_port(body[at : at + _PORT_BYTES]) for at in range(0, len(body), _PORT_BYTES)]
 
 
 def parse_port_status(message: bytes) -> tuple[Port, bool]:
-    """Port and whether it is gone (7.4.3)."""
+    """Return the port and whether it is gone (7.4.3)."""
     if len(message) != 16 + _PORT_BYTES:
         raise WireError("bad port status")
     return parse_port(message[16:]), message[8] == PORT_STATUS_DELETE
 
 
 def parse_error(message: bytes) -> tuple[int, int, int]:
-    """Type, code and transaction of an ofp_error_msg (7.4.4)."""
+    """Return type, code and transaction of an ofp_error_msg (7.4.4)."""
     if len(message) < 12:
         raise WireError("short error")
     kind, code = struct.unpack_from("!HH", message, 8)
@@ -277,12 +278,12 @@ def parse_error(message: bytes) -> tuple[int, int, int]:
 
 
 def error_name(kind: int, code: int) -> str:
-    """How an error is counted."""
+    """Return the name under which an error is counted."""
     return f"{kind}-{code}" if kind <= MAX_ERROR_TYPE and code <= MAX_ERROR_CODE else "other"
 
 
 def parse_flow_stats(body: bytes) -> list[FlowEntry]:
-    """The entries of a flow-stats reply (7.3.5.2). Every length is checked: a zero one must not hold us for ever."""
+    """Return the entries of a flow-stats reply (7.3.5.2). Every length is checked: a zero one must not hold us forever."""
     entries, at = [], 0
     while at < len(body):
         if at + _FLOW_STATS.size + 8 > len(body):
@@ -296,7 +297,7 @@ def parse_flow_stats(body: bytes) -> list[FlowEntry]:
 
 
 def parse_table_features(body: bytes) -> dict[int, int]:
-    """Tables by number with the most entries that each takes, from a table-features reply (7.3.5.5). Properties are left out."""
+    """Return the capacity of tables by number, from a table-features reply (7.3.5.5). Properties are left out."""
     found, at = {}, 0
     while at < len(body):
         if at + _TABLE_FEATURES.size > len(body):
@@ -331,7 +332,7 @@ def _parse_instructions(data: bytes) -> tuple[Action, ...]:
 
 
 def _parse_action(kind: int, body: bytes) -> Action:
-    """One of our actions, or UNKNOWN."""
+    """Return one of our actions, or UNKNOWN."""
     if kind == 0 and len(body) >= 4:
         return Output(PortNo(int.from_bytes(body[:4], "big")))
     if kind == 25 and len(body) >= 10:
@@ -343,7 +344,7 @@ def _parse_action(kind: int, body: bytes) -> Action:
 
 
 def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Type-length-value items of instructions and actions; WireError on a length that cannot be."""
+    """Yield type-length-value items of instructions and actions; WireError on an impossible length."""
     at = 0
     while at + 4 <= len(data):
         kind, length = struct.unpack_from("!HH", data, at)
@@ -354,7 +355,7 @@ def _tlvs(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def check_hello(message: bytes) -> None:
-    """WireError when a Hello holds an element whose length would stall a parser, or offers no version that we speak (7.5.1)."""
+    """Raise WireError if a Hello holds an element whose length would stall a parser, or offers no version that we speak (7.5.1)."""
     if not HEADER_BYTES <= len(message) <= MAX_HELLO_BYTES:
         raise WireError("bad length of a hello")
     at, offered = 8, None

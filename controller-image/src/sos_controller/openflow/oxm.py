@@ -1,6 +1,6 @@
-"""OpenFlow 1.3 on the wire: what entries match (OXM, OpenFlow Switch Specification 1.3.5, 7.2.2 and 7.2.3).
+"""OpenFlow 1.3 on the wire: matches (OXM, OpenFlow Switch Specification 1.3.5, 7.2.2 and 7.2.3).
 
-TCP flags are matched by the ONF extension that Open vSwitch takes, and shows, in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
+TCP flags are matched by the ONF extension that Open vSwitch accepts, and shows, in OpenFlow 1.3 (ovs-fields(7), "TCP flags").
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _H_ARP_OP, _H_SPA, _H_SPA_M, _H_TPA, _H_TPA_M = _oxm(21, 2), _oxm(22, 4), _oxm(2
 _H_FLAGS_M: Final = 0xFFFF << 16 | 42 << 9 | 0x108
 _ONF: Final = 0x4F4E4600
 _FLAGS_M: Final = struct.Struct("!IIHH").pack
-"""ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so that four bytes of the length are ONF's number."""
+"""ONFOXM_ET_TCP_FLAGS, masked (ONF extension 109): an experimenter field, so four bytes of the length are ONF's number."""
 _EXACT_IP, _EXACT_PORT = 0xFFFFFFFF, 0xFFFF
 
 
@@ -49,22 +49,22 @@ _UNTAGGED: Final = _U16(_H_VLAN, 0)
 """OFPVID_NONE: the frame has no 802.1Q tag."""
 _FLOW: Final = struct.Struct("!25sI4sI4sH4sH7x").pack
 _FLOW_AND_FLAGS: Final = struct.Struct("!25sI4sI4sH4sH8sHH3x").pack
-"""A whole match of one connection in one direction, which is what most entries have: without and with TCP flags."""
+"""A whole match of one connection in one direction, as most entries have: without and with TCP flags."""
 _TCP_OF_IPV4: Final = _U16(_H_ETH_TYPE, ETH_IPV4) + _UNTAGGED + _U8(_H_PROTO, PROTO_TCP) + _H_SRC.to_bytes(4, "big")
 _FLOW_BEGINS: Final = struct.pack("!HH", 1, 49) + _TCP_OF_IPV4
 _FLOW_AND_FLAGS_BEGINS: Final = struct.pack("!HH", 1, 61) + _TCP_OF_IPV4
 _TO, _FROM_PORT, _TO_PORT = (header.to_bytes(4, "big") for header in (_H_DST, _H_TCP_SRC, _H_TCP_DST))
 _FLAGS: Final = struct.pack("!II", _H_FLAGS_M, _ONF)
-"""What is the same in all of them, headers included: bytes that are there cost less than numbers that are made each time."""
+"""Constant part of all of them, headers included: copying bytes costs less than packing numbers each time."""
 
 
 def encode_match(m: Match) -> bytes:
-    """ofp_match with padding (7.2.2)."""
+    """Return ofp_match with padding (7.2.2)."""
     return _encode_flow(m) or _encode_any(m)
 
 
 def _encode_flow(m: Match) -> bytes | None:
-    """The match of one connection's entries in one go, None when it is another one."""
+    """Return the match of one connection's entries in one go, None for any other match."""
     source, target, sport, dport = m.ipv4_src, m.ipv4_dst, m.tcp_src, m.tcp_dst
     if source is None or target is None or sport is None or dport is None or m.eth_type != ETH_IPV4 or m.ip_proto != PROTO_TCP:
         return None
@@ -78,7 +78,7 @@ def _encode_flow(m: Match) -> bytes | None:
 
 
 def _has_more(m: Match) -> bool:
-    """Whether a match has fields that a connection's entries do not have."""
+    """Return whether a match has fields that a connection's entries do not have."""
     ethernet = m.in_port is not None or m.eth_dst is not None or m.eth_src is not None
     others = m.udp_dst is not None or m.arp_op is not None or m.arp_sender is not None or m.arp_target is not None
     ip = m.icmp_type is not None or m.ip_frag is not None
@@ -144,7 +144,7 @@ def _arp_fields(m: Match) -> Iterator[bytes]:
 
 
 def decode_match(oxms: bytes) -> Match:
-    """The match of OXM bytes; one with only `raw` when it holds what we never write."""
+    """Return the match of OXM bytes; one with only `raw` if it holds a field that we never write."""
     found: dict[str, object] = {"any_vlan": True}
     at = 0
     while at + 4 <= len(oxms):

@@ -1,4 +1,4 @@
-"""OpenFlow 1.3 on the wire, second part: actions that rewrite addresses or point to groups, and groups (clauses as in `ofp`)."""
+"""OpenFlow 1.3 on the wire, part 2: actions that rewrite addresses or point to groups, and groups (clauses as in `ofp`)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ GROUP_ADD, GROUP_MODIFY, GROUP_DELETE = 0, 1, 2
 TYPE_SELECT = 1
 NO_GROUP = 0xFFFFFFFF
 UNHEARD = 0xFFFFFFFF
-"""Transaction of messages whose refusal means nothing: adding a group that exists. No token is that high in any lifetime."""
+"""Transaction id of messages whose refusal is ignored: adding a group that exists. No token gets this high in any lifetime."""
 
 _ACTION_OUTPUT, _ACTION_GROUP, _ACTION_SET_FIELD, _ACTION_DEC_TTL = 0, 22, 25, 24
 _OXM_IPV4_SRC, _OXM_IPV4_DST = 0x8000_1604, 0x8000_1804
@@ -74,7 +74,7 @@ _ARP_TURN = (
     + _move(nicira.REG0, nicira.ARP_SPA)
     + _SET_OP.pack(_ACTION_SET_FIELD, 16, _OXM_ARP_OP, _ARP_REPLY)
 )
-"""Asker and asked change places (RFC 826); who the asked one is comes after."""
+"""Swap sender and target (RFC 826); the target's MAC address is set after."""
 
 
 _TELL_APART = {
@@ -87,7 +87,7 @@ _TELL_APART = {
         (TellApart("both"), (nicira.TCP_SRC, nicira.TCP_DST)),
     )
 }
-"""What is moved is looked at, every bit of it; nobody reads register 1."""
+"""Moving a field makes every bit of it part of the megaflow; register 1 is not used."""
 
 
 def _arp_answer(mac: MacAddress) -> bytes:
@@ -95,7 +95,7 @@ def _arp_answer(mac: MacAddress) -> bytes:
 
 
 def _decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
-    """What leads a list of actions when it is the answer to an ARP request, and the rest of the list."""
+    """Decode the start of a list of actions if it answers an ARP request; return the action and the rest of the list."""
     at = len(_ARP_TURN) + _SET_ETH.size - 8
     mac = MacAddress(actions[at : at + 6])
     answer = _arp_answer(mac)
@@ -103,7 +103,7 @@ def _decode_arp_answer(actions: bytes) -> tuple[AnswerArp | None, bytes]:
 
 
 def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
-    """The action of ours that several of a list's first ones make up together, and the rest of the list."""
+    """Decode an action of ours that takes several wire actions at the start of a list; return it and the rest of the list."""
     for told, written in _TELL_APART.items():
         if actions.startswith(written):
             return told, actions[len(written) :]
@@ -112,7 +112,7 @@ def decode_leading(actions: bytes) -> tuple[Action | None, bytes]:
 
 
 def encode_action(action: Action) -> bytes:
-    """One action (7.2.5) of those that `ofp` leaves to us; in buckets all but Goto."""
+    """Return one action (7.2.5) of those that `ofp` leaves to us; in buckets all but Goto."""
     if isinstance(action, Output):
         return _OUTPUT.pack(_ACTION_OUTPUT, 16, action.port_no, _WHOLE_PACKET)
     if isinstance(action, ToGroup):
@@ -127,7 +127,7 @@ def encode_action(action: Action) -> bytes:
 
 
 def _encode_extension(action: FinTimeout | AnswerArp | TellApart | ForgetPort) -> bytes:
-    """Actions of Open vSwitch alone."""
+    """Return actions of Open vSwitch alone."""
     if isinstance(action, FinTimeout):
         return _FIN.pack(nicira.EXPERIMENTER, 16, nicira.NICIRA, _FIN_TIMEOUT, action.idle_s, 0)
     if isinstance(action, ForgetPort):
@@ -149,7 +149,7 @@ def _encode_set_field(action: Action) -> bytes:
 
 
 def decode_action(kind: int, body: bytes) -> Action | None:
-    """An action of ours from its type and the bytes behind type and length; None when it is none."""
+    """Return an action of ours from its type and the bytes behind type and length; None if it is none."""
     if kind == _ACTION_GROUP and len(body) == _TO_GROUP.size - 4:
         return ToGroup(int.from_bytes(body, "big"))
     if kind == _ACTION_DEC_TTL and len(body) == len(_DEC_TTL) - 4:
@@ -172,7 +172,7 @@ def _decode_set_field(field: int, value: int) -> Action | None:
 
 
 def encode_groups(command: ApplyGroups) -> bytes:
-    """ofp_group_mod (7.3.4.3): a group that may exist is added, which fails if it does, and then modified."""
+    """Return ofp_group_mod (7.3.4.3): a group that may exist is added, which fails if it does, and then modified."""
     parts = [_group_mod(GROUP_ADD, group, UNHEARD) for group in command.puts]
     parts += [_group_mod(GROUP_MODIFY, group, 0) for group in (*command.puts, *command.changes)]
     parts += [_group_mod(GROUP_DELETE, SelectGroup(number, ()), 0) for number in command.deletes]

@@ -1,4 +1,4 @@
-"""ARP that the switch of a balance answers by itself, so that host and routers find it while no controller lives."""
+"""ARP entries of a balance: its switch answers by itself, so that host and routers resolve addresses while no controller runs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _EXACT = 0xFFFFFFFF
 
 
 def host_answers(policy: Policy, gateway: Address | None, subnets: Iterable[Prefix], cookie: int) -> list[FlowEntry]:
-    """A host asks for its gateway, or, with routes but no gateway, for a destination itself; neighbours answer for themselves."""
+    """Return entries that answer a host's requests for its gateway, or, with routes but no gateway, for a destination; neighbours answer
+    themselves."""
     sender = (policy.client, _EXACT)
-    # What the host says of its own address is answered by whoever else has it (RFC 5227), wherever the balance's destinations are.
+    # A host's probe of its own address is answered by any other owner (RFC 5227), wherever the balance's destinations are.
     own = FlowEntry(TABLE_FORWARD, PRIORITY_NEIGHBOUR, asking(sender, sender), (Output(PORT_NORMAL),), cookie)
     found = [own] if gateway is None else [own, arp_answer(asking((gateway, _EXACT), sender), GATEWAY_MAC, cookie)]
     for prefix in subnets:
@@ -33,5 +34,5 @@ def host_answers(policy: Policy, gateway: Address | None, subnets: Iterable[Pref
 
 
 def router_answer(port: Port, uplink: Address, cookie: int) -> FlowEntry:
-    """A router asks for an uplink's address: it is the port's."""
+    """Return the entry that answers a router's request for an uplink's address with the port's MAC address."""
     return arp_answer(asking((uplink, _EXACT), in_port=port.port_no), port.mac, cookie)

@@ -1,6 +1,7 @@
-"""Spreading a host's connections over uplinks without agents (docs/adr/0013): decisions, ARP, and what the switches should hold.
+"""Balances: spreading a host's connections over uplinks without agents (docs/adr/0013): decisions, ARP, and the entries switches should
+hold.
 
-Nothing is kept per connection but a short memory of decisions, for SYNs that were under way when their entry was.
+The only state per connection is a short memory of decisions, for SYNs in flight when their entry was installed.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ CHECK_S = 0.25
 GROUP_AFTER_S = 3.0
 """A group is first made when all routers have answered, or this long after its datapath connected: each change moves connections."""
 MAX_CONNECTIONS = 65_536
-"""Connections of one datapath with entries of their own; further ones are the group's."""
+"""Connections of one datapath with entries of their own; further ones use the group."""
 MAX_RECENT = 16_384
 RECENT_S = 130.0
-"""How long a decision stands for repeated SYNs: Linux repeats one for 127 s."""
+"""Lifetime of a decision for retransmitted SYNs: Linux retransmits one for 127 s."""
 
 Json = dict[str, Any]
 
@@ -75,7 +76,7 @@ class Balances:
     # -- what switches tell
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """A first packet was handed over: choose its uplink. One that nothing can be done for is dropped, and comes again."""
+        """Choose the uplink of a punted first packet. A packet without a usable uplink is dropped, and retransmitted."""
         state, syn = self._state, parse_syn(data)
         policy = None if syn is None else next((p for p in self._policies.get(switch.dpid, ()) if p.covers(syn)), None)
         ready = None if policy is None else self._ready.get(policy.balance.id)
@@ -96,7 +97,7 @@ class Balances:
         state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data), after_s))
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> bool:
-        """An ARP packet was copied to us. True when it came by an uplink, where no hosts of ours are."""
+        """Handle an ARP packet copied to us. True if it came by an uplink, where there are no hosts of ours."""
         mine = self._policies.get(switch.dpid)
         if not mine:
             return False
@@ -112,18 +113,18 @@ class Balances:
         return bool(uplinks)
 
     def entry_gone(self, dpid: DatapathId, cookie: int, match: Match) -> None:
-        """A switch took away an entry: a connection has been idle, or is over."""
+        """Handle an entry removed by its switch: a connection has been idle, or is over."""
         owner, mask = self._state.programmer.owner
         key = balance_entries.connection_key(match)
         if key is not None and cookie & mask == owner and cookie_kind(cookie) == Kind.CONNECTION:
             self._live.get(dpid, {}).pop(key, None)
 
     def datapath_down(self, dpid: DatapathId) -> None:
-        """A datapath is gone; it may come back without its groups."""
+        """Handle a lost datapath; it may reconnect without its groups."""
         self._groups.forget(dpid)
 
     def take_over(self, dpid: DatapathId, entries: Iterable[FlowEntry]) -> tuple[FlowEntry, ...]:
-        """A datapath was read and is to be compared: its groups are sent first, its connections left alone. Returns the other entries."""
+        """Prepare a datapath that was read for comparison: send its groups first, leave its connections alone. Return the other entries."""
         state, entries = self._state, tuple(entries)
         connections = [e for e in entries if cookie_kind(e.cookie) == Kind.CONNECTION]
         out = [(balance_entries.connection_key(e.match), e.cookie) for e in connections if e.priority == PRIORITY_CONNECTION]
@@ -136,7 +137,7 @@ class Balances:
     # -- time and planning
 
     def tick(self) -> None:
-        """Ask for neighbours, notice what has changed, renew leases."""
+        """Refresh neighbours, apply changes, renew leases."""
         state = self._state
         if state.now >= self._check_at:
             self._check_at = state.now + CHECK_S
@@ -179,7 +180,7 @@ class Balances:
             state.out.extend(self._groups.deletes(dpid, state.now))
 
     def status(self) -> list[Json]:
-        """Rows of `GET /v1/status` (spec/northbound.md 1)."""
+        """Return the rows of `GET /v1/status` (spec/northbound.md 1)."""
         return [self._status(policy) for policy in self._all()]
 
     # -- inside
@@ -188,7 +189,7 @@ class Balances:
         return [policy for policies in self._policies.values() for policy in policies]
 
     def _learned(self, policy: Policy) -> Learned:
-        """The same in every life: entries that have others made are not to differ by the cookies in them."""
+        """Return cookies that are the same in every run: entries with learn actions must not differ by the cookies in them."""
         out, back = (cookie_of(self._state.controller_id, Kind.LEARNED, way, policy.mark) for way in (0, 1))
         return Learned(out, back)
 
@@ -200,7 +201,7 @@ class Balances:
         return key in live or len(live) < MAX_CONNECTIONS
 
     def _choose(self, switch: Switch, syn: Syn, ready: Ready) -> Way | None:
-        """The next way, or the one already chosen for this very SYN."""
+        """Return the next way, or the one already chosen for this very SYN."""
         now, key = self._state.now, (switch.dpid, syn.key)
         working = {way.name: way for way in ready.ways if way.up}
         before = self._recent.get(key)
@@ -211,7 +212,7 @@ class Balances:
         return working[round_robin.turn()] if working and round_robin is not None and round_robin.weights.keys() == working.keys() else None
 
     def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: Ready, way: Way) -> float:
-        """Have a connection's entries made. Returns how long its SYN has to wait: entries of the port's last one may be in a cache."""
+        """Install a connection's entries. Return how long its SYN has to wait: a cache may hold entries of the port's last connection."""
         state, key = self._state, (switch.dpid, syn.key)
         live = self._live.setdefault(switch.dpid, {})
         after_s = 0.0
@@ -228,7 +229,7 @@ class Balances:
         return after_s
 
     def _host_arp(self, switch: Switch, in_port: PortNo, packet: Arp, there: list[Policy]) -> None:
-        """A host says who it is, or asks for the gateway, or, with routes but no gateway, for a destination itself."""
+        """Learn a host's address, or answer its request for the gateway, or, with routes but no gateway, for a destination."""
         if not self._state.is_edge(Location(switch.dpid, in_port)):
             return
         mine = [p for p in there if p.client == packet.sender]
@@ -244,7 +245,8 @@ class Balances:
         return policy.reaches(target) and not any(p.holds(target) for p in self._state.subnets[site.name])
 
     def _stand_in(self, policy: Policy) -> Address | None:
-        """An address at `GATEWAY_MAC` as far as the host knows: its gateway's, or that of somebody whom it can reach through it only."""
+        """Return an address at `GATEWAY_MAC` from the host's view: its gateway's, or one of a destination that it reaches only through
+        it."""
         gateway = self._state.sites[policy.balance.site].gateway
         if gateway is not None:
             return parse_address(gateway)
@@ -288,7 +290,8 @@ class Balances:
         return {policy.balance.id: ready for policy, ready in found if ready is not None}
 
     def _ready_one(self, policy: Policy) -> Ready | None:
-        """What a balance can be carried out with. While its datapath is away it stays as it was, to be found so by the comparison."""
+        """Return the resolved form of a balance. While its datapath is away it stays as it was, so that the comparison finds it
+        unchanged."""
         state, before = self._state, self._ready.get(policy.balance.id)
         switch, host = state.switches.get(policy.dpid), self._neighbours.find(policy.host)
         if switch is None:
@@ -311,7 +314,7 @@ class Balances:
         return [port for port in found if port is not None]
 
     def _arp_answers(self, policy: Policy, cookie: int) -> list[FlowEntry]:
-        """What a datapath answers by itself, as long as it is away what it did; for any other switch the controller does."""
+        """Return the ARP entries of a datapath, the former ones while it is away; for any other switch the controller answers."""
         switch, site = self._state.switches.get(policy.dpid), self._state.sites[policy.balance.site]
         if switch is None or switch.claim is None:
             return self._answers.get(policy.balance.id, [])

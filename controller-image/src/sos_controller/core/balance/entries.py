@@ -1,7 +1,7 @@
-"""Entries and groups of a balance (docs/adr/0013). Pure functions of what is known of the host, the uplinks and their routers.
+"""Entries and groups of a balance (docs/adr/0013). Pure functions of host, uplinks and their routers.
 
-Out: from the host to `GATEWAY_MAC`, with the uplink's addresses put in. Back: what comes by the uplink for its address, with the host's.
-Nobody opens a connection to the host this way: only segments with ACK or RST are let back.
+Out: from the host to `GATEWAY_MAC`, rewritten to the uplink's addresses. Back: from the uplink to its address, rewritten to the host's.
+Connections to the host cannot be opened this way: only segments with ACK or RST are let back.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from sos_controller.core.wire.packets import Syn
 IDLE_S = 7_440
 """An established connection may be silent for 2 hours 4 minutes (RFC 5382, REQ-5)."""
 ENDED_IDLE_S = 60
-"""After a FIN or RST: longer than a lost last segment is sent again."""
+"""Idle timeout after a FIN or RST: longer than the retransmission of a lost last segment takes."""
 MAX_CONDITIONS = 1_024
-"""Entries that select the connections of one balance; one with more is not carried out."""
+"""Entries that select the connections of one balance; a balance with more is not programmed."""
 
 _EXACT = 0xFFFFFFFF
 _EXACT_PORT = 0xFFFF
@@ -69,9 +69,9 @@ class Way(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """A balance that can be carried out: where the host is, and its ways out. `number` is its place in the datapath's order.
+    """A balance that can be programmed: the host's location, and its ways out. `number` is its place in the datapath's order.
 
-    `takes_turns`: the switch is Open vSwitch, and can be asked to (`turns`).
+    `takes_turns`: the switch is Open vSwitch and does round robin itself (`ovs_round_robin`).
     """
 
     balance: Balance
@@ -85,7 +85,7 @@ class Ready(NamedTuple):
 
 
 def conditions(balance: Balance) -> list[Match]:
-    """What selects the connections; more than MAX_CONDITIONS are cut off one beyond, so that nobody makes a million."""
+    """Return the matches that select the connections; cut at one more than MAX_CONDITIONS, so that a million are never made."""
     found: list[Match] = []
     client = (balance.host, _EXACT)
     ports = dict.fromkeys(m for r in balance.ports for m in masks(r.first, r.last))
@@ -108,12 +108,12 @@ def conditions(balance: Balance) -> list[Match]:
 
 
 def group(ready: Ready) -> SelectGroup:
-    """The group that decides by hash."""
+    """Return the group that decides by hash."""
     return SelectGroup(ready.group_id, tuple(Bucket(way.weight, way.port_no, out_actions(way)) for way in ready.ways))
 
 
 def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
-    """Entries that stay: the host's connections go to the group, answers go back. None is a connection's own."""
+    """Return entries that stay: the host's connections go to the group, answers go back. None belongs to a single connection."""
     priority = PRIORITY_BALANCE - ready.number
     decide: tuple[Action, ...] = (ToGroup(ready.group_id),)
     found = [FlowEntry(TABLE_REDIRECT, priority, match, decide, cookie) for match in conditions(ready.balance)]
@@ -134,20 +134,20 @@ def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
 
 
 def punts(ready: Ready, cookie: int) -> list[FlowEntry]:
-    """Leases that hand first packets to the controller. When they have run out, an older connection's entry or the group decides."""
+    """Return leases that punt first packets. When they have expired, an older connection's entry or the group decides."""
     action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
     priority = PRIORITY_TURN - ready.number
     return [FlowEntry(TABLE_REDIRECT, priority, only_first(match), action, cookie, LEASE_S) for match in conditions(ready.balance)]
 
 
 def listening(port_no: PortNo, cookie: int) -> FlowEntry:
-    """ARP that comes by an uplink is copied to the controller; what is plain goes on as before."""
+    """Return the entry that copies ARP from an uplink to the controller; plain forwarding continues as before."""
     match = Match(in_port=port_no, eth_type=ETH_ARP)
     return FlowEntry(TABLE_REDIRECT, PRIORITY_ANSWER, match, (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD)), cookie)
 
 
 def connection(ready: Ready, syn: Syn, way: Way, cookie: int, *, ours: bool) -> tuple[FlowEntry, FlowEntry]:
-    """The two entries of one connection. `ours`: the switch is Open vSwitch, and can be asked to watch for the end."""
+    """Return the two entries of one connection. `ours`: the switch is Open vSwitch, and can watch for the end of the connection."""
     end: tuple[Action, ...] = (FinTimeout(ENDED_IDLE_S),) if ours else ()
     out = Match(
         eth_type=ETH_IPV4,
@@ -173,14 +173,14 @@ def connection(ready: Ready, syn: Syn, way: Way, cookie: int, *, ours: bool) -> 
 
 
 def connection_key(match: Match) -> FlowKey | None:
-    """Whose entry a connection's way out is; None when it is nothing that `connection` makes."""
+    """Return the flow of a connection's outgoing entry; None if `connection` does not make such an entry."""
     if match.ipv4_src is None or match.ipv4_dst is None or match.tcp_src is None or match.tcp_dst is None:
         return None
     return flow_key(match.ipv4_src[0], match.ipv4_dst[0], match.tcp_src[0], match.tcp_dst[0])
 
 
 def out_actions(way: Way) -> tuple[Action, ...]:
-    """Out by an uplink, with its addresses (the paper's algorithm 1)."""
+    """Return actions that send out of an uplink, with its addresses (the paper's algorithm 1)."""
     return (SetEthSrc(way.mac), SetEthDst(way.router), SetIpv4Src(way.address), Output(way.port_no))
 
 
@@ -189,7 +189,7 @@ def _back_actions(ready: Ready) -> tuple[Action, ...]:
 
 
 def only_first(match: Match) -> Match:
-    """What selects the first packets of the connections that a condition selects."""
+    """Return the match of the first packets of the connections that a condition selects."""
     return Match(
         eth_dst=match.eth_dst,
         eth_type=match.eth_type,

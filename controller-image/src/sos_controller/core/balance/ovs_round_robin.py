@@ -1,9 +1,9 @@
-"""How Open vSwitch takes turns at the uplinks of a balance by itself (docs/adr/0013). Pure functions.
+"""Weighted round robin over a balance's uplinks inside Open vSwitch (docs/adr/0013). Pure functions.
 
-A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance, which says whose turn it is, and
+A bare SYN goes through four tables after `TABLE_REDIRECT`. `TABLE_TURN` has one entry for each balance, which holds the current turn and
 which the switch replaces itself; `TABLE_UPLINK` gives the turn to the first uplink from there on whose port is up; `TABLE_REMEMBER` has the
-switch make an entry for the connection, so that its other segments go the same way; `TABLE_LEAVE` has it make one for the answers, too, and
-sends the SYN out. A connection that the switch may not remember, as it has too many, is the group's from its SYN on.
+switch learn an entry for the connection, so that its other segments go the same way; `TABLE_LEAVE` has it learn one for the answers, too,
+and sends the SYN out. A connection beyond the limit of learned entries uses the group from its SYN on.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from sos_controller.core.openflow.pipeline import (
 from sos_controller.core.types import PortNo
 
 MAX_ASSIGNMENTS: Final = 256
-"""Turns until they begin again; weights that need more are rounded."""
+"""Length of the cycle of turns; weights that need more are rounded."""
 MAX_PORT: Final = 0xFEFF
 """The highest port of an Open vSwitch."""
 MAX_REMEMBERED = 16_384
-"""Connections of one balance that a switch remembers by itself: at each new one it counts them."""
+"""Connections of one balance that a switch remembers by itself: it counts them at each new one."""
 REMEMBERED: Final = 0x10000
 """Register 0 of a SYN whose connection is remembered, beside its port (spec/node-config.md 2)."""
 
@@ -39,7 +39,7 @@ _FOUND, _ANY = 2, 1
 
 
 def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
-    """Whose turn it is, until it begins again: each name as often as its weight says, spread out evenly."""
+    """Return the cycle of turns: each name as often as its weight says, spread out evenly."""
     common = gcd(*weights.values())
     least = {name: weight // common for name, weight in weights.items()}
     total = sum(least.values())
@@ -50,14 +50,14 @@ def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
 
 
 class Learned(NamedTuple):
-    """Cookies of what the switch makes itself: it counts the entries of each."""
+    """Cookies of learned entries: the switch counts the entries of each."""
 
     out: int
     back: int
 
 
 def entries(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
-    """All that stands for one balance."""
+    """Return all standing entries of one balance."""
     return [*_take(ready, cookie), *_give(ready, cookie, learned), *_remember(ready, cookie, learned), *_leave(ready, cookie, learned)]
 
 
@@ -67,7 +67,7 @@ def _take(ready: Ready, cookie: int) -> list[FlowEntry]:
 
 
 def _give(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
-    """One entry for each turn, and one for a turn of longer ago, when there were more of them."""
+    """Return one entry for each turn, and one for turns left over from a longer cycle."""
     ports = {way.name: way.port_no for way in ready.ways}
     turns = sequence({way.name: way.weight for way in ready.ways if way.up} or {way.name: way.weight for way in ready.ways})
     given = [GiveTurn((turn + 1) % len(turns), _from(name, ports), IDLE_S, learned.back) for turn, name in enumerate(turns)]
@@ -76,7 +76,7 @@ def _give(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
 
 
 def _from(first: str, ports: Mapping[str, PortNo]) -> tuple[PortNo, ...]:
-    """The ports in their order, beginning with one uplink's."""
+    """Return the ports in their order, beginning with one uplink's."""
     names = list(ports)
     at = names.index(first)
     return tuple(ports[name] for name in names[at:] + names[:at])
@@ -100,5 +100,5 @@ def _leave(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
 
 
 def _of(ready: Ready, register: int) -> Match:
-    """A first packet of the balance, by what the table before has put into register 0."""
+    """Match a first packet of the balance by register 0, as set by the table before."""
     return Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, reg0=register, reg2=ready.group_id)

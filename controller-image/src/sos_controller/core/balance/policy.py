@@ -1,4 +1,4 @@
-"""A balance as its datapath's decisions need it: numbers, not texts."""
+"""Policy of one balance with parsed numbers, for its datapath's decisions."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ class Policy(NamedTuple):
     fits: bool
 
     def covers(self, syn: Syn) -> bool:
-        """Whether the connection is one of this balance."""
+        """Return whether a connection belongs to this balance."""
         right = syn.client == self.client and any(first <= syn.server_port <= last for first, last in self.ports)
         return right and self.reaches(syn.server)
 
     def reaches(self, address: Address) -> bool:
-        """Whether an address is a destination."""
+        """Return whether an address is a destination."""
         return any(p.holds(address) for p in self.destinations)
 
     @property
     def host(self) -> Place:
-        """Where the host answers ARP."""
+        """Return the place where the host answers ARP."""
         return Place(self.dpid, "", self.client)
 
     def router(self, uplink: BalanceUplink) -> Place:
-        """Where an uplink's router answers ARP."""
+        """Return the place where an uplink's router answers ARP."""
         return Place(self.dpid, uplink.name, uplink.router)
 
     @property
     def mark(self) -> int:
-        """Number in its connections' cookies: the same in every life of the controller."""
+        """Return the number in its connections' cookies, the same in every run of the controller."""
         return zlib.crc32(self.balance.id.encode()) & 0xFFFF
 
 
 def policies(balances: Iterable[Balance]) -> dict[DatapathId, list[Policy]]:
-    """The balances of each datapath, in the order in which they are tried."""
+    """Return the balances of each datapath, in the order in which they are tried."""
     found: dict[DatapathId, list[Policy]] = {}
     for balance in balances:
         mine = found.setdefault(balance.number, [])
@@ -61,5 +61,5 @@ def policies(balances: Iterable[Balance]) -> dict[DatapathId, list[Policy]]:
 
 
 def port_of(switch: Switch, uplink: BalanceUplink) -> PortNo | None:
-    """The port of an uplink, up or down."""
+    """Return the port of an uplink, up or down."""
     return next((no for no, port in switch.ports.items() if port.name == uplink.name), None)

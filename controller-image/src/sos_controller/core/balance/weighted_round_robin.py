@@ -1,4 +1,4 @@
-"""Choosing in turn, by weight."""
+"""Weighted round robin."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 
 class WeightedRoundRobin:
-    """Smooth weighted round robin (as nginx has it): of any `sum(weights)` choices in a row, each name gets its weight, spread out evenly.
+    """Smooth weighted round robin (as nginx has it): in any `sum(weights)` consecutive choices each name gets its weight, spread out
+    evenly.
 
     With equal weights it is plain round robin in the order given.
     """
@@ -16,7 +17,7 @@ class WeightedRoundRobin:
         self._credit = dict.fromkeys(self.weights, 0)
 
     def turn(self) -> str:
-        """The next name. There must be one: KeyError otherwise."""
+        """Return the next name. There must be one: KeyError otherwise."""
         if not self.weights:
             raise KeyError("an empty wheel has no turn")
         for name, weight in self.weights.items():

@@ -1,9 +1,9 @@
-"""Hosts of different sites find each other's MAC addresses although nothing plain comes through between them.
+"""ARP relay: hosts of different sites resolve each other's MAC addresses although no plain path between them works.
 
-Accelerated connections go over every path; the ARP of their hosts, as all that is plain, goes over the base path alone. When that is cut,
-a host whose entry has aged asks, is not answered, and stops sending within ten seconds: its connections stand still although their streams
-run. So a question that is asked again is put to its target by the target's own switch, and the answer is told to the asker by the asker's.
-What is told is what the target itself has just said: a host that is gone, or has moved, is not answered for.
+Accelerated connections use every path; the ARP of their hosts, like all plain traffic, uses the base path alone. When that is cut, a host
+whose ARP entry has aged gets no answer and stops sending within ten seconds: its connections stall although their streams run. So a
+repeated request is sent to its target by the target's own switch, and the answer to the asker by the asker's. Only an answer that the
+target itself has just given is relayed: for a host that is gone, or has moved, there is none.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from sos_controller.core.types import Address, Location, MacAddress
 from sos_controller.core.wire.packets import Arp, build_arp_reply, build_arp_request, is_claim
 
 AGAIN_AFTER_S: Final = 0.5
-"""Sooner it is the same question on another way, or somebody who does not wait for answers. Hosts ask each second (RFC 1122, 2.3.2.1)."""
+"""A sooner request is the same one by another path, or comes from a host that does not wait for answers. Hosts ask each second (RFC 1122,
+2.3.2.1)."""
 PENDING_S: Final = 5.0
-"""For so long a question is remembered. One that comes later is the first again."""
+"""Lifetime of a request. One that comes later counts as the first again."""
 MAX_PENDING: Final = 4096
-"""The oldest give way: their askers ask again."""
+"""The oldest are dropped: their askers ask again."""
 
 
 class _Asked(NamedTuple):
@@ -34,18 +35,18 @@ class _Asked(NamedTuple):
 
 
 class ArpRelay:
-    """Questions that were asked lately, by asker and target."""
+    """Recent requests, by asker and target."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._asked: OrderedDict[tuple[Address, Address], _Asked] = OrderedDict()
 
     def __len__(self) -> int:
-        """Questions that are remembered."""
+        """Return the number of requests remembered."""
         return len(self._asked)
 
     def handle(self, location: Location, packet: Arp) -> None:
-        """A host's ARP packet was copied to us by a switch that forwards without us."""
+        """Handle a host's ARP packet, copied to us by a switch that forwards without us."""
         if is_claim(packet) or not self._state.is_edge(location):
             return
         if packet.request:
@@ -68,7 +69,7 @@ class ArpRelay:
             self._send(target.location, build_arp_request(packet.sender_mac, packet.sender, packet.target), "relayed")
 
     def _answer(self, packet: Arp) -> None:
-        """Told to the asker if we had asked for it, once."""
+        """Relay an answer to the asker if we had sent the request, once."""
         key = (packet.target, packet.sender)
         asked = self._asked.get(key)
         if asked is None or not asked.relayed or self._state.now - asked.at >= PENDING_S:

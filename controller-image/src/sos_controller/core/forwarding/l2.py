@@ -1,10 +1,10 @@
-"""Plain forwarding: where it is the controller's (external switches), and how a punted SYN goes on plain everywhere.
+"""L2 forwarding: plain forwarding on external switches, and release of a punted SYN as plain traffic everywhere.
 
-On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports that flooded
-packets must not come in by; one entry that floods over the edge ports and the ports of a tree without loops. None has a timeout.
-Links by which nodes let labelled paths only are left out of both: a plain packet on one of them is dropped.
-A port takes part in flooding once it has been up long enough for a probe to have come in by it if another switch were there.
-A switch that cannot be heard is taken to flood on as it was told last, so its links stay in that tree or out of it until its ports go down.
+On `Controller` datapaths table 1 holds, from the top: an entry per host along shortest paths; drops for ports by which flooded packets must
+not come in; one entry that floods over the edge ports and the ports of a loop-free tree. None has a timeout. Links by which nodes accept
+labelled paths only are left out of both: a plain packet on one of them is dropped. A port takes part in flooding once it has been up long
+enough for a probe of a neighbouring switch to have come in by it. A switch that cannot be heard is assumed to flood on as last programmed,
+so its links stay in that tree or out of it until its ports go down.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class Forwarding:
         self._flood: dict[DatapathId, tuple[PortNo, ...]] = {}
         self._checked_at = 0.0
         self._unsettled: dict[tuple[MacAddress, Address], Location] = {}
-        """Hosts heard at ports behind which there may be a switch yet."""
+        """Hosts heard at ports behind which there may still turn out to be a switch."""
 
     def learn(self, mac: MacAddress, address: Address, location: Location) -> None:
-        """A packet of a host came in; learned if hosts can be there and the address is one of its site."""
+        """Learn a host from a packet if hosts can be there and the address is one of its site."""
         state = self._state
         known = state.hosts.by_mac(mac)
         if known is not None and known.location == location and known.addresses[:1] == (address,) and state.now - known.seen_at < 1:
@@ -86,13 +86,13 @@ class Forwarding:
         self._heard(addresses, location)
 
     def segment(self, location: Location, data: bytes) -> None:
-        """A segment of a host with sessions was copied to us, from a switch where the host was not known to be."""
+        """Handle a segment of a host with sessions, copied from a switch where the host was not known to be."""
         source = ipv4_source(data)
         if source is not None:
             self.learn(MacAddress(data[6:12]), source, location)
 
     def arp(self, switch: Switch, in_port: PortNo, packet: Arp) -> None:
-        """An ARP packet was copied to us: learn its sender; answer for hosts we know where switches rely on us, else relay."""
+        """Handle an ARP packet copied to us: learn its sender; answer for known hosts on switches that rely on us, else relay."""
         state = self._state
         location = Location(switch.dpid, in_port)
         self.learn(packet.sender_mac, packet.sender, location)
@@ -116,7 +116,7 @@ class Forwarding:
             self._state.out.append(PacketOut(switch.dpid, in_port, actions, complete_checksum(data) if len(data) >= 54 else data))
 
     def tick(self) -> None:
-        """Let ports that have settled take part."""
+        """Include ports that have settled."""
         now, then = self._state.now, self._checked_at
         self._checked_at = now
         for switch in self._state.switches.values():
@@ -130,12 +130,12 @@ class Forwarding:
                 del self._unsettled[mac, address]
 
     def purge(self, hosts: list[Host]) -> None:
-        """These hosts are not known any more."""
+        """Remove the entries of hosts that are no longer known."""
         for host in hosts:
             self._state.programmer.set_group(("host", host.mac), {}, self._state.out)
 
     def replan(self) -> None:
-        """Compute base entries, tree and host entries anew; sites may have other switches now."""
+        """Recompute base entries, tree and host entries; sites may have other switches now."""
         state = self._state
         ours = {dpid: s for dpid, s in state.switches.items() if s.is_ours}
         links = [found for found in state.topology.links() if not self._is_labelled(found)]
@@ -157,11 +157,11 @@ class Forwarding:
             self._place(mac, location)
 
     def covers(self, dpid: DatapathId) -> bool:
-        """Whether it is known what a datapath floods."""
+        """Return whether a datapath's flood ports are known."""
         return dpid in self._flood
 
     def _graph(self) -> nx.MultiGraph:
-        """What plain packets go by."""
+        """Return the graph of links that plain packets use."""
         if self._whole is not self._state.graph:
             self._whole = self._state.graph
             self._plain = self._whole.copy()
@@ -172,7 +172,7 @@ class Forwarding:
         return self._state.is_labelled(found.a) or self._state.is_labelled(found.b)
 
     def _place(self, mac: MacAddress, location: Location) -> None:
-        """Entries for one MAC address on every datapath of ours, the nearest to it first so that none points to one that does not know."""
+        """Install entries for one MAC address on every datapath of ours, the nearest first so that none points to one without an entry."""
         state = self._state
         ours = [dpid for dpid, s in state.switches.items() if s.is_ours]
         if not ours:

@@ -1,10 +1,11 @@
-"""Sites with subnets of their own: the gateway that nobody has is answered for, and what is sent to it goes to hosts of other such sites.
+"""L3 forwarding between sites with subnets of their own: the switch answers for a virtual gateway, and entries route to hosts of other such
+sites.
 
-A host's packets for another site come to `GATEWAY_MAC`. An entry for each destination that somebody asks for changes that to the host's own
-MAC address and takes one from the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches
-learn where hosts are and never where the gateway is. Destinations are found by ARP; packets for one that has not answered yet are held,
-few and not for long. Punts are leases: while the controller is dead, known hosts go on talking, and switches answer for the gateway. A
-controller that comes after takes the routes it finds for true and asks their hosts, so they go on then, too.
+A host's packets for another site come to `GATEWAY_MAC`. An entry for each requested destination changes that to the destination host's MAC
+address and decrements the TTL; plain forwarding does the rest (RFC 1812, 5.2). The source's MAC address stays, so that switches learn the
+locations of hosts and never one of the gateway. Destinations are resolved by ARP; packets for an unresolved one are held, few and briefly.
+Punts are leases: while the controller is dead, known hosts keep communicating, and switches answer for the gateway. The next controller
+adopts the routes it finds and asks their hosts, so they keep working then, too.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress,
 from sos_controller.core.wire.packets import build_arp_request, complete_checksum, ipv4_destination
 
 MAX_ROUTES = 16_384
-"""Destinations asked for, over all datapaths; the one asked for longest ago gives way."""
+"""Destinations over all datapaths; the least recently requested is dropped."""
 MAX_HELD, HELD_S = 256, 3.0
-"""Packets that wait for their destination's answer; further ones take the place of the oldest."""
+"""Packets that wait for their destination's answer; further ones replace the oldest."""
 QUIET_S = 1
-"""A destination that is being asked for hands over no further packets for this long (hard timeout of an entry that drops)."""
+"""Time without further packet-ins for a destination being resolved (hard timeout of an entry that drops)."""
 CHECK_S = 0.1
 CONFIRM_AFTER_S = 3.0
-"""A route of an earlier life is not asked for before: ports have settled by then, if all goes well (PORT_SETTLE_S)."""
+"""A route of an earlier run is not asked for before: ports have normally settled by then (PORT_SETTLE_S)."""
 CONFIRM_GAP_S, CONFIRM_TIMES = 1.0, 3
-"""A host that does not answer so many requests is gone, and its route with it."""
+"""Unanswered requests after which a host is gone, and its route with it."""
 MAX_CONFIRMED = 64
-"""Requests sent in one look."""
+"""Requests sent in one tick."""
 
 _EXACT = 0xFFFFFFFF
 
@@ -61,7 +62,7 @@ class Routed(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A packet that waits."""
+    """A packet held for its destination."""
 
     since: float
     dpid: DatapathId
@@ -71,7 +72,7 @@ class Held(NamedTuple):
 
 
 class Unconfirmed(NamedTuple):
-    """A destination of an earlier life's routes, and when to ask it again."""
+    """A destination of an earlier run's routes, and when to ask it again."""
 
     due: float
     target: Address
@@ -99,7 +100,7 @@ class Routing:
         state.dirty.add("routes")
 
     def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> None:
-        """Take the routes of an earlier life on a datapath that has just been read for true until their hosts have been asked."""
+        """Adopt the routes of an earlier run on a datapath that has just been read, until their hosts have been asked."""
         for entry in earlier:
             route = _route(entry)
             if route is None or len(self._wanted) >= MAX_ROUTES:
@@ -111,7 +112,7 @@ class Routing:
             self._want(dpid, target, mac)
 
     def datapath_down(self, dpid: DatapathId) -> None:
-        """A datapath is away: its hosts are most likely where they were, and what leads to them stays until they have been asked again."""
+        """Handle a lost datapath: its hosts are most likely where they were, and their routes stay until they have been asked again."""
         for target in {target for _, target in self._wanted}:
             host = self._state.hosts.by_address(target)
             if host is not None and host.location.dpid == dpid and target not in self._presumed:
@@ -119,11 +120,11 @@ class Routing:
                 self._unconfirmed.append(Unconfirmed(self._state.now + CONFIRM_AFTER_S, target, 0))
 
     def concerns(self, switch: Switch, data: bytes) -> bool:
-        """Whether a packet at a datapath is for the gateway of its site."""
+        """Return whether a packet at a datapath is for the gateway of its site."""
         return data[:6] == GATEWAY_MAC and self._of(switch) is not None
 
     def packet(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """Something for the gateway that no entry knows the way of, or a first packet that goes on plainly."""
+        """Handle a packet to the gateway without a route, or a first packet that is released as plain."""
         state, target = self._state, ipv4_destination(data)
         there = None if target is None else self._site_of(target)
         if target is None or there is None or self._of(switch) is None:
@@ -140,7 +141,8 @@ class Routing:
         state.out.append(Apply(switch.dpid, (self._quiet(target),), (), 0, False))
 
     def tick(self) -> None:
-        """Let go what is known now, and what has waited too long; follow hosts that have another MAC address or are gone; renew leases."""
+        """Release packets whose destination is known, drop those held too long; follow hosts that have another MAC address or are gone;
+        renew leases."""
         state = self._state
         if not self._routed or state.now < self._check_at:
             return
@@ -183,7 +185,7 @@ class Routing:
     # -- inside
 
     def _of(self, switch: Switch) -> Routed | None:
-        """The routed site of a datapath that forwards by itself."""
+        """Return the routed site of a datapath that forwards by itself."""
         if switch.site is None or switch.claim is None or switch.is_ours:
             return None
         return self._routed.get(switch.site.name)
@@ -192,7 +194,7 @@ class Routing:
         return next((r for r in self._routed.values() if any(p.holds(target) for p in r.prefixes)), None)
 
     def _confirm(self) -> None:
-        """Ask the hosts of an earlier life's routes; those that answer are known like all others, the silent lose theirs."""
+        """Ask the hosts of an earlier run's routes; those that answer become ordinary hosts, the silent lose their routes."""
         state = self._state
         for _ in range(min(len(self._unconfirmed), MAX_CONFIRMED)):
             if self._unconfirmed[0].due > state.now:
@@ -229,13 +231,13 @@ class Routing:
         self._state.out.append(PacketOut(dpid, in_port, _onward(mac), complete_checksum(data)))
 
     def _is_whole(self, site: Site) -> bool:
-        """Whether all hosts of a site would be asked and believed: its datapaths are here, and their ports have settled."""
+        """Return whether requests would reach all hosts of a site: its datapaths are connected, and their ports have settled."""
         state = self._state
         switches = [state.switches.get(datapath.number) for datapath in site.datapaths]
         return all(s is not None and all(state.is_settled(Location(s.dpid, p.port_no)) for p in s.live_ports()) for s in switches)
 
     def _ask(self, there: Routed, target: Address) -> None:
-        """ARP out of every port of the other site where hosts may be."""
+        """Send ARP out of every port of the other site where hosts may be."""
         state, frame = self._state, build_arp_request(GATEWAY_MAC, there.gateway, target)
         for datapath in there.site.datapaths:
             switch = state.switches.get(datapath.number)
@@ -248,7 +250,7 @@ class Routing:
         return FlowEntry(TABLE_FORWARD, PRIORITY_QUIET, _to(target), (), self._state.cookie(Kind.ROUTE), QUIET_S)
 
     def _punts(self, cookie: int) -> dict[DatapathId, list[FlowEntry]]:
-        """At every datapath of a routed site, for the prefixes of the others."""
+        """Return punts at every datapath of a routed site, for the prefixes of the others."""
         action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
         found: dict[DatapathId, list[FlowEntry]] = {}
         for dpid, here in self._here():
@@ -258,7 +260,7 @@ class Routing:
         return found
 
     def _here(self) -> Iterator[tuple[DatapathId, Routed]]:
-        """Datapaths of routed sites."""
+        """Return datapaths of routed sites."""
         for switch in self._state.switches.values():
             here = self._of(switch)
             if here is not None:
@@ -270,7 +272,7 @@ def _to(target: Address) -> Match:
 
 
 def _route(entry: FlowEntry) -> tuple[Address, MacAddress] | None:
-    """Destination and its MAC address of an entry that `replan` made in whatever life; None for any other."""
+    """Return destination and MAC address of an entry made by `replan` in any run; None for any other."""
     if cookie_kind(entry.cookie) != Kind.ROUTE or entry.match.ipv4_dst is None or len(entry.actions) != len(_onward(GATEWAY_MAC)):
         return None
     target, onward = Address(entry.match.ipv4_dst[0]), entry.actions[1]

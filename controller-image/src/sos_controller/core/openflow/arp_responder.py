@@ -1,4 +1,4 @@
-"""The entry with which a switch answers ARP by itself, for as long as it runs, whether a controller lives or not."""
+"""ARP responder: entry with which a switch answers ARP by itself, for as long as it runs, with or without a controller."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from sos_controller.core.types import MacAddress, PortNo
 
 
 def asking(target: Masked | None, sender: Masked | None = None, in_port: PortNo | None = None) -> Match:
-    """ARP requests for `target`; None matches any target, sender or port."""
+    """Match ARP requests for `target`; None matches any target, sender or port."""
     return Match(in_port=in_port, eth_type=ETH_ARP, arp_op=ARP_REQUEST, arp_sender=sender, arp_target=target)
 
 
 def arp_answer(question: Match, mac: MacAddress, cookie: int, priority: int = PRIORITY_ANSWER_ARP) -> FlowEntry:
-    """Who asks `question` hears from the switch that `mac` has the address (RFC 826: the request turned round)."""
+    """Return the entry that answers requests matching `question` with `mac` (RFC 826: sender and target swapped)."""
     return FlowEntry(TABLE_FORWARD, priority, question, (AnswerArp(mac), Output(PORT_IN_PORT)), cookie)

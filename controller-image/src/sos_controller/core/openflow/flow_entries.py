@@ -1,7 +1,7 @@
-"""Flow entries as values, and the difference between the ones wanted and the ones there.
+"""Flow entries as values, and the difference between the wanted and the installed ones.
 
-An entry is identified by (table, priority, match), as in OpenFlow 1.3.5, 6.4: adding an entry with the identity of another one
-replaces it in one step, which is how entries are renewed and re-pointed without a gap.
+An entry is identified by (table, priority, match), as in OpenFlow 1.3.5, 6.4: adding an entry with the identity of another one replaces it
+in one step, which is how entries are renewed and re-pointed without a gap.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ Masked = tuple[int, int]
 
 
 class Match(msgspec.Struct, frozen=True, gc=False, cache_hash=True):
-    """What an entry matches; None = anything. `raw` holds OXM bytes of an entry we can only delete.
+    """Match of an entry; None = anything. `raw` holds OXM bytes of an entry we can only delete.
 
-    Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). With `any_vlan` it matches frames of every VLAN as well, which is
-    for entries that forward plainly and for requests: IP and TCP fields are found inside a tag, too (ovs-fields(7)), so that entries about
-    hosts' addresses would take over traffic of VLANs that use the same ones.
+    Matches untagged frames only (OFPVID_NONE; OpenFlow 1.3.5, 7.2.3.8). With `any_vlan` it matches frames of every VLAN as well, for
+    entries that forward plainly and for requests: IP and TCP fields are found inside a tag, too (ovs-fields(7)), so that entries about
+    hosts' addresses would capture traffic of VLANs that use the same ones.
     """
 
     in_port: PortNo | None = None
@@ -91,39 +91,39 @@ class SetTcpDst(msgspec.Struct, frozen=True, gc=False, tag="tcp_dst"):
 
 
 class DecTtl(msgspec.Struct, frozen=True, gc=False, tag="dec_ttl"):
-    """Take one from the TTL; a packet that has none left is dropped."""
+    """Decrement the TTL; a packet whose TTL is used up is dropped."""
 
 
 class AnswerArp(msgspec.Struct, frozen=True, gc=False, tag="arp"):
-    """Turn an ARP request into the answer that whoever it asks for is at `mac`; Open vSwitch only (ovs-actions(7), "move")."""
+    """Turn an ARP request into the answer that its target is at `mac`; Open vSwitch only (ovs-actions(7), "move")."""
 
     mac: MacAddress
 
 
 class TellApart(msgspec.Struct, frozen=True, gc=False, tag="apart"):
-    """Look at addresses and ports, so that whatever a switch caches of the packet is about its connection alone, and go through the table
-    once more, now with 1 in register 0; the first action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
+    """Look at addresses and ports, so that the packet's megaflow covers its connection alone, and go through the table once more, now with
+    1 in register 0; the first action there. Open vSwitch only (ovs-actions(7), "move", "resubmit")."""
 
     ports: Literal["source", "target", "both"]
-    """Which of the ports: the client's is enough where it is known which one that is."""
+    """Ports to look at: the client's alone, if the match tells which one that is."""
 
 
 class ToGroup(msgspec.Struct, frozen=True, gc=False, tag="group"):
-    """Have a group (`groups.SelectGroup`) decide."""
+    """Hand the packet to a group (`groups.SelectGroup`)."""
 
     group_id: int
 
 
 class TakeTurn(msgspec.Struct, frozen=True, gc=False, tag="take"):
-    """Find out whose turn it is among a balance's uplinks and send the packet there, by the tables of `turns`; the only action there.
+    """Find the current turn among a balance's uplinks and send the packet there, by the tables of `ovs_round_robin`; the only action there.
     Open vSwitch only (ovs-actions(7), "resubmit")."""
 
     group_id: int
 
 
 class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
-    """Say in `TABLE_TURN` which turn follows, and put the first of `ports` that is up into register 0; the only action there. The entry
-    made has `cookie` and goes when it is idle for `idle_s`. Open vSwitch only (ovs-actions(7), "learn", "bundle_load")."""
+    """Store the next turn in `TABLE_TURN`, and put the first of `ports` that is up into register 0; the only action there. The learned
+    entry has `cookie` and idle timeout `idle_s`. Open vSwitch only (ovs-actions(7), "learn", "bundle_load")."""
 
     following: int
     ports: tuple[PortNo, ...]
@@ -132,9 +132,9 @@ class GiveTurn(msgspec.Struct, frozen=True, gc=False, tag="give"):
 
 
 class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
-    """Make an entry for the packet's connection that sends it to the port in register 0, with these addresses, and say so in bit 16 of
-    that; nothing is made or said once `limit` entries have its `cookie`; the only action there. Times as in `FlowEntry` and `FinTimeout`.
-    Open vSwitch only (ovs-actions(7), "learn")."""
+    """Learn an entry for the packet's connection that sends it to the port in register 0, with these addresses, and set bit 16 of the
+    register; neither is done once `limit` entries have its `cookie`; the only action there. Times as in `FlowEntry` and `FinTimeout`. Open
+    vSwitch only (ovs-actions(7), "learn")."""
 
     mac: MacAddress
     router: MacAddress
@@ -146,8 +146,8 @@ class Remember(msgspec.Struct, frozen=True, gc=False, tag="remember"):
 
 
 class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
-    """Make an entry for what comes back by `port_no` to `address` on the packet's connection: to `client`, at the port that the packet
-    came in by. The first action; limit, cookie and times as in `Remember`. Open vSwitch only (ovs-actions(7), "learn")."""
+    """Learn an entry for answers that come back by `port_no` to `address` on the packet's connection: to `client`, at the packet's ingress
+    port. The first action; limit, cookie and times as in `Remember`. Open vSwitch only (ovs-actions(7), "learn")."""
 
     port_no: PortNo
     address: Address
@@ -160,8 +160,8 @@ class RememberAnswers(msgspec.Struct, frozen=True, gc=False, tag="answers"):
 
 
 class ForgetPort(msgspec.Struct, frozen=True, gc=False, tag="forget"):
-    """Go on as if the packet had come in by no port. Open vSwitch only, which sends nothing from one protected port to another, not even
-    where an entry says so (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
+    """Clear the ingress port. Open vSwitch only, which sends nothing from one protected port to another, not even where an entry says so
+    (`xlate_flow_is_protected`, ofproto-dpif-xlate.c)."""
 
 
 class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
@@ -171,7 +171,7 @@ class FinTimeout(msgspec.Struct, frozen=True, gc=False, tag="fin"):
 
 
 class Goto(msgspec.Struct, frozen=True, gc=False, tag="goto"):
-    """Go on in a later table (an instruction; always last)."""
+    """Continue in a later table (an instruction; always last)."""
 
     table: int
 
@@ -199,15 +199,17 @@ Action = (
 
 
 UNKNOWN: Action = Output(PortNo(0xFFFFFFFF))
-"""An action that was read and is none of ours: an output nobody wants, so that its entry differs from every desired one."""
+"""Placeholder for an action we do not know: an output that no entry of ours has, so that its entry differs from every desired one."""
 
 
 EntryKey = tuple[int, int, Match]
-"""Identity of an entry within one datapath: table, priority and match. Made for every entry: a named tuple takes five times as long."""
+"""Identity of an entry within one datapath: table, priority and match. A plain tuple, since it is made for every entry: a named tuple takes
+five times as long."""
 
 
 class FlowEntry(msgspec.Struct, frozen=True, gc=False):
-    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none. `told` = the switch tells when the entry goes."""
+    """One row of a flow table. No actions = drop. Timeouts in seconds, 0 = none. `told` = the switch notifies us when the entry is
+    removed."""
 
     table: int
     priority: int
@@ -220,12 +222,12 @@ class FlowEntry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_known(self) -> bool:
-        """Whether it can be made again: another version may have left what we cannot read."""
+        """Return whether it can be made again: another version may have left entries that we cannot parse."""
         return self.match.raw is None and UNKNOWN not in self.actions
 
     @property
     def key(self) -> EntryKey:
-        """Identity of the entry."""
+        """Return the identity of the entry."""
         return (self.table, self.priority, self.match)
 
 
@@ -235,14 +237,14 @@ Placed = tuple[tuple[DatapathId, ...], FlowEntry]
 
 
 class Changes(NamedTuple):
-    """What turns one table into another: adds (which replace) first, then deletes."""
+    """Difference between two tables: adds (which replace) first, then deletes."""
 
     adds: tuple[FlowEntry, ...]
     deletes: tuple[FlowEntry, ...]
 
 
 def index(entries: Iterable[FlowEntry]) -> Entries:
-    """Entries by identity; of two with the same identity the first one stays."""
+    """Return entries by identity; of two with the same identity the first one stays."""
     table: Entries = {}
     for entry in entries:
         table.setdefault(entry.key, entry)
@@ -250,12 +252,12 @@ def index(entries: Iterable[FlowEntry]) -> Entries:
 
 
 def order(entry: FlowEntry) -> tuple[int, int, str]:
-    """Canonical order: by table, highest priority first, then by match."""
+    """Return the key of the canonical order: by table, highest priority first, then by match."""
     return (entry.table, -entry.priority, repr(entry.match))
 
 
 def diff(desired: Mapping[EntryKey, FlowEntry], installed: Mapping[EntryKey, FlowEntry], owner: tuple[int, int]) -> Changes:
-    """What to add and delete. `owner` = (cookie, mask): entries of other cookies are never deleted and never looked at."""
+    """Return the entries to add and delete. `owner` = (cookie, mask): entries of other cookies are never deleted and never looked at."""
     value, mask = owner
     ours = {key: e for key, e in installed.items() if e.cookie & mask == value}
     adds = [e for key, e in desired.items() if ours.get(key) != e]
@@ -264,7 +266,7 @@ def diff(desired: Mapping[EntryKey, FlowEntry], installed: Mapping[EntryKey, Flo
 
 
 def apply(installed: Mapping[EntryKey, FlowEntry], changes: Changes) -> Entries:
-    """The table a switch has after the changes: adds replace, deletes take only the entry with that cookie."""
+    """Return a switch's table after the changes: adds replace, deletes remove only the entry with that cookie."""
     table = dict(installed)
     for entry in changes.adds:
         table[entry.key] = entry

@@ -1,4 +1,4 @@
-"""Select groups as values, and which of them the datapaths hold. Groups have no cookies: their ids say whose they are."""
+"""Select groups as values, and the groups that datapaths hold. Groups have no cookies: their ids show their owner."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sos_controller.core.openflow.flow_entries import Action, FlowEntry, ToGroup
 from sos_controller.core.types import DatapathId, PortNo
 
 KEEP_S = 10.0
-"""Groups of an earlier life are deleted after this long: by then what still wants them has been found again."""
+"""Groups of an earlier run are deleted after this long: by then those still wanted have been found again."""
 
 
 class Bucket(msgspec.Struct, frozen=True, gc=False):
-    """One choice. `watch_port`: the switch passes the bucket over while this port is down."""
+    """One choice. `watch_port`: the switch skips the bucket while this port is down."""
 
     weight: int
     watch_port: PortNo
@@ -29,9 +29,9 @@ class SelectGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class ApplyGroups(msgspec.Struct, frozen=True, gc=False):
-    """A command: make groups so, and delete others by id, with all entries that name them.
+    """A command: make these groups, and delete others by id, with all entries that name them.
 
-    Of `puts` it is not known whether they exist; `changes` do.
+    Groups of `puts` may or may not exist; groups of `changes` do.
     """
 
     dpid: DatapathId
@@ -44,7 +44,7 @@ Groups = dict[int, SelectGroup]
 
 
 def group_id(controller_id: int, number: int) -> int:
-    """Id of a controller's group: slices keep to their own 65,536."""
+    """Return the id of a controller's group: each slice has its own 65,536."""
     return ((controller_id + 0x100) & 0xFFFF) << 16 | number
 
 
@@ -57,25 +57,25 @@ class GroupTable:
         self._old: dict[DatapathId, tuple[float, set[int]]] = {}
 
     def want(self, wanted: Mapping[DatapathId, Iterable[SelectGroup]]) -> None:
-        """Say which groups there should be, on all datapaths."""
+        """Set the groups wanted on all datapaths."""
         self._wanted = {dpid: {g.group_id: g for g in groups} for dpid, groups in wanted.items()}
 
     def wanted(self, dpid: DatapathId) -> list[SelectGroup]:
-        """The groups of a datapath, by id."""
+        """Return the groups of a datapath, by id."""
         return [group for _, group in sorted(self._wanted.get(dpid, {}).items())]
 
     def found(self, dpid: DatapathId, controller_id: int, entries: Iterable[FlowEntry], now: float) -> None:
-        """Note which groups of ours the entries of a datapath that has just been read point to."""
+        """Record the groups of ours that the entries of a datapath that has just been read point to."""
         named = {a.group_id for e in entries for a in e.actions if isinstance(a, ToGroup)}
         self._old[dpid] = (now + KEEP_S, {number for number in named if number >> 16 == group_id(controller_id, 0) >> 16})
 
     def forget(self, dpid: DatapathId) -> None:
-        """A datapath is gone; what it holds when it comes back is not known."""
+        """Forget a lost datapath; its groups on reconnection are unknown."""
         self._sent.pop(dpid, None)
         self._old.pop(dpid, None)
 
     def puts(self, dpid: DatapathId) -> list[ApplyGroups]:
-        """What makes the groups so; to be done before entries point to them."""
+        """Return the command that makes the groups; to be carried out before entries point to them."""
         wanted, sent = self._wanted.get(dpid, {}), self._sent.get(dpid, {})
         differ = [group for number, group in sorted(wanted.items()) if sent.get(number) != group]
         if not differ:
@@ -85,7 +85,7 @@ class GroupTable:
         return [ApplyGroups(dpid, puts, tuple(group for group in differ if group.group_id in sent))]
 
     def deletes(self, dpid: DatapathId, now: float) -> list[ApplyGroups]:
-        """What takes away groups that are not wanted; to be done after entries that point to them are gone."""
+        """Return the command that deletes unwanted groups; to be carried out after the entries that point to them are gone."""
         wanted, sent = self._wanted.get(dpid, {}), self._sent.get(dpid, {})
         gone = {number for number in sent if number not in wanted}
         until, old = self._old.get(dpid, (0.0, set()))

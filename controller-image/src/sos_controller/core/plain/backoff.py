@@ -1,12 +1,13 @@
-"""Clients and servers that agents cannot serve although plain TCP may: plain for a time that grows (docs/adr/0046).
+"""Back-off: clients and servers that agents cannot serve although plain TCP may are plain for a growing time (docs/adr/0046).
 
-A *client* is silent when the near agent's preparation expires: the agent was given its SYN, and the handshake was never completed. Whatever
-the cause is (a VLAN, a filter, a route back that does not lead past the agent), the next connection would hang as well. A *server* is
-unreachable when the far agent's SYNs were not answered twice; when plain SYNs to it are answered meanwhile, its answers take another way.
+A *client* is silent when the ingress agent's preparation expires: the agent was given its SYN, and the handshake was never completed.
+Whatever the cause (a VLAN, a filter, a return path that bypasses the agent), the next connection would hang as well. A *server* is
+unreachable when the egress agent's SYNs were left unanswered twice; if plain SYNs to it are answered meanwhile, its answers bypass the
+agent.
 
-Anybody can send SYNs in another host's name. So a client is known by its address, its MAC address and the port that it is at: somebody
-elsewhere does not speak for it. And a client that has once completed a handshake (`proven`) is plain for FIRST_S at most before it is
-tried again, since the cause cannot be one that lasts: a flood of SYNs from its own port slows it for as long, and no longer.
+Any host can forge another host's SYNs. So a client is identified by its address, its MAC address and its port: forged SYNs from elsewhere
+do not count against it. And a client that has once completed a handshake (`proven`) is plain for FIRST_S at most before it is tried again,
+since the cause cannot be a lasting one: a flood of forged SYNs from its own port slows it for that long, and no longer.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from sos_controller.core.wire.packets import Syn
 
 FIRST_S: Final = 30.0
 MAX_S: Final = 3_600.0
-"""The first time, doubled with each that follows, up to an hour: a mended network is noticed within that."""
+"""The first time, doubled with each failure that follows, up to an hour: a repaired network is noticed within that."""
 FORGET_S: Final = 2 * MAX_S
-"""Failures so long ago say nothing of now."""
+"""Failures this old no longer count."""
 PROVEN_FAILURES: Final = 3
-"""Of a proven client, without a success between them: one that dies in the middle of a handshake is no reason."""
+"""Failures of a proven client, without a success between them: a single one that dies in the middle of a handshake does not count."""
 CLIENT_FAILURES, SERVER_FAILURES = 1, 2
 MAX_KEPT: Final = 4_096
-"""Failing ones, and proven ones, kept; those heard of longest ago give way, and are tried again."""
+"""Failing and proven clients and servers kept; those heard longest ago are dropped, and tried again."""
 REPEAT_S: Final = 1.5
-"""An unanswered SYN is repeated after a second (RFC 6298, 2.1)."""
+"""An unanswered SYN is retransmitted after a second (RFC 6298, 2.1)."""
 
 Key = TypeVar("Key", bound=tuple[object, ...])
 
 
 class ClientKey(NamedTuple):
-    """A client where its SYNs come from."""
+    """A client at the origin of its SYNs."""
 
     address: Address
     mac: MacAddress
@@ -57,7 +58,7 @@ class _Failing(NamedTuple):
 
 
 class Backoff(Generic[Key]):
-    """Who fails, and until when they are plain. Bounded."""
+    """Failing clients or servers, and until when they are plain. Bounded."""
 
     def __init__(self, failures: int, limit: int = MAX_KEPT) -> None:
         self._needed, self._limit = failures, limit
@@ -68,7 +69,7 @@ class Backoff(Generic[Key]):
         return len(self._failing) + len(self._proven)
 
     def failed(self, key: Key, now: float) -> None:
-        """An agent could not serve one of its connections."""
+        """Record that an agent could not serve one of its connections."""
         found = self._failing.get(key)
         if found is None or now - found.at >= FORGET_S:
             found = _Failing(0, 0, 0.0, now)
@@ -84,12 +85,12 @@ class Backoff(Generic[Key]):
         _put(self._failing, key, made, self._limit)
 
     def succeeded(self, key: Key) -> None:
-        """An agent served one of its connections: all is forgiven."""
+        """Record that an agent served one of its connections: all failures are forgotten."""
         self._failing.pop(key, None)
         _put(self._proven, key, None, self._limit)
 
     def is_plain(self, key: Key, now: float) -> bool:
-        """Whether its connections are to be plain."""
+        """Return whether its connections are to be plain."""
         found = self._failing.get(key)
         return found is not None and now < found.until
 
@@ -105,7 +106,7 @@ def _put(table: OrderedDict[Key, Value], key: Key, value: Value, limit: int) -> 
 
 
 class _Plain(NamedTuple):
-    """A SYN that went plain, to see whether it is answered."""
+    """A SYN that went plain, watched for an answer."""
 
     decision: bytes
     at: float
@@ -123,7 +124,7 @@ class PlainBackoff:
         return len(self.clients) + len(self.servers) + len(self._watched)
 
     def why(self, syn: Syn, location: Location, site: str, now: float) -> str:
-        """Why a SYN must go plain; "" when it need not."""
+        """Return why a SYN must go plain; "" if it need not."""
         if self.clients.is_plain(ClientKey(syn.client, syn.mac, location), now):
             return "client-silent"
         server = ServerKey(site, syn.server, syn.server_port)
@@ -137,7 +138,7 @@ class PlainBackoff:
         return "server-unreachable"
 
     def repeated(self, syn: Syn, site: str) -> None:
-        """A SYN that went plain comes again: it has not been answered, so that its server is not merely unreachable for agents."""
+        """Record a retransmission of a SYN that went plain: it has not been answered, so its server is unreachable for plain TCP, too."""
         server = ServerKey(site, syn.server, syn.server_port)
         watched = self._watched.get(server)
         if watched is not None and watched.decision == syn.key + syn.isn:

@@ -1,4 +1,4 @@
-"""Why a connection that a service covers is not accelerated: one closed set for controller, agents, metrics, API and status
+"""Reasons why a connection that a service covers is not accelerated: one closed set for controller, agents, metrics, API and status
 (spec/northbound.md 4, spec/order.md 14).
 
 The names are labels of metrics and reasons of conditions, the numbers go over the wire. Neither changes its meaning; new ones are added at
@@ -12,7 +12,7 @@ from typing import Final
 
 
 class PlainReason(IntEnum):
-    """Why a connection is plain, with its number in an agent's PlainReport."""
+    """Reason for plain TCP, with its number in an agent's PlainReport."""
 
     OPTION = 1
     UNPARSED = 2
@@ -48,7 +48,7 @@ class PlainReason(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name in metrics, API and conditions."""
+        """Return the name in metrics, API and conditions."""
         return "".join(part.capitalize() for part in self.name.split("_"))
 
 
@@ -85,7 +85,7 @@ WORDS: Final = {
     PlainReason.SERVER_SILENT: "the server left the far agent's SYN unanswered, so that the client asks it directly",
     PlainReason.SHARE: "services of its namespace have their share of a site's sessions (spec.services.rules of the SosSite)",
 }
-"""One line for people, for each reason."""
+"""One line for users, for each reason."""
 
 _REFUSED: Final = {
     1: PlainReason.AGENT_DRAINING,
@@ -126,7 +126,7 @@ _OUTCOMES: Final = {
 
 
 def of_outcome(outcome: str) -> PlainReason | None:
-    """The reason behind an outcome of the controller's SYN counter; None where the outcome is none of a covered connection."""
+    """Return the reason behind an outcome of the controller's SYN counter; None if the outcome is not of a covered connection."""
     if outcome.startswith("refused-"):
         return _REFUSED.get(int(outcome.removeprefix("refused-")), PlainReason.AGENT_REFUSED)
     return _OUTCOMES.get(outcome)

@@ -1,8 +1,7 @@
-"""Connections that a service covers and that went plain, or were refused where the service requires more: counted by service and
-reason, the latest of them with their addresses, and whether that is the rule for a service rather than the exception
-(spec/northbound.md 4).
+"""Connections that a service covers and that went plain, or were refused because the service requires more: counters by service and reason,
+the latest with their addresses, and whether plain is the rule for a service rather than the exception (spec/northbound.md 4).
 
-What the controller decides is counted as it decides; what agents let go by themselves comes with their reports (spec/order.md 14).
+The controller counts its own decisions; connections that agents leave to plain TCP come with their reports (spec/order.md 14).
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ SLOT_S: Final = 30.0
 SLOTS: Final = 10
 """Connections of the last five minutes decide whether plain is the rule."""
 MAX_SAMPLES: Final = 1_024
-"""Connections kept with their addresses; the oldest give way."""
+"""Connections kept with their addresses; the oldest are dropped."""
 SAMPLES_PER_S: Final = 50.0
-"""Of a flood of plain connections the first ones in a second are kept: it must not wipe out what was there before at once."""
+"""Of a flood of plain connections the first ones in a second are kept, so that it does not displace all earlier ones at once."""
 RULE_CONNECTIONS: Final = 5
 """Fewer plain connections in the window are no rule: a scan or a start."""
 RULE_ENDS_AT: Final = 3
 """Plain stays the rule until this many times as many connections are accelerated, so that the condition does not flap."""
 FIRST_REPORT_S: Final = 1.0
-"""What an agent has counted before its first reports here is no news."""
+"""Connections that an agent has counted before its first report here are not new."""
 MAX_TOLD: Final = 16_384
-"""Counters of agents kept, to know how many of each are new."""
+"""Counters of agents kept, to compute their increments."""
 
 EXPECTED: Final = frozenset({PlainReason.PERCENT, PlainReason.OBSERVED, PlainReason.SERVER_REFUSED, PlainReason.SERVER_SILENT})
 """Reasons that the service's own spec asks for: counted, and no cause for concern."""
@@ -45,13 +44,13 @@ class Sample(NamedTuple):
     reason: PlainReason
     key: FlowKey
     by: AgentId | None
-    """The agent that let it go; None for the controller."""
+    """The agent that left it plain; None for the controller."""
     refused: bool = False
     """Its service requires more than plain TCP, so it was reset."""
 
 
 class Recent(NamedTuple):
-    """What the last minutes were like for a service."""
+    """The last minutes of a service."""
 
     accelerated: int
     plain: dict[PlainReason, int]
@@ -61,7 +60,7 @@ class Recent(NamedTuple):
 
     @property
     def leading(self) -> PlainReason | None:
-        """The reason that counts most, without those the spec asks for."""
+        """Return the most frequent reason, without those the spec asks for."""
         return _leading(self.plain)
 
 
@@ -92,7 +91,7 @@ class _Service:
             (self.refused if self.requires else self.total)[reason] += count
 
     def recent(self, slot: int) -> Recent:
-        """The window that ends now."""
+        """Return the window that ends now."""
         counts = sum((found for at, found in self.slots if slot - at < SLOTS), Counter[PlainReason | None]())
         accelerated = counts.pop(None, 0)
         plain = {reason: count for reason, count in counts.items() if reason is not None}
@@ -105,7 +104,7 @@ class _Service:
 
 
 class PlainTraffic:
-    """What has gone plain, and why. Bounded by the services of the configuration."""
+    """Plain connections and their reasons. Bounded by the services of the configuration."""
 
     def __init__(self) -> None:
         self._services: dict[str, _Service] = {}
@@ -116,7 +115,7 @@ class PlainTraffic:
         self._budget, self._budget_at = SAMPLES_PER_S, 0.0
 
     def configure(self, service_ids: Iterable[str], requiring: Collection[str] = ()) -> None:
-        """Keep what is known of these services; forget the others. Those of `requiring` refuse what would be plain."""
+        """Keep the counters of these services; forget the others. Those of `requiring` refuse instead of going plain."""
         wanted = list(service_ids)[:MAX_SERVICES]
         self._services = {service_id: self._services.get(service_id) or _Service() for service_id in wanted}
         for service_id, found in self._services.items():
@@ -124,17 +123,17 @@ class PlainTraffic:
         self._marks = {service_mark(service_id): service_id for service_id in wanted}
 
     def plain(self, service_id: str, reason: PlainReason, key: FlowKey | None, now: float) -> None:
-        """The controller has let a connection of a service go plain, or has refused it."""
+        """Count a connection that the controller has left plain, or has refused."""
         self._count(service_id, reason, 1, now)
         if key is not None:
             self._sample(Sample(now, service_id, reason, key, None, self._requires(service_id)))
 
     def accelerated(self, service_id: str, now: float) -> None:
-        """A connection of a service is accelerated."""
+        """Count an accelerated connection of a service."""
         self._count(service_id, None, 1, now)
 
     def report(self, agent_id: AgentId, report: PlainReport, now: float) -> None:
-        """An agent's counters since its start, and some of its latest connections."""
+        """Add an agent's counters since its start, and some of its latest connections."""
         first = self._heard.setdefault(agent_id, now)
         for row in report.rows:
             service, reason = self._marks.get(row.mark), _reason(row.reason)
@@ -152,29 +151,29 @@ class PlainTraffic:
                 self._sample(Sample(now, service, reason, sample.key, agent_id, self._requires(service)))
 
     def forget(self, agent_id: AgentId) -> None:
-        """An agent is dead or restarted: its counters begin anew."""
+        """Forget the counters of an agent that is dead or restarted."""
         self._heard.pop(agent_id, None)
         self._told = {place: count for place, count in self._told.items() if place[0] != agent_id}
 
     def recent(self, service_id: str, now: float) -> Recent:
-        """What the last minutes were like for a service."""
+        """Return the last minutes of a service."""
         found = self._services.get(service_id)
         return Recent(0, {}, False) if found is None else found.recent(int(now // SLOT_S))
 
     def totals(self) -> Iterable[tuple[str, PlainReason, int]]:
-        """Plain connections by service and reason since the controller's start."""
+        """Return plain connections by service and reason since the controller's start."""
         for service_id, found in sorted(self._services.items()):
             for reason, count in sorted(found.total.items()):
                 yield service_id, reason, count
 
     def refusals(self) -> Iterable[tuple[str, PlainReason, int]]:
-        """Connections that were refused, likewise."""
+        """Return refused connections, likewise."""
         for service_id, found in sorted(self._services.items()):
             for reason, count in sorted(found.refused.items()):
                 yield service_id, reason, count
 
     def samples(self) -> list[Sample]:
-        """The latest connections, newest first."""
+        """Return the latest connections, newest first."""
         return list(reversed(self._samples))
 
     def _requires(self, service_id: str) -> bool:
@@ -195,7 +194,7 @@ class PlainTraffic:
 
 
 def _reason(code: int) -> PlainReason | None:
-    """A reason by its number; None for one that this controller does not know."""
+    """Return a reason by its number; None for one that this controller does not know."""
     try:
         return PlainReason(code)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Pairs of agents, the paths between them and the entries that carry labelled streams (spec/node-config.md 8, 9)."""
+"""Pairs of agents, the paths between them, and the entries that carry labelled streams (spec/node-config.md 8, 9)."""
 
 from __future__ import annotations
 
@@ -43,29 +43,29 @@ class Pair(NamedTuple):
 
     @property
     def label_mask(self) -> int:
-        """Labels with a path of their own, as an order names them."""
+        """Return the labels with a path of their own, as an order names them."""
         return sum(1 << label for label, path in enumerate(self.paths) if path not in self.paths[:label])
 
     @property
     def dpids(self) -> frozenset[DatapathId]:
-        """Every datapath its entries are on."""
+        """Return every datapath with entries of the pair."""
         return frozenset(dpid for path in self.paths for dpid in path.dpids)
 
 
 def pair_key(one: AgentId, other: AgentId) -> PairKey:
-    """The two in order."""
+    """Return the two ids in order."""
     return (one, other) if one < other else (other, one)
 
 
 class PairNumbers:
-    """Numbers of pairs: from their ids, so that they are mostly the same after a restart; the next free one on collision."""
+    """Pair numbers, derived from agent ids so that they mostly survive a restart; on collision, the next free number."""
 
     def __init__(self) -> None:
         self._numbers: dict[PairKey, int] = {}
         self._taken: set[int] = set()
 
     def number(self, pair: PairKey) -> int | None:
-        """The pair's number; None when all are taken."""
+        """Return the pair's number; None if all are taken."""
         found = self._numbers.get(pair)
         if found is not None or len(self._taken) >= MAX_PAIRS:
             return found
@@ -84,21 +84,21 @@ class PairNumbers:
 
 
 class View(NamedTuple):
-    """The graph, and what has been counted in it already: distances (by target) and disjoint paths (by ends and number)."""
+    """The graph, with a cache of distances (by target) and disjoint paths (by ends and number)."""
 
     graph: nx.MultiGraph
     left: dict[DatapathId, dict[DatapathId, int]]
     ways: dict[tuple[DatapathId, DatapathId, int], tuple[Path, ...]]
 
     def distances(self, target: DatapathId) -> dict[DatapathId, int]:
-        """Cost from everywhere to `target`; counted once."""
+        """Return the cost from everywhere to `target`; computed once."""
         found = self.left.get(target)
         if found is None:
             found = self.left[target] = paths.distances(self.graph, target)
         return found
 
     def disjoint(self, source: DatapathId, target: DatapathId, count: int) -> tuple[Path, ...]:
-        """Up to `count` paths that share no link; counted once, however many pairs of agents are at these ends."""
+        """Return up to `count` paths that share no link; computed once, however many pairs of agents are at these ends."""
         found = self.ways.get((source, target, count))
         if found is None:
             found = self.ways[source, target, count] = paths.disjoint(self.graph, source, target, count, self.distances(target))
@@ -106,7 +106,8 @@ class View(NamedTuple):
 
 
 def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before: Pair | None) -> Pair | None:
-    """The pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped for want of better."""
+    """Return the pair with its present paths. Without any path the earlier ones stay: entries are moved, never dropped without a
+    replacement."""
     low, high = ends
     count = max(min(labels, low.beacon.stream_ports, high.beacon.stream_ports, MAX_LABELS), 1)
     found = view.disjoint(low.location.dpid, high.location.dpid, count)
@@ -118,7 +119,8 @@ def plan(view: View, ends: tuple[Agent, Agent], number: int, labels: int, before
 
 
 def assign(found: tuple[Path, ...], labels: int, before: tuple[Path, ...]) -> tuple[Path, ...]:
-    """The path of each label: label 0 the cheapest, the others the one they had if it still exists, so that only what failed is moved."""
+    """Assign a path to each label: the cheapest to label 0, to the others their former path if it still exists, so that only failed paths
+    move."""
     given: dict[int, Path] = {0: found[0]}
     for label, path in enumerate(before[:labels]):
         if label not in given and path in found and path not in given.values():
@@ -133,13 +135,13 @@ def assign(found: tuple[Path, ...], labels: int, before: tuple[Path, ...]) -> tu
 
 
 def has_path(g: nx.MultiGraph, pair: Pair) -> bool:
-    """Whether the path of label 0 lies on links that exist now."""
+    """Return whether the path of label 0 lies on links that exist now."""
     return all(g.has_edge(used.a.dpid, used.b.dpid, used) for used in pair.paths[0].links)
 
 
 def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool = False) -> dict[DatapathId, list[FlowEntry]]:
-    """Path entries of all labels, both directions: at the ends two per direction, in between one, however many streams. With `datagrams`
-    one more at the ends, for streams over QUIC."""
+    """Return path entries of all labels, both directions: at the ends two per direction, in between one, however many streams. With
+    `datagrams`, one more at the ends, for streams over QUIC."""
     made: dict[DatapathId, list[FlowEntry]] = {}
     for label, path in enumerate(pair.paths):
         back = Path(path.target, path.source, tuple((b, a) for a, b in reversed(path.steps)), path.cost)
@@ -157,14 +159,14 @@ def entries(pair: Pair, low: Agent, high: Agent, cookie: int, *, datagrams: bool
 
 
 def _across(into: PortNo, leave: PortNo) -> tuple[Action, ...]:
-    """From one port of a switch to another. Tunnels do not flood into each other, so they would not let a path through either."""
+    """Forward from one port of a switch to another. Tunnels do not flood into each other, so they would not pass a path through either."""
     out = Output(leave)
     return (ForgetPort(), out) if into in TUNNEL_PORTS and leave in TUNNEL_PORTS else (out,)
 
 
 def _outgoing(here: Agent, there: Agent, label: int, *, datagrams: bool) -> Iterator[Match]:
-    """Streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own). Over QUIC both ends of a
-    connection are at their stream ports."""
+    """Match streams of a label leaving an agent: those it dials (by the peer's port) and those it answers (by its own). Over QUIC both ends
+    of a connection are at their stream ports."""
     own, other = here.beacon.first_stream_port + label, there.beacon.first_stream_port + label
     between = Match(
         in_port=here.location.port_no,

@@ -1,12 +1,12 @@
-"""What switches cache of a service's packets is about one port of a client and one server (docs/adr/0020, 0043), so that a new connection
-never goes by a cache.
+"""Cache guard: megaflows of a service's packets cover one client port and one server only (docs/adr/0020, 0043), so that a new connection
+is never forwarded by a cached decision.
 
-Open vSwitch forwards by what it has cached of earlier packets, with as many bits left open as its tables did not look at, and goes on
-doing so for a while after the tables have changed. A cached decision about a plain connection can so cover the next one between the same
-hosts: its first acknowledgement went past the agent, and the server reset it. *Exact* entries look at the addresses and the client's port
-of all that belongs to no session of a service. Then only an earlier connection from the same port to the same server can be in a cache,
-and a new session waits for the cache only where there may have been one. The server's port is left open: a scan of a thousand ports would
-cost the switch, and everybody on it, a decision for each of them.
+Open vSwitch forwards by megaflows of earlier packets, which wildcard all bits that its tables did not look at, and keeps them for a while
+after the tables have changed. A cached decision about a plain connection may thus cover the next one between the same hosts: its first
+acknowledgement bypassed the agent, and the server reset it. *Exact* entries look at the addresses and the client's port of all packets of a
+service that belong to no session. Then only an earlier connection from the same port to the same server can be in a cache, and a new
+session waits for the cache only if there may have been one. The server's port stays wildcarded: a scan of a thousand ports would cost the
+switch, and all its users, an upcall for each of them.
 """
 
 from __future__ import annotations
@@ -23,20 +23,19 @@ from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import DatapathId
 
 SWEPT_S: Final = 0.5
-"""After exact entries are new on a switch: what it cached before them, which may be about many connections, should be gone by then. Its
-revalidators begin to look through all of it at every change of its tables, and at least this often (ovs-vswitchd.conf.db(5),
-max-revalidator)."""
+"""Time after which the megaflows from before new exact entries, which may cover many connections, should be gone. Revalidators start to
+check all megaflows at every change of the tables, and at least this often (ovs-vswitchd.conf.db(5), max-revalidator)."""
 
 
 MAX_KEPT: Final = 8_192
-"""Answers kept to the question how long a service's switches have been exact; asked and forgotten by every new session."""
+"""Cached results of `_all_since`, which every new session needs and clears."""
 
 _Course = tuple[str, DatapathId, tuple[tuple[DatapathId, ...], ...]]
-"""A service, the switch a session of it came in by, and where its entries are."""
+"""A service, the ingress switch of a session, and the datapaths of its entries."""
 
 
 class Since(NamedTuple):
-    """From when on a switch has had a service's exact entries. `fresh`: they are not acknowledged yet, as arming the service will tell."""
+    """Time since which a switch has had a service's exact entries. `fresh`: not acknowledged yet, as arming the service will show."""
 
     matches: tuple[Match, ...]
     since: float
@@ -44,7 +43,7 @@ class Since(NamedTuple):
 
 
 class CacheGuard:
-    """Exact entries, and how long a new session has to wait for caches."""
+    """Exact entries, and the time a new session has to wait for caches."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -53,7 +52,7 @@ class CacheGuard:
         self._newest: dict[_Course, float | None] = {}
 
     def replan(self) -> None:
-        """Want exact entries for all that is set up connection by connection, at both ends."""
+        """Request exact entries, at both ends, for all services that are set up connection by connection."""
         state = self._state
         wanted: dict[DatapathId, list[FlowEntry]] = {}
         made: dict[tuple[tuple[Match, ...], bool], list[FlowEntry]] = {}
@@ -73,15 +72,15 @@ class CacheGuard:
         state.programmer.set_group("exact", wanted, state.out)
 
     def compared(self, dpid: DatapathId) -> None:
-        """A switch has just been given what it lacked: it may have been without exact entries until now."""
+        """Record that a switch was just sent missing entries: it may have been without exact entries until now."""
         self._newest.clear()
         for place, found in self._since.items():
             if place[1] == dpid:
                 self._since[place] = found._replace(since=self._state.now)
 
     def armed(self, services: Collection[tuple[str, DatapathId]]) -> None:
-        """These services' SYNs are handed over by these switches now. Until then their connections went plain, and nobody noted them; and
-        what arming waits for is acknowledged."""
+        """Record that these switches punt these services' SYNs now. Until then their connections went plain without being noted. Arming
+        implies that the exact entries are acknowledged."""
         now = self._state.now
         self._armed = {place: self._armed.get(place, now) for place in services}
         names = {service for service, _ in services}
@@ -91,7 +90,8 @@ class CacheGuard:
                 self._since[place] = found._replace(since=now, fresh=False)
 
     def wait(self, session: Session) -> float:
-        """Seconds until all switches of a session, whose entries they have acknowledged, forward by them and not by a cache."""
+        """Return seconds until all switches of a session, whose entries they have acknowledged, forward by these entries and not by a
+        cached megaflow."""
         now, settled = self._state.now, session.installed_at + SETTLE_S
         newest = self._all_since(session)
         if newest is None:
@@ -103,7 +103,7 @@ class CacheGuard:
         return max(0.0, until - now)
 
     def _all_since(self, session: Session) -> float | None:
-        """From when on all switches of a session have had its service's exact entries, None when one has none."""
+        """Return the time since which all switches of a session have had its service's exact entries, None if one has none."""
         course = (session.service, session.dpid, tuple(dpids for dpids, _ in session.entries()))
         if course not in self._newest:
             if len(self._newest) >= MAX_KEPT:
@@ -114,8 +114,8 @@ class CacheGuard:
         return self._newest[course]
 
     def _places(self, policy: Policy) -> Iterable[tuple[DatapathId, tuple[Match, ...]]]:
-        """Switches that get a service's exact entries: those of both its sites that are Open vSwitch for certain. Where a site rewrites,
-        entries of sessions stand above all that is told apart here."""
+        """Yield the switches that get a service's exact entries: those of both its sites that are certainly Open vSwitch. Where a site
+        rewrites, entries of sessions have higher priority than all exact entries."""
         service, sites = policy.service, self._state.sites
         ends = ((True, sites[service.from_.site]), (False, sites[service.to.site]))
         if not accelerated(service) or self._state.is_proactive(service) or any(site.rewrite != "Transparent" for _, site in ends):
@@ -130,12 +130,12 @@ class CacheGuard:
 
 
 def _of_clients(match: Match) -> bool:
-    """Whether an exact entry is about what clients send, and not about what servers answer."""
+    """Return whether an exact entry matches packets of clients, not of servers."""
     return match.tcp_flags == NOT_SYN
 
 
 def _mixed(places: Iterable[tuple[DatapathId, tuple[Match, ...]]]) -> set[DatapathId]:
-    """The switches at which one packet may be a client's to one service and a server's answer to another."""
+    """Return the switches at which one packet may be a client's to one service and a server's answer to another."""
     found: dict[DatapathId, set[bool]] = {}
     for dpid, matches in places:
         found.setdefault(dpid, set()).update(_of_clients(match) for match in matches)
@@ -143,7 +143,7 @@ def _mixed(places: Iterable[tuple[DatapathId, tuple[Match, ...]]]) -> set[Datapa
 
 
 def _entries(matches: Iterable[Match], mixed: bool, cookie: int) -> list[FlowEntry]:
-    """The exact entries for these matches; where it is not certain which end of a packet is the client, they look at both ports."""
+    """Return the exact entries for these matches; where either end of a packet may be the client, they look at both ports."""
     priority = shared(PRIORITY_EXACT, cookie)
     ends = [(match, TellApart("both" if mixed else "source" if _of_clients(match) else "target")) for match in matches]
     return [FlowEntry(TABLE_REDIRECT, priority, match, (action,), cookie) for match, action in ends]

@@ -1,12 +1,12 @@
-"""Fragments of a session's segments go where its other packets go, or its hosts' connections are plain (docs/adr/0052).
+"""Fragments of a session's segments go to its agent, or else its hosts' connections stay plain (docs/adr/0052).
 
-Only the first fragment of a segment has ports, and Open vSwitch matches none of either (ovs-ofctl(8), "set-frags normal"), so a fragment
-meets no session's entry. It would reach the other host, whose connection has other sequence numbers, and its segment would never arrive.
+Only the first fragment of a segment has ports, and Open vSwitch matches the ports of none (ovs-ofctl(8), "set-frags normal"), so a fragment
+matches no session's entry. It would reach the other host, whose connection has other sequence numbers, and its segment would never arrive.
 
-Switches copy fragments between the hosts of a service to the controller. From then on those from one host to the other are led to the
-agent of their sessions. The kernel there puts them together, gives the agent what is of its sessions and passes on the rest. That is right
-for one agent only: where several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset and the hosts'
-connections are plain for PLAIN_S.
+Switches copy fragments between the hosts of a service to the controller. From then on fragments from one host to the other are redirected
+to the agent of their sessions. The kernel there reassembles them, hands the agent the segments of its sessions and forwards the rest. This
+is right for one agent only: if several agents serve the two hosts, or the agent needs ports rewritten, the sessions are reset and the
+hosts' connections are plain for PLAIN_S.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ from sos_controller.core.types import Address, AgentId, DatapathId
 from sos_controller.core.wire.packets import ipv4_destination, ipv4_source
 
 MAX_PER_SECOND: Final = 1_000
-"""Fragments looked at; the others are forwarded as always, and those that repeat them are seen."""
+"""Fragments processed; the rest are forwarded as before, and later fragments of the same hosts are processed."""
 MAX_LED: Final = 1_024
-"""Pairs of hosts whose fragments are led; connections of further ones are made plain."""
+"""Pairs of hosts whose fragments are redirected; connections of further pairs are made plain."""
 MAX_PLAIN: Final = 4_096
-"""Pairs of hosts that are plain; the oldest give way, and are found again."""
+"""Pairs of hosts that are plain; the oldest are dropped, and detected again."""
 PLAIN_S: Final = 600.0
-"""A path that fragments does so for longer than a connection lasts; but it may be mended."""
+"""A path that fragments usually does so for longer than a connection lasts; but it may be repaired."""
 QUIET_S: Final = 2
-"""Fragments between hosts without a session are not copied again before (hard timeout): they may be many, of a plain connection."""
+"""Hard timeout before fragments between hosts without a session are copied again: a plain connection may send many."""
 KEEP_S: Final = 60.0
-"""Fragments are led for so long after the last session of their hosts."""
+"""Fragments are redirected for this long after the last session of their hosts."""
 FRAGMENTED: Final = "fragments"
 
 _EXACT: Final = 0xFFFFFFFF
 Pair = tuple[Address, Address]
-"""Who sends, and to whom."""
+"""Sender and receiver."""
 
 
 class Led(NamedTuple):
-    """Where fragments go, and until when if no session needs it."""
+    """Target of redirected fragments, and the expiry if no session needs it."""
 
     agent: AgentId
     site: str
@@ -75,7 +75,8 @@ class Fragments:
         self._second, self._taken = 0, 0
 
     def replan(self) -> None:
-        """Want fragments copied at both sites of all that is set up connection by connection, and led where they are."""
+        """Request copies of fragments at both sites of all services set up connection by connection, and redirection where it is in
+        force."""
         state = self._state
         cookie = state.cookie(Kind.FRAGMENT)
         actions: tuple[Action, ...] = (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
@@ -94,7 +95,7 @@ class Fragments:
             self._lead(pair)
 
     def copied(self, dpid: DatapathId, data: bytes) -> list[Session]:
-        """A switch has copied a fragment to us. Returns sessions that cannot go on because of it."""
+        """Handle a fragment copied by a switch. Return sessions that cannot go on because of it."""
         state = self._state
         source, target, claim = ipv4_source(data), ipv4_destination(data), state.claims.get(dpid)
         if int(state.now) != self._second:
@@ -114,26 +115,26 @@ class Fragments:
             state.count("fragments", "led")
             return []
         state.count("fragments", "plain")
-        self._hush(dpid, (source, target))  # the reset takes a moment, and may be lost: then it is said again
+        self._hush(dpid, (source, target))  # the reset takes a moment, and may be lost: then it is repeated
         self._plain[_ends(source, target)] = state.now + PLAIN_S
         if len(self._plain) > MAX_PLAIN:
             self._plain.popitem(last=False)
         return [session for _, _, session in theirs]
 
     def is_plain(self, client: Address, server: Address) -> bool:
-        """Whether connections between two hosts are plain because of their fragments."""
+        """Return whether connections between two hosts are plain because of their fragments."""
         until = self._plain.get(_ends(client, server)) if self._plain else None
         return until is not None and self._state.now < until
 
     def keep(self, candidates: tuple[Candidate, ...], client: Address, server: Address) -> tuple[Candidate, ...]:
-        """Those of the candidates whose agents get the fragments of a new session, too."""
+        """Keep the candidates whose agents get the fragments of a new session, too."""
         near, far = self._led.get((client, server)), self._led.get((server, client))
         if near is None and far is None:
             return candidates
         return tuple(c for c in candidates if (near is None or c.near == near.agent) and (far is None or c.far == far.agent))
 
     def tick(self) -> None:
-        """Lead nothing any more to agents that are gone or have no session of the two hosts left."""
+        """Stop redirecting to agents that are gone or have no session of the two hosts left."""
         state = self._state
         for pair, led in list(self._led.items()):
             agent = state.agents.get(led.agent)
@@ -144,7 +145,7 @@ class Fragments:
                 state.programmer.set_group(("fragments", *pair), {}, state.out)
 
     def _sessions(self, source: Address, target: Address) -> list[tuple[AgentId, bool, Session]]:
-        """Sessions of two hosts, with the agent that takes what the first one sends to the other."""
+        """Return sessions of two hosts, with the agent that receives what the first one sends to the other."""
         found = []
         for session in self._state.sessions.of_host(source):
             if session.state not in FINAL and {session.client, session.server} == {source, target}:
@@ -153,7 +154,7 @@ class Fragments:
         return found
 
     def _lead(self, pair: Pair) -> None:
-        """Entries at all switches of the senders' site, wherever the host is."""
+        """Return entries at all switches of the sender's site, wherever the host is."""
         state, led = self._state, self._led[pair]
         agent = state.agents.get(led.agent)
         if agent is not None:
@@ -181,5 +182,5 @@ def _ends(one: Address, other: Address) -> Pair:
 
 
 def _bridges(site: Site | None) -> Iterable[DatapathId]:
-    """The switches of a site that are Open vSwitch for certain."""
+    """Return the switches of a site that are certainly Open vSwitch."""
     return [] if site is None else [d.number for d in site.datapaths if d.forwarding == "Node"]

@@ -1,8 +1,8 @@
-"""How fast connections of a service have been, with and without acceleration, and by how much that differs (docs/adr/0015).
+"""Gain: speed of a service's connections with and without acceleration, and their ratio (docs/adr/0015).
 
-Connections are put into one group or the other by a hash of their addresses and ports, so the groups differ in nothing else. Yet both
-hold short and long transfers, and few of either may have been seen: like is compared with like, by classes of size, and each class counts
-as much as both groups have seen of it. What was long ago counts less. Sums only: whatever the number of connections, the size is bounded.
+A hash of addresses and ports puts each connection into one group or the other, so the groups differ in nothing else. Yet both hold short
+and long transfers, and may have few samples: connections are compared within size classes, and each class is weighted by the samples that
+both groups have in it. Old samples count less. Only sums are kept: memory is bounded whatever the number of connections.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import math
 from typing import NamedTuple
 
 HALF_LIFE_S = 1_800.0
-"""After half an hour a connection counts half: networks change by the time of day."""
+"""Half-life of a connection's weight: networks change by the time of day."""
 SMALLEST_BYTES = 16_384
-"""Shorter transfers fit into an initial window or two: their goodput says how long their hosts thought."""
+"""Shorter transfers fit into an initial window or two: their goodput reflects their hosts' think time."""
 CLASSES = 12
-"""Classes of size, each four times the one before: from 16 KiB to 64 GiB."""
+"""Size classes, each four times the one before: from 16 KiB to 64 GiB."""
 ENOUGH = 3.0
-"""Connections each group needs before a gain is told."""
+"""Connections that each group needs before a gain is reported."""
 
 ACCELERATED, PLAIN = "accelerated", "plain"
 
 
 class Summary(NamedTuple):
-    """What is known of a group: connections since start, bytes per second (geometric mean), seconds to an answer; None = unknown."""
+    """Summary of a group: connections since start, bytes per second (geometric mean), seconds to an answer; None = unknown."""
 
     connections: int
     goodput: float | None
@@ -31,7 +31,7 @@ class Summary(NamedTuple):
 
 
 class _Aged:
-    """A weighted mean of which old parts count less."""
+    """A weighted mean in which old samples count less."""
 
     __slots__ = ("_at", "total", "weight")
 
@@ -44,7 +44,7 @@ class _Aged:
         self.total += value
 
     def mean(self, now: float) -> tuple[float, float]:
-        """Mean and weight; (0, 0) while empty."""
+        """Return mean and weight; (0, 0) while empty."""
         self._age(now)
         return (self.total / self.weight, self.weight) if self.weight > 1e-6 else (0.0, 0.0)
 
@@ -69,20 +69,20 @@ class Gain:
         self._groups = {ACCELERATED: _Group(), PLAIN: _Group()}
 
     def begun(self, group: str) -> None:
-        """A connection has been opened."""
+        """Count a connection that was opened."""
         self._groups[group].connections += 1
 
     def answered(self, group: str, seconds: float, now: float) -> None:
-        """A server has answered a connection's first packet."""
+        """Record a server's answer to a connection's first packet."""
         self._groups[group].round_trip.add(seconds, now)
 
     def ended(self, group: str, moved: int, seconds: float, now: float) -> None:
-        """A connection has moved so many bytes and is over; `seconds` from its first packet to its end."""
+        """Record a connection that has ended with so many bytes; `seconds` from its first packet to its end."""
         if moved >= SMALLEST_BYTES and seconds > 0:
             self._groups[group].speeds[size_class(moved)].add(math.log(moved / seconds), now)
 
     def summary(self, group: str, now: float) -> Summary:
-        """What is known of a group."""
+        """Return the summary of a group."""
         found = self._groups[group]
         means = [speed.mean(now) for speed in found.speeds]
         weight = sum(weight for _, weight in means)
@@ -91,13 +91,13 @@ class Gain:
         return Summary(found.connections, goodput, round_trip if seen else None)
 
     def gain(self, now: float) -> float | None:
-        """How many times faster the accelerated connections are, None while too few have been seen."""
+        """Return how many times faster the accelerated connections are, None while there are too few."""
         pairs = [
             (with_it.mean(now), without.mean(now))
             for with_it, without in zip(self._groups[ACCELERATED].speeds, self._groups[PLAIN].speeds, strict=True)
         ]
         common = [(one, other) for one, other in pairs if one[1] and other[1]]
-        # an hour after the last of them a connection counts a quarter: enough is judged by what is left
+        # an hour after the last of them a connection counts a quarter: the threshold applies to what is left
         if min(sum(one[1] for one, _ in common), sum(other[1] for _, other in common)) < ENOUGH:
             return None
         weights = [one[1] * other[1] / (one[1] + other[1]) for one, other in common]
@@ -106,5 +106,5 @@ class Gain:
 
 
 def size_class(moved: int) -> int:
-    """The class of a number of bytes."""
+    """Return the size class of a number of bytes."""
     return min(CLASSES - 1, max(0, (moved // SMALLEST_BYTES).bit_length() - 1) // 2)

@@ -1,11 +1,11 @@
 """ICMP errors about a session's segments reach the agent that sent them in a host's name (docs/adr/0052).
 
-A router behind a site answers a segment that it cannot pass on to the address which the segment came from: a host's, though an agent sent
-it. The switches of a service's sites copy such errors to the controller and forward them as always, so hosts miss nothing and a dead
-controller changes nothing. The controller finds the session by the quoted segment and gives the error to the session's agent, whose kernel
-judges it as any host's does: only a quoted sequence number that is on its way counts (RFC 5927).
+A router behind a site reports a segment that it cannot forward to the segment's source address: a host's, though an agent sent it. The
+switches of a service's sites copy such errors to the controller and forward them as before, so hosts miss nothing and a dead controller
+changes nothing. The controller finds the session by the quoted segment and passes the error to the session's agent, whose kernel judges it
+as any host's does: only a quoted sequence number in flight counts (RFC 5927).
 
-Services that stand beforehand need no controller for this: their entries lead errors to the agent, whose kernel passes on those of others.
+Proactive services need no controller for this: their entries redirect errors to the agent, whose kernel forwards errors that are not its.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, fl
 from sos_controller.core.wire.packets import IcmpError, parse_icmp_error, readdress_icmp_error
 
 MAX_PER_SECOND: Final = 1_000
-"""Errors looked at. A router says each thing once per session and round trip; who makes up more has the rest forwarded as if it were
-plain, which costs no session more than a retransmission."""
+"""Errors processed. A router reports each error once per session and round trip; forged excess is forwarded as plain traffic, which costs
+no session more than a retransmission."""
 
 
 class IcmpErrors:
-    """Copies of ICMP errors, and whose they are."""
+    """Copies of ICMP errors, and the sessions they are about."""
 
     def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
         self._state, self._rewritten_port = state, rewritten_port
         self._second, self._taken = 0, 0
 
     def replan(self) -> None:
-        """Want errors copied at both sites of all that is set up connection by connection."""
+        """Request copies of errors at both sites of all services set up connection by connection."""
         state = self._state
         wanted: dict[DatapathId, dict[Match, FlowEntry]] = {}
         for policy in (p for policies in state.policies.by_site.values() for p in policies):
@@ -56,7 +56,7 @@ class IcmpErrors:
         state.programmer.set_group("icmp", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
 
     def copied(self, location: Location, data: bytes) -> None:
-        """A switch has copied an error to us."""
+        """Handle an error copied by a switch."""
         state = self._state
         if int(state.now) != self._second:
             self._second, self._taken = int(state.now), 0
@@ -78,14 +78,14 @@ class IcmpErrors:
         return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_ICMP, cookie), match, actions, cookie)
 
     def _is_at(self, session: Session, near: bool, location: Location) -> bool:
-        """Whether an error came in at the site of the agent that it is about."""
+        """Return whether an error came in at the site of the agent that it is about."""
         agent = self._state.agents.get(session.near if near else session.far)
         claims = self._state.claims
         here, there = claims.get(location.dpid), claims.get(agent.location.dpid) if agent is not None else None
         return here is not None and there is not None and here[0].name == there[0].name
 
     def _deliver(self, session: Session, near: bool, data: bytes) -> bool:
-        """Give an error to an agent, as about what it has sent itself."""
+        """Pass an error to an agent, as about a segment of the agent's own."""
         agent_id = session.near if near else session.far
         agent = self._state.agents.get(agent_id)
         if agent is None or session.state in FINAL:
@@ -98,7 +98,7 @@ class IcmpErrors:
 
 
 def _key(error: IcmpError, near: bool) -> FlowKey:
-    """The flow that a quoted segment was of: a near agent sends in the server's name, a far agent in the client's."""
+    """Return the flow of a quoted segment: an ingress agent sends in the server's name, an egress agent in the client's."""
     if near:
         return flow_key(error.destination, error.source, error.destination_port, error.source_port)
     return flow_key(error.source, error.destination, error.source_port, error.destination_port)

@@ -1,7 +1,7 @@
-"""Which pair of agents serves a flow: the nearest, of these the least busy, of these the one with fewest sessions (thesis 3.3).
+"""Selection of the pair of agents for a flow: the nearest, of these the least busy, of these the one with fewest sessions (thesis 3.3).
 
-What agents do (processor, bytes) is measured and moves all the time: pairs that differ by less than `EQUALLY_BUSY` are alike, and their
-sessions decide.
+Agents' load (processor, bytes) is measured and fluctuates: pairs that differ by less than `EQUALLY_BUSY` are equal, and their sessions
+decide.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sos_controller.core.types import AgentId
 
 
 class Candidate(NamedTuple):
-    """A pair that could serve. `cost` = client to near agent + near to far + far to server, in link costs."""
+    """A pair that could serve. `cost` = client to ingress agent + ingress to egress + egress to server, in link costs."""
 
     cost: int
     near: AgentId
@@ -21,11 +21,11 @@ class Candidate(NamedTuple):
 
 
 EQUALLY_BUSY: Final = 0.1
-"""A tenth of a core, or of a capacity: means over a second differ by this between agents that do the same."""
+"""A tenth of a core, or of a capacity: one-second means differ by this between agents with equal load."""
 
 
 class Loaded(NamedTuple):
-    """A candidate, the shares of their session limits that its two agents have in use, and how busy they are, together."""
+    """A candidate, its two agents' sum of used shares of their session limits, and their sum of busyness."""
 
     candidate: Candidate
     load: float
@@ -33,13 +33,13 @@ class Loaded(NamedTuple):
 
 
 def nearest(candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-    """The candidates of the lowest cost, sorted."""
+    """Return the candidates of the lowest cost, sorted."""
     ranked = sorted(set(candidates))
     return tuple(c for c in ranked if c.cost == ranked[0].cost)
 
 
 def least_loaded(candidates: Iterable[Loaded]) -> Candidate | None:
-    """Of the candidates that are least busy the one with the lowest load, the first in order among equals; None when there is none."""
+    """Return, of the least busy candidates, the one with the lowest load, the first in order among equals; None if there is none."""
     listed = list(candidates)
     least = min((c.busy for c in listed), default=0.0)
     idle = (c for c in listed if c.busy <= least + EQUALLY_BUSY)
@@ -48,7 +48,8 @@ def least_loaded(candidates: Iterable[Loaded]) -> Candidate | None:
 
 
 def choose(candidates: Iterable[Loaded]) -> Candidate | None:
-    """Nearest, then least loaded. Total and deterministic; load never makes a farther pair win or a loaded pair preferred."""
+    """Choose the nearest, then the least loaded. Total and deterministic; load never makes a farther pair win or a loaded pair
+    preferred."""
     listed = list(candidates)
     near = set(nearest(c.candidate for c in listed))
     return least_loaded(c for c in listed if c.candidate in near)

@@ -1,9 +1,9 @@
-"""Connections measured by looking at three of their packets: SYN, the server's SYN-ACK and its FIN (docs/adr/0015).
+"""Passive measurement: connections measured from copies of three packets: SYN, the server's SYN-ACK and its FIN (docs/adr/0015).
 
-For services that are observed, or accelerated in part, the switch beside the clients copies these packets here and forwards them as it
-would have anyway; entries are leases and a constant number per service. Times between them give round trip and duration, sequence and
-acknowledgement numbers of the FIN the bytes of both directions. An accelerated connection is seen at the same place in the same way as
-one that is not, so the two can be compared.
+For services that are observed, or accelerated in part, the switch beside the clients copies these packets here and forwards them as
+otherwise; entries are leases and a constant number per service. Times between them give round trip and duration, sequence and
+acknowledgement numbers of the FIN the bytes of both directions. Accelerated and plain connections are measured at the same place in the
+same way, so the two can be compared.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from sos_controller.core.types import DatapathId, FlowKey
 from sos_controller.core.wire.packets import Syn, parse_segment, parse_syn
 
 MAX_CONNECTIONS = 65_536
-"""Connections whose end is waited for; the oldest give way and are counted as begun only."""
+"""Connections whose end is awaited; the oldest are dropped and counted as begun only."""
 GROUP = "measure"
 _SEQUENCES = 1 << 32
 
 
 class _Open(NamedTuple):
-    """A connection that has begun."""
+    """An open connection."""
 
     service: str
     group: str
@@ -48,7 +48,7 @@ class _Open(NamedTuple):
 
 
 class PassiveMeasurement:
-    """Connections of compared services, and what they were like."""
+    """Connections of compared services, and their measurements."""
 
     def __init__(self, state: State, limit: int = MAX_CONNECTIONS) -> None:
         self._state, self._limit = state, limit
@@ -65,11 +65,11 @@ class PassiveMeasurement:
         self._open = OrderedDict((key, found) for key, found in self._open.items() if found.service in wanted)
 
     def comparison(self, service_id: str) -> Gain | None:
-        """How the connections of a service have been, None if it is not compared."""
+        """Return a service's measurements, None if it is not compared."""
         return self._services.get(service_id)
 
     def replan(self) -> None:
-        """What the switches should copy. Not on a datapath that spreads connections: what is copied goes on past its entries."""
+        """Request copies from the switches, except from a datapath with balances: a copied packet would bypass the balance's entries."""
         state, wanted = self._state, dict[DatapathId, list[FlowEntry]]()
         spreading = {b.number for b in state.config.balances} if state.config is not None else set()
         for policies in state.policies.by_site.values():
@@ -84,17 +84,17 @@ class PassiveMeasurement:
         self._state.programmer.renew(GROUP, self._state.out)
 
     def punted(self, switch: Switch, syn: Syn, why: str) -> None:
-        """A SYN was decided about: `why` it stays plain, "" when it is accelerated."""
+        """Record the decision about a SYN: `why` it stays plain, "" if it is accelerated."""
         service = self._service(switch, syn)
         if service is None or syn.key in self._open:
             return
         if not why and service.mode == "Accelerate":
             self._begin(service, ACCELERATED, syn)
-        elif why == "no-service":  # its hash put it among those to compare with; other reasons would compare apples with pears
+        elif why == "no-service":  # its hash put it into the plain group; plain connections with other reasons are not comparable
             self._begin(service, PLAIN, syn)
 
     def copied(self, switch: Switch, data: bytes) -> None:
-        """A packet was copied by an entry of ours."""
+        """Handle a packet copied by an entry of ours."""
         syn = parse_syn(data)
         if syn is not None:
             service = self._service(switch, syn)
@@ -119,7 +119,7 @@ class PassiveMeasurement:
                 comparison.ended(found.group, max(up, down), now - found.began, now)
 
     def forget(self, key: FlowKey) -> None:
-        """A connection is neither accelerated nor one of those to compare with."""
+        """Forget a connection that is in neither group."""
         self._open.pop(key, None)
 
     def _service(self, switch: Switch, syn: Syn) -> Service | None:

@@ -1,7 +1,7 @@
-"""Which of its disjoint paths a new session takes, for services whose sessions take one each (docs/adr/0015).
+"""Choice of the disjoint path that a new session takes, for services whose sessions take one each (docs/adr/0015).
 
-RoundRobin: in turn. LeastLoaded: the one that carries the least, of what it can carry where that is declared. Measured: the one with the
-shortest round trip, as measured; of those about as short the least loaded. Without any measurement both of the latter are Shortest.
+RoundRobin: in turn. LeastLoaded: the path with the lowest load, relative to its capacity if declared. Measured: the path with the shortest
+measured round trip; of about equally short ones the least loaded. Without any measurement both of the latter are Shortest.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from sos_controller.core.services.agent_pairs import PairKey
 from sos_controller.core.topology.path_stats import PathMeasure
 
 ASSUMED_LOAD = 1_250_000.0
-"""Bytes per second of a session that no report has shown yet: 10 Mbit/s. Without it all sessions between two reports went one way."""
+"""Bytes per second assumed for a session that no report shows yet: 10 Mbit/s. Otherwise all sessions between two reports took one path."""
 SAME_RTT = 1.1
 SAME_RTT_US = 2_000
-"""Round trips within 10 % and 2 ms of the shortest are as short: what agents measure differs by that from moment to moment."""
+"""Round trips within 10 % and 2 ms of the shortest are equal: agents' measurements jitter by that much."""
 MAX_ASSIGNMENTS = 16_384
-"""Services and pairs whose turns are remembered; beyond it they begin anew."""
+"""Services and pairs whose turns are remembered; beyond it, turns start over."""
 
 
 class Choice(NamedTuple):
@@ -29,23 +29,23 @@ class Choice(NamedTuple):
     capacity: float
     """Bytes per second, 0 = not declared."""
     given: int
-    """Sessions given to it since it was measured."""
+    """Sessions assigned since its last measurement."""
 
     @property
     def load(self) -> float:
-        """What it carries and is about to carry, as a share of its capacity if that is declared."""
+        """Return the measured and assumed load, as a share of the capacity if that is declared."""
         carried = (self.measure.load if self.measure is not None else 0.0) + self.given * ASSUMED_LOAD
         return carried / self.capacity if self.capacity else carried
 
 
 def least_loaded(choices: Sequence[Choice]) -> int:
-    """The label that carries least. Capacities count only if all are declared: a share cannot be compared with a rate."""
+    """Return the least loaded label. Capacities count only if all are declared: a share cannot be compared with a rate."""
     comparable = choices if all(c.capacity for c in choices) else [c._replace(capacity=0.0) for c in choices]
     return min(comparable, key=lambda c: (c.load, c.label)).label
 
 
 def pick(mode: str, choices: Sequence[Choice], turn: int) -> int:
-    """The label for a new session; `choices` is not empty and sorted by label, `turn` counts the sessions before it."""
+    """Return the label for a new session; `choices` is not empty and sorted by label, `turn` counts the sessions before it."""
     if mode == "RoundRobin":
         return choices[turn % len(choices)].label
     if mode == "LeastLoaded":
@@ -60,7 +60,7 @@ def pick(mode: str, choices: Sequence[Choice], turn: int) -> int:
 
 
 class PathAssignments:
-    """Sessions given to paths: in all, for turns, and since a path was last measured."""
+    """Sessions assigned to paths: in all, for round robin, and since a path was last measured."""
 
     def __init__(self, limit: int = MAX_ASSIGNMENTS) -> None:
         self._limit = limit
@@ -68,7 +68,7 @@ class PathAssignments:
         self._given: dict[tuple[PairKey, int], tuple[float, int]] = {}
 
     def turn(self, service: str, pair: PairKey) -> int:
-        """How many sessions of a service between two agents came before this one."""
+        """Return how many sessions of a service between two agents came before this one."""
         if (service, pair) not in self._turns and len(self._turns) >= self._limit:
             self._turns.clear()
         turn = self._turns.get((service, pair), 0)
@@ -76,12 +76,12 @@ class PathAssignments:
         return turn
 
     def given(self, pair: PairKey, label: int, heard_at: float) -> int:
-        """Sessions given to a path since it was measured at `heard_at`."""
+        """Return sessions assigned to a path since it was measured at `heard_at`."""
         since, count = self._given.get((pair, label), (heard_at, 0))
         return count if since >= heard_at else 0
 
     def give(self, pair: PairKey, label: int, heard_at: float) -> None:
-        """A session takes a path."""
+        """Assign a session to a path."""
         if (pair, label) not in self._given and len(self._given) >= self._limit:
             self._given.clear()
         self._given[pair, label] = (heard_at, self.given(pair, label, heard_at) + 1)

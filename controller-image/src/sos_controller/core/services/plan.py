@@ -1,7 +1,7 @@
-"""From what is declared and what is alive to what the switches hold: paths of pairs, guards, punts; and which pair serves a flow.
+"""Plan: from configuration and live state to entries on switches (paths of pairs, guards, punts), and the pair that serves a flow.
 
-Everything here is computed anew when something changes, compared group by group, and sent as differences. Order matters: guards, paths
-and far sides first; a punt entry is *armed* only when all of that has been acknowledged, and stays while the service has a pair and a path.
+Everything here is recomputed on a change, compared group by group, and sent as differences. Order matters: guards, paths and egress sides
+first; a punt entry is *armed* only when all of these have been acknowledged, and stays while the service has a pair and a path.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from sos_controller.core.types import Address, AgentId, DatapathId, Location
 from sos_controller.core.wire.order import CONGESTION
 
 MAX_CANDIDATES = 64
-"""Pairs kept in reach per service and place, the nearest first."""
+"""Pairs kept per service and place, the nearest first."""
 MAX_CACHED = 16_384
 
 Armed = tuple[str, DatapathId]
 
 
 class ServiceStatus(NamedTuple):
-    """What northbound.md 1 says about a service."""
+    """Status of a service in northbound.md 1."""
 
     service: Service
     state: str
@@ -60,7 +60,7 @@ class ServiceStatus(NamedTuple):
 
 
 class Plan:
-    """What should be on the switches, and why."""
+    """Entries that should be on the switches, and questions about one new flow."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -103,7 +103,7 @@ class Plan:
         self._capacities = {k: link.capacity_mbps for k, link in declared.items()}
 
     def replan(self) -> None:
-        """Graph, pairs, paths, guards and punts."""
+        """Recompute graph, pairs, paths, guards and punts."""
         state = self._state
         live = [dpid for dpid, s in state.switches.items() if s.claim is not None and state.programmer.is_synced(dpid)]
         state.graph = links.graph(live, state.topology.links(), self._cost)
@@ -122,7 +122,7 @@ class Plan:
         self.arm()
 
     def arm(self) -> None:
-        """Install the punt entries of what is ready, withdraw those of what is not any more."""
+        """Install the punt entries of ready services, withdraw those of services that are no longer ready."""
         state = self._state
         punts: dict[DatapathId, list[FlowEntry]] = {}
         armed: set[Armed] = set()
@@ -159,17 +159,17 @@ class Plan:
 
     @property
     def waits(self) -> bool:
-        """Whether an acknowledgement could arm something."""
+        """Return whether an acknowledgement could arm something."""
         return self._unarmed
 
     def renew(self) -> None:
-        """Renew the leases of what sends packets to the controller, and look whether fragments still need leading."""
+        """Renew the leases of entries that punt, and check whether fragments still need redirection."""
         self.fragments.tick()
         self._state.programmer.renew("punts", self._state.out)
         self.passive_measurement.renew()
 
     def choose(self, service: Service, dpid: DatapathId, client: Address, server: Address) -> Candidate | None:
-        """The pair of agents for a new flow entering at `dpid`."""
+        """Choose the pair of agents for a new flow entering at `dpid`."""
         host = self._state.hosts.by_address(server)
         at = DatapathId(0) if host is None else host.location.dpid
         index = (service.id, dpid, at)
@@ -181,7 +181,7 @@ class Plan:
         return self._pick(self.fragments.keep(found, client, server))
 
     def working_pair(self, service: Service) -> Pair | None:
-        """The pair of agents that serves a proactive service, if both are there and have a path: the first agent of each site."""
+        """Return the pair of agents that serves a proactive service, the first agent of each site, if both are live and have a path."""
         near, far = self._first_agents(service)
         if near is None or far is None:
             return None
@@ -191,17 +191,17 @@ class Plan:
         return pair if pair is not None and beside and self._works(pair) else None
 
     def service_of(self, flow: Flow) -> str:
-        """Id of the service that a session without an order belongs to, "" when none of ours covers it."""
+        """Return the id of the service that a session without an order belongs to, "" if none of ours covers it."""
         policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.near, ""), ())
         return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
     def label_mask(self, near: AgentId, far: AgentId, labels: int) -> int:
-        """Path labels that a session between two agents may use."""
+        """Return the path labels that a session between two agents may use."""
         pair = self.pairs.get(pair_key(near, far))
         return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
 
     def session_labels(self, service: Service, choice: Candidate) -> int:
-        """Path labels that a new session may use: all its service may, or the one it is given."""
+        """Return the path labels that a new session may use: all its service may, or the one assigned to it."""
         mask, measured = self.label_mask(choice.near, choice.far, service.labels), self._state.path_stats
         if service.paths.mode not in ONE_PATH_MODES:
             return mask
@@ -216,14 +216,14 @@ class Plan:
         return 1 << label
 
     def _capacity(self, key: PairKey, label: int) -> float:
-        """Bytes per second of the narrowest link of a path, 0 where one of them is not declared."""
+        """Return bytes per second of the narrowest link of a path, 0 if one of them is not declared."""
         pair = self.pairs.get(key)
         path = pair.paths[label] if pair is not None and label < len(pair.paths) else None
         declared = [self._capacities.get(self._ends(link), 0) for link in path.links] if path is not None else []
         return min(declared, default=0) * 125_000.0
 
     def transport(self, service_id: str) -> tuple[int, int, int, int]:
-        """Streams, block bytes, queue bytes and congestion control that a service asks for."""
+        """Return streams, block bytes, queue bytes and congestion control of a service."""
         service = self._services.get(service_id)
         if service is None:
             return (0, 0, 0, 0)
@@ -231,15 +231,15 @@ class Plan:
         return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
 
     def rewritten_port(self, agent_id: AgentId, near: bool, client_port: int) -> int:
-        """The agent's own port of a flow where its site rewrites (its clients come to one port; towards a server it has the client's
-        own), else 0."""
+        """Return the agent's own port of a flow where its site rewrites (its clients connect to one port; towards a server it uses the
+        client's own), else 0."""
         config, site = self._state.config, self._state.sites.get(self._site_of_agent.get(agent_id, ""))
         if config is None or site is None or site.rewrite == "Transparent":
             return 0
         return config.discovery.redirect_port if near else client_port
 
     def server_datapaths(self, site: str, server: Address) -> tuple[DatapathId, ...]:
-        """Where the far entry has to be: the server's datapath if known, else every datapath of its site."""
+        """Return the datapaths that need the egress entry: the server's datapath if known, else every datapath of its site."""
         everywhere = self._site_dpids(site)
         host = self._state.hosts.by_address(server)
         if host is not None and host.location.dpid in everywhere:
@@ -247,7 +247,7 @@ class Plan:
         return everywhere
 
     def status(self) -> list[ServiceStatus]:
-        """Every service, in the order of its id."""
+        """Return the status of every service, by id."""
         between: dict[frozenset[str], frozenset[DatapathId]] = {}  # sites -> datapaths of the pairs of agents that work between them
         for pair in self.pairs.values():
             if self._works(pair):
@@ -256,15 +256,15 @@ class Plan:
         return [self._status(self._services[i], between) for i in sorted(self._services)]
 
     def usable(self, site: str) -> list[Agent]:
-        """Agents of a site that may be given sessions."""
+        """Return agents of a site that may be given sessions."""
         return [a for a in self.agents_of(site) if a.usable]
 
     def capacity(self, site: str) -> int:
-        """Sessions that the agents of a site take, together."""
+        """Return the number of sessions that the agents of a site take, together."""
         return sum(agent.beacon.session_limit for agent in self.agents_of(site))
 
     def agents_of(self, site: str) -> list[Agent]:
-        """Agents of a site that the configuration knows and that were live at the last planning."""
+        """Return agents of a site that the configuration lists and that were live at the last planning."""
         return self._agents.get(site, []) if site else []
 
     # -- pairs and paths
@@ -272,7 +272,7 @@ class Plan:
     def _plan_pairs(self) -> None:
         state, wanted, datagrams = self._state, self._wanted_labels(), self._datagrams
         self.wanted, self._datagrams = set(wanted), self._pairs_over_quic()
-        # an agent that is declared no more finishes what it has, as long as it is there
+        # an agent that is no longer declared finishes its sessions, as long as it is there
         known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
         accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
         for near, far in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
@@ -305,7 +305,7 @@ class Plan:
         state.programmer.set_group(("path", *key), entries, state.out)
 
     def _wanted_labels(self) -> dict[PairKey, int]:
-        """Pairs of live agents that some service may use, with the labels it may use at most."""
+        """Return pairs of live agents that some service may use, with the largest number of labels it may use."""
         wanted: dict[PairKey, int] = {}
         for service in self._services.values():
             if not accelerated(service):
@@ -318,7 +318,7 @@ class Plan:
         return wanted
 
     def _pairs_over_quic(self) -> set[PairKey]:
-        """Pairs of agents of sites between which some service asks for streams over QUIC."""
+        """Return pairs of agents of sites between which some service asks for streams over QUIC."""
         found = set[PairKey]()
         for service in self._services.values():
             if accelerated(service) and service.transport.protocol == "QUIC":
@@ -327,7 +327,7 @@ class Plan:
         return found
 
     def _cost(self, found: links.Link) -> int:
-        """Declared cost of a link, by its uplinks' names."""
+        """Return the declared cost of a link, by its uplinks' names."""
         return self._costs.get(self._ends(found), links.DEFAULT_COST)
 
     def _ends(self, found: links.Link) -> tuple[str, str, str, str]:
@@ -340,7 +340,7 @@ class Plan:
         return (switch.site.name, switch.ports[end.port_no].name)
 
     def declared_links(self) -> list[tuple[LinkDeclaration, bool]]:
-        """Links of the configuration, and whether probes pass between their uplinks in both directions."""
+        """Return links of the configuration, and whether probes pass between their uplinks in both directions."""
         config = self._state.config
         found = {ends for link in self._state.topology.links() for ends in (self._ends(link), self._ends(link)[2:] + self._ends(link)[:2])}
         return [(d, (d.a.site, d.a.uplink, d.b.site, d.b.uplink) in found) for d in config.links] if config else []
@@ -364,7 +364,7 @@ class Plan:
         return pairs.has_path(state.graph, pair) and all(map(state.programmer.is_synced, pair.dpids))
 
     def _pick(self, candidates: tuple[Candidate, ...]) -> Candidate | None:
-        """The least loaded among the nearest that still take sessions (pair_selection.choose, without looking at the farther ones)."""
+        """Pick the least loaded of the nearest that still take sessions (as `pair_selection.choose`, without looking at farther ones)."""
         agents, loaded = self._state.agents, list[Loaded]()
         for candidate in candidates:
             if loaded and candidate.cost > loaded[0].candidate.cost:
@@ -418,7 +418,7 @@ class Plan:
         return ServiceStatus(service, "Programmed" if reason == "Programmed" else "Pending", reason, tuple(needed), tuple(acked))
 
     def _first_agents(self, service: Service) -> tuple[Agent | None, Agent | None]:
-        """The agents that serve a proactive service, as far as they live."""
+        """Return the agents that serve a proactive service, None for each that is not live."""
         near, far = (self._state.sites[end.site].agents[:1] for end in (service.from_, service.to))
         known = self._state.agents
         return (known.get(near[0].agent_id) if near else None, known.get(far[0].agent_id) if far else None)
@@ -446,7 +446,7 @@ class Plan:
         }
 
     def _peers(self) -> dict[str, list[Address]]:
-        """Per site of a service, the addresses of its own agents and of its peers'."""
+        """Return, per site of a service, the addresses of its own agents and of its peers'."""
         state, sites = self._state, dict[str, set[str]]()
         for service in self._services.values():
             one, other = service.from_.site, service.to.site

@@ -1,13 +1,13 @@
-"""Services whose entries stand beforehand: a constant number per service and switch, no packet-in, nothing per flow (docs/adr/0012).
+"""Proactive services: entries stand beforehand, a constant number per service and switch, no packet-in, nothing per flow (docs/adr/0012).
 
-On the switch beside each site's agent all packets of a service go to the agent: from client to server near, from server to client far.
-What the agents do not accelerate their kernels forward plainly. An entry leads to a group that the switch itself turns to plain
-forwarding when the agent's port dies, so entries need no lease and work while the controller is down.
+On the switch beside each site's agent all packets of a service go to the agent: client to server at the ingress site, server to client at
+the egress site. The agents' kernels forward plainly what the agents do not accelerate. An entry points to a group that the switch itself
+turns to plain forwarding when the agent's port dies, so entries need no lease and work while the controller is down.
 
-    FAR --far side and paths acknowledged--> UNARMED --acknowledged, UNARMED_S later--> ARMED
+    FAR --egress side and paths acknowledged--> UNARMED --acknowledged, UNARMED_S later--> ARMED
 
-UNARMED entries mark SYNs, which the near agent then passes plainly and remembers: a SYN that was on its way when the entries came must
-not be taken over when it is repeated. A service that goes leaves its entries *leaving*, unarmed, until no session needs them.
+UNARMED entries mark SYNs, which the ingress agent then forwards plainly and remembers: a SYN in flight when the entries were installed must
+not be accelerated when it is retransmitted. A removed service leaves its entries *leaving*, unarmed, until no session needs them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ from sos_controller.core.tables.policies import Policy, error_matches, fragment_
 from sos_controller.core.types import DatapathId, MacAddress, PortNo
 
 UNARMED_S = 4.0
-"""A SYN sent before the entries came is repeated within this time unless it has been repeated twice already (RFC 6298: 1, 2, 4 s)."""
+"""A SYN sent before the entries stood is retransmitted within this time unless it has been retransmitted twice already (RFC 6298: 1, 2, 4
+s)."""
 LEAVE_S = 15.0
-"""Entries of a service that has gone stay at least this long: agents have been heard by then, also after a restart of the controller."""
+"""Minimum lifetime of a removed service's entries: agents have been heard by then, also after a restart of the controller."""
 REPORT_MARGIN_S = 6.0
 """A report this much younger than the withdrawal names all sessions that began before it (one report every 5 s)."""
 
@@ -47,7 +48,7 @@ GROUP = "services"
 
 
 class Stage(IntEnum):
-    """How far a service has come."""
+    """Stage of a service's installation."""
 
     FAR = 1
     UNARMED = 2
@@ -55,7 +56,7 @@ class Stage(IntEnum):
 
 
 class Footprint(NamedTuple):
-    """What a service takes up. While it is the same, whatever else changes about the service, its entries are left alone."""
+    """Resources of a service. While they are the same, its entries stay untouched, whatever else changes about the service."""
 
     near_dpid: DatapathId
     far_dpid: DatapathId
@@ -64,7 +65,7 @@ class Footprint(NamedTuple):
 
 
 class Standing:
-    """A service whose entries stand or are being put up."""
+    """A service whose entries stand or are being installed."""
 
     __slots__ = ("footprint", "service", "since", "stage")
 
@@ -75,7 +76,7 @@ class Standing:
 
 
 class Leaving(NamedTuple):
-    """An entry that stays for sessions that need it."""
+    """An entry kept for sessions that need it."""
 
     dpid: DatapathId
     entry: FlowEntry
@@ -93,12 +94,12 @@ class Proactive:
         self._sent: dict[DatapathId, tuple[tuple[PortNo, MacAddress], bool]] = {}  # and whether the reject group, too
 
     def is_armed(self, service_id: str) -> bool:
-        """Whether new connections of a service are accelerated by entries that stand."""
+        """Return whether new connections of a service are accelerated by standing entries."""
         found = self._standing.get(service_id)
         return found is not None and found.stage is Stage.ARMED
 
     def replan(self) -> None:
-        """Begin what is new, let go what is wanted no more or looks different."""
+        """Begin new services, release those that are removed or changed."""
         state = self._state
         wanted = {p.service.id: p for policies in state.policies.by_site.values() for p in policies if state.is_proactive(p.service)}
         footprints = {service_id: self._footprint(policy) for service_id, policy in wanted.items()}
@@ -114,7 +115,7 @@ class Proactive:
         self._emit()
 
     def tick(self) -> None:
-        """Go on where acknowledgements or time allow it."""
+        """Advance services as acknowledgements and time allow."""
         leaving = [found for found in self._leaving if self._is_needed(found)]
         changed = len(leaving) < len(self._leaving)
         self._leaving = leaving
@@ -125,7 +126,7 @@ class Proactive:
             self._emit()
 
     def adopt(self, dpid: DatapathId, earlier: Iterable[FlowEntry]) -> list[FlowEntry]:
-        """Take over the entries of earlier lives on a datapath that has just been read; returns those of other kinds."""
+        """Take over the entries of earlier runs on a datapath that has just been read; return those of other kinds."""
         rest = []
         for entry in earlier:
             if pipeline.cookie_kind(entry.cookie) == Kind.SERVICE:
@@ -156,7 +157,7 @@ class Proactive:
         return True
 
     def _is_armed_already(self, footprint: Footprint) -> bool:
-        """Whether an earlier life of the controller has left all near entries armed."""
+        """Return whether an earlier run of the controller left all ingress entries armed."""
         at = [found.entry for found in self._leaving if found.dpid == footprint.near_dpid]
         there = {entry.match for entry in at if entry.actions == (self._group(entry.match),)}
         return there.issuperset(footprint.near)
@@ -170,7 +171,7 @@ class Proactive:
         self._leaving.extend(Leaving(footprint.far_dpid, entry, now) for entry in entries)
 
     def _is_needed(self, found: Leaving) -> bool:
-        """Whether a session may still depend on an entry: until every agent beside it has said otherwise."""
+        """Return whether a session may still depend on an entry: until every agent beside it has reported otherwise."""
         state = self._state
         if state.now - found.since < LEAVE_S:
             return True
@@ -195,7 +196,7 @@ class Proactive:
         cookie = self._state.cookie(Kind.SERVICE, pipeline.service_number(service_id))
         made = []
         for match in matches:
-            is_syn = match.tcp_flags == BARE_SYN  # of a service that requires something: never round its agent
+            is_syn = match.tcp_flags == BARE_SYN  # of a service that requires something: never bypasses its agent
             base = PRIORITY_SERVICE_SYN if is_syn else PRIORITY_SERVICE if armed else PRIORITY_UNARMED
             group = self._group(match)
             actions: tuple[Action, ...] = (group,) if armed else (SetEthSrc(UNARMED_MAC), group)
@@ -207,7 +208,7 @@ class Proactive:
         return ToGroup(pipeline.reject_group_id(number) if match.tcp_flags == BARE_SYN else pipeline.group_id(number))
 
     def _emit(self) -> None:
-        """Groups first, since entries name them; then the entries; then groups that nothing names any more."""
+        """Emit groups first, since entries name them; then the entries; then unreferenced groups."""
         state = self._state
         entries: dict[DatapathId, dict[EntryKey, FlowEntry]] = {}
         for standing in self._standing.values():
@@ -242,7 +243,7 @@ class Proactive:
                 state.out.append(ApplyGroup(dpid, pipeline.reject_group_id(state.controller_id), *way, otherwise=REJECT_PORT))
 
     def _find_way(self, dpid: DatapathId) -> None:
-        """Where the agent of a datapath is. It is remembered: its port tells the switch whether it is there now."""
+        """Locate the agent of a datapath. Its port is remembered, and tells the switch whether the agent is there now."""
         state = self._state
         claim = state.claims.get(dpid)
         agents = claim[0].agents if claim is not None else []
@@ -252,7 +253,7 @@ class Proactive:
 
 
 def _carries(match: Match, flow: Flow) -> bool:
-    """Whether an entry matches packets of a flow, in either direction."""
+    """Return whether an entry matches packets of a flow, in either direction."""
     return _matches(match, (flow.client, flow.server), (flow.client_port, flow.server_port)) or _matches(
         match, (flow.server, flow.client), (flow.server_port, flow.client_port)
     )

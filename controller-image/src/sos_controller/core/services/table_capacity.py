@@ -1,7 +1,7 @@
-"""Whether a datapath's table has room for a service's entries, before they are sent.
+"""Table capacity: room for a service's entries in a datapath's table, checked before they are sent.
 
-A switch that refuses an entry is read and programmed anew from the start, and refuses again: one service too many would take the others
-with it. So a service whose entries do not fit waits, and says so with the numbers.
+A switch that refuses an entry is read and programmed from the start, and refuses again: one service too many would take the others down. So
+a service whose entries do not fit waits, and its status shows the numbers.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ SESSIONS_DIVISOR: Final = 4
 
 
 class TableCapacity:
-    """What is left in each datapath's first table while services are armed one after the other, as they are tried."""
+    """Room left in each datapath's first table while services are armed one after the other, in their order."""
 
     def __init__(self, state: State, group: str) -> None:
         self._state, self._group = state, group
         self._left: dict[DatapathId, int | None] = {}
         self.refused: dict[str, str] = {}
-        """Services that do not fit, with what to say."""
+        """Services that do not fit, with the message to show."""
 
     def takes(self, service_id: str, dpid: DatapathId, count: int) -> bool:
-        """Reserve room for a service's entries; False where there is none. A datapath that does not tell its sizes takes all."""
+        """Reserve room for a service's entries; False if there is none. A datapath that does not report its sizes accepts all."""
         if dpid not in self._left:
             self._left[dpid] = self._free(dpid)
         left = self._left[dpid]

@@ -1,12 +1,12 @@
-"""A host whose agent died with its machine is made to ask, and so is told.
+"""Detect half-open host connections after an agent node dies: send an out-of-window ACK, so that the host's challenge ACK draws a reset.
 
-The kernel of an agent that is killed resets its connections. Where the machine dies, nobody does: a host that only listens would wait
-for ever, since its other end has long been reset by the other agent. So when both sides of such a session are over, its host gets an empty
-segment with numbers outside of its window. It answers with its own (RFC 9293, 3.10.7.4); the answer is redirected no more, reaches the
-other host, and that resets what it does not know, with the very number that was acknowledged (3.10.7.1), which the first one accepts.
+The kernel of a killed agent resets its connections. A dead machine resets none: a host that only listens would wait forever, since the
+other agent has long reset the peer. So when both sides of such a session are over, its host gets an empty segment with out-of-window
+numbers. The host answers with a challenge ACK (RFC 9293, 3.10.7.4). No entry redirects that ACK any more, so it reaches the peer, which
+resets the unknown connection with the very number acknowledged (3.10.7.1), and the host accepts that reset.
 
-A host that has no such connection any more resets in turn what nobody has, so a nudge too many does no harm. Where both agents are lost
-none is sent: both hosts would have the connection, and would tell each other numbers that neither takes.
+A host without such a connection resets a connection that does not exist, so a superfluous ACK does no harm. If both agents are lost, none
+is sent: both hosts would still have the connection, and each would send the other numbers that it rejects.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LOST: Final = "agent-lost"
 
 
 def probe_half_open(state: State, session: Session) -> None:
-    """Both sides of a session are over: nudge the host whose agent was lost, if the other host's agent has told that it was not."""
+    """Probe the host whose agent was lost, once both sides of a session are over and the other agent has confirmed its own end."""
     lost = [agent_id for agent_id, how in session.ended_by.items() if how == LOST]
     if len(lost) != 1 or len(session.ended_by) != 2:
         return

@@ -1,11 +1,11 @@
-"""Sessions follow their hosts to other ports and switches of their site (live migration, failover of an address; docs/adr/0047).
+"""Mobility: sessions follow their hosts to other ports and switches of their site (live migration, address failover; docs/adr/0047).
 
-A host is heard where it is: by its ARP, by its SYNs, and, where it has sessions, by its segments, which a *track* entry at each other
-switch of its site copies to the controller. Redirect entries are placed at the new switch first. Those at the old switch go LINGER_S
-later, and only where a track entry can take their place: whoever claims a host's address from elsewhere delays the host by one packet to
-the controller, and takes nothing from it.
+A host is located by its ARP, its SYNs, and, while it has sessions, by its segments, which a *track* entry at each other switch of its site
+copies to the controller. Redirect entries are placed at the new switch first. Those at the old switch are removed LINGER_S later, and only
+where a track entry can replace them: spoofing a host's address from elsewhere delays the host by one packet to the controller, and takes
+nothing from it.
 
-A host that is heard where no entry of ours meets its packets (another site, behind an uplink) is asked for at its own site. If it does
+A host heard where none of our entries meets its packets (another site, behind an uplink) is looked up by ARP at its own site. If it does
 not answer, its sessions are reset at both ends: their packets would go to the other host, which has another connection there.
 """
 
@@ -41,47 +41,48 @@ from sos_controller.core.types import Address, DatapathId, Location
 from sos_controller.core.wire.order import OrderType
 
 BATCH: Final = 128
-"""Sessions placed anew in one turn of the event loop (25 ms): 1,000 take a quarter of a second, and no turn more than some 15 ms."""
+"""Sessions moved in one turn of the event loop (25 ms): 1,000 take a quarter of a second, and no turn takes more than some 15 ms."""
 LINGER_S: Final = 2.0
-"""Entries at the old switch stay this long: what is on its way through it, or comes from a host that turns back, still finds the agent."""
+"""Delay before entries at the old switch are removed: packets in flight through it, or from a host that moves back, still reach the
+agent."""
 GIVE_UP_S: Final = 60.0
-"""A host that is not heard for certain at its new switch within this time keeps its entries at both."""
+"""A host not confirmed at its new switch within this time keeps its entries at both."""
 FORGET_S: Final = 30.0
-"""A host's track entries outlive its last session: one that opens connections one by one costs its site's switches nothing more."""
+"""A host's track entries outlive its last session, so that sequential connections cost its site's switches nothing more."""
 SWEEP_S: Final = 5.0
 MAX_TRACKING: Final = 8_192
 """Track entries over all switches. Further hosts are followed by their ARP and SYNs alone."""
 ASK_S: Final = 0.5
 ASK_TIMES: Final = 4
-"""A host that was heard out of reach is asked for so often at its own site, and is gone when it has not answered by then."""
+"""ARP requests for a host heard out of reach; without an answer to any, the host is gone."""
 MAX_ASKED: Final = 256
-"""Hosts asked for at a time; further ones are, when they are heard out of reach again."""
+"""Hosts being looked up at a time; further hosts are looked up when they are heard out of reach again."""
 
 MOVED_AWAY: Final = "moved-away"
 NOT_FOLLOWED: Final = "not-followed"
-"""Why a session was reset at both ends: a host is where nothing of ours meets its packets, or a switch did not take its entries."""
+"""Reset reason: a host is where none of our entries meets its packets, or a switch refused its entries."""
 
 UNKNOWN: Final = DatapathId(0)
-"""Where a host is that has entries at all switches of its site."""
+"""Placeholder for a host that has entries at all switches of its site."""
 
 _EXACT: Final = 0xFFFFFFFF
 
 
 class Where:
-    """The switches of a site that have a host's entries: the newest, and those of before that."""
+    """Switches of a site that have a host's entries: the newest, and the earlier ones."""
 
     __slots__ = ("complete", "dpids", "idle_since", "newest", "since", "site", "tracking")
 
     def __init__(self, site: str, newest: DatapathId, dpids: set[DatapathId], now: float) -> None:
         self.site, self.newest = site, newest
         self.dpids: set[DatapathId] = set()  # with the entries of some session
-        self.complete = dpids  # with those of every session: a session that begins has entries where the host is by then
+        self.complete = dpids  # with those of every session; a session that begins has entries where the host is by then
         self.since = self.idle_since = now
         self.tracking = 0  # track entries counted for it, 0 where none stand
 
 
 class Move(NamedTuple):
-    """Sessions of a host that are still to be looked at: to be placed at its new switch, or taken away from its `old` ones."""
+    """Sessions of a host still to be processed: placed at its new switch, or removed from its `old` ones."""
 
     address: Address
     where: Location
@@ -97,11 +98,11 @@ class Asked(NamedTuple):
 
 
 class Mobility:
-    """Where hosts with sessions are, and what follows when that changes."""
+    """Locations of hosts with sessions, and the moves of their entries."""
 
     def __init__(self, state: State, plan: Plan, order_sender: OrderSender) -> None:
         self._state, self._plan, self._order_sender = state, plan, order_sender
-        self.give_up: Callable[[Session, str], None] | None = None  # what ends a session that is being set up
+        self.give_up: Callable[[Session, str], None] | None = None  # ends a session that is being set up
         self._where: dict[Address, Where] = {}
         self._moves: deque[Move] = deque()
         self._moving: dict[Address, Where] = {}
@@ -111,30 +112,30 @@ class Mobility:
         self._sweep_at = 0.0
 
     def __len__(self) -> int:
-        """Hosts that are followed."""
+        """Return the number of hosts followed."""
         return len(self._where)
 
     def begun(self, session: Session) -> None:
-        """A session's entries are on their way to where its hosts are, or were found there."""
+        """Record a session whose entries are being installed at its hosts' switches, or were found there."""
         host = self._state.hosts.by_address(session.server)
         self._note(session.client, session.near_entries, session.dpid)
         self._note(session.server, session.far_entries, host.location.dpid if host is not None else UNKNOWN)
 
     def adopted(self, dpid: DatapathId) -> None:
-        """Sessions of an earlier life may have been found on a datapath."""
+        """Record that sessions of an earlier run may have been found on a datapath."""
         for session in self._state.sessions:
             if session.adopted and dpid in session.datapaths():
                 self.begun(session)
 
     def heard(self, addresses: Iterable[Address], location: Location) -> None:
-        """Hosts with these addresses were heard at a port behind which hosts may be."""
+        """Record hosts with these addresses at a port behind which hosts may be."""
         for address in addresses:
             where = self._where.get(address)
             if where is not None and self._state.sessions.has_host(address):
                 self._heard(address, where, location)
 
     def tick(self) -> None:
-        """Go on placing, take away what has lingered, ask again, forget hosts without sessions."""
+        """Continue placing, remove entries after LINGER_S, repeat lookups, forget hosts without sessions."""
         self._work()
         busy = {move.address for move in self._moves}
         for address in [address for address in self._moving if address not in busy]:
@@ -147,14 +148,14 @@ class Mobility:
             self._sweep()
 
     def replan(self) -> None:
-        """Sites may have other switches now."""
+        """Place hosts again, as sites may have other switches now."""
         for address, where in self._where.items():
             self._track(address, where)
 
     # -- where hosts are
 
     def _note(self, address: Address, placed: Iterable[Placed], newest: DatapathId) -> None:
-        """A host has entries at these switches."""
+        """Record that a host has entries at these switches."""
         state, where = self._state, self._where.get(address)
         dpids = {dpid for those, _ in placed for dpid in those}
         if where is None:
@@ -193,7 +194,7 @@ class Mobility:
     # -- entries of sessions
 
     def _work(self) -> None:
-        """Look at as many sessions as one turn may take."""
+        """Process as many sessions as one turn may take."""
         for _ in range(BATCH):
             while self._moves and not self._moves[0].sessions:
                 self._moves.popleft()
@@ -209,7 +210,7 @@ class Mobility:
                 self._place(session, move)
 
     def _place(self, session: Session, move: Move) -> None:
-        """Have the entries of the host's side at its new switch, too."""
+        """Install the entries of the host's side at its new switch, too."""
         for near, placed in _sides(session, move.address):
             agent_id = session.near if near else session.far
             if near:
@@ -217,7 +218,7 @@ class Mobility:
             if agent_id in session.ended_by or _stands(placed, move.where.dpid):
                 continue
             agent = self._state.agents.get(agent_id)
-            if agent is None:  # it is heard within seconds, in a new life of the controller, or its sessions end with it
+            if agent is None:  # its beacon comes within seconds, in a new run of the controller, or its sessions end with it
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
             leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, session.client_port))
@@ -233,12 +234,12 @@ class Mobility:
         return self._state.cookie(Kind.REDIRECT, session.number)
 
     def _placed(self, session: Session, done: bool) -> None:
-        """A switch has the entry, or has refused it or gone away."""
+        """Handle the switch's answer: the entry stands, was refused, or the switch is gone."""
         if not done and session.state not in FINAL:
             self.reset(session, NOT_FOLLOWED)
 
     def _leave(self, address: Address, where: Where) -> None:
-        """Take a host's entries away from where it was, once it is known for certain where it is and a track entry can stand there."""
+        """Remove a host's entries from its former switches, once its location is certain and a track entry can stand there."""
         state, age = self._state, self._state.now - where.since
         host = state.hosts.by_address(address)
         if age < LINGER_S:
@@ -255,7 +256,7 @@ class Mobility:
             self._moves.append(Move(address, host.location, deque(state.sessions.of_host(address)), old))
 
     def _withdraw(self, session: Session, move: Move) -> None:
-        """Take the entries of the host's side away from where it was."""
+        """Remove the entries of the host's side from its former switches."""
         state = self._state
         for _, placed in _sides(session, move.address):
             kept: list[Placed] = []
@@ -270,12 +271,12 @@ class Mobility:
     # -- track entries
 
     def _can_track(self, where: Where) -> bool:
-        """Whether each switch of a site copies a host's segments to us where the host has no entries."""
+        """Return whether each switch of a site copies a host's segments to us where the host has no entries."""
         site = self._state.sites.get(where.site)
         return where.tracking > 0 and site is not None and all(d.forwarding == "Node" for d in site.datapaths)
 
     def _track(self, address: Address, where: Where) -> None:
-        """Have the other switches of a host's site tell where it is heard."""
+        """Install track entries for a host at the other switches of its site."""
         state, site = self._state, self._state.sites.get(where.site)
         dpids = [] if site is None else [d.number for d in site.datapaths if d.forwarding == "Node"]
         needed = len(dpids) if len(dpids) > 1 and self._tracking - where.tracking + len(dpids) <= MAX_TRACKING else 0
@@ -308,7 +309,7 @@ class Mobility:
     # -- hosts out of reach
 
     def _ask(self, address: Address, asked: Asked) -> None:
-        """Ask for a host at its own site; nobody there answers for one that has gone."""
+        """Send an ARP request for a host at its own site; a host that has moved away does not answer."""
         state, where = self._state, self._where.get(address)
         if where is not None and asked.times < ASK_TIMES:
             self._asked[address] = Asked(state.now + ASK_S, asked.times + 1)
@@ -319,12 +320,12 @@ class Mobility:
             self.reset(session, MOVED_AWAY)
 
     def end(self, fragmented: Iterable[Session]) -> None:
-        """Sessions cannot go on, as their hosts send fragments."""
+        """Reset sessions whose hosts send fragments."""
         for session in fragmented:
             self.reset(session, FRAGMENTED)
 
     def reset(self, session: Session, why: str) -> None:
-        """A session cannot go on: both hosts are told, instead of waiting for one another."""
+        """Reset a session at both hosts, so that neither waits for the other."""
         if session.state in PENDING and self.give_up is not None:
             self.give_up(session, why)
             return
@@ -334,11 +335,11 @@ class Mobility:
 
 
 def _sides(session: Session, address: Address) -> list[tuple[bool, list[Placed]]]:
-    """The sides of a session that a host is on, and their entries."""
+    """Return the sides of a session that a host is on, and their entries."""
     ends = ((True, session.client, session.near_entries), (False, session.server, session.far_entries))
     return [(near, placed) for near, host, placed in ends if host == address]
 
 
 def _stands(placed: Iterable[Placed], dpid: DatapathId) -> bool:
-    """Whether the entry that a side needs at a datapath is there. Beside an agent that rewrites it is another one."""
+    """Return whether the entry that a side needs at a datapath stands. Beside an agent that rewrites, that entry is a different one."""
     return any(dpid in dpids for dpids, _ in placed)

@@ -1,4 +1,4 @@
-"""Orders and probes out: signed datagrams injected into the port an agent sits on (spec/order.md 1, 2)."""
+"""Orders and probes out: signed datagrams injected into the port of the agent (spec/order.md 1, 2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_TEMPLATES: Final = 8_192
 
 
 class _DatagramTemplate(NamedTuple):
-    """What stays the same from one order to an agent to the next, and what it was made from."""
+    """Constant part of the datagrams to an agent, and the values it was built from."""
 
     ring: keys.KeyRing
     place: tuple[int, MacAddress, Address, int]
@@ -30,7 +30,7 @@ class _DatagramTemplate(NamedTuple):
 
 
 class OrderSender:
-    """Sends orders. Sequences count over all agents: each agent sees them rise, which is all its replay window asks for."""
+    """Sender of orders. Sequence numbers count over all agents: each agent sees them rise, which is all that its replay window asks for."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -39,11 +39,11 @@ class OrderSender:
 
     @property
     def next_sequence(self) -> int:
-        """What the next order will carry."""
+        """Return the sequence number of the next order."""
         return self._sequence + 1
 
     def send(self, agent: Agent, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
-        """Sign an order and hand it to the agent's datapath; False when there is no key for the agent's site."""
+        """Sign an order and send it out of the agent's datapath; False if there is no key for the agent's site."""
         state, said = self._state, agent.beacon
         cached = self._templates.get(said.agent_id)
         if cached is None or cached.ring is not state.agents.ring or cached.place != _place(said):
@@ -60,7 +60,7 @@ class OrderSender:
         return True
 
     def send_to(self, agent_id: AgentId, kind: OrderType, body: bytes, reply_to: int = 0) -> bool:
-        """The same by id; False when the agent is not known any more."""
+        """Send an order to an agent by id; False if the agent is not known any more."""
         agent = self._state.agents.get(agent_id)
         return agent is not None and self.send(agent, kind, body, reply_to)
 
@@ -74,7 +74,7 @@ class OrderSender:
                 state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(port.port_no),), frame))
 
     def watch(self) -> None:
-        """Ask all agents to tell of sessions without an order."""
+        """Ask all agents to report sessions without an order."""
         for agent in self._state.agents.all():
             self.send(agent, OrderType.WATCH, b"")
 
@@ -92,7 +92,7 @@ class OrderSender:
         return cached
 
     def forget_templates(self) -> None:
-        """Make them anew: the discovery addresses, or an agent's site, may have changed."""
+        """Drop cached templates: the discovery addresses, or an agent's site, may have changed."""
         self._templates.clear()
 
 

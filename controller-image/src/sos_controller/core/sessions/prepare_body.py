@@ -1,4 +1,5 @@
-"""Bodies of Prepare orders. All but name and ends is the same for every session of a service between two agents: it is rendered once."""
+"""Bodies of Prepare orders. Everything but name and ends is the same for all sessions of a service between two agents, and rendered
+once."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from sos_controller.core.wire.beacon import Beacon
 from sos_controller.core.wire.order import Prepare, Role
 
 PREPARATION_MS = 8_000
-"""How long a preparation stands: less than the 10 s after which a report may end the session."""
+"""Lifetime of a preparation: less than the 10 s after which a report may end the session."""
 MAX_FORMS = 8_192
 
 Wishes = tuple[int, int, int, int]
@@ -22,7 +23,7 @@ _Asked = tuple[int, int, int]
 
 
 class _Form(NamedTuple):
-    """What stays the same, and what it was made from."""
+    """Constant part of a body, and the values it was built from."""
 
     other: Beacon
     wishes: Wishes
@@ -31,13 +32,13 @@ class _Form(NamedTuple):
 
 
 class PrepareBody:
-    """Renders Prepares."""
+    """Renderer of Prepare bodies."""
 
     def __init__(self) -> None:
         self._forms: dict[tuple[str, bytes, Role, int, _Asked], _Form] = {}
 
     def body(self, session: Session, other: Agent, role: Role, wishes: Wishes) -> bytes:
-        """What an agent in this role is told of a session whose other agent is `other`."""
+        """Render the body for an agent in this role, with `other` as its peer agent."""
         asks = session.confirms and role is Role.EGRESS
         asked: _Asked = (order.ACCEPT_CONFIRMED, session.dscp, session.ttl) if asks else (order.ACCEPT_EARLY, 0, 0)
         index = (session.service, other.beacon.agent_id, role, session.labels, asked)

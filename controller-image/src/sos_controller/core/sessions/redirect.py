@@ -1,8 +1,8 @@
-"""The entries that lead one flow to an agent (node-config.md, 2).
+"""Redirect entries of one flow (node-config.md, 2).
 
-A site either redirects, which changes the destination MAC address only (`Transparent`), or rewrites, which gives its agent packets to its
-own address and port and restores what the hosts expect (`OpenFlow`; thesis, tables 2 and 6). Rewriting is done beside the agent. Towards
-an agent a flow is then told from others by the host's address and port alone, so that one host port can have one session there.
+A site either redirects, which changes the destination MAC address only (`Transparent`), or rewrites, which addresses packets to the agent
+itself and restores what the hosts expect (`OpenFlow`; thesis, tables 2 and 6). Rewriting is done beside the agent. Towards an agent a flow
+is then identified by the host's address and port alone, so one host port can have one session there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Leg(NamedTuple):
 
 
 class Adopted(NamedTuple):
-    """What an entry that was found on a switch is for. `mac` is the agent's, where the entry tells."""
+    """Purpose of an entry that was found on a switch. `mac` is the agent's, if the entry shows it."""
 
     key: FlowKey
     near: bool
@@ -52,7 +52,7 @@ class Adopted(NamedTuple):
 
 
 def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
-    """The entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
+    """Return the entries of one side: where its host's packets arrive (`dpids`), and where the agent is."""
     here = leg.agent.location.dpid
     if not leg.port:
         return _redirects(key, leg, dpids, cookie)
@@ -61,12 +61,12 @@ def entries(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) 
 
 
 def redirects(key: FlowKey, leg: Leg, dpid: DatapathId, cookie: int) -> list[Placed]:
-    """What a datapath needs that the leg's host has moved to. Where the agent rewrites, those beside it stand already."""
+    """Return the entries for a datapath that the leg's host has moved to. Where the agent rewrites, those beside it already stand."""
     return [] if leg.port and leg.agent.location.dpid == dpid else _redirects(key, leg, (dpid,), cookie)
 
 
 def arrival(leg: Leg) -> tuple[Action, ...]:
-    """What is done to a client's packet beside the near agent."""
+    """Return the actions on a client's packet beside the ingress agent."""
     out = Output(leg.agent.location.port_no)
     if not leg.port:
         return (out,)
@@ -74,7 +74,7 @@ def arrival(leg: Leg) -> tuple[Action, ...]:
 
 
 def parse(entry: FlowEntry) -> Adopted | None:
-    """Whose entry it is, None for what `entries` does not make."""
+    """Identify an entry of `entries`; None for any other."""
     m = entry.match
     if m.ipv4_src is None or m.ipv4_dst is None or m.tcp_src is None or m.tcp_dst is None:
         return None
@@ -82,7 +82,7 @@ def parse(entry: FlowEntry) -> Adopted | None:
     host = next((a.address for a in entry.actions if isinstance(a, SetIpv4Src)), None)
     if host is not None:
         port = next((a.port for a in entry.actions if isinstance(a, SetTcpSrc)), None)
-        if port is None:  # the far agent has the client's own port
+        if port is None:  # the egress agent has the client's own port
             return Adopted(flow_key(host, target, sport, dport), False, None)
         return Adopted(flow_key(target, host, dport, port), True, None)
     mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)
@@ -93,7 +93,7 @@ def parse(entry: FlowEntry) -> Adopted | None:
 
 
 def _towards(key: FlowKey, near: bool) -> Match:
-    """Client to server near, without SYNs, which are the punts'; server to client far."""
+    """Match client to server on the ingress side, without SYNs, which the punts match; server to client on the egress side."""
     client, server, client_port, server_port = _ENDS(key)
     if not near:
         client, server, client_port, server_port = server, client, server_port, client_port
@@ -109,7 +109,7 @@ def _towards(key: FlowKey, near: bool) -> Match:
 
 
 def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
-    """One and the same entry wherever the agent is not."""
+    """Return the redirecting entry, the same wherever the agent is not."""
     location, match, towards = leg.agent.location, _towards(key, leg.near), SetEthDst(leg.agent.beacon.mac)
     elsewhere = tuple(dpid for dpid in dpids if dpid != location.dpid)
     placed: list[Placed] = []
@@ -123,13 +123,13 @@ def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: in
 
 
 def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
-    """Thesis, table 2: the host's packets become the agent's."""
+    """Rewrite the host's packets to the agent's addresses (thesis, table 2)."""
     actions = (SetEthDst(leg.agent.beacon.mac), *arrival(leg))
     return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.near), actions, cookie)
 
 
 def _restore(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
-    """What the agent sends becomes the other host's (thesis, table 2, second entry, and table 6, the last hop)."""
+    """Restore the other host's addresses in the agent's packets (thesis, table 2, second entry, and table 6, the last hop)."""
     client, server, client_port, server_port = _ENDS(key)
     address, port = (client, client_port) if leg.near else (server, server_port)
     match = Match(

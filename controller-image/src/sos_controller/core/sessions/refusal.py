@@ -1,7 +1,7 @@
-"""Connections that must not go plain, because their service requires more: refused with a reset (docs/adr/0054).
+"""Refusal: a connection whose service requires acceleration must not stay plain, and is answered with a reset (docs/adr/0054).
 
-The reset is made here and leaves by the port that the SYN came in by, so that `connect()` fails at once with ECONNREFUSED. Where the
-controller is asked nothing, the base table of the switch does the same (spec/node-config.md 35).
+The reset is made here and leaves by the SYN's ingress port, so that `connect()` fails at once with ECONNREFUSED. For SYNs that are not
+punted, the base table of the switch does the same (spec/node-config.md 35).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sos_controller.core.wire.packets import build_reset, complete_checksum
 
 
 def requiring(state: State, site: Site | None, flow: Covered) -> Service | None:
-    """The service that decides about a connection, if it requires more than plain TCP."""
+    """Return the service that decides about a connection, if it requires more than plain TCP."""
     policy = None if site is None else state.policies.first(site.name, flow)
     return policy.service if policy is not None and policy.service.require else None
 
 
 def refuse(state: State, switch: Switch, in_port: PortNo, data: bytes) -> None:
-    """Answer a segment with a reset. What cannot be answered is dropped."""
+    """Answer a segment with a reset; drop it if no reset answers it."""
     reset = build_reset(complete_checksum(data))
     if reset:
         state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, (Output(in_port),), reset))

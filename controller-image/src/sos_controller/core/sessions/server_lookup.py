@@ -1,9 +1,9 @@
-"""Where a server is that nobody has said anything of: its site's switches ask for it.
+"""Server lookup: locate unknown servers by an ARP request at their site.
 
-A controller that has just started knows no hosts, and a server speaks ARP rarely. Until it is known all agents of its site are equally
-near: sessions are led to agents of other nodes, over ways that they would not need and that may fail. So the first connection to it asks,
-in the name of an agent of its site: an ARP request without a sender address is a probe, which tells a host that takes the address just then
-of a conflict (RFC 5227, 2.1.1).
+A controller that has just started knows no hosts, and a server rarely sends ARP. Until a server is known, all agents of its site are
+equally near: sessions would be redirected to agents of other nodes, over paths that they do not need and that may fail. So the first
+connection triggers an ARP request in the name of an agent of the site. A request without a sender address would be a probe, which signals a
+conflict to a host that takes the address just then (RFC 5227, 2.1.1).
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from sos_controller.core.types import Address, DatapathId, Location
 from sos_controller.core.wire.packets import build_arp_request
 
 ASK_S: Final = 1.0
-"""Between two questions for the same server."""
+"""Minimum interval between two requests for the same server."""
 MAX_ASKED: Final = 1_024
-"""The oldest give way: they are asked for again."""
+"""The oldest are dropped, and looked up again on demand."""
 
 
 class ServerLookup:
-    """Servers that were asked for lately."""
+    """Servers that were looked up recently."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._asked: OrderedDict[Address, float] = OrderedDict()
 
     def __len__(self) -> int:
-        """Questions that are remembered."""
+        """Return the number of lookups remembered."""
         return len(self._asked)
 
     def look_for(self, site: str, server: Address) -> None:
-        """Ask for a server where hosts of its site may be, unless it is known or was asked for just now; its answer is copied to us."""
+        """Send a request for a server unless it is known or was asked for just now; its answer is copied to us."""
         state = self._state
         if state.hosts.by_address(server) is not None or state.now - self._asked.get(server, float("-inf")) < ASK_S:
             return
@@ -48,7 +48,7 @@ class ServerLookup:
         self.ask(site, server)
 
     def ask(self, site: str, server: Address) -> None:
-        """Ask for a host where hosts of a site may be; nobody asks where no agent is, as there are no sessions either."""
+        """Send a request for a host at a site; without an agent there is none, as there are no sessions either."""
         agents = self._state.agents.all()
         asker = next((a for a in agents if self._site_of(a.location.dpid) == site and not a.silent), None)
         if asker is not None:
@@ -59,8 +59,8 @@ class ServerLookup:
         return "" if claim is None else claim[0].name
 
     def _ask(self, asker: Agent, site: str, server: Address) -> None:
-        """As if the agent had asked itself: its own switch forwards the question in the agent's VLAN (NORMAL). Where switches forward as
-        we say, each of them sends it out of the ports where hosts may be."""
+        """Send the request as if the agent had: its own switch forwards it in the agent's VLAN (NORMAL). On switches whose forwarding is
+        ours, each sends it out of the ports where hosts may be."""
         state, at = self._state, asker.location
         frame = build_arp_request(asker.beacon.mac, asker.beacon.address, server)
         beside = state.switches.get(at.dpid)

@@ -1,17 +1,17 @@
-"""From a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
+"""Set-up of a session: from a SYN to a redirected flow, or to plain TCP (thesis 3.4; spec/order.md 8).
 
 1. The SYN is punted. No service, no agents, no room, a special option: plain, and remembered by (4-tuple, ISN).
-2. Prepare goes to both agents, and the redirect entries to the switches, each with a barrier behind it. Retransmitted SYNs are dropped
-   meanwhile: the one held will be delivered.
-3. Both are Ready, all barriers answered and no cache can hold the flow (`exact`): the held SYN goes to the near agent.
-   Where the server must have accepted first (`acceptance`), the far agent is told once the far side's entries stand, since they lead the
-   server's answer to it, and is ready when it has connected.
-4. A refusal, a second without all of that, or a switch that fails: entries out, Release, the SYN goes on plain.
+2. Prepare goes to both agents, and the redirect entries to the switches, each followed by a barrier. Retransmitted SYNs are dropped
+   meanwhile: the held SYN will be delivered.
+3. Both agents are Ready, all barriers are answered and no cache can hold the flow (`cache_guard`): the held SYN goes to the ingress agent.
+   If the server must have accepted first (`accepting_servers`), the egress agent gets its Prepare once the egress entries stand, since they
+   redirect the server's answer to it, and is ready once it has connected.
+4. A refusal, a second without all of that, or a switch that fails: entries are removed, Release is sent, the SYN goes on plain.
 
-So a connection that the server refuses, or does not answer, is plain TCP's: the client hears it from the server itself.
+So a connection that the server refuses, or does not answer, stays plain TCP: the client learns the outcome from the server itself.
 
-Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010).
-The near entry leaves out SYNs, so that a client which reuses its port is seen here again instead of meeting a session that is ending.
+Entries need not wait for the agents' answers: they match one flow only, and while its SYN is held here it has no packets (ADR 0010). The
+ingress entry leaves out SYNs, so that a client that reuses its port is punted again instead of meeting a session that is ending.
 """
 
 from __future__ import annotations
@@ -47,21 +47,21 @@ from sos_controller.core.wire.order import REFUSED_BY_SERVER, OrderType, Role
 from sos_controller.core.wire.packets import Syn, complete_checksum, parse_ends, parse_syn
 
 GIVE_UP_AFTER_S: Final = 1.0
-"""Without both answers and all barriers."""
+"""Time-out of set-up, without both answers and all barriers."""
 PLAIN_S: Final = 130.0
 """A plain decision outlives all retransmissions of its SYN (RFC 6298 with 6 retries: 127 s)."""
 OPENING_S: Final = 1.5
-"""After a SYN was delivered its client may say it again (RFC 6298: after 1 s), where the agent's answer is late, as when it has to ask for
-the client's MAC address first, or was lost. A repeat that went plain would be answered by the server, and what the client then says, which
-goes to the agent, be reset there."""
+"""Time within which a client may retransmit a delivered SYN (RFC 6298: after 1 s), because the agent's answer is late, as when it has to
+resolve the client's MAC address first, or lost. The server would answer a retransmission that went plain, and the client's next segment,
+which goes to the agent, would be reset there."""
 _ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
-"""Reasons that do not refuse a connection: each one asks the server again, and its SYN waits for the answer."""
+"""Reasons that do not refuse a connection: each asks the server again, and its SYN waits for the answer."""
 MAX_FAR_DATAPATHS: Final = 64
-"""Datapaths of the far site that get the far entry while the server's is unknown; a larger site waits until it is known."""
+"""Datapaths of the egress site that get the egress entry while the server's location is unknown; a larger site waits until it is known."""
 
 
 class Timer(NamedTuple):
-    """Something to look at later."""
+    """A session to look at again when due."""
 
     due: float
     number: int
@@ -69,7 +69,7 @@ class Timer(NamedTuple):
 
 
 class SetUp:
-    """The way of a session up to ACTIVE."""
+    """Sessions from the SYN up to ACTIVE."""
 
     def __init__(self, state: State, order_sender: OrderSender, plan: Plan, forwarding: Forwarding, teardown: Teardown) -> None:
         self._state, self._order_sender, self._plan = state, order_sender, plan
@@ -82,7 +82,7 @@ class SetUp:
         self._opening_until = 0.0
 
     def syn(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """A packet came from a punt entry of ours."""
+        """Handle a packet from a punt entry of ours."""
         state = self._state
         syn = parse_syn(data)
         if syn is None:
@@ -106,13 +106,14 @@ class SetUp:
             self._plain(switch, in_port, syn.key + syn.isn, data, why)
 
     def ready(self, agent_id: AgentId, uuid: bytes, accepted: bool, reply_to: int) -> None:
-        """An agent has prepared a session, as the order of sequence `reply_to` told it; `accepted`: and so has the server."""
+        """Handle Ready: an agent has prepared a session, in answer to the order of sequence `reply_to`; `accepted`: the server has
+        accepted, too."""
         session = self._asked(agent_id, uuid)
         if session is None:
             return
         agent = self._state.agents.get(agent_id)
         waited = session.confirms and agent_id == session.far  # for the server, and before that for entries
-        if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones would not tell
+        if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones measure no round trip
             agent.order_rto.answered(self._state.now - session.created_at)
         if accepted:
             self._state.accepting_servers.note(session.key, self._state.now)
@@ -120,7 +121,7 @@ class SetUp:
         self._complete(session)
 
     def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
-        """An agent does not take a session, or the server does not, which the far agent may find out later."""
+        """Handle Refused: an agent does not take a session, or the server does not accept, which the egress agent may find out later."""
         begun = self._state.sessions.by_uuid(uuid)
         if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.far:
             self._state.accepting_servers.forget(begun.key)
@@ -129,14 +130,14 @@ class SetUp:
             self.give_up(session, f"refused-{reason or 0xFFFF}")
 
     def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
-        """The session an agent answers about, if it was asked and an answer still counts."""
+        """Return the session an agent answers about, if it was asked and an answer still counts."""
         session = self._state.sessions.by_uuid(uuid)
         if session is None or session.state is not Phase.PREPARING or agent_id not in (session.near, session.far):
             return None
         return session
 
     def tick(self) -> None:
-        """Resend what is unanswered, give up what takes too long, forget old decisions."""
+        """Retransmit unanswered orders, give up what takes too long, forget old decisions."""
         now = self._state.now
         while self._timers and self._timers[0].due <= now:
             due, _, session = heapq.heappop(self._timers)
@@ -153,11 +154,11 @@ class SetUp:
             plain.popitem(last=False)
 
     def is_opening(self, now: float) -> bool:
-        """Whether a client may still repeat the SYN that an agent was given."""
+        """Return whether a client may still retransmit a SYN that an agent was given."""
         return now < self._opening_until
 
     def leave(self) -> None:
-        """Begin nothing any more, and let what is not active yet go on as plain TCP."""
+        """Begin no more sessions, and let those that are not active yet go on as plain TCP."""
         self._leaving = True
         for session in [session for session in self._state.sessions if session.state in PENDING]:
             self.give_up(session, "leaving")
@@ -192,8 +193,8 @@ class SetUp:
             self._release(session)
 
     def _refuse(self, session: Session, reason: PlainReason | None, why: str) -> None:
-        """Answer the SYN of a session that was given up and must not be plain. A server that is silent is silence for its client, too: the
-        SYN is dropped, and what the client sends next asks the server again."""
+        """Answer the SYN of a session that was given up and must not be plain. If the server is silent, the client hears nothing either:
+        the SYN is dropped, and its retransmission asks the server again."""
         self._state.count("syns", why)
         switch = self._state.switches.get(session.dpid)
         if switch is not None and session.syn and reason is not PlainReason.SERVER_SILENT:
@@ -201,19 +202,19 @@ class SetUp:
         session.syn = b""
 
     def _waits_for_server(self, session: Session) -> bool:
-        """Return whether only the server's answer is missing: on a long path the far agent reports it after GIVE_UP_AFTER_S."""
+        """Return whether only the server's answer is missing: on a long path the egress agent reports it after GIVE_UP_AFTER_S."""
         return session.confirms and not session.waiting and session.near in session.ready and session.connect_at <= self._state.now
 
     def _release(self, session: Session) -> None:
-        """Send the SYN of a session that was given up to the server. An entry that still stands there leads the answer to an agent that
-        forwards what it does not know (ADR 0010), but where the site rewrites: then the SYN has waited."""
+        """Send the SYN of a session that was given up to the server. An entry that still stands there redirects the answer to an agent that
+        forwards unknown packets (ADR 0010), except where the site rewrites: there the SYN has waited."""
         switch = self._state.switches.get(session.dpid)
         if switch is not None and session.syn:
             self._forwarding.release(switch, session.in_port, session.syn)
         session.syn = b""
 
     def _repeated(self, session: Session, syn: Syn, data: bytes) -> bool:
-        """A SYN of a flow that has a session. False when it begins a new life of the flow."""
+        """Handle a SYN of a flow that has a session. False if it begins a new life of the flow."""
         state = self._state
         if session.state in PENDING and syn.isn != session.isn:
             session.isn, session.syn = syn.isn, data
@@ -231,7 +232,7 @@ class SetUp:
         return False
 
     def _begin(self, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
-        """Start a session; else the reason for plain TCP."""
+        """Start a session; else return the reason for plain TCP."""
         state, site = self._state, switch.site
         required = requiring(state, site, syn) is not None
         if syn.key + syn.isn in state.plain and not required:
@@ -249,7 +250,7 @@ class SetUp:
         return why or self._start(service, switch, location, syn, data)
 
     def _no_room(self, service: Service, syn: Syn) -> str:
-        """Why there is no room for one more session of a service, or none between its hosts; "" where there is."""
+        """Return why there is no room for one more session of a service, or between its hosts; "" if there is."""
         state = self._state
         if state.sessions.full or state.programmer.busy:
             return "full"
@@ -258,7 +259,7 @@ class SetUp:
         return "" if state.shares.allows(service.id, state.sessions.by_group, self._plan.capacity) else "share"
 
     def _start(self, service: Service, switch: Switch, location: Location, syn: Syn, data: bytes) -> str:
-        """Orders and entries for a flow of a service; else the reason for plain TCP."""
+        """Send orders and entries for a flow of a service; else return the reason for plain TCP."""
         state = self._state
         self._server_lookup.look_for(service.to.site, syn.server)
         choice = self._plan.choose(service, switch.dpid, syn.client, syn.server)
@@ -283,14 +284,14 @@ class SetUp:
         return ""
 
     def _follows_entries(self, session: Session, far: Leg, where: Collection[DatapathId]) -> bool:
-        """Whether an order that is sent behind the far side's entries, over the same connection, reaches the agent after them."""
+        """Return whether an order sent behind the egress entries, over the same connection, reaches the agent after them."""
         dpid = far.agent.location.dpid
         switch = self._state.switches.get(dpid)
         is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
         return is_ours and set(where) == {dpid} and not self._plan.cache_guard.wait(session)
 
     def _connect(self, session: Session) -> None:
-        """The far side's entries stand: let the far agent connect, as soon as no switch forwards by what it has cached."""
+        """Let the egress agent connect, now that the egress entries stand, as soon as no switch forwards by a cached megaflow."""
         wait = self._plan.cache_guard.wait(session)
         session.connect_at = self._state.now + wait
         if wait:
@@ -299,11 +300,11 @@ class SetUp:
             self._prepare(session)
 
     def _is_rewritten(self, session: Session) -> bool:
-        """Whether the far agent has packets of the session rewritten to its own address."""
+        """Return whether the egress agent has packets of the session rewritten to its own address."""
         return bool(self._plan.rewritten_port(session.far, False, 1))
 
     def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
-        """The two sides of a new session. None where an agent could not tell it from one that it has."""
+        """Return the two sides of a new session. None if an agent could not tell the session from one that it has."""
         state, sides = self._state, []
         for agent_id, near in ((choice.near, True), (choice.far, False)):
             agent = state.agents.get(agent_id)
@@ -339,7 +340,7 @@ class SetUp:
         return session
 
     def _prepare(self, session: Session) -> bool:
-        """Send Prepare to the agents that have not answered. False when one of them cannot be sent orders."""
+        """Send Prepare to the agents that have not answered. False if one of them cannot be sent orders."""
         state = self._state
         near, far = state.agents.get(session.near), state.agents.get(session.far)
         if near is None or far is None:
@@ -358,7 +359,7 @@ class SetUp:
         return sent
 
     def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
-        """Send the redirect entries, those of the far side first."""
+        """Send the redirect entries, those of the egress side first."""
         state, (near, far) = self._state, legs
         cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
         session.near_entries = redirect.entries(session.key, near, (session.dpid,), cookie)
@@ -373,7 +374,7 @@ class SetUp:
             self.begun(session)
 
     def _installed(self, session: Session, is_far: bool, done: bool) -> None:
-        """All barriers behind a redirect entry were answered, or one will never be."""
+        """Handle a redirect entry's outcome: all barriers behind it are answered, or one never will be."""
         if session.state is not Phase.PREPARING:
             return
         if not done:
@@ -400,20 +401,20 @@ class SetUp:
         if agent is not None:
             wait = self._plan.cache_guard.wait(session)
             session.deliver_at = state.now + wait
-            self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # they wait for different times
+            self._opening_until = max(self._opening_until, session.deliver_at + OPENING_S)  # sessions wait for different times
             self._deliver(agent, session.syn, wait)
         session.syn = b""
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, service=session.service)
 
     def _deliver(self, agent: Agent, data: bytes, after_s: float = 0.0) -> None:
-        """Give a SYN to the near agent as its entries would."""
+        """Send a SYN to the ingress agent as its entries would."""
         frame = agent.beacon.mac + complete_checksum(data)[6:]
         actions = redirect.arrival(Leg(agent, True, self._plan.rewritten_port(agent.agent_id, True, 0)))
         self._state.out.append(PacketOut(agent.location.dpid, PORT_CONTROLLER, actions, frame, after_s))
 
     def _unparsed(self, switch: Switch, in_port: PortNo, data: bytes) -> None:
-        """Count a first packet that is no plain SYN for the service that covers it, repeats included, which nothing tells apart; then let
-        it go on, or refuse it."""
+        """Count a first packet that is not a plain SYN for the service that covers it, retransmissions included, which are
+        indistinguishable; then let it go on, or refuse it."""
         state, ends, site = self._state, parse_ends(data), switch.site
         policy = None if ends is None or site is None else state.policies.first(site.name, ends)
         if ends is not None and policy is not None:
@@ -425,10 +426,10 @@ class SetUp:
             self._forwarding.release(switch, in_port, data)
 
     def _note_plain(self, switch: Switch, syn: Syn, why: str) -> None:
-        """Count a connection that goes plain for the service that covers it, and for one that this service hides from it."""
+        """Count a connection that stays plain for the service that covers it, and for one that this service hides from it."""
         state, site = self._state, switch.site
         covering = [] if site is None else state.policies.covering(site.name, syn, 2)
-        if not covering or why == "decided":  # the latter repeats a SYN that has been counted
+        if not covering or why == "decided":  # a retransmission of a SYN that has been counted
             return
         first = covering[0].service
         reason = of_outcome(why)
@@ -440,12 +441,12 @@ class SetUp:
             state.plain_traffic.plain(first.id, reason, syn.key, state.now)
 
     def _plain(self, switch: Switch, in_port: PortNo, decision: bytes, data: bytes, why: str) -> None:
-        """Let a SYN go on as plain TCP and stand by that for as long as it may be sent again."""
+        """Let a SYN go on as plain TCP, and keep that decision as long as it may be retransmitted."""
         self._decide(decision, why)
         self._forwarding.release(switch, in_port, data)
 
     def _decide(self, decision: bytes, why: str) -> None:
-        """Stand by plain TCP for a SYN for as long as it may be sent again."""
+        """Keep the decision for plain TCP as long as a SYN may be retransmitted."""
         state = self._state
         state.counters["syns", why] += 1
         if decision not in state.plain:

@@ -1,7 +1,8 @@
-"""How sessions end, and how those of an earlier life of the controller are taken over (spec/order.md 6, 7).
+"""Teardown of sessions, and adoption of those that an earlier run of the controller left (spec/order.md 6, 7).
 
-Each agent ends its own side: its redirect entries go a moment after it says so, or when its whole report omits the session, or when it is
-dead. The session is over when both sides are. Ends are told per side because the far agent may still be feeding a slow server.
+Each agent ends its own side: its redirect entries are removed shortly after it reports the end, when a complete report omits the session,
+or when the agent is dead. The session is over when both sides are. Each side ends by itself because the egress agent may still be feeding a
+slow server.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sos_controller.core.types import AgentId, DatapathId, FlowKey, Location, Ma
 from sos_controller.core.wire.order import ENDS, Ended, OrderType, Report
 
 LINGER_S: Final = 1.0
-"""Last acknowledgements and retransmitted FINs still find the agent."""
+"""Last acknowledgements and retransmitted FINs still reach the agent."""
 REPORT_AGE_S: Final = 10.0
 """Younger sessions may be missing from a report that was written before them."""
 ORPHAN_S: Final = 15.0
@@ -33,7 +34,7 @@ MAX_CHUNKS: Final = 1_024
 
 _UNKNOWN: Final = b"mac:"
 _HEARS_NOTHING: Final = (ENDS.index("peer-lost"), ENDS.index("expired"))
-"""Why an agent has ended its side where the other one is gone: it heard no more of it, or nothing since it was asked."""
+"""Reasons for an end at an agent whose peer agent is gone: it heard no more of it, or nothing since it was asked."""
 _EXPIRED, _UNREACHABLE = ENDS.index("expired"), ENDS.index("server-unreachable")
 _SERVED: Final = (ENDS.index("closed"), ENDS.index("client-reset"), ENDS.index("server-reset"))
 """Ends of sessions that had both hosts."""
@@ -46,7 +47,7 @@ class _Timer(NamedTuple):
 
 
 class _Parts:
-    """A report being put together."""
+    """A report being assembled."""
 
     __slots__ = ("chunks", "number", "seen", "uuids")
 
@@ -68,7 +69,7 @@ class Teardown:
         self.wanted_pairs: set[tuple[AgentId, AgentId]] = set()
 
     def ended(self, agent_id: AgentId, said: Ended, sequence: int) -> Session | None:
-        """An agent says that a session is over for it. Always acknowledged. Returns a session that was not even active yet."""
+        """Handle Ended of an agent; always acknowledged. Return a session that was not even active yet."""
         self._order_sender.send_to(agent_id, OrderType.ENDED_ACK, said.uuid, sequence)
         session = self._find(agent_id, said.uuid)
         if session is None or agent_id not in (session.near, session.far):
@@ -85,7 +86,7 @@ class Teardown:
         return None
 
     def _learn(self, session: Session, agent_id: AgentId, reason: int) -> None:
-        """What an end says of the session's client and server (`plain_backoff`)."""
+        """Update back-off of the session's client and server by the reason of an end (`plain.backoff`)."""
         if session.adopted or session.state in PENDING:
             return
         state, (_, server, _, port) = self._state, ends_of(session.key)
@@ -101,15 +102,15 @@ class Teardown:
             state.plain_backoff.servers.succeeded(ServerKey(session.site, server, port))
 
     def agent_silent(self, agent_id: AgentId) -> None:
-        """Nothing has been heard of an agent for long, nor of its switch: what the agents at the other ends have lost, or
-        never got, is over, as most likely the machine of both is gone. The rest may run on."""
+        """Handle an agent whose beacons are missing, as is its switch: sides whose peer agent has lost it, or never reached it, are over,
+        as the machine is most likely gone. The rest may run on."""
         for session in self._state.sessions.of(agent_id):
             told = (how for who, how in session.ended_by.items() if who != agent_id)
             if any(isinstance(how, Ended) and how.reason in _HEARS_NOTHING for how in told):
                 self._end_side(session, agent_id, LOST)
 
     def report(self, agent_id: AgentId, report: Report) -> None:
-        """A chunk of an agent's list of sessions; a whole list ends the sessions it omits."""
+        """Handle a chunk of an agent's list of sessions; a complete list ends the sessions it omits."""
         if report.chunks > MAX_CHUNKS:
             return
         parts = self._reports.get(agent_id)
@@ -122,7 +123,8 @@ class Teardown:
             self._judge(agent_id, parts.uuids)
 
     def agent_lost(self, agent_id: AgentId) -> list[Session]:
-        """An agent is dead, restarted or elsewhere: its side of every session is over. Returns those that were not active yet."""
+        """Handle an agent that is dead, restarted or elsewhere: its side of every session is over. Return sessions that were not active
+        yet."""
         self._reports.pop(agent_id, None)
         pending = []
         for session in self._state.sessions.of(agent_id):
@@ -133,7 +135,7 @@ class Teardown:
         return pending
 
     def agent_heard(self, agent_id: AgentId, mac: MacAddress) -> None:
-        """An agent is there: adopted entries that lead to its MAC address are its sessions."""
+        """Handle an agent's first beacon: adopted entries that point to its MAC address are its sessions."""
         placeholder = AgentId(_UNKNOWN + mac)
         for session in self._state.sessions.of(placeholder):
             near = agent_id if session.near == placeholder else session.near
@@ -141,10 +143,10 @@ class Teardown:
             self._state.sessions.reassign(session, near, far)
 
     def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
-        """Take over the redirect entries of an earlier life; returns the other entries of earlier lives.
+        """Take over the redirect entries of an earlier run; return the other entries of earlier runs.
 
-        `first`: the datapath has had nothing from us in this life, so nothing there is ours, whatever epoch it carries: a cookie has
-        8 bits of it, and a controller that replaces another one may have the same.
+        `first`: the datapath has had nothing from us in this run, so nothing there is ours, whatever epoch it carries: a cookie has 8 bits
+        of it, and a controller that replaces another one may have the same.
         """
         rest = []
         epoch = self._state.identity.epoch & 0xFF
@@ -192,7 +194,7 @@ class Teardown:
         found = self._state.sessions.by_uuid(uuid)
         if found is not None or self._is_of_this_life(uuid):
             return found
-        # Of several with this number nobody can say which one it is: the next whole report tells whether any is left.
+        # Of several with this number, none can be picked: the next complete report tells whether any is left.
         nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.near, s.far)]
         return nameless[0] if len(nameless) == 1 else None
 
@@ -224,7 +226,7 @@ class Teardown:
             self._remove_ended(session)
 
     def _remove_ended(self, session: Session) -> None:
-        """Take away the entries of the sides that are over."""
+        """Remove the entries of the sides that are over."""
         state = self._state
         for agent_id, placed in ((session.near, session.near_entries), (session.far, session.far_entries)):
             if agent_id in session.ended_by:

@@ -1,7 +1,6 @@
-"""Servers that accepted a connection lately: to these an agent answers its client's SYN at once, to all others only once the server has.
+"""Servers that accepted a connection recently: for these, an agent answers its client's SYN at once, for all others only after the server.
 
-What is learned is about an address and port, whoever the client is. An accepted connection teaches it, a refusal or an unanswered SYN
-unlearns it at once.
+An entry is an address and port, whoever the client is. An accepted connection adds it; a refusal or an unanswered SYN removes it at once.
 """
 
 from __future__ import annotations
@@ -13,14 +12,14 @@ from sos_controller.core.types import FlowKey
 from sos_controller.core.wire.order import ENDS, Ended
 
 LEARNED_S: Final = 300.0
-"""How long an accepted connection speaks for the next one: servers are stopped and moved within hours, clients come back within minutes."""
+"""Lifetime of an entry: servers are stopped and moved within hours, clients reconnect within minutes."""
 MAX_SERVERS: Final = 65_536
-"""Servers remembered; the one that was confirmed longest ago gives way, and its next connection waits for the server again."""
+"""Servers remembered; the one confirmed longest ago is dropped, and its next connection waits for the server again."""
 _REFUSES: Final = (ENDS.index("server-refused"), ENDS.index("server-unreachable"))
 
 
 class AcceptingServers:
-    """When each server accepted last."""
+    """Time of each server's last accepted connection."""
 
     def __init__(self) -> None:
         self._accepted_at: OrderedDict[bytes, float] = OrderedDict()
@@ -29,7 +28,7 @@ class AcceptingServers:
         return len(self._accepted_at)
 
     def note(self, key: FlowKey, now: float) -> None:
-        """The server of a flow has accepted a connection."""
+        """Record that the server of a flow has accepted a connection."""
         accepted_at, server = self._accepted_at, _server(key)
         accepted_at[server] = now
         accepted_at.move_to_end(server)
@@ -37,22 +36,22 @@ class AcceptingServers:
             accepted_at.popitem(last=False)
 
     def forget(self, key: FlowKey) -> None:
-        """The server of a flow has refused a connection, or not answered."""
+        """Forget the server of a flow, which refused a connection or did not answer."""
         self._accepted_at.pop(_server(key), None)
 
     def ended(self, key: FlowKey, said: Ended, now: float) -> None:
-        """Learn from how a session ended: bytes of the server prove that it had accepted."""
+        """Learn from the end of a session: bytes from the server prove that it had accepted."""
         if said.reason in _REFUSES:
             self.forget(key)
         elif said.bytes_to_client:
             self.note(key, now)
 
     def holds(self, key: FlowKey, now: float) -> bool:
-        """Whether the server of a flow may be taken to accept."""
+        """Return whether the server of a flow is expected to accept."""
         accepted_at = self._accepted_at.get(_server(key))
         return accepted_at is not None and now < accepted_at + LEARNED_S
 
 
 def _server(key: FlowKey) -> bytes:
-    """Address and port of a flow's server."""
+    """Return address and port of a flow's server."""
     return key[4:8] + key[10:12]

@@ -1,7 +1,7 @@
-"""Sessions that agents have begun by their own configuration, without an order (docs/adr/0008), as they report them (spec/order.md 11).
+"""Sessions that agents began by their own configuration, without an order (docs/adr/0008), from their reports (spec/order.md 11).
 
-The controller neither makes nor ends them. It counts them, keeps the paths of their agents and, when a service goes, its entries until
-the last of them is over.
+The controller neither makes nor ends them. It counts them, keeps the paths of their agents and, when a service is removed, its entries
+until the last of them is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_CHUNKS = 4_096
 
 
 class Flow(NamedTuple):
-    """One such session, of what both its agents have said."""
+    """One such session, from both its agents' reports."""
 
     uuid: bytes
     key: FlowKey
@@ -28,27 +28,27 @@ class Flow(NamedTuple):
 
     @property
     def client(self) -> Address:
-        """The client's address."""
+        """Return the client's address."""
         return Address(int.from_bytes(self.key[:4], "big"))
 
     @property
     def server(self) -> Address:
-        """The server's address."""
+        """Return the server's address."""
         return Address(int.from_bytes(self.key[4:8], "big"))
 
     @property
     def client_port(self) -> int:
-        """The client's port."""
+        """Return the client's port."""
         return self.key[8] << 8 | self.key[9]
 
     @property
     def server_port(self) -> int:
-        """The server's port."""
+        """Return the server's port."""
         return self.key[10] << 8 | self.key[11]
 
 
 class _Parts:
-    """A report being put together."""
+    """A report being assembled."""
 
     __slots__ = ("chunks", "flows", "number", "seen")
 
@@ -59,7 +59,7 @@ class _Parts:
 
 
 class AgentSessions:
-    """The last whole report of every agent."""
+    """The last complete report of every agent."""
 
     def __init__(self) -> None:
         self._parts: dict[AgentId, _Parts] = {}
@@ -75,7 +75,7 @@ class AgentSessions:
         return iter(seen.values())
 
     def report(self, agent_id: AgentId, report: FlowReport, now: float) -> bool:
-        """A chunk of an agent's list. True when a whole list has changed the pairs of agents that have such sessions."""
+        """Handle a chunk of an agent's list. True if a complete list has changed the pairs of agents that have such sessions."""
         if report.chunks > MAX_CHUNKS:
             return False
         parts = self._parts.get(agent_id)
@@ -91,13 +91,13 @@ class AgentSessions:
         return self._replace(agent_id, {uuid: _flow(agent_id, f, before.get(uuid), now) for uuid, f in parts.flows.items()})
 
     def forget(self, agent_id: AgentId) -> bool:
-        """An agent is dead, restarted or elsewhere: what it said is void. True when that changes the pairs."""
+        """Drop the report of an agent that is dead, restarted or elsewhere. True if that changes the pairs."""
         self._parts.pop(agent_id, None)
         self._at.pop(agent_id, None)
         return self._replace(agent_id, {})
 
     def reported_at(self, agent_id: AgentId) -> float | None:
-        """When an agent's last whole report came."""
+        """Return the time of an agent's last complete report."""
         return self._at.get(agent_id)
 
     def _uuids(self) -> set[bytes]:

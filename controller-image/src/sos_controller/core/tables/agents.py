@@ -1,4 +1,4 @@
-"""The agents that have announced themselves: checks of their beacons (spec/beacon.md 3), expiry, replay, load."""
+"""Live agents: checks of their beacons (spec/beacon.md 3), expiry, replay windows, load."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ MAX_AGENTS = 4_096
 """Agents known at once, and senders whose replay windows are kept."""
 RELAY = "tcp-parallel"
 ASSUMED_BUSY = 0.01
-"""What a session given to an agent since its last beacon may turn out to cost of a core or of its capacity. Without it all that begin
-within a second would go to one of two agents, and a second later all to the other."""
+"""Assumed cost, as a share of a core or of the agent's capacity, of a session assigned since its last beacon. Without it all sessions that
+begin within a second would go to one of two agents, and a second later all to the other."""
 
 
 class Agent:
-    """One live agent. `assigned` counts sessions given to it since its last beacon, which that beacon could not know."""
+    """One live agent. `assigned` counts sessions assigned since its last beacon, which that beacon could not include."""
 
     __slots__ = ("assigned", "beacon", "location", "order_rto", "seen_at", "silent")
 
@@ -29,28 +29,28 @@ class Agent:
         self.beacon = beacon
         self.location = location
         self.seen_at = now
-        self.silent = False  # not heard of for too long, whoever is to blame
+        self.silent = False  # no beacon for too long, whatever the cause
         self.assigned = 0
         self.order_rto = OrderRto()
 
     @property
     def agent_id(self) -> AgentId:
-        """Its id."""
+        """Return its id."""
         return self.beacon.agent_id
 
     @property
     def draining(self) -> bool:
-        """It finishes what it has and wants no more."""
+        """Return whether it finishes its sessions and accepts no more."""
         return bool(self.beacon.flags & wire.FLAG_DRAINING)
 
     @property
     def willing(self) -> bool:
-        """It is healthy and below its limits."""
+        """Return whether it is healthy and below its limits."""
         return bool(self.beacon.flags & wire.FLAG_WILLING)
 
     @property
     def usable(self) -> bool:
-        """New sessions may be given to it."""
+        """Return whether new sessions may be assigned to it."""
         b = self.beacon
         return (
             self.willing
@@ -62,19 +62,19 @@ class Agent:
 
     @property
     def load(self) -> float:
-        """Share of its session limit in use."""
+        """Return the share of its session limit in use."""
         return (self.beacon.sessions + self.assigned) / max(self.beacon.session_limit, 1)
 
     @property
     def busy(self) -> float:
-        """How much it does: cores in use or share of its capacity in use, whichever is more."""
+        """Return its busyness: cores in use or share of its capacity in use, whichever is more."""
         b = self.beacon
         carried = 8 * b.bytes_per_second / b.capacity_bps if b.capacity_bps else 0.0
         return max(b.cpu_permille / 1000, carried) + self.assigned * ASSUMED_BUSY
 
 
 class Surroundings(NamedTuple):
-    """What the checks need to know about where a beacon came in."""
+    """Lookups for the place where a beacon came in."""
 
     site_of: Callable[[DatapathId], tuple[int, tuple[Prefix, ...]] | None]
     """Site id and the prefixes its agents' addresses may lie in."""
@@ -82,17 +82,17 @@ class Surroundings(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What a beacon changed. `restarted`: another boot, or another place: its earlier sessions are gone."""
+    """Changes by a beacon. `restarted`: another boot, or another place: its earlier sessions are gone."""
 
     agent: Agent
     appeared: bool
     restarted: bool
     turned: bool
-    """It became usable or stopped being so, or says something else about itself that selection or entries depend on."""
+    """It became usable or stopped being so, or changed something that selection or entries depend on."""
 
 
 class Agents:
-    """All agents known, by id."""
+    """All known agents, by id."""
 
     def __init__(self, ring: keys.KeyRing) -> None:
         self.ring = ring
@@ -102,19 +102,19 @@ class Agents:
         self._orders: dict[AgentId, Replay] = {}
 
     def get(self, agent_id: AgentId) -> Agent | None:
-        """A live agent."""
+        """Return a live agent."""
         return self._agents.get(agent_id)
 
     def all(self) -> list[Agent]:
-        """Every live agent, by id."""
+        """Return every live agent, by id."""
         return [self._agents[i] for i in sorted(self._agents)]
 
     def at(self, location: Location) -> Agent | None:
-        """The agent behind a port."""
+        """Return the agent behind a port."""
         return self._agents.get(self._places.get(location, AgentId(b"")))
 
     def hear(self, data: bytes, location: Location, around: Surroundings, clock: tuple[int, float]) -> Heard:
-        """Check a beacon in the order of spec/beacon.md 3 and take it; BeaconError with the reason to count. `clock` = (wall ms, now)."""
+        """Check a beacon in the order of spec/beacon.md 3 and accept it; BeaconError with the reason to count. `clock` = (wall ms, now)."""
         said = wire.decode(data)
         self._authenticate(said, data, clock[0])
         site = around.site_of(location.dpid)
@@ -127,11 +127,11 @@ class Agents:
         return self._take(said, location, clock[1])
 
     def expire(self, now: float, max_age: float) -> list[Agent]:
-        """Forget the agents not heard of for longer than `max_age` seconds; returns them."""
+        """Forget and return the agents not heard for longer than `max_age` seconds."""
         return self.forget(lambda agent: now - agent.seen_at > max_age)
 
     def forget(self, gone: Callable[[Agent], bool]) -> list[Agent]:
-        """Forget the agents a rule picks; returns them."""
+        """Forget and return the agents for which `gone` holds."""
         forgotten = [agent for agent in self.all() if gone(agent)]
         for agent in forgotten:
             del self._agents[agent.agent_id]
@@ -139,7 +139,7 @@ class Agents:
         return forgotten
 
     def accept_order(self, agent_id: AgentId, boot_id: int, sequence: int, time_ms: int, wall_ms: int) -> bool:
-        """Whether an order from an agent, rightly signed, is new."""
+        """Return whether an order from an agent, whose tag is right, is no replay."""
         window = self._window(self._orders, agent_id, wall_ms)
         return window is not None and window.accept(boot_id, sequence, time_ms, wall_ms)
 
@@ -180,7 +180,7 @@ class Agents:
 
     @staticmethod
     def _window(windows: dict[AgentId, Replay], agent_id: AgentId, wall_ms: int) -> Replay | None:
-        """The replay window of a sender. Where there is no room, those go of whom every message would be too old by now."""
+        """Return the replay window of a sender. Without room, windows are dropped whose senders' messages would all be too old by now."""
         found = windows.get(agent_id)
         if found is None and len(windows) >= MAX_AGENTS:
             for gone in [i for i, window in windows.items() if wall_ms - window.used_ms > 2 * CLOCK_WINDOW_MS]:

@@ -1,6 +1,6 @@
-"""Entries of sessions on their way to datapaths: one barrier stands behind all that go to the same ones before it is asked for.
+"""Batches: entries of sessions on their way to datapaths, with one barrier behind all that go to the same datapaths.
 
-A barrier for each entry would have every datapath answer once for each, which is most of what a burst of SYNs then costs.
+With a barrier for each entry, every datapath would answer each, which is most of the cost of a burst of SYNs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Waiter = Callable[[bool], None]
 
 
 class Batch:
-    """Entries on their way to the same datapaths: whose barriers are missing, and who waits, by the token of what they wait for."""
+    """Entries on their way to the same datapaths: datapaths whose barriers are missing, and waiters, by token."""
 
     __slots__ = ("dpids", "missing", "token", "waiters")
 
@@ -24,7 +24,7 @@ class Batch:
 
 
 class Batches:
-    """All entries of sessions that are not known to be everywhere yet. `len` is what is not answered: barriers and who waits for them."""
+    """All entries of sessions not known to be installed everywhere. `len` counts unanswered barriers and their waiters."""
 
     def __init__(self, next_token: Callable[[], int]) -> None:
         self._next_token = next_token
@@ -37,7 +37,7 @@ class Batches:
         return self._unanswered
 
     def add(self, dpids: tuple[DatapathId, ...], waiter: Waiter) -> int:
-        """An entry sets out; returns the token its messages carry. `waiter` hears once: True when all have it, or False."""
+        """Add an entry; return the token of its messages. `waiter` is called once: True when all datapaths have the entry, else False."""
         batch = self._open.get(dpids)
         if batch is None:
             batch = self._open[dpids] = Batch(self._next_token(), dpids)
@@ -49,7 +49,7 @@ class Batches:
         return token
 
     def close(self, out: list[Command]) -> None:
-        """Ask for the barriers behind what has set out since the last time."""
+        """Emit the barriers behind the entries added since the last call."""
         if self._open:
             for batch in self._open.values():
                 self._by_barrier[batch.token] = batch
@@ -57,7 +57,7 @@ class Batches:
             self._open.clear()
 
     def acknowledge(self, dpid: DatapathId, token: int) -> bool:
-        """A barrier was answered. False when it is none of these."""
+        """Handle a barrier's answer. False if the barrier is none of these."""
         batch = self._by_barrier.get(token)
         if batch is None:
             return False
@@ -69,7 +69,7 @@ class Batches:
         return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
-        """A datapath refused an entry, which concerns that one, or a barrier, which concerns all before it. False for anything else."""
+        """Handle a refusal of an entry, which concerns that one, or of a barrier, which concerns all before it. False for anything else."""
         batch = self._by_entry.get(token)
         if batch is not None:
             if dpid in batch.missing:
@@ -81,12 +81,12 @@ class Batches:
         return batch is not None
 
     def disconnect(self, dpid: DatapathId) -> None:
-        """A datapath is gone: what it had not answered for will not be there."""
+        """Fail everything that a disconnected datapath has not answered."""
         for batch in [batch for batch in (*self._by_barrier.values(), *self._open.values()) if dpid in batch.missing]:
             self._end(batch, False)
 
     def _end(self, batch: Batch, done: bool) -> None:
-        """Nothing more is expected of a batch: its barriers are answered, or what the others answer is of no interest any more."""
+        """Close a batch: its barriers are answered, or the other answers no longer matter."""
         self._by_barrier.pop(batch.token, None)
         if self._open.get(batch.dpids) is batch:
             del self._open[batch.dpids]

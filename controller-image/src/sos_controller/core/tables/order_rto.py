@@ -1,19 +1,19 @@
-"""How long an agent's answer may take before an order is sent again: what it took before decides, as for segments of TCP (RFC 6298).
+"""Retransmission time-out (RTO) of orders to an agent, from the times of its earlier answers, as for segments of TCP (RFC 6298).
 
-An order is answered within milliseconds. When the controller, the agent or the machine of one of them is behind, sending orders again
-makes only more of what it is behind with.
+An order is answered within milliseconds. If the controller, the agent or the machine of either is overloaded, retransmission only adds to
+the load.
 """
 
 from __future__ import annotations
 
 MIN_S = 0.05
-"""Also what is waited for the first time."""
+"""Also the first RTO."""
 MAX_S = 0.4
 """Leaves time for one more order before a set-up is given up."""
 
 
 class OrderRto:
-    """Of one agent."""
+    """RTO of one agent."""
 
     __slots__ = ("_deviation", "_mean", "seconds")
 
@@ -22,7 +22,7 @@ class OrderRto:
         self.seconds = MIN_S
 
     def answered(self, took: float) -> None:
-        """An order was answered after this many seconds: smoothed as in RFC 6298, 2.2 and 2.3."""
+        """Record an answer after this many seconds: smoothed as in RFC 6298, 2.2 and 2.3."""
         if not self._mean:
             self._mean, self._deviation = took, took / 2
         else:

@@ -1,4 +1,4 @@
-"""Which service a SYN belongs to. Services are tried in order; the first match decides, also when it decides for plain TCP."""
+"""Policies: the service that a SYN belongs to. Services are tried in order; the first match decides, also if it decides for plain TCP."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ MAX_PUNTS = 1_024
 
 
 class Covered(Protocol):
-    """What tells whether a connection belongs to a service: a SYN, or a flow an agent has reported."""
+    """Ends of a connection, to find its service: of a SYN, or of a flow an agent has reported."""
 
     @property
     def client(self) -> Address:
-        """The client's address."""
+        """Return the client's address."""
 
     @property
     def server(self) -> Address:
-        """The server's address."""
+        """Return the server's address."""
 
     @property
     def server_port(self) -> int:
-        """The server's port."""
+        """Return the server's port."""
 
 
 class Policy(NamedTuple):
@@ -47,7 +47,7 @@ class Policy(NamedTuple):
     ports: tuple[tuple[int, int], ...]
 
     def covers(self, flow: Covered) -> bool:
-        """Whether the connection is one of this service."""
+        """Return whether the service covers a connection."""
         port = flow.server_port
         return (
             any(first <= port <= last for first, last in self.ports)
@@ -56,7 +56,7 @@ class Policy(NamedTuple):
         )
 
     def overlaps(self, other: Policy) -> bool:
-        """Whether a connection could be one of both."""
+        """Return whether both could cover one connection."""
         return (
             any(a <= d and c <= b for a, b in self.ports for c, d in other.ports)
             and any(_meet(p, q) for p in self.servers for q in other.servers)
@@ -65,7 +65,7 @@ class Policy(NamedTuple):
 
 
 class Policies:
-    """All services, by the site their clients are at."""
+    """All services, by the site of their clients."""
 
     def __init__(self, services: Iterable[Service]) -> None:
         self.by_site: dict[str, list[Policy]] = {}
@@ -75,18 +75,18 @@ class Policies:
             self.by_site.setdefault(service.from_.site, []).append(policy)
 
     def first(self, site: str, flow: Covered) -> Policy | None:
-        """The service that decides about a connection."""
+        """Return the service that decides about a connection."""
         for policy in self.by_site.get(site, ()):
             if policy.covers(flow):
                 return policy
         return None
 
     def covering(self, site: str, flow: Covered, limit: int) -> list[Policy]:
-        """The services that cover a connection, as they are tried, at most `limit` of them."""
+        """Return the services that cover a connection, in their order, at most `limit` of them."""
         return list(islice((policy for policy in self.by_site.get(site, ()) if policy.covers(flow)), limit))
 
     def match(self, site: str, syn: Syn) -> Service | None:
-        """The service to accelerate a SYN by, None for plain TCP."""
+        """Return the service to accelerate a SYN by, None for plain TCP."""
         policy = self.first(site, syn)
         if policy is None or not accelerated(policy.service) or not in_share(syn.key, policy.service.percent):
             return None
@@ -94,8 +94,7 @@ class Policies:
 
 
 def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[str, Site]) -> str:
-    """Why a service cannot be set up by entries that stand beforehand; "" when it can. `earlier`: services tried before it that are
-    not set up so themselves."""
+    """Return why a service cannot be proactive; "" if it can. `earlier`: services tried before it that are reactive."""
     return (
         _why_one_by_one(policy.service, sites)
         or _why_not_beside_agents(policy.service, sites)
@@ -105,7 +104,7 @@ def why_not_proactive(policy: Policy, earlier: Iterable[Policy], sites: Mapping[
 
 
 def _why_one_by_one(service: Service, sites: Mapping[str, Site]) -> str:
-    """Why somebody has to decide about each connection of a service."""
+    """Return why each connection of a service needs a decision."""
     if service.percent < MAX_PERCENT:
         return "percent is decided connection by connection"
     if service.paths.mode in ONE_PATH_MODES:
@@ -115,7 +114,7 @@ def _why_one_by_one(service: Service, sites: Mapping[str, Site]) -> str:
 
 
 def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
-    """Why the switches of a service's sites cannot have such entries."""
+    """Return why the switches of a service's sites cannot have such entries."""
     for site in (sites[service.from_.site], sites[service.to.site]):
         if len(site.datapaths) != 1:
             return f"site {site.name} has {len(site.datapaths)} datapaths, and only the one beside its agent sees whether that lives"
@@ -127,7 +126,7 @@ def _why_not_beside_agents(service: Service, sites: Mapping[str, Site]) -> str:
 
 
 def _too_wide(policy: Policy) -> str:
-    """Wider entries would lead TCP that is not the service's through the agents' kernels."""
+    """Return why wider entries would redirect foreign TCP through the agents' kernels."""
     count = needed(policy)
     return f"{count} entries would match its prefixes and ports, and {MAX_PUNTS} are made at most" if count > MAX_PUNTS else ""
 
@@ -139,39 +138,40 @@ def _decided_before(policy: Policy, earlier: Iterable[Policy]) -> str:
 
 
 def accelerated(service: Service) -> bool:
-    """Whether a service redirects anything at all."""
+    """Return whether a service redirects anything at all."""
     return service.mode == "Accelerate" and service.percent > 0
 
 
 def compared(service: Service) -> bool:
-    """Whether connections of a service are looked at one by one: observed ones, and both shares of one that is accelerated in part."""
+    """Return whether connections of a service are measured: observed ones, and both groups of one that is accelerated in part."""
     return service.mode == "Observe" or 0 < service.percent < MAX_PERCENT
 
 
 def in_share(key: FlowKey, percent: int) -> bool:
-    """Whether a flow is in the accelerated share; the same answer for the same flow."""
+    """Return whether a flow is in the accelerated share; the same answer for the same flow."""
     return zlib.crc32(key) % 100 < percent
 
 
 def policies(config: Config | None) -> Policies:
-    """The services of a configuration."""
+    """Return the services of a configuration."""
     return Policies(config.services if config is not None else ())
 
 
 def punt_matches(policy: Policy) -> list[Match]:
-    """What the punt entries of a service match: bare SYNs, by prefixes and ports as far as the bound allows."""
+    """Return the matches of a service's punt entries: bare SYNs, by prefixes and ports as far as the bound allows."""
     clients, servers, ports = _blocks(policy)
     return [_match((c, s), None, port, BARE_SYN) for c in clients for s in servers for port in ports]
 
 
 def answer_matches(policy: Policy, flags: Iterable[Masked]) -> list[Match]:
-    """What servers send to clients of a service with these TCP flags."""
+    """Return the match of packets from servers to clients of a service with these TCP flags."""
     clients, servers, ports = _blocks(policy)
     return [_match((s, c), port, None, flag) for flag in flags for c in clients for s in servers for port in ports]
 
 
 def redirect_matches(policy: Policy, near: bool) -> list[Match]:
-    """What the entries of a service that stands beforehand match: all packets from client to server near, from server to client far."""
+    """Return the matches of a proactive service: all packets from client to server on the ingress side, from server to client on the egress
+    side."""
     clients, servers, ports = _blocks(policy)
     if near:
         return [_match((c, s), None, port, None) for c in clients for s in servers for port in ports]
@@ -179,32 +179,33 @@ def redirect_matches(policy: Policy, near: bool) -> list[Match]:
 
 
 def error_matches(prefixes: Iterable[Prefix]) -> list[Match]:
-    """ICMP errors to hosts in these prefixes."""
+    """Return the match of ICMP errors to hosts in these prefixes."""
     blocks = [prefix.masked for prefix in outermost(prefixes)]
     return [Match(eth_type=ETH_IPV4, ip_proto=PROTO_ICMP, ipv4_dst=block, icmp_type=kind) for block in blocks for kind in ICMP_ERRORS]
 
 
 def fragment_matches(policy: Policy, near: bool) -> list[Match]:
-    """Fragments of TCP segments from client to server near, from server to client far. Whatever their ports: Open vSwitch gives fragments
-    none, not even the first one (ovs-ofctl(8), "set-frags normal")."""
+    """Return the matches of fragments of TCP segments from client to server on the ingress side, from server to client on the egress side,
+    whatever their ports: for Open vSwitch fragments have none, not even the first (ovs-ofctl(8), "set-frags normal")."""
     pairs = [(c, s) if near else (s, c) for c in outermost(policy.clients) for s in outermost(policy.servers)]
     return [msgspec.structs.replace(_match(pair, None, None, None), ip_frag=FRAGMENT) for pair in pairs]
 
 
 def exact_matches(policy: Policy, near: bool) -> list[Match]:
-    """What the exact entries of a service match: the same, near without SYNs, which are punted; where nothing has been told apart yet."""
+    """Return the matches of a service's exact entries: as above, on the ingress side without SYNs, which are punted; only for packets that
+    no session's entry matches."""
     found = redirect_matches(policy, near)
     return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if near else None, reg0=0) for m in found]
 
 
 def needed(policy: Policy) -> int:
-    """Matches that say exactly what a service covers."""
+    """Return the matches that cover exactly what a service covers."""
     clients, servers, ports = _parts(policy)
     return len(clients) * len(servers) * len(ports)
 
 
 def widening(policy: Policy) -> str:
-    """What the entries of a service do not match, because that would take too many of them; "" where they match all."""
+    """Return what the entries of a service do not match because it would take too many of them; "" if they match all."""
     count = needed(policy)
     if count <= MAX_PUNTS:
         return ""
@@ -215,14 +216,14 @@ def widening(policy: Policy) -> str:
 
 
 def _parts(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
-    """Clients, servers and ports of a service as few blocks."""
+    """Return clients, servers and ports of a service as few blocks."""
     ports = [m for first, last in policy.ports for m in masks(first, last)]
     matches: list[Masked | None] = [None if mask == 0 else (value, mask) for value, mask in dict.fromkeys(ports)]
     return outermost(policy.clients), outermost(policy.servers), matches
 
 
 def _blocks(policy: Policy) -> tuple[list[Prefix], list[Prefix], list[Masked | None]]:
-    """Clients, servers and ports of a service as few blocks; wider than the service where it has too many."""
+    """Return clients, servers and ports of a service as few blocks; wider than the service if it has too many."""
     clients, servers, port_matches = _parts(policy)
     if len(clients) * len(servers) * len(port_matches) > MAX_PUNTS:
         port_matches = [None]
@@ -249,7 +250,7 @@ def _meet(one: Prefix, other: Prefix) -> bool:
 
 
 def outermost(prefixes: Iterable[Prefix]) -> list[Prefix]:
-    """The prefixes that no other one of them contains."""
+    """Return the prefixes that no other one of them contains."""
     kept: list[Prefix] = []
     for prefix in sorted(set(prefixes), key=lambda p: (p.length, p.network)):
         if not any(k.holds(prefix.network) for k in kept):

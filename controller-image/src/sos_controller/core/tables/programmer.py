@@ -1,8 +1,8 @@
-"""What every datapath should hold, what has been sent to it, and what it has acknowledged.
+"""Programmer: entries wanted on every datapath, those sent to it, and those it has acknowledged.
 
-Entries wanted are kept in named *groups* (guards, the paths of a pair, a host, ...), each replaced as a whole and compared with what
-it was; redirect entries of sessions come and go one by one. A datapath that has not been read since it connected gets nothing
-until it has: then everything is compared at once.
+Entries wanted are kept in named *groups* (guards, the paths of a pair, a host, ...), each replaced as a whole and compared with its former
+contents; redirect entries of sessions are added and removed one by one. A datapath that has not been read since it connected is sent
+nothing until then: then everything is compared at once.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from sos_controller.core.types import DatapathId
 
 MAX_TOKEN: Final = 0xFFFFFFFF
 MAX_PENDING = 262_144
-"""Barriers not yet answered, over all datapaths, and entries of sessions behind them. Sessions are not begun above half of it."""
+"""Barriers not yet answered, over all datapaths, and entries of sessions behind them. No sessions begin above half of it."""
 
 Group = Hashable
 
 
 class Pending(NamedTuple):
-    """A barrier behind a group on its way, and its serial number."""
+    """An unanswered barrier behind a group, and its serial number."""
 
     dpid: DatapathId
     serial: int
@@ -50,32 +50,32 @@ class Programmer:
 
     @property
     def busy(self) -> bool:
-        """Too much is unanswered to begin anything new."""
+        """Return whether too much is unanswered to begin anything new."""
         return len(self._pending) + len(self._batches) > MAX_PENDING // 2
 
     def entries(self, dpid: DatapathId) -> list[FlowEntry]:
-        """All entries wanted on a datapath, in canonical order."""
+        """Return all entries wanted on a datapath, in canonical order."""
         return sorted(self._desired.get(dpid, {}).values(), key=flow_entries.order)
 
     def groups(self) -> list[Group]:
-        """Names of the groups that exist."""
+        """Return the names of the groups that exist."""
         return list(self._groups)
 
     def is_synced(self, dpid: DatapathId) -> bool:
-        """Whether the datapath is connected and has been compared."""
+        """Return whether the datapath is connected and has been compared."""
         return dpid in self._synced
 
     def is_acknowledged(self, dpid: DatapathId) -> bool:
-        """Whether everything sent to it for groups has been acknowledged by barrier."""
+        """Return whether the datapath has acknowledged by barrier everything sent to it for groups."""
         return dpid in self._synced and self._acked.get(dpid, 0) >= self._marks.get(dpid, 0)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether every datapath that has been read has acknowledged everything sent to it for groups."""
+        """Return whether every datapath that has been read has acknowledged everything sent to it for groups."""
         return all(map(self.is_acknowledged, self._synced))
 
     def set_group(self, group: Group, wanted: Mapping[DatapathId, Iterable[FlowEntry]], out: list[Command]) -> None:
-        """Replace a group; emits the difference for every datapath that has been read."""
+        """Replace a group; emit the difference for every datapath that has been read."""
         before = self._groups.pop(group, {})
         after = {dpid: _unchanged(before.get(dpid, {}), entries) for dpid, entries in wanted.items()}
         after = {dpid: entries for dpid, entries in after.items() if entries}
@@ -85,25 +85,25 @@ class Programmer:
             self._replace(dpid, before.get(dpid, {}), after.get(dpid, {}), out)
 
     def standing(self, dpid: DatapathId, table: int, without: Group) -> int:
-        """Entries of a table that groups want on a datapath, one group left out. Those of sessions come and go and are none of them."""
+        """Return how many entries of a table groups want on a datapath, one group left out. Entries of sessions are not counted."""
         groups = (those.get(dpid, {}) for group, those in self._groups.items() if group != without)
         return sum(entry.table == table for entries in groups for entry in entries.values())
 
     def renew(self, group: Group, out: list[Command]) -> None:
-        """Send a group's entries again, which starts their hard timeouts anew."""
+        """Send a group's entries again, which restarts their hard timeouts."""
         for dpid, entries in sorted(self._groups.get(group, {}).items()):
             if dpid in self._synced:
                 out.append(Apply(dpid, tuple(entries.values()), (), 0, False))
 
     def install(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, waiter: Waiter, out: list[Command]) -> None:
-        """Add one entry to datapaths; `close` asks for it. `waiter` hears once: True when all have it, False when one will not."""
+        """Add one entry to datapaths; `close` emits its barrier. `waiter` is called once: True when all have it, False if one will not."""
         key, desired = entry.key, self._desired
         for dpid in dpids:
             desired.setdefault(dpid, {})[key] = entry
         out.append(Install(dpids, entry, self._batches.add(dpids, waiter)))
 
     def close(self, out: list[Command]) -> None:
-        """Ask for the barriers behind what was installed since the last time."""
+        """Emit the barriers behind the entries installed since the last call."""
         self._batches.close(out)
 
     def adopt(self, dpid: DatapathId, entry: FlowEntry) -> None:
@@ -111,11 +111,11 @@ class Programmer:
         self._desired.setdefault(dpid, {}).setdefault(entry.key, entry)
 
     def wants(self, dpid: DatapathId, entry: FlowEntry) -> bool:
-        """Whether an entry of this identity is wanted."""
+        """Return whether an entry of this identity is wanted."""
         return entry.key in self._desired.get(dpid, {})
 
     def remove(self, dpids: tuple[DatapathId, ...], entry: FlowEntry, out: list[Command]) -> None:
-        """Delete one entry from datapaths, but where another one has taken its place."""
+        """Delete one entry from datapaths, unless another one has replaced it."""
         key, deleted = entry.key, []
         for dpid in dpids:
             wanted = self._desired.get(dpid, {})
@@ -128,7 +128,7 @@ class Programmer:
             out.append(Withdraw(tuple(deleted), entry))
 
     def end_leases(self, out: list[Command]) -> None:
-        """Delete at once what would run out by itself if nobody renewed it, on every datapath that has been read."""
+        """Delete leases at once instead of letting them expire, on every datapath that has been read."""
         for dpid in sorted(self._synced):
             leased = sorted((entry for entry in self._desired.get(dpid, {}).values() if entry.hard_timeout), key=flow_entries.order)
             for entry in leased:
@@ -138,7 +138,7 @@ class Programmer:
                 out.append(Apply(dpid, (), tuple(leased), self._expect(dpid), True))
 
     def sync(self, dpid: DatapathId, installed: Iterable[FlowEntry], out: list[Command]) -> None:
-        """Compare a datapath that has just been read with what is wanted, and make it so."""
+        """Compare a datapath that has just been read with the wanted entries, and send the difference."""
         there = flow_entries.index(installed)
         changes = flow_entries.diff(self._desired.get(dpid, {}), there, self.owner)
         leased = [e for key, e in self._desired.get(dpid, {}).items() if e.hard_timeout and there.get(key) == e]
@@ -147,7 +147,7 @@ class Programmer:
         out.append(Apply(dpid, (*changes.adds, *leased), changes.deletes, self._expect(dpid), True))
 
     def acknowledge(self, dpid: DatapathId, token: int) -> bool:
-        """A barrier was answered: everything sent to the datapath up to it is done. True when it stood behind a group."""
+        """Handle a barrier's answer: everything sent to the datapath up to it is done. True if it stood behind a group."""
         if self._batches.acknowledge(dpid, token):
             return False
         done = self._pending.get(token)
@@ -158,7 +158,7 @@ class Programmer:
         return True
 
     def reject(self, dpid: DatapathId, token: int) -> bool:
-        """A message was refused. True when it belonged to a group: the datapath has to be read again."""
+        """Handle a refused message. True if it belonged to a group: the datapath has to be read again."""
         if self._batches.reject(dpid, token):
             return False
         failed = self._pending.get(token)
@@ -169,7 +169,7 @@ class Programmer:
         return True
 
     def disconnect(self, dpid: DatapathId) -> None:
-        """The connection is gone: nothing on its way will be answered."""
+        """Handle a lost connection: nothing in flight will be answered."""
         self._synced.discard(dpid)
         self._pending = {token: pending for token, pending in self._pending.items() if pending.dpid != dpid}
         self._batches.disconnect(dpid)
@@ -200,5 +200,5 @@ class Programmer:
 
 
 def _unchanged(before: Entries, entries: Iterable[FlowEntry]) -> Entries:
-    """Entries by identity, keeping the very objects of before where they are equal: whose an entry is, is told by the object."""
+    """Return entries by identity, with the very objects of before where they are equal: the owner of an entry is told by the object."""
     return {key: before[key] if before.get(key) == e else e for key, e in flow_entries.index(entries).items()}

@@ -1,4 +1,4 @@
-"""The life of a session as a table of transitions, and the tables sessions are found in.
+"""Sessions: their life as a table of transitions, and the tables that index them.
 
     OBSERVED --ORDERED--> PREPARING --COMPLETE--> ACTIVE --AGENT_ENDED--> ENDING --OVER--> ENDED   (ACTIVE --OVER--> ENDED)
     OBSERVED, PREPARING --GIVE_UP--> PLAIN
@@ -29,7 +29,7 @@ Group = tuple[str, str]
 
 
 class Phase(Enum):
-    """Where a session is in its life."""
+    """Phase of a session's life."""
 
     __hash__ = object.__hash__  # members are singletons; Enum's own hashes the name, in Python, at each step
 
@@ -42,7 +42,7 @@ class Phase(Enum):
 
 
 class Trigger(Enum):
-    """What moves it on."""
+    """Trigger of a transition."""
 
     __hash__ = object.__hash__
 
@@ -74,19 +74,20 @@ _TTL_AT: Final = 22
 
 
 def adopted_uuid(number: bytes) -> bytes:
-    """Stands for the UUID of an adopted session until a report tells it: all that the cookie knew is its last 16 bits."""
+    """Return a placeholder for the UUID of an adopted session until a report names it: the cookie has only its last 16 bits."""
     return _NAMELESS + number
 
 
 def session_uuid(seed: int, counter: int) -> bytes:
-    """A UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's life, 62 bits of counting, so that the last 16 tell 65,536 apart."""
+    """Return a UUID of version 8 (RFC 9562, 5.8): 60 bits of the controller's run, a counter of 62 bits, so that the last 16 bits tell
+    65,536 sessions apart."""
     high = (seed >> 12 & 0xFFFFFFFFFFFF) << 16 | 0x8000 | seed & 0xFFF
     low = 0b10 << 62 | ((seed >> 60) + counter) & 0x3FFFFFFFFFFFFFFF
     return high.to_bytes(8, "big") + low.to_bytes(8, "big")
 
 
 class InvalidTransitionError(Exception):
-    """A bug: the engine asked for a step that the table does not have."""
+    """A bug: the engine asked for a transition that the table does not have."""
 
 
 class Session:
@@ -142,24 +143,24 @@ class Session:
         self.near = self.far = AgentId(b"")
         self.labels = 1
         self.isn = self.syn = b""
-        self.mac = MacAddress(b"")  # the client's, as its SYN had it
+        self.mac = MacAddress(b"")  # the client's, from its SYN
         self.attempts = 0
         self.asked = 0  # sequence of the first order to prepare it; the one to the other agent has the next
-        self.due = 0.0  # the one timer that still counts
+        self.due = 0.0  # the only timer still valid
         self.ready: set[AgentId] = set()
-        self.ended_by: dict[AgentId, Ended | str] = {}  # what an agent said, else why its side is taken for over
+        self.ended_by: dict[AgentId, Ended | str] = {}  # an agent's Ended, else why its side is taken for over
         self.waiting = 0  # entries that not all their datapaths have acknowledged
         self.installed_at = now  # when the last of them was
-        self.deliver_at = now  # when its SYN may go to the near agent
-        self.confirms = False  # its SYN waits until the server has accepted the far agent's connection
-        self.connect_at = 0.0  # from when on the far agent may connect: the server's answer needs its entries
-        self.leading = 0  # entries of the far side that not all their datapaths have acknowledged
+        self.deliver_at = now  # when its SYN may go to the ingress agent
+        self.confirms = False  # its SYN waits until the server has accepted the egress agent's connection
+        self.connect_at = 0.0  # from when on the egress agent may connect: the server's answer needs its entries
+        self.leading = 0  # entries of the egress side that not all their datapaths have acknowledged
         self.near_entries: list[Placed] = []
         self.far_entries: list[Placed] = []
         self.adopted = False
 
     def advance(self, trigger: Trigger) -> Phase:
-        """Take a step of the table; InvalidTransitionError when it has none."""
+        """Make a transition; InvalidTransitionError if the table has none."""
         following = TRANSITIONS.get((self.state, trigger))
         if following is None:
             raise InvalidTransitionError(f"{self.state.value} has no {trigger.name}")
@@ -168,40 +169,40 @@ class Session:
 
     @property
     def is_nameless(self) -> bool:
-        """Adopted, and nobody has said its UUID yet: of that only the last 16 bits are known."""
+        """Return whether the session is adopted and its UUID unknown but for the last 16 bits."""
         return self.uuid[:14] == _NAMELESS
 
     @property
     def dscp(self) -> int:
-        """What its SYN is marked with (RFC 2474)."""
+        """Return the DSCP of its SYN (RFC 2474)."""
         return self.syn[_TRAFFIC_CLASS_AT] >> 2 if self.syn else 0
 
     @property
     def ttl(self) -> int:
-        """Time to live of its SYN, 0 = not known (RFC 791)."""
+        """Return the time to live of its SYN, 0 = not known (RFC 791)."""
         return self.syn[_TTL_AT] if self.syn else 0
 
     @property
     def client_port(self) -> int:
-        """The client's port."""
+        """Return the client's port."""
         return self.key[8] << 8 | self.key[9]
 
     @property
     def client(self) -> Address:
-        """Address of the host that opened the connection."""
+        """Return the address of the host that opened the connection."""
         return Address(int.from_bytes(self.key[:4], "big"))
 
     @property
     def server(self) -> Address:
-        """Address of the host that the connection goes to."""
+        """Return the address of the host that the connection goes to."""
         return Address(int.from_bytes(self.key[4:8], "big"))
 
     def entries(self) -> list[Placed]:
-        """All its redirect entries, those of the near side first (the order of removal)."""
+        """Return all its redirect entries, those of the ingress side first (the order of removal)."""
         return self.near_entries + self.far_entries
 
     def datapaths(self) -> set[DatapathId]:
-        """Where it has entries."""
+        """Return the datapaths that have its entries."""
         return {dpid for dpids, _ in self.entries() for dpid in dpids}
 
 
@@ -222,7 +223,7 @@ class Sessions:
         self.pending = 0
 
     def group(self, groups: Mapping[str, tuple[Group, ...]]) -> None:
-        """Count sessions by the groups of their services from now on, those there are included."""
+        """Count sessions by the groups of their services from now on, existing ones included."""
         self._groups, self.by_group = groups, Counter()
         for service, members in groups.items():
             for each in members:
@@ -236,35 +237,35 @@ class Sessions:
 
     @property
     def full(self) -> bool:
-        """No further session is taken: new flows stay plain."""
+        """Return whether the table is full: new flows stay plain."""
         return len(self._by_key) >= self._limit or self.pending >= self._pending_limit
 
     def by_key(self, key: FlowKey) -> Session | None:
-        """The session of a flow."""
+        """Return the session of a flow."""
         return self._by_key.get(key)
 
     def by_uuid(self, uuid: bytes) -> Session | None:
-        """The session an agent speaks of."""
+        """Return the session with a UUID, as agents name it."""
         return self._by_uuid.get(uuid)
 
     def nameless(self, number: bytes) -> list[Session]:
-        """Adopted sessions whose UUID is not known but for its last two bytes."""
+        """Return adopted sessions of whose UUID only the last two bytes are known."""
         return list(self._nameless.get(number, {}).values())
 
     def of(self, agent: AgentId) -> list[Session]:
-        """All sessions an agent takes part in."""
+        """Return all sessions of an agent."""
         return list(self._by_agent.get(agent, {}).values())
 
     def of_host(self, address: Address) -> list[Session]:
-        """All sessions of a host, as client or as server."""
+        """Return all sessions of a host, as client or as server."""
         return list(self._by_host.get(address.to_bytes(4, "big"), {}).values())
 
     def has_host(self, address: Address) -> bool:
-        """Whether a host has sessions."""
+        """Return whether a host has sessions."""
         return address.to_bytes(4, "big") in self._by_host
 
     def add(self, session: Session) -> None:
-        """Enter a session whose agents are chosen."""
+        """Add a session whose agents are chosen."""
         self._by_key[session.key] = session
         for host in (session.key[:4], session.key[4:8]):
             self._by_host.setdefault(host, {})[session.key] = session
@@ -283,7 +284,7 @@ class Sessions:
             self._by_agent.setdefault(agent, {})[session.key] = session
 
     def remove(self, session: Session) -> None:
-        """Forget a session."""
+        """Remove a session."""
         if self._by_key.get(session.key) is session:
             del self._by_key[session.key]
             for host in {session.key[:4], session.key[4:8]}:
@@ -295,7 +296,7 @@ class Sessions:
         self._forget_name(session)
 
     def rename(self, session: Session, uuid: bytes) -> None:
-        """A nameless session's UUID has become known."""
+        """Set a nameless session's UUID, which has become known."""
         self._forget_name(session)
         session.uuid = uuid
         self._by_uuid[uuid] = session
@@ -310,7 +311,7 @@ class Sessions:
                 del self._nameless[session.uuid[14:]]
 
     def reassign(self, session: Session, near: AgentId, far: AgentId) -> None:
-        """An adopted session's agents have become known."""
+        """Set an adopted session's agents, which have become known."""
         self._unlink(session)
         session.near, session.far = near, far
         self._link(session)

@@ -1,6 +1,6 @@
-"""How much of a site's sessions the services of one namespace may have (spec/controller-config.md clause 3, docs/adr/0049).
+"""Shares: the part of a site's sessions that the services of one namespace may have (spec/controller-config.md clause 3, docs/adr/0049).
 
-What is over the share is plain TCP, so that a namespace that opens many connections leaves room for the others'.
+Connections over the share stay plain TCP, so that a namespace that opens many connections leaves room for others.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ class Shares:
                 self.groups[service.id] = bounded
 
     def allows(self, service: str, used: Mapping[Group, int], capacity: Callable[[str], int]) -> bool:
-        """Whether a service may have one more session. `capacity`: the sessions that the agents of a site take, together."""
+        """Return whether a service may have one more session. `capacity`: the sessions that the agents of a site take, together."""
         return all(used.get(key, 0) * ALL < self._percent[key] * capacity(key[0]) for key in self.groups.get(service, ()))
 
 
 class Bound(NamedTuple):
-    """A share that keeps a service from being set up by entries that stand."""
+    """A share that keeps a service from being proactive."""
 
     site: str
     share: Share
 
 
 def keys_of(service: Service) -> tuple[Group, Group]:
-    """The namespace of a service at its two sites."""
+    """Return the namespace of a service at its two sites."""
     namespace = service.id.partition("/")[0]
     return (service.from_.site, namespace), (service.to.site, namespace)
 
 
 def counted_one_by_one(service: Service, sites: Mapping[str, Site]) -> Bound | None:
-    """The share that takes a decision for each connection of a service, None where there is none."""
+    """Return the share that requires a decision for each connection of a service, None if there is none."""
     for site, namespace in keys_of(service):
         for share in sites[site].shares:
             if share.namespace == namespace and not share.standing:

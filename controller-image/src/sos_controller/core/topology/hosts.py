@@ -1,6 +1,6 @@
-"""Where hosts are, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
+"""Locations of hosts, learned from ARP and from first packets. Never behind agent ports or inter-switch ports (the caller's check).
 
-Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, nobody new is learned: their traffic is flooded, and routed sites do not reach
+Bounded: beyond MAX_HOSTS, or MAX_AT_PORT behind one port, no new hosts are learned: their traffic is flooded, and routed sites do not reach
 them.
 """
 
@@ -14,9 +14,9 @@ from sos_controller.core.types import Address, DatapathId, Location, MacAddress
 
 MAX_HOSTS = 65_536
 MAX_AT_PORT = 16_384
-"""Hosts behind one port: whoever makes up addresses there leaves room for those elsewhere."""
+"""Hosts behind one port: forged addresses there leave room for hosts elsewhere."""
 MAX_ADDRESSES = 16
-"""Addresses remembered per MAC address; the oldest gives way."""
+"""Addresses remembered per MAC address; the oldest is dropped."""
 
 
 class Host(msgspec.Struct, frozen=True, gc=False):
@@ -29,7 +29,7 @@ class Host(msgspec.Struct, frozen=True, gc=False):
 
 
 class Hosts:
-    """All hosts known."""
+    """All known hosts."""
 
     def __init__(self, limit: int = MAX_HOSTS) -> None:
         self._limit = limit
@@ -41,20 +41,20 @@ class Hosts:
         return len(self._by_mac)
 
     def all(self) -> list[Host]:
-        """Every host, by MAC address."""
+        """Return every host, by MAC address."""
         return [self._by_mac[mac] for mac in sorted(self._by_mac)]
 
     def by_mac(self, mac: MacAddress) -> Host | None:
-        """The host with this MAC address."""
+        """Return the host with this MAC address."""
         return self._by_mac.get(mac)
 
     def by_address(self, address: Address) -> Host | None:
-        """The host last heard with this address."""
+        """Return the host last heard with this address."""
         mac = self._by_address.get(address)
         return None if mac is None else self._by_mac.get(mac)
 
     def learn(self, mac: MacAddress, address: Address, location: Location, now: float) -> bool:
-        """Note that a host was heard; True when it is new or has moved. Multicast addresses and address 0 are nobody's."""
+        """Record where a host was heard; True if it is new or has moved. Multicast addresses and address 0 belong to no host."""
         if mac[0] & 1 or not any(mac):
             return False
         before = self._by_mac.get(mac)
@@ -74,11 +74,11 @@ class Hosts:
         return before is None or before.location != location
 
     def forget_location(self, location: Location) -> list[Host]:
-        """Forget everybody behind a port."""
+        """Forget all hosts behind a port."""
         return self._forget([h for h in self._by_mac.values() if h.location == location])
 
     def forget_datapath(self, dpid: DatapathId) -> list[Host]:
-        """Forget everybody at a datapath."""
+        """Forget all hosts at a datapath."""
         return self._forget([h for h in self._by_mac.values() if h.location.dpid == dpid])
 
     def _forget(self, gone: list[Host]) -> list[Host]:

@@ -1,9 +1,9 @@
-"""Links between datapaths, learned from probes and over when probes stop.
+"""Links between datapaths, learned from probes and expired when probes stop.
 
-A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port on
-which any probe of ours from another port has been heard is *inter-switch* at once, because there it is safer to assume a switch.
-It stays one while the switch at either end cannot be heard, which may well forward on, and while both its ends are down; and as long
-again as links last. Such a link is *unheard*: no path goes by it, but it may close a loop.
+A link counts when both directions have been heard within the expiry: one recorded or relayed probe is not enough. A port on which any probe
+of ours from another port has been heard is *inter-switch* at once, because there it is safer to assume a switch. It stays inter-switch
+while the switch at either end cannot be heard, which may well go on forwarding, and while both its ends are down; and for one link expiry
+more. Such a link is *unheard*: no path uses it, but it may close a loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import networkx as nx
 from sos_controller.core.types import DatapathId, Location
 
 MAX_HEARD = 65_536
-"""Ports on which probes are remembered, and as many behind which somebody cannot be heard."""
+"""Ports on which probes are remembered, and as many unheard ports."""
 DEFAULT_COST = 10
 
 
@@ -39,21 +39,21 @@ class _Unheard(NamedTuple):
 
 
 def link(one: Location, other: Location) -> Link:
-    """The link between two ports, ends in order."""
+    """Return the link between two ports, ends in order."""
     return Link(one, other) if one < other else Link(other, one)
 
 
 class Topology:
-    """Who heard whom, and when."""
+    """Probes heard: receiver, origin and time."""
 
     def __init__(self) -> None:
         self._heard: dict[Location, _Heard] = {}
         self._unheard: dict[Location, _Unheard] = {}
-        """Who was heard at a port before it went down, or one of the two switches could not be heard any more."""
+        """Origins heard at a port before it went down, or before one of the two switches could no longer be heard."""
         self._links: frozenset[Link] = frozenset()
 
     def observe(self, origin: Location, receiver: Location, now: float) -> bool:
-        """Note a probe sent from `origin` that arrived at `receiver`; True when links or inter-switch ports changed."""
+        """Record a probe sent from `origin` that arrived at `receiver`; True if links or inter-switch ports changed."""
         if origin == receiver:
             return False
         before = self._heard.get(receiver)
@@ -66,13 +66,14 @@ class Topology:
         return self._settle()
 
     def port_down(self, location: Location, gone: bool) -> bool:
-        """A port is down: its link is over at once. Up again it is taken to lead where it did, unless it was removed (`gone`)."""
+        """Handle a port that is down: its link is over at once. When it is up again, it is assumed to lead to the same port, unless it was
+        removed (`gone`)."""
         if gone:
             return self._forget(lambda receiver, origin: location in (receiver, origin))
         return self._lose([r for r, h in self._heard.items() if location in (r, h.origin)])
 
     def datapath_down(self, dpid: DatapathId) -> bool:
-        """A datapath's connection is gone: nothing can be heard there or from there."""
+        """Handle a lost connection to a datapath: nothing can be heard there or from there."""
         return self._lose([r for r, h in self._heard.items() if dpid in (r.dpid, h.origin.dpid)])
 
     def keep(self, dpids: Collection[DatapathId]) -> bool:
@@ -80,9 +81,10 @@ class Topology:
         return self._forget(lambda receiver, origin: receiver.dpid not in dpids or origin.dpid not in dpids)
 
     def expire(self, now: float, max_age: float, present: Collection[DatapathId], is_down: Callable[[Location], bool]) -> bool:
-        """Forget what has not been heard for longer than `max_age` seconds although it could be.
+        """Forget links not heard for longer than `max_age` seconds although they could have been.
 
-        It could not while one of its datapaths was not `present`, or both its ends were down: as one cable, they will be up together.
+        A link could not be heard while one of its datapaths was not `present`, or both its ends were down: as one cable, they will be up
+        together.
         """
         gone = set()
         for receiver, (origin, before) in self._unheard.items():
@@ -97,29 +99,29 @@ class Topology:
         return self._forget(lambda receiver, _: receiver in gone) or lost
 
     def is_inter_switch(self, location: Location) -> bool:
-        """Whether another switch has been heard on this port."""
+        """Return whether another switch has been heard on this port."""
         return location in self._heard or location in self._unheard
 
     def inter_switch_ports(self, dpid: DatapathId) -> list[Location]:
-        """All such ports of a datapath, sorted."""
+        """Return all such ports of a datapath, sorted."""
         return sorted(r for r in (*self._heard, *self._unheard) if r.dpid == dpid)
 
     def links(self) -> list[Link]:
-        """All links, sorted."""
+        """Return all links, sorted."""
         return sorted(self._links)
 
     def unheard(self) -> list[Link]:
-        """All links of which some direction cannot be heard, sorted."""
+        """Return all links of which some direction cannot be heard, sorted."""
         origins = {r: h.origin for r, h in self._heard.items()} | {r: u.origin for r, u in self._unheard.items()}
         return sorted({link(r, u.origin) for r, u in self._unheard.items() if origins.get(u.origin) == r})
 
     def heard_at(self, found: Link) -> float:
-        """When the older of a link's two directions was last heard."""
+        """Return when the older of a link's two directions was last heard."""
         ends = [self._heard[end].at for end in found if end in self._heard]
         return min(ends) if ends else 0.0
 
     def _forget(self, is_gone: Callable[[Location, Location], bool]) -> bool:
-        """Forget whom `is_gone` says so of, by receiver and origin."""
+        """Forget links for which `is_gone` holds, by receiver and origin."""
         heard = [r for r, h in self._heard.items() if is_gone(r, h.origin)]
         unheard = [r for r, u in self._unheard.items() if is_gone(r, u.origin)]
         for receiver in heard:
@@ -146,7 +148,7 @@ class Topology:
 
 
 def graph(dpids: Iterable[DatapathId], links: Iterable[Link], cost: Callable[[Link], int] = lambda _: DEFAULT_COST) -> nx.MultiGraph:
-    """The graph of datapaths; each edge is keyed by its Link and weighs its cost. The same whatever the order of the input."""
+    """Return the graph of datapaths; each edge is keyed by its Link and weighs its cost. The same whatever the order of the input."""
     built: nx.MultiGraph = nx.MultiGraph()
     built.add_nodes_from(sorted(set(dpids)))
     for found in sorted(set(links)):

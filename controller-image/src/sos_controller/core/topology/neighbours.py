@@ -1,4 +1,4 @@
-"""Who answers ARP for an address at a datapath: asked for again and again, and lost when silent (RFC 1122, 2.3.2.1)."""
+"""Neighbours: resolution of addresses at a datapath by ARP, refreshed, and lost when silent (RFC 1122, 2.3.2.1)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import msgspec
 from sos_controller.core.types import Address, DatapathId, MacAddress, PortNo
 
 ASK_S = 1.0
-"""Between two requests to somebody who owes an answer."""
+"""Interval of requests to a neighbour that owes an answer."""
 REFRESH_S = 15.0
-"""Somebody who answered is asked again after this long."""
+"""Interval of requests to a neighbour that has answered."""
 LOST_S = 30.0
-"""Silent for this long, that is 15 requests unanswered: gone. A full queue of an uplink drops some of them."""
+"""Silence after which a neighbour is gone: 15 requests unanswered. A full queue of an uplink drops some of them."""
 
 
 class Place(NamedTuple):
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 class Neighbour(msgspec.Struct, frozen=True, gc=False):
-    """Somebody who answered."""
+    """A neighbour that answered."""
 
     mac: MacAddress
     port_no: PortNo
@@ -33,18 +33,18 @@ class Neighbour(msgspec.Struct, frozen=True, gc=False):
 
 
 class Neighbours:
-    """Answers and when to ask. Bounded by what `keep` is given."""
+    """Answers, and times of the next requests. Bounded by the argument of `keep`."""
 
     def __init__(self) -> None:
         self._heard: dict[Place, Neighbour] = {}
         self._asked: dict[Place, float] = {}
 
     def find(self, place: Place) -> Neighbour | None:
-        """Who is there."""
+        """Return the neighbour at a place."""
         return self._heard.get(place)
 
     def due(self, place: Place, now: float) -> bool:
-        """Whether to ask now; the answer yes is taken for asking."""
+        """Return whether a request is due now; True counts as a request sent."""
         known, asked = self._heard.get(place), self._asked.get(place, float("-inf"))
         gap = REFRESH_S if known is not None and now - known.heard_at < REFRESH_S else ASK_S
         if now - asked < gap:
@@ -53,7 +53,7 @@ class Neighbours:
         return True
 
     def hear(self, place: Place, mac: MacAddress, port_no: PortNo, now: float) -> bool:
-        """Somebody said that the address is theirs; True when that is news. Multicast addresses and zero are nobody's."""
+        """Record an answer; True if it changes anything. Multicast addresses and zero belong to no host."""
         if mac[0] & 1 or not any(mac):
             return False
         before = self._heard.get(place)
@@ -61,17 +61,17 @@ class Neighbours:
         return before is None or (before.mac, before.port_no) != (mac, port_no)
 
     def expire(self, now: float) -> None:
-        """Forget the silent."""
+        """Forget silent neighbours."""
         for place in [p for p, n in self._heard.items() if now - n.heard_at >= LOST_S]:
             del self._heard[place]
 
     def excuse(self, place: Place, now: float) -> None:
-        """Somebody cannot answer (the port is down): do not count it as silence."""
+        """Exclude the time of a port that is down from a neighbour's silence."""
         known = self._heard.get(place)
         if known is not None:
             self._heard[place] = msgspec.structs.replace(known, heard_at=now)
 
     def keep(self, places: set[Place]) -> None:
-        """Forget everything but these."""
+        """Forget all other places."""
         self._heard = {p: n for p, n in self._heard.items() if p in places}
         self._asked = {p: at for p, at in self._asked.items() if p in places}

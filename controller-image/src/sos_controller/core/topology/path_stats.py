@@ -1,7 +1,7 @@
-"""What agents have measured lately: rates and round trips of paths, rates of services (spec/order.md 13). Bounded and aged.
+"""Path and service statistics from agents' reports: rates and round trips of paths, rates of services (spec/order.md 13). Bounded and aged.
 
-Agents report counters and the moment they were read at, so a rate is exact however late or jittery its reports are; what is missing
-is only what has happened since the last one.
+Agents report counters and the moment they were read at, so a rate is exact however late or jittery its reports are; only the time since the
+last report is missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Key = TypeVar("Key", bound=tuple[Any, ...])
 FRESH_S = 7.0
 """Three reports may be lost before a measurement is forgotten."""
 SAMPLES = 6
-"""Kept of each counter: with a report every 2 s the rates shown are means over the last 10 s."""
+"""Samples kept of each counter: with a report every 2 s the rates shown are means over the last 10 s."""
 MAX_SERIES = 16_384
 """Paths, and services, of all agents; further ones are not kept."""
 
@@ -40,7 +40,7 @@ class Series:
         self.heard_at = 0.0
 
     def add(self, sampled_ms: int, counters: tuple[int, int], now: float) -> bool:
-        """Take a sample. One that is not later than the last is left out; counters that fall begin anew."""
+        """Add a sample. A sample not later than the last is left out; counters that fall start over."""
         if self._samples:
             last = self._samples[-1]
             if sampled_ms == last[0]:
@@ -52,7 +52,7 @@ class Series:
         return True
 
     def rates(self) -> Rates:
-        """Zero while there is one sample only."""
+        """Return the rates, zero while there is one sample only."""
         return Rates(self._between(0), self._between(-2))
 
     def _between(self, first: int) -> tuple[float, float]:
@@ -64,7 +64,7 @@ class Series:
 
 
 class _Reported(Generic[Row]):
-    """The last row that an agent has sent of a path or service, and its counters."""
+    """The last row that an agent has reported of a path or service, and its counters."""
 
     __slots__ = ("row", "series")
 
@@ -74,7 +74,8 @@ class _Reported(Generic[Row]):
 
 
 class PathMeasure(NamedTuple):
-    """What both agents at its ends say of a path. `forward` = from the lower to the higher id. Round trips in microseconds, 0 = unknown."""
+    """Statistics of a path from both agents at its ends. `forward` = from the lower to the higher id. Round trips in microseconds, 0 =
+    unknown."""
 
     rtt_us: int
     min_rtt_us: int
@@ -86,7 +87,7 @@ class PathMeasure(NamedTuple):
 
 
 class ServiceMeasure(NamedTuple):
-    """What the agents near the clients say of a service: sessions open, bytes per second."""
+    """Statistics of a service from the ingress agents: sessions open, bytes per second."""
 
     sessions: int
     up: float
@@ -107,7 +108,7 @@ class PathStats:
         return len(self._paths) + len(self._services)
 
     def report(self, agent_id: AgentId, report: PathReport, now: float) -> None:
-        """Take a report of an agent."""
+        """Store a report of an agent."""
         for row in report.paths:
             series = self._series(self._paths, (agent_id, row.peer, row.label), row)
             if series is not None:
@@ -118,7 +119,7 @@ class PathStats:
                 series.add(report.sampled_ms, (counted.up, counted.down), now)
 
     def _series(self, table: dict[Key, _Reported[Row]], key: Key, row: Row) -> Series | None:
-        """The counters that a row continues, None where there is no room for it."""
+        """Return the counters that a row continues, None if there is no room for it."""
         if key not in table:
             if len(table) >= self._limit:
                 return None
@@ -127,19 +128,19 @@ class PathStats:
         return table[key].series
 
     def forget(self, agent_id: AgentId) -> None:
-        """An agent is dead or restarted: its counters begin anew."""
+        """Forget the counters of an agent that is dead or restarted."""
         self._paths = {key: told for key, told in self._paths.items() if key[0] != agent_id}
         self._services = {key: told for key, told in self._services.items() if key[0] != agent_id}
 
     def expire(self, now: float) -> None:
-        """Forget what has not been reported lately."""
+        """Forget statistics without a recent report."""
         self._paths = {key: told for key, told in self._paths.items() if now - told.series.heard_at <= FRESH_S}
         self._services = {key: told for key, told in self._services.items() if now - told.series.heard_at <= FRESH_S}
 
     def path(self, low: AgentId, high: AgentId, label: int) -> PathMeasure | None:
-        """What is known of a path between two agents, None when neither has said anything lately.
+        """Return the statistics of a path between two agents, None without a recent report of either.
 
-        What came in counts rather than what was handed to streams: that is what the path has carried.
+        Bytes received count rather than bytes handed to streams: those the path has carried.
         """
         at_low, at_high = self._paths.get((low, high, label)), self._paths.get((high, low, label))
         ends = [path for path in (at_low, at_high) if path is not None]
@@ -154,7 +155,7 @@ class PathStats:
         return PathMeasure(rtt, lowest, forward, back, load, max(path.series.heard_at for path in ends))
 
     def services(self) -> dict[bytes, ServiceMeasure]:
-        """By the marks of the services, all agents together."""
+        """Return statistics by the marks of the services, all agents together."""
         found: dict[bytes, ServiceMeasure] = {}
         for (_, mark), service in self._services.items():
             before = found.get(mark, ServiceMeasure(0, 0.0, 0.0, 0, 0))

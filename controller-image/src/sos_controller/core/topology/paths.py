@@ -1,4 +1,4 @@
-"""Paths over the graph of datapaths, and the tree that broadcast follows. Deterministic: ties go to the lower datapath id, then port."""
+"""Paths over the graph of datapaths, and the spanning tree for broadcasts. Deterministic: ties go to the lower datapath id, then port."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sos_controller.core.types import DatapathId, Location
 
 
 class Path(NamedTuple):
-    """A path: for every link crossed, the port it is left by and the port it is entered by."""
+    """A path: for every link crossed, its egress and ingress port."""
 
     source: DatapathId
     target: DatapathId
@@ -21,17 +21,17 @@ class Path(NamedTuple):
 
     @property
     def dpids(self) -> tuple[DatapathId, ...]:
-        """The datapaths in order, both ends included."""
+        """Return the datapaths in order, both ends included."""
         return (self.source, *(into.dpid for _, into in self.steps))
 
     @property
     def links(self) -> frozenset[Link]:
-        """The links crossed."""
+        """Return the links crossed."""
         return frozenset(Link(min(step), max(step)) for step in self.steps)
 
 
 def distances(g: nx.MultiGraph, source: DatapathId) -> dict[DatapathId, int]:
-    """Cost from `source` to every datapath it reaches."""
+    """Return the cost from `source` to every datapath it reaches."""
     if source not in g:
         return {}
     found: dict[DatapathId, int] = nx.single_source_dijkstra_path_length(g, source)
@@ -39,7 +39,7 @@ def distances(g: nx.MultiGraph, source: DatapathId) -> dict[DatapathId, int]:
 
 
 def shortest(g: nx.MultiGraph, source: DatapathId, target: DatapathId, left: dict[DatapathId, int] | None = None) -> Path | None:
-    """The cheapest path or None; one from a datapath to itself has no steps. `left` = distances(g, target), if at hand."""
+    """Return the cheapest path or None; a path from a datapath to itself has no steps. `left` = distances(g, target), if at hand."""
     if source not in g or target not in g:
         return None
     left = distances(g, target) if left is None else left
@@ -53,7 +53,7 @@ def shortest(g: nx.MultiGraph, source: DatapathId, target: DatapathId, left: dic
 
 
 def next_hop(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) -> Location | None:
-    """Port to leave `here` by towards the datapath that `left` = distances(g, target) counts to; None at the target or without a path."""
+    """Return the port to leave `here` by towards the target of `left` = distances(g, target); None at the target or without a path."""
     if left.get(here, 0) == 0:
         return None
     return _next_step(g, here, left)[0]
@@ -62,10 +62,11 @@ def next_hop(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) ->
 def disjoint(
     g: nx.MultiGraph, source: DatapathId, target: DatapathId, count: int, left: dict[DatapathId, int] | None = None
 ) -> tuple[Path, ...]:
-    """Up to `count` paths that share no link, as many as there are and together the cheapest; the cheapest first. `left` as for `shortest`.
+    """Return up to `count` paths that share no link, as many as there are and together the cheapest; the cheapest first. `left` as for
+    `shortest`.
 
-    Taking the shortest path again and again finds fewer where the shortest crosses the others (Suurballe 1974), so this is a flow of
-    least cost: one unit per path, and an arc of its own, dearer than all links together, for the paths that do not exist.
+    Repeating the shortest path finds fewer where the shortest crosses the others (Suurballe 1974), so this is a flow of least cost: one
+    unit per path, and an arc of its own, dearer than all links together, for the paths that do not exist.
     """
     only = shortest(g, source, target, left)
     if only is None or not only.steps:
@@ -75,12 +76,12 @@ def disjoint(
 
 
 def _flow(g: nx.MultiGraph, source: DatapathId, target: DatapathId, units: int) -> nx.MultiDiGraph:
-    """The links that `units` paths of least cost use, each in the direction it is used."""
+    """Return the links that `units` paths of least cost use, each in the direction it is used."""
     arcs: nx.MultiDiGraph = nx.MultiDiGraph()
     arcs.add_nodes_from(sorted(g), demand=0)
     arcs.nodes[source]["demand"], arcs.nodes[target]["demand"] = -units, units
     edges = sorted(g.edges(keys=True, data="weight"), key=lambda edge: edge[2])
-    # Costs count first; among equal ones links with lower ends, so that the answer is one and the same.
+    # Costs count first; among equal ones links with lower ends, so that the result is unique.
     scale = len(edges) ** 2 + 1
     dearest = scale * (1 + sum(weight for *_, weight in edges))
     for rank, (one, other, found, weight) in enumerate(edges):
@@ -97,7 +98,7 @@ def _flow(g: nx.MultiGraph, source: DatapathId, target: DatapathId, units: int) 
 
 
 def _split(used: nx.MultiDiGraph, source: DatapathId, target: DatapathId) -> Iterator[Path]:
-    """The paths a flow is made of, the cheapest first. A flow of least cost has no circles, so each of them is simple."""
+    """Return the paths of a flow, the cheapest first. A flow of least cost has no circles, so each of them is simple."""
     while True:
         path = shortest(used, source, target, distances(used.reverse(copy=False), target))
         if path is None:
@@ -108,7 +109,7 @@ def _split(used: nx.MultiDiGraph, source: DatapathId, target: DatapathId) -> Ite
 
 
 def spanning_links(links: Iterable[Link], rank: Callable[[Link], tuple[int, ...]], joined: Iterable[Link] = ()) -> frozenset[Link]:
-    """Links of a loop-free tree (a forest where the graph is not connected), lowest rank first; `joined` links connect already."""
+    """Return the links of a loop-free tree (a forest if the graph is not connected), lowest rank first; `joined` links connect already."""
     above: dict[DatapathId, DatapathId] = {}
 
     def root(dpid: DatapathId) -> DatapathId:
@@ -129,7 +130,7 @@ def spanning_links(links: Iterable[Link], rank: Callable[[Link], tuple[int, ...]
 
 
 def _next_step(g: nx.MultiGraph, here: DatapathId, left: dict[DatapathId, int]) -> tuple[Location, Location]:
-    """The step from `here` on a cheapest path whose far end is lowest. There is one: `here` can reach the target."""
+    """Return the step from `here` on a cheapest path whose far end is lowest. One exists: `here` can reach the target."""
     steps = []
     for _, there, found, weight in g.edges(here, keys=True, data="weight"):
         if there in left and left[there] + weight == left[here]:

@@ -1,4 +1,4 @@
-"""The beacon of an agent: bytes to value and back (spec/beacon.md)."""
+"""Beacon of an agent: bytes to value and back (spec/beacon.md)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BeaconError(Exception):
 
 
 def encode(beacon: Beacon, key: bytes) -> bytes:
-    """Bytes of a beacon with its tag."""
+    """Return the bytes of a beacon with its tag."""
     name = beacon.name.encode()
     types = [t.encode("ascii") for t in beacon.service_types]
     tail = name + b"".join(bytes([len(t)]) + t for t in types)
@@ -66,7 +66,7 @@ def encode(beacon: Beacon, key: bytes) -> bytes:
 
 
 def decode(data: bytes) -> Beacon:
-    """Value of a beacon whose tag the caller checks with `signed_by`; BeaconError when the bytes are none."""
+    """Return the value of a beacon whose tag the caller checks with `signed_by`; BeaconError if the bytes are none."""
     if not FIXED_BYTES + keys.TAG_BYTES <= len(data) <= MAX_BYTES:
         raise BeaconError("length")
     f = _FIXED.unpack_from(data)
@@ -88,7 +88,7 @@ def decode(data: bytes) -> Beacon:
 
 
 def signed_by(data: bytes, key: bytes) -> bool:
-    """Whether the tag at the end is right."""
+    """Return whether the tag at the end is right."""
     return keys.verify(key, data[: -keys.TAG_BYTES], data[-keys.TAG_BYTES :])
 
 

@@ -11,19 +11,19 @@ from sos_controller.core.types import AgentId
 
 TAG_BYTES: Final = 32
 MAX_DERIVED: Final = 65_536
-"""Derived keys kept; beyond it they are derived again each time (forged agent ids must not fill memory)."""
+"""Derived keys kept; beyond it they are derived each time (forged agent ids must not fill memory)."""
 
 _BLOCK_BYTES: Final = 64
 _INNER, _OUTER = (bytes(byte ^ pad for byte in range(256)) for pad in (0x36, 0x5C))
 
 
 def expand(key: bytes, info: bytes) -> bytes:
-    """One block of HKDF-Expand (RFC 5869, 2.3)."""
+    """Return one block of HKDF-Expand (RFC 5869, 2.3)."""
     return hmac.digest(key, info + b"\x01", "sha256")
 
 
 def tag(key: bytes, message: bytes) -> bytes:
-    """HMAC-SHA256 over the message (RFC 2104), from the two hashes of the key that are kept: less than half the time of a whole one."""
+    """Return HMAC-SHA256 over the message (RFC 2104), from the cached hashes of the padded key: less than half the time of a whole one."""
     kept = _begun(key)
     inner, outer = kept[0].copy(), kept[1].copy()
     inner.update(message)
@@ -32,19 +32,19 @@ def tag(key: bytes, message: bytes) -> bytes:
 
 
 def verify(key: bytes, message: bytes, given: bytes) -> bool:
-    """Whether the tag is right, in constant time."""
+    """Check a tag in constant time."""
     return hmac.compare_digest(tag(key, message), given)
 
 
 @lru_cache(maxsize=8_192)
 def _begun(key: bytes) -> tuple[Any, Any]:
-    """Both hashes after the padded key. Keys have 32 bytes; longer than a block they would be hashed first (RFC 2104, 2)."""
+    """Return both hashes after the padded key. Keys have 32 bytes; longer than a block they would be hashed first (RFC 2104, 2)."""
     padded = (hashlib.sha256(key).digest() if len(key) > _BLOCK_BYTES else key).ljust(_BLOCK_BYTES, b"\0")
     return hashlib.sha256(padded.translate(_INNER)), hashlib.sha256(padded.translate(_OUTER))
 
 
 class KeyRing:
-    """Site keys by site id and key id, with the per-agent keys derived from them kept at hand.
+    """Site keys by site id and key id, with a cache of the per-agent keys derived from them.
 
     Bounded by the agents known: entries of an agent are forgotten with it, and all with the next set of keys.
     """
@@ -55,13 +55,13 @@ class KeyRing:
         self._derived: dict[tuple[bytes, int, int, bytes], bytes] = {}
 
     def sending(self, site_id: int) -> int | None:
-        """The key id to sign with for a site: the highest that is not above the one agreed on, None when it has no key."""
+        """Return the key id to sign with for a site: the highest not above the agreed one, None if the site has no key."""
         ids = self._sites.get(site_id, {})
         agreed = [key_id for key_id in ids if self._sending is None or key_id <= self._sending]
         return max(agreed or ids, default=None)
 
     def derive(self, purpose: bytes, site_id: int, key_id: int, agent_id: AgentId) -> bytes | None:
-        """Key of an agent for `sos/beacon/`, `sos/order/c2a/` or `sos/order/a2c/`; None when the site key is not held."""
+        """Return an agent's key for `sos/beacon/`, `sos/order/c2a/` or `sos/order/a2c/`; None if the site key is missing."""
         index = (purpose, site_id, key_id, agent_id)
         found = self._derived.get(index)
         if found is None:

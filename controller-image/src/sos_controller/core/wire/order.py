@@ -46,7 +46,7 @@ class OrderType(IntEnum):
 
 
 class Role(IntEnum):
-    """Which end of a session an agent is."""
+    """Role of an agent in a session."""
 
     INGRESS = 1
     EGRESS = 2
@@ -57,7 +57,7 @@ ENDS: Final = ("closed", "client-reset", "server-reset", "server-refused", "serv
 
 ACCEPT_EARLY: Final = 0
 ACCEPT_CONFIRMED: Final = 1
-"""Whether the far agent says Ready before it has connected to the server, or only after (spec/order.md 3)."""
+"""The egress agent sends Ready only after it has connected to the server, not before (spec/order.md 3)."""
 
 REFUSED_BY_SERVER: Final = (9, 10, 11)
 """Reasons of a Refused that are about the server (spec/order.md 4): a reset, an ICMP error, no answer."""
@@ -67,7 +67,7 @@ TRANSPORT_TCP_PARALLEL: Final = 1
 
 
 class OrderError(Exception):
-    """A message that is no order we take; the argument is the reason counted."""
+    """A message that is no order we accept; the argument is the reason counted."""
 
 
 class Header(NamedTuple):
@@ -126,7 +126,7 @@ class Report(NamedTuple):
 
 
 class ReportedFlow(NamedTuple):
-    """A session that was begun without an order, as one of its agents sees it."""
+    """A session that was begun without an order, as reported by one of its agents."""
 
     uuid: bytes
     role: int
@@ -144,7 +144,7 @@ class FlowReport(NamedTuple):
 
 
 def encode(header: Header, body: bytes, key: bytes) -> bytes:
-    """A whole order with its tag."""
+    """Return a whole order with its tag."""
     h = header
     message = (
         _HEADER.pack(
@@ -156,7 +156,7 @@ def encode(header: Header, body: bytes, key: bytes) -> bytes:
 
 
 def encode_prepare(p: Prepare) -> bytes:
-    """Body of a Prepare."""
+    """Return the body of a Prepare."""
     return _PREPARE.pack(
         *(p.uuid, p.role, TRANSPORT_TCP_PARALLEL, p.streams, p.block_bytes, p.queue_bytes, p.lease_ms),
         *(map_address(p.client), map_address(p.server), p.client_port, p.server_port, p.labels),
@@ -166,18 +166,18 @@ def encode_prepare(p: Prepare) -> bytes:
 
 
 def prepare_form(p: Prepare) -> tuple[bytes, bytes]:
-    """The parts of a Prepare's body before and after the ends of the flow, for `fill_prepare`."""
+    """Return the parts of a Prepare's body before and after the ends of the flow, for `fill_prepare`."""
     body = encode_prepare(p)
     return body[_UUID_BYTES:_CLIENT_AT], body[_AFTER_ENDS:]
 
 
 def fill_prepare(before: bytes, after: bytes, uuid: bytes, key: FlowKey) -> bytes:
-    """The body of a Prepare for a flow, from the parts that `prepare_form` gave."""
+    """Return the body of a Prepare for a flow, from the parts of `prepare_form`."""
     return uuid + before + MAPPED + key[:4] + MAPPED + key[4:] + after
 
 
 def decode_prepare(body: bytes) -> Prepare:
-    """Value of a Prepare body (the controller only sends it; tests and tools read it). OrderError when it is none."""
+    """Return the value of a Prepare body (the controller only sends it; tests and tools read it). OrderError if it is none."""
     if len(body) != _PREPARE.size:
         raise OrderError("length")
     f = _PREPARE.unpack(body)
@@ -190,7 +190,7 @@ def decode_prepare(body: bytes) -> Prepare:
 
 
 def decode_header(data: bytes) -> Header:
-    """Header of an order; the tag is the caller's to check with `signed_by`. OrderError when it is none."""
+    """Return the header of an order; the caller checks the tag with `signed_by`. OrderError if it is none."""
     if not HEADER_BYTES + keys.TAG_BYTES <= len(data) <= MAX_BYTES:
         raise OrderError("length")
     magic, version, type_, key_id, controller_id, length, _, agent_id, boot, sequence, time_ms, reply_to = _HEADER.unpack_from(data)
@@ -204,24 +204,24 @@ def decode_header(data: bytes) -> Header:
 
 
 def signed_by(data: bytes, key: bytes) -> bool:
-    """Whether the tag at the end is right."""
+    """Return whether the tag at the end is right."""
     return keys.verify(key, data[: -keys.TAG_BYTES], data[-keys.TAG_BYTES :])
 
 
 def body(data: bytes) -> bytes:
-    """The bytes between header and tag."""
+    """Return the bytes between header and tag."""
     return data[HEADER_BYTES : -keys.TAG_BYTES]
 
 
 def decode_uuid(data: bytes) -> bytes:
-    """Body of Release and EndedAck."""
+    """Return the UUID in the body of Release or EndedAck."""
     if len(data) != 16:
         raise OrderError("length")
     return data
 
 
 def decode_ready(data: bytes) -> tuple[bytes, bool]:
-    """UUID of a Ready body, and whether the server has accepted the connection."""
+    """Return the UUID of a Ready body, and whether the server has accepted the connection."""
     if len(data) == 16:
         return data, False
     if len(data) != _READY.size:
@@ -233,12 +233,12 @@ def decode_ready(data: bytes) -> tuple[bytes, bool]:
 
 
 def encode_accepted(uuid: bytes) -> bytes:
-    """Body of a Ready that says that the server has accepted."""
+    """Return the body of a Ready after the server has accepted."""
     return _READY.pack(uuid, ACCEPT_CONFIRMED)
 
 
 def decode_refused(data: bytes) -> tuple[bytes, int]:
-    """UUID and reason of a Refused body."""
+    """Return UUID and reason of a Refused body."""
     if len(data) != _REFUSED.size:
         raise OrderError("length")
     uuid, reason = _REFUSED.unpack(data)
@@ -246,24 +246,24 @@ def decode_refused(data: bytes) -> tuple[bytes, int]:
 
 
 def encode_refused(uuid: bytes, reason: int) -> bytes:
-    """Body of a Refused."""
+    """Return the body of a Refused."""
     return _REFUSED.pack(uuid, reason)
 
 
 def decode_ended(data: bytes) -> Ended:
-    """Body of an Ended."""
+    """Return the value of an Ended body."""
     if len(data) != _ENDED.size:
         raise OrderError("length")
     return Ended(*_ENDED.unpack(data))
 
 
 def encode_ended(ended: Ended) -> bytes:
-    """Body of an Ended."""
+    """Return the body of an Ended."""
     return _ENDED.pack(*ended)
 
 
 def decode_report(data: bytes) -> Report:
-    """One chunk of a SessionReport."""
+    """Return one chunk of a SessionReport."""
     if len(data) < _REPORT.size:
         raise OrderError("length")
     number, chunk, chunks, count = _REPORT.unpack_from(data)
@@ -274,12 +274,12 @@ def decode_report(data: bytes) -> Report:
 
 
 def encode_report(report: Report) -> bytes:
-    """Body of one chunk of a SessionReport."""
+    """Return the body of one chunk of a SessionReport."""
     return _REPORT.pack(report.number, report.chunk, report.chunks, len(report.uuids)) + b"".join(report.uuids)
 
 
 def decode_flow_report(data: bytes) -> FlowReport:
-    """One chunk of a FlowReport."""
+    """Return one chunk of a FlowReport."""
     if len(data) < _REPORT.size:
         raise OrderError("length")
     number, chunk, chunks, count = _REPORT.unpack_from(data)
@@ -297,7 +297,7 @@ def _reported(data: bytes, at: int) -> ReportedFlow:
 
 
 def encode_flow_report(report: FlowReport) -> bytes:
-    """Body of one chunk of a FlowReport."""
+    """Return the body of one chunk of a FlowReport."""
     head = _REPORT.pack(report.number, report.chunk, report.chunks, len(report.flows))
     return head + b"".join(_encode_flow(flow) for flow in report.flows)
 

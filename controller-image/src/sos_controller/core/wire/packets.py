@@ -1,4 +1,4 @@
-"""Packets by slicing bytes. What hosts send is looked at here and nowhere else, and never by a packet library (CVE-2024-28732 family).
+"""Packets by slicing bytes. Hosts' packets are parsed here and nowhere else, and never by a packet library (CVE-2024-28732 family).
 
 Every function is total: whatever the bytes, it returns a value or None in time bounded by the header's own length.
 """
@@ -18,13 +18,13 @@ ETH_VLAN: Final = 0x8100
 TCP_FLAGS_FIN_SYN_RST_ACK: Final = 0x17
 OPTION_END, OPTION_NOP = 0, 1
 SPECIAL_OPTIONS: Final = frozenset((19, 29, 30))
-"""TCP MD5 (RFC 2385), TCP-AO (RFC 5925), MPTCP (RFC 8684): a relay would break what they promise, so their flows stay plain."""
+"""TCP MD5 (RFC 2385), TCP-AO (RFC 5925), MPTCP (RFC 8684): a relay would break their guarantees, so their flows stay plain."""
 
 _TAG_BYTES: Final = frozenset((b"\x81\x00", b"\x88\xa8"))
 """TPIDs of 802.1Q and 802.1ad."""
 _MAX_TAGS: Final = 2
 _CHECKSUMS: Final = {PROTO_TCP: (20, 16), PROTO_UDP: (8, 6)}
-"""Of a protocol with an Internet checksum over header and payload: bytes of its header, and where the checksum is."""
+"""Protocols with an Internet checksum over header and payload: bytes of the header, and offset of the checksum."""
 _ARP: Final = struct.Struct("!6s6sHHHBBH6s4s6s4s")
 _IP: Final = struct.Struct("!BBHHHBBH4s4s")
 
@@ -43,7 +43,7 @@ class Syn(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """Any TCP segment. `back` is the key of the flow in the other direction, `size` that of its payload."""
+    """Any TCP segment. `back` is the key of the flow in the other direction, `size` the length of its payload."""
 
     back: FlowKey
     flags: int
@@ -62,13 +62,13 @@ class Arp(NamedTuple):
 
 
 def is_claim(packet: Arp) -> bool:
-    """Whether an ARP packet asks for nobody's address: a probe or an announcement of one's own (RFC 5227, 1.1). Whatever is answered or
-    repeated to others makes a conflict of it."""
+    """Return whether an ARP packet is a probe or an announcement of the sender's own address (RFC 5227, 1.1). Any answer to it, or copy of
+    it to others, would signal a conflict."""
     return packet.sender in (0, packet.target)
 
 
 class IcmpError(NamedTuple):
-    """An ICMP error about a TCP segment: to whom, and between whom the segment was."""
+    """An ICMP error about a TCP segment: its receiver, and the ends of the segment."""
 
     target: Address
     source: Address
@@ -88,7 +88,7 @@ class Datagram(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """Between whom a first packet goes that is no SYN as `parse_syn` takes it."""
+    """Ends of a first packet that is no SYN for `parse_syn`."""
 
     key: FlowKey
     client: Address
@@ -98,12 +98,12 @@ class Ends(NamedTuple):
 
 
 def ethertype(data: bytes) -> int:
-    """Ethertype of a frame, 0 when there is none."""
+    """Return the ethertype of a frame, 0 if there is none."""
     return data[12] << 8 | data[13] if len(data) >= ETHERNET_BYTES else 0
 
 
 def parse_syn(data: bytes) -> Syn | None:
-    """The bare SYN in a frame, None when it is anything else."""
+    """Return the bare SYN in a frame, None if it is anything else."""
     if len(data) < 54 or data[12] != 0x08 or data[13] != 0x00 or data[23] != PROTO_TCP:
         return None
     first = data[14]
@@ -127,7 +127,7 @@ def parse_syn(data: bytes) -> Syn | None:
 
 
 def parse_ends(data: bytes) -> Ends | None:
-    """Addresses and ports of a TCP segment that begins in a frame, whatever else there is: a VLAN tag, a fragment, odd lengths."""
+    """Return addresses and ports of a TCP segment that begins in a frame, despite a VLAN tag, a fragment or odd lengths."""
     is_tagged = ethertype(data) == ETH_VLAN
     ip = ETHERNET_BYTES + 4 * is_tagged
     if len(data) < ip + 24 or data[ip - 2 : ip] != b"\x08\x00" or data[ip] >> 4 != 4 or data[ip + 9] != PROTO_TCP:
@@ -141,7 +141,7 @@ def parse_ends(data: bytes) -> Ends | None:
 
 
 def parse_segment(data: bytes) -> Segment | None:
-    """The TCP segment in a frame, None when there is none or it is cut short before its payload."""
+    """Return the TCP segment in a frame, None if there is none or it is cut short before its payload."""
     if len(data) < 54 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_TCP or data[14] >> 4 != 4:
         return None
     if (data[20] << 8 | data[21]) & 0x3FFF:
@@ -158,7 +158,7 @@ def parse_segment(data: bytes) -> Segment | None:
 
 
 def _has_special_option(options: bytes) -> bool:
-    """Whether the flow must stay plain because of an option, or because its options make no sense."""
+    """Return whether the flow must stay plain because of an option, or because its options are malformed."""
     at, end = 0, len(options)
     while at < end:
         kind = options[at]
@@ -174,23 +174,24 @@ def _has_special_option(options: bytes) -> bool:
 
 
 def ipv4_destination(data: bytes) -> Address | None:
-    """Where the IPv4 packet in a frame is going, None when there is none."""
+    """Return the destination of the IPv4 packet in a frame, None if there is none."""
     if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4:
         return None
     return Address(int.from_bytes(data[30:34], "big"))
 
 
 def ipv4_source(data: bytes) -> Address | None:
-    """Where the IPv4 packet in a frame comes from, None when there is none."""
+    """Return the source of the IPv4 packet in a frame, None if there is none."""
     if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4:
         return None
     return Address(int.from_bytes(data[26:30], "big"))
 
 
 def parse_icmp_error(data: bytes) -> IcmpError | None:
-    """The ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for anything else.
+    """Return the ICMP error in a frame that quotes a TCP segment's addresses and ports (RFC 792: at least 64 bits of it), None for anything
+    else.
 
-    What the quoted segment's sender would not believe, an error to somebody else, is none.
+    An error to another host than the quoted segment's sender is none, since that sender would not believe it.
     """
     if len(data) < 34 or ethertype(data) != ETH_IPV4 or data[14] >> 4 != 4 or data[23] != PROTO_ICMP:
         return None
@@ -209,7 +210,7 @@ def parse_icmp_error(data: bytes) -> IcmpError | None:
 
 
 def readdress_icmp_error(data: bytes, address: Address, port: int) -> bytes:
-    """The frame of an ICMP error (`parse_icmp_error`) as if the quoted segment had come from this address and port."""
+    """Return the frame of an ICMP error (`parse_icmp_error`) as if the quoted segment had come from this address and port."""
     icmp = ETHERNET_BYTES + (data[14] & 15) * 4
     quoted = icmp + ICMP_HEADER_BYTES
     tcp = quoted + (data[quoted] & 15) * 4
@@ -223,7 +224,7 @@ def readdress_icmp_error(data: bytes, address: Address, port: int) -> bytes:
 
 
 def parse_arp(data: bytes) -> Arp | None:
-    """The ARP packet in a frame, None when it is none we understand."""
+    """Return the ARP packet in a frame, None if it is none we understand."""
     if len(data) < ETHERNET_BYTES + 28 or ethertype(data) != ETH_ARP:
         return None
     _, _, _, hardware, protocol, hlen, plen, operation, sha, spa, _, tpa = _ARP.unpack_from(data)
@@ -233,20 +234,20 @@ def parse_arp(data: bytes) -> Arp | None:
 
 
 def build_arp_reply(asked: Arp, mac: MacAddress) -> bytes:
-    """Frame that tells the asker that its target has this MAC address."""
+    """Return the frame that answers the asker that its target has this MAC address."""
     target, sender = asked.target.to_bytes(4, "big"), asked.sender.to_bytes(4, "big")
     return _ARP.pack(asked.sender_mac, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 2, mac, target, asked.sender_mac, sender)
 
 
 def build_arp_request(mac: MacAddress, sender: Address, target: Address) -> bytes:
-    """Broadcast frame that asks for the MAC address of a target. The sender is somebody who has the address, and never 0, which would make
-    it a probe: a host that takes the target's address at that time would see a conflict (RFC 5227, 2.1.1)."""
+    """Return the broadcast frame that requests the MAC address of a target. The sender is an address in use, and never 0, which would make
+    the request a probe: a host that takes the target's address at that time would see a conflict (RFC 5227, 2.1.1)."""
     addresses = (sender.to_bytes(4, "big"), bytes(6), target.to_bytes(4, "big"))
     return _ARP.pack(BROADCAST, mac, ETH_ARP, 1, ETH_IPV4, 6, 4, 1, mac, *addresses)
 
 
 def build_acknowledgement(source: MacAddress, target: MacAddress, key: FlowKey, number: int) -> bytes:
-    """Frame of an empty segment of the flow `key`, with this number both as its own and as the one acknowledged."""
+    """Return the frame of an empty segment of the flow `key`, with this number as both sequence and acknowledgement number."""
     tcp = key[8:12] + struct.pack("!IIHHHH", number, number, 0x5010, 0, 0, 0)
     pseudo = key[:8] + struct.pack("!HH", PROTO_TCP, len(tcp))
     tcp = tcp[:16] + _checksum(pseudo + tcp) + tcp[18:]
@@ -255,8 +256,8 @@ def build_acknowledgement(source: MacAddress, target: MacAddress, key: FlowKey, 
 
 
 def build_reset(data: bytes) -> bytes:
-    """Frame that answers the TCP segment in a frame as a host without such a connection does (RFC 9293, 3.10.7.1); b"" where none is due:
-    to a reset, to a fragment, whose length is unknown, and to anything else."""
+    """Return the frame that answers the TCP segment in a frame as a host without such a connection does (RFC 9293, 3.10.7.1); b"" if none
+    is due: to a reset, to a fragment, whose length is unknown, and to anything else."""
     if len(data) < 54 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_TCP or data[14] >> 4 != 4:
         return b""
     tcp = ETHERNET_BYTES + (data[14] & 15) * 4
@@ -278,12 +279,12 @@ def build_reset(data: bytes) -> bytes:
 
 
 def _checksum(data: bytes) -> bytes:
-    """The Internet checksum of an even number of bytes (RFC 1071)."""
+    """Return the Internet checksum of an even number of bytes (RFC 1071)."""
     return (0xFFFF - int.from_bytes(data, "big") % 0xFFFF).to_bytes(2, "big")
 
 
 def parse_udp(data: bytes) -> Datagram | None:
-    """The datagram in a frame, None when it is fragmented, truncated or not UDP over IPv4."""
+    """Return the datagram in a frame, None if it is fragmented, truncated or not UDP over IPv4."""
     if len(data) < 42 or ethertype(data) != ETH_IPV4 or data[23] != PROTO_UDP or data[14] >> 4 != 4:
         return None
     udp = ETHERNET_BYTES + (data[14] & 15) * 4
@@ -303,7 +304,7 @@ def parse_udp(data: bytes) -> Datagram | None:
 
 
 def complete_checksum(frame: bytes) -> bytes:
-    """The frame of a TCP or UDP packet with its checksum filled in where the sender's kernel left that to the network card.
+    """Return the frame of a TCP or UDP packet with its checksum filled in if the sender's kernel left that to the network card.
 
     Segmentation offload hands over packets whose checksum field holds only the sum of the pseudo header (Linux: CHECKSUM_PARTIAL). A
     checksum that is wrong in any other way stays wrong. Sums of 16-bit words modulo 2^16 - 1 are one's complement sums (RFC 1071).
@@ -326,7 +327,7 @@ def complete_checksum(frame: bytes) -> bytes:
 
 
 def _ipv4_at(frame: bytes) -> int:
-    """Where the IPv4 header of a frame begins, behind its VLAN tags; 0 when there is none."""
+    """Return the offset of the IPv4 header of a frame, behind its VLAN tags; 0 if there is none."""
     at = ETHERNET_BYTES
     while frame[at - 2 : at] in _TAG_BYTES and at < ETHERNET_BYTES + 4 * _MAX_TAGS:
         at += 4
@@ -335,7 +336,7 @@ def _ipv4_at(frame: bytes) -> int:
 
 
 class UdpTemplate:
-    """Renders datagrams between two fixed parties; only length, identification and payload vary.
+    """Renderer of datagrams between two fixed parties; only length, identification and payload vary.
 
     The UDP checksum is 0, "not computed" (RFC 768): the payload carries an HMAC.
     """
@@ -348,7 +349,7 @@ class UdpTemplate:
         self._sum = 0x4500 + 0x4000 + (64 << 8 | PROTO_UDP) + sum(words)
 
     def render(self, payload: bytes) -> bytes:
-        """A frame carrying the payload, not to be fragmented."""
+        """Return a frame carrying the payload, not to be fragmented."""
         total = 28 + len(payload)
         checksum = self._sum + total
         checksum = (checksum & 0xFFFF) + (checksum >> 16)

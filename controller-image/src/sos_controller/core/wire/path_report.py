@@ -1,4 +1,4 @@
-"""What agents report of paths and services: bytes to value and back (spec/order.md 13)."""
+"""Agents' reports of paths and services: bytes to value and back (spec/order.md 13)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SERVICE = struct.Struct("!8sI4xQQ")
 
 
 class PathRow(NamedTuple):
-    """What an agent knows of one path: a label towards another agent. Round trips in microseconds, 0 = unknown."""
+    """Counters of one path: a label towards another agent. Round trips in microseconds, 0 = unknown."""
 
     peer: AgentId
     label: int
@@ -30,7 +30,7 @@ class PathRow(NamedTuple):
 
 
 class ServiceRow(NamedTuple):
-    """What an agent near the clients knows of one service."""
+    """Counters of one service at an ingress agent."""
 
     mark: bytes
     sessions: int
@@ -47,12 +47,12 @@ class PathReport(NamedTuple):
 
 
 def service_mark(service_id: str) -> bytes:
-    """Stands for a service's id."""
+    """Return the mark that stands for a service's id."""
     return hashlib.sha256(service_id.encode()).digest()[:8]
 
 
 def decode_path_report(data: bytes) -> PathReport:
-    """Value of a PathReport body. OrderError when it is none."""
+    """Return the value of a PathReport body. OrderError if it is none."""
     if len(data) < _HEAD.size:
         raise OrderError("length")
     sampled_ms, paths, services = _HEAD.unpack_from(data)
@@ -65,6 +65,6 @@ def decode_path_report(data: bytes) -> PathReport:
 
 
 def encode_path_report(report: PathReport) -> bytes:
-    """Body of a PathReport (agents send it; tests and tools write it)."""
+    """Return the body of a PathReport (agents send it; tests and tools write it)."""
     head = _HEAD.pack(report.sampled_ms, len(report.paths), len(report.services))
     return head + b"".join(_PATH.pack(*row) for row in report.paths) + b"".join(_SERVICE.pack(*row) for row in report.services)

@@ -1,4 +1,4 @@
-"""What agents report of connections they left to plain TCP: bytes to value and back (spec/order.md 14)."""
+"""Agents' reports of connections they left to plain TCP: bytes to value and back (spec/order.md 14)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sos_controller.core.wire.order import OrderError
 MAX_ROWS = 16
 """Counters, and connections, in one PlainReport."""
 ACCELERATED = 0
-"""The reason of a counter that counts connections begun without an order, which are not plain."""
+"""The reason of a counter of connections begun without an order, which are not plain."""
 
 _HEAD = struct.Struct("!HH4x")
 _ROW = struct.Struct("!8sH6xQ")
@@ -20,7 +20,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class PlainRow(NamedTuple):
-    """How many connections of a service there were with one reason, since the agent's start."""
+    """Connections of a service with one reason, since the agent's start."""
 
     mark: bytes
     reason: int
@@ -36,14 +36,14 @@ class PlainSample(NamedTuple):
 
 
 class PlainReport(NamedTuple):
-    """What an agent near the clients has left plain."""
+    """Connections that an ingress agent has left plain."""
 
     rows: tuple[PlainRow, ...]
     samples: tuple[PlainSample, ...]
 
 
 def decode_plain_report(data: bytes) -> PlainReport:
-    """Value of a PlainReport body. OrderError when it is none."""
+    """Return the value of a PlainReport body. OrderError if it is none."""
     if len(data) < _HEAD.size:
         raise OrderError("length")
     rows, samples = _HEAD.unpack_from(data)
@@ -55,7 +55,7 @@ def decode_plain_report(data: bytes) -> PlainReport:
 
 
 def encode_plain_report(report: PlainReport) -> bytes:
-    """Body of a PlainReport (agents send it; tests and tools write it)."""
+    """Return the body of a PlainReport (agents send it; tests and tools write it)."""
     head = _HEAD.pack(len(report.rows), len(report.samples))
     samples = (_SAMPLE.pack(s.mark, s.reason, *_ports(s.key), _MAPPED + s.key[:4], _MAPPED + s.key[4:8]) for s in report.samples)
     return head + b"".join(_ROW.pack(*row) for row in report.rows) + b"".join(samples)

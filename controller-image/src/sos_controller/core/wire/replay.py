@@ -8,7 +8,7 @@ CLOCK_WINDOW_MS = 30_000
 
 
 class Replay:
-    """What has been seen from one sender."""
+    """Sequences seen from one sender."""
 
     __slots__ = ("_seen", "boot_id", "highest", "used_ms")
 
@@ -16,10 +16,10 @@ class Replay:
         self.boot_id = 0
         self.highest = 0
         self._seen = 0  # bit n = highest - n
-        self.used_ms = 0  # our clock when a message was last taken
+        self.used_ms = 0  # our clock when a message was last accepted
 
     def accept(self, boot_id: int, sequence: int, time_ms: int, wall_ms: int) -> bool:
-        """Whether a correctly signed message is new; remembers it if so. Sequences count from 1."""
+        """Return whether a correctly signed message is new; remember it if so. Sequences count from 1."""
         taken = self._accept(boot_id, sequence, time_ms, wall_ms)
         if taken:
             self.used_ms = wall_ms
