@@ -1,8 +1,8 @@
-"""How many reactive set-ups a second of CPU time carries: `python controller-image/bench/syn_rate.py [SYNS [FAR [AUDIT]]]`.
+"""Reactive set-ups per second of CPU time: `python controller-image/bench/syn_rate.py [SYNS [EGRESS [AUDIT]]]`.
 
-Whole sessions: SYN, two Prepares and entries with their barriers on the near switch and the FAR ones (1), two Readys, the SYN released,
-two Ended and their acknowledgements, entries deleted. Everything that the controller does between the bytes a switch sent and the bytes
-it is sent is counted; what switches and agents do is not. With AUDIT 1 also the audit records, written to standard error as JSON.
+Whole sessions: SYN, two Prepares and entries with their barriers on the ingress switch and the EGRESS ones (1), two Readys, the SYN
+released, two Ended and their acknowledgements, entries deleted. All work of the controller between the bytes from a switch and the bytes to
+it is counted; that of switches and agents is not. With AUDIT 1 also the audit records, written to standard error as JSON.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ BEACONS_EVERY = 2500  # SYNs: half a second; agents that say nothing are gone
 class Meter:
     """Runs events as the receive loop does, and times that only."""
 
-    def __init__(self, world: World, far: int) -> None:
-        self.world, self.engine, self.far, self.spent = world, world.engine, far, 0.0
+    def __init__(self, world: World, egress: int) -> None:
+        self.world, self.engine, self.egress, self.spent = world, world.engine, egress, 0.0
         self.setup = 0.0
         self.now = world.now
 
@@ -72,7 +72,7 @@ def one(meter: Meter, index: int) -> None:
     commands = meter.message(world.west, packet_in(world.punt_cookie, 3, frame))
     prepares = [c for c in commands if isinstance(c, PacketOut)]
     asked = [apply for c in commands if isinstance(c, Barrier) for apply in one_by_one(c)]
-    assert (len(prepares), len(asked)) == (2, 1 + meter.far), commands
+    assert (len(prepares), len(asked)) == (2, 1 + meter.egress), commands
     for apply in asked:
         meter.event(BarrierReplies(apply.dpid, (apply.token,)))
     answers = [world.answer(c) for c in prepares]
@@ -85,10 +85,10 @@ def one(meter: Meter, index: int) -> None:
         meter.message(dpid, packet_in(0, port, data))
 
 
-def wide(far: int) -> World:
-    """A world whose eastern site has this many datapaths, so that the far entry goes to all of them."""
+def wide(egress: int) -> World:
+    """A world whose eastern site has this many datapaths, so that the egress entry goes to all of them."""
     made = document()
-    more = [0x2000000000100 + number for number in range(1, far)]
+    more = [0x2000000000100 + number for number in range(1, egress)]
     made["sites"][1]["datapaths"] += [{"dpid": f"{dpid:016x}", "name": f"far{dpid & 0xFF}", "forwarding": "Node"} for dpid in more]
     world = World({**made, "hash": document_hash(made)})
     for dpid in more:
@@ -97,11 +97,11 @@ def wide(far: int) -> World:
     return world
 
 
-def main(count: int, far: int = 1, audited: int = 0) -> None:
+def main(count: int, egress: int = 1, audited: int = 0) -> None:
     """Warm up, then measure."""
     logs.setup("info", "json", audit=bool(audited))
-    world = wide(far)
-    meter = Meter(world, far)
+    world = wide(egress)
+    meter = Meter(world, egress)
     Controller.settle()
     for index in range(500):
         one(meter, index)

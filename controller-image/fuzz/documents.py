@@ -1,4 +1,4 @@
-"""controller-config documents made from bytes: whole texts, or a good document with values exchanged at random places."""
+"""controller-config documents made from bytes: whole texts, or a valid document with values exchanged at random places."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A second reading of what hosts send, straight out of the RFCs: slow, and written without looking at `core.packets`.
+"""A second parser of hosts' packets, straight from the RFCs: slow, and written without looking at `core.wire.packets`.
 
-`None` means that there is nothing of the kind asked for. What the fuzzer compares with it is documented beside each function.
+`None` means that the frame holds nothing of the kind. Each function documents the result that the fuzzer compares with it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Targets with state: the receive loop of a switch's connection, and a whole engine that is handed what hosts send.
+"""Stateful targets: the receive loop of a switch's connection, and a whole engine that receives hosts' packets.
 
-State is thrown away after a while, so that what was found is reached again from its own input.
+State is thrown away at intervals, so that each finding is reproduced by its own input.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Fuzz one target: `run.py TARGET [FILE ...]` with the arguments of libFuzzer, for example `run.py beacon -runs=1000000 -seed=1`.
 
-With files, each is run once. Coverage of the controller guides what is tried next (Atheris over libFuzzer); what raises, takes longer than
+With files, each is run once. Coverage of the controller guides the inputs (Atheris over libFuzzer); an input that raises, takes longer than
 libFuzzer's `-timeout` or more memory than its `-rss_limit_mb` is written to a file, which reproduces it.
 """
 

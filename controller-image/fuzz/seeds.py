@@ -1,4 +1,4 @@
-"""Where fuzzing starts: the golden vectors of spec/, and one good example of everything that has none there."""
+"""Seeds of the fuzzer: the golden vectors of spec/, and one good example of everything without a vector."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 sys.path.extend([str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1] / "tests")])
 import documents
 import targets
-from controller_world import CLIENT_PORT, NEAR_PORT, World, packet_in, syn_frame
+from controller_world import CLIENT_PORT, INGRESS_PORT, World, packet_in, syn_frame
 from sos_controller.core.openflow.flow_entries import Action, GiveTurn, Goto, Match, Output, Remember, RememberAnswers, SetEthDst, TakeTurn
 from sos_controller.core.types import DatapathId, Location, MacAddress, PortNo
 from sos_controller.core.wire import lldp, order
@@ -97,11 +97,11 @@ def _engine() -> Iterator[bytes]:
     ended = order.encode_ended(order.Ended(uuid, 0, 1, 2, 3))
     yield bytes([0, CLIENT_PORT]) + build_arp_reply(Arp(True, MAC, CLIENT, SERVER), MAC)  # type: ignore[arg-type]
     yield bytes([2, CLIENT_PORT]) + syn_frame(CLIENT, SERVER, 40000, 5001)
-    yield bytes([4, NEAR_PORT]) + agent.beacon(wall, sequence=1_000)
-    yield bytes([4, NEAR_PORT]) + agent.order(OrderType.READY, uuid, wall)
-    yield bytes([4, NEAR_PORT]) + agent.order(OrderType.REFUSED, order.encode_refused(uuid, 1), wall)
-    yield bytes([4, NEAR_PORT]) + agent.order(OrderType.ENDED, ended, wall)
-    yield from (bytes([4, NEAR_PORT]) + frame for frame in agent.report(wall))
+    yield bytes([4, INGRESS_PORT]) + agent.beacon(wall, sequence=1_000)
+    yield bytes([4, INGRESS_PORT]) + agent.order(OrderType.READY, uuid, wall)
+    yield bytes([4, INGRESS_PORT]) + agent.order(OrderType.REFUSED, order.encode_refused(uuid, 1), wall)
+    yield bytes([4, INGRESS_PORT]) + agent.order(OrderType.ENDED, ended, wall)
+    yield from (bytes([4, INGRESS_PORT]) + frame for frame in agent.report(wall))
     yield bytes([0, CLIENT_PORT]) + _probe()
 
 

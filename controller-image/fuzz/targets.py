@@ -1,7 +1,7 @@
-"""What the fuzzer feeds with arbitrary bytes: every parser of the controller that network input reaches.
+"""Targets for arbitrary bytes: every parser of the controller that network input reaches.
 
-Each function returns when the bytes were read as what they are or refused by the parser's one declared error, and raises otherwise. What
-a signature would stop is signed first (the first byte says so), so that what lies behind it is reached.
+Each function returns if the bytes were parsed or refused by the parser's one declared error, and raises otherwise. Input that a tag check
+would stop is signed first (if the first byte says so), so that the code behind the check is reached.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A fake agent with real protocol: beacons, answers to orders, and a packet socket that stands in for the relay.
+"""A fake agent with the real protocol: beacons, answers to orders, and a packet socket in place of the relay.
 
-Run inside an agent's namespace. Writes down, as JSON lines, the orders it got and the redirected TCP packets it saw; answers a
-redirected SYN by a SYN-ACK from the server's address, as a transparent socket would. `--refuse` answers Refused; `--silent` answers
-nothing. A line `end` on standard input ends all sessions.
+Run inside an agent's namespace. Writes, as JSON lines, the orders it got and the redirected TCP packets it saw; answers a redirected SYN by
+a SYN-ACK from the server's address, as a transparent socket would. `--refuse` answers Refused; `--silent` answers nothing. A line `end` on
+standard input ends all sessions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A fake network good enough to walk packets through.
+"""A fake network to walk packets through.
 
-Flow tables filled by the engine's own commands, wires, and who sits behind which port.
+Flow tables filled by the engine's own commands, wires, and the hosts and agents behind ports.
 """
 
 from __future__ import annotations

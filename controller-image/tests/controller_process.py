@@ -1,4 +1,4 @@
-"""A controller process over loopback sockets, and what a switch says to it in its handshake."""
+"""A controller process over loopback sockets, and a switch's side of the handshake."""
 
 from __future__ import annotations
 

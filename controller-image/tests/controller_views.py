@@ -1,4 +1,4 @@
-"""What tests see and send around a `World`: its places, tables, the packets handed out, and documents to configure it with."""
+"""Helpers around a `World`: its places, tables, punted packets, and documents to configure it with."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sos_controller.files.config import document_hash, parse
 
 CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
 AT_CLIENT, AT_SERVER = Location(E1, PortNo(3)), Location(E2, PortNo(3))
-AT_NEAR, AT_FAR = Location(E1, PortNo(4)), Location(E2, PortNo(4))
+AT_INGRESS, AT_EGRESS = Location(E1, PortNo(4)), Location(E2, PortNo(4))
 
 
 def kinds(world: World, dpid: int) -> set[int]:

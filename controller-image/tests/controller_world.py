@@ -52,7 +52,7 @@ from sos_controller.files.config import parse
 
 WALL_MS = 1_774_000_000_000
 ORDER_PORTS = struct.pack("!HH", 9876, 9876)
-CLIENT_PORT, NEAR_PORT, FAR_PORT = 3, 4, 4
+CLIENT_PORT, INGRESS_PORT, EGRESS_PORT = 3, 4, 4
 
 
 def encode(made: dict[str, Any]) -> bytes:

@@ -26,21 +26,21 @@ def record(over: SessionOver) -> None:
 def fields(over: SessionOver) -> dict[str, Any]:
     """Return the fields of the record. None is a value that the controller does not know: many of adopted sessions."""
     key = over.key
-    told = [end for end in (over.near_end, over.far_end) if isinstance(end, Ended)]
+    told = [end for end in (over.ingress_end, over.egress_end) if isinstance(end, Ended)]
     return {
         "uuid": over.uuid.hex(),
         "service": over.service or None,
         "client": _end_point(key[:4], key[8:10]),
         "server": _end_point(key[4:8], key[10:]),
-        "ingress": _agent(over.near),
-        "egress": _agent(over.far),
+        "ingress": _agent(over.ingress),
+        "egress": _agent(over.egress),
         "labels": None if over.adopted else _labels(over.labels),
         "adopted": over.adopted,
         "began": stamp(over.began_ms),
         "seconds": round(over.seconds, 3),
         "reason": over.reason,
-        "ingressEnd": _end(over.near_end),
-        "egressEnd": _end(over.far_end),
+        "ingressEnd": _end(over.ingress_end),
+        "egressEnd": _end(over.egress_end),
         "bytesToServer": max((end.bytes_to_server for end in told), default=None),
         "bytesToClient": max((end.bytes_to_client for end in told), default=None),
     }

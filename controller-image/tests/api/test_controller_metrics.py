@@ -1,4 +1,4 @@
-"""Dashboards, alerts and the page for users are checked against spec/metrics: a change of a name shows here first."""
+"""Metric names match spec/metrics, which dashboards, alerts and the users' page are checked against."""
 
 from __future__ import annotations
 

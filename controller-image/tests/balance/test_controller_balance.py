@@ -1,4 +1,4 @@
-"""Spreading over uplinks without agents: the engine in a world where routers and hosts answer ARP.
+"""Balances: the engine in a world where routers and hosts answer ARP.
 
 One switch, `edge1`: the host at port 3, routers at ports 1 and 2 (uplinks p1 and p2).
 """

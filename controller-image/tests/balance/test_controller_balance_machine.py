@@ -1,4 +1,4 @@
-"""Any history of uplinks, routers, switches and controllers that come and go: a connection that has its entries keeps its uplink."""
+"""Any history of joining and leaving uplinks, routers, switches and controllers: a connection that has its entries keeps its uplink."""
 
 from __future__ import annotations
 

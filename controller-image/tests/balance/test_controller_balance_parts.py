@@ -1,4 +1,4 @@
-"""Laws of what spreading over uplinks is made of: the wheel that gives turns, and neighbours found by ARP."""
+"""Laws of a balance's parts: weighted round robin, and neighbours resolved by ARP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes under running sessions: configuration, leases, datapaths that go and come back."""
+"""Changes under running sessions: configuration, leases, datapaths that disconnect and reconnect."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_lost_datapath_is_told_and_synchronised_when_it_is_back(world: World) 
     world.connect(["edge1"])
     world.tick(1.5)
     assert world.service() == "Programmed/Programmed"
-    assert session.near_entries[0][1] in world.network.entries(E1)
+    assert session.ingress_entries[0][1] in world.network.entries(E1)
 
 
 def test_entries_of_a_session_that_ended_meanwhile_go_when_the_datapath_is_back(world: World) -> None:
@@ -130,7 +130,7 @@ def test_an_agent_whose_switch_speaks_is_lost_as_soon_as_it_is_missed(world: Wor
     (session,) = world.engine.state.sessions
     del world.agents["agent2"]
     world.tick(5.5)
-    assert session.ended_by == {session.far: "agent-lost"}
+    assert session.ended_by == {session.egress: "agent-lost"}
 
 
 def test_an_agent_that_is_gone_when_its_switch_is_back_is_lost(world: World) -> None:
@@ -143,7 +143,7 @@ def test_an_agent_that_is_gone_when_its_switch_is_back_is_lost(world: World) -> 
     assert len(world.engine.state.sessions) == 1
     world.tick(2)
     (session,) = world.engine.state.sessions
-    assert session.far in session.ended_by
+    assert session.egress in session.ended_by
 
 
 def released(world: World, sport: int) -> bool:

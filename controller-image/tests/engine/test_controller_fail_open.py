@@ -1,10 +1,10 @@
-"""The rules by which everything fails open (docs/concepts/fail-open.md), as far as they are the controller's: one test each."""
+"""Rules of failing open (docs/concepts/fail-open.md) that the controller keeps: one test each."""
 
 from __future__ import annotations
 
 from controller_fake import C1, E1, E2, WIRES
 from controller_lab import HOSTS, MACS
-from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, CLIENT, SERVER, changed
+from controller_views import AT_CLIENT, AT_EGRESS, AT_INGRESS, CLIENT, SERVER, changed
 from controller_world import World, syn_frame
 from sos_controller.core.events import ConfigChanged, EndLeases, Leaving
 from sos_controller.core.openflow.pipeline import BARE_SYN, LEASE_S, PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
@@ -75,9 +75,9 @@ def test_rule_6_guards_stand_above_services_of_all_ports(world: World) -> None:
     between = [location for pair in WIRES.items() for location in pair if location.dpid == E1]
     syn = syn_frame(CLIENT, SERVER, 40000, 10000)
     assert places(world, AT_CLIENT, syn) == {Location(E1, PORT_CONTROLLER)}
-    for where in (AT_NEAR, *between):
+    for where in (AT_INGRESS, *between):
         assert places(world, where, syn) == {Location(E1, PORT_NORMAL)}, where
-    assert places(world, AT_FAR, syn) == {Location(E2, PORT_NORMAL)}
+    assert places(world, AT_EGRESS, syn) == {Location(E2, PORT_NORMAL)}
     for agent in AGENTS:
         for frame in (syn_frame(agent, SERVER, 40000, 10000), syn_frame(CLIENT, agent, 40000, 10000)):
             assert places(world, AT_CLIENT, frame) == {Location(E1, PORT_NORMAL)}
@@ -86,7 +86,7 @@ def test_rule_6_guards_stand_above_services_of_all_ports(world: World) -> None:
 def test_rule_6_no_host_is_learned_behind_an_agent(world: World) -> None:
     """An agent sends with its clients' addresses; they live where they were."""
     world.syn(40000)
-    world.engine.forwarding.learn(parse_mac(MACS["client"]), CLIENT, AT_NEAR)
+    world.engine.forwarding.learn(parse_mac(MACS["client"]), CLIENT, AT_INGRESS)
     host = world.engine.state.hosts.by_address(CLIENT)
     assert host is not None
     assert host.location == Location(E1, PortNo(3))

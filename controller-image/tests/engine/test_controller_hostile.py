@@ -1,4 +1,4 @@
-"""What must not be believed: beacons, orders and probes that are forged, replayed or from the wrong place."""
+"""Beacons, orders and probes that are forged, replayed or from the wrong place are rejected."""
 
 from __future__ import annotations
 

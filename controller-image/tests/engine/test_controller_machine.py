@@ -1,4 +1,4 @@
-"""Any history of events, in any order and with repetitions, comes back to the baseline: an engine state machine driven by Hypothesis."""
+"""Any history of events, in any order and with repetitions, returns to the baseline: an engine state machine driven by Hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two controllers over one set of switches and agents: neither's entries take the place of the other's, nor go with it."""
+"""Two controllers over one set of switches and agents: neither replaces the other's entries, nor removes them when it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from controller_fake import FakeNetwork
 from controller_lab import HOSTS, MACS, document, document_hash
-from controller_world import CLIENT_PORT, NEAR_PORT, World, syn_frame
+from controller_world import CLIENT_PORT, INGRESS_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core.openflow import pipeline
@@ -53,9 +53,9 @@ def owned(network: FakeNetwork, number: int) -> dict[DatapathId, list[FlowEntry]
 
 def stream(world: World) -> list[tuple[Location, bytes]]:
     """Where a segment of the first agent's first stream to the second comes out."""
-    near, far = (parse_address(HOSTS[name][1]) for name in ("agent1", "agent2"))
-    frame = syn_frame(near, far, 40000, STREAM_PORT, flags=0x10, mac="agent1")
-    return world.network.walk(Location(world.west, PortNo(NEAR_PORT)), parse_mac(MACS["agent2"]) + frame[6:])
+    ingress, egress = (parse_address(HOSTS[name][1]) for name in ("agent1", "agent2"))
+    frame = syn_frame(ingress, egress, 40000, STREAM_PORT, flags=0x10, mac="agent1")
+    return world.network.walk(Location(world.west, PortNo(INGRESS_PORT)), parse_mac(MACS["agent2"]) + frame[6:])
 
 
 @pytest.mark.parametrize("setup", ["Reactive", "Proactive"])
@@ -89,7 +89,7 @@ def test_each_is_asked_for_its_own_connections() -> None:
         world.syn(40000, dport=dport)
         world.tick(0.1)
         ((where, _),) = world.network.walk(here, syn_frame(client, server, 40000, dport, flags=0x10))
-        assert where == Location(world.west, PortNo(NEAR_PORT))
+        assert where == Location(world.west, PortNo(INGRESS_PORT))
     assert not any(world.engine.state.counters["bugs", ""] for world in (first, second))
 
 

@@ -1,4 +1,4 @@
-"""The types that the controller reads a configuration into are as strict as the contract (spec/controller-config.schema.json)."""
+"""The controller's configuration types are as strict as the contract (spec/controller-config.schema.json)."""
 
 from __future__ import annotations
 

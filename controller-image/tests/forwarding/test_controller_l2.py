@@ -1,4 +1,4 @@
-"""Hosts that are learned, and datapaths whose plain forwarding is ours."""
+"""Host learning, and datapaths whose plain forwarding is ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from controller_fake import C1, C2, E1, E2
 from controller_lab import HOSTS, MACS, document, document_hash
 from controller_views import (
     AT_CLIENT,
-    AT_NEAR,
+    AT_INGRESS,
     AT_SERVER,
     CLIENT,
     SERVER,
@@ -30,13 +30,13 @@ def test_hosts_are_learned_where_they_are_and_never_behind_agents_or_wires(world
         frame = b"\xff" * 6 + mac + b"\x08\x06\x00\x01\x08\x00\x06\x04\x00\x01" + mac + sender + bytes(6) + SERVER.to_bytes(4, "big")
         world.do(PacketIn(*where, 0, frame))
 
-    for where, name in ((AT_CLIENT, "client"), (AT_SERVER, "server"), (AT_NEAR, "agent1"), (Location(E2, PortNo(1)), "client")):
+    for where, name in ((AT_CLIENT, "client"), (AT_SERVER, "server"), (AT_INGRESS, "agent1"), (Location(E2, PortNo(1)), "client")):
         arp(where, name)
     hosts = world.engine.state.hosts
     assert {h.mac: h.location for h in hosts.all()} == {parse_mac(MACS["client"]): AT_CLIENT, parse_mac(MACS["server"]): AT_SERVER}
     world.syn(40000)
     (session,) = world.engine.state.sessions
-    assert [dpids for dpids, _ in session.far_entries] == [(E2,)]
+    assert [dpids for dpids, _ in session.egress_entries] == [(E2,)]
     arp(Location(E1, PortNo(5)), "client")
     assert hosts.by_address(CLIENT).location == Location(E1, PortNo(5))
 
@@ -137,7 +137,7 @@ def test_external_switches_accelerate_too(external: World) -> None:
     (session,) = external.engine.state.sessions
     assert session.state is Phase.ACTIVE
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
-    assert external.network.walk(AT_CLIENT, data) == [(AT_NEAR, parse_mac(MACS["agent1"]) + data[6:])]
+    assert external.network.walk(AT_CLIENT, data) == [(AT_INGRESS, parse_mac(MACS["agent1"]) + data[6:])]
 
 
 def test_external_switches_release_plain_syns_towards_the_host(external: World) -> None:

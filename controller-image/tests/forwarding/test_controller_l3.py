@@ -1,4 +1,4 @@
-"""Sites with subnets of their own: the gateway is answered for, hosts reach each other, and the silent cost little."""
+"""Sites with subnets of their own: switches answer for the gateway, hosts reach each other, silent destinations cost little."""
 
 from __future__ import annotations
 

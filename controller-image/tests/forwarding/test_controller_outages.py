@@ -1,4 +1,4 @@
-"""External switches of which connections to the controller are lost: they forward on, and must be neither cut off nor part of a loop."""
+"""External switches that lose their controller connection keep forwarding, and must be neither cut off nor part of a loop."""
 
 from __future__ import annotations
 

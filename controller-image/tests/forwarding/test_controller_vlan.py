@@ -1,6 +1,6 @@
-"""Frames with a VLAN tag are not ours: they meet entries that forward plainly and nothing else, whatever a site does with untagged ones.
+"""Frames with a VLAN tag are not ours: they match entries that forward plainly and nothing else, whatever a site does with untagged ones.
 
-That no entry which does more than forward may match them is asserted by `controller_fake` for every entry of every test.
+`controller_fake` asserts for every entry of every test that no entry which does more than forward matches them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from test_controller_balance import OUTSIDE, Home
 from test_controller_balance import SERVER as OUTSIDE_SERVER
 from test_controller_balance import config as balanced
 
-CLIENT, SERVER, NEAR, FAR = (parse_address(HOSTS[name][1]) for name in ("client", "server", "agent1", "agent2"))
+CLIENT, SERVER, INGRESS, EGRESS = (parse_address(HOSTS[name][1]) for name in ("client", "server", "agent1", "agent2"))
 BEACON = parse_address("198.18.255.254")
 MODES: dict[str, dict[str, Any]] = {
     "reactive": {},
@@ -67,7 +67,7 @@ def running(request: pytest.FixtureRequest) -> World:
     return world
 
 
-hosts = st.sampled_from([CLIENT, SERVER, NEAR, FAR, BEACON, parse_address("10.0.0.1"), OUTSIDE[1], OUTSIDE_SERVER])
+hosts = st.sampled_from([CLIENT, SERVER, INGRESS, EGRESS, BEACON, parse_address("10.0.0.1"), OUTSIDE[1], OUTSIDE_SERVER])
 macs = st.sampled_from([*map(parse_mac, MACS.values()), GATEWAY_MAC, path_mac(0, 1, 0), path_mac(0, 1, 1)])
 
 

@@ -1,4 +1,4 @@
-"""In which order things leave: packets that wait each after their own time, and what is gathered for a switch as it was gathered."""
+"""Order of output: each delayed packet leaves after its own delay, and messages to a switch leave in the order they were queued."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes Open vSwitch take turns, on the wire: against what Open vSwitch itself says, and there and back."""
+"""Open vSwitch's learn actions on the wire: compared with Open vSwitch's own output, and encoded and decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Our OpenFlow against Ryu's own encoder, and what hostile switches may send."""
+"""Our OpenFlow against Ryu's own encoder, and input from hostile switches."""
 
 from __future__ import annotations
 

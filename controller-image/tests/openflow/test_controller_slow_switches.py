@@ -1,4 +1,4 @@
-"""A switch that tells its entries slowly is heard to the end; one that was told half of something connects again."""
+"""A switch that reports its entries slowly is heard to the end; a switch that was sent half of a command has to reconnect."""
 
 from __future__ import annotations
 

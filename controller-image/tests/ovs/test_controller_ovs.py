@@ -81,7 +81,7 @@ def programmed(net: Lab) -> None:
 
 
 def connect(net: Lab, port: int, text: str = "hello") -> int:
-    """A client's connection that the near agent answers; returns the client's port."""
+    """A client's connection that the ingress agent answers; returns the client's port."""
     return int(net.execute("client", sys.executable, "-c", CONNECT, HOSTS["server"][1], str(port), text))
 
 
@@ -218,7 +218,7 @@ def test_a_connection_is_prepared_redirected_and_cleaned_up(net: Lab) -> None:
     assert uuid in {s["uuid"] for s in net.get("/v1/sessions")["sessions"] if s["state"] == "Active"}
 
 
-def test_the_servers_packets_go_to_the_far_agent(net: Lab) -> None:
+def test_the_servers_packets_go_to_the_egress_agent(net: Lab) -> None:
     port = connect(net, 5003)
     send = (
         "import socket,struct,sys\n"

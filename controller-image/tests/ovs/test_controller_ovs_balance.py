@@ -1,6 +1,6 @@
-"""Spreading over uplinks on a real switch: a host at edge1, a router with two legs that is the server, too. No agents.
+"""Balances on a real switch: a host at edge1, a router with two legs that is the server, too. No agents.
 
-Offload is off where the switch rewrites addresses, so the router's kernel sees, and judges, the checksums that the switch has updated.
+Offload is off where the switch rewrites addresses, so the router's kernel checks the checksums that the switch has updated.
 """
 
 from __future__ import annotations

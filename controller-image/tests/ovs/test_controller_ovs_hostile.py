@@ -1,4 +1,4 @@
-"""What hosts behind real switches send to a running controller: none of it is believed, refusals are counted, the service goes on.
+"""Forged packets from hosts behind real switches: the controller accepts none, counts refusals, and its service continues.
 
 Needs root, openvswitch-switch and iproute2. See controller_lab for the picture.
 """

@@ -1,4 +1,4 @@
-"""What a real Open vSwitch does with frames that have a VLAN tag, beside what it does with the same frames without, in every mode."""
+"""A real Open vSwitch's treatment of frames with a VLAN tag, beside the same frames without, in every mode."""
 
 from __future__ import annotations
 

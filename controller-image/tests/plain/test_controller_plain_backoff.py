@@ -1,4 +1,4 @@
-"""Clients and servers that agents cannot serve are plain for a growing time, and nobody makes others plain for long."""
+"""Clients and servers that agents cannot serve are plain for a growing time, and forged SYNs make no other host plain for long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that a service covers and that went plain: counted, sampled, and when plain is the rule."""
+"""Covered connections that went plain: counters, samples, and when plain is the rule."""
 
 from __future__ import annotations
 

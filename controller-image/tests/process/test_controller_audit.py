@@ -1,4 +1,4 @@
-"""The audit log: each session, however it ends, has exactly one record; and what a record looks like as a line."""
+"""Audit log: each session, however it ends, has exactly one record; format of a record's line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sos_controller.core.wire import order
 from sos_controller.core.wire.order import OrderType
 from sos_controller.files.config import parse
 
-NEAR, FAR = "agent1", "agent2"
+INGRESS, EGRESS = "agent1", "agent2"
 PORT = 40000
 
 
@@ -49,15 +49,15 @@ def both_say_so(world: World) -> None:
 
 def one_is_lost(world: World) -> None:
     uuid = uuid_of(world)
-    dead(world, NEAR)
+    dead(world, INGRESS)
     assert not world.over, "the other side goes on"
-    world.end(uuid, [FAR])
+    world.end(uuid, [EGRESS])
     world.tick(1.5)
 
 
 def both_are_lost(world: World) -> None:
-    world.agents[FAR].mode = "dead"
-    dead(world, NEAR)
+    world.agents[EGRESS].mode = "dead"
+    dead(world, INGRESS)
 
 
 def omitted(world: World) -> None:
@@ -68,8 +68,8 @@ def omitted(world: World) -> None:
 
 
 def used_again(world: World) -> None:
-    world.end(uuid_of(world), [FAR])
-    world.end(uuid_of(world), [NEAR])
+    world.end(uuid_of(world), [EGRESS])
+    world.end(uuid_of(world), [INGRESS])
     world.syn(PORT, isn=99)
 
 
@@ -83,20 +83,20 @@ ACTIVE: dict[str, tuple[Callable[[World], None], str, str]] = {
 
 @pytest.mark.parametrize("reason", ACTIVE)
 def test_an_active_session_has_one_record_however_it_ends(world: World, reason: str) -> None:
-    way, near_end, far_end = ACTIVE[reason]
+    way, ingress_end, egress_end = ACTIVE[reason]
     began, service = world.now, document()["services"][0]["id"]
     world.syn(PORT)
     uuid = uuid_of(world)
     world.tick(0.5)
     way(world)
-    record, told = only(world), "closed" in (near_end, far_end)
+    record, told = only(world), "closed" in (ingress_end, egress_end)
     stamp = datetime.fromisoformat(record.pop("began"))
     assert stamp == datetime.fromtimestamp(int(WALL_MS + began * 1000) / 1000, UTC)
     assert 0.5 <= record.pop("seconds") <= world.now - began + 0.001
     assert record == {
         **{"uuid": uuid.hex(), "service": service, "client": f"10.0.0.11:{PORT}", "server": "10.0.0.139:5001"},
-        **{"ingress": AGENTS[NEAR][2].hex(), "egress": AGENTS[FAR][2].hex(), "labels": [0], "adopted": False},
-        **{"reason": reason, "ingressEnd": near_end, "egressEnd": far_end},
+        **{"ingress": AGENTS[INGRESS][2].hex(), "egress": AGENTS[EGRESS][2].hex(), "labels": [0], "adopted": False},
+        **{"reason": reason, "ingressEnd": ingress_end, "egressEnd": egress_end},
         **{"bytesToServer": 1 if told else None, "bytesToClient": 2 if told else None},
     }
     world.tick(20)
@@ -122,7 +122,7 @@ def two_switches_at_west(*names: str, generation: int) -> ConfigChanged:
 
 def test_a_datapath_that_is_not_claimed_any_more() -> None:
     world = World()
-    world.agents[NEAR].where = Location(DatapathId(SWITCHES["core1"]), PortNo(4))
+    world.agents[INGRESS].where = Location(DatapathId(SWITCHES["core1"]), PortNo(4))
     world.do(two_switches_at_west("edge1", "core1", generation=2))
     world.converge()
     world.syn(PORT)
@@ -134,32 +134,32 @@ def test_a_datapath_that_is_not_claimed_any_more() -> None:
 
 
 def refused(world: World) -> None:
-    world.agents[NEAR].mode = "refuse"
+    world.agents[INGRESS].mode = "refuse"
     world.syn(PORT)
 
 
 def silent(world: World) -> None:
-    world.agents[NEAR].mode = "silent"
+    world.agents[INGRESS].mode = "silent"
     world.syn(PORT)
     world.tick(1.2)
 
 
 def lost_early(world: World) -> None:
-    world.agents[NEAR].mode = "silent"
+    world.agents[INGRESS].mode = "silent"
     world.syn(PORT)
-    world.agents[NEAR].boot += 10**9
-    world.agents[NEAR].beacons = world.agents[NEAR].sequence = 0
+    world.agents[INGRESS].boot += 10**9
+    world.agents[INGRESS].beacons = world.agents[INGRESS].sequence = 0
     world.beacons()
 
 
 def ended_early(world: World) -> None:
-    world.agents[NEAR].mode = "silent"
+    world.agents[INGRESS].mode = "silent"
     world.syn(PORT)
-    world.end(uuid_of(world), [FAR])
+    world.end(uuid_of(world), [EGRESS])
 
 
 def leaving(world: World) -> None:
-    world.agents[NEAR].mode = "silent"
+    world.agents[INGRESS].mode = "silent"
     world.syn(PORT)
     world.do(Leaving())
 
@@ -210,7 +210,7 @@ def test_an_adopted_session_has_one_of_its_own(world: World) -> None:
     other.tick(1.5)
     record = only(other)
     assert (record["uuid"], record["client"], record["adopted"], record["reason"]) == (uuid.hex(), f"10.0.0.11:{PORT}", True, "ended")
-    assert (record["ingress"], record["service"], record["labels"]) == (AGENTS[NEAR][2].hex(), None, None)
+    assert (record["ingress"], record["service"], record["labels"]) == (AGENTS[INGRESS][2].hex(), None, None)
     assert (record["bytesToServer"], record["bytesToClient"]) == (1, 2)
 
 
@@ -226,10 +226,10 @@ def test_an_adopted_session_whose_agents_never_came(world: World) -> None:
 
 def over(**changes: Any) -> SessionOver:
     fields = {
-        **{"uuid": bytes(range(16)), "service": "default/bulk", "near": AgentId(b"\1" * 16), "far": AgentId(b"\2" * 16)},
+        **{"uuid": bytes(range(16)), "service": "default/bulk", "ingress": AgentId(b"\1" * 16), "egress": AgentId(b"\2" * 16)},
         "key": flow_key(parse_address("10.0.0.11"), parse_address("10.0.0.139"), PORT, 443),
         **{"labels": 5, "adopted": False, "began_ms": 1_700_000_000_123, "seconds": 1.23456, "reason": "ended"},
-        **{"near_end": order.Ended(b"", 1, 10, 0, 1), "far_end": order.Ended(b"", 99, 9, 20, 1)},
+        **{"ingress_end": order.Ended(b"", 1, 10, 0, 1), "egress_end": order.Ended(b"", 99, 9, 20, 1)},
     }
     return SessionOver(**{**fields, **changes})
 
@@ -312,11 +312,11 @@ def test_as_text_the_fields_are_behind_the_message(capsys: pytest.CaptureFixture
 def test_the_edge_writes_what_the_core_tells(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", "json")
     controller = Controller(world.engine)
-    world.agents[NEAR].mode = "refuse"
+    world.agents[INGRESS].mode = "refuse"
     frame = syn_frame(10 << 24 | 11, 10 << 24 | 139, PORT, 5001)
     controller.carry_out(world.engine.handle(PacketIn(world.west, PortNo(3), world.punt_cookie, frame), world.now))
     (session,) = world.engine.state.sessions
-    said = world.agents[NEAR].order(OrderType.REFUSED, order.encode_refused(session.uuid, 2), world.wall(world.now))
-    controller.carry_out(world.engine.handle(PacketIn(*world.agents[NEAR].where, 0, said), world.now))
+    said = world.agents[INGRESS].order(OrderType.REFUSED, order.encode_refused(session.uuid, 2), world.wall(world.now))
+    controller.carry_out(world.engine.handle(PacketIn(*world.agents[INGRESS].where, 0, said), world.now))
     (line,) = [json.loads(text) for text in capsys.readouterr().err.splitlines()]
     assert (line["logger"], line["uuid"], line["reason"]) == ("sos_controller.audit", session.uuid.hex(), "refused-2")

@@ -1,4 +1,4 @@
-"""A bug costs the request, connection or key that meets it; the process and whatever is in force go on."""
+"""A bug costs one request, connection or key; the process and the configuration in force continue."""
 
 from __future__ import annotations
 

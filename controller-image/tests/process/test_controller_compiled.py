@@ -1,4 +1,4 @@
-"""What the image compiles (docs/adr/0028)."""
+"""Modules that the image compiles (docs/adr/0028)."""
 
 import tomllib
 from pathlib import Path

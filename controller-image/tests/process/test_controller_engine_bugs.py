@@ -1,5 +1,5 @@
-"""A bug in the engine costs the event or document that meets it. The engine here is one of Python: `make test-compiled` leaves this file
-out, since compiled modules take a compiled engine only."""
+"""A bug in the engine costs one event or document. The engine here is one of Python: `make test-compiled` leaves this file out, since
+compiled modules take a compiled engine only."""
 
 from __future__ import annotations
 

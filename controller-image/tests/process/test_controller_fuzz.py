@@ -1,4 +1,4 @@
-"""What fuzzing starts from, whole, cut short and with one byte wrong; and a short run of the fuzzer. `make fuzz` is the long one."""
+"""Seeds of fuzzing, whole, cut short and with one byte wrong; and a short run of the fuzzer. `make fuzz` is the long one."""
 
 from __future__ import annotations
 

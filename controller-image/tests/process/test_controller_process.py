@@ -1,4 +1,4 @@
-"""The process itself over loopback sockets: what hostile switches may do to it, the event stream, keys and tokens that change, its end."""
+"""The process itself over loopback sockets: hostile switches, the event stream, changed keys and tokens, shutdown."""
 
 from __future__ import annotations
 

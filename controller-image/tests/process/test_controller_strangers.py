@@ -1,4 +1,4 @@
-"""What strangers may do to port 6653 of a running controller, while an honest switch goes on being served."""
+"""Unclaimed connections to port 6653 of a running controller, while an honest switch stays served."""
 
 from __future__ import annotations
 

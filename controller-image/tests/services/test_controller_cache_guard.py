@@ -1,4 +1,4 @@
-"""Exact entries (docs/adr/0020): where they are, that they change nothing about where packets go, and who has to wait for a cache."""
+"""Exact entries (docs/adr/0020): their places, that they change no packet's path, and which sessions wait for a cache."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from controller_fake import C1, C2, E1, E2
 from controller_lab import document
-from controller_views import AT_CLIENT, AT_NEAR, AT_SERVER, CLIENT, SERVER, parsed, reverse, to_agent
+from controller_views import AT_CLIENT, AT_INGRESS, AT_SERVER, CLIENT, SERVER, parsed, reverse, to_agent
 from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def waited(world: World, sport: int = SPORT, isn: int = 1) -> float:
     """How long the SYN of a new connection is kept for the switches' sake."""
     world.delivered.clear()
     world.syn(sport, isn)
-    (sent,) = to_agent(world, AT_NEAR)
+    (sent,) = to_agent(world, AT_INGRESS)
     return sent.after_s
 
 
@@ -59,12 +59,12 @@ def old() -> World:
 
 
 def test_both_ends_of_a_service_tell_its_connections_apart_without_the_punted_ones(world: World) -> None:
-    near, far = exact(world, E1), exact(world, E2)
-    assert near and len(near) == len(far) and not exact(world, C1) and not exact(world, C2)
-    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in near} == {((TellApart("source"),), 0, NOT_SYN)}
-    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in far} == {((TellApart("target"),), 0, None)}
-    assert {(e.match.ipv4_src, e.match.ipv4_dst, e.match.tcp_dst) for e in near} == {
-        (e.match.ipv4_dst, e.match.ipv4_src, e.match.tcp_src) for e in far
+    ingress, egress = exact(world, E1), exact(world, E2)
+    assert ingress and len(ingress) == len(egress) and not exact(world, C1) and not exact(world, C2)
+    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in ingress} == {((TellApart("source"),), 0, NOT_SYN)}
+    assert {(e.actions, e.match.reg0, e.match.tcp_flags) for e in egress} == {((TellApart("target"),), 0, None)}
+    assert {(e.match.ipv4_src, e.match.ipv4_dst, e.match.tcp_dst) for e in ingress} == {
+        (e.match.ipv4_dst, e.match.ipv4_src, e.match.tcp_src) for e in egress
     }
 
 
@@ -156,20 +156,20 @@ def test_a_repeated_syn_does_not_overtake_the_first_one_that_is_kept(world: Worl
     assert kept_s > 0
     world.delivered.clear()
     world.syn(SPORT)
-    assert not to_agent(world, AT_NEAR)
+    assert not to_agent(world, AT_INGRESS)
     world.tick(kept_s + TICK_S)
     world.delivered.clear()
     world.syn(SPORT)
-    (again,) = to_agent(world, AT_NEAR)
+    (again,) = to_agent(world, AT_INGRESS)
     assert again.after_s == 0.0, "the first one may have been lost on the way"
 
 
 def test_connections_of_a_service_that_is_armed_again_wait_since_nobody_noted_the_plain_ones(old: World) -> None:
-    near = old.agents["agent1"]
-    before, near.flags = near.flags, 0
+    ingress = old.agents["agent1"]
+    before, ingress.flags = ingress.flags, 0
     old.tick(1.0)
     assert not [e for e in old.network.entries(E1) if cookie_kind(e.cookie) == Kind.PUNT] and exact(old, E1)
-    near.flags = before
+    ingress.flags = before
     old.tick(1.0)
     assert waited(old) == pytest.approx(SETTLE_S)
     old.tick(IDLE_S)
@@ -184,7 +184,7 @@ def test_a_service_that_changes_its_ports_waits_and_one_that_stays_does_not(old:
     assert waited(old) == 0.0
     old.delivered.clear()
     old.syn(SPORT, dport=7000)
-    (sent,) = to_agent(old, AT_NEAR)
+    (sent,) = to_agent(old, AT_INGRESS)
     assert 0.0 < sent.after_s <= SWEPT_S
 
 

@@ -1,4 +1,4 @@
-"""Fragments of a session's segments go where its other packets go, or the connections of its hosts are plain (docs/adr/0052)."""
+"""Fragments of a session's segments go to its agent, or the connections of its hosts are plain (docs/adr/0052)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from controller_fake import E1, E2
 from controller_lab import document
-from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, released, reverse, signed, to_agent
+from controller_views import AT_CLIENT, AT_EGRESS, AT_INGRESS, AT_SERVER, CLIENT, SERVER, released, reverse, signed, to_agent
 from controller_world import World, syn_frame
 from sos_controller.core.events import PacketIn
 from sos_controller.core.openflow.pipeline import PORT_CONTROLLER, PORT_NORMAL, Kind, cookie_kind
@@ -57,7 +57,7 @@ def aborted(world: World) -> int:
 def test_fragments_of_both_directions_are_led_to_the_agents_from_the_first_one_on() -> None:
     world = up()
     world.syn(SPORT)
-    for where, agent, made in ((AT_CLIENT, AT_NEAR, up_ward), (AT_SERVER, AT_FAR, down_ward)):
+    for where, agent, made in ((AT_CLIENT, AT_INGRESS, up_ward), (AT_SERVER, AT_EGRESS, down_ward)):
         assert outs(world, where, made(LATER)) == {Location(where.dpid, PORT_CONTROLLER), Location(where.dpid, PORT_NORMAL)}
         copied(world, where, made(FIRST))
         for part in (FIRST, FIRST | LATER, LATER):
@@ -70,8 +70,8 @@ def test_what_agents_send_in_fragments_is_not_led_back_to_them() -> None:
     world.syn(SPORT)
     copied(world, AT_CLIENT, up_ward(FIRST))
     copied(world, AT_SERVER, down_ward(FIRST))
-    assert outs(world, AT_NEAR, down_ward(LATER)) == {Location(E1, PORT_NORMAL)}
-    assert outs(world, AT_FAR, up_ward(LATER)) == {Location(E2, PORT_NORMAL)}
+    assert outs(world, AT_INGRESS, down_ward(LATER)) == {Location(E1, PORT_NORMAL)}
+    assert outs(world, AT_EGRESS, up_ward(LATER)) == {Location(E2, PORT_NORMAL)}
 
 
 def test_fragments_of_plain_connections_are_copied_once_in_a_while() -> None:
@@ -94,7 +94,7 @@ def test_a_site_that_rewrites_resets_such_sessions_and_leaves_the_hosts_next_con
     world.tick(3.0)
     world.delivered.clear()
     world.syn(SPORT + 1)
-    assert len(released(world)) == 1 and not to_agent(world, AT_NEAR)
+    assert len(released(world)) == 1 and not to_agent(world, AT_INGRESS)
     assert world.engine.state.counters["syns", FRAGMENTED] == 1
     world.tick(PLAIN_S, step=0.5)
     world.syn(SPORT + 2)
@@ -108,7 +108,7 @@ def test_leading_ends_with_the_agent_and_some_time_after_the_last_session() -> N
     copied(world, AT_CLIENT, up_ward(FIRST))
     world.end(session.uuid)
     world.tick(3.0)
-    assert outs(world, AT_CLIENT, up_ward(LATER)) == {AT_NEAR}
+    assert outs(world, AT_CLIENT, up_ward(LATER)) == {AT_INGRESS}
     world.tick(KEEP_S + 3.0, step=0.25)
     assert Location(E1, PORT_NORMAL) in outs(world, AT_CLIENT, up_ward(LATER))
     world.syn(SPORT + 1)
@@ -137,7 +137,7 @@ def test_a_service_that_stands_beforehand_leads_all_fragments_to_its_agent() -> 
     world = World(signed(made))
     world.converge()
     world.tick(8.0)
-    for where, agent, part in ((AT_CLIENT, AT_NEAR, up_ward), (AT_SERVER, AT_FAR, down_ward)):
+    for where, agent, part in ((AT_CLIENT, AT_INGRESS, up_ward), (AT_SERVER, AT_EGRESS, down_ward)):
         assert outs(world, where, part(FIRST)) == outs(world, where, part(LATER)) == {agent}
 
 

@@ -1,4 +1,4 @@
-"""ICMP errors about segments that agents sent in hosts' names reach the agents; all others go on to the hosts (docs/adr/0052)."""
+"""ICMP errors about segments that agents sent in hosts' names reach the agents; all others reach the hosts (docs/adr/0052)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from controller_fake import E1, E2
 from controller_lab import document
-from controller_views import AT_CLIENT, AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, signed
+from controller_views import AT_CLIENT, AT_EGRESS, AT_INGRESS, AT_SERVER, CLIENT, SERVER, signed
 from controller_world import World
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,9 +64,9 @@ def error(
     return b"\x02" * 12 + b"\x08\x00" + ip(ROUTER, source if to is None else to, 1, said)
 
 
-NEAR = error(SERVER, CLIENT, PORT, SPORT)
-"""About what the near agent sent to the client in the server's name."""
-FAR = error(CLIENT, SERVER, SPORT, PORT)
+INGRESS = error(SERVER, CLIENT, PORT, SPORT)
+"""About what the ingress agent sent to the client in the server's name."""
+EGRESS = error(CLIENT, SERVER, SPORT, PORT)
 
 
 def up(**more: Any) -> World:
@@ -87,8 +87,8 @@ def copied(world: World, where: Location, frame: bytes) -> list[PacketOut]:
 def test_errors_about_an_agents_segments_are_copied_and_given_to_it(kind: int, code: int) -> None:
     world = up()
     for where, agent, name, frame in (
-        (AT_CLIENT, AT_NEAR, "agent1", error(SERVER, CLIENT, PORT, SPORT, kind, code)),
-        (AT_SERVER, AT_FAR, "agent2", error(CLIENT, SERVER, SPORT, PORT, kind, code)),
+        (AT_CLIENT, AT_INGRESS, "agent1", error(SERVER, CLIENT, PORT, SPORT, kind, code)),
+        (AT_SERVER, AT_EGRESS, "agent2", error(CLIENT, SERVER, SPORT, PORT, kind, code)),
     ):
         assert {at.port_no for at, _ in world.network.walk(where, frame)} == {PORT_CONTROLLER, PORT_NORMAL}
         (sent,) = copied(world, where, frame)
@@ -103,7 +103,7 @@ def test_errors_about_an_agents_segments_are_copied_and_given_to_it(kind: int, c
         error(SERVER, CLIENT, PORT + 1, SPORT),
         error(SERVER, CLIENT, PORT, SPORT, to=CLIENT),
         error(SERVER, CLIENT, PORT, SPORT, kind=5),
-        NEAR[:60],
+        INGRESS[:60],
     ],
     ids=["another connection", "another port", "to another host than quoted", "a redirect", "cut short"],
 )
@@ -114,17 +114,17 @@ def test_errors_that_belong_to_no_session_go_on_to_the_host_alone(frame: bytes) 
 
 
 def test_an_error_counts_at_the_site_of_the_agent_that_it_is_about() -> None:
-    """A segment that passed the far site's router was not the near agent's."""
+    """A segment that passed the egress site's router was not the ingress agent's."""
     world = up()
-    assert copied(world, AT_SERVER, NEAR) == []
-    assert copied(world, AT_CLIENT, FAR) == []
+    assert copied(world, AT_SERVER, INGRESS) == []
+    assert copied(world, AT_CLIENT, EGRESS) == []
 
 
 def test_echoes_and_what_agents_send_are_not_copied() -> None:
     world = up()
-    echo = NEAR[:34] + b"\x08" + NEAR[35:]
+    echo = INGRESS[:34] + b"\x08" + INGRESS[35:]
     assert world.network.walk(AT_CLIENT, echo) == [(Location(E1, PORT_NORMAL), echo)]
-    assert world.network.walk(AT_NEAR, NEAR) == [(Location(E1, PORT_NORMAL), NEAR)]
+    assert world.network.walk(AT_INGRESS, INGRESS) == [(Location(E1, PORT_NORMAL), INGRESS)]
 
 
 def test_where_a_site_rewrites_the_quoted_segment_is_the_agents_own() -> None:
@@ -134,7 +134,7 @@ def test_where_a_site_rewrites_the_quoted_segment_is_the_agents_own() -> None:
     world = World(signed(made))
     world.converge()
     world.syn(SPORT)
-    for where, name, frame, port in ((AT_CLIENT, "agent1", NEAR, REDIRECT_PORT), (AT_SERVER, "agent2", FAR, SPORT)):
+    for where, name, frame, port in ((AT_CLIENT, "agent1", INGRESS, REDIRECT_PORT), (AT_SERVER, "agent2", EGRESS, SPORT)):
         (sent,) = copied(world, where, frame)
         own = world.agents[name].address
         read = parse_icmp_error(sent.data)
@@ -145,10 +145,10 @@ def test_where_a_site_rewrites_the_quoted_segment_is_the_agents_own() -> None:
 def test_a_flood_of_errors_is_looked_at_so_far_and_no_farther() -> None:
     world = up()
     world.now = float(int(world.now) + 1)
-    sent = sum(len(copied(world, AT_CLIENT, NEAR)) for _ in range(MAX_PER_SECOND + 50))
+    sent = sum(len(copied(world, AT_CLIENT, INGRESS)) for _ in range(MAX_PER_SECOND + 50))
     assert sent == MAX_PER_SECOND
     world.now += 1.0
-    assert len(copied(world, AT_CLIENT, NEAR)) == 1
+    assert len(copied(world, AT_CLIENT, INGRESS)) == 1
 
 
 def test_a_service_that_stands_beforehand_leads_them_to_its_agent_by_prefix() -> None:
@@ -157,7 +157,7 @@ def test_a_service_that_stands_beforehand_leads_them_to_its_agent_by_prefix() ->
     world = World(signed(made))
     world.converge()
     world.tick(8.0)
-    for where, agent, name, frame in ((AT_CLIENT, AT_NEAR, "agent1", NEAR), (AT_SERVER, AT_FAR, "agent2", FAR)):
+    for where, agent, name, frame in ((AT_CLIENT, AT_INGRESS, "agent1", INGRESS), (AT_SERVER, AT_EGRESS, "agent2", EGRESS)):
         assert world.network.walk(where, frame) == [(agent, world.agents[name].mac + frame[6:])]
 
 
@@ -179,7 +179,7 @@ def test_a_readdressed_error_has_right_checksums(options: bytes, more: bytes, ad
 
 @given(st.binary(max_size=120))
 def test_any_bytes_are_an_error_or_none(data: bytes) -> None:
-    for frame in (data, NEAR[:23] + data, NEAR[:42] + data, NEAR[: len(data)]):
+    for frame in (data, INGRESS[:23] + data, INGRESS[:42] + data, INGRESS[: len(data)]):
         read = parse_icmp_error(frame)
         assert read is None or len(readdress_icmp_error(frame, 1, 2)) == len(frame)
 

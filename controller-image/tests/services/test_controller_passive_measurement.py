@@ -1,4 +1,4 @@
-"""Connections looked at one by one: what is copied, what is computed of it, and that nothing else changes."""
+"""Passive measurement: copied packets, results computed from them, and no other effect."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Services whose entries stand beforehand, in a world without sockets: order of installation, constancy, withdrawal, adoption, the
-switch's own way round a dead agent; packets walked through the resulting tables."""
+"""Proactive services in a world without sockets: order of installation, constancy, withdrawal, adoption, the switch's own bypass of a dead
+agent; packets walked through the resulting tables."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from sos_controller.files.config import document_hash, parse
 
 CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
 AT_CLIENT, AT_SERVER = Location(E1, PortNo(3)), Location(E2, PortNo(3))
-AT_NEAR, AT_FAR = Location(E1, PortNo(4)), Location(E2, PortNo(4))
-NEAR, FAR = AgentId(AGENTS["agent1"][2]), AgentId(AGENTS["agent2"][2])
+AT_INGRESS, AT_EGRESS = Location(E1, PortNo(4)), Location(E2, PortNo(4))
+INGRESS, EGRESS = AgentId(AGENTS["agent1"][2]), AgentId(AGENTS["agent2"][2])
 SYN = syn_frame(CLIENT, SERVER, 40000, 5001)
 BACK = parse_mac(MACS["client"]) + parse_mac(MACS["server"]) + syn_frame(SERVER, CLIENT, 5001, 40000, flags=0x12)[12:]
 PLAIN = Location(E1, PORT_NORMAL)
@@ -59,7 +59,7 @@ def service_entries(network: FakeNetwork, dpid: DatapathId) -> list[Any]:
 
 def begin(world: World, *numbers: int) -> None:
     """Sessions that the agents have begun by themselves."""
-    for name, role, peer in (("agent1", order.Role.INGRESS, FAR), ("agent2", order.Role.EGRESS, NEAR)):
+    for name, role, peer in (("agent1", order.Role.INGRESS, EGRESS), ("agent2", order.Role.EGRESS, INGRESS)):
         world.agents[name].flows = tuple(
             order.ReportedFlow(n.to_bytes(16, "big"), role, flow_key(CLIENT, SERVER, 40000 + n, 5001), peer) for n in numbers
         )
@@ -72,8 +72,8 @@ def redirected(mac: str, frame: bytes) -> bytes:
 def test_both_directions_reach_the_agents_without_the_controller(world: World) -> None:
     world.delivered.clear()
     for frame in (SYN, syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)):
-        assert world.network.walk(AT_CLIENT, frame) == [(AT_NEAR, redirected("agent1", frame))]
-    assert world.network.walk(AT_SERVER, BACK) == [(AT_FAR, redirected("agent2", BACK))]
+        assert world.network.walk(AT_CLIENT, frame) == [(AT_INGRESS, redirected("agent1", frame))]
+    assert world.network.walk(AT_SERVER, BACK) == [(AT_EGRESS, redirected("agent2", BACK))]
     for elsewhere in (syn_frame(CLIENT, SERVER, 40000, 6000), syn_frame(SERVER, CLIENT, 40000, 5001)):
         assert all(port == PORT_NORMAL for (_, port), _ in world.network.walk(AT_CLIENT, elsewhere))
     assert not world.delivered
@@ -81,8 +81,8 @@ def test_both_directions_reach_the_agents_without_the_controller(world: World) -
 
 
 def test_what_agents_send_is_never_redirected(world: World) -> None:
-    assert world.network.walk(AT_NEAR, BACK) == [(PLAIN, BACK)]
-    assert world.network.walk(AT_FAR, SYN) == [(Location(E2, PORT_NORMAL), SYN)]
+    assert world.network.walk(AT_INGRESS, BACK) == [(PLAIN, BACK)]
+    assert world.network.walk(AT_EGRESS, SYN) == [(Location(E2, PORT_NORMAL), SYN)]
 
 
 def test_far_side_first_then_unarmed_then_armed() -> None:
@@ -91,17 +91,17 @@ def test_far_side_first_then_unarmed_then_armed() -> None:
     seen: list[tuple[int, str, bool]] = []
     for _ in range(400):
         world.tick(0.025)
-        far = len(service_entries(world.network, E2))
+        egress = len(service_entries(world.network, E2))
         ((_, frame),) = world.network.walk(AT_CLIENT, SYN)
-        near = "plain" if frame == SYN else "unarmed" if frame[6:12] == UNARMED_MAC else "armed"
+        ingress = "plain" if frame == SYN else "unarmed" if frame[6:12] == UNARMED_MAC else "armed"
         programmed = world.service() == "Programmed/Programmed"
-        if not seen or seen[-1] != (far, near, programmed):
-            seen.append((far, near, programmed))
-    far = 9 + 1 + 3  # blocks of ports, fragments, kinds of ICMP errors
-    assert seen == [(far, "plain", False), (far, "unarmed", False), (far, "armed", True)]
+        if not seen or seen[-1] != (egress, ingress, programmed):
+            seen.append((egress, ingress, programmed))
+    egress = 9 + 1 + 3  # blocks of ports, fragments, kinds of ICMP errors
+    assert seen == [(egress, "plain", False), (egress, "unarmed", False), (egress, "armed", True)]
 
 
-def test_nothing_is_armed_before_the_far_side_has_acknowledged() -> None:
+def test_nothing_is_armed_before_the_egress_side_has_acknowledged() -> None:
     world = World(proactively())
     world.mute.add(E2)
     world.connect()
@@ -134,7 +134,7 @@ def test_sessions_are_shown_as_the_agents_tell_them(world: World) -> None:
         "10.0.0.11:40001",
         "10.0.0.139:5001",
     )
-    assert (shown["ingress"], shown["egress"]) == (NEAR.hex(), FAR.hex())
+    assert (shown["ingress"], shown["egress"]) == (INGRESS.hex(), EGRESS.hex())
     begin(world)
     world.tick(2.0)
     assert snapshot.sessions(world.engine)["total"] == 0
@@ -150,7 +150,7 @@ def test_a_dead_agents_sessions_are_forgotten_and_its_entries_left_to_the_switch
     assert snapshot.sessions(world.engine)["total"] == 0
     assert world.service() == "Pending/NoAgents"
     assert service_entries(world.network, E1) == before, "the controller may be wrong about an agent: its switch knows better"
-    world.network.down.update((AT_NEAR, AT_FAR))
+    world.network.down.update((AT_INGRESS, AT_EGRESS))
     assert world.network.walk(AT_CLIENT, SYN) == [(PLAIN, SYN)]
     assert world.network.walk(AT_SERVER, BACK) == [(Location(E2, PORT_NORMAL), BACK)]
 
@@ -168,8 +168,8 @@ def test_a_deleted_service_takes_nothing_new_and_stays_for_its_last_session(worl
     configure(world, proactively(2, services=[]))
     world.tick(60.0)
     ((_, frame),) = world.network.walk(AT_CLIENT, SYN)
-    assert frame[6:12] == UNARMED_MAC, "the near agent passes and remembers it"
-    assert world.network.walk(AT_SERVER, BACK) == [(AT_FAR, redirected("agent2", BACK))]
+    assert frame[6:12] == UNARMED_MAC, "the ingress agent passes and remembers it"
+    assert world.network.walk(AT_SERVER, BACK) == [(AT_EGRESS, redirected("agent2", BACK))]
     begin(world)
     world.tick(3.0)
     assert not service_entries(world.network, E1) + service_entries(world.network, E2)
@@ -206,7 +206,7 @@ def test_other_ports_leave_the_sessions_of_the_earlier_ones_alone(world: World) 
     world.tick(2.0)
     configure(world, proactively(2, ports=[{"first": 5001, "last": 5001}, {"first": 80, "last": 80}]))
     world.tick(60.0)
-    assert world.network.walk(AT_CLIENT, SYN) == [(AT_NEAR, redirected("agent1", SYN))]
+    assert world.network.walk(AT_CLIENT, SYN) == [(AT_INGRESS, redirected("agent1", SYN))]
     begin(world)
     world.tick(3.0)
     assert len(service_entries(world.network, E1)) == len(service_entries(world.network, E2)) == 2 + 1 + 3
@@ -228,8 +228,8 @@ def test_a_new_controller_takes_over_without_a_moment_of_plain(world: World) -> 
     later.connect()
     for _ in range(800):
         later.tick(0.025)
-        assert later.network.walk(AT_CLIENT, SYN) == [(AT_NEAR, redirected("agent1", SYN))]
-        assert later.network.walk(AT_SERVER, BACK) == [(AT_FAR, redirected("agent2", BACK))]
+        assert later.network.walk(AT_CLIENT, SYN) == [(AT_INGRESS, redirected("agent1", SYN))]
+        assert later.network.walk(AT_SERVER, BACK) == [(AT_EGRESS, redirected("agent2", BACK))]
     assert later.service() == "Programmed/Programmed"
     assert {e.cookie >> 16 & 0xFF for e in service_entries(later.network, E1)} == {2}
     assert snapshot.sessions(later.engine)["total"] == 1
@@ -255,7 +255,7 @@ def test_a_switch_that_comes_back_empty_gets_groups_before_entries(world: World)
     world.network.failovers = {key: group for key, group in world.network.failovers.items() if key[0] != E1}
     world.connect(["edge1"])
     world.tick(5.0)
-    assert world.network.walk(AT_CLIENT, SYN) == [(AT_NEAR, redirected("agent1", SYN))]
+    assert world.network.walk(AT_CLIENT, SYN) == [(AT_INGRESS, redirected("agent1", SYN))]
 
 
 def policies(*services: dict[str, Any]) -> tuple[list[Policy], dict[str, Any]]:
@@ -301,8 +301,8 @@ def test_entries_match_the_ports_of_the_service_and_no_others(given_ranges: list
     def hit(matches: list[Match], field: str) -> bool:
         return any(port & getattr(m, field)[1] == getattr(m, field)[0] for m in matches)
 
-    assert hit(redirect_matches(policy, near=True), "tcp_dst") == wanted
-    assert hit(redirect_matches(policy, near=False), "tcp_src") == wanted
+    assert hit(redirect_matches(policy, ingress=True), "tcp_dst") == wanted
+    assert hit(redirect_matches(policy, ingress=False), "tcp_src") == wanted
 
 
 def test_only_the_first_agent_of_a_site_counts_and_that_is_said() -> None:

@@ -1,4 +1,4 @@
-"""What does not fit a switch is said before it is sent."""
+"""Services that do not fit a switch are reported before their entries are sent."""
 
 from __future__ import annotations
 

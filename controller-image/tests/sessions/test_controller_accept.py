@@ -1,4 +1,4 @@
-"""`spec.accept`: whether a client's SYN waits until the server has accepted the far agent's connection (spec/order.md 3 and 4)."""
+"""`spec.accept`: whether a client's SYN waits until the server has accepted the egress agent's connection (spec/order.md 3 and 4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from controller_fake import E1, E2
 from controller_lab import document
-from controller_views import AT_FAR, AT_NEAR, AT_SERVER, CLIENT, SERVER, kinds, released, reverse, signed, to_agent
+from controller_views import AT_EGRESS, AT_INGRESS, AT_SERVER, CLIENT, SERVER, kinds, released, reverse, signed, to_agent
 from controller_world import World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,32 +40,32 @@ def up(accept: str | None, rewritten: str = "", **more: Any) -> World:
 
 
 def delivered(world: World) -> int:
-    return len(to_agent(world, AT_NEAR))
+    return len(to_agent(world, AT_INGRESS))
 
 
 def test_the_client_waits_until_the_server_has_accepted() -> None:
     world = up("Confirmed")
-    far = world.agents["agent2"]
-    far.server = "silent"
+    egress = world.agents["agent2"]
+    egress.server = "silent"
     world.syn(40000, dscp=46)
-    (asked,) = far.asked
+    (asked,) = egress.asked
     assert asked.dscp == 46 and asked.accept == order.ACCEPT_CONFIRMED
     assert not delivered(world) and not released(world)
-    far.server = "accepts"
+    egress.server = "accepts"
     world.tick(0.3)
     assert delivered(world) == 1 and not released(world)
     (session,) = world.engine.state.sessions
     assert session.state is Phase.ACTIVE
 
 
-def test_the_near_agent_is_asked_to_connect_to_nobody() -> None:
+def test_the_ingress_agent_is_asked_to_connect_to_nobody() -> None:
     world = up("Confirmed")
     world.syn(40000)
     assert not world.agents["agent1"].asked
 
 
 @pytest.mark.parametrize("rewritten", ["", "east"])
-def test_the_far_agent_connects_when_the_servers_answer_is_led_to_it(rewritten: str) -> None:
+def test_the_egress_agent_connects_when_the_servers_answer_is_led_to_it(rewritten: str) -> None:
     world = up("Confirmed", rewritten)
     stood: list[bool] = []
     packet = world._packet_out
@@ -74,7 +74,7 @@ def test_the_far_agent_connects_when_the_servers_answer_is_led_to_it(rewritten: 
         told = world._order_in(command)
         if told is not None and told[1].type == order.OrderType.PREPARE and order.decode_prepare(told[2]).accept:
             (found,) = world.network.walk(AT_SERVER, reverse(40000))
-            stood.append(found[0] == AT_FAR)
+            stood.append(found[0] == AT_EGRESS)
         packet(command)
 
     world._packet_out = look  # type: ignore[method-assign]
@@ -99,7 +99,7 @@ def test_what_the_server_refuses_goes_to_it_plainly_and_leaves_nothing() -> None
     world.syn(40000)
     assert len(released(world)) == 1 and not delivered(world)
     assert Kind.REDIRECT not in kinds(world, E1) | kinds(world, E2)
-    assert not world.agents["agent1"].held, "the near agent is released"
+    assert not world.agents["agent1"].held, "the ingress agent is released"
     world.agents["agent2"].server = "accepts"
     world.syn(40000)
     assert len(released(world)) == 2 and not delivered(world), "the decision stands for the same SYN"
@@ -137,42 +137,42 @@ def test_a_silent_server_is_plain_after_a_second_however_often_the_client_asks()
 
 def test_another_syn_of_the_same_ends_takes_the_place_of_the_one_that_waits() -> None:
     world = up("Confirmed")
-    far = world.agents["agent2"]
-    far.server = "silent"
+    egress = world.agents["agent2"]
+    egress.server = "silent"
     world.syn(40000, isn=1)
     world.syn(40000, isn=2)
-    far.server = "accepts"
+    egress.server = "accepts"
     world.tick(0.3)
-    (syn,) = to_agent(world, AT_NEAR)
+    (syn,) = to_agent(world, AT_INGRESS)
     assert syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001, isn=2)[6:]
 
 
 def test_a_server_is_learned_and_unlearned() -> None:
     world = up(None)
-    far = world.agents["agent2"]
+    egress = world.agents["agent2"]
     world.syn(40000)
-    assert len(far.asked) == 1 and delivered(world) == 1
+    assert len(egress.asked) == 1 and delivered(world) == 1
     world.syn(40001)
-    assert len(far.asked) == 1 and delivered(world) == 2, "it is known to accept"
+    assert len(egress.asked) == 1 and delivered(world) == 2, "it is known to accept"
     world.syn(40002, dport=5002)
-    assert len(far.asked) == 2, "at that port only"
+    assert len(egress.asked) == 2, "at that port only"
     session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
     world.end(session.uuid, reason=order.ENDS.index("server-refused"))
     world.syn(40003)
-    assert len(far.asked) == 3, "one refusal is enough"
+    assert len(egress.asked) == 3, "one refusal is enough"
 
 
 def test_a_session_that_begins_to_a_server_that_answers_no_more_teaches_the_next_one() -> None:
     world = up("Learned")
-    far = world.agents["agent2"]
+    egress = world.agents["agent2"]
     world.syn(40000)
     world.syn(40001)
     session = next(s for s in world.engine.state.sessions if s.key[8:10] == (40001).to_bytes(2, "big"))
-    told = far.order(order.OrderType.REFUSED, order.encode_refused(session.uuid, 11), world.wall(world.now))
-    world.do_packet(far.where, told)
+    told = egress.order(order.OrderType.REFUSED, order.encode_refused(session.uuid, 11), world.wall(world.now))
+    world.do_packet(egress.where, told)
     assert session.state is Phase.ACTIVE, "its client has been accepted"
     world.syn(40002)
-    assert len(far.asked) == 2
+    assert len(egress.asked) == 2
 
 
 def test_early_asks_nobody() -> None:

@@ -1,4 +1,4 @@
-"""Many set-ups at once: answers of switches and agents under way while further SYNs come in, in every order the wires allow."""
+"""Concurrent set-ups: answers of switches and agents in flight while further SYNs come in, in every order the wires allow."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from controller_fake import E1, E2, one_by_one
 from controller_lab import HOSTS, MACS
-from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
+from controller_world import CLIENT_PORT, EGRESS_PORT, INGRESS_PORT, World, syn_frame
 from hypothesis import given, settings
 from sos_controller.core.commands import Apply, Barrier, Command, Install, PacketOut, Withdraw
 from sos_controller.core.events import BarrierReplies, Event, PacketIn
@@ -17,7 +17,7 @@ from sos_controller.core.tables.sessions import Phase
 from sos_controller.core.types import DatapathId, Location, PortNo, parse_address, parse_mac
 
 CLIENT, SERVER = parse_address(HOSTS["client"][1]), parse_address(HOSTS["server"][1])
-AT_NEAR, AT_FAR = Location(E1, PortNo(NEAR_PORT)), Location(E2, PortNo(FAR_PORT))
+AT_INGRESS, AT_EGRESS = Location(E1, PortNo(INGRESS_PORT)), Location(E2, PortNo(EGRESS_PORT))
 AT_CLIENT, AT_SERVER = Location(E1, PortNo(CLIENT_PORT)), Location(E2, PortNo(3))
 ACK, SYN_ACK = 0x10, 0x12
 
@@ -88,7 +88,7 @@ class Afloat(World):
 
     def is_programmed(self, command: PacketOut) -> bool:
         """Whether nothing that a SYN to an agent needs is missing. One that goes on plain needs nothing."""
-        if (command.dpid, command.actions[0].port_no) != AT_NEAR:
+        if (command.dpid, command.actions[0].port_no) != AT_INGRESS:
             return True
         flow = (int.from_bytes(command.data[26:30], "big"), int.from_bytes(command.data[34:36], "big"))
         session = next(s for s in self.engine.state.sessions if s.key == command.data[26:38])
@@ -101,21 +101,21 @@ class Afloat(World):
         frame = syn_frame(SERVER, flow[0], 5001, flow[1], flags=SYN_ACK)
         back = parse_mac(MACS["client"]) + parse_mac(MACS["server"]) + frame[12:]
         walks = (self.network.walk(AT_CLIENT, there), self.network.walk(AT_SERVER, back))
-        return [walk[0][0] for walk in walks] == [AT_NEAR, AT_FAR]
+        return [walk[0][0] for walk in walks] == [AT_INGRESS, AT_EGRESS]
 
     def syns(self) -> list[tuple[Flow, int]]:
-        """Flow and initial sequence number of every SYN handed to the near agent."""
+        """Flow and initial sequence number of every SYN handed to the ingress agent."""
         found = []
         for command in self.delivered:
             data = command.data
-            if (command.dpid, command.actions[0].port_no) == AT_NEAR and data[23:24] == b"\x06":
+            if (command.dpid, command.actions[0].port_no) == AT_INGRESS and data[23:24] == b"\x06":
                 number = int.from_bytes(data[38:42], "big")
                 found.append(((int.from_bytes(data[26:30], "big"), int.from_bytes(data[34:36], "big")), number))
         return found
 
     def plain(self) -> list[PacketOut]:
         """SYNs that went on without an agent."""
-        return [c for c in self.delivered if c.data[23:24] == b"\x06" and c.dpid == E1 and c.actions[0].port_no != NEAR_PORT]
+        return [c for c in self.delivered if c.data[23:24] == b"\x06" and c.dpid == E1 and c.actions[0].port_no != INGRESS_PORT]
 
     def redirects(self) -> int:
         """Redirect entries on all switches."""

@@ -1,4 +1,4 @@
-"""Whose agent died with its machine is made to ask, and is told by the other host's kernel that the connection is over."""
+"""Half-open host connections after an agent node dies: the peer host's kernel resets them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sos_controller.core.sessions.half_open import NUDGES
 from sos_controller.core.types import Location, flow_key, parse_mac
 from sos_controller.core.wire.packets import build_arp_request, parse_segment
 
-NEAR, FAR, PORT = "agent1", "agent2", 40000
+INGRESS, EGRESS, PORT = "agent1", "agent2", 40000
 TO_SERVER = flow_key(CLIENT, SERVER, PORT, 5001)
 TO_CLIENT = flow_key(SERVER, CLIENT, 5001, PORT)
 
@@ -42,7 +42,9 @@ def lost(world: World, *names: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("dead", "other", "where", "towards"), [(NEAR, FAR, AT_CLIENT, TO_CLIENT), (FAR, NEAR, AT_SERVER, TO_SERVER)], ids=["near", "far"]
+    ("dead", "other", "where", "towards"),
+    [(INGRESS, EGRESS, AT_CLIENT, TO_CLIENT), (EGRESS, INGRESS, AT_SERVER, TO_SERVER)],
+    ids=["ingress", "egress"],
 )
 def test_the_host_of_a_lost_agent_is_nudged_once_the_other_side_is_over(
     world: World, dead: str, other: str, where: Location, towards: bytes
@@ -74,14 +76,14 @@ def test_nobody_is_nudged_whose_agents_have_told_the_end(world: World) -> None:
 
 
 def test_nobody_is_nudged_where_both_agents_are_lost(world: World) -> None:
-    lost(world, NEAR, FAR)
+    lost(world, INGRESS, EGRESS)
     assert len(world.engine.state.sessions) == 0 and not nudges(world)
 
 
 def test_a_host_that_nobody_knows_is_not_nudged(world: World) -> None:
-    uuid = lost(world, NEAR)
+    uuid = lost(world, INGRESS)
     world.engine.state.hosts.forget_location(AT_CLIENT)
-    world.end(uuid, [FAR])
+    world.end(uuid, [EGRESS])
     world.tick(1.5)
     assert len(world.engine.state.sessions) == 0 and not nudges(world)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from controller_fake import C1, E1, E2
 from controller_lab import MACS, SWITCHES, document
-from controller_views import AT_CLIENT, AT_NEAR, CLIENT, SERVER, reverse, signed
+from controller_views import AT_CLIENT, AT_INGRESS, CLIENT, SERVER, reverse, signed
 from controller_world import CLIENT_PORT, World, fake_port, syn_frame
 from sos_controller.core.commands import Command, Install
 from sos_controller.core.events import PacketIn, PortChanged, Tick
@@ -210,12 +210,12 @@ def test_a_host_that_claims_anothers_address_takes_nothing_from_it() -> None:
     world = up()
     begun(world)
     world.do(PacketIn(*AT_NEW, 0, arp("client", CLIENT, "02:66:66:66:66:66")))
-    assert AT_NEAR in ends_at(world, AT_CLIENT, segment())
+    assert AT_INGRESS in ends_at(world, AT_CLIENT, segment())
     world.tick(LINGER_S + 4 * TICK_S)
     assert Location(E1, PORT_CONTROLLER) in ends_at(world, AT_CLIENT, segment()), "its next segment is heard"
     cookie = next(e.cookie for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.TRACK)
     world.do(PacketIn(*AT_CLIENT, cookie, segment()))
-    assert ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+    assert ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
     assert aborted(world) == 0
 
 
@@ -225,7 +225,7 @@ def test_a_host_that_goes_to_and_fro_costs_one_move_in_each_linger_time() -> Non
     installs = sum(isinstance(c, Install) for _ in range(20) for at in (AT_NEW, AT_CLIENT) for c in announce(world, at))
     assert installs == 1
     world.tick(LINGER_S + 4 * TICK_S)
-    assert ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+    assert ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
 
 
 def test_a_thousand_sessions_are_placed_anew_within_a_second_and_never_too_many_in_one_turn() -> None:
@@ -264,7 +264,7 @@ def test_a_host_that_answers_at_home_stays_whoever_claims_its_address_elsewhere(
     assert asked
     announce(world, AT_CLIENT)
     world.tick(ASK_S * (ASK_TIMES + 1))
-    assert aborted(world) == 0 and ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
+    assert aborted(world) == 0 and ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
 
 
 def test_a_switch_that_goes_away_with_the_new_entries_on_their_way_ends_the_session() -> None:
@@ -284,8 +284,8 @@ def test_where_a_site_rewrites_the_entries_beside_the_agent_stay() -> None:
     world.tick(LINGER_S + 4 * TICK_S)
     announce(world, AT_CLIENT)
     world.tick(LINGER_S + 4 * TICK_S)
-    assert ends_at(world, AT_CLIENT, segment()) == [AT_NEAR]
-    assert ends_at(world, Location(E1, PortNo(5)), segment()) == [AT_NEAR]
+    assert ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
+    assert ends_at(world, Location(E1, PortNo(5)), segment()) == [AT_INGRESS]
 
 
 def test_where_switches_cannot_tell_where_a_host_is_its_entries_stay_at_both() -> None:

@@ -1,4 +1,4 @@
-"""What is rendered once is what would have been rendered anew."""
+"""Cached Prepare bodies equal freshly rendered ones."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_form_is_made_anew_when_what_it_was_made_from_changes() -> None:
     session.confirms, session.syn = True, syn_frame(1, 2, 3, 4, dscp=46)
     confirmed = told(agent, Role.EGRESS, (4, 65_536, 0, 1))
     assert (confirmed.accept, confirmed.dscp, confirmed.ttl) == (order.ACCEPT_CONFIRMED, 46, 64)
-    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the far agent asks the server"
+    assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).accept == order.ACCEPT_EARLY, "only the egress agent asks the server"
     session.labels = 3
     assert told(agent, Role.INGRESS, (4, 65_536, 0, 1)).labels == 3
     session.service = "other/service"

@@ -1,4 +1,4 @@
-"""A service that requires something: its connections are accelerated or refused with a reset, and never released plainly."""
+"""Services with requirements: their connections are accelerated or refused with a reset, and never released as plain."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from sos_controller.files.config import document_hash, parse
 
 MPTCP = bytes((30, 4, 0, 0))
 CLIENT, SERVER = parse_address("10.0.0.11"), parse_address("10.0.0.139")
-AT_CLIENT, AT_NEAR = Location(E1, PortNo(CLIENT_PORT)), Location(E1, PortNo(4))
-FAR = AgentId(AGENTS["agent2"][2])
+AT_CLIENT, AT_INGRESS = Location(E1, PortNo(CLIENT_PORT)), Location(E1, PortNo(4))
+EGRESS = AgentId(AGENTS["agent2"][2])
 SYN = syn_frame(CLIENT, SERVER, 40000, 5001)
 RST_ACK = 0x14
 
@@ -122,13 +122,13 @@ def test_a_server_that_refuses_is_heard() -> None:
 
 def test_a_silent_server_is_silence_and_is_asked_again() -> None:
     world = up(accept="Confirmed")
-    far = world.agents["agent2"]
-    far.server = "silent"
+    egress = world.agents["agent2"]
+    egress.server = "silent"
     for _ in range(2):
         world.syn(40000)
         world.tick(1.2)
     assert not out_of_hosts(world) and told(world) == {}
-    far.server = "accepts"
+    egress.server = "accepts"
     world.syn(40000)
     assert len(world.engine.state.sessions) == 1
 
@@ -167,8 +167,8 @@ def standing() -> World:
 def test_a_proactive_services_first_packets_never_go_round_the_agent() -> None:
     world = standing()
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
-    assert [where for where, _ in world.network.walk(AT_CLIENT, SYN)] == [AT_NEAR]
-    world.network.down.add(AT_NEAR)
+    assert [where for where, _ in world.network.walk(AT_CLIENT, SYN)] == [AT_INGRESS]
+    world.network.down.add(AT_INGRESS)
     assert world.network.walk(AT_CLIENT, SYN) == [(Location(E1, REJECT_PORT), SYN)]
     assert world.network.walk(AT_CLIENT, data) == [(Location(E1, PORT_NORMAL), data)]
 
@@ -178,7 +178,7 @@ def test_an_unarmed_service_marks_its_first_packets_and_leads_them_no_other_way(
     world.do(ConfigChanged(parse(encode(required(2, setup="Proactive", ports=[{"first": 6000, "last": 6000}])))))
     world.tick(0.5)
     ((where, frame),) = world.network.walk(AT_CLIENT, SYN)
-    assert where == AT_NEAR and frame[6:12] == proactive.UNARMED_MAC
+    assert where == AT_INGRESS and frame[6:12] == proactive.UNARMED_MAC
 
 
 def test_a_requirement_that_is_dropped_takes_its_group_along() -> None:

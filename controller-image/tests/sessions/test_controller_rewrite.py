@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from controller_fake import rewritten
 from controller_lab import HOSTS, MACS, document, document_hash
-from controller_world import CLIENT_PORT, FAR_PORT, NEAR_PORT, World, syn_frame
+from controller_world import CLIENT_PORT, EGRESS_PORT, INGRESS_PORT, World, syn_frame
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_controller.core.commands import PacketOut
@@ -17,7 +17,7 @@ from sos_controller.core.openflow.pipeline import PORT_NORMAL, Kind, cookie_kind
 from sos_controller.core.sessions import redirect
 from sos_controller.core.types import Location, PortNo, flow_key, parse_address, parse_mac
 
-CLIENT, SERVER, NEAR, FAR = (parse_address(HOSTS[name][1]) for name in ("client", "server", "agent1", "agent2"))
+CLIENT, SERVER, INGRESS, EGRESS = (parse_address(HOSTS[name][1]) for name in ("client", "server", "agent1", "agent2"))
 REDIRECT_PORT = 9877
 SPORT, DPORT = 40000, 5001
 
@@ -49,12 +49,12 @@ def sent(world: World, at: Location, source: int, target: int, ports: tuple[int,
 
 
 def begin(world: World, sport: int = SPORT, dport: int = DPORT, server: int = SERVER) -> list[bytes]:
-    """What is delivered to the near agent of a client's SYN, as it arrives there."""
+    """What is delivered to the ingress agent of a client's SYN, as it arrives there."""
     frame = syn_frame(CLIENT, server, sport, dport)
     world.delivered.clear()
     world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, frame))
     world.tick(0.1)
-    at = (world.west, PortNo(NEAR_PORT))
+    at = (world.west, PortNo(INGRESS_PORT))
     return [arrived(command) for command in world.delivered if is_tcp(command.data) and (command.dpid, out_port(command)) == at]
 
 
@@ -78,18 +78,18 @@ def arrived(command: PacketOut) -> bytes:
 def test_hosts_see_each_other_and_rewriting_agents_themselves(sites: tuple[str, ...]) -> None:
     world = up(*sites)
     (syn,) = begin(world)
-    near, far = "west" in sites, "east" in sites
-    agent_end = (NEAR, REDIRECT_PORT) if near else (SERVER, DPORT)
+    ingress, egress = "west" in sites, "east" in sites
+    agent_end = (INGRESS, REDIRECT_PORT) if ingress else (SERVER, DPORT)
     assert syn[:6] == parse_mac(MACS["agent1"]) and addresses(syn) == (CLIENT, agent_end[0], SPORT, agent_end[1])
     where, frame = sent(world, Location(world.west, PortNo(CLIENT_PORT)), CLIENT, SERVER, (SPORT, DPORT), "client")
-    assert where == Location(world.west, PortNo(NEAR_PORT)) and addresses(frame) == addresses(syn)
+    assert where == Location(world.west, PortNo(INGRESS_PORT)) and addresses(frame) == addresses(syn)
     where, frame = sent(world, where, agent_end[0], CLIENT, (agent_end[1], SPORT), "agent1")
     assert where.port_no == PORT_NORMAL and addresses(frame) == (SERVER, CLIENT, DPORT, SPORT)
-    local = FAR if far else CLIENT
-    where, frame = sent(world, Location(world.east, PortNo(FAR_PORT)), local, SERVER, (SPORT, DPORT), "agent2")
+    local = EGRESS if egress else CLIENT
+    where, frame = sent(world, Location(world.east, PortNo(EGRESS_PORT)), local, SERVER, (SPORT, DPORT), "agent2")
     assert where.port_no == PORT_NORMAL and addresses(frame) == (CLIENT, SERVER, SPORT, DPORT), "the last hop (table 6)"
     where, frame = sent(world, Location(world.east, PortNo(CLIENT_PORT)), SERVER, CLIENT, (DPORT, SPORT), "server")
-    assert where == Location(world.east, PortNo(FAR_PORT)) and addresses(frame) == (SERVER, local, DPORT, SPORT)
+    assert where == Location(world.east, PortNo(EGRESS_PORT)) and addresses(frame) == (SERVER, local, DPORT, SPORT)
 
 
 def test_a_client_port_has_one_session_at_an_agent_that_rewrites() -> None:
@@ -101,7 +101,7 @@ def test_a_client_port_has_one_session_at_an_agent_that_rewrites() -> None:
     assert begin(transparent) and begin(transparent, server=other)
 
 
-def test_to_another_server_a_far_agent_has_the_port_again() -> None:
+def test_to_another_server_a_egress_agent_has_the_port_again() -> None:
     world, other = up("east"), parse_address("10.0.0.140")
     assert begin(world) and begin(world, server=other)
 
@@ -111,7 +111,7 @@ def test_nothing_is_left_when_a_session_ends() -> None:
     before = {dpid: set(table) for dpid, table in world.network.tables.items()}
     begin(world)
     (session,) = world.engine.state.sessions
-    assert len(session.near_entries) == len(session.far_entries) == 2
+    assert len(session.ingress_entries) == len(session.egress_entries) == 2
     world.end(session.uuid)
     world.tick(2)
     assert {dpid: set(table) for dpid, table in world.network.tables.items()} == before
@@ -130,8 +130,8 @@ def test_a_new_life_of_the_controller_adopts_rewritten_sessions() -> None:
     again.tick(12)
     assert session_entries(again) == entries
     (adopted,) = again.engine.state.sessions
-    assert (adopted.key, adopted.near, adopted.far, adopted.uuid) == (session.key, session.near, session.far, session.uuid)
-    assert len(adopted.near_entries) == len(adopted.far_entries) == 2
+    assert (adopted.key, adopted.ingress, adopted.egress, adopted.uuid) == (session.key, session.ingress, session.egress, session.uuid)
+    assert len(adopted.ingress_entries) == len(adopted.egress_entries) == 2
     assert not begin(again, dport=DPORT + 1), "its port is taken"
     again.end(session.uuid)
     again.tick(2)
@@ -145,7 +145,7 @@ def session_entries(world: World) -> list[FlowEntry]:
 
 def test_an_agent_beside_another_switch_gets_packets_rewritten_there() -> None:
     world = up("west")
-    agent = next(a for a in world.engine.state.agents.all() if a.beacon.address == NEAR)
+    agent = next(a for a in world.engine.state.agents.all() if a.beacon.address == INGRESS)
     key = flow_key(CLIENT, SERVER, SPORT, DPORT)
     placed = redirect.entries(key, redirect.Leg(agent, True, REDIRECT_PORT), (world.east,), 1)
     assert sorted(dpids for dpids, _ in placed) == sorted(((world.west,), (world.west,), (world.east,)))
@@ -163,10 +163,10 @@ def idle() -> World:
     st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(1, 65535), st.integers(1, 65535)), st.booleans(),
     st.sampled_from([0, REDIRECT_PORT]),
 )  # fmt: skip
-def test_entries_tell_whose_they_are(idle: World, ends: tuple[int, int, int, int], near: bool, port: int) -> None:
+def test_entries_tell_whose_they_are(idle: World, ends: tuple[int, int, int, int], ingress: bool, port: int) -> None:
     agent = idle.engine.state.agents.all()[0]
-    leg = redirect.Leg(agent, near, port if near or not port else ends[2])
+    leg = redirect.Leg(agent, ingress, port if ingress or not port else ends[2])
     for _, entry in redirect.entries(flow_key(*ends), leg, (idle.west, idle.east), 7):
         found = redirect.parse(entry)
-        assert found is not None and (found.key, found.near) == (flow_key(*ends), near)
+        assert found is not None and (found.key, found.ingress) == (flow_key(*ends), ingress)
         assert found.mac in (None, agent.beacon.mac)

@@ -1,4 +1,4 @@
-"""A server that nobody has said anything of is asked for, so that the agent beside it is chosen."""
+"""Unknown servers are looked up by ARP, so that the agent beside them is chosen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a SYN: set-up, refusals, what stays plain; packets walked through the resulting tables."""
+"""Outcomes of a SYN: set-up, refusals, plain TCP; packets walked through the resulting tables."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from controller_fake import E1, E2, FakeNetwork
 from controller_lab import AGENTS, HOSTS, MACS, document
 from controller_views import (
     AT_CLIENT,
-    AT_FAR,
-    AT_NEAR,
+    AT_EGRESS,
+    AT_INGRESS,
     AT_SERVER,
     CLIENT,
     SERVER,
@@ -33,21 +33,21 @@ def test_a_syn_becomes_a_session_whose_packets_reach_the_agents(world: World) ->
     world.syn(40000)
     (session,) = world.engine.state.sessions
     assert session.state is Phase.ACTIVE and session.service == "default/bulk"
-    (syn,) = to_agent(world, AT_NEAR)
+    (syn,) = to_agent(world, AT_INGRESS)
     assert syn.after_s > 0, "a switch may still forward the client's first ACK by what it has cached"
     assert syn.data[:6] == parse_mac(MACS["agent1"]) and syn.data[6:] == syn_frame(CLIENT, SERVER, 40000, 5001)[6:]
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
-    assert world.network.walk(AT_CLIENT, data) == [(AT_NEAR, parse_mac(MACS["agent1"]) + data[6:])]
+    assert world.network.walk(AT_CLIENT, data) == [(AT_INGRESS, parse_mac(MACS["agent1"]) + data[6:])]
     back = reverse(40000)
-    assert world.network.walk(AT_SERVER, back) == [(AT_FAR, parse_mac(MACS["agent2"]) + back[6:])]
+    assert world.network.walk(AT_SERVER, back) == [(AT_EGRESS, parse_mac(MACS["agent2"]) + back[6:])]
 
 
 def test_what_agents_send_to_hosts_is_forwarded_plainly_and_unchanged(world: World) -> None:
     world.syn(40000)
-    from_near = reverse(40000)
-    from_far = syn_frame(CLIENT, SERVER, 40000, 5001, flags=2)
-    assert world.network.walk(AT_NEAR, from_near) == [(Location(E1, PORT_NORMAL), from_near)]
-    assert world.network.walk(AT_FAR, from_far) == [(Location(E2, PORT_NORMAL), from_far)]
+    from_ingress = reverse(40000)
+    from_egress = syn_frame(CLIENT, SERVER, 40000, 5001, flags=2)
+    assert world.network.walk(AT_INGRESS, from_ingress) == [(Location(E1, PORT_NORMAL), from_ingress)]
+    assert world.network.walk(AT_EGRESS, from_egress) == [(Location(E2, PORT_NORMAL), from_egress)]
 
 
 def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn() -> None:
@@ -57,7 +57,7 @@ def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn(
     apply, packet = world.network.apply, world._packet_out
 
     def note_apply(command: Apply, now: float) -> None:
-        side = "near" if command.dpid == E1 else "far"
+        side = "ingress" if command.dpid == E1 else "egress"
         order_of.extend(f"add {side}" for entry in command.adds if cookie_kind(entry.cookie) == Kind.REDIRECT)
         order_of.extend(f"barrier {side}" for _ in range(command.barrier))
         apply(command, now)
@@ -70,12 +70,12 @@ def test_entries_go_out_with_the_orders_and_all_are_acknowledged_before_the_syn(
     world.network.apply, world._packet_out = note_apply, note_packet  # type: ignore[method-assign]
     world.mute.add(E2)
     world.syn(40000)
-    sent = ["add far", "add near", "barrier far", "barrier near"]
+    sent = ["add egress", "add ingress", "barrier egress", "barrier ingress"]
     assert order_of == sent
     world.mute.clear()
     world.tick(1.2)
     assert order_of == [*sent, "syn"]
-    assert len(released(world)) == 1, "without the far barrier the SYN goes plain after a second"
+    assert len(released(world)) == 1, "without the egress barrier the SYN goes plain after a second"
     assert not {Kind.REDIRECT} & (kinds(world, E1) | kinds(world, E2)), "and its entries are gone"
     world.syn(40001)
     assert order_of[5:] == [*sent, "syn"]
@@ -89,9 +89,9 @@ def test_retransmitted_syns_are_held_while_preparing_and_not_doubled(world: Worl
     assert len(world.engine.state.sessions) == 1 and not released(world)
     world.agents["agent2"].mode = "ready"
     world.tick(0.1)
-    assert len(to_agent(world, AT_NEAR)) == 1
+    assert len(to_agent(world, AT_INGRESS)) == 1
     world.syn(40000)
-    assert len(to_agent(world, AT_NEAR)) == 2, "a SYN retransmitted after activation is handed to the agent"
+    assert len(to_agent(world, AT_INGRESS)) == 2, "a SYN retransmitted after activation is handed to the agent"
 
 
 def test_prepare_is_resent_with_back_off_and_the_syn_goes_plain_after_a_second(world: World) -> None:
@@ -99,7 +99,9 @@ def test_prepare_is_resent_with_back_off_and_the_syn_goes_plain_after_a_second(w
     world.delivered.clear()
     world.syn(40000)
     world.tick(1.2)
-    prepares = [c for c in world.delivered if (c.dpid, c.actions[0].port_no) == AT_FAR and c.data[42:46] == order.MAGIC and c.data[47] == 1]
+    prepares = [
+        c for c in world.delivered if (c.dpid, c.actions[0].port_no) == AT_EGRESS and c.data[42:46] == order.MAGIC and c.data[47] == 1
+    ]
     assert len(prepares) == 5
     sequences = [order.decode_header(c.data[42:]).sequence for c in prepares]
     assert len(set(sequences)) == 5, "a resend is a new message to the replay window"
@@ -160,8 +162,8 @@ def test_a_refused_flow_mod_means_plain(world: World) -> None:
     world.mute.add(E1)
     world.delivered.clear()
     token = next(c.token for c in world.syn(40000) if isinstance(c, Install) and c.dpids == (E1,))
-    near = [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
-    assert len(near) == 1
+    ingress = [e for e in world.network.entries(E1) if cookie_kind(e.cookie) == Kind.REDIRECT]
+    assert len(ingress) == 1
     world.do(Rejected(E1, token))
     assert len(released(world)) == 1
     assert 3 not in kinds(world, E1) | kinds(world, E2)

@@ -1,12 +1,12 @@
-"""The paths that streams take, and what becomes of them when links fail."""
+"""Paths of streams, and their replacement when links fail."""
 
 from __future__ import annotations
 
 from controller_fake import C1, C2, E1
 from controller_lab import HOSTS, MACS, document
 from controller_views import (
-    AT_FAR,
-    AT_NEAR,
+    AT_EGRESS,
+    AT_INGRESS,
     kinds,
     parsed,
     signed,
@@ -18,11 +18,11 @@ from sos_controller.core.types import Location, PortNo, parse_address, parse_mac
 
 
 def test_streams_run_over_the_path_with_path_macs_and_arrive_with_real_ones(world: World) -> None:
-    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
     for sport, dport in ((33000, 10000), (10000, 33000)):
-        frame = syn_frame(near, far, sport, dport, flags=0x10)
+        frame = syn_frame(ingress, egress, sport, dport, flags=0x10)
         frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + frame[12:]
-        assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)]
+        assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)]
     in_core = [e for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.PATH]
     assert len(in_core) == 2 and not world.network.entries(C2)
 
@@ -41,9 +41,9 @@ def test_a_link_that_breaks_moves_the_path_at_once(world: World) -> None:
     assert not [e for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.PATH]
     assert len([e for e in world.network.entries(C2) if cookie_kind(e.cookie) == Kind.PATH]) == 2
     assert world.service() == "Programmed/Programmed"
-    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
-    frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000)[12:]
-    assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)]
+    ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 33000, 10000)[12:]
+    assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)]
 
 
 def test_a_link_that_goes_silent_expires(world: World) -> None:
@@ -71,15 +71,15 @@ def test_two_labels_run_over_two_disjoint_paths() -> None:
     world.syn(40000)
     (session,) = world.engine.state.sessions
     assert session.labels == 0b11
-    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
     for label, core in ((0, C1), (1, C2)):
         assert len([e for e in world.network.entries(core) if cookie_kind(e.cookie) == Kind.PATH and e.match.eth_dst[2] == label]) == 2
-        frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000 + label)[12:]
-        assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)]
+        frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 33000, 10000 + label)[12:]
+        assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)]
     world.cut("edge1", "core1")
     world.tick(0.2)
-    frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 33000, 10000)[12:]
-    assert world.network.walk(AT_NEAR, frame) == [(AT_FAR, frame)], "the failed path's label shares the other path"
+    frame = parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 33000, 10000)[12:]
+    assert world.network.walk(AT_INGRESS, frame) == [(AT_EGRESS, frame)], "the failed path's label shares the other path"
 
 
 def test_what_came_while_the_controller_was_stopped_is_no_silence() -> None:
@@ -111,10 +111,10 @@ def test_a_link_that_is_silent_moves_its_label_and_comes_back() -> None:
 
 def datagrams_arrive(world: World, label: int) -> bool:
     """Whether what a stream over QUIC sends on a label comes out at the peer as it was sent."""
-    near, far = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
-    frame = bytearray(parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(near, far, 10000 + label, 10000 + label)[12:])
+    ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
+    frame = bytearray(parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 10000 + label, 10000 + label)[12:])
     frame[23] = PROTO_UDP
-    return world.network.walk(AT_NEAR, bytes(frame)) == [(AT_FAR, bytes(frame))]
+    return world.network.walk(AT_INGRESS, bytes(frame)) == [(AT_EGRESS, bytes(frame))]
 
 
 def test_streams_over_quic_take_the_paths_of_their_labels_too() -> None:

@@ -1,4 +1,4 @@
-"""How sessions end: told by both agents or one, by reports, by the death of agents; and how a restarted controller adopts them."""
+"""Ends of sessions: reported by both agents or one, by complete reports, by the death of agents; adoption by a restarted controller."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from controller_fake import C1, C2, E1, E2
 from controller_lab import document
 from controller_views import (
     AT_CLIENT,
-    AT_FAR,
-    AT_NEAR,
+    AT_EGRESS,
+    AT_INGRESS,
     AT_SERVER,
     CLIENT,
     SERVER,
@@ -42,9 +42,9 @@ def test_one_side_may_end_long_before_the_other(world: World) -> None:
     (session,) = world.engine.state.sessions
     world.end(session.uuid, ["agent1"])
     world.tick(20)
-    assert session.state is Phase.ENDING and not session.near_entries and session.far_entries
+    assert session.state is Phase.ENDING and not session.ingress_entries and session.egress_entries
     back = reverse(40000, flags=0x10)
-    assert world.network.walk(AT_SERVER, back)[0][0] == AT_FAR
+    assert world.network.walk(AT_SERVER, back)[0][0] == AT_EGRESS
     world.end(session.uuid, ["agent2"])
     world.tick(1.5)
     assert session.state is Phase.ENDED and 3 not in kinds(world, E2)
@@ -59,8 +59,8 @@ def test_a_port_used_again_while_ending_starts_a_new_session(world: World) -> No
     (second,) = world.engine.state.sessions
     assert second is not first and second.state is Phase.ACTIVE
     world.tick(3)
-    assert second.near_entries[0][1] in world.network.entries(E1)
-    assert second.far_entries[0][1] in world.network.entries(E2)
+    assert second.ingress_entries[0][1] in world.network.entries(E1)
+    assert second.egress_entries[0][1] in world.network.entries(E2)
 
 
 def test_reports_end_the_sessions_they_omit_but_not_young_ones(world: World) -> None:
@@ -83,7 +83,7 @@ def test_dead_agent_loses_its_sessions_and_disarms_the_service(world: World) -> 
     world.tick(4.5)
     assert kinds(world, E1) == STANDING and world.service() == "Pending/NoAgents"
     (session,) = world.engine.state.sessions
-    assert session.far_entries, "the far agent still has to reset the server"
+    assert session.egress_entries, "the egress agent still has to reset the server"
     world.end(session.uuid, ["agent2"])
     world.tick(1.2)
     assert len(world.engine.state.sessions) == 0 and kinds(world, E2) == STANDING
@@ -109,7 +109,7 @@ def test_a_restarted_agent_has_lost_its_sessions(world: World) -> None:
     world.agents["agent1"].held.clear()
     world.tick(1)
     (session,) = world.engine.state.sessions
-    assert not session.near_entries
+    assert not session.ingress_entries
 
 
 def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -> None:
@@ -118,7 +118,7 @@ def test_draining_agents_get_nothing_new_and_keep_what_they_have(world: World) -
     world.tick(1)
     assert world.service() == "Pending/NoAgents" and 1 not in kinds(world, E1)
     (session,) = world.engine.state.sessions
-    assert session.state is Phase.ACTIVE and session.near_entries
+    assert session.state is Phase.ACTIVE and session.ingress_entries
 
 
 @pytest.mark.parametrize("ends", [40000, 40001])
@@ -168,7 +168,7 @@ def test_rule_8_another_controller_adopts_reported_sessions_and_buries_the_rest(
     reborn.tick(4)
     assert reborn.service() == "Programmed/Programmed"
     data = syn_frame(CLIENT, SERVER, 40000, 5001, flags=0x10)
-    assert reborn.network.walk(AT_CLIENT, data)[0][0] == AT_NEAR
+    assert reborn.network.walk(AT_CLIENT, data)[0][0] == AT_INGRESS
     reborn.tick(12, step=0.1)
     (left,) = reborn.engine.state.sessions
     assert left.uuid == keep.uuid and left.adopted

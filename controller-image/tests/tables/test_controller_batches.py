@@ -1,4 +1,4 @@
-"""Whatever datapaths answer, refuse or drop, who waits for an entry hears once, and what it is told is true."""
+"""Whatever datapaths answer, refuse or drop, each waiter is called once, and with the true outcome."""
 
 from __future__ import annotations
 

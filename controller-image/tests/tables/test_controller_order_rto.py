@@ -1,4 +1,4 @@
-"""Orders are sent again when an answer is late by what answers took before."""
+"""Orders are retransmitted after an RTO derived from the times of earlier answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An entry that goes to several datapaths is there when all of them say so, and not when one of them will not have it."""
+"""An entry for several datapaths is installed once all of them have acknowledged it, and failed if one of them refuses it."""
 
 from __future__ import annotations
 

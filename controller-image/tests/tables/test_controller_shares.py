@@ -1,4 +1,4 @@
-"""Shares of a site's sessions: what a namespace may have, what is over it, and what others have meanwhile."""
+"""Shares of a site's sessions: the limit of a namespace, connections over it, and the rest for others."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def test_selection_is_total_nearest_then_least_loaded_and_deterministic(listed: 
     assert (chosen is None) == (not listed)
     if chosen is not None:
         cost = min(c.candidate.cost for c in listed)
-        near = [c for c in listed if c.candidate.cost == cost]
-        idle = [c for c in near if c.busy <= min(each.busy for each in near) + pair_selection.EQUALLY_BUSY]
+        ingress = [c for c in listed if c.candidate.cost == cost]
+        idle = [c for c in ingress if c.busy <= min(each.busy for each in ingress) + pair_selection.EQUALLY_BUSY]
         (taken,) = (c for c in listed if c.candidate == chosen)
         assert chosen.cost == cost and taken in idle and taken.load == min(c.load for c in idle)
 
@@ -128,7 +128,7 @@ def test_more_work_never_makes_a_pair_preferred(listed: list, data, more: float)
 
 
 def agent(name: bytes, **said: Any) -> Agent:
-    """A near agent; `said` is what its beacon says of its load."""
+    """A ingress agent; `said` is what its beacon says of its load."""
     known = Beacon(
         key_id=1, site_id=1, flags=2, agent_id=AgentId(name * 16), boot_id=1, sequence=1, time_ms=0, **{
             "sessions": 0, "session_limit": 4096, "bytes_per_second": 0, "cpu_permille": 0, "capacity_bps": 0} | said,
@@ -139,11 +139,11 @@ def agent(name: bytes, **said: Any) -> Agent:
 
 
 def begin(agents: list[Agent], sessions: int) -> list[int]:
-    """Give sessions to near agents by their load; returns how many each got."""
+    """Give sessions to ingress agents by their load; returns how many each got."""
     for _ in range(sessions):
         listed = [Loaded(Candidate(1, each.agent_id, AgentId(b"x" * 16)), each.load, each.busy) for each in agents]
         chosen = pair_selection.choose(listed)
-        next(each for each in agents if chosen is not None and each.agent_id == chosen.near).assigned += 1
+        next(each for each in agents if chosen is not None and each.agent_id == chosen.ingress).assigned += 1
     return [each.assigned for each in agents]
 
 

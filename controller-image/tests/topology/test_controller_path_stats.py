@@ -1,4 +1,4 @@
-"""What agents measure, kept, aged and bounded; and which path a session is given for it."""
+"""Agents' measurements, kept, aged and bounded; and the path chosen for a session by them."""
 
 from __future__ import annotations
 
@@ -169,10 +169,10 @@ def with_paths(**paths: Any) -> dict[str, Any]:
 
 
 def tell(world: World, at_ms: int, rtts: tuple[int, int], received: tuple[int, int] = (0, 0)) -> None:
-    near, far = world.agents["agent1"], world.agents["agent2"]
-    for agent, peer in ((near, far), (far, near)):
+    ingress, egress = world.agents["agent1"], world.agents["agent2"]
+    for agent, peer in ((ingress, egress), (egress, ingress)):
         rows = tuple(row(peer.id, label, rtts[label], received=received[label]) for label in (0, 1))
-        counted = (ServiceRow(BULK, 1, 1_000 * at_ms, 0),) if agent is near else ()
+        counted = (ServiceRow(BULK, 1, 1_000 * at_ms, 0),) if agent is ingress else ()
         body = path_report.encode_path_report(PathReport(at_ms, rows, counted))
         world.do(PacketIn(*agent.where, 0, agent.order(order.OrderType.PATH_REPORT, body, world.wall(world.now))))
 

@@ -1,4 +1,4 @@
-"""Frames of hosts, agents and switches: what they are, what is made of them, and what hostile hosts may send."""
+"""Frames of hosts, agents and switches: parsing, building, and hostile input."""
 
 from __future__ import annotations
 

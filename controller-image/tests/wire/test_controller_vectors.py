@@ -1,4 +1,4 @@
-"""Keys, beacons and orders as the golden vectors of spec/ have them, and arbitrary bytes in their place."""
+"""Keys, beacons and orders against the golden vectors of spec/, and arbitrary bytes in their place."""
 
 from __future__ import annotations
 

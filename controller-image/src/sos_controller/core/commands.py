@@ -98,17 +98,17 @@ class SessionOver(msgspec.Struct, frozen=True, gc=False):
     uuid: bytes
     service: str
     key: FlowKey
-    near: AgentId
-    far: AgentId
+    ingress: AgentId
+    egress: AgentId
     labels: int
     adopted: bool
     began_ms: int
     """Since 1970; of an adopted session when it was adopted."""
     seconds: float
     reason: str
-    near_end: Ended | str | None
+    ingress_end: Ended | str | None
     """The agent's Ended, else why its side was taken for over, None if it was not."""
-    far_end: Ended | str | None
+    egress_end: Ended | str | None
 
 
 Command = Apply | ApplyGroup | ApplyGroups | Barrier | Install | PacketOut | ReadEntries | ReadTables | SessionOver | Withdraw | Notice

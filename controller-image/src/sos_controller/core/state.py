@@ -156,8 +156,8 @@ class State:
         lasted = self.now - s.created_at
         self.out.append(
             SessionOver(
-                *(s.uuid, s.service, s.key, s.near, s.far, s.labels, s.adopted),
-                *(began_ms, lasted, why, ends.get(s.near), ends.get(s.far)),
+                *(s.uuid, s.service, s.key, s.ingress, s.egress, s.labels, s.adopted),
+                *(began_ms, lasted, why, ends.get(s.ingress), ends.get(s.egress)),
             )
         )
 

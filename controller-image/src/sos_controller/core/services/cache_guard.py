@@ -121,8 +121,8 @@ class CacheGuard:
         if not accelerated(service) or self._state.is_proactive(service) or any(site.rewrite != "Transparent" for _, site in ends):
             return
         places = dict[DatapathId, tuple[Match, ...]]()
-        for near, site in ends:
-            matches = tuple(exact_matches(policy, near))
+        for ingress, site in ends:
+            matches = tuple(exact_matches(policy, ingress))
             for datapath in site.datapaths:
                 if datapath.forwarding == "Node":
                     places[datapath.number] = places.get(datapath.number, ()) + matches

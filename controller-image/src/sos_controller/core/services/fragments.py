@@ -85,9 +85,9 @@ class Fragments:
             service = policy.service
             if not accelerated(service) or state.is_proactive(service):
                 continue
-            for name, near in ((service.from_.site, True), (service.to.site, False)):
+            for name, ingress in ((service.from_.site, True), (service.to.site, False)):
                 for dpid in _bridges(state.sites.get(name)):
-                    priority, matches = shared(PRIORITY_FRAGMENT, cookie), fragment_matches(policy, near)
+                    priority, matches = shared(PRIORITY_FRAGMENT, cookie), fragment_matches(policy, ingress)
                     made = {match: FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches}
                     wanted.setdefault(dpid, {}).update(made)
         state.programmer.set_group("fragments", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
@@ -108,7 +108,7 @@ class Fragments:
             self._hush(dpid, (source, target))
             return []
         agents = {agent for agent, _, _ in theirs}
-        transparent = not any(self._rewritten_port(agent, near, 1) for agent, near, _ in theirs)
+        transparent = not any(self._rewritten_port(agent, ingress, 1) for agent, ingress, _ in theirs)
         if len(agents) == 1 and transparent and len(self._led) < MAX_LED:
             self._led[source, target] = Led(agents.pop(), claim[0].name, state.now + KEEP_S)
             self._lead((source, target))
@@ -128,10 +128,12 @@ class Fragments:
 
     def keep(self, candidates: tuple[Candidate, ...], client: Address, server: Address) -> tuple[Candidate, ...]:
         """Keep the candidates whose agents get the fragments of a new session, too."""
-        near, far = self._led.get((client, server)), self._led.get((server, client))
-        if near is None and far is None:
+        ingress, egress = self._led.get((client, server)), self._led.get((server, client))
+        if ingress is None and egress is None:
             return candidates
-        return tuple(c for c in candidates if (near is None or c.near == near.agent) and (far is None or c.far == far.agent))
+        return tuple(
+            c for c in candidates if (ingress is None or c.ingress == ingress.agent) and (egress is None or c.egress == egress.agent)
+        )
 
     def tick(self) -> None:
         """Stop redirecting to agents that are gone or have no session of the two hosts left."""
@@ -149,8 +151,8 @@ class Fragments:
         found = []
         for session in self._state.sessions.of_host(source):
             if session.state not in FINAL and {session.client, session.server} == {source, target}:
-                near = session.client == source
-                found.append((session.near if near else session.far, near, session))
+                ingress = session.client == source
+                found.append((session.ingress if ingress else session.egress, ingress, session))
         return found
 
     def _lead(self, pair: Pair) -> None:

@@ -65,9 +65,9 @@ class IcmpErrors:
         if error is None:
             state.count("icmp_errors", "ignored")
             return
-        for near in (True, False):
-            session = state.sessions.by_key(_key(error, near))
-            if session is not None and self._is_at(session, near, location) and self._deliver(session, near, data):
+        for ingress in (True, False):
+            session = state.sessions.by_key(_key(error, ingress))
+            if session is not None and self._is_at(session, ingress, location) and self._deliver(session, ingress, data):
                 state.count("icmp_errors", "delivered")
                 return
         state.count("icmp_errors", "plain")
@@ -77,28 +77,28 @@ class IcmpErrors:
         actions: tuple[Action, ...] = (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD))
         return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_ICMP, cookie), match, actions, cookie)
 
-    def _is_at(self, session: Session, near: bool, location: Location) -> bool:
+    def _is_at(self, session: Session, ingress: bool, location: Location) -> bool:
         """Return whether an error came in at the site of the agent that it is about."""
-        agent = self._state.agents.get(session.near if near else session.far)
+        agent = self._state.agents.get(session.ingress if ingress else session.egress)
         claims = self._state.claims
         here, there = claims.get(location.dpid), claims.get(agent.location.dpid) if agent is not None else None
         return here is not None and there is not None and here[0].name == there[0].name
 
-    def _deliver(self, session: Session, near: bool, data: bytes) -> bool:
+    def _deliver(self, session: Session, ingress: bool, data: bytes) -> bool:
         """Pass an error to an agent, as about a segment of the agent's own."""
-        agent_id = session.near if near else session.far
+        agent_id = session.ingress if ingress else session.egress
         agent = self._state.agents.get(agent_id)
         if agent is None or session.state in FINAL:
             return False
-        port = self._rewritten_port(agent_id, near, session.client_port)
+        port = self._rewritten_port(agent_id, ingress, session.client_port)
         frame = readdress_icmp_error(data, agent.beacon.address, port) if port else data
         where = agent.location
         self._state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), agent.beacon.mac + frame[6:]))
         return True
 
 
-def _key(error: IcmpError, near: bool) -> FlowKey:
+def _key(error: IcmpError, ingress: bool) -> FlowKey:
     """Return the flow of a quoted segment: an ingress agent sends in the server's name, an egress agent in the client's."""
-    if near:
+    if ingress:
         return flow_key(error.destination, error.source, error.destination_port, error.source_port)
     return flow_key(error.source, error.destination, error.source_port, error.destination_port)

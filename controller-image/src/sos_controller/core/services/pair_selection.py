@@ -16,8 +16,8 @@ class Candidate(NamedTuple):
     """A pair that could serve. `cost` = client to ingress agent + ingress to egress + egress to server, in link costs."""
 
     cost: int
-    near: AgentId
-    far: AgentId
+    ingress: AgentId
+    egress: AgentId
 
 
 EQUALLY_BUSY: Final = 0.1
@@ -51,5 +51,5 @@ def choose(candidates: Iterable[Loaded]) -> Candidate | None:
     """Choose the nearest, then the least loaded. Total and deterministic; load never makes a farther pair win or a loaded pair
     preferred."""
     listed = list(candidates)
-    near = set(nearest(c.candidate for c in listed))
-    return least_loaded(c for c in listed if c.candidate in near)
+    ingress = set(nearest(c.candidate for c in listed))
+    return least_loaded(c for c in listed if c.candidate in ingress)

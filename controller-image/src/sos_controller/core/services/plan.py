@@ -182,30 +182,30 @@ class Plan:
 
     def working_pair(self, service: Service) -> Pair | None:
         """Return the pair of agents that serves a proactive service, the first agent of each site, if both are live and have a path."""
-        near, far = self._first_agents(service)
-        if near is None or far is None:
+        ingress, egress = self._first_agents(service)
+        if ingress is None or egress is None:
             return None
-        pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
-        near_dpids, far_dpids = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
-        beside = near_dpids == (near.location.dpid,) and far_dpids == (far.location.dpid,)
+        pair = self.pairs.get(pair_key(ingress.agent_id, egress.agent_id))
+        ingress_dpids, egress_dpids = self._site_dpids(service.from_.site), self._site_dpids(service.to.site)
+        beside = ingress_dpids == (ingress.location.dpid,) and egress_dpids == (egress.location.dpid,)
         return pair if pair is not None and beside and self._works(pair) else None
 
     def service_of(self, flow: Flow) -> str:
         """Return the id of the service that a session without an order belongs to, "" if none of ours covers it."""
-        policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.near, ""), ())
+        policies = self._state.policies.by_site.get(self._site_of_agent.get(flow.ingress, ""), ())
         return next((policy.service.id for policy in policies if policy.covers(flow)), "")
 
-    def label_mask(self, near: AgentId, far: AgentId, labels: int) -> int:
+    def label_mask(self, ingress: AgentId, egress: AgentId, labels: int) -> int:
         """Return the path labels that a session between two agents may use."""
-        pair = self.pairs.get(pair_key(near, far))
+        pair = self.pairs.get(pair_key(ingress, egress))
         return 1 if pair is None else pair.label_mask & ((1 << labels) - 1)
 
     def session_labels(self, service: Service, choice: Candidate) -> int:
         """Return the path labels that a new session may use: all its service may, or the one assigned to it."""
-        mask, measured = self.label_mask(choice.near, choice.far, service.labels), self._state.path_stats
+        mask, measured = self.label_mask(choice.ingress, choice.egress, service.labels), self._state.path_stats
         if service.paths.mode not in ONE_PATH_MODES:
             return mask
-        key = pair_key(choice.near, choice.far)
+        key = pair_key(choice.ingress, choice.egress)
         choices, heard = [], dict[int, float]()
         for label in (label for label in range(MAX_LABELS) if mask >> label & 1):
             measure = measured.path(*key, label)
@@ -230,13 +230,13 @@ class Plan:
         t = service.transport
         return (t.streams, t.block_bytes, t.queue_bytes, CONGESTION[t.congestion_control])
 
-    def rewritten_port(self, agent_id: AgentId, near: bool, client_port: int) -> int:
+    def rewritten_port(self, agent_id: AgentId, ingress: bool, client_port: int) -> int:
         """Return the agent's own port of a flow where its site rewrites (its clients connect to one port; towards a server it uses the
         client's own), else 0."""
         config, site = self._state.config, self._state.sites.get(self._site_of_agent.get(agent_id, ""))
         if config is None or site is None or site.rewrite == "Transparent":
             return 0
-        return config.discovery.redirect_port if near else client_port
+        return config.discovery.redirect_port if ingress else client_port
 
     def server_datapaths(self, site: str, server: Address) -> tuple[DatapathId, ...]:
         """Return the datapaths that need the egress entry: the server's datapath if known, else every datapath of its site."""
@@ -275,8 +275,8 @@ class Plan:
         # an agent that is no longer declared finishes its sessions, as long as it is there
         known = self._site_of_agent.keys() | {agent.agent_id for agent in state.agents.all()}
         accepted = (pair for pair in state.agent_sessions.pairs if known >= set(pair))
-        for near, far in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
-            key = pair_key(near, far)
+        for ingress, egress in (*state.sessions.pairs, *accepted):  # they finish as they began: with as many labels
+            key = pair_key(ingress, egress)
             wanted[key] = max(wanted.get(key, 1), len(self.pairs[key].paths) if key in self.pairs else 1)
             if key in datagrams:
                 self._datagrams.add(key)
@@ -310,10 +310,10 @@ class Plan:
         for service in self._services.values():
             if not accelerated(service):
                 continue
-            for near in self.agents_of(service.from_.site):
-                for far in self.agents_of(service.to.site):
-                    if near is not far and len(wanted) < pairs.MAX_PAIRS:
-                        key = pair_key(near.agent_id, far.agent_id)
+            for ingress in self.agents_of(service.from_.site):
+                for egress in self.agents_of(service.to.site):
+                    if ingress is not egress and len(wanted) < pairs.MAX_PAIRS:
+                        key = pair_key(ingress.agent_id, egress.agent_id)
                         wanted[key] = max(wanted.get(key, 1), service.labels)
         return wanted
 
@@ -322,8 +322,8 @@ class Plan:
         found = set[PairKey]()
         for service in self._services.values():
             if accelerated(service) and service.transport.protocol == "QUIC":
-                ends = ((near, far) for near in self.agents_of(service.from_.site) for far in self.agents_of(service.to.site))
-                found.update(pair_key(near.agent_id, far.agent_id) for near, far in ends if near is not far)
+                ends = ((ingress, egress) for ingress in self.agents_of(service.from_.site) for egress in self.agents_of(service.to.site))
+                found.update(pair_key(ingress.agent_id, egress.agent_id) for ingress, egress in ends if ingress is not egress)
         return found
 
     def _cost(self, found: links.Link) -> int:
@@ -348,15 +348,15 @@ class Plan:
     # -- candidates
 
     def _candidates(self, service: Service, dpid: DatapathId, server_at: DatapathId) -> tuple[Candidate, ...]:
-        near_costs = self._view.distances(dpid)
-        far_costs = self._view.distances(server_at) if server_at in self._site_dpids(service.to.site) else {}
+        ingress_costs = self._view.distances(dpid)
+        egress_costs = self._view.distances(server_at) if server_at in self._site_dpids(service.to.site) else {}
         found = []
-        for near in self.usable(service.from_.site):
-            for far in self.usable(service.to.site):
-                pair = self.pairs.get(pair_key(near.agent_id, far.agent_id))
-                if pair is not None and near.location.dpid in near_costs and self._works(pair):
-                    cost = near_costs[near.location.dpid] + pair.paths[0].cost + far_costs.get(far.location.dpid, 0)
-                    found.append(Candidate(cost, near.agent_id, far.agent_id))
+        for ingress in self.usable(service.from_.site):
+            for egress in self.usable(service.to.site):
+                pair = self.pairs.get(pair_key(ingress.agent_id, egress.agent_id))
+                if pair is not None and ingress.location.dpid in ingress_costs and self._works(pair):
+                    cost = ingress_costs[ingress.location.dpid] + pair.paths[0].cost + egress_costs.get(egress.location.dpid, 0)
+                    found.append(Candidate(cost, ingress.agent_id, egress.agent_id))
         return tuple(sorted(found)[:MAX_CANDIDATES])
 
     def _works(self, pair: Pair) -> bool:
@@ -369,11 +369,11 @@ class Plan:
         for candidate in candidates:
             if loaded and candidate.cost > loaded[0].candidate.cost:
                 break
-            near, far = agents.get(candidate.near), agents.get(candidate.far)
-            if near is not None and far is not None and near.usable and far.usable:
+            ingress, egress = agents.get(candidate.ingress), agents.get(candidate.egress)
+            if ingress is not None and egress is not None and ingress.usable and egress.usable:
                 if len(candidates) == 1:
                     return candidate
-                loaded.append(Loaded(candidate, near.load + far.load, near.busy + far.busy))
+                loaded.append(Loaded(candidate, ingress.load + egress.load, ingress.busy + egress.busy))
         return pair_selection.least_loaded(loaded)
 
     # -- arming
@@ -389,7 +389,7 @@ class Plan:
         if not candidates or (service.id, dpid) in self._ready:
             return bool(candidates)
         ready = {dpid, *(d for d in self._site_dpids(service.to.site) if state.programmer.is_synced(d))}
-        best = self.pairs[pair_key(candidates[0].near, candidates[0].far)]
+        best = self.pairs[pair_key(candidates[0].ingress, candidates[0].egress)]
         return all(map(state.programmer.is_acknowledged, ready | best.dpids))
 
     def _status(self, service: Service, between: Mapping[frozenset[str], frozenset[DatapathId]]) -> ServiceStatus:
@@ -419,9 +419,9 @@ class Plan:
 
     def _first_agents(self, service: Service) -> tuple[Agent | None, Agent | None]:
         """Return the agents that serve a proactive service, None for each that is not live."""
-        near, far = (self._state.sites[end.site].agents[:1] for end in (service.from_, service.to))
+        ingress, egress = (self._state.sites[end.site].agents[:1] for end in (service.from_, service.to))
         known = self._state.agents
-        return (known.get(near[0].agent_id) if near else None, known.get(far[0].agent_id) if far else None)
+        return (known.get(ingress[0].agent_id) if ingress else None, known.get(egress[0].agent_id) if egress else None)
 
     def _reason(self, service: Service, needed: list[DatapathId], acked: list[DatapathId], works: bool) -> str:
         if not self.usable(service.from_.site) or not self.usable(service.to.site):
@@ -455,7 +455,7 @@ class Plan:
         declared = {s.name: {a.ip for a in s.agents} for s in state.sites.values()}
         for agent in state.agents.all():
             declared.setdefault(self._site_of_agent.get(agent.agent_id, ""), set()).add(agent.beacon.address)
-        return {site: sorted(a for p in near for a in declared.get(p, ())) for site, near in sites.items()}
+        return {site: sorted(a for p in ingress for a in declared.get(p, ())) for site, ingress in sites.items()}
 
     def _guards_of(self, dpid: DatapathId, addresses: Iterable[Address]) -> list[FlowEntry]:
         state = self._state

@@ -4,7 +4,7 @@ On the switch beside each site's agent all packets of a service go to the agent:
 the egress site. The agents' kernels forward plainly what the agents do not accelerate. An entry points to a group that the switch itself
 turns to plain forwarding when the agent's port dies, so entries need no lease and work while the controller is down.
 
-    FAR --egress side and paths acknowledged--> UNARMED --acknowledged, UNARMED_S later--> ARMED
+    EGRESS --egress side and paths acknowledged--> UNARMED --acknowledged, UNARMED_S later--> ARMED
 
 UNARMED entries mark SYNs, which the ingress agent then forwards plainly and remembers: a SYN in flight when the entries were installed must
 not be accelerated when it is retransmitted. A removed service leaves its entries *leaving*, unarmed, until no session needs them.
@@ -50,7 +50,7 @@ GROUP = "services"
 class Stage(IntEnum):
     """Stage of a service's installation."""
 
-    FAR = 1
+    EGRESS = 1
     UNARMED = 2
     ARMED = 3
 
@@ -58,10 +58,10 @@ class Stage(IntEnum):
 class Footprint(NamedTuple):
     """Resources of a service. While they are the same, its entries stay untouched, whatever else changes about the service."""
 
-    near_dpid: DatapathId
-    far_dpid: DatapathId
-    near: tuple[Match, ...]
-    far: tuple[Match, ...]
+    ingress_dpid: DatapathId
+    egress_dpid: DatapathId
+    ingress: tuple[Match, ...]
+    egress: tuple[Match, ...]
 
 
 class Standing:
@@ -71,7 +71,7 @@ class Standing:
 
     def __init__(self, service: Service, footprint: Footprint) -> None:
         self.service, self.footprint = service, footprint
-        self.stage = Stage.FAR
+        self.stage = Stage.EGRESS
         self.since: float | None = None  # when the entries of this stage were acknowledged
 
 
@@ -141,14 +141,14 @@ class Proactive:
 
     def _advance(self, standing: Standing) -> bool:
         state, footprint = self._state, standing.footprint
-        if standing.stage is Stage.FAR:
+        if standing.stage is Stage.EGRESS:
             pair = self._working_pair(standing.service)
-            if pair is None or not all(map(state.programmer.is_acknowledged, {footprint.far_dpid, *pair.dpids})):
+            if pair is None or not all(map(state.programmer.is_acknowledged, {footprint.egress_dpid, *pair.dpids})):
                 return False
             standing.stage = Stage.ARMED if self._is_armed_already(footprint) else Stage.UNARMED
             return True
         if standing.since is None:
-            if state.programmer.is_acknowledged(footprint.near_dpid):
+            if state.programmer.is_acknowledged(footprint.ingress_dpid):
                 standing.since = state.now
             return False
         if state.now - standing.since < UNARMED_S:
@@ -158,17 +158,17 @@ class Proactive:
 
     def _is_armed_already(self, footprint: Footprint) -> bool:
         """Return whether an earlier run of the controller left all ingress entries armed."""
-        at = [found.entry for found in self._leaving if found.dpid == footprint.near_dpid]
+        at = [found.entry for found in self._leaving if found.dpid == footprint.ingress_dpid]
         there = {entry.match for entry in at if entry.actions == (self._group(entry.match),)}
-        return there.issuperset(footprint.near)
+        return there.issuperset(footprint.ingress)
 
     def _leave(self, standing: Standing) -> None:
         now, footprint = self._state.now, standing.footprint
-        if standing.stage is not Stage.FAR:
-            entries = self._entries(standing.service.id, footprint.near, armed=False)
-            self._leaving.extend(Leaving(footprint.near_dpid, entry, now) for entry in entries)
-        entries = self._entries(standing.service.id, footprint.far, armed=True)
-        self._leaving.extend(Leaving(footprint.far_dpid, entry, now) for entry in entries)
+        if standing.stage is not Stage.EGRESS:
+            entries = self._entries(standing.service.id, footprint.ingress, armed=False)
+            self._leaving.extend(Leaving(footprint.ingress_dpid, entry, now) for entry in entries)
+        entries = self._entries(standing.service.id, footprint.egress, armed=True)
+        self._leaving.extend(Leaving(footprint.egress_dpid, entry, now) for entry in entries)
 
     def _is_needed(self, found: Leaving) -> bool:
         """Return whether a session may still depend on an entry: until every agent beside it has reported otherwise."""
@@ -186,11 +186,11 @@ class Proactive:
 
     def _footprint(self, policy: Policy) -> Footprint:
         sites, service = self._state.sites, policy.service
-        near, far = (sites[end.site].datapaths[0].number for end in (service.from_, service.to))
+        ingress, egress = (sites[end.site].datapaths[0].number for end in (service.from_, service.to))
         ends = ((True, policy.servers), (False, policy.clients))
         led = [(*redirect_matches(policy, side), *fragment_matches(policy, side), *error_matches(prefixes)) for side, prefixes in ends]
         first = tuple(punt_matches(policy)) if service.require else ()
-        return Footprint(near, far, (*first, *led[0]), led[1])
+        return Footprint(ingress, egress, (*first, *led[0]), led[1])
 
     def _entries(self, service_id: str, matches: Iterable[Match], armed: bool) -> list[FlowEntry]:
         cookie = self._state.cookie(Kind.SERVICE, pipeline.service_number(service_id))
@@ -213,11 +213,11 @@ class Proactive:
         entries: dict[DatapathId, dict[EntryKey, FlowEntry]] = {}
         for standing in self._standing.values():
             footprint = standing.footprint
-            if standing.stage is not Stage.FAR:
-                near = self._entries(standing.service.id, footprint.near, standing.stage is Stage.ARMED)
-                entries.setdefault(footprint.near_dpid, {}).update((entry.key, entry) for entry in near)
-            far = self._entries(standing.service.id, footprint.far, armed=True)
-            entries.setdefault(footprint.far_dpid, {}).update((entry.key, entry) for entry in far)
+            if standing.stage is not Stage.EGRESS:
+                ingress = self._entries(standing.service.id, footprint.ingress, standing.stage is Stage.ARMED)
+                entries.setdefault(footprint.ingress_dpid, {}).update((entry.key, entry) for entry in ingress)
+            egress = self._entries(standing.service.id, footprint.egress, armed=True)
+            entries.setdefault(footprint.egress_dpid, {}).update((entry.key, entry) for entry in egress)
         self._leaving = [found for found in self._leaving if found.entry.key not in entries.get(found.dpid, {})]
         for found in self._leaving:
             entries.setdefault(found.dpid, {})[found.entry.key] = found.entry

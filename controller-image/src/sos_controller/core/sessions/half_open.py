@@ -33,7 +33,7 @@ def probe_half_open(state: State, session: Session) -> None:
         return
     key = session.key
     back = FlowKey(key[4:8] + key[:4] + key[10:12] + key[8:10])
-    towards = back if lost[0] == session.near else key  # to the client as from the server, or to the server as from the client
+    towards = back if lost[0] == session.ingress else key  # to the client as from the server, or to the server as from the client
     target = state.hosts.by_address(Address(int.from_bytes(towards[4:8], "big")))
     if target is None or state.config is None:
         return

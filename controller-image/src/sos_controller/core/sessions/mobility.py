@@ -118,8 +118,8 @@ class Mobility:
     def begun(self, session: Session) -> None:
         """Record a session whose entries are being installed at its hosts' switches, or were found there."""
         host = self._state.hosts.by_address(session.server)
-        self._note(session.client, session.near_entries, session.dpid)
-        self._note(session.server, session.far_entries, host.location.dpid if host is not None else UNKNOWN)
+        self._note(session.client, session.ingress_entries, session.dpid)
+        self._note(session.server, session.egress_entries, host.location.dpid if host is not None else UNKNOWN)
 
     def adopted(self, dpid: DatapathId) -> None:
         """Record that sessions of an earlier run may have been found on a datapath."""
@@ -211,9 +211,9 @@ class Mobility:
 
     def _place(self, session: Session, move: Move) -> None:
         """Install the entries of the host's side at its new switch, too."""
-        for near, placed in _sides(session, move.address):
-            agent_id = session.near if near else session.far
-            if near:
+        for ingress, placed in _sides(session, move.address):
+            agent_id = session.ingress if ingress else session.egress
+            if ingress:
                 session.dpid, session.in_port = move.where
             if agent_id in session.ended_by or _stands(placed, move.where.dpid):
                 continue
@@ -221,7 +221,7 @@ class Mobility:
             if agent is None:  # its beacon comes within seconds, in a new run of the controller, or its sessions end with it
                 self._moves.append(Move(move.address, move.where, deque((session,))))
                 continue
-            leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, session.client_port))
+            leg = Leg(agent, ingress, self._plan.rewritten_port(agent_id, ingress, session.client_port))
             self._install(session, redirect.redirects(session.key, leg, move.where.dpid, self._cookie(session)), placed)
 
     def _install(self, session: Session, made: list[Placed], placed: list[Placed]) -> None:
@@ -330,14 +330,14 @@ class Mobility:
             self.give_up(session, why)
             return
         self._state.count("sessions", why)
-        for agent in (session.near, session.far):
+        for agent in (session.ingress, session.egress):
             self._order_sender.send_to(agent, OrderType.ABORT, session.uuid)
 
 
 def _sides(session: Session, address: Address) -> list[tuple[bool, list[Placed]]]:
     """Return the sides of a session that a host is on, and their entries."""
-    ends = ((True, session.client, session.near_entries), (False, session.server, session.far_entries))
-    return [(near, placed) for near, host, placed in ends if host == address]
+    ends = ((True, session.client, session.ingress_entries), (False, session.server, session.egress_entries))
+    return [(ingress, placed) for ingress, host, placed in ends if host == address]
 
 
 def _stands(placed: Iterable[Placed], dpid: DatapathId) -> bool:

@@ -36,10 +36,10 @@ _ENDS: Final = struct.Struct("!IIHH").unpack
 
 
 class Leg(NamedTuple):
-    """One agent's side of a flow: the client's (`near`) or the server's. `port` is the agent's where its site rewrites, else 0."""
+    """One agent's side of a flow: the client's (`ingress`) or the server's. `port` is the agent's where its site rewrites, else 0."""
 
     agent: Agent
-    near: bool
+    ingress: bool
     port: int
 
 
@@ -47,7 +47,7 @@ class Adopted(NamedTuple):
     """Purpose of an entry that was found on a switch. `mac` is the agent's, if the entry shows it."""
 
     key: FlowKey
-    near: bool
+    ingress: bool
     mac: MacAddress | None
 
 
@@ -88,14 +88,14 @@ def parse(entry: FlowEntry) -> Adopted | None:
     mac = next((a.mac for a in entry.actions if isinstance(a, SetEthDst)), None)
     if mac is None:
         return None
-    near = m.tcp_flags is not None
-    return Adopted(flow_key(source, target, sport, dport) if near else flow_key(target, source, dport, sport), near, mac)
+    ingress = m.tcp_flags is not None
+    return Adopted(flow_key(source, target, sport, dport) if ingress else flow_key(target, source, dport, sport), ingress, mac)
 
 
-def _towards(key: FlowKey, near: bool) -> Match:
+def _towards(key: FlowKey, ingress: bool) -> Match:
     """Match client to server on the ingress side, without SYNs, which the punts match; server to client on the egress side."""
     client, server, client_port, server_port = _ENDS(key)
-    if not near:
+    if not ingress:
         client, server, client_port, server_port = server, client, server_port, client_port
     return Match(
         eth_type=ETH_IPV4,
@@ -104,13 +104,13 @@ def _towards(key: FlowKey, near: bool) -> Match:
         ipv4_dst=(server, _EXACT),
         tcp_src=(client_port, _EXACT_PORT),
         tcp_dst=(server_port, _EXACT_PORT),
-        tcp_flags=pipeline.NOT_SYN if near else None,
+        tcp_flags=pipeline.NOT_SYN if ingress else None,
     )
 
 
 def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: int) -> list[Placed]:
     """Return the redirecting entry, the same wherever the agent is not."""
-    location, match, towards = leg.agent.location, _towards(key, leg.near), SetEthDst(leg.agent.beacon.mac)
+    location, match, towards = leg.agent.location, _towards(key, leg.ingress), SetEthDst(leg.agent.beacon.mac)
     elsewhere = tuple(dpid for dpid in dpids if dpid != location.dpid)
     placed: list[Placed] = []
     if location.dpid in dpids:
@@ -125,13 +125,13 @@ def _redirects(key: FlowKey, leg: Leg, dpids: Collection[DatapathId], cookie: in
 def _arrive(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
     """Rewrite the host's packets to the agent's addresses (thesis, table 2)."""
     actions = (SetEthDst(leg.agent.beacon.mac), *arrival(leg))
-    return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.near), actions, cookie)
+    return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, _towards(key, leg.ingress), actions, cookie)
 
 
 def _restore(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
     """Restore the other host's addresses in the agent's packets (thesis, table 2, second entry, and table 6, the last hop)."""
     client, server, client_port, server_port = _ENDS(key)
-    address, port = (client, client_port) if leg.near else (server, server_port)
+    address, port = (client, client_port) if leg.ingress else (server, server_port)
     match = Match(
         in_port=leg.agent.location.port_no,
         eth_type=ETH_IPV4,
@@ -142,5 +142,5 @@ def _restore(key: FlowKey, leg: Leg, cookie: int) -> FlowEntry:
         tcp_dst=(port, _EXACT_PORT),
     )
     on = Goto(TABLE_FORWARD)
-    actions: tuple[Action, ...] = (SetIpv4Src(server), SetTcpSrc(server_port), on) if leg.near else (SetIpv4Src(client), on)
+    actions: tuple[Action, ...] = (SetIpv4Src(server), SetTcpSrc(server_port), on) if leg.ingress else (SetIpv4Src(client), on)
     return FlowEntry(TABLE_REDIRECT, PRIORITY_REWRITE, match, actions, cookie)

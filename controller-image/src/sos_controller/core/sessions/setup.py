@@ -56,7 +56,7 @@ resolve the client's MAC address first, or lost. The server would answer a retra
 which goes to the agent, would be reset there."""
 _ASKED_AGAIN: Final = frozenset(("server-unreachable", "server-elsewhere"))
 """Reasons that do not refuse a connection: each asks the server again, and its SYN waits for the answer."""
-MAX_FAR_DATAPATHS: Final = 64
+MAX_EGRESS_DATAPATHS: Final = 64
 """Datapaths of the egress site that get the egress entry while the server's location is unknown; a larger site waits until it is known."""
 
 
@@ -112,7 +112,7 @@ class SetUp:
         if session is None:
             return
         agent = self._state.agents.get(agent_id)
-        waited = session.confirms and agent_id == session.far  # for the server, and before that for entries
+        waited = session.confirms and agent_id == session.egress  # for the server, and before that for entries
         if agent is not None and not waited and 0 <= reply_to - session.asked <= 1:  # to the first order: later ones measure no round trip
             agent.order_rto.answered(self._state.now - session.created_at)
         if accepted:
@@ -123,7 +123,7 @@ class SetUp:
     def refused(self, agent_id: AgentId, uuid: bytes, reason: int) -> None:
         """Handle Refused: an agent does not take a session, or the server does not accept, which the egress agent may find out later."""
         begun = self._state.sessions.by_uuid(uuid)
-        if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.far:
+        if reason in REFUSED_BY_SERVER and begun is not None and agent_id == begun.egress:
             self._state.accepting_servers.forget(begun.key)
         session = self._asked(agent_id, uuid)
         if session is not None:
@@ -132,7 +132,7 @@ class SetUp:
     def _asked(self, agent_id: AgentId, uuid: bytes) -> Session | None:
         """Return the session an agent answers about, if it was asked and an answer still counts."""
         session = self._state.sessions.by_uuid(uuid)
-        if session is None or session.state is not Phase.PREPARING or agent_id not in (session.near, session.far):
+        if session is None or session.state is not Phase.PREPARING or agent_id not in (session.ingress, session.egress):
             return None
         return session
 
@@ -172,7 +172,7 @@ class SetUp:
         state.sessions.pending -= 1
         for dpids, entry in session.entries():
             state.programmer.remove(dpids, entry, state.out)
-        for agent in (session.near, session.far):
+        for agent in (session.ingress, session.egress):
             self._order_sender.send_to(agent, OrderType.RELEASE, session.uuid)
         state.forget_session(session, why)
         self._plan.passive_measurement.forget(session.key)
@@ -203,7 +203,7 @@ class SetUp:
 
     def _waits_for_server(self, session: Session) -> bool:
         """Return whether only the server's answer is missing: on a long path the egress agent reports it after GIVE_UP_AFTER_S."""
-        return session.confirms and not session.waiting and session.near in session.ready and session.connect_at <= self._state.now
+        return session.confirms and not session.waiting and session.ingress in session.ready and session.connect_at <= self._state.now
 
     def _release(self, session: Session) -> None:
         """Send the SYN of a session that was given up to the server. An entry that still stands there redirects the answer to an agent that
@@ -223,7 +223,7 @@ class SetUp:
             state.count("syns", "held")
             return True
         if session.state is Phase.ACTIVE or syn.isn == session.isn:
-            agent = state.agents.get(session.near)
+            agent = state.agents.get(session.ingress)
             if agent is not None:
                 self._deliver(agent, data)
                 state.count("syns", "forwarded")
@@ -266,7 +266,7 @@ class SetUp:
         if choice is None:
             return "no-agents"
         where = self._plan.server_datapaths(service.to.site, syn.server)
-        if not 1 <= len(where) <= MAX_FAR_DATAPATHS or not all(map(state.programmer.is_synced, where)):
+        if not 1 <= len(where) <= MAX_EGRESS_DATAPATHS or not all(map(state.programmer.is_synced, where)):
             return "far-datapath"
         if not state.programmer.is_synced(switch.dpid) or (service.require and not self._plan.is_ready(service.id, switch.dpid)):
             return "near-datapath"
@@ -283,9 +283,9 @@ class SetUp:
             self._connect(session)
         return ""
 
-    def _follows_entries(self, session: Session, far: Leg, where: Collection[DatapathId]) -> bool:
+    def _follows_entries(self, session: Session, egress: Leg, where: Collection[DatapathId]) -> bool:
         """Return whether an order sent behind the egress entries, over the same connection, reaches the agent after them."""
-        dpid = far.agent.location.dpid
+        dpid = egress.agent.location.dpid
         switch = self._state.switches.get(dpid)
         is_ours = switch is not None and switch.claim is not None and switch.claim.forwarding == "Node"
         return is_ours and set(where) == {dpid} and not self._plan.cache_guard.wait(session)
@@ -301,16 +301,16 @@ class SetUp:
 
     def _is_rewritten(self, session: Session) -> bool:
         """Return whether the egress agent has packets of the session rewritten to its own address."""
-        return bool(self._plan.rewritten_port(session.far, False, 1))
+        return bool(self._plan.rewritten_port(session.egress, False, 1))
 
     def _legs(self, choice: pair_selection.Candidate, syn: Syn) -> tuple[Leg, Leg] | None:
         """Return the two sides of a new session. None if an agent could not tell the session from one that it has."""
         state, sides = self._state, []
-        for agent_id, near in ((choice.near, True), (choice.far, False)):
+        for agent_id, ingress in ((choice.ingress, True), (choice.egress, False)):
             agent = state.agents.get(agent_id)
             if agent is None:
                 return None
-            leg = Leg(agent, near, self._plan.rewritten_port(agent_id, near, syn.client_port))
+            leg = Leg(agent, ingress, self._plan.rewritten_port(agent_id, ingress, syn.client_port))
             if leg.port and any(state.programmer.wants(d, e) for dpids, e in redirect.entries(syn.key, leg, (), 0) for d in dpids):
                 return None
             sides.append(leg)
@@ -327,13 +327,13 @@ class SetUp:
         self._counter += 1
         session = Session(syn.key, session_uuid(state.identity.uuid_seed, self._counter), location, state.now)
         session.service, session.site, session.requires = service.id, service.to.site, bool(service.require)
-        session.near, session.far = choice.near, choice.far
+        session.ingress, session.egress = choice.ingress, choice.egress
         session.labels = self._plan.session_labels(service, choice)
         session.isn, session.syn, session.mac = syn.isn, data, syn.mac
         state.sessions.add(session)
         state.sessions.pending += 1
         session.advance(Trigger.ORDERED)
-        for agent_id in (choice.near, choice.far):
+        for agent_id in (choice.ingress, choice.egress):
             agent = state.agents.get(agent_id)
             if agent is not None:
                 agent.assigned += 1
@@ -342,17 +342,17 @@ class SetUp:
     def _prepare(self, session: Session) -> bool:
         """Send Prepare to the agents that have not answered. False if one of them cannot be sent orders."""
         state = self._state
-        near, far = state.agents.get(session.near), state.agents.get(session.far)
-        if near is None or far is None:
+        ingress, egress = state.agents.get(session.ingress), state.agents.get(session.egress)
+        if ingress is None or egress is None:
             return False
         session.attempts += 1
         if session.attempts == 1:
             state.count("syns", "begun")
             session.asked = self._order_sender.next_sequence
-        rto = max(near.order_rto.seconds, far.order_rto.seconds) * ((1 << session.attempts) - 1)
+        rto = max(ingress.order_rto.seconds, egress.order_rto.seconds) * ((1 << session.attempts) - 1)
         self._watch(session, session.created_at + min(rto, GIVE_UP_AFTER_S))
         sent, wishes = True, self._plan.transport(session.service)
-        for agent, other, role in ((far, near, Role.EGRESS), (near, far, Role.INGRESS)):
+        for agent, other, role in ((egress, ingress, Role.EGRESS), (ingress, egress, Role.INGRESS)):
             if agent.agent_id not in session.ready and (role is Role.INGRESS or state.now >= session.connect_at):
                 body = self._prepare_body.body(session, other, role, wishes)
                 sent = self._order_sender.send(agent, OrderType.PREPARE, body) and sent
@@ -360,20 +360,20 @@ class SetUp:
 
     def _install(self, session: Session, legs: tuple[Leg, Leg], where: Collection[DatapathId]) -> None:
         """Send the redirect entries, those of the egress side first."""
-        state, (near, far) = self._state, legs
+        state, (ingress, egress) = self._state, legs
         cookie = state.cookie(pipeline.Kind.REDIRECT, session.number)
-        session.near_entries = redirect.entries(session.key, near, (session.dpid,), cookie)
-        session.far_entries = redirect.entries(session.key, far, where, cookie)
-        session.leading = len(session.far_entries)
-        session.waiting = session.leading + len(session.near_entries)
-        for is_far, placed in ((True, session.far_entries), (False, session.near_entries)):
-            installed = partial(self._installed, session, is_far)
+        session.ingress_entries = redirect.entries(session.key, ingress, (session.dpid,), cookie)
+        session.egress_entries = redirect.entries(session.key, egress, where, cookie)
+        session.leading = len(session.egress_entries)
+        session.waiting = session.leading + len(session.ingress_entries)
+        for is_egress, placed in ((True, session.egress_entries), (False, session.ingress_entries)):
+            installed = partial(self._installed, session, is_egress)
             for dpids, entry in placed:
                 state.programmer.install(dpids, entry, installed, state.out)
         if self.begun is not None:
             self.begun(session)
 
-    def _installed(self, session: Session, is_far: bool, done: bool) -> None:
+    def _installed(self, session: Session, is_egress: bool, done: bool) -> None:
         """Handle a redirect entry's outcome: all barriers behind it are answered, or one never will be."""
         if session.state is not Phase.PREPARING:
             return
@@ -381,7 +381,7 @@ class SetUp:
             self.give_up(session, "datapath-failed")
             return
         session.waiting -= 1
-        session.leading -= is_far
+        session.leading -= is_egress
         session.installed_at = self._state.now
         if session.connect_at == math.inf and not session.leading:
             self._connect(session)
@@ -397,7 +397,7 @@ class SetUp:
         state.sessions.pending -= 1
         state.count("sessions", "begun")
         state.plain_traffic.accelerated(session.service, state.now)
-        agent = state.agents.get(session.near)
+        agent = state.agents.get(session.ingress)
         if agent is not None:
             wait = self._plan.cache_guard.wait(session)
             session.deliver_at = state.now + wait

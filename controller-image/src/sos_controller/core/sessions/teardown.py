@@ -72,7 +72,7 @@ class Teardown:
         """Handle Ended of an agent; always acknowledged. Return a session that was not even active yet."""
         self._order_sender.send_to(agent_id, OrderType.ENDED_ACK, said.uuid, sequence)
         session = self._find(agent_id, said.uuid)
-        if session is None or agent_id not in (session.near, session.far):
+        if session is None or agent_id not in (session.ingress, session.egress):
             return None
         self._state.count("ended", str(said.reason))
         self._state.accepting_servers.ended(session.key, said, self._state.now)
@@ -80,7 +80,7 @@ class Teardown:
         if session.state in PENDING:
             return session
         self._end_side(session, agent_id, said, LINGER_S)
-        other = self._state.agents.get(session.far if agent_id == session.near else session.near)
+        other = self._state.agents.get(session.egress if agent_id == session.ingress else session.ingress)
         if said.reason in _HEARS_NOTHING and other is not None and other.silent:
             self._end_side(session, other.agent_id, LOST, LINGER_S)
         return None
@@ -90,7 +90,7 @@ class Teardown:
         if session.adopted or session.state in PENDING:
             return
         state, (_, server, _, port) = self._state, ends_of(session.key)
-        if agent_id == session.near:
+        if agent_id == session.ingress:
             client = ClientKey(ends_of(session.key)[0], session.mac, Location(session.dpid, session.in_port))
             if reason == _EXPIRED:
                 state.plain_backoff.clients.failed(client, state.now)
@@ -138,9 +138,9 @@ class Teardown:
         """Handle an agent's first beacon: adopted entries that point to its MAC address are its sessions."""
         placeholder = AgentId(_UNKNOWN + mac)
         for session in self._state.sessions.of(placeholder):
-            near = agent_id if session.near == placeholder else session.near
-            far = agent_id if session.far == placeholder else session.far
-            self._state.sessions.reassign(session, near, far)
+            ingress = agent_id if session.ingress == placeholder else session.ingress
+            egress = agent_id if session.egress == placeholder else session.egress
+            self._state.sessions.reassign(session, ingress, egress)
 
     def adopt(self, dpid: DatapathId, installed: Iterable[FlowEntry], first: bool) -> list[FlowEntry]:
         """Take over the redirect entries of an earlier run; return the other entries of earlier runs.
@@ -185,7 +185,7 @@ class Teardown:
         state.forget_session(session, why)
         state.recent_flows.note(session.key, state.now)
         state.count("sessions", "ended")
-        pair = pair_key(session.near, session.far)
+        pair = pair_key(session.ingress, session.egress)
         if pair not in self.wanted_pairs and not (state.sessions.pairs[pair] or state.sessions.pairs[pair[::-1]]):
             state.dirty.add("plan")
         state.notice("session", uuid=session.uuid.hex(), state=session.state.value, reason=why, service=session.service)
@@ -195,7 +195,7 @@ class Teardown:
         if found is not None or self._is_of_this_life(uuid):
             return found
         # Of several with this number, none can be picked: the next complete report tells whether any is left.
-        nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.near, s.far)]
+        nameless = [s for s in self._state.sessions.nameless(uuid[-2:]) if agent_id in (s.ingress, s.egress)]
         return nameless[0] if len(nameless) == 1 else None
 
     def _is_of_this_life(self, uuid: bytes) -> bool:
@@ -228,12 +228,12 @@ class Teardown:
     def _remove_ended(self, session: Session) -> None:
         """Remove the entries of the sides that are over."""
         state = self._state
-        for agent_id, placed in ((session.near, session.near_entries), (session.far, session.far_entries)):
+        for agent_id, placed in ((session.ingress, session.ingress_entries), (session.egress, session.egress_entries)):
             if agent_id in session.ended_by:
                 for dpids, entry in placed:
                     state.programmer.remove(dpids, entry, state.out)
                 placed.clear()
-        if {session.near, session.far} - {b""} <= session.ended_by.keys():
+        if {session.ingress, session.egress} - {b""} <= session.ended_by.keys():
             probe_half_open(state, session)
             self.drop(session, next((how for how in session.ended_by.values() if isinstance(how, str)), "ended"))
 
@@ -252,15 +252,15 @@ class Teardown:
             session = self._adopted(found.key, pipeline.cookie_number(entry.cookie), dpid)
         if not session.adopted:
             return False
-        (session.near_entries if found.near else session.far_entries).append(((dpid,), entry))
+        (session.ingress_entries if found.ingress else session.egress_entries).append(((dpid,), entry))
         if found.mac is not None:
-            self._adopt_agent(session, found.near, found.mac)
+            self._adopt_agent(session, found.ingress, found.mac)
         return True
 
-    def _adopt_agent(self, session: Session, near: bool, mac: MacAddress) -> None:
+    def _adopt_agent(self, session: Session, ingress: bool, mac: MacAddress) -> None:
         state = self._state
         known = next((a.agent_id for a in state.agents.all() if a.beacon.mac == mac), AgentId(_UNKNOWN + mac))
-        state.sessions.reassign(session, known if near else session.near, session.far if near else known)
+        state.sessions.reassign(session, known if ingress else session.ingress, session.egress if ingress else known)
 
     def _adopted(self, key: FlowKey, number: int, dpid: DatapathId) -> Session:
         state = self._state
@@ -273,6 +273,6 @@ class Teardown:
         return session
 
     def _bury_orphans(self, session: Session) -> None:
-        for agent_id in (session.near, session.far):
+        for agent_id in (session.ingress, session.egress):
             if agent_id.startswith(_UNKNOWN) and self._state.now - session.created_at >= ORPHAN_S:
                 self._end_side(session, agent_id, "agent-unknown", LINGER_S)

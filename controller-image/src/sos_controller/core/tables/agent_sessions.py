@@ -22,8 +22,8 @@ class Flow(NamedTuple):
 
     uuid: bytes
     key: FlowKey
-    near: AgentId
-    far: AgentId
+    ingress: AgentId
+    egress: AgentId
     since: float
 
     @property
@@ -114,9 +114,9 @@ class AgentSessions:
 
 
 def _pairs(flows: Iterable[Flow]) -> Counter[tuple[AgentId, AgentId]]:
-    return Counter((flow.near, flow.far) for flow in flows)
+    return Counter((flow.ingress, flow.egress) for flow in flows)
 
 
 def _flow(agent_id: AgentId, said: ReportedFlow, before: Flow | None, now: float) -> Flow:
-    near, far = (agent_id, said.peer) if said.role == Role.INGRESS else (said.peer, agent_id)
-    return Flow(said.uuid, said.key, near, far, now if before is None else before.since)
+    ingress, egress = (agent_id, said.peer) if said.role == Role.INGRESS else (said.peer, agent_id)
+    return Flow(said.uuid, said.key, ingress, egress, now if before is None else before.since)

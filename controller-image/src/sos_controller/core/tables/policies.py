@@ -169,11 +169,11 @@ def answer_matches(policy: Policy, flags: Iterable[Masked]) -> list[Match]:
     return [_match((s, c), port, None, flag) for flag in flags for c in clients for s in servers for port in ports]
 
 
-def redirect_matches(policy: Policy, near: bool) -> list[Match]:
+def redirect_matches(policy: Policy, ingress: bool) -> list[Match]:
     """Return the matches of a proactive service: all packets from client to server on the ingress side, from server to client on the egress
     side."""
     clients, servers, ports = _blocks(policy)
-    if near:
+    if ingress:
         return [_match((c, s), None, port, None) for c in clients for s in servers for port in ports]
     return [_match((s, c), port, None, None) for c in clients for s in servers for port in ports]
 
@@ -184,18 +184,18 @@ def error_matches(prefixes: Iterable[Prefix]) -> list[Match]:
     return [Match(eth_type=ETH_IPV4, ip_proto=PROTO_ICMP, ipv4_dst=block, icmp_type=kind) for block in blocks for kind in ICMP_ERRORS]
 
 
-def fragment_matches(policy: Policy, near: bool) -> list[Match]:
+def fragment_matches(policy: Policy, ingress: bool) -> list[Match]:
     """Return the matches of fragments of TCP segments from client to server on the ingress side, from server to client on the egress side,
     whatever their ports: for Open vSwitch fragments have none, not even the first (ovs-ofctl(8), "set-frags normal")."""
-    pairs = [(c, s) if near else (s, c) for c in outermost(policy.clients) for s in outermost(policy.servers)]
+    pairs = [(c, s) if ingress else (s, c) for c in outermost(policy.clients) for s in outermost(policy.servers)]
     return [msgspec.structs.replace(_match(pair, None, None, None), ip_frag=FRAGMENT) for pair in pairs]
 
 
-def exact_matches(policy: Policy, near: bool) -> list[Match]:
+def exact_matches(policy: Policy, ingress: bool) -> list[Match]:
     """Return the matches of a service's exact entries: as above, on the ingress side without SYNs, which are punted; only for packets that
     no session's entry matches."""
-    found = redirect_matches(policy, near)
-    return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if near else None, reg0=0) for m in found]
+    found = redirect_matches(policy, ingress)
+    return [msgspec.structs.replace(m, tcp_flags=NOT_SYN if ingress else None, reg0=0) for m in found]
 
 
 def needed(policy: Policy) -> int:

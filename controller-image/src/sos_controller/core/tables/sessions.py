@@ -101,17 +101,17 @@ class Session:
             "created_at",
             "dpid",
             "due",
-            "far",
-            "far_entries",
+            "egress",
+            "egress_entries",
             "in_port",
             "isn",
             "key",
             "labels",
             "mac",
-            "near",
+            "ingress",
         ),
         *(
-            "near_entries",
+            "ingress_entries",
             "number",
             "ready",
             "service",
@@ -140,7 +140,7 @@ class Session:
         self.service = ""
         self.site = ""
         self.requires = False  # its service requires more than plain TCP: given up, it is refused
-        self.near = self.far = AgentId(b"")
+        self.ingress = self.egress = AgentId(b"")
         self.labels = 1
         self.isn = self.syn = b""
         self.mac = MacAddress(b"")  # the client's, from its SYN
@@ -155,8 +155,8 @@ class Session:
         self.confirms = False  # its SYN waits until the server has accepted the egress agent's connection
         self.connect_at = 0.0  # from when on the egress agent may connect: the server's answer needs its entries
         self.leading = 0  # entries of the egress side that not all their datapaths have acknowledged
-        self.near_entries: list[Placed] = []
-        self.far_entries: list[Placed] = []
+        self.ingress_entries: list[Placed] = []
+        self.egress_entries: list[Placed] = []
         self.adopted = False
 
     def advance(self, trigger: Trigger) -> Phase:
@@ -199,7 +199,7 @@ class Session:
 
     def entries(self) -> list[Placed]:
         """Return all its redirect entries, those of the ingress side first (the order of removal)."""
-        return self.near_entries + self.far_entries
+        return self.ingress_entries + self.egress_entries
 
     def datapaths(self) -> set[DatapathId]:
         """Return the datapaths that have its entries."""
@@ -276,11 +276,11 @@ class Sessions:
         self._link(session)
 
     def _link(self, session: Session) -> None:
-        self.pairs[session.near, session.far] += 1
+        self.pairs[session.ingress, session.egress] += 1
         self.by_service[session.service] += 1
         for group in self._groups.get(session.service, ()):
             self.by_group[group] += 1
-        for agent in {session.near, session.far} - {b""}:
+        for agent in {session.ingress, session.egress} - {b""}:
             self._by_agent.setdefault(agent, {})[session.key] = session
 
     def remove(self, session: Session) -> None:
@@ -310,14 +310,14 @@ class Sessions:
             if not others:
                 del self._nameless[session.uuid[14:]]
 
-    def reassign(self, session: Session, near: AgentId, far: AgentId) -> None:
+    def reassign(self, session: Session, ingress: AgentId, egress: AgentId) -> None:
         """Set an adopted session's agents, which have become known."""
         self._unlink(session)
-        session.near, session.far = near, far
+        session.ingress, session.egress = ingress, egress
         self._link(session)
 
     def _unlink(self, session: Session) -> None:
-        pair = (session.near, session.far)
+        pair = (session.ingress, session.egress)
         self.pairs[pair] -= 1
         self.by_service[session.service] -= 1
         for group in self._groups.get(session.service, ()):
@@ -326,7 +326,7 @@ class Sessions:
             del self.pairs[pair]
         if not self.by_service[session.service]:
             del self.by_service[session.service]
-        for agent in (session.near, session.far):
+        for agent in (session.ingress, session.egress):
             theirs = self._by_agent.get(agent, {})
             if theirs.get(session.key) is session:
                 del theirs[session.key]
