@@ -9,26 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from sos_controller.core import events
 from sos_controller.core.balance.balances import Balances
 from sos_controller.core.commands import Command, ReadEntries, ReadTables
-from sos_controller.core.events import (
-    WHILE_LEAVING,
-    BarrierReplies,
-    ConfigChanged,
-    DatapathDown,
-    DatapathUp,
-    EndLeases,
-    EntriesRead,
-    EntryGone,
-    Event,
-    KeysChanged,
-    Leaving,
-    PacketIn,
-    PortChanged,
-    Rejected,
-    TablesRead,
-    Tick,
-)
 from sos_controller.core.forwarding.l2 import Forwarding
 from sos_controller.core.forwarding.l3 import Routing
 from sos_controller.core.openflow import pipeline
@@ -41,7 +24,7 @@ from sos_controller.core.sessions.teardown import Teardown
 from sos_controller.core.stale_entries import StaleEntries
 from sos_controller.core.state import MAX_PORTS, Identity, State, Switch
 from sos_controller.core.tables.agents import Agent, Surroundings
-from sos_controller.core.types import DatapathId, Location, format_dpid
+from sos_controller.core.types import DatapathId, Location, PortNo, format_dpid
 from sos_controller.core.wire import lldp, order
 from sos_controller.core.wire.beacon import BeaconError
 from sos_controller.core.wire.keys import FROM_AGENT, KeyRing
@@ -86,31 +69,38 @@ class Engine:
         self._ticked_at = self._listening_from = 0.0
         self._due = {"probe": 0.0, "renew": 0.0, "check": 0.0, "watch": 0.0, "replan": 0.0}
         self._handlers = {
-            PacketIn: self._packet_in,
-            BarrierReplies: self._barrier_replies,
-            Tick: self._tick,
-            DatapathUp: self._datapath_up,
-            DatapathDown: self._datapath_down,
-            PortChanged: self._port_changed,
-            EntriesRead: self._entries_read,
-            TablesRead: self._tables_read,
-            EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie, event.match),
-            Rejected: self._rejected,
-            ConfigChanged: self._config_changed,
-            KeysChanged: self._keys_changed,
-            Leaving: self._leave,
-            EndLeases: lambda _event: self.state.programmer.end_leases(self.state.out),
+            events.PacketIn: self._packet_in,
+            events.BarrierReplies: self._barrier_replies,
+            events.Tick: self._tick,
+            events.DatapathUp: self._datapath_up,
+            events.DatapathDown: self._datapath_down,
+            events.PortChanged: self._port_changed,
+            events.EntriesRead: self._entries_read,
+            events.TablesRead: self._tables_read,
+            events.EntryGone: lambda event: self.balances.entry_gone(event.dpid, event.cookie, event.match),
+            events.Rejected: self._rejected,
+            events.ConfigChanged: self._config_changed,
+            events.KeysChanged: self._keys_changed,
+            events.Leaving: self._leave,
+            events.EndLeases: lambda _event: self.state.programmer.end_leases(self.state.out),
         }
-        self._handed: dict[int, Callable[[Switch, PacketIn], None]] = {  # by the kind of the entry that punted a packet
+        self._by_kind: dict[int, Callable[[Switch, events.PacketIn], None]] = {  # by the kind of the entry that punted a packet
             Kind.PUNT: lambda switch, event: self.setup.syn(switch, event.in_port, event.data),
             Kind.MEASURE: lambda switch, event: self.plan.passive_measurement.copied(switch, event.data),
             Kind.TRACK: lambda _switch, event: self.forwarding.segment(Location(event.dpid, event.in_port), event.data),
             Kind.FRAGMENT: lambda _switch, event: self.mobility.end(self.plan.fragments.copied(event.dpid, event.data)),
             Kind.ICMP: lambda _switch, event: self.plan.icmp.copied(Location(event.dpid, event.in_port), event.data),
+            Kind.BALANCE: lambda switch, event: self._punted_ipv4(self.balances.syn, switch, event),
+            Kind.ROUTE: lambda switch, event: self._punted_ipv4(self.routing.packet, switch, event),
+        }
+        self._by_ethertype: dict[int, Callable[[Switch, events.PacketIn], None]] = {  # any other packet
+            ETH_IPV4: lambda _switch, event: self._datagram(Location(event.dpid, event.in_port), event.data),
+            ETH_ARP: self._arp,
+            ETH_LLDP: lambda _switch, event: self._probe_seen(Location(event.dpid, event.in_port), event.data),
         }
         self._leaving = False
 
-    def handle(self, event: Event, now: float, more: bool = False) -> list[Command]:
+    def handle(self, event: events.Event, now: float, more: bool = False) -> list[Command]:
         """Handle an event that happened at `now` (monotonic seconds, never decreasing) and return the commands, in order.
 
         With `more`, barriers are left to a later event or to `close`, so that one follows the entries of several SYNs.
@@ -118,7 +108,7 @@ class Engine:
         state = self.state
         out: list[Command] = []
         state.now, state.out = now, out
-        if self._leaving and type(event) not in WHILE_LEAVING:
+        if self._leaving and type(event) not in events.WHILE_LEAVING:
             return out
         self._handlers[type(event)](event)  # type: ignore[operator]
         if state.dirty and not self._leaving and now >= self._due["replan"]:
@@ -135,30 +125,34 @@ class Engine:
 
     # -- packets
 
-    def _packet_in(self, event: PacketIn) -> None:
+    def _packet_in(self, event: events.PacketIn) -> None:
         state = self.state
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.config is None:
             return
         switch.heard_at = state.now
         owner, mask = state.programmer.owner
-        handed = self._handed.get(pipeline.cookie_kind(event.cookie)) if event.cookie & mask == owner else None
-        if handed is not None:
-            handed(switch, event)
-            return
-        kind = ethertype(event.data)
-        if kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.BALANCE:
-            self.balances.syn(switch, event.in_port, event.data)
-        elif kind == ETH_IPV4 and event.cookie & mask == owner and pipeline.cookie_kind(event.cookie) == Kind.ROUTE:
-            self.routing.packet(switch, event.in_port, event.data)
-        elif kind == ETH_IPV4:
-            self._datagram(Location(event.dpid, event.in_port), event.data)
-        elif kind == ETH_ARP:
-            packet = parse_arp(event.data)
-            if packet is not None and not self.balances.arp(switch, event.in_port, packet):
-                self.forwarding.arp(switch, event.in_port, packet)
-        elif kind == ETH_LLDP:
-            self._probe_seen(Location(event.dpid, event.in_port), event.data)
+        punted = self._by_kind.get(pipeline.cookie_kind(event.cookie)) if event.cookie & mask == owner else None
+        if punted is not None:
+            punted(switch, event)
+        else:
+            self._other_packet(switch, event)
+
+    def _punted_ipv4(self, handler: Callable[[Switch, PortNo, bytes], None], switch: Switch, event: events.PacketIn) -> None:
+        if ethertype(event.data) == ETH_IPV4:
+            handler(switch, event.in_port, event.data)
+        else:
+            self._other_packet(switch, event)
+
+    def _other_packet(self, switch: Switch, event: events.PacketIn) -> None:
+        handler = self._by_ethertype.get(ethertype(event.data))
+        if handler is not None:
+            handler(switch, event)
+
+    def _arp(self, switch: Switch, event: events.PacketIn) -> None:
+        packet = parse_arp(event.data)
+        if packet is not None and not self.balances.arp(switch, event.in_port, packet):
+            self.forwarding.arp(switch, event.in_port, packet)
 
     def _probe_seen(self, receiver: Location, data: bytes) -> None:
         state = self.state
@@ -249,10 +243,10 @@ class Engine:
 
     # -- datapaths
 
-    def _datapath_up(self, event: DatapathUp) -> None:
+    def _datapath_up(self, event: events.DatapathUp) -> None:
         state = self.state
         if event.dpid in state.switches:
-            self._datapath_down(DatapathDown(event.dpid))
+            self._datapath_down(events.DatapathDown(event.dpid))
         switch = Switch(event.dpid, {}, state.now, state.now)
         state.claim(switch)
         state.switches[event.dpid] = switch
@@ -265,7 +259,7 @@ class Engine:
         self._read(switch)
         state.notice("datapath", dpid=format_dpid(event.dpid), state="connected", claimed=switch.claim is not None)
 
-    def _datapath_down(self, event: DatapathDown) -> None:
+    def _datapath_down(self, event: events.DatapathDown) -> None:
         state = self.state
         switch = state.switches.pop(event.dpid, None)
         if switch is None:
@@ -290,13 +284,13 @@ class Engine:
             switch.asked_at = self.state.now
             self.state.out.append(ReadEntries(switch.dpid, *self.state.programmer.owner))
 
-    def _tables_read(self, event: TablesRead) -> None:
+    def _tables_read(self, event: events.TablesRead) -> None:
         switch = self.state.switches.get(event.dpid)
         if switch is not None and switch.claim is not None:
             switch.table_sizes = event.sizes
             self.state.dirty.add("plan")
 
-    def _entries_read(self, event: EntriesRead) -> None:
+    def _entries_read(self, event: events.EntriesRead) -> None:
         state = self.state
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None or state.programmer.is_synced(event.dpid):
@@ -314,7 +308,7 @@ class Engine:
         self.plan.cache_guard.compared(event.dpid)
         state.dirty |= {"plan", "forwarding"}
 
-    def _port_changed(self, event: PortChanged) -> None:
+    def _port_changed(self, event: events.PortChanged) -> None:
         state = self.state
         switch = state.switches.get(event.dpid)
         if switch is None:
@@ -341,7 +335,7 @@ class Engine:
         if switch.is_ours:
             state.dirty.add("forwarding")
 
-    def _barrier_replies(self, event: BarrierReplies) -> None:
+    def _barrier_replies(self, event: events.BarrierReplies) -> None:
         state, grouped = self.state, False
         switch = state.switches.get(event.dpid)
         if switch is not None:
@@ -351,7 +345,7 @@ class Engine:
         if grouped and self.plan.waits and state.programmer.is_acknowledged(event.dpid):
             state.dirty.add("arm")
 
-    def _rejected(self, event: Rejected) -> None:
+    def _rejected(self, event: events.Rejected) -> None:
         state = self.state
         switch = state.switches.get(event.dpid)
         if switch is None or switch.claim is None:
@@ -362,7 +356,7 @@ class Engine:
 
     # -- configuration, keys, time
 
-    def _config_changed(self, event: ConfigChanged) -> None:
+    def _config_changed(self, event: events.ConfigChanged) -> None:
         state = self.state
         before, claimed = state.config, [switch for switch in state.switches.values() if switch.claim is not None]
         if before is not None and before.controller != event.config.controller:
@@ -400,10 +394,10 @@ class Engine:
         self._replan()
         state.programmer.disconnect(dpid)
 
-    def _keys_changed(self, event: KeysChanged) -> None:
+    def _keys_changed(self, event: events.KeysChanged) -> None:
         self.state.agents.ring = KeyRing(event.sites, event.sending)
 
-    def _tick(self, event: Tick) -> None:
+    def _tick(self, event: events.Tick) -> None:
         state = self.state
         state.wall_offset_ms = event.wall_ms - state.now * 1000
         if state.now - self._ticked_at > DEAF_AFTER_S:
@@ -446,7 +440,7 @@ class Engine:
         self.plan.proactive.tick()
         self.forwarding.tick()
 
-    def _leave(self, _event: Leaving) -> None:
+    def _leave(self, _event: events.Leaving) -> None:
         self._leaving = True
         self.setup.leave()
 
