@@ -55,23 +55,23 @@ LOG = logging.getLogger("sos_controller.app")
 
 TICK_S = 0.025
 """Half the shortest timer of an order (spec/order.md 8)."""
-MAX_STRANGERS = 256
+MAX_UNCLAIMED = 256
 """Connections without a claimed datapath behind them. The oldest is closed, so that a switch that shakes hands at once gets in however many
 others do not."""
-MAX_CONNECTIONS = 4_096 + MAX_STRANGERS
+MAX_CONNECTIONS = 4_096 + MAX_UNCLAIMED
 """All datapaths a configuration may have, and unclaimed connections."""
 
 GC_THRESHOLDS = (50_000, 20, 50)
 """Sessions make no reference cycles, so the collector runs far less often than every 700 objects."""
 
 LEAVE_POLL_S = 0.01
-LATE_GAP_S = 0.001
+DELAY_GAP_S = 0.001
 """Minimum interval of checks for due packets; each leaves less than that after its time."""
 
 Listener = Callable[[Notice], None]
 
 
-class Late(NamedTuple):
+class DelayedPacketOut(NamedTuple):
     """A packet-out that is not due yet. As many wait at a time as sessions begin in that time."""
 
     due: float
@@ -90,10 +90,10 @@ class Controller:
         self.busy_seconds = 0.0
         self._connections: dict[DatapathId, SwitchConnection] = {}
         self._unsent: dict[SwitchConnection, list[bytes]] = {}
-        self._strangers: dict[SwitchConnection, None] = {}
-        self._late: list[Late] = []
-        self._late_number = 0
-        self._late_timer: Any = None
+        self._unclaimed: dict[SwitchConnection, None] = {}
+        self._delayed: list[DelayedPacketOut] = []
+        self._delayed_number = 0
+        self._delay_timer: Any = None
         self._open = 0
         self._keys: Folder | None = None
         self._latest = 0.0
@@ -197,19 +197,19 @@ class Controller:
 
     def arrived(self, connection: SwitchConnection) -> None:
         """Register a new connection. Beyond the limit of unclaimed ones the oldest is closed."""
-        self._strangers[connection] = None
-        if len(self._strangers) > MAX_STRANGERS:
-            for known in [c for c in self._strangers if not c.is_stranger]:
-                del self._strangers[known]
-        if len(self._strangers) > MAX_STRANGERS:
+        self._unclaimed[connection] = None
+        if len(self._unclaimed) > MAX_UNCLAIMED:
+            for known in [c for c in self._unclaimed if not c.is_unclaimed]:
+                del self._unclaimed[known]
+        if len(self._unclaimed) > MAX_UNCLAIMED:
             self.count("connections_refused")
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+            oldest = next(iter(self._unclaimed))
+            del self._unclaimed[oldest]
             oldest.abort()
 
     def left(self, connection: SwitchConnection) -> None:
         """Unregister a connection that has ended, of whatever switch."""
-        self._strangers.pop(connection, None)
+        self._unclaimed.pop(connection, None)
 
     def connected(self, connection: SwitchConnection) -> None:
         """Handle the end of a handshake. The present owner of a datapath id keeps it while it answers (docs/adr/0014)."""
@@ -303,7 +303,7 @@ class Controller:
 
     def _read_entries(self, command: ReadEntries) -> None:
         connection = self._connections.get(command.dpid)
-        if connection is not None and not connection.is_telling:  # another request would restart the reply
+        if connection is not None and not connection.is_reporting:  # another request would restart the reply
             self._gather(connection, connection.read_entries(command.cookie, command.mask))
 
     def _read_tables(self, command: ReadTables) -> None:
@@ -328,29 +328,29 @@ class Controller:
 
     def _delay(self, connection: SwitchConnection, command: PacketOut) -> None:
         """Keep a packet-out until it is due."""
-        self._late_number += 1
-        kept = Late(time.monotonic() + command.after_s, self._late_number, connection, command)
-        heapq.heappush(self._late, kept)
-        if self._late[0] is kept:
-            self._wake_late(command.after_s)
+        self._delayed_number += 1
+        kept = DelayedPacketOut(time.monotonic() + command.after_s, self._delayed_number, connection, command)
+        heapq.heappush(self._delayed, kept)
+        if self._delayed[0] is kept:
+            self._wake_delayed(command.after_s)
 
-    def _wake_late(self, after_s: float) -> None:
-        if self._late_timer is not None:
-            self._late_timer.cancel()
-        self._late_timer = eventlet.spawn_after(max(after_s, LATE_GAP_S), self._send_late)
+    def _wake_delayed(self, after_s: float) -> None:
+        if self._delay_timer is not None:
+            self._delay_timer.cancel()
+        self._delay_timer = eventlet.spawn_after(max(after_s, DELAY_GAP_S), self._send_delayed)
 
-    def _send_late(self) -> None:
-        now, self._late_timer = time.monotonic(), None
+    def _send_delayed(self) -> None:
+        now, self._delay_timer = time.monotonic(), None
         try:
-            while self._late and self._late[0].due <= now:
-                _, _, connection, command = heapq.heappop(self._late)
+            while self._delayed and self._delayed[0].due <= now:
+                _, _, connection, command = heapq.heappop(self._delayed)
                 if self._connections.get(command.dpid) is connection:
                     self._gather(connection, ofp.packet_out(command.in_port, command.actions, command.data))
             self.flush()
         except Exception:
             self.bug("Late")
-        if self._late:
-            self._wake_late(self._late[0].due - now)
+        if self._delayed:
+            self._wake_delayed(self._delayed[0].due - now)
 
     def _tell(self, notice: Notice) -> None:
         level = logging.DEBUG if notice.kind == "session" else logging.INFO
@@ -367,7 +367,7 @@ class Controller:
         _wait_while(lambda: self.engine.setup.is_opening(time.monotonic()), within_s)
         self.happen(EndLeases())
         self.flush()
-        _wait_while(lambda: bool(self._late) or not self.engine.state.programmer.is_quiet, within_s)
+        _wait_while(lambda: bool(self._delayed) or not self.engine.state.programmer.is_quiet, within_s)
 
     # -- loops
 

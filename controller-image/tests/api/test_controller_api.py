@@ -12,7 +12,7 @@ import pytest
 from controller_lab import TOKEN, document
 from controller_process import WAIT_S
 from controller_world import World
-from sos_controller.api.northbound import MAX_CONNECTIONS, MAX_OF_ONE, MAX_READERS, Api, serve
+from sos_controller.api.northbound import MAX_CONNECTIONS, MAX_PER_CLIENT, MAX_READERS, Api, serve
 from sos_controller.app import Controller
 from sos_controller.core.commands import Notice
 from sos_controller.core.snapshot import listing
@@ -212,7 +212,7 @@ def probed(port: int) -> bytes:
 def test_one_address_leaves_connections_to_others(served: int, api: Api) -> None:
     crowd = [eventlet.connect(("127.0.0.1", served), bind=("127.0.0.2", 0)) for _ in range(MAX_CONNECTIONS * 2)]
     assert probed(served).startswith(b"HTTP/1.1 200 OK")
-    assert api.served["127.0.0.2"] == MAX_OF_ONE
+    assert api.served["127.0.0.2"] == MAX_PER_CLIENT
     for sock in crowd:
         sock.close()
     with eventlet.Timeout(WAIT_S):

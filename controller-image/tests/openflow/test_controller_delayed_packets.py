@@ -51,14 +51,14 @@ def test_a_packet_with_less_to_wait_overtakes_one_that_was_kept_before() -> None
     while len(wire.sent) < 4:
         eventlet.sleep(0.01)
     assert wire.sent == [b"a", b"b", b"c", b"d"]
-    assert not controller._late and controller._late_timer is None
+    assert not controller._delayed and controller._delay_timer is None
 
 
 def test_what_waits_for_a_connection_that_is_gone_is_dropped() -> None:
     controller, wire = _controller()
     controller.carry_out([late(b"a", 0.02)])
     controller._connections[DPID] = SimpleNamespace(kick=lambda: None)  # type: ignore[assignment]
-    while controller._late:
+    while controller._delayed:
         eventlet.sleep(0.01)
     assert not wire.sent and not wire.queued
 

@@ -15,7 +15,7 @@ from sos_controller.core.openflow.flow_entries import FlowEntry, Match, Output
 from sos_controller.core.state import MAX_PORTS, Identity
 from sos_controller.core.types import DatapathId, PortNo
 from sos_controller.openflow import ofp
-from sos_controller.openflow.connection import TELLING_S, SwitchConnection
+from sos_controller.openflow.connection import REPORTING_S, SwitchConnection
 from sos_controller.openflow.framework import eventlet
 
 DPID = DatapathId(1)
@@ -59,7 +59,7 @@ def test_who_is_telling_is_not_asked_again_and_who_fell_silent_is(asked: tuple[C
     (xid,) = requests(controller, theirs)
     connection._multipart(part(xid, more=True))
     assert requests(controller, theirs) == []
-    connection._told_at -= TELLING_S
+    connection._told_at -= REPORTING_S
     (again,) = requests(controller, theirs)
     assert again != xid
     connection._multipart(part(xid, more=False))

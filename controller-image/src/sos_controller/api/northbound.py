@@ -23,7 +23,7 @@ from sos_controller.openflow.framework import eventlet
 LOG = logging.getLogger("sos_controller.api")
 
 MAX_CONNECTIONS = 64
-MAX_OF_ONE = 32
+MAX_PER_CLIENT = 32
 """Connections from one address: a client that opens more leaves room for others, kubelet's probes among them."""
 REQUEST_S = 30.0
 """Time for a request, body included, since the connection was made, or since the answer before, however it trickles."""
@@ -237,7 +237,7 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
     def handle(self) -> None:
         """Serve a connection, unless its address has enough of them."""
         served, address = self.server.app.served, self.client_address[0]
-        if served[address] >= MAX_OF_ONE:
+        if served[address] >= MAX_PER_CLIENT:
             return
         served[address] += 1
         try:
@@ -249,21 +249,21 @@ class _Protocol(eventlet.wsgi.HttpProtocol):  # type: ignore[misc]
 
     def handle_one_request(self) -> None:
         """Serve a request that arrives in time."""
-        self._late = eventlet.Timeout(REQUEST_S)
+        self._deadline = eventlet.Timeout(REQUEST_S)
         try:
             super().handle_one_request()
         except eventlet.Timeout as timeout:
-            if timeout is not self._late:
+            if timeout is not self._deadline:
                 raise
             self.close_connection = True
         finally:
-            self._late.cancel()
+            self._deadline.cancel()
 
     def parse_request(self) -> bool:
         """Read the headers. Without a body the deadline is met; a body has to arrive in time, too."""
         read = bool(super().parse_request())
         if read and self.command == "GET" and not {"content-length", "transfer-encoding"} & {name.lower() for name in self.headers}:
-            self._late.cancel()
+            self._deadline.cancel()
         return read
 
 

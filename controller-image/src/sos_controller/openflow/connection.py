@@ -33,7 +33,7 @@ READ_BYTES = 65_536
 """Bytes per read: some hundred SYNs, after which the other switches have their turn."""
 MAX_UNSENT_BYTES = 16 * 1024 * 1024
 """A switch with this backlog is disconnected; it is read and compared again when it reconnects."""
-MAX_UNSENT_TO_STRANGERS = 256 * 1024
+MAX_UNSENT_TO_UNCLAIMED = 256 * 1024
 """The same for a switch that no site claims or that has not finished its handshake: it is sent echoes, and there may be many such
 switches."""
 MAX_ENTRIES = 262_144
@@ -44,7 +44,7 @@ SILENCE_S = 15.0
 """Three echoes unanswered."""
 HANDSHAKE_S = 10.0
 """A handshake takes three round trips. Checked with each echo."""
-TELLING_S = 5.0
+REPORTING_S = 5.0
 """A switch that is silent this long has stopped reporting its entries."""
 CHALLENGE_S = 2.0
 """Time for a connected switch to answer an echo when another connection claims its datapath id: a round trip."""
@@ -89,7 +89,7 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
             return
         self._out.append(data)
         self._out_bytes += len(data)
-        if self._out_bytes > MAX_UNSENT_TO_STRANGERS and (self._out_bytes > MAX_UNSENT_BYTES or self.is_stranger):
+        if self._out_bytes > MAX_UNSENT_TO_UNCLAIMED and (self._out_bytes > MAX_UNSENT_BYTES or self.is_unclaimed):
             LOG.warning("switch %s does not read: disconnected", self.address)
             self._out.clear()
             self._out_bytes = 0
@@ -132,12 +132,12 @@ class SwitchConnection(Datapath):  # type: ignore[misc]
         return ofp.table_features_request(xid)
 
     @property
-    def is_telling(self) -> bool:
+    def is_reporting(self) -> bool:
         """Return whether the switch has recently sent a part of its entries, with more to come."""
-        return self._reading is not None and bool(self._reading[1]) and time.monotonic() - self._told_at < TELLING_S
+        return self._reading is not None and bool(self._reading[1]) and time.monotonic() - self._told_at < REPORTING_S
 
     @property
-    def is_stranger(self) -> bool:
+    def is_unclaimed(self) -> bool:
         """Return whether this is no datapath of ours, as far as known."""
         return self.state != MAIN_DISPATCHER or not self._controller.claims(self.dpid)
 

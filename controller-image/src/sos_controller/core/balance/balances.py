@@ -13,7 +13,7 @@ from typing import Any
 from sos_controller.core.balance import arp as balance_arp
 from sos_controller.core.balance import entries as balance_entries
 from sos_controller.core.balance import ovs_round_robin
-from sos_controller.core.balance.entries import MAX_CONDITIONS, Ready, Way
+from sos_controller.core.balance.entries import MAX_CONDITIONS, ResolvedBalance, UplinkRoute
 from sos_controller.core.balance.ovs_round_robin import MAX_PORT, Learned
 from sos_controller.core.balance.policy import Policy, policies, port_of
 from sos_controller.core.balance.weighted_round_robin import WeightedRoundRobin
@@ -57,7 +57,7 @@ class Balances:
         self._neighbours = Neighbours()
         self._groups = GroupTable()
         self._policies: dict[DatapathId, list[Policy]] = {}
-        self._ready: dict[str, Ready] = {}
+        self._ready: dict[str, ResolvedBalance] = {}
         self._round_robins: dict[str, WeightedRoundRobin] = {}
         self._answers: dict[str, list[FlowEntry]] = {}
         self._recent: OrderedDict[tuple[DatapathId, FlowKey], tuple[bytes, str, float]] = OrderedDict()
@@ -193,14 +193,14 @@ class Balances:
         out, back = (cookie_of(self._state.controller_id, Kind.LEARNED, way, policy.mark) for way in (0, 1))
         return Learned(out, back)
 
-    def _of(self, dpid: DatapathId) -> list[Ready]:
+    def _of(self, dpid: DatapathId) -> list[ResolvedBalance]:
         return [self._ready[p.balance.id] for p in self._policies.get(dpid, ()) if p.balance.id in self._ready]
 
     def _has_room(self, dpid: DatapathId, key: FlowKey) -> bool:
         live = self._live.get(dpid, {})
         return key in live or len(live) < MAX_CONNECTIONS
 
-    def _choose(self, switch: Switch, syn: Syn, ready: Ready) -> Way | None:
+    def _choose(self, switch: Switch, syn: Syn, ready: ResolvedBalance) -> UplinkRoute | None:
         """Return the next way, or the one already chosen for this very SYN."""
         now, key = self._state.now, (switch.dpid, syn.key)
         working = {way.name: way for way in ready.ways if way.up}
@@ -211,7 +211,7 @@ class Balances:
         round_robin = self._round_robins.get(ready.balance.id)
         return working[round_robin.turn()] if working and round_robin is not None and round_robin.weights.keys() == working.keys() else None
 
-    def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: Ready, way: Way) -> float:
+    def _assign(self, switch: Switch, syn: Syn, policy: Policy, ready: ResolvedBalance, way: UplinkRoute) -> float:
         """Install a connection's entries. Return how long its SYN has to wait: a cache may hold entries of the port's last connection."""
         state, key = self._state, (switch.dpid, syn.key)
         live = self._live.setdefault(switch.dpid, {})
@@ -285,11 +285,11 @@ class Balances:
             outputs = tuple(Output(p.port_no) for p in edge)
             self._state.out.append(PacketOut(switch.dpid, PORT_CONTROLLER, outputs, frame))
 
-    def _find_ready(self) -> dict[str, Ready]:
+    def _find_ready(self) -> dict[str, ResolvedBalance]:
         found = ((policy, self._ready_one(policy)) for policy in self._all())
         return {policy.balance.id: ready for policy, ready in found if ready is not None}
 
-    def _ready_one(self, policy: Policy) -> Ready | None:
+    def _ready_one(self, policy: Policy) -> ResolvedBalance | None:
         """Return the resolved form of a balance. While its datapath is away it stays as it was, so that the comparison finds it
         unchanged."""
         state, before = self._state, self._ready.get(policy.balance.id)
@@ -304,9 +304,9 @@ class Balances:
             return None
         number = group_id(state.controller_id, policy.number + 1)
         takes_turns = not switch.is_ours and all(way.port_no <= MAX_PORT for way in ways)
-        return Ready(policy.balance, policy.number, number, policy.client, host.mac, host.port_no, ways, takes_turns)
+        return ResolvedBalance(policy.balance, policy.number, number, policy.client, host.mac, host.port_no, ways, takes_turns)
 
-    def _uplink_ports(self, policy: Policy, ready: Ready | None) -> list[PortNo]:
+    def _uplink_ports(self, policy: Policy, ready: ResolvedBalance | None) -> list[PortNo]:
         switch = self._state.switches.get(policy.dpid)
         if switch is None:
             return [way.port_no for way in ready.ways] if ready is not None else []
@@ -327,12 +327,12 @@ class Balances:
         self._answers[policy.balance.id] = found
         return found
 
-    def _way(self, switch: Switch, policy: Policy, uplink: BalanceUplink) -> Way | None:
+    def _way(self, switch: Switch, policy: Policy, uplink: BalanceUplink) -> UplinkRoute | None:
         number, router = port_of(switch, uplink), self._neighbours.find(policy.router(uplink))
         if number is None or router is None:
             return None
         port: Port = switch.ports[number]
-        return Way(uplink.name, uplink.weight, number, port.mac, uplink.ip, router.mac, port.up)
+        return UplinkRoute(uplink.name, uplink.weight, number, port.mac, uplink.ip, router.mac, port.up)
 
     def _status(self, policy: Policy) -> Json:
         state, balance, dpid = self._state, policy.balance, policy.dpid

@@ -56,7 +56,7 @@ _EXACT_PORT = 0xFFFF
 _ACK, _RST = (0x010, 0x010), (0x004, 0x004)
 
 
-class Way(NamedTuple):
+class UplinkRoute(NamedTuple):
     """An uplink whose router has answered. `mac` and `port_no` are the port's; `up` is whether it is."""
 
     name: str
@@ -68,7 +68,7 @@ class Way(NamedTuple):
     up: bool
 
 
-class Ready(NamedTuple):
+class ResolvedBalance(NamedTuple):
     """A balance that can be programmed: the host's location, and its ways out. `number` is its place in the datapath's order.
 
     `takes_turns`: the switch is Open vSwitch and does round robin itself (`ovs_round_robin`).
@@ -80,7 +80,7 @@ class Ready(NamedTuple):
     client: Address
     client_mac: MacAddress
     client_port: PortNo
-    ways: tuple[Way, ...]
+    ways: tuple[UplinkRoute, ...]
     takes_turns: bool
 
 
@@ -107,12 +107,12 @@ def conditions(balance: Balance) -> list[Match]:
     return found
 
 
-def group(ready: Ready) -> SelectGroup:
+def group(ready: ResolvedBalance) -> SelectGroup:
     """Return the group that decides by hash."""
     return SelectGroup(ready.group_id, tuple(Bucket(way.weight, way.port_no, out_actions(way)) for way in ready.ways))
 
 
-def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
+def standing(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
     """Return entries that stay: the host's connections go to the group, answers go back. None belongs to a single connection."""
     priority = PRIORITY_BALANCE - ready.number
     decide: tuple[Action, ...] = (ToGroup(ready.group_id),)
@@ -133,7 +133,7 @@ def standing(ready: Ready, cookie: int) -> list[FlowEntry]:
     return found
 
 
-def punts(ready: Ready, cookie: int) -> list[FlowEntry]:
+def punts(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
     """Return leases that punt first packets. When they have expired, an older connection's entry or the group decides."""
     action: tuple[Action, ...] = (Output(PORT_CONTROLLER),)
     priority = PRIORITY_TURN - ready.number
@@ -146,7 +146,7 @@ def listening(port_no: PortNo, cookie: int) -> FlowEntry:
     return FlowEntry(TABLE_REDIRECT, PRIORITY_ANSWER, match, (Output(PORT_CONTROLLER), Goto(TABLE_FORWARD)), cookie)
 
 
-def connection(ready: Ready, syn: Syn, way: Way, cookie: int, *, ours: bool) -> tuple[FlowEntry, FlowEntry]:
+def connection(ready: ResolvedBalance, syn: Syn, way: UplinkRoute, cookie: int, *, ours: bool) -> tuple[FlowEntry, FlowEntry]:
     """Return the two entries of one connection. `ours`: the switch is Open vSwitch, and can watch for the end of the connection."""
     end: tuple[Action, ...] = (FinTimeout(ENDED_IDLE_S),) if ours else ()
     out = Match(
@@ -179,12 +179,12 @@ def connection_key(match: Match) -> FlowKey | None:
     return flow_key(match.ipv4_src[0], match.ipv4_dst[0], match.tcp_src[0], match.tcp_dst[0])
 
 
-def out_actions(way: Way) -> tuple[Action, ...]:
+def out_actions(way: UplinkRoute) -> tuple[Action, ...]:
     """Return actions that send out of an uplink, with its addresses (the paper's algorithm 1)."""
     return (SetEthSrc(way.mac), SetEthDst(way.router), SetIpv4Src(way.address), Output(way.port_no))
 
 
-def _back_actions(ready: Ready) -> tuple[Action, ...]:
+def _back_actions(ready: ResolvedBalance) -> tuple[Action, ...]:
     return (SetEthSrc(GATEWAY_MAC), SetEthDst(ready.client_mac), SetIpv4Dst(ready.client), Output(ready.client_port))
 
 

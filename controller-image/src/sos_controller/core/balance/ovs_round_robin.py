@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from math import gcd
 from typing import Final, NamedTuple
 
-from sos_controller.core.balance.entries import ENDED_IDLE_S, IDLE_S, Ready, Way, conditions, only_first, out_actions
+from sos_controller.core.balance.entries import ENDED_IDLE_S, IDLE_S, ResolvedBalance, UplinkRoute, conditions, only_first, out_actions
 from sos_controller.core.balance.weighted_round_robin import WeightedRoundRobin
 from sos_controller.core.openflow.flow_entries import FlowEntry, GiveTurn, Match, Remember, RememberAnswers, TakeTurn, ToGroup
 from sos_controller.core.openflow.pipeline import (
@@ -56,17 +56,17 @@ class Learned(NamedTuple):
     back: int
 
 
-def entries(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
+def entries(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEntry]:
     """Return all standing entries of one balance."""
     return [*_take(ready, cookie), *_give(ready, cookie, learned), *_remember(ready, cookie, learned), *_leave(ready, cookie, learned)]
 
 
-def _take(ready: Ready, cookie: int) -> list[FlowEntry]:
+def _take(ready: ResolvedBalance, cookie: int) -> list[FlowEntry]:
     priority, take = PRIORITY_NEXT - ready.number, (TakeTurn(ready.group_id),)
     return [FlowEntry(TABLE_REDIRECT, priority, only_first(match), take, cookie) for match in conditions(ready.balance)]
 
 
-def _give(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
+def _give(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEntry]:
     """Return one entry for each turn, and one for turns left over from a longer cycle."""
     ports = {way.name: way.port_no for way in ready.ways}
     turns = sequence({way.name: way.weight for way in ready.ways if way.up} or {way.name: way.weight for way in ready.ways})
@@ -82,15 +82,15 @@ def _from(first: str, ports: Mapping[str, PortNo]) -> tuple[PortNo, ...]:
     return tuple(ports[name] for name in names[at:] + names[:at])
 
 
-def _remember(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
-    def action(way: Way) -> Remember:
+def _remember(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEntry]:
+    def action(way: UplinkRoute) -> Remember:
         return Remember(way.mac, way.router, way.address, IDLE_S, ENDED_IDLE_S, MAX_REMEMBERED, learned.out)
 
     return [FlowEntry(TABLE_REMEMBER, _FOUND, _of(ready, way.port_no), (action(way),), cookie) for way in ready.ways]
 
 
-def _leave(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
-    def answers(way: Way) -> RememberAnswers:
+def _leave(ready: ResolvedBalance, cookie: int, learned: Learned) -> list[FlowEntry]:
+    def answers(way: UplinkRoute) -> RememberAnswers:
         times = (IDLE_S, ENDED_IDLE_S, MAX_REMEMBERED, learned.back)
         return RememberAnswers(way.port_no, way.address, ready.client, ready.client_mac, *times)
 
@@ -99,6 +99,6 @@ def _leave(ready: Ready, cookie: int, learned: Learned) -> list[FlowEntry]:
     return [*(FlowEntry(TABLE_LEAVE, _FOUND, match, actions, cookie) for match, actions in found), rest]
 
 
-def _of(ready: Ready, register: int) -> Match:
+def _of(ready: ResolvedBalance, register: int) -> Match:
     """Match a first packet of the balance by register 0, as set by the table before."""
     return Match(eth_type=ETH_IPV4, ip_proto=PROTO_TCP, reg0=register, reg2=ready.group_id)

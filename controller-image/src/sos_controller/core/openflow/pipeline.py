@@ -42,7 +42,7 @@ PRIORITY_SERVICE_SYN: Final = 36000
 """First packets of services that must not bypass their agent (`Service.require`): to a group of their own, armed or not."""
 PRIORITY_UNARMED: Final = 34000
 """The same before they are armed. Services may overlap: an armed one wins."""
-PRIORITY_LED: Final = 39000
+PRIORITY_REDIRECTED: Final = 39000
 """Fragments between two hosts that are redirected to the agent of their sessions, or that are not copied for a while."""
 PRIORITY_ICMP: Final = 33000
 """ICMP errors that routers send to hosts of a service: copied, and forwarded as otherwise."""

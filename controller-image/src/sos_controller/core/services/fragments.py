@@ -23,7 +23,7 @@ from sos_controller.core.openflow.pipeline import (
     FRAGMENT,
     PORT_CONTROLLER,
     PRIORITY_FRAGMENT,
-    PRIORITY_LED,
+    PRIORITY_REDIRECTED,
     PROTO_TCP,
     TABLE_FORWARD,
     TABLE_REDIRECT,
@@ -40,7 +40,7 @@ from sos_controller.core.wire.packets import ipv4_destination, ipv4_source
 
 MAX_PER_SECOND: Final = 1_000
 """Fragments processed; the rest are forwarded as before, and later fragments of the same hosts are processed."""
-MAX_LED: Final = 1_024
+MAX_REDIRECTED: Final = 1_024
 """Pairs of hosts whose fragments are redirected; connections of further pairs are made plain."""
 MAX_PLAIN: Final = 4_096
 """Pairs of hosts that are plain; the oldest are dropped, and detected again."""
@@ -57,7 +57,7 @@ Pair = tuple[Address, Address]
 """Sender and receiver."""
 
 
-class Led(NamedTuple):
+class Redirection(NamedTuple):
     """Target of redirected fragments, and the expiry if no session needs it."""
 
     agent: AgentId
@@ -70,7 +70,7 @@ class Fragments:
 
     def __init__(self, state: State, rewritten_port: Callable[[AgentId, bool, int], int]) -> None:
         self._state, self._rewritten_port = state, rewritten_port
-        self._led: dict[Pair, Led] = {}
+        self._redirected: dict[Pair, Redirection] = {}
         self._plain: OrderedDict[Pair, float] = OrderedDict()
         self._second, self._taken = 0, 0
 
@@ -91,7 +91,7 @@ class Fragments:
                     made = {match: FlowEntry(TABLE_REDIRECT, priority, match, actions, cookie) for match in matches}
                     wanted.setdefault(dpid, {}).update(made)
         state.programmer.set_group("fragments", {dpid: entries.values() for dpid, entries in wanted.items()}, state.out)
-        for pair in list(self._led):
+        for pair in list(self._redirected):
             self._lead(pair)
 
     def copied(self, dpid: DatapathId, data: bytes) -> list[Session]:
@@ -109,8 +109,8 @@ class Fragments:
             return []
         agents = {agent for agent, _, _ in theirs}
         transparent = not any(self._rewritten_port(agent, ingress, 1) for agent, ingress, _ in theirs)
-        if len(agents) == 1 and transparent and len(self._led) < MAX_LED:
-            self._led[source, target] = Led(agents.pop(), claim[0].name, state.now + KEEP_S)
+        if len(agents) == 1 and transparent and len(self._redirected) < MAX_REDIRECTED:
+            self._redirected[source, target] = Redirection(agents.pop(), claim[0].name, state.now + KEEP_S)
             self._lead((source, target))
             state.count("fragments", "led")
             return []
@@ -128,7 +128,7 @@ class Fragments:
 
     def keep(self, candidates: tuple[Candidate, ...], client: Address, server: Address) -> tuple[Candidate, ...]:
         """Keep the candidates whose agents get the fragments of a new session, too."""
-        ingress, egress = self._led.get((client, server)), self._led.get((server, client))
+        ingress, egress = self._redirected.get((client, server)), self._redirected.get((server, client))
         if ingress is None and egress is None:
             return candidates
         return tuple(
@@ -138,12 +138,12 @@ class Fragments:
     def tick(self) -> None:
         """Stop redirecting to agents that are gone or have no session of the two hosts left."""
         state = self._state
-        for pair, led in list(self._led.items()):
+        for pair, led in list(self._redirected.items()):
             agent = state.agents.get(led.agent)
             if any(agent_id == led.agent for agent_id, _, _ in self._sessions(*pair)):
-                self._led[pair] = led._replace(until=state.now + KEEP_S)
+                self._redirected[pair] = led._replace(until=state.now + KEEP_S)
             if agent is None or agent.silent or led.until <= state.now:
-                del self._led[pair]
+                del self._redirected[pair]
                 state.programmer.set_group(("fragments", *pair), {}, state.out)
 
     def _sessions(self, source: Address, target: Address) -> list[tuple[AgentId, bool, Session]]:
@@ -157,7 +157,7 @@ class Fragments:
 
     def _lead(self, pair: Pair) -> None:
         """Return entries at all switches of the sender's site, wherever the host is."""
-        state, led = self._state, self._led[pair]
+        state, led = self._state, self._redirected[pair]
         agent = state.agents.get(led.agent)
         if agent is not None:
             entries = {dpid: [self._entry(dpid, pair, agent)] for dpid in _bridges(state.sites.get(led.site))}
@@ -166,11 +166,11 @@ class Fragments:
     def _entry(self, dpid: DatapathId, pair: Pair, agent: Agent) -> FlowEntry:
         towards, where, cookie = SetEthDst(agent.beacon.mac), agent.location, self._state.cookie(Kind.FRAGMENT)
         actions: tuple[Action, ...] = (towards, Output(where.port_no) if dpid == where.dpid else Goto(TABLE_FORWARD))
-        return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_LED, cookie), _between(pair), actions, cookie)
+        return FlowEntry(TABLE_REDIRECT, shared(PRIORITY_REDIRECTED, cookie), _between(pair), actions, cookie)
 
     def _hush(self, dpid: DatapathId, pair: Pair) -> None:
         cookie = self._state.cookie(Kind.FRAGMENT)
-        entry = FlowEntry(TABLE_REDIRECT, shared(PRIORITY_LED, cookie), _between(pair), (Goto(TABLE_FORWARD),), cookie, QUIET_S)
+        entry = FlowEntry(TABLE_REDIRECT, shared(PRIORITY_REDIRECTED, cookie), _between(pair), (Goto(TABLE_FORWARD),), cookie, QUIET_S)
         self._state.out.append(Apply(dpid, (entry,), (), 0, False))
 
 

@@ -68,7 +68,7 @@ UNKNOWN: Final = DatapathId(0)
 _EXACT: Final = 0xFFFFFFFF
 
 
-class Where:
+class HostSwitches:
     """Switches of a site that have a host's entries: the newest, and the earlier ones."""
 
     __slots__ = ("complete", "dpids", "idle_since", "newest", "since", "site", "tracking")
@@ -103,9 +103,9 @@ class Mobility:
     def __init__(self, state: State, plan: Plan, order_sender: OrderSender) -> None:
         self._state, self._plan, self._order_sender = state, plan, order_sender
         self.give_up: Callable[[Session, str], None] | None = None  # ends a session that is being set up
-        self._where: dict[Address, Where] = {}
+        self._where: dict[Address, HostSwitches] = {}
         self._moves: deque[Move] = deque()
-        self._moving: dict[Address, Where] = {}
+        self._moving: dict[Address, HostSwitches] = {}
         self._asked: dict[Address, Asked] = {}
         self._server_lookup = ServerLookup(state)
         self._tracking = 0
@@ -162,7 +162,7 @@ class Mobility:
             claim = next((state.claims[dpid] for dpid in dpids if dpid in state.claims), None)
             if claim is None:
                 return
-            where = self._where[address] = Where(claim[0].name, UNKNOWN, set(dpids), state.now)
+            where = self._where[address] = HostSwitches(claim[0].name, UNKNOWN, set(dpids), state.now)
         if where.newest == UNKNOWN and newest in dpids:
             where.newest = newest
         if not dpids <= where.dpids or not where.complete <= dpids:
@@ -170,7 +170,7 @@ class Mobility:
             where.complete &= dpids
             self._track(address, where)
 
-    def _heard(self, address: Address, where: Where, location: Location) -> None:
+    def _heard(self, address: Address, where: HostSwitches, location: Location) -> None:
         state, dpid = self._state, location.dpid
         site, datapath = state.claims[dpid]
         if site.name != where.site or (datapath.forwarding == "Node" and location.port_no in OWN_PORTS):
@@ -238,7 +238,7 @@ class Mobility:
         if not done and session.state not in FINAL:
             self.reset(session, NOT_FOLLOWED)
 
-    def _leave(self, address: Address, where: Where) -> None:
+    def _leave(self, address: Address, where: HostSwitches) -> None:
         """Remove a host's entries from its former switches, once its location is certain and a track entry can stand there."""
         state, age = self._state, self._state.now - where.since
         host = state.hosts.by_address(address)
@@ -270,12 +270,12 @@ class Mobility:
 
     # -- track entries
 
-    def _can_track(self, where: Where) -> bool:
+    def _can_track(self, where: HostSwitches) -> bool:
         """Return whether each switch of a site copies a host's segments to us where the host has no entries."""
         site = self._state.sites.get(where.site)
         return where.tracking > 0 and site is not None and all(d.forwarding == "Node" for d in site.datapaths)
 
-    def _track(self, address: Address, where: Where) -> None:
+    def _track(self, address: Address, where: HostSwitches) -> None:
         """Install track entries for a host at the other switches of its site."""
         state, site = self._state, self._state.sites.get(where.site)
         dpids = [] if site is None else [d.number for d in site.datapaths if d.forwarding == "Node"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 from controller_process import HELLO, WAIT_S, Honest, Process, assert_closed, connected, handshake, receive, wait
-from sos_controller.app import MAX_STRANGERS
+from sos_controller.app import MAX_UNCLAIMED
 
 EDGE1, EDGE2, STRANGER = 0x1000000000001, 0x2000000000002, 0xFF
 
@@ -72,7 +72,7 @@ def test_a_message_that_never_ends_is_given_up_though_bytes_trickle(process: Pro
 def test_strangers_in_any_number_leave_room_for_switches(process: Process, honest: Honest) -> None:
     crowd: list[socket.socket] = []
     try:
-        for _ in range(MAX_STRANGERS + 100):
+        for _ in range(MAX_UNCLAIMED + 100):
             crowd.append(process.switch())
             crowd[-1].sendall(HELLO[:5])
         wait("the oldest to be sent away", lambda: process.metric("connections_refused_total") >= 100)
@@ -86,9 +86,9 @@ def test_strangers_in_any_number_leave_room_for_switches(process: Process, hones
 
 
 def test_strangers_who_have_shaken_hands_are_as_many_as_others(process: Process, honest: Honest) -> None:
-    crowd = [handshake(process, 0x1000 + n) for n in range(MAX_STRANGERS + 20)]
+    crowd = [handshake(process, 0x1000 + n) for n in range(MAX_UNCLAIMED + 20)]
     try:
-        wait("no more of them than may be", lambda: 0 < process.metric("datapaths_unclaimed") <= MAX_STRANGERS)
+        wait("no more of them than may be", lambda: 0 < process.metric("datapaths_unclaimed") <= MAX_UNCLAIMED)
         honest.serves()
     finally:
         for sock in crowd:
