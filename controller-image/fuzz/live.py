@@ -29,7 +29,7 @@ CASES_PER_LIFE = 2_000
 
 
 class Told:
-    """What a connection tells its controller, written down. Barriers answered in a row are one event or several, as reads fall."""
+    """Reports of a connection to its controller. Consecutive barrier replies are one event or several, depending on the reads."""
 
     def __init__(self) -> None:
         self.said: list[tuple[Any, ...]] = []
@@ -53,7 +53,7 @@ class Streams:
         self._fresh = dict(self._connection.__dict__)
 
     def stream(self, data: bytes) -> None:
-        """What a switch sends is taken the same however it is cut; the connection ends by WireError or not at all."""
+        """Handle a switch's bytes the same however they are cut; the connection ends by WireError or not at all."""
         if not data:
             return
         state = (HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER)[data[0] % 3]
@@ -78,7 +78,7 @@ class Streams:
 
 
 def _without_transactions(sent: bytes) -> bytes:
-    """What was sent without the transaction ids, which Ryu draws at random."""
+    """Return the output without the transaction ids, which Ryu draws at random."""
     shown, at = bytearray(sent), 0
     while at < len(shown):
         shown[at + 4 : at + 8] = bytes(4)

@@ -72,7 +72,7 @@ class LoopError(AssertionError):
 
 
 def matches(m: Match, in_port: int, frame: bytes) -> bool:
-    """Whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields we use."""
+    """Return whether a frame matches (OpenFlow 1.3.5, 7.2.3), for the fields we use."""
     if frame[12:14] == TPID:
         return m.any_vlan and matches(m, in_port, frame[:12] + frame[16:])  # fields are found inside a tag, too (ovs-fields(7))
     ethertype = frame[12] << 8 | frame[13]
@@ -104,7 +104,7 @@ def matches(m: Match, in_port: int, frame: bytes) -> bool:
 
 
 def _matches_ip(m: Match, frame: bytes | None) -> bool:
-    """Whether the fields that only IPv4 packets have match."""
+    """Return whether the fields that only IPv4 packets have match."""
     if m.icmp_type is not None and (frame is None or frame[23] != 1 or frame[34] != m.icmp_type):
         return False
     if m.ip_frag is None:
@@ -141,7 +141,7 @@ def connection(source: int, target: int, sport: int, dport: int, in_port: PortNo
 
 
 def one_by_one(command: Apply | Barrier | Install | Withdraw) -> list[Apply]:
-    """What a command says to each datapath."""
+    """Split a command into one for each datapath."""
     if isinstance(command, Install):
         return [Apply(dpid, (command.entry,), (), command.token, False) for dpid in command.dpids]
     if isinstance(command, Barrier):
@@ -216,7 +216,7 @@ class FakeNetwork:
         return ends
 
     def emit(self, command: PacketOut) -> list[tuple[DatapathId, PortNo, bytes]]:
-        """Where a packet-out arrives: the other end of a wire, or the port itself where somebody sits behind it."""
+        """Return where a packet-out arrives: the other end of a wire, or the port itself where a host or agent is behind it."""
         found = []
         for action in command.actions:
             if isinstance(action, Output) and action.port_no < 0xFFFFFF00:

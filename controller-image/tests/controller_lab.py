@@ -184,13 +184,13 @@ class Lab:
         return [line.strip() for line in text.splitlines() if "table=" in line or "priority=" in line]
 
     def cached(self, switch: str, flow: str) -> str:
-        """What a switch would cache of a packet that comes from its host: the fields it has looked at (ofproto/trace)."""
+        """Return the fields in the megaflow of a packet from the switch's host (ofproto/trace)."""
         host = next(name for name, (where, _) in HOSTS.items() if where == switch)
         traced = self.traced(switch, f"in_port={self.port(switch, 'p-' + host)},{flow}")
         return next(line for line in traced.splitlines() if line.startswith("Megaflow:"))
 
     def traced(self, switch: str, packet: str) -> str:
-        """What a switch would do with a packet, step by step (ofproto/trace)."""
+        """Return the switch's actions on a packet, step by step (ofproto/trace)."""
         return self.ovs("ovs-appctl", f"--target={self.folder}/sw.ctl", "ofproto/trace", switch, packet)
 
     def ours(self, switch: str, kind: int | None = None) -> list[str]:
@@ -350,7 +350,7 @@ class Lab:
         return self.spawn(name, sys.executable, str(script), *arguments, *extra, log=f"{name}.log")
 
     def heard(self, name: str, kind: str) -> list[dict[str, Any]]:
-        """What a fake agent has written down."""
+        """Return the lines that a fake agent has written."""
         path = self.folder / f"{name}.jsonl"
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         return [line for line in lines if line["what"] == kind]

@@ -182,7 +182,7 @@ class World:
                 self._obey(command)
 
     def _is_lost(self, event: Event) -> bool:
-        """Whether nothing comes from the switch any more, whose connection seems to stand."""
+        """Return whether the switch is silent although its connection seems to stand."""
         if isinstance(event, PortChanged) and event.dpid in self.wedged:
             return True
         return isinstance(event, PacketIn | BarrierReplies) and event.dpid in self.unheard | self.wedged
@@ -246,7 +246,7 @@ class World:
         return agent, order.decode_header(data), order.body(data)
 
     def answer(self, command: PacketOut) -> tuple[int, int, bytes] | None:
-        """What the agent an order was sent to says to it."""
+        """Return the answer of the agent an order was sent to."""
         told = self._order_in(command)
         if told is None:
             return None
@@ -268,7 +268,7 @@ class World:
         return (*agent.where, frame)
 
     def _ahead(self, agent: FakeAgent, prepare: order.Prepare, sequence: int) -> tuple[int, int, bytes] | None:
-        """What the agent says that has connected to the server first."""
+        """Return the answer of an agent that has connected to the server first."""
         agent.asked.append(prepare)
         if agent.server == "silent":
             return None

@@ -202,7 +202,7 @@ def served(api: Api) -> Iterator[int]:
 
 
 def probed(port: int) -> bytes:
-    """What the server answers to a probe from another address than 127.0.0.2."""
+    """Return the server's answer to a probe from another address than 127.0.0.2."""
     with eventlet.Timeout(WAIT_S):
         sock = eventlet.connect(("127.0.0.1", port))
         sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")

@@ -85,7 +85,7 @@ class Home(World):
         self.tick(4)
 
     def ask(self, port: int, sender: int, mac: MacAddress, target: int) -> bytes | None:
-        """Somebody asks who has an address; the MAC address told, if any, by the switch or by the controller, and not by both."""
+        """Request an address by ARP; return the MAC address in the answer, if any, of the switch or the controller, and not of both."""
         self.answers.clear()
         request = packets.build_arp_request(mac, sender, target)
         self.do(PacketIn(EDGE, PortNo(port), 0, request))
@@ -130,7 +130,7 @@ def segment(sport: int, dport: int = 80, flags: int = 2, isn: int = 1) -> bytes:
 
 
 def answer(frame: bytes, flags: int = 0x12) -> bytes:
-    """What the server sends back to whoever a frame came from, by the router it went to."""
+    """Return the server's answer to the sender of a frame, by the router it went to."""
     sport, dport = struct.unpack_from("!HH", frame, 34)
     back = syn_frame(SERVER, int.from_bytes(frame[26:30], "big"), dport, sport, 1, flags)
     return frame[6:12] + frame[:6] + back[12:]
@@ -153,7 +153,7 @@ def external() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("made", [config(), external()], ids=["Node", "Controller"])
-def test_the_gateway_that_nobody_has_is_answered_for(made: dict[str, Any]) -> None:
+def test_requests_for_the_virtual_gateway_are_answered(made: dict[str, Any]) -> None:
     home = Home(made)
     home.up()
     mac = parse_mac(MACS["client"])

@@ -33,7 +33,7 @@ def test_equal_weights_are_plain_round_robin(names: list[str]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 20), min_size=1))
-def test_nobody_is_ever_far_from_its_share(weights: dict[str, int]) -> None:
+def test_no_name_ever_deviates_far_from_its_weight(weights: dict[str, int]) -> None:
     round_robin, seen, total = WeightedRoundRobin(weights), Counter[str](), sum(weights.values())
     for turn in range(1, 2 * total + 1):
         seen[round_robin.turn()] += 1
@@ -74,14 +74,14 @@ def test_neighbours_are_asked_at_a_bounded_rate_and_lost_when_silent(gaps: list[
     assert all(later - earlier >= ASK_S for earlier, later in pairwise(asked))
 
 
-def test_who_answered_is_asked_again_later_and_often_once_overdue() -> None:
+def test_neighbours_are_refreshed_and_asked_often_once_overdue() -> None:
     found = Neighbours()
     assert found.due(PLACE, 0) and not found.due(PLACE, ASK_S / 2) and found.due(PLACE, ASK_S)
     found.hear(PLACE, ROUTER_MAC, PortNo(1), ASK_S)
     assert not found.due(PLACE, REFRESH_S) and found.due(PLACE, ASK_S + REFRESH_S) and found.due(PLACE, 2 * ASK_S + REFRESH_S)
 
 
-def test_nobody_has_a_multicast_address() -> None:
+def test_multicast_addresses_belong_to_no_host() -> None:
     found = Neighbours()
     assert not found.hear(PLACE, MacAddress(b"\xff" * 6), PortNo(1), 0) and not found.hear(PLACE, MacAddress(bytes(6)), PortNo(1), 0)
     assert found.find(PLACE) is None

@@ -147,7 +147,7 @@ def test_an_agent_that_is_gone_when_its_switch_is_back_is_lost(world: World) -> 
 
 
 def released(world: World, sport: int) -> bool:
-    """Whether a new connection is plain."""
+    """Return whether a new connection is plain."""
     world.delivered.clear()
     world.syn(sport)
     return any(out.data[:6] == parse_mac(MACS["server"]) for out in world.delivered)

@@ -14,7 +14,7 @@ AGENTS = [parse_address(HOSTS[name][1]) for name in ("agent1", "agent2")]
 
 
 def test_rule_4_entries_that_send_to_somebody_without_a_way_round_are_leases(world: World) -> None:
-    """Of all that a reactive service puts up only the punts need somebody who answers: they run out, and match bare SYNs only."""
+    """Of all entries of a reactive service only the punts need a live controller: they expire, and match bare SYNs only."""
     world.syn(40000)
     entries = [entry for dpid in (E1, E2, C1) for entry in world.network.entries(dpid)]
     punts = [entry for entry in entries if cookie_kind(entry.cookie) == Kind.PUNT]
@@ -119,5 +119,5 @@ def test_rule_9_what_runs_is_left_alone_when_sites_and_services_change(world: Wo
 
 
 def places(world: World, where: Location, frame: bytes) -> set[Location]:
-    """Where a frame comes out."""
+    """Return the places where a frame comes out."""
     return {location for location, _ in world.network.walk(where, frame)}

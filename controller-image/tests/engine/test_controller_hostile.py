@@ -83,7 +83,7 @@ def test_hosts_cannot_make_up_links(world: World) -> None:
     assert not world.engine.state.topology.is_inter_switch(AT_SERVER), "an old probe is not believed"
 
 
-def test_strangers_that_come_and_go_cause_no_work(world: World) -> None:
+def test_unclaimed_switches_that_join_and_leave_cause_no_work(world: World) -> None:
     """Else whoever reaches the port has all links probed and all entries planned again as often as he likes."""
     world.tick(0.1)
     world.delivered.clear()
@@ -96,7 +96,7 @@ def test_strangers_that_come_and_go_cause_no_work(world: World) -> None:
     assert [n.data["state"] for n in world.notices if n.data.get("dpid") == "00000000000000ff"] == ["connected", "disconnected"]
 
 
-def test_a_stranger_cannot_fill_memory_with_ports(world: World) -> None:
+def test_an_unclaimed_switch_cannot_fill_memory_with_ports(world: World) -> None:
     stranger = DatapathId(0xFF)
     world.do(DatapathUp(stranger, ()))
     for port_no in range(1, MAX_PORTS + 100):

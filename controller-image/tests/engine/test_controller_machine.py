@@ -111,7 +111,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @invariant()
     def redirects_belong_to_sessions(self) -> None:
-        """What a connected switch holds of redirects is what sessions know of."""
+        """Redirect entries on a connected switch are those that sessions have."""
         state = self.world.engine.state
         known = {(dpid, e.key) for s in state.sessions for dpids, e in s.entries() for dpid in dpids}
         for dpid in (E1, E2):

@@ -52,7 +52,7 @@ def owned(network: FakeNetwork, number: int) -> dict[DatapathId, list[FlowEntry]
 
 
 def stream(world: World) -> list[tuple[Location, bytes]]:
-    """Where a segment of the first agent's first stream to the second comes out."""
+    """Return the place where a segment of the first agent's first stream to the second comes out."""
     ingress, egress = (parse_address(HOSTS[name][1]) for name in ("agent1", "agent2"))
     frame = syn_frame(ingress, egress, 40000, STREAM_PORT, flags=0x10, mac="agent1")
     return world.network.walk(Location(world.west, PortNo(INGRESS_PORT)), parse_mac(MACS["agent2"]) + frame[6:])

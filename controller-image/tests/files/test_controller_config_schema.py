@@ -25,7 +25,7 @@ def resolved(document: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
 
 
 def limits(node: dict[str, Any], *, parsed: bool) -> dict[str, Any]:
-    """What a field is held to, however it is written: Python's \\Z is the $ of a schema."""
+    """Return the limits of a field, however they are written: Python's \\Z is the $ of a schema."""
     found = {limit: node[limit] for limit in LIMITS if limit in node}
     if "enum" in node or "const" in node:
         found["values"] = sorted(node.get("enum", [node.get("const")]))

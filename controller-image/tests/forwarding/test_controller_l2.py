@@ -46,14 +46,14 @@ ANSWER = build_arp_reply(QUESTION, parse_mac(MACS["server"]))
 
 
 def asked(world: World) -> list[PacketOut]:
-    """What switches are told to send after the client has asked for the server, once more."""
+    """Return packets that switches are told to send after the client's second request for the server."""
     return [
         c for c in world.do(PacketIn(*AT_CLIENT, 0, build_arp_request(QUESTION.sender_mac, CLIENT, SERVER))) if isinstance(c, PacketOut)
     ]
 
 
 def answered(world: World) -> list[PacketOut]:
-    """What switches are told to send after the server has answered at its own switch."""
+    """Return packets that switches are told to send after the server has answered at its own switch."""
     return [c for c in world.do(PacketIn(*AT_SERVER, 0, ANSWER)) if isinstance(c, PacketOut)]
 
 
@@ -61,7 +61,7 @@ def told(where: Location, frame: bytes) -> list[PacketOut]:
     return [PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame)]
 
 
-def test_a_question_that_nobody_answers_is_put_to_its_target_and_the_answer_told(world: World) -> None:
+def test_an_unanswered_request_is_relayed_to_its_target_and_the_answer_back(world: World) -> None:
     answered(world)
     assert asked(world) == [], "the first comes through by itself, as long as anything plain does"
     assert answered(world) == [], "and so does its answer"
@@ -72,7 +72,7 @@ def test_a_question_that_nobody_answers_is_put_to_its_target_and_the_answer_told
     assert answered(world) == [], "once"
 
 
-def test_an_answer_that_comes_late_or_that_nobody_asked_for_is_told_to_nobody(world: World) -> None:
+def test_late_and_unsolicited_answers_are_not_relayed(world: World) -> None:
     answered(world)
     asked(world)
     world.tick(1)
@@ -82,7 +82,7 @@ def test_an_answer_that_comes_late_or_that_nobody_asked_for_is_told_to_nobody(wo
     assert asked(world) == [], "the first again"
 
 
-def test_nobody_is_asked_for_hosts_that_were_never_heard_or_are_gone(world: World) -> None:
+def test_requests_for_unknown_or_departed_hosts_are_not_relayed(world: World) -> None:
     asked(world)
     world.tick(1)
     assert asked(world) == []
@@ -186,7 +186,8 @@ def test_no_host_is_reached_by_a_way_for_labelled_paths() -> None:
 
 @pytest.mark.parametrize("sender", [Address(0), SERVER], ids=["probe", "announcement"])
 def test_probes_and_announcements_of_an_address_are_neither_answered_nor_relayed(sender: Address) -> None:
-    """Somebody who has moved takes its address anew: what is known of it is of before, and would be a conflict (RFC 5227, 2.1.1)."""
+    """A host that has moved announces its address: the controller's record is outdated, and an answer by it would signal a conflict (RFC
+    5227, 2.1.1)."""
     for forwarding in ("Node", "Controller"):
         world = World(document(forwarding=forwarding))
         world.converge()

@@ -75,7 +75,8 @@ class Sites(World):
         return [(PORT_NORMAL, command.data) for command in self.delivered if command.data[12:14] == b"\x08\x00"]
 
     def ask(self, at: DatapathId, target: int) -> packets.Arp | None:
-        """What a host hears when it asks, the controller taking no part; the frame is for the host and comes from who answers."""
+        """Return the answer to a host's ARP request, the controller taking no part; the frame is for the host and comes from the
+        answerer."""
         request = packets.build_arp_request(CLIENT_MAC, CLIENT, target)
         ((where, frame),) = self.network.walk(Location(at, PortNo(CLIENT_PORT)), request)
         if where.port_no == PORT_NORMAL:
@@ -202,7 +203,7 @@ def test_a_route_whose_host_is_silent_goes() -> None:
     assert not again.engine.routing._presumed
 
 
-def test_what_another_version_left_and_nobody_can_read_is_not_written_again() -> None:
+def test_unparseable_entries_of_another_version_are_not_written_again() -> None:
     world = Sites().up()
     world.send(SERVER)
     world.tick(0.3)

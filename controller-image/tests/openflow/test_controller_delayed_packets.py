@@ -78,7 +78,7 @@ def test_what_follows_from_a_connection_that_breaks_while_it_is_written_to_overt
     assert 0 < all_written.find(b"older") < all_written.find(b"newer")
 
 
-def test_who_leaves_sees_through_what_is_being_opened_and_sends_what_waits_but_not_for_ever() -> None:
+def test_graceful_shutdown_finishes_set_ups_and_delayed_sends_within_a_bound() -> None:
     for opening_s, waits in ((0.1, True), (1e9, True), (0.0, False)):
         controller, wire = _controller()
         engine = controller.engine

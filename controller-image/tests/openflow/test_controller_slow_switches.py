@@ -54,7 +54,7 @@ def requests(controller: Controller, theirs: socket.socket) -> list[int]:
     return [int.from_bytes(said[4:8], "big")]
 
 
-def test_who_is_telling_is_not_asked_again_and_who_fell_silent_is(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
+def test_a_reporting_switch_is_not_asked_again_and_a_silent_one_is(asked: tuple[Controller, SwitchConnection, socket.socket]) -> None:
     controller, connection, theirs = asked
     (xid,) = requests(controller, theirs)
     connection._multipart(part(xid, more=True))

@@ -118,7 +118,7 @@ def test_what_the_switches_hold_is_what_the_controller_believes(net: Lab) -> Non
 
 
 def test_what_is_cached_of_a_services_packets_is_about_one_port_of_a_client_and_one_server(net: Lab) -> None:
-    """However its tables came to be: a new connection must never go by what is cached of another one (docs/adr/0020)."""
+    """Whatever the history of its tables: a new connection must never be forwarded by a megaflow of another one (docs/adr/0020)."""
     client, server = HOSTS["client"][1], HOSTS["server"][1]
     for switch, source, target, ports, told, left in (
         ("edge1", client, server, (40000, 5001), "tp_src=40000", "tp_dst=5001"),
@@ -187,12 +187,12 @@ def test_a_labelled_path_goes_from_one_protected_port_to_another(net: Lab) -> No
 
 
 def _entries(switch: socket.socket) -> list[FlowEntry]:
-    """What the first reply to a request for entries says."""
+    """Return the entries of the first reply to a request for entries."""
     return ofp.parse_flow_stats(_until(switch, ofp.MULTIPART_REPLY)[8:])
 
 
 def _until(switch: socket.socket, kind: int) -> bytes:
-    """What the first message of a kind says."""
+    """Return the first message of a kind."""
     with switch.makefile("rb", buffering=0) as stream:
         while True:
             head = stream.read(8)

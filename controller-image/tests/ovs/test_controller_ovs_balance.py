@@ -122,7 +122,8 @@ def change(net: Lab, made: dict[str, Any]) -> None:
 
 
 def ask(net: Lab, count: int) -> Counter[str]:
-    """Who the server saw, by connection. Each is asked twice: an answer by another uplink would be another address."""
+    """Return the client address that the server saw, by connection. Each is asked twice: an answer by another uplink would be another
+    address."""
     return Counter(who for _, who in json.loads(net.execute("client", sys.executable, "-c", ASK, SERVER, str(next(PORTS)), str(count))))
 
 
@@ -170,7 +171,7 @@ def test_a_port_that_is_used_again_has_its_own_turn(net: Lab) -> None:
     assert len([e for e in net.ours("edge1", Kind.CONNECTION) if "tp_src=40000" in e and "nw_src=10.0.0.11" in e]) == 1
 
 
-def test_the_gateway_is_nobody_and_answers(net: Lab) -> None:
+def test_the_virtual_gateway_answers(net: Lab) -> None:
     assert GATEWAY_MAC.hex(":") in net.execute("client", "ip", "neigh", "show", "10.0.0.1")
 
 
@@ -192,13 +193,13 @@ def test_the_switch_takes_turns_by_weight_without_a_packet_in(net: Lab) -> None:
 
 
 def test_what_stands_for_turns_is_read_as_it_was_written(net: Lab) -> None:
-    """Whoever finds it after a lost connection leaves it alone."""
+    """A controller that finds the entries after a lost connection leaves them alone."""
     change(net, config("Switch", (1, 2), generation=4))
     before = ages(net)
     (target,) = net.ovs("ovs-vsctl", "--timeout=30", "get-controller", "edge1").split()
     net.ovs(
         "ovs-vsctl", "--timeout=30", "set", "controller", "edge1", f'target="{target[:-1]}4"'
-    )  # nobody is there; without any it would forget all
+    )  # an unused address; without any it would forget all
     wait("the datapath to be gone", SLOW, lambda: net.get("/v1/status")["services"][0]["reason"] == "DatapathDisconnected")
     net.ovs("ovs-vsctl", "--timeout=30", "set", "controller", "edge1", f'target="{target}"')
     programmed(net)
@@ -225,7 +226,7 @@ def test_without_a_controller_connections_go_on_and_new_ones_take_turns(net: Lab
     assert Counter(who for _, who in first) == {"192.0.2.2": 3, "192.0.2.6": 3}
     net.kill_all(net.running("sos_controller"))
     wait("the leases to run out", SLOW, lambda: not [e for e in net.ours("edge1", Kind.BALANCE) if "hard_timeout" in e])
-    for who in ("client", "router"):  # who hears nothing from a neighbour for half a minute asks again
+    for who in ("client", "router"):  # one that hears nothing from a neighbour for half a minute asks again
         net.execute(who, "ip", "neigh", "flush", "all")
     assert ask(net, 40) == {"192.0.2.2": 20, "192.0.2.6": 20}
     net.start_controller(config("Controller", generation=5))

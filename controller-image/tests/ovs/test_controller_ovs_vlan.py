@@ -16,7 +16,7 @@ from sos_controller.core.wire.packets import UdpTemplate, build_arp_request
 SLOW = 30.0
 """Bound of every wait; nothing here is judged by how long it takes."""
 OURS = "cookie 0x534f0101"
-"""How a trace names an entry of the controller."""
+"""An entry of the controller in the output of a trace."""
 GENERATION = itertools.count(2)
 CLIENT, SERVER, AGENT, BEACON = (parse_address(address) for address in (*(HOSTS[n][1] for n in ("client", "server", "agent1")), DISCOVERY))
 SYN = syn_frame(CLIENT, SERVER, 40_000, 5001)
@@ -81,5 +81,5 @@ def test_controllers_are_given_no_tagged_frames(net: Lab, frame: bytes) -> None:
 
 
 def traced(net: Lab, switch: str, port: int, frame: bytes) -> str:
-    """What a switch would do with a frame."""
+    """Return the switch's actions on a frame."""
     return net.ovs("ovs-appctl", f"--target={net.folder}/sw.ctl", "ofproto/trace", switch, f"in_port={port}", frame.hex())

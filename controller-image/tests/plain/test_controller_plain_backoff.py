@@ -24,7 +24,7 @@ def ports() -> list[int]:
 
 
 def begin(world: World, sport: int, where: Location = AT_CLIENT, mac: str = "client", isn: int = 1) -> str:
-    """What becomes of a client's SYN: "session", or the reason for plain TCP."""
+    """Return the outcome of a client's SYN: "session", or the reason for plain TCP."""
     before = world.engine.state.counters.copy()
     world.do(PacketIn(*where, world.punt_cookie, syn_frame(CLIENT, SERVER, sport, 5001, isn, mac=mac)))
     new = {what for (kind, what), count in world.engine.state.counters.items() if kind == "syns" and count > before[kind, what]}
@@ -96,7 +96,7 @@ def test_a_server_that_two_agents_legs_did_not_reach_is_plain_and_its_answers_ar
     assert "ServerElsewhere" in reasons
 
 
-def test_a_server_that_answers_nobody_is_not_elsewhere(made: World) -> None:
+def test_a_server_that_never_answers_is_not_elsewhere(made: World) -> None:
     for _ in range(SERVER_FAILURES):
         fail(made, UNREACHABLE, "agent2")
     for sport in (47_000, 47_001):

@@ -54,7 +54,7 @@ def test_a_syn_with_an_option_is_counted_and_named(world: World) -> None:
     assert not snapshot.plain(world.engine, service="default/other")["connections"]
 
 
-def test_a_connection_that_no_service_covers_is_nobodys(world: World) -> None:
+def test_a_connection_outside_all_services_is_not_counted(world: World) -> None:
     world.syn(40000, dport=7777)
     assert counted(world) == {}
 

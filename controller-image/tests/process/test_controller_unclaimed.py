@@ -69,7 +69,7 @@ def test_a_message_that_never_ends_is_given_up_though_bytes_trickle(process: Pro
     honest.serves()
 
 
-def test_strangers_in_any_number_leave_room_for_switches(process: Process, honest: Honest) -> None:
+def test_unclaimed_connections_in_any_number_leave_room_for_switches(process: Process, honest: Honest) -> None:
     crowd: list[socket.socket] = []
     try:
         for _ in range(MAX_UNCLAIMED + 100):
@@ -85,7 +85,7 @@ def test_strangers_in_any_number_leave_room_for_switches(process: Process, hones
             sock.close()
 
 
-def test_strangers_who_have_shaken_hands_are_as_many_as_others(process: Process, honest: Honest) -> None:
+def test_unclaimed_switches_after_their_handshake_count_against_the_same_limit(process: Process, honest: Honest) -> None:
     crowd = [handshake(process, 0x1000 + n) for n in range(MAX_UNCLAIMED + 20)]
     try:
         wait("no more of them than may be", lambda: 0 < process.metric("datapaths_unclaimed") <= MAX_UNCLAIMED)
@@ -95,14 +95,14 @@ def test_strangers_who_have_shaken_hands_are_as_many_as_others(process: Process,
             sock.close()
 
 
-def test_who_has_a_datapath_id_and_answers_keeps_it(process: Process, honest: Honest) -> None:
+def test_a_connected_switch_that_answers_keeps_its_datapath_id(process: Process, honest: Honest) -> None:
     for _ in range(3):
         assert_closed(handshake(process, EDGE1))
     honest.serves()
     assert connected(process, "edge1") == [True]
 
 
-def test_who_is_silent_loses_its_datapath_id_to_the_next(process: Process) -> None:
+def test_a_silent_switch_loses_its_datapath_id_to_the_next_connection(process: Process) -> None:
     with Honest(process, EDGE2) as old:
         wait("the old one", lambda: connected(process, "edge2") == [True])
         old.silent = True
@@ -114,7 +114,7 @@ def test_who_is_silent_loses_its_datapath_id_to_the_next(process: Process) -> No
     wait("edge2 to be gone", lambda: connected(process, "edge2") == [False])
 
 
-def test_a_stranger_who_does_not_read_is_disconnected_early(process: Process, honest: Honest) -> None:
+def test_an_unclaimed_switch_that_does_not_read_is_disconnected_early(process: Process, honest: Honest) -> None:
     sock = handshake(process, STRANGER)
     sock.settimeout(WAIT_S)
     echo = struct.pack("!BBHI", 4, 2, 60_000, 1) + bytes(59_992)

@@ -37,7 +37,7 @@ def exact(world: World, dpid: DatapathId) -> list[FlowEntry]:
 
 
 def waited(world: World, sport: int = SPORT, isn: int = 1) -> float:
-    """How long the SYN of a new connection is kept for the switches' sake."""
+    """Return how long the SYN of a new connection is held for the switches' caches."""
     world.delivered.clear()
     world.syn(sport, isn)
     (sent,) = to_agent(world, AT_INGRESS)
@@ -96,7 +96,7 @@ def test_a_new_connection_does_not_wait_where_no_cache_can_hold_it(old: World) -
     assert waited(old) == 0.0
 
 
-def test_one_with_the_ends_of_a_session_that_ended_lately_does(old: World) -> None:
+def test_a_session_with_the_ends_of_one_that_just_ended_waits(old: World) -> None:
     waited(old)
     (session,) = old.engine.state.sessions
     old.end(session.uuid)
@@ -164,7 +164,7 @@ def test_a_repeated_syn_does_not_overtake_the_first_one_that_is_kept(world: Worl
     assert again.after_s == 0.0, "the first one may have been lost on the way"
 
 
-def test_connections_of_a_service_that_is_armed_again_wait_since_nobody_noted_the_plain_ones(old: World) -> None:
+def test_connections_of_a_rearmed_service_wait_since_plain_ones_were_not_noted(old: World) -> None:
     ingress = old.agents["agent1"]
     before, ingress.flags = ingress.flags, 0
     old.tick(1.0)

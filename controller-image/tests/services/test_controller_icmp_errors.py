@@ -58,7 +58,7 @@ def error(
     options: bytes = b"",
     more: bytes = b"",
 ) -> bytes:
-    """What a router says about a segment from source to target."""
+    """Return a router's error about a segment from source to target."""
     quoted = ip(source, target, 6, struct.pack("!HHI", sport, dport, 77) + more, options)
     said = checked(struct.pack("!BBHHH", kind, code, 0, 0, 1400) + quoted, 2)
     return b"\x02" * 12 + b"\x08\x00" + ip(ROUTER, source if to is None else to, 1, said)

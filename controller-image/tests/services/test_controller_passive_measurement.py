@@ -45,7 +45,7 @@ def measure_cookie() -> int:
 
 
 def answer(sport: int, flags: int, seq: int, ack: int, payload: int = 0) -> bytes:
-    """What the server sends back."""
+    """Return a packet of the server."""
     frame = bytearray(syn_frame(SERVER, CLIENT, 5001, sport, seq, flags, mac="server"))
     frame[42:46] = struct.pack("!I", ack & 0xFFFFFFFF)
     frame[16:18] = struct.pack("!H", 40 + payload)

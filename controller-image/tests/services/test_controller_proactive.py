@@ -320,7 +320,7 @@ def test_only_the_first_agent_of_a_site_counts_and_that_is_said() -> None:
     assert world.service() == "Pending/NoAgents"
 
 
-def test_reports_about_agents_nobody_knows_take_no_path_numbers(world: World) -> None:
+def test_reports_about_unknown_agents_take_no_path_numbers(world: World) -> None:
     before = set(world.engine.plan.pairs)
     key = flow_key(CLIENT, SERVER, 1, 2)
     world.agents["agent1"].flows = (order.ReportedFlow(bytes(16), order.Role.INGRESS, key, AgentId(b"\xee" * 16)),)

@@ -21,7 +21,7 @@ from sos_controller.core.wire import order
 from sos_controller.core.wire.order import Ended
 
 ARMED_S = 12.0
-"""After this long switches cache nothing of a service that nobody noted (`exact`)."""
+"""Time after which switches have no megaflows of a service that were not recorded (`cache_guard`)."""
 
 
 def up(accept: str | None, rewritten: str = "", **more: Any) -> World:
@@ -58,7 +58,7 @@ def test_the_client_waits_until_the_server_has_accepted() -> None:
     assert session.state is Phase.ACTIVE
 
 
-def test_the_ingress_agent_is_asked_to_connect_to_nobody() -> None:
+def test_the_ingress_agent_is_not_asked_to_connect() -> None:
     world = up("Confirmed")
     world.syn(40000)
     assert not world.agents["agent1"].asked
@@ -175,7 +175,7 @@ def test_a_session_that_begins_to_a_server_that_answers_no_more_teaches_the_next
     assert len(egress.asked) == 2
 
 
-def test_early_asks_nobody() -> None:
+def test_early_does_not_wait_for_the_server() -> None:
     world = up("Early")
     world.syn(40000)
     assert not world.agents["agent2"].asked and delivered(world) == 1

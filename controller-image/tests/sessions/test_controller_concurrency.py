@@ -87,7 +87,7 @@ class Afloat(World):
         super()._obey(command)
 
     def is_programmed(self, command: PacketOut) -> bool:
-        """Whether nothing that a SYN to an agent needs is missing. One that goes on plain needs nothing."""
+        """Return whether everything that a SYN to an agent needs stands. One that goes on plain needs nothing."""
         if (command.dpid, command.actions[0].port_no) != AT_INGRESS:
             return True
         flow = (int.from_bytes(command.data[26:30], "big"), int.from_bytes(command.data[34:36], "big"))
@@ -96,7 +96,7 @@ class Afloat(World):
         return prepared and self.is_redirected(flow)
 
     def is_redirected(self, flow: Flow) -> bool:
-        """Whether both directions of a flow end at the agents."""
+        """Return whether both directions of a flow end at the agents."""
         there = syn_frame(flow[0], SERVER, flow[1], 5001, flags=ACK)
         frame = syn_frame(SERVER, flow[0], 5001, flow[1], flags=SYN_ACK)
         back = parse_mac(MACS["client"]) + parse_mac(MACS["server"]) + frame[12:]

@@ -67,7 +67,7 @@ def test_the_host_of_a_lost_agent_is_nudged_once_the_other_side_is_over(
     assert (numbers[1] - numbers[0]) % 2**32 == 2**31, "no window holds both"
 
 
-def test_nobody_is_nudged_whose_agents_have_told_the_end(world: World) -> None:
+def test_hosts_whose_agents_reported_the_end_are_not_probed(world: World) -> None:
     world.syn(PORT)
     (session,) = world.engine.state.sessions
     world.end(session.uuid)
@@ -75,12 +75,12 @@ def test_nobody_is_nudged_whose_agents_have_told_the_end(world: World) -> None:
     assert len(world.engine.state.sessions) == 0 and not nudges(world)
 
 
-def test_nobody_is_nudged_where_both_agents_are_lost(world: World) -> None:
+def test_no_host_is_probed_if_both_agents_are_lost(world: World) -> None:
     lost(world, INGRESS, EGRESS)
     assert len(world.engine.state.sessions) == 0 and not nudges(world)
 
 
-def test_a_host_that_nobody_knows_is_not_nudged(world: World) -> None:
+def test_an_unknown_host_is_not_probed(world: World) -> None:
     uuid = lost(world, INGRESS)
     world.engine.state.hosts.forget_location(AT_CLIENT)
     world.end(uuid, [EGRESS])

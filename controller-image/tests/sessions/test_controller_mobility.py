@@ -22,7 +22,7 @@ SPORT = 40000
 NEW_PORT = PortNo(3)
 TICK_S = 0.025
 AT_NEW = Location(C1, NEW_PORT)
-"""Where a host moves to: the second switch of its site."""
+"""New place of a moving host: the second switch of its site."""
 
 
 def two_switches(site: str, rewrite: str = "Transparent", forwarding: str = "Node") -> dict[str, Any]:
@@ -228,7 +228,7 @@ def test_a_host_that_goes_to_and_fro_costs_one_move_in_each_linger_time() -> Non
     assert ends_at(world, AT_CLIENT, segment()) == [AT_INGRESS]
 
 
-def test_a_thousand_sessions_are_placed_anew_within_a_second_and_never_too_many_in_one_turn() -> None:
+def test_a_thousand_sessions_move_within_a_second_and_never_too_many_in_one_turn() -> None:
     world = up()
     for sport in range(20_000, 21_000):
         world.syn(sport)
@@ -317,7 +317,7 @@ def test_a_host_without_sessions_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", bytes(14), bytes(60), b"\xff" * 33])
-def test_what_is_no_packet_of_a_host_moves_nobody(data: bytes) -> None:
+def test_malformed_packets_move_no_host(data: bytes) -> None:
     world = up()
     begun(world)
     cookie = next(e.cookie for e in world.network.entries(C1) if cookie_kind(e.cookie) == Kind.TRACK)

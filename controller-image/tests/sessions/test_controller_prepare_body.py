@@ -32,7 +32,7 @@ def test_a_form_filled_in_is_a_prepare(
     assert order.decode_prepare(filled) == theirs
 
 
-def test_a_form_is_made_anew_when_what_it_was_made_from_changes() -> None:
+def test_a_cached_body_is_rendered_again_when_its_inputs_change() -> None:
     world = World()
     world.converge()
     agent = next(a for a in world.engine.state.agents.all() if a.agent_id == world.agents["agent2"].id)

@@ -43,13 +43,13 @@ def addresses(frame: bytes) -> tuple[int, int, int, int]:
 
 
 def sent(world: World, at: Location, source: int, target: int, ports: tuple[int, int], mac: str) -> tuple[Location, bytes]:
-    """Where a segment that is no SYN comes out."""
+    """Return the place where a segment that is no SYN comes out."""
     (found,) = world.network.walk(at, syn_frame(source, target, *ports, flags=0x10, mac=mac))
     return found
 
 
 def begin(world: World, sport: int = SPORT, dport: int = DPORT, server: int = SERVER) -> list[bytes]:
-    """What is delivered to the ingress agent of a client's SYN, as it arrives there."""
+    """Return the client's SYN as it arrives at the ingress agent."""
     frame = syn_frame(CLIENT, server, sport, dport)
     world.delivered.clear()
     world.do(PacketIn(world.west, PortNo(CLIENT_PORT), world.punt_cookie, frame))

@@ -42,7 +42,7 @@ def test_where_the_controller_forwards_the_question_goes_to_the_ports_of_hosts()
     assert (arp := parse_arp(asked.data)) is not None and arp.sender == world.agents["agent2"].address
 
 
-def test_nobody_is_asked_where_no_agent_could_serve_the_answer(world: World) -> None:
+def test_no_lookup_without_an_agent_at_the_site(world: World) -> None:
     world.delivered.clear()
     ServerLookup(world.engine.state).look_for("core1", SERVER)
     assert not questions(world)

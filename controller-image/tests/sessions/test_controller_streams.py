@@ -110,7 +110,7 @@ def test_a_link_that_is_silent_moves_its_label_and_comes_back() -> None:
 
 
 def datagrams_arrive(world: World, label: int) -> bool:
-    """Whether what a stream over QUIC sends on a label comes out at the peer as it was sent."""
+    """Return whether a datagram of a QUIC stream on a label comes out at the peer as it was sent."""
     ingress, egress = parse_address(HOSTS["agent1"][1]), parse_address(HOSTS["agent2"][1])
     frame = bytearray(parse_mac(MACS["agent2"]) + parse_mac(MACS["agent1"]) + syn_frame(ingress, egress, 10000 + label, 10000 + label)[12:])
     frame[23] = PROTO_UDP

@@ -25,7 +25,7 @@ def test_patience_has_bounds(answers: list[float]) -> None:
 
 
 @given(st.floats(0.001, 0.3))
-def test_who_always_takes_as_long_is_waited_for_a_little_longer(took: float) -> None:
+def test_a_constant_answer_time_gives_an_rto_slightly_above_it(took: float) -> None:
     rto = OrderRto()
     for _ in range(50):
         rto.answered(took)

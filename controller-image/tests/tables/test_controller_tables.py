@@ -154,7 +154,7 @@ def test_ten_transfers_that_fill_a_core_weigh_more_than_twenty_idle_sessions(ful
 
 @given(st.lists(st.integers(0, 99), min_size=2, max_size=2), st.integers(0, 200))
 def test_agents_that_do_nearly_the_same_share_sessions_evenly(cpu: list[int], sessions: int) -> None:
-    """However their measures move against each other from second to second."""
+    """Whatever their measured load does relative to each other from second to second."""
     agents = [agent(name, cpu_permille=400 + used) for name, used in zip((b"a", b"b"), cpu, strict=True)]
     given_to = begin(agents, sessions)
     assert abs(given_to[0] - given_to[1]) <= 20, "no second's sessions all go to one"

@@ -189,8 +189,9 @@ steps = st.lists(
 
 
 @given(steps)
-def test_links_are_heard_both_ways_lately_and_ports_keep_their_neighbours_that_cannot_be_heard(history: list) -> None:
-    """Against a reference that keeps for each port who was heard, whether he is now, and when that was, or since when he could be."""
+def test_links_need_recent_probes_both_ways_and_ports_keep_neighbours_that_cannot_be_heard(history: list) -> None:
+    """Compare with a reference that keeps for each port the neighbour heard, whether it can be heard now, and when it last was, or since
+    when."""
     seen, now, down = Topology(), 0.0, set[Location]()
     known = dict[Location, tuple[Location, bool, float | None]]()
     for what, one, other, gap, present in history:

@@ -109,7 +109,7 @@ FRAGMENT: Final = (1, 1)
 LEASE_S: Final = 5
 """Hard timeout of punt entries: a dead controller stops punting within this time, and SYNs go plain."""
 LEASE_RENEWAL_S: Final = 1.5
-"""Two renewals may be lost before a lease expires."""
+"""Two renewals may be lost before a lease runs out."""
 
 SETTLE_S: Final = 0.1
 """Time between a change of a flow's entries (the barrier, if there is one) and its SYN. Open vSwitch answers a barrier when its tables have
