@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sos_testbed import lab as labs
+from sos_testbed.lifecycle import lab as labs
 
 TOP = Path(__file__).resolve().parents[1]
 OUT = TOP / "out" / "test"

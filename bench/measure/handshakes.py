@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.lab import Lab, Options
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
 
 TOP = Path(__file__).resolve().parents[2]
 PROGRAM = TOP / "testbed" / "tests" / "scenarios" / "handshakes.py"

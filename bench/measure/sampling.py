@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-from sos_testbed import lab as labs
-from sos_testbed import measure, northbound
-from sos_testbed.lab import Lab, Options
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle import northbound
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
 
 TOP = Path(__file__).resolve().parents[2]
 SCENARIOS = TOP / "testbed" / "tests" / "scenarios"

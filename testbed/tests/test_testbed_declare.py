@@ -5,9 +5,10 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 from sos_compile import Allocations
-from sos_testbed import controllers, declare
-from sos_testbed.model import LabError, Topology
-from sos_testbed.topology import BUILDERS
+from sos_testbed.core import controllers
+from sos_testbed.core.model import LabError, Topology
+from sos_testbed.core.topology import BUILDERS
+from sos_testbed.lifecycle import declare
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO_SITES = EXAMPLES / "01-two-sites"

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from sos_testbed.declare import load
-from sos_testbed.demo import BENCH_SCENARIOS, SCENARIOS, Row, bars, table, write
-from sos_testbed.lab import PROACTIVE
-from sos_testbed.measure import WireLimit, formula_mbps, same_bytes, sha256
-from sos_testbed.model import Shape
+from sos_testbed.core.model import Shape
+from sos_testbed.lifecycle.declare import load
+from sos_testbed.lifecycle.lab import PROACTIVE
+from sos_testbed.measurements.demo import BENCH_SCENARIOS, SCENARIOS, Row, bars, table, write
+from sos_testbed.measurements.measure import WireLimit, formula_mbps, same_bytes, sha256
 
 ROWS = [
     Row(

@@ -1,6 +1,6 @@
 """Dumps of flow tables as data."""
 
-from sos_testbed.flows import FlowEntry, parse_flows
+from sos_testbed.core.flows import FlowEntry, parse_flows
 
 PUNT = "tcp,nw_dst=10.0.0.128/25,tp_dst=80,tcp_flags=+syn-ack"
 DUMP = f"""OFPST_FLOW reply (OF1.3) (xid=0x2):

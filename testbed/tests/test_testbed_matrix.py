@@ -19,7 +19,7 @@ from sos_harness.transfer import WAYS
 from sos_matrix import cases, report, verdicts
 from sos_matrix.bench import BENCH, judged
 from sos_matrix.verdicts import Ratio, Verdict
-from sos_testbed.model import bdp_bytes
+from sos_testbed.core.model import bdp_bytes
 
 SETTINGS = "0123456789ab, 10 s"
 CASES = {case.name: case for case in cases.CASES}

@@ -8,8 +8,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sos_testbed.model import AgentPlace, Topology
-from sos_testbed.realise import (
+from sos_testbed.core.model import AgentPlace, Topology
+from sos_testbed.core.realise import (
     AgentLink,
     LabPlan,
     Programs,
@@ -22,8 +22,8 @@ from sos_testbed.realise import (
     build_switches,
     build_web,
 )
-from sos_testbed.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_undo, parse_undo
-from sos_testbed.topology import BUILDERS, POOLS
+from sos_testbed.core.steps import DeleteNamespace, Run, Spawn, Step, Stop, encode_undo, parse_undo
+from sos_testbed.core.topology import BUILDERS, POOLS
 
 GOLDEN = Path(__file__).parent / "golden"
 PROGRAMS = Programs(

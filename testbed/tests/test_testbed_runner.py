@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from sos_testbed import process
-from sos_testbed.model import LabError
-from sos_testbed.runner import Runner, lock, run, write_file
-from sos_testbed.steps import MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile, parse_undo
+from sos_testbed.core.model import LabError
+from sos_testbed.core.steps import MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile, parse_undo
+from sos_testbed.lifecycle import process
+from sos_testbed.lifecycle.runner import Runner, lock, run, write_file
 
 
 def touch(path: Path, trace: Path) -> Step:
@@ -74,7 +74,7 @@ def test_a_line_cut_off_by_a_crash_does_not_hide_the_others(tmp_path: Path) -> N
 def test_programs_are_stopped_also_by_another_process(tmp_path: Path) -> None:
     """A lab is usually taken down by a later command, which is not the parent of the processes it stops."""
     code = (
-        "import sys; from pathlib import Path; from sos_testbed.runner import Runner; from sos_testbed.steps import *\n"
+        "import sys; from pathlib import Path; from sos_testbed.lifecycle.runner import Runner; from sos_testbed.core.steps import *\n"
         f"root = Path({str(tmp_path)!r})\n"
         "do = Spawn(name='s', argv=('sleep', '300'), log=str(root / 'log'))\n"
         "Runner(root / 'lab').perform([Step(title='s', do=do, undo=Stop(name='s'))])\n"

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from sos_testbed import status
-from sos_testbed.lab import Lab, Options, Programs, _first_facts
-from sos_testbed.topology import BUILDERS, PathOptions
+from sos_testbed.core.topology import BUILDERS, PathOptions
+from sos_testbed.lifecycle import status
+from sos_testbed.lifecycle.lab import Lab, Options, Programs, _first_facts
 
 
 def test_an_interrupted_lab_has_a_status(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from ipaddress import IPv4Interface
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sos_testbed.model import AgentPlace, End, Host, LabError, Shape, Switch, Topology, Wire, bdp_bytes
-from sos_testbed.topology import BUILDERS, PathOptions, builder, parse_loss, parse_queue, parse_rate, parse_time_us
+from sos_testbed.core.model import AgentPlace, End, Host, LabError, Shape, Switch, Topology, Wire, bdp_bytes
+from sos_testbed.core.topology import BUILDERS, PathOptions, builder, parse_loss, parse_queue, parse_rate, parse_time_us
 
 
 @pytest.mark.parametrize(

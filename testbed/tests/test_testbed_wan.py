@@ -19,7 +19,7 @@ from sos_harness.relays import haproxy_config
 from sos_harness.scenario import Kind
 from sos_harness.site import Site
 from sos_harness.transfer import WAYS
-from sos_testbed.steps import DeleteNamespace, Run, Spawn
+from sos_testbed.core.steps import DeleteNamespace, Run, Spawn
 from sos_wan import report
 from sos_wan.cases import SCENARIOS, SCHEMES
 

@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 
 from sos_compile import Allocations
 from sos_compile.world import Json
-from sos_testbed import declare
-from sos_testbed.lab import EXAMPLE
-from sos_testbed.topology import PathOptions, figure8
+from sos_testbed.core.topology import PathOptions, figure8
+from sos_testbed.lifecycle import declare
+from sos_testbed.lifecycle.lab import EXAMPLE
 
 RESOURCES = Path(__file__).resolve().parents[1] / "resources"
 SERVICE_PORTS = (5000, 5999)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from sos_testbed.model import LabError
+from sos_testbed.core.model import LabError
 
 from sos_harness import parse
 from sos_harness.figures import FAILED, Found, percentile

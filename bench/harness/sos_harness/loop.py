@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from types import FrameType
 
-from sos_testbed.model import LabError
+from sos_testbed.core.model import LabError
 
 from sos_harness import figures, run_log
 from sos_harness.figures import FAILED, NOT_AVAILABLE, OK, Found, Row, Summary

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop
+from sos_testbed.core.topology import PathOptions
 
 from sos_harness.agents import SERVICE_PORTS, STREAM_PORT, Agent
 

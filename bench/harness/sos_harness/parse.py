@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sos_testbed.model import LabError
+from sos_testbed.core.model import LabError
 
 Samples = tuple[tuple[float, int], ...]
 """(seconds since the start, bytes received until then), rising."""

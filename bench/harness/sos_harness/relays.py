@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from dataclasses import dataclass
 from pathlib import Path
 
-from sos_testbed.model import LabError
-from sos_testbed.runner import write_file
+from sos_testbed.core.model import LabError
+from sos_testbed.lifecycle.runner import write_file
 
 from sos_harness import network
 from sos_harness.agents import SERVICE_PORTS

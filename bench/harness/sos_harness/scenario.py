@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from sos_testbed.measure import formula_mbps
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.measurements.measure import formula_mbps
 
 GBIT = 1_000_000_000
 MBIT = 1_000_000

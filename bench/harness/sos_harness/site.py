@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
-from sos_testbed import process
-from sos_testbed.declare import Documents
-from sos_testbed.lab import find_programs
-from sos_testbed.model import LabError
-from sos_testbed.realise import Programs
-from sos_testbed.runner import Runner, run, uninterrupted, write_file
+from sos_testbed.core.model import LabError
+from sos_testbed.core.realise import Programs
+from sos_testbed.lifecycle import process
+from sos_testbed.lifecycle.declare import Documents
+from sos_testbed.lifecycle.lab import find_programs
+from sos_testbed.lifecycle.runner import Runner, run, uninterrupted, write_file
 
 from sos_harness import agents, network, parse
 from sos_harness.scenario import Scenario

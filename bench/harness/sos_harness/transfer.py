@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from sos_testbed.model import LabError
+from sos_testbed.core.model import LabError
 
 from sos_harness import network, parse, relays
 from sos_harness.agents import METRICS_PORT

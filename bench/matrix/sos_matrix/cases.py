@@ -16,8 +16,8 @@ several, where the better path depends on the scheme.
 from __future__ import annotations
 
 from sos_harness.scenario import MBIT, Kind, Scenario, Scheme
-from sos_testbed.measure import FRAME_BYTES
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.measurements.measure import FRAME_BYTES
 
 LEAST_QUEUE_BYTES = 10 * FRAME_BYTES
 """Minimum queue: the initial window of a connection. A tenth of the product of 10 Mbit/s and 1 ms would be a tenth of a packet."""

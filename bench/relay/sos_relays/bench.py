@@ -10,7 +10,7 @@ from sos_harness.scenario import COMPRESSED, ENCRYPTED, GBIT, MBIT, QUIC, Kind, 
 from sos_harness.site import Site
 from sos_harness.tables import Column
 from sos_harness.transfer import Emit, download, served
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),

@@ -17,7 +17,7 @@ from sos_harness.scenario import MBIT, Kind, Scenario, Scheme
 from sos_harness.site import Site, resident_kb
 from sos_harness.tables import Column
 from sos_harness.transfer import Emit
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
 
 SOS = Scheme(name="sos", kind=Kind.SOS)
 PLAIN = Scheme(name="plain", kind=Kind.PLAIN)

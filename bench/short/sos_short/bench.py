@@ -9,7 +9,7 @@ from sos_harness.scenario import GBIT, Kind, Scenario, Scheme
 from sos_harness.site import Site
 from sos_harness.tables import Column
 from sos_harness.transfer import Emit
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS),

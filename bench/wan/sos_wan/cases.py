@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sos_harness.scenario import GBIT, MBIT, Kind, Scenario, Scheme
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
 
 SCHEMES = (
     Scheme(name="sos", kind=Kind.SOS, rows=("sos first", "sos")),  # by agents that have just started, and by the same ones again

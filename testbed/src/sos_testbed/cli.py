@@ -14,12 +14,13 @@ from typing import Annotated, Any
 
 import typer
 
-from sos_testbed import declare, faults, lab, realise, status
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import Lab, Options
-from sos_testbed.model import LabError
-from sos_testbed.runner import run
-from sos_testbed.topology import PathOptions, builder, parse_loss, parse_queue, parse_rate, parse_time_us
+from sos_testbed.core import realise
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.core.model import LabError
+from sos_testbed.core.topology import PathOptions, builder, parse_loss, parse_queue, parse_rate, parse_time_us
+from sos_testbed.lifecycle import declare, faults, lab, status
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.lifecycle.runner import run
 
 app = typer.Typer(
     name="lab",
@@ -220,7 +221,7 @@ def demo(
     rate: Annotated[str, typer.Option(help="Rate of the links.")] = "500mbit",
 ) -> None:
     """Measure plain TCP and SOS on six paths and draw the result."""
-    from sos_testbed import demo as show
+    from sos_testbed.measurements import demo as show
 
     show.main(out, parse_rate(rate), say)
 
@@ -231,17 +232,17 @@ def bench(
     rate: Annotated[str, typer.Option(help="Rate of the links.")] = "1gbit",
 ) -> None:
     """Measure as the demo does, over more paths."""
-    from sos_testbed import demo as show
+    from sos_testbed.measurements import demo as show
 
     show.main(out, parse_rate(rate), say, show.BENCH_SCENARIOS)
 
 
 @app.command(name="bench-balance", hidden=True)
-def bench_balance(out: Annotated[Path, typer.Option(help="Folder for spread.json.")] = Path("out/bench")) -> None:
+def bench_balance(out: Annotated[Path, typer.Option(help="Folder for balance.json.")] = Path("out/bench")) -> None:
     """Measure how evenly downloads are spread over uplinks."""
-    from sos_testbed import spread
+    from sos_testbed.measurements import balance
 
-    spread.main(out, say)
+    balance.main(out, say)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -16,15 +16,16 @@ from typing import Any
 
 import pytest
 from sos_compile.world import Loaded
-from sos_testbed import faults, measure, northbound
-from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import Lab, Options
-from sos_testbed.measure import Request
-from sos_testbed.model import LabError
-from sos_testbed.topology import PathOptions
-from sos_testbed.web import SOS_PORT
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.core.model import LabError
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.core.web import SOS_PORT
+from sos_testbed.lifecycle import faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request
 
 PEER = Path(__file__).with_name("peer.py")
 RTT_US = 40_000

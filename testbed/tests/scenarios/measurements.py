@@ -4,9 +4,9 @@ import time
 from typing import Any
 
 from conftest import with_service
-from sos_testbed import lab as labs
-from sos_testbed import northbound
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle import northbound
+from sos_testbed.lifecycle.lab import Lab
 
 DELAY_SLACK_MS = 2.0
 

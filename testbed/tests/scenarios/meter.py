@@ -13,7 +13,7 @@ import struct
 import sys
 from typing import Any
 
-from sos_testbed.capture import passing
+from sos_testbed.measurements.capture import passing
 
 SO_TIMESTAMPNS, OUTGOING = 35, 4
 MODULUS = 1 << 32

@@ -7,7 +7,7 @@ closes.
 import json
 import sys
 
-from sos_testbed.capture import passing
+from sos_testbed.measurements.capture import passing
 
 STREAM_PORTS = range(10_000, 10_008)
 LAST_LOOK_S = 0.5

@@ -7,8 +7,8 @@ import subprocess
 import sys
 from typing import Any
 
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 MPTCP = 262
 """IPPROTO_MPTCP: a SYN with the option, plain TCP where the server does not answer it."""

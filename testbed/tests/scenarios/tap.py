@@ -13,7 +13,7 @@ import socket
 import struct
 import sys
 
-from sos_testbed.capture import passing
+from sos_testbed.measurements.capture import passing
 
 SOL_PACKET, PACKET_VNET_HDR = 263, 15
 NEEDS_CSUM = 1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from conftest import outcome, peer
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 TAP = Path(__file__).with_name("tap.py")
 SIZE = 3_000_000

@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 from conftest import PEERS, RTT_US, SHARED, accepted, eventually, say, sessions, with_service
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.lab import PROACTIVE, Lab
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import PROACTIVE, Lab
+from sos_testbed.measurements import measure
 
 PROGRAM = Path(__file__).with_name("handshakes.py")
 RTT_S = RTT_US / 1e6

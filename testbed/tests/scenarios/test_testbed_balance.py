@@ -13,12 +13,13 @@ from types import MappingProxyType
 
 import pytest
 from conftest import eventually, say
-from sos_testbed import faults, northbound, spread
-from sos_testbed import lab as labs
-from sos_testbed.lab import Lab, Options
-from sos_testbed.model import Shape
-from sos_testbed.spread import Spread, equal
-from sos_testbed.topology import UPLINK, UPLINKS
+from sos_testbed.core.model import Shape
+from sos_testbed.core.topology import UPLINK, UPLINKS
+from sos_testbed.lifecycle import faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import balance
+from sos_testbed.measurements.balance import Spread, equal
 
 pytestmark = pytest.mark.measures
 
@@ -31,14 +32,14 @@ ATTEMPTS = 6
 @pytest.fixture(scope="module")
 def home() -> Iterator[Lab]:
     built = labs.up(Options(topology="balance", services=False), say)
-    spread.prepare(built)
+    balance.prepare(built)
     yield built
     built.down()
 
 
 @pytest.fixture(scope="module")
 def single_s(home: Lab) -> float:
-    return spread.spread(home, "Controller", equal(1)).seconds
+    return balance.spread(home, "Controller", equal(1)).seconds
 
 
 @pytest.mark.parametrize("at", ["Controller", "Switch"])
@@ -66,8 +67,8 @@ def measured(
 ) -> Spread:
     """First of a few runs within bounds, else the last: other load makes runs slower, never faster."""
     for _ in range(ATTEMPTS):
-        run = spread.spread(home, at, weights, single_s, changed)
-        say(spread.table([run])[-1])
+        run = balance.spread(home, at, weights, single_s, changed)
+        say(balance.table([run])[-1])
         even(run)
         if run.over_ideal < SLACK[at]:
             break
@@ -77,22 +78,22 @@ def measured(
 def even(run: Spread) -> None:
     """Assert that each uplink had its share of the connections."""
     total, parts = sum(run.shares.values()), sum(run.weights.values())
-    assert total == spread.COUNT and run.shares.keys() == run.weights.keys()
+    assert total == balance.COUNT and run.shares.keys() == run.weights.keys()
     assert all(abs(run.shares[name] - total * weight / parts) < 1 for name, weight in run.weights.items()), run
 
 
 @pytest.mark.parametrize("at", ["Controller", "Switch"])
 def test_no_packet_of_a_connection_changes_uplink(home: Lab, at: str, tmp_path: Path) -> None:
-    spread.declare(home, at, equal(UPLINKS))
+    balance.declare(home, at, equal(UPLINKS))
     legs = [port for port, _ in home.topology.routers[0].legs]
     filtered = ("--immediate-mode", "-nn", "-s", "64", "-U", "tcp port 80")
     argv = [home.exec_argv("router", ("tcpdump", "-i", leg, "-w", str(tmp_path / leg), *filtered)) for leg in legs]
     captures = [subprocess.Popen(each, stderr=subprocess.DEVNULL) for each in argv]
     try:
         eventually("captures", lambda: all((tmp_path / leg).exists() for leg in legs))
-        found = spread.download(home)
+        found = balance.download(home)
         # each download is 70 segments and more
-        eventually("all of it captured", lambda: sum(len(client_ports(tmp_path / leg)) for leg in legs) > 70 * spread.COUNT)
+        eventually("all of it captured", lambda: sum(len(client_ports(tmp_path / leg)) for leg in legs) > 70 * balance.COUNT)
     finally:
         for capture in captures:
             capture.terminate()
@@ -121,12 +122,12 @@ def client_ports(capture: Path) -> list[int]:
 
 def test_without_a_controller_the_switch_takes_over(home: Lab) -> None:
     """New downloads use all uplinks equally while the controller is dead, and round robin resumes with it."""
-    spread.declare(home, "Controller", equal(UPLINKS))
+    balance.declare(home, "Controller", equal(UPLINKS))
     home.kill("controller")
     try:
-        eventually("downloads by the switch", lambda: bool(spread.download(home, 20)))
+        eventually("downloads by the switch", lambda: bool(balance.download(home, 20)))
     finally:
         home.start("controller")
     labs.wait_ready(home, home.documents)
     eventually("all uplinks", lambda: not northbound.get(home.plan, "/v1/status")["services"][0]["message"])
-    spread.download(home, 20)
+    balance.download(home, 20)

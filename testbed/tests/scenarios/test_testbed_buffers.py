@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
 
 DEFAULT = Path("/proc/sys/net/core/rmem_default")
 SOCKETS = ("ss", "-H", "-0", "-m", "-n")

@@ -24,10 +24,11 @@ from typing import Any
 
 import pytest
 from conftest import RATE_BPS, RTT_US, accepted, armed, eventually, lend, metrics, say, sessions
-from sos_testbed import faults, measure, process
-from sos_testbed import lab as labs
-from sos_testbed.lab import BOTH_PATHS, EXAMPLE, Lab, Options
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import faults, process
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import BOTH_PATHS, EXAMPLE, Lab, Options
+from sos_testbed.measurements import measure
 
 pytestmark = pytest.mark.slow
 

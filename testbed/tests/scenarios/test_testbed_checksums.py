@@ -10,9 +10,9 @@ import struct
 import pytest
 import tap
 from conftest import armed, eventually, sessions
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 from taps import KINDS, Tap, agents, saw, talk, tapped
 
 COVERED_PORT, UNCOVERED_PORT = "5004", "7004"

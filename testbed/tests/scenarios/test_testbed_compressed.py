@@ -11,8 +11,8 @@ import subprocess
 import pytest
 from conftest import accepted, eventually, metrics, outcome, peer, with_service
 from sos_compile.world import Loaded
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 COVERED_PORT = "5001"
 SIZE = 60_000_000

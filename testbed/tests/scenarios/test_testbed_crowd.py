@@ -20,13 +20,14 @@ from typing import Any
 
 import pytest
 from conftest import FAILED, RATE_BPS, RTT_US, SETTLE_S, accepted, armed, eventually, explain, mend, say, with_service
-from sos_testbed import declare, faults, measure, northbound
-from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import EXAMPLE, MORE_AGENTS, Lab, Options
-from sos_testbed.realise import BRIDGE, ovs
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.core.realise import BRIDGE, ovs
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import declare, faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import EXAMPLE, MORE_AGENTS, Lab, Options
+from sos_testbed.measurements import measure
 
 CROWD = Path(__file__).with_name("crowd.py")
 OPTIONS = Options(

@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 from conftest import active, armed, eventually, lend, metrics, outcome, peer, sessions, with_service
-from sos_testbed import faults, measure, process
-from sos_testbed import lab as labs
-from sos_testbed.lab import Lab, Options
-from sos_testbed.measure import Request
-from sos_testbed.realise import emulator_ends
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.realise import emulator_ends
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import faults, process
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request
 
 KUBECTL_SOS = Path(sys.executable).with_name("kubectl-sos")
 TIMEOUT_S = 180

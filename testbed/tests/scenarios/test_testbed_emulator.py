@@ -9,9 +9,10 @@ from math import sqrt
 
 import pytest
 from conftest import RATE_BPS, RTT_US, eventually
-from sos_testbed import faults, measure
-from sos_testbed.lab import Lab
-from sos_testbed.model import Shape
+from sos_testbed.core.model import Shape
+from sos_testbed.lifecycle import faults
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 pytestmark = pytest.mark.measures
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from conftest import SETTLE_S, active, armed, eventually, flowing, outcome, peer, sessions
-from sos_testbed import declare, faults, measure
-from sos_testbed import lab as labs
-from sos_testbed.lab import Lab
-from sos_testbed.measure import Request
+from sos_testbed.lifecycle import declare, faults
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request
 
 COVERED_PORT = "5002"
 RATE = 2_000_000

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import lend, say
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.lab import Lab, Options
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
 
 RATE_BPS, RTT_US = 5_000_000, 100_000
 PRODUCT = RATE_BPS / 8 * RTT_US / 1e6

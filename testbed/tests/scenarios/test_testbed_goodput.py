@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.lab import Lab, Options
-from sos_testbed.measure import Request, Transfer
-from sos_testbed.topology import PathOptions
-from sos_testbed.web import PLAIN_PORT
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.core.web import PLAIN_PORT
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request, Transfer
 
 pytestmark = pytest.mark.measures
 

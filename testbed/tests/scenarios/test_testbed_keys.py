@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from conftest import armed, eventually, lend, outcome, peer, say, sessions, transfers
 from sos_compile import keys
-from sos_testbed import faults, measure, northbound
-from sos_testbed import lab as labs
-from sos_testbed.lab import Lab
-from sos_testbed.web import SOS_PORT
+from sos_testbed.core.web import SOS_PORT
+from sos_testbed.lifecycle import faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 OLD, NEW = 1, 2
 COVERED_PORT = "5001"

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 from conftest import cli
-from sos_testbed import lab as labs
-from sos_testbed import measure, process
-from sos_testbed.lab import Lab, Options
-from sos_testbed.measure import Request
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle import process
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request
 
 STATES = Path("/run/sos-lab-tests")  # folders named for the process whose test they belong to
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -106,7 +107,7 @@ def test_interrupted(state: Path, how: signal.Signals, after_s: float) -> None:
 @pytest.mark.slow
 def test_the_next_lab_removes_abandoned_labs_only(state: Path) -> None:
     environment = {**os.environ, "SOS_STATE": str(state)}
-    code = "from sos_testbed import lab; lab.up(lab.Options(topology='line', services=False)); print('up', flush=True); input()"
+    code = "from sos_testbed.lifecycle import lab; lab.up(lab.Options(topology='line', services=False)); print('up', flush=True); input()"
     holder = subprocess.Popen((sys.executable, "-c", code), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "up\n"

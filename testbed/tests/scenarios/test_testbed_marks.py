@@ -7,8 +7,8 @@ from pathlib import Path
 
 from conftest import accepted
 from marks import CLIENT, LAST, SERVER
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 PROGRAM = str(Path(__file__).with_name("marks.py"))
 COVERED, PLAIN = 5161, 6161

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple
 import pytest
 from conftest import active, eventually, outcome, peer, sessions
 from measurements import DELAY_SLACK_MS, declare, measurements
-from sos_testbed import measure, northbound
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle import northbound
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 pytestmark = pytest.mark.measures
 

@@ -13,11 +13,12 @@ from pathlib import Path
 
 import pytest
 from conftest import armed, eventually, lend, say
-from sos_testbed import lab as labs
-from sos_testbed import measure, topology
-from sos_testbed.lab import Lab, Options
-from sos_testbed.model import AgentPlace, End, Host, Shape, Switch, Topology, Wire
-from sos_testbed.topology import PathOptions
+from sos_testbed.core import topology
+from sos_testbed.core.model import AgentPlace, End, Host, Shape, Switch, Topology, Wire
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "01-two-sites"
 PATH = PathOptions(rate_bps=100_000_000, rtt_us=20_000)

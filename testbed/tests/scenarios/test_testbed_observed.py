@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from conftest import RTT_US, eventually, sessions
 from measurements import DELAY_SLACK_MS, declare, measurements
-from sos_testbed import lab as labs
-from sos_testbed import measure
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import Lab
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 pytestmark = pytest.mark.measures
 

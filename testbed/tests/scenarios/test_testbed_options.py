@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from conftest import accepted
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 PROGRAM = str(Path(__file__).with_name("options.py"))
 COVERED, PLAIN = 5162, 6162

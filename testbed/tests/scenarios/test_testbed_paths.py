@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import pytest
 from conftest import active, eventually, flowing, outcome, peer, sessions, with_service
 from peer import CHUNK, pattern
-from sos_testbed import faults, measure
-from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import FlowEntry, parse_flows
-from sos_testbed.lab import Lab
+from sos_testbed.core.flows import FlowEntry, parse_flows
+from sos_testbed.lifecycle import faults
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 COVERED_PORT = "5003"
 SIZE, RATE = 28_000_000, 4_000_000  # seven seconds: longer than any of these faults may stall

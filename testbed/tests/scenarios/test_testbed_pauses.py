@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 from conftest import PEERS, accepted
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 PROGRAM = Path(__file__).with_name("pausing.py")
 PAUSE_S = 900.0

@@ -8,9 +8,10 @@ from typing import Any
 
 from conftest import accepted, armed, eventually, metrics, transfers, with_service
 from requests_of_hosts import MPTCP, answer
-from sos_testbed import measure, northbound
-from sos_testbed.lab import Lab
-from sos_testbed.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.lifecycle import northbound
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 MANY = 64
 HEALTH_PORT = 9465  # port of an agent's metrics listener, at every address

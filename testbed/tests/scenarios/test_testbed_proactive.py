@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from conftest import RATE_BPS, RTT_US, accepted, eventually, flowing, outcome, peer, say, sessions
 from requests_of_hosts import MPTCP, answer
-from sos_testbed import declare, faults, measure, northbound
-from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import FlowEntry, parse_flows
-from sos_testbed.lab import PROACTIVE, Lab, Options
-from sos_testbed.measure import Request
-from sos_testbed.topology import PathOptions
+from sos_testbed.core.flows import FlowEntry, parse_flows
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.lifecycle import declare, faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import PROACTIVE, Lab, Options
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request
 
 PATH = PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US)
 OPTIONS = Options(path1=PATH, path2=PATH, examples=(PROACTIVE,))

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import PEERS, eventually
-from sos_testbed import controllers
-from sos_testbed.lab import Lab
+from sos_testbed.core import controllers
+from sos_testbed.lifecycle.lab import Lab
 
 PLAIN, COVERED, ALSO_PLAIN = 18001, 5004, 18002
 SERVER = "10.0.0.139"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 from conftest import accepted, eventually, metrics, outcome, peer, with_service
-from sos_testbed import measure
-from sos_testbed.lab import Lab
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.measurements import measure
 
 PACKETS = Path(__file__).with_name("packets.py")
 WIRES = (("edge1", "wan0"), ("edge1", "wan1"))

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from conftest import RATE_BPS, RTT_US, accepted, eventually, say, with_service
 from requests_of_hosts import MPTCP, answer
-from sos_testbed import lab as labs
-from sos_testbed import northbound
-from sos_testbed.lab import PROACTIVE, Lab, Options
-from sos_testbed.topology import PathOptions
-from sos_testbed.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle import northbound
+from sos_testbed.lifecycle.lab import PROACTIVE, Lab, Options
 
 PATH = PathOptions(rate_bps=RATE_BPS, rtt_us=RTT_US)
 ENCRYPTED = {

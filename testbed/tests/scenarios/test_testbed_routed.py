@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 from conftest import SHARED, baseline, eventually, lend, outcome, peer, say, transfers
-from sos_testbed import faults, measure
-from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import Lab, Options, make_payload
-from sos_testbed.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.lifecycle import faults
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options, make_payload
+from sos_testbed.measurements import measure
 
 SIZE = 20_000_000
 LEASE_S = 6.0

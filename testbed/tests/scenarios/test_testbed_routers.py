@@ -12,9 +12,9 @@ from contextlib import contextmanager
 
 import pytest
 from conftest import SHARED, accepted, armed, eventually, lend, say
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.lab import EXAMPLE, REWRITE, Lab, Options
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import EXAMPLE, REWRITE, Lab, Options
+from sos_testbed.measurements import measure
 
 COVERED, PLAIN = 5071, 6071
 SIZE = 3_000_000

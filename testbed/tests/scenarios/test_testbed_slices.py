@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from conftest import SHARED, accepted, armed, eventually, explain, outcome, peer, say
-from sos_testbed import controllers, faults, measure, northbound, realise
-from sos_testbed import lab as labs
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import Lab, Options
+from sos_testbed.core import controllers, realise
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.lifecycle import faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options
+from sos_testbed.measurements import measure
 
 SLICES = Path(__file__).resolve().parents[3] / "examples" / "05-slices"
 PORTS = {"default": 5001, "research": 6001}

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from conftest import RATE_BPS, RTT_US, active, baseline, eventually, outcome, peer, sessions
-from sos_testbed import measure
 from sos_testbed.cli import dump_flows
-from sos_testbed.flows import parse_flows
-from sos_testbed.lab import Lab, make_payload
-from sos_testbed.measure import Request
-from sos_testbed.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.core.flows import parse_flows
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.lifecycle.lab import Lab, make_payload
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request
 
 SIZE = 40_000_000
 # The slowest valid transfer is 14 round trips of slow start, then a third of the wire; three times that for a busy machine

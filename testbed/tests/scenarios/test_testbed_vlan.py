@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 from conftest import eventually, metrics
-from sos_testbed import declare, realise
-from sos_testbed import lab as labs
-from sos_testbed.lab import PROACTIVE, Lab
-from sos_testbed.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.core import realise
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.lifecycle import declare
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import PROACTIVE, Lab
 
 PROBER = Path(__file__).with_name("prober.py")
 VLAN = 7

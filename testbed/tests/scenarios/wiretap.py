@@ -9,7 +9,7 @@ import hashlib
 import json
 import sys
 
-from sos_testbed.capture import passing
+from sos_testbed.measurements.capture import passing
 
 CHUNK, DIGEST = 65536, 32  # of peer.py: each chunk repeats the digest of its number
 LEAST = 4 * DIGEST  # shorter payloads are acknowledgements and the like

@@ -1,6 +1,6 @@
 """Concurrent downloads, one connection each, as `ab -n COUNT -c CONCURRENCY` makes them:
 
-    python -m sos_testbed.downloads ADDRESS PATH COUNT CONCURRENCY FIRST_PORT
+    python -m sos_testbed.measurements.downloads ADDRESS PATH COUNT CONCURRENCY FIRST_PORT
 
 The host's ports are FIRST_PORT and the following ones. Run inside a host's namespace; prints one line of JSON: seconds from the first
 connect to the last byte, and per download the host's port and the bytes received.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sos_testbed import controllers
-from sos_testbed.model import LabError
-from sos_testbed.realise import LabPlan, inside
-from sos_testbed.runner import run
+from sos_testbed.core import controllers
+from sos_testbed.core.model import LabError
+from sos_testbed.core.realise import LabPlan, inside
+from sos_testbed.lifecycle.runner import run
 
 _TIMEOUT_S = 5
 

@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sos_testbed.lab import Lab
-from sos_testbed.model import Host, LabError, Router, Shape
-from sos_testbed.runner import run
-from sos_testbed.web import SOS_PORT
+from sos_testbed.core.model import Host, LabError, Router, Shape
+from sos_testbed.core.web import SOS_PORT
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.lifecycle.runner import run
 
 # A full Ethernet frame: 1500 bytes IP, 14 header, 4 checksum, 20 preamble and gap. TCP with timestamps carries 1448 of them.
 FRAME_BYTES = 1538

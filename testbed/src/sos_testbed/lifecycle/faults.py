@@ -7,11 +7,11 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from sos_testbed import controllers
-from sos_testbed.lab import Lab
-from sos_testbed.model import LabError, Shape
-from sos_testbed.realise import control_socket
-from sos_testbed.runner import run
+from sos_testbed.core import controllers
+from sos_testbed.core.model import LabError, Shape
+from sos_testbed.core.realise import control_socket
+from sos_testbed.lifecycle.lab import Lab
+from sos_testbed.lifecycle.runner import run
 
 _CONTROL_TIMEOUT_S = 5.0
 _MAX_ANSWER = 1 << 20

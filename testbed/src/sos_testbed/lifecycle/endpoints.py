@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sos_testbed import controllers
-from sos_testbed.declare import Documents
-from sos_testbed.model import Host, Router, Topology
-from sos_testbed.realise import LabPlan
+from sos_testbed.core import controllers
+from sos_testbed.core.model import Host, Router, Topology
+from sos_testbed.core.realise import LabPlan
+from sos_testbed.lifecycle.declare import Documents
 
 
 def describe(topology: Topology, plan: LabPlan, documents: Documents) -> dict[str, Any]:

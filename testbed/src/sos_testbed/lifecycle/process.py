@@ -10,8 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sos_testbed.model import LabError
-from sos_testbed.steps import Spawn
+from sos_testbed.core.model import LabError
+from sos_testbed.core.steps import Spawn
 
 _POLL_S = 0.02
 _KILL_WAIT_S = 5.0  # a killed process is gone at once unless the kernel holds it; then report it instead of waiting longer

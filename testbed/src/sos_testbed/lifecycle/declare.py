@@ -18,9 +18,9 @@ from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
 from sos_compile.world import Json, Loaded
 
-from sos_testbed import controllers
-from sos_testbed.model import DEFAULT_POOL, LabError, Topology, agent_key
-from sos_testbed.realise import AgentLink
+from sos_testbed.core import controllers
+from sos_testbed.core.model import DEFAULT_POOL, LabError, Topology, agent_key
+from sos_testbed.core.realise import AgentLink
 
 KEY_ID = 1
 SERVICE_KIND = "SosService"

@@ -18,19 +18,20 @@ from typing import Any
 from sos_compile import Allocations
 from sos_compile.world import Loaded
 
-from sos_testbed import controllers, declare, northbound, process, reach, realise
-from sos_testbed.declare import Documents
-from sos_testbed.model import LabError, Topology
-from sos_testbed.realise import LabPlan, Programs
-from sos_testbed.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
-from sos_testbed.steps import Spawn, Step
-from sos_testbed.topology import BUILDERS, PathOptions, builder
+from sos_testbed.core import controllers, realise
+from sos_testbed.core.model import LabError, Topology
+from sos_testbed.core.realise import LabPlan, Programs
+from sos_testbed.core.steps import Spawn, Step
+from sos_testbed.core.topology import BUILDERS, PathOptions, builder
+from sos_testbed.lifecycle import declare, endpoints, northbound, process
+from sos_testbed.lifecycle.declare import Documents
+from sos_testbed.lifecycle.runner import Report, Runner, lock, run, silent, uninterrupted, write_file
 
 READY_TIMEOUT_S = 90.0  # discovery needs a few seconds; the rest is slack for a busy machine
 PAYLOAD_BYTES = 100_000_000
 _POLL_S = 0.2
 _ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-_REPOSITORY = Path(__file__).resolve().parents[3]
+_REPOSITORY = Path(__file__).resolve().parents[4]
 EXAMPLE = _REPOSITORY / "examples" / "01-two-sites"
 BOTH_PATHS = EXAMPLE / "both-paths"  # applied after EXAMPLE: its service over both of its paths
 
@@ -260,7 +261,7 @@ class Lab:
             controllers=list(documents.controllers),
             rewriting=sorted(documents.rewriting()),
         )
-        self.save(reach=reach.describe(self.topology, self.plan, documents))
+        self.save(reach=endpoints.describe(self.topology, self.plan, documents))
 
     def down(self) -> None:
         """Undo everything; LabError names what could not be undone."""

@@ -18,9 +18,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sos_testbed import process
-from sos_testbed.model import LabError
-from sos_testbed.steps import DeleteNamespace, Do, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, Undo, WriteFile, encode_undo, parse_undo
+from sos_testbed.core.model import LabError
+from sos_testbed.core.steps import (
+    DeleteNamespace,
+    Do,
+    MakeFolder,
+    RemoveTree,
+    Run,
+    Spawn,
+    Step,
+    Stop,
+    Undo,
+    WriteFile,
+    encode_undo,
+    parse_undo,
+)
+from sos_testbed.lifecycle import process
 
 COMMAND_TIMEOUT_S = 60.0  # no single command of a lab takes a second on an idle machine
 LOCK_TIMEOUT_S = 60.0

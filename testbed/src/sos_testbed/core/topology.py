@@ -28,7 +28,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Interface
 
-from sos_testbed.model import DEFAULT_POOL, AgentPlace, End, Host, LabError, Router, Shape, Switch, Topology, Wire, bdp_bytes
+from sos_testbed.core.model import DEFAULT_POOL, AgentPlace, End, Host, LabError, Router, Shape, Switch, Topology, Wire, bdp_bytes
 
 DEFAULT_RATE_BPS = 500_000_000
 DEFAULT_RTT_US = 59_000  # the paper's path between Clemson and Cambridge

@@ -19,9 +19,9 @@ from pathlib import PurePosixPath
 
 from sos_compile.agent_config import INTERFACE
 
-from sos_testbed import controllers, web
-from sos_testbed.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire
-from sos_testbed.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
+from sos_testbed.core import controllers, web
+from sos_testbed.core.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire
+from sos_testbed.core.steps import DeleteNamespace, MakeFolder, RemoveTree, Run, Spawn, Step, Stop, WriteFile
 
 BRIDGE = "br-sos"
 _FIRST_SWITCH_OCTET = 10

@@ -16,15 +16,15 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from sos_testbed import lab as labs
-from sos_testbed import measure
-from sos_testbed.declare import load
-from sos_testbed.lab import BOTH_PATHS, PROACTIVE, Lab, Options
-from sos_testbed.measure import Request, Transfer, WireLimit
-from sos_testbed.model import LabError, Shape
-from sos_testbed.runner import uninterrupted
-from sos_testbed.topology import PathOptions
-from sos_testbed.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.core.model import LabError, Shape
+from sos_testbed.core.topology import PathOptions
+from sos_testbed.core.web import PLAIN_PORT, SOS_PORT
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.declare import load
+from sos_testbed.lifecycle.lab import BOTH_PATHS, PROACTIVE, Lab, Options
+from sos_testbed.lifecycle.runner import uninterrupted
+from sos_testbed.measurements import measure
+from sos_testbed.measurements.measure import Request, Transfer, WireLimit
 
 SHORTEST_TRANSFER_S = 6.0
 TRANSFER_RTTS = 12  # on top of the transfer: long enough to hide start-up

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from sos_testbed import controllers, northbound, process
-from sos_testbed.lab import Lab
-from sos_testbed.model import LabError, Shape
+from sos_testbed.core import controllers
+from sos_testbed.core.model import LabError, Shape
+from sos_testbed.lifecycle import northbound, process
+from sos_testbed.lifecycle.lab import Lab
 
 
 def collect(lab: Lab) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from ipaddress import IPv4Address
 
-from sos_testbed.model import LabError
+from sos_testbed.core.model import LabError
 
 DEFAULT = "default"
 """The controller that every lab has."""

@@ -16,12 +16,13 @@ from typing import Any
 
 from sos_compile.world import Loaded
 
-from sos_testbed import faults, measure, northbound
-from sos_testbed import lab as labs
-from sos_testbed.lab import Lab, Options, make_payload
-from sos_testbed.model import LabError, Shape
-from sos_testbed.runner import run
-from sos_testbed.topology import UPLINK, UPLINKS
+from sos_testbed.core.model import LabError, Shape
+from sos_testbed.core.topology import UPLINK, UPLINKS
+from sos_testbed.lifecycle import faults, northbound
+from sos_testbed.lifecycle import lab as labs
+from sos_testbed.lifecycle.lab import Lab, Options, make_payload
+from sos_testbed.lifecycle.runner import run
+from sos_testbed.measurements import measure
 
 COUNT = 100
 CONCURRENCY = 20
@@ -93,7 +94,16 @@ def download(lab: Lab, count: int = COUNT, concurrency: int = CONCURRENCY) -> di
     """
     address = measure.address(lab, "router")
     first = FIRST_PORT + len(_lines(_log(lab), 0)) % PORTS
-    argv = (lab.plan.programs.python, "-m", "sos_testbed.downloads", address, f"/{FILE}", str(count), str(concurrency), str(first))
+    argv = (
+        lab.plan.programs.python,
+        "-m",
+        "sos_testbed.measurements.downloads",
+        address,
+        f"/{FILE}",
+        str(count),
+        str(concurrency),
+        str(first),
+    )
     found: dict[str, Any] = json.loads(run(lab.exec_argv("client", argv), what="downloads"))
     broken = sum(size != SIZE_BYTES for _, size in found["downloads"])
     if broken:
