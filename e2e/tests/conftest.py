@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from sos_e2e import cables, cluster, cni, images, nodestate, workload
-from sos_e2e.dump import dump
+from sos_e2e.environment import cables, cluster, cni, images
 from sos_e2e.kube import Kube
-from sos_e2e.load import TIMED_OUT, Outcome, brief
+from sos_e2e.observation import node_state, workload
+from sos_e2e.observation.dump import dump
+from sos_e2e.observation.load import TIMED_OUT, Outcome, brief
 from sos_e2e.run import run, say
 from sos_e2e.settings import ROOT, Settings, settings
 
@@ -76,13 +77,13 @@ def lab(config: Settings, built: dict[str, str]) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="session")
-def untouched(lab: Lab) -> dict[str, nodestate.State]:
+def untouched(lab: Lab) -> dict[str, node_state.State]:
     """State of every node before SOS is installed."""
-    return {node: nodestate.look(node) for node in cluster.names(lab.settings)}
+    return {node: node_state.look(node) for node in cluster.names(lab.settings)}
 
 
 @pytest.fixture(scope="session")
-def installed(lab: Lab, untouched: dict[str, nodestate.State]) -> Lab:
+def installed(lab: Lab, untouched: dict[str, node_state.State]) -> Lab:
     """`helm install sos` with the images built here."""
     say("helm install sos")
     began = time.monotonic()

@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from sos_e2e.growth import ALLOWED, LEAST, MIB, SHARE, TooFewError, leaks, trend
+from sos_e2e.observation.growth import ALLOWED, LEAST, MIB, SHARE, TooFewError, leaks, trend
 
 MINUTE = 60.0
 HOUR = 65  # samples of an hour's soak, one per round

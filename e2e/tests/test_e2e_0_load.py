@@ -5,7 +5,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from sos_e2e.load import SIP, longest_stall, parse_probes, silent_at_last, sips
+from sos_e2e.observation.load import SIP, longest_stall, parse_probes, silent_at_last, sips
 
 
 def test_a_steady_download_reports_its_bytes_and_end(tmp_path: Path) -> None:

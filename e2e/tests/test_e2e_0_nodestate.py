@@ -1,6 +1,6 @@
 """Leftovers on a node; needs no cluster."""
 
-from sos_e2e import nodestate
+from sos_e2e.observation import node_state
 
 
 def test_interfaces_are_compared_without_pods_ends() -> None:
@@ -13,20 +13,20 @@ def test_interfaces_are_compared_without_pods_ends() -> None:
         "flags": ["UP"],
     }
     pod = {"ifname": "veth4b1d22f0", "mtu": 1500, "linkinfo": {"info_kind": "veth"}}
-    before, after = nodestate.links([wan, pod]), nodestate.links([{**wan, "promiscuity": 1, "flags": ["UP", "PROMISC"]}])
-    assert before == nodestate.links([wan])
-    (gone, came) = sorted(nodestate.differences({"interfaces": before}, {"interfaces": after}), reverse=True)
+    before, after = node_state.links([wan, pod]), node_state.links([{**wan, "promiscuity": 1, "flags": ["UP", "PROMISC"]}])
+    assert before == node_state.links([wan])
+    (gone, came) = sorted(node_state.differences({"interfaces": before}, {"interfaces": after}), reverse=True)
     assert came.startswith("interfaces: + veth ifname=wan0") and came.endswith("promiscuity=1 PROMISC UP")
     assert gone.startswith("interfaces: - veth ifname=wan0")
 
 
 def test_a_bridge_that_stays_is_left_behind() -> None:
-    left = nodestate.links([{"ifname": "br-sos", "mtu": 1500, "linkinfo": {"info_kind": "tun"}}])
-    assert nodestate.differences({"links": frozenset()}, {"links": left}) == ["links: + tun ifname=br-sos mtu=1500"]
+    left = node_state.links([{"ifname": "br-sos", "mtu": 1500, "linkinfo": {"info_kind": "tun"}}])
+    assert node_state.differences({"links": frozenset()}, {"links": left}) == ["links: + tun ifname=br-sos mtu=1500"]
 
 
 def test_routes_and_rules_of_pods_are_not_looked_at() -> None:
-    assert nodestate.plain("10.244.1.3 dev veth0a1b2c3d scope host\n\ndefault  via 172.18.0.1 dev eth0 \n") == {
+    assert node_state.plain("10.244.1.3 dev veth0a1b2c3d scope host\n\ndefault  via 172.18.0.1 dev eth0 \n") == {
         "default via 172.18.0.1 dev eth0"
     }
 
@@ -38,34 +38,34 @@ def test_tables_are_compared_without_those_of_the_cluster() -> None:
 
     ours = {"table": {"family": "inet", "name": "sos", "handle": 9}}
     kube = [rule("nat", "KUBE-SVC-X", 1), rule("kube-proxy", "services", 1), {"table": {"family": "ip", "name": "kube-proxy", "handle": 1}}]
-    before = nodestate.tables({"nftables": [{"metainfo": {"version": "1"}}, *kube, rule("mine", "input", 4)]})
-    assert before == nodestate.tables({"nftables": [rule("mine", "input", 7)]}), "counters count"
-    (left,) = nodestate.differences({"nftables": before}, {"nftables": nodestate.tables({"nftables": [rule("mine", "input", 4), ours]})})
+    before = node_state.tables({"nftables": [{"metainfo": {"version": "1"}}, *kube, rule("mine", "input", 4)]})
+    assert before == node_state.tables({"nftables": [rule("mine", "input", 7)]}), "counters count"
+    (left,) = node_state.differences({"nftables": before}, {"nftables": node_state.tables({"nftables": [rule("mine", "input", 4), ours]})})
     assert left == 'nftables: + table {"family": "inet", "name": "sos"}'
 
 
 def test_files_of_others_come_and_go() -> None:
     others = "f 12 /var/lib/kubelet/pods/x\nf 5 /run/netns/cni-12\n"
     rest = "d 4096 /var/lib/sos\nf 3 /etc/hosts\nf 9 /var/lib/kubelet.extra\nf 8 /run/x y\n"
-    assert nodestate.files(others + rest) == {"d /var/lib/sos", "f 3 /etc/hosts", "f /var/lib/kubelet.extra", "f /run/x y"}
+    assert node_state.files(others + rest) == {"d /var/lib/sos", "f 3 /etc/hosts", "f /var/lib/kubelet.extra", "f /run/x y"}
 
 
 def test_settings_of_the_network_are_compared_without_counters() -> None:
     text = "net.ipv4.ip_forward = 1\nnet.netfilter.nf_conntrack_count = 12\nnet.ipv4.conf.veth0a1b2c.rp_filter = 0\nkernel.pid_max = 3\n"
-    assert nodestate.sysctls(text) == {"net.ipv4.ip_forward = 1"}
+    assert node_state.sysctls(text) == {"net.ipv4.ip_forward = 1"}
 
 
 def test_only_listed_folders_and_their_content_may_remain() -> None:
     before = {"files": frozenset({"d /a", "f /run/sos/old"})}
     after = {"files": frozenset({"d /run/sos", "f /run/sos/x y", "d /run/sos2", "f /etc/run/sos/x"})}
-    said = nodestate.differences(before, after, ["/run/sos", "/var/lib/sos"])
+    said = node_state.differences(before, after, ["/run/sos", "/var/lib/sos"])
     assert said == ["files: + d /run/sos2", "files: + f /etc/run/sos/x", "files: - d /a", "files: - f /run/sos/old"]
-    assert len(nodestate.differences(before, after)) == 6
+    assert len(node_state.differences(before, after)) == 6
 
 
 def test_a_cable_that_was_plugged_again_is_the_same_one() -> None:
     def link(kind: str, address: str) -> frozenset[str]:
-        return nodestate.links([{"ifname": "wan0", "address": address, "linkinfo": {"info_kind": kind}}])
+        return node_state.links([{"ifname": "wan0", "address": address, "linkinfo": {"info_kind": kind}}])
 
     assert link("veth", "02:00:00:00:00:01") == link("veth", "02:00:00:00:00:02")
     assert link("vlan", "02:00:00:00:00:01") != link("vlan", "02:00:00:00:00:02")

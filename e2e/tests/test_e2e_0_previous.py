@@ -1,9 +1,9 @@
 """Choice of the previous agents' version; needs no cluster."""
 
-from sos_e2e import previous
+from sos_e2e.environment import previous_agents
 
 
 def test_previous_version_is_the_requested_one_else_newest_release_else_fixed_commit() -> None:
-    assert previous.chosen("abc", "v1.2.0") == "abc"
-    assert previous.chosen(None, "v1.2.0") == "v1.2.0"
-    assert previous.chosen(None, "") == previous.FIXED
+    assert previous_agents.chosen("abc", "v1.2.0") == "abc"
+    assert previous_agents.chosen(None, "v1.2.0") == "v1.2.0"
+    assert previous_agents.chosen(None, "") == previous_agents.FIXED

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from sos_e2e.sampler import Holds, Record, containers, running
+from sos_e2e.observation.sampler import Holds, Record, containers, running
 
 
 def test_only_running_containers_are_named_by_pod() -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import EXAMPLE, Lab, upgrade
-from judging import SHORT_S, WIRE_LIMIT, agents, attach, both_carried, fast_and_plain, received
-from sos_e2e import workload
+from sos_e2e.observation import workload
 from sos_e2e.run import CommandError, say, wait_for
+from transfer_checks import SHORT_S, WIRE_LIMIT, agents, attach, both_carried, fast_and_plain, received
 
 SERVICE = EXAMPLE / "sosservice.yaml"
 CLIENT, SERVER = workload.HOSTS[:2]

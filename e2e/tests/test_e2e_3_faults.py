@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from conftest import Lab
-from judging import ready_again, trace
-from sos_e2e import workload
-from sos_e2e.cluster import pid
-from sos_e2e.load import Load, Outcome, brief
+from sos_e2e.environment.cluster import pid
+from sos_e2e.observation import workload
+from sos_e2e.observation.load import Load, Outcome, brief
 from sos_e2e.run import run, say, wait_for
+from transfer_checks import ready_again, trace
 
 RESET = 56  # curl's status for a connection that was reset while it received
 REFUSED = {7, 52, 56}  # of a new connection: not opened, or ended without an answer

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Lab, unbroken, upgrade
-from judging import ready_again, trace
-from sos_e2e import previous, workload
-from sos_e2e.images import load
+from sos_e2e.environment import previous_agents
+from sos_e2e.environment.images import load
 from sos_e2e.kube import Kube
-from sos_e2e.load import Load
+from sos_e2e.observation import workload
+from sos_e2e.observation.load import Load
 from sos_e2e.run import run, say, wait_for
+from transfer_checks import ready_again, trace
 
 NEXT = "e2e-next"
 PARTS = ("operator", "controller", "agent")
@@ -76,7 +77,7 @@ FIRST_RULE = "defaults.agent.spec.siteSelector.matchExpressions[0]"
 @pytest.fixture(scope="module")
 def older_pool(lab: Lab, accelerated: tuple[Lab, str]) -> Iterator[str]:
     """A pool of agents of the previous version, without sites."""
-    image = previous.build(lab.settings, lab.images)
+    image = previous_agents.build(lab.settings, lab.images)
     load(lab.settings, {"agent": image}, lab.nodes, cni=False)
     spec = {"siteSelector": {"matchLabels": {OLDER: "yes"}}, "image": image}
     lab.kube.apply({"apiVersion": "sos.network/v1alpha1", "kind": "SosAgent", "metadata": {"name": OLDER}, "spec": spec})

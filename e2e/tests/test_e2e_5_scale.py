@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 from conftest import EXAMPLE, Lab, unbroken, upgrade
-from judging import agents, fast_and_plain, right, trace
-from sos_e2e import workload
-from sos_e2e.load import Load
+from sos_e2e.observation import workload
+from sos_e2e.observation.load import Load
 from sos_e2e.run import run, say, wait_for
-from third import SOUTH, join, leave
+from third_site import SOUTH, join, leave
+from transfer_checks import agents, fast_and_plain, right, trace
 
 SERVICES = 200
 FIRST_PORT = 20_000

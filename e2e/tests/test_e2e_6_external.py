@@ -6,12 +6,12 @@ from collections.abc import Iterator
 import pytest
 import yaml
 from conftest import Lab, unbroken, upgrade
-from judging import fast_and_plain, trace
-from sos_e2e import outside, workload
-from sos_e2e.load import Load
+from sos_e2e.observation import external_switch, workload
+from sos_e2e.observation.load import Load
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT
-from third import join, leave
+from third_site import join, leave
+from transfer_checks import fast_and_plain, trace
 
 SERVER = workload.HOSTS[1]
 SLICES = ROOT / "examples" / "05-slices"
@@ -35,7 +35,7 @@ def address_of(lab: Lab, place: str) -> str:
 @pytest.fixture
 def outer_host(lab: Lab, open_controller: str) -> Iterator[str]:
     """Container of a host behind a switch between the third site's node and the network."""
-    with outside.switch(lab.settings, lab.panel, lab.images, open_controller) as container:
+    with external_switch.switch(lab.settings, lab.panel, lab.images, open_controller) as container:
         say(f"the third site joined with a switch outside the cluster in {join(lab, 'external-switch'):.0f} s")
         yield container
         leave(lab)
@@ -48,11 +48,11 @@ def test_hosts_behind_a_switch_outside_the_cluster_are_accelerated(lab: Lab, out
     assert "bytes from" in pinged, "what is plain passes the switch, though core2 would be another way to where it leads"
 
     def fetch(port: int, seconds: float) -> workload.Transfer:
-        return outside.download(outer_host, workload.SERVER, port, seconds)
+        return external_switch.download(outer_host, workload.SERVER, port, seconds)
 
-    assert trace(lab, outside.HOST.address, workload.SERVER) == "accelerated"
+    assert trace(lab, external_switch.HOST.address, workload.SERVER) == "accelerated"
     # One path, with one switch more than between pods: with lucky losses plain TCP reaches a fourth of it.
-    fast_and_plain(lab, outside.HOST, SERVER, "from a host behind a switch outside the cluster", fetch, at_least=3)
+    fast_and_plain(lab, external_switch.HOST, SERVER, "from a host behind a switch outside the cluster", fetch, at_least=3)
 
 
 @pytest.fixture(scope="module")

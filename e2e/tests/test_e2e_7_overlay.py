@@ -12,10 +12,10 @@ from collections.abc import Iterator
 
 import pytest
 from conftest import Lab, sites_file
-from judging import attach, both_carried, fast_and_plain, received, trace
-from sos_e2e import workload
-from sos_e2e.cables import QUICK, SLOW, Cable, route
+from sos_e2e.environment.cables import QUICK, SLOW, Cable, route
+from sos_e2e.observation import workload
 from sos_e2e.settings import ROOT
+from transfer_checks import attach, both_carried, fast_and_plain, received, trace
 
 EXAMPLE = ROOT / "examples" / "02-overlay"
 SITES = {"west": "clemson", "west2": "clemson", "east": "cambridge", "east2": "cambridge", "core1": "chicago"}

@@ -7,17 +7,17 @@ import json
 import time
 
 from conftest import Lab
-from sos_e2e import growth, workload
-from sos_e2e.load import Load
+from sos_e2e.observation import growth, workload
+from sos_e2e.observation.load import Load
+from sos_e2e.observation.sampler import Record, look
 from sos_e2e.run import say, wait_for
-from sos_e2e.sampler import Record, look
 
 QUIET_S = 5.0
 """Pause after a round, until sessions of departed hosts have ended."""
 ROUND_S = 180.0
 """Time limit of a round."""
 
-# Beside the long download and ten new connections a second of sos_e2e.load: a fast download, a plain one, abandoned downloads,
+# Beside the long download and ten new connections a second of sos_e2e.observation.load: a fast download, a plain one, abandoned downloads,
 # connections without an answer, and silent connections.
 MIXED = f"""
 cd /tmp && rm -f mixed.done

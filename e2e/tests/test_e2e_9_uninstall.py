@@ -3,8 +3,8 @@
 import json
 
 from conftest import Lab
-from sos_e2e import nodestate, workload
-from sos_e2e.cluster import PLACES
+from sos_e2e.environment.cluster import PLACES
+from sos_e2e.observation import node_state, workload
 from sos_e2e.run import wait_for
 
 OURS = "app.kubernetes.io/part-of=sos"
@@ -19,7 +19,7 @@ def _ours(lab: Lab) -> list[str]:
 
 
 def test_uninstall_leaves_crds_and_users_objects_only(
-    lab: Lab, untouched: dict[str, nodestate.State], accelerated: tuple[Lab, str]
+    lab: Lab, untouched: dict[str, node_state.State], accelerated: tuple[Lab, str]
 ) -> None:
     shown = set(left_on_nodes(untouched))
     with_sites = {node for place, node in lab.nodes.items() if PLACES[place].site}
@@ -36,9 +36,9 @@ def test_uninstall_leaves_crds_and_users_objects_only(
     wait_for("nodes as they were", lambda: (rest := left_on_nodes(untouched)) == {} or _fail(rest), 60)
 
 
-def left_on_nodes(untouched: dict[str, nodestate.State]) -> dict[str, list[str]]:
+def left_on_nodes(untouched: dict[str, node_state.State]) -> dict[str, list[str]]:
     """Differences from before by node, except the folders that docs/install.md names."""
-    found = {node: nodestate.differences(before, nodestate.look(node), STAYS) for node, before in untouched.items()}
+    found = {node: node_state.differences(before, node_state.look(node), STAYS) for node, before in untouched.items()}
     return {node: said for node, said in found.items() if said}
 
 

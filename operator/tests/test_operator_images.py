@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import yaml
 from operator_kube import ROOT
-from sos_e2e import bases, sizes
+from sos_e2e.environment import base_images, image_sizes
 
 CHART = yaml.safe_load((ROOT / "charts" / "sos" / "Chart.yaml").read_text())
 VALUES = yaml.safe_load((ROOT / "charts" / "sos" / "values.yaml").read_text())
@@ -88,32 +88,34 @@ def test_no_image_carries_what_only_its_building_needs() -> None:
 @pytest.mark.parametrize("file", sorted(set(FILES.values())))
 def test_bases_are_arguments_with_a_full_version(file: str) -> None:
     """A tag such as `rust:1-bookworm` is another compiler next month."""
-    named = bases.declared((ROOT / file).read_text())
+    named = base_images.declared((ROOT / file).read_text())
     assert {stage.base.removeprefix("$") for stage in stages(file).values()} == set(named)
     assert "slim" in named["BASE"]
     for base in named.values():
-        assert base.partition(":")[0] in bases.MOVING and base not in {f"docker.io/library/{tag}" for tag in bases.MOVING.values()}
+        assert base.partition(":")[0] in base_images.MOVING and base not in {
+            f"docker.io/library/{tag}" for tag in base_images.MOVING.values()
+        }
         assert re.fullmatch(r"docker\.io/library/(debian:[a-z]+-\d{8}-slim|(python|rust):\d+\.\d+\.\d+-[a-z-]+)", base)
 
 
 def test_an_image_that_outgrew_its_bound_is_named() -> None:
-    assert set(sizes.MOST_ADDED_MB) == set(FILES)
-    fits = {image: float(bound) for image, bound in sizes.MOST_ADDED_MB.items()}
-    assert sizes.outgrown(fits) == []
-    (said,) = sizes.outgrown({**fits, "node": sizes.added_mb(400 * sizes.MB, 81 * sizes.MB)})
+    assert set(image_sizes.MOST_ADDED_MB) == set(FILES)
+    fits = {image: float(bound) for image, bound in image_sizes.MOST_ADDED_MB.items()}
+    assert image_sizes.outgrown(fits) == []
+    (said,) = image_sizes.outgrown({**fits, "node": image_sizes.added_mb(400 * image_sizes.MB, 81 * image_sizes.MB)})
     assert said.startswith("image node adds 319 MB to its base, 225 are allowed")
 
 
 def test_images_that_do_not_fit_are_told_before_they_are_loaded() -> None:
-    copies = {"agent": (300 * sizes.MB, 2), "node": (350 * sizes.MB, 5)}
-    need = 2 * (600 + 1750) * sizes.MB
-    assert sizes.no_room(copies, need) == ""
-    said = sizes.no_room(copies, need - 1)
+    copies = {"agent": (300 * image_sizes.MB, 2), "node": (350 * image_sizes.MB, 5)}
+    need = 2 * (600 + 1750) * image_sizes.MB
+    assert image_sizes.no_room(copies, need) == ""
+    said = image_sizes.no_room(copies, need - 1)
     assert "4,700 MB left" in said and "takes 4,700 MB (node most of all)" in said
 
 
 def test_the_page_has_the_bounds_that_are_checked() -> None:
     page = (ROOT / "docs" / "install.md").read_text()
     assert dict(re.findall(r"^\| `sos-(\w+)` \|.*\| (\d+) MB \|$", page, re.MULTILINE)) == {
-        image: str(bound) for image, bound in sizes.MOST_ADDED_MB.items()
+        image: str(bound) for image, bound in image_sizes.MOST_ADDED_MB.items()
     }

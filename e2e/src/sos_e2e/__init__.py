@@ -1,1 +1,9 @@
-"""Helpers of the end-to-end tests."""
+"""Helpers of the end-to-end tests on a kind cluster.
+
+| module | role |
+|---|---|
+| `settings`, `run` | the environment's settings; commands, and waits with a deadline |
+| `kube` | kubectl and helm with the suite's own kubeconfig |
+| `environment` | builds what the tests run on: cluster, cables, images |
+| `observation` | makes traffic and looks at its effect: transfers, load, resources over time, leftovers on nodes |
+"""

@@ -21,7 +21,7 @@ class Settings:
     keep: bool  # keep the cluster for inspection
     small: bool  # one node per site, and no node that joins later
     tag: str  # tag of the images built for this run
-    previous: str | None  # commit or tag whose agents are N-1; None: the newest release, or sos_e2e.previous.FIXED
+    previous: str | None  # commit or tag whose agents are N-1; None: the newest release, or sos_e2e.environment.previous_agents.FIXED
     soak_minutes: float  # duration of the soak
     binaries: dict[str, Path] = field(default_factory=dict)
 

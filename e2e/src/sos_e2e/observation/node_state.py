@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from sos_e2e.cluster import pid
+from sos_e2e.environment.cluster import pid
 from sos_e2e.run import run
 
 State = Mapping[str, frozenset[str]]  # what -> its lines

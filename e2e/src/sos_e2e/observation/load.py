@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sos_e2e.kube import Kube
+from sos_e2e.observation.workload import NAMESPACE, SERVER
 from sos_e2e.run import wait_for
-from sos_e2e.workload import NAMESPACE, SERVER
 
 SIP = 300_000  # bytes of the long download that are read each tenth of a second: 96 MiB take 34 s
 PATIENCE_S = 25  # of a new connection: longer than any fault may take

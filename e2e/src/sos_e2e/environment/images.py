@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from sos_e2e import bases, sizes
+from sos_e2e.environment import base_images, image_sizes
 from sos_e2e.run import CommandError, run, say
 from sos_e2e.settings import ROOT, Settings
 
@@ -59,7 +59,7 @@ def _build(tag: str, *args: str, context: str | os.PathLike[str] = ROOT) -> None
 
 def _on(dockerfile: Path) -> dict[str, str]:
     """Bases of a Dockerfile's images on this machine, by argument."""
-    return bases.available(bases.declared(dockerfile.read_text()))
+    return base_images.available(base_images.declared(dockerfile.read_text()))
 
 
 def build_one(tag: str, dockerfile: Path, target: str | None, on: Mapping[str, str], context: Path) -> None:
@@ -73,12 +73,12 @@ def _check_sizes(ref: dict[str, str], on: dict[Path, dict[str, str]]) -> None:
     added = {}
     for part, (dockerfile, _) in SOURCES.items():
         base = on[dockerfile]["BASE"]
-        image_bytes, base_bytes = bases.size_of(ref[part]), bases.size_of(base)
+        image_bytes, base_bytes = base_images.size_of(ref[part]), base_images.size_of(base)
         if image_bytes is None or base_bytes is None:
             raise CommandError(f"the engine does not know the size of {ref[part]} and of {base}")
-        added[part] = sizes.added_mb(image_bytes, base_bytes)
+        added[part] = image_sizes.added_mb(image_bytes, base_bytes)
     say("images add to their bases, in MB: " + ", ".join(f"{part} {mb:.0f}" for part, mb in added.items()))
-    if too_large := sizes.outgrown(added):
+    if too_large := image_sizes.outgrown(added):
         raise CommandError("\n".join(too_large))
 
 
@@ -124,8 +124,8 @@ def load(settings: Settings, ref: dict[str, str], nodes: dict[str, str], *, cni:
 
 def _check_room(groups: Mapping[tuple[str, ...], list[str]]) -> None:
     """Raise CommandError if the nodes lack space for the images: kind would fail halfway with "no space left on device"."""
-    copies = {image: (bases.size_of(image) or 0, len(where)) for where, some in groups.items() for image in some}
+    copies = {image: (base_images.size_of(image) or 0, len(where)) for where, some in groups.items() for image in some}
     a_node = next(iter(groups))[0]
     free = run("docker", "exec", a_node, "df", "--block-size=1", "--output=avail", "/var/lib/containerd")
-    if wrong := sizes.no_room(copies, int(free.split()[-1])):
+    if wrong := image_sizes.no_room(copies, int(free.split()[-1])):
         raise CommandError(wrong)

@@ -4,7 +4,7 @@ import shutil
 import tarfile
 from collections.abc import Mapping
 
-from sos_e2e import bases, images
+from sos_e2e.environment import base_images, images
 from sos_e2e.run import CommandError, run, say
 from sos_e2e.settings import ROOT, Settings
 
@@ -38,7 +38,7 @@ def build(settings: Settings, current: Mapping[str, str]) -> str:
     with tarfile.open(archive) as source:
         source.extractall(folder, filter="data")
     context = folder / FOLDER
-    on = bases.available(bases.declared((context / "Dockerfile").read_text()))
+    on = base_images.available(base_images.declared((context / "Dockerfile").read_text()))
     image = f"{current['agent']}-previous"
     images.build_one(image, context / "Dockerfile", "agent", on, context)
     return image

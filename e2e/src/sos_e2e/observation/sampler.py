@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sos_e2e.kube import Kube
-from sos_e2e.workload import RELEASE_NAMESPACE
+from sos_e2e.observation.workload import RELEASE_NAMESPACE
 
 PROC = Path("/proc")
 _ID = re.compile(r"[0-9a-f]{64}")

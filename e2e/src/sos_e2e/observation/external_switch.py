@@ -10,8 +10,8 @@ outside.net1 --- host0 tor wan0 ====[emulator]==== core1.wan4
 import contextlib
 from collections.abc import Iterator
 
-from sos_e2e import workload
-from sos_e2e.cables import SLOW, Cable, Panel
+from sos_e2e.environment.cables import SLOW, Cable, Panel
+from sos_e2e.observation import workload
 from sos_e2e.run import run, wait_for
 from sos_e2e.settings import Settings
 

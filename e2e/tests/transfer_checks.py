@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from statistics import mean
 
 from conftest import Lab, upgrade
-from sos_e2e import workload
-from sos_e2e.cluster import pid
+from sos_e2e.environment.cluster import pid
+from sos_e2e.observation import workload
 from sos_e2e.run import run, say, wait_for
 
 LINK_MBIT = 200

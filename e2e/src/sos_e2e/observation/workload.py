@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sos_e2e.cluster import PLACE_LABEL
+from sos_e2e.environment.cluster import PLACE_LABEL
 from sos_e2e.kube import Kube
 from sos_e2e.run import wait_for
 

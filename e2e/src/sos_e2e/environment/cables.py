@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sos_e2e.cluster import pid
+from sos_e2e.environment.cluster import pid
 from sos_e2e.run import run, say, wait_for
 from sos_e2e.settings import ROOT, Settings
 

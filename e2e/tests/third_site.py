@@ -3,7 +3,7 @@
 import time
 
 from conftest import EXAMPLE, Lab, sites_file
-from sos_e2e import workload
+from sos_e2e.observation import workload
 
 SOUTH = workload.Host(name="client-south", place="south", site="south", address="10.0.1.11")
 
