@@ -3,10 +3,10 @@
     .venv/bin/python scripts/worlds.py --count 10000 [--first SEED] [--jobs N]
 
 Objects go through the admission of their CRDs and the compiler. No object, node or address may make it raise, or meet an exception that
-only the fence catches (sos_compile.isolate). Documents must be taken by the controller (its --check, and its engine), the node process and
-the agent, by their own parsers: examples of their crates read a document a line. One that a consumer refuses is a finding, as the object
-behind it should have been refused, with its condition. Ends with one line; 1 if anything was found, each with the seed that makes its
-world again.
+only the fence catches (sos_compile.admission.fault_isolation). Documents must be taken by the controller (its --check, and its engine),
+the node process and the agent, by their own parsers: examples of their crates read a document a line. One that a consumer refuses is a
+finding, as the object behind it should have been refused, with its condition. Ends with one line; 1 if anything was found, each with the
+seed that makes its world again.
 """
 
 from __future__ import annotations

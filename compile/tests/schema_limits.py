@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from sos_compile import rules
-from sos_compile.load import crds
+from sos_compile.admission import cel_rules
+from sos_compile.admission.load import crds
 
 TEXTS = (
     *("", "a", "default", "é" * 31, "a" * 63, "z" * 253, "\u0000", "-x", "Auto", "1%", "100%", "0%", "500m", "1e9", "1Gi", "x:latest"),
@@ -50,7 +50,7 @@ class SchemaLimits:
         most = schema.get("maxLength", 300)
         for _ in range(PATIENCE):
             text = self.r.choice((*TEXTS, "x" * most, "é" * most))[:most]
-            holds = all(rules.holds(rule["rule"], text, text) for rule in schema.get("x-kubernetes-validations", ()))
+            holds = all(cel_rules.holds(rule["rule"], text, text) for rule in schema.get("x-kubernetes-validations", ()))
             if holds and len(text) >= schema.get("minLength", 0):
                 return text
         return self.r.choice(TEXTS)

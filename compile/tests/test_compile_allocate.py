@@ -4,7 +4,7 @@ from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from sos_compile.allocate import highest_free, numbers, usable
+from sos_compile.resolve.allocate import highest_free, numbers, usable
 
 KEYS = st.lists(st.sampled_from("abcdefgh"), max_size=8)
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import compile_world
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
-from sos_compile.base_table import UNTAGGED
+from sos_compile.documents.base_flows import UNTAGGED
 from worlds import nodes, obj, site, world
 
 HOST = 7  # the port number of the one host of every node, below ours

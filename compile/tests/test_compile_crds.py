@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 from admission_table import CHANGES, TABLE, build
-from sos_compile import admit, rules
-from sos_compile.load import crds
+from sos_compile import admit
+from sos_compile.admission import cel_rules
+from sos_compile.admission.load import crds
 
 KINDS = {"SosSite": "sossite", "SosAgent": "sosag", "SosService": "sossvc", "SosController": "sosctrl", "SosLink": "soslink"}
 
@@ -109,7 +110,7 @@ def test_columns_of_services_are_those_of_the_design() -> None:
 def test_every_rule_is_broken_by_a_row_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise nobody would notice a rule that cannot fail."""
     broken: set[str] = set()
-    judge = rules.holds
+    judge = cel_rules.holds
 
     def spy(rule: str, value: Any, old: Any = None) -> bool:
         result = judge(rule, value, old)
@@ -117,7 +118,7 @@ def test_every_rule_is_broken_by_a_row_of_the_table(monkeypatch: pytest.MonkeyPa
             broken.add(rule)
         return result
 
-    monkeypatch.setattr(rules, "holds", spy)
+    monkeypatch.setattr(cel_rules, "holds", spy)
     for _, kind, spec, _, _ in TABLE:
         admit(build(kind, spec))
     for _, kind, before, after, _ in CHANGES:
@@ -130,5 +131,5 @@ def test_every_rule_is_broken_by_a_row_of_the_table(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("rule", ["1 +", "self.nowhere", "unknown(self)", "1"])
 def test_a_rule_that_cannot_be_judged_is_an_error_of_its_own(rule: str) -> None:
-    with pytest.raises(rules.RuleError):
-        rules.holds(rule, {})
+    with pytest.raises(cel_rules.RuleError):
+        cel_rules.holds(rule, {})

@@ -10,26 +10,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sos_compile import (
-    Compiled,
-    Fault,
-    Memo,
-    Node,
-    ObjectKey,
-    Reason,
-    World,
-    compile_world,
-    controller_config,
-    draft,
-    facts,
-    manifests,
-    node_config,
-    objects,
-    schema,
-    services,
-)
+from sos_compile import Compiled, Fault, Memo, Node, ObjectKey, Reason, World, compile_world, draft, facts
 from sos_compile import compiler as compiler_module
-from sos_compile.isolate import MAX_SEARCHES, Faulty, isolate
+from sos_compile.admission import objects, schema
+from sos_compile.admission.fault_isolation import MAX_SEARCHES, Faulty, isolate
+from sos_compile.documents import controller_config, node_config
+from sos_compile.manifests import build
+from sos_compile.resolve import services
 from worlds import nodes, obj, service, site, world
 
 OPEN = {"services": {"namespaces": "All"}}
@@ -66,7 +53,7 @@ PLACES = [
     (services.Judge, "place", "SosService", "s2"),
     (controller_config, "_service", "SosService", "s1"),
     (controller_config, "_site", "SosSite", "north"),
-    (manifests, "build_site", "SosSite", "north"),
+    (build, "build_site", "SosSite", "north"),
     (facts, "_service", "SosService", "s4"),
 ]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import LoadError, load
-from sos_compile.load import MAX_FILE_BYTES, crds, parse
+from sos_compile.admission.load import MAX_FILE_BYTES, crds, parse
 
 
 def test_documents_are_counted_and_know_their_line() -> None:

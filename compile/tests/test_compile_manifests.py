@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Images, NodeResources, Settings, World, compile_world, naming
+from sos_compile import Images, NodeResources, Settings, World, compile_world
 from sos_compile.artifacts import FIGURE8, OVERLAY, example_world
+from sos_compile.manifests import naming
 from worlds import nodes, obj, service, site, world, worlds
 
 STANDARD = {"name", "instance", "component", "part-of", "managed-by"}

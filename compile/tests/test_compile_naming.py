@@ -4,7 +4,7 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import naming
+from sos_compile.manifests import naming
 
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 NAMES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True) | st.sampled_from(["a", "b", "a-b", "b-c", "a.b", "default"])

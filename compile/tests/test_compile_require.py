@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Compiled, Reason, compile_world, network
+from sos_compile import Compiled, Reason, compile_world
+from sos_compile.model import network
 from worlds import nodes, obj, service, site, world
 
 SITES = (site("west", "10.0.0.0/24"), site("east", "10.1.0.0/24"))

@@ -8,7 +8,7 @@ from admission_table import CHANGES, SELECT, TABLE, build
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Reason, admit
-from sos_compile.load import crds
+from sos_compile.admission.load import crds
 
 
 @pytest.mark.parametrize(("name", "kind", "spec", "path", "message"), TABLE, ids=[f"{row[1]}-{row[0]}" for row in TABLE])

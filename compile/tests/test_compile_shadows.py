@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_compile import Compiled, ObjectKey, Shadow, compile_world, regions, shadows
-from sos_compile.regions import Region
+from sos_compile import Compiled, ObjectKey, Shadow, compile_world
+from sos_compile.resolve import regions, shadows
+from sos_compile.resolve.regions import Region
 from worlds import nodes, obj, service, site, world
 
 SMALL = 6

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sos_compile import Compiled, Memo, Node, ObjectKey, Observed, World, compile_world, draft
-from sos_compile.documents import AgentConfig, ControllerConfig, Document, NodeConfig, content_hash
+from sos_compile.model.formats import AgentConfig, ControllerConfig, Document, NodeConfig, content_hash
 from worlds import BAD_OBJECTS, ENDPOINT, nodes, obj, service, site, world, worlds
 
 

@@ -188,7 +188,7 @@ def test_node_that_cannot_be_compiled_keeps_its_files_and_has_not_left(monkeypat
     """Its bridge stays: only a node that has left its site is told to take it down."""
     first = build_output(SEEN, SETTINGS, Issued(0, ""), {})
     children = tuple({**m, "metadata": {**m["metadata"], "uid": "u", "resourceVersion": "1"}} for m in first.compiled.manifests)
-    from sos_compile import node_config
+    from sos_compile.documents import node_config
 
     original: Callable[..., Any] = node_config._tunnels
 

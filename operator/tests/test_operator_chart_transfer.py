@@ -18,7 +18,7 @@ import pytest
 import yaml
 from operator_kube import ROOT, Kube, free_port, tool
 from operator_run import NAMESPACE, eventually, helm, render
-from sos_compile import naming
+from sos_compile.manifests import naming
 
 TESTED = ("-f", str(ROOT / "charts" / "sos" / "ci" / "tested-values.yaml"))
 AGENTS = ROOT / "agent-image"

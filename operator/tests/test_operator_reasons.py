@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from operator_kube import ROOT
-from sos_compile.problem import Reason
+from sos_compile.model.problem import Reason
 
 SOURCES = (ROOT / "operator" / "src" / "sos_operator", ROOT / "controller-image" / "src" / "sos_controller")
 PAGES = [ROOT / "docs" / name for name in ("troubleshooting.md", "api-reference.md")]

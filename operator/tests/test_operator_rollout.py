@@ -11,7 +11,7 @@ import sos_compile
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from sos_compile.documents import content_hash
+from sos_compile.model.formats import content_hash
 from sos_operator.core.nodes import NodeAnswer
 from sos_operator.core.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
 from sos_operator.core.status import Situation, report
@@ -254,7 +254,7 @@ def test_a_node_that_waits_gets_the_tunnels_that_come_meanwhile() -> None:
         document = result.nodes["clemson-2"]
         assert document == json.loads(config_map(result)["data"]["clemson-2.json"])
         assert document["hash"] == content_hash(document)
-        sos_compile.documents.NodeConfig.model_validate(document)
+        sos_compile.model.formats.NodeConfig.model_validate(document)
         return document["generation"], document["bridge"]["mtu"], len(document["tunnels"])
 
     before = len(old.nodes["clemson-2"]["tunnels"])

@@ -15,7 +15,7 @@ from operator_controller import Controller
 from operator_kube import Kube
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
 from operator_table import TABLE, build, create, objects, path_of, send
-from sos_compile.load import crds
+from sos_compile.admission.load import crds
 
 NODES = {"n1": "west", "n2": "west", "n3": "east", "n4": "middle", "n5": "home", "n6": "ring"}
 KINDS = ("configmaps", "daemonsets", "deployments", "services", "secrets", "networkpolicies", "poddisruptionbudgets")

@@ -24,8 +24,8 @@ sys.path.append(str(ROOT / "compile" / "tests"))  # behind our own, which has a 
 from limits import NAMESPACES, limits_world
 from schema_limits import SchemaLimits
 from sos_compile import World
-from sos_compile.load import crds
-from sos_compile.schema import admit
+from sos_compile.admission.load import crds
+from sos_compile.admission.schema import admit
 
 COUNT = int(os.environ.get("SOS_LIVE_WORLDS", "8"))
 FIRST = int(os.environ.get("SOS_LIVE_FIRST", "1"))

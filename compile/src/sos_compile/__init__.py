@@ -10,12 +10,12 @@ The one place that knows what a custom resource means. The operator, the testbed
 `admit(obj, file)` judges a single object as the API server would. Only `load` reads files.
 """
 
+from sos_compile.admission.load import LoadError, load
+from sos_compile.admission.schema import admit
 from sos_compile.compiler import DocumentName, Draft, compile_world, draft
-from sos_compile.load import LoadError, load
-from sos_compile.memo import Memo
-from sos_compile.problem import Problem, Reason
-from sos_compile.schema import admit
-from sos_compile.world import (
+from sos_compile.model.memo import Memo
+from sos_compile.model.problem import Problem, Reason
+from sos_compile.model.world import (
     AgentAllocation,
     Allocations,
     Claim,

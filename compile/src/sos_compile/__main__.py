@@ -7,11 +7,11 @@ import json
 import sys
 from pathlib import Path
 
+from sos_compile.admission.load import LoadError, load
+from sos_compile.admission.schema import NAME
 from sos_compile.compiler import compile_world
-from sos_compile.load import LoadError, load
-from sos_compile.schema import NAME
-from sos_compile.text import is_ipv4
-from sos_compile.world import Compiled, Json, Namespace, Node, Observed, Settings, World
+from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.world import Compiled, Json, Namespace, Node, Observed, Settings, World
 
 
 def main(arguments: list[str]) -> int:

@@ -15,16 +15,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sos_compile import documents
+from sos_compile.admission.load import load
 from sos_compile.compiler import compile_world
-from sos_compile.load import load
-from sos_compile.world import Json, Namespace, Node, Observed, World
+from sos_compile.model import formats
+from sos_compile.model.world import Json, Namespace, Node, Observed, World
 
 ROOT = Path(__file__).resolve().parents[3]
-SCHEMAS: dict[str, type[documents.Document]] = {
-    "controller-config": documents.ControllerConfig,
-    "node-config": documents.NodeConfig,
-    "agent-config": documents.AgentConfig,
+SCHEMAS: dict[str, type[formats.Document]] = {
+    "controller-config": formats.ControllerConfig,
+    "node-config": formats.NodeConfig,
+    "agent-config": formats.AgentConfig,
 }
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 BALANCE = {"edge1": "home"}
@@ -89,7 +89,7 @@ def _edited(document: Json, edit: Callable[[Json], None], *, rehash: bool = True
     changed = copy.deepcopy(document)
     edit(changed)
     if rehash and "hash" in changed:
-        changed["hash"] = documents.content_hash(changed)
+        changed["hash"] = formats.content_hash(changed)
     return changed
 
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
-from sos_compile import agent_config, node_config
-from sos_compile.controller_config import build_controller_config, build_service
+from sos_compile.admission.fault_isolation import Faults, isolate
+from sos_compile.admission.objects import Objects, candidates, collect
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.documents import agent_config, node_config
+from sos_compile.documents.controller_config import build_controller_config, build_service
 from sos_compile.facts import build_facts
-from sos_compile.isolate import Faults, isolate
-from sos_compile.manifests import build_manifests, complain, held_children
-from sos_compile.memo import Memo, Source
-from sos_compile.network import Network
-from sos_compile.objects import Objects, candidates, collect
-from sos_compile.resolve import resolve
-from sos_compile.verdicts import Verdicts
-from sos_compile.world import Compiled, Json, World
+from sos_compile.manifests.build import build_manifests, complain, held_children
+from sos_compile.model.memo import Memo, Source
+from sos_compile.model.network import Network
+from sos_compile.model.world import Compiled, Json, World
+from sos_compile.resolve.resolver import resolve
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ DocumentName = tuple[str, ...]
 def compile_world(world: World, memo: Memo | None = None) -> Compiled:
     """Compile everything. Never raises for what users wrote: a bad object becomes a Problem, the others' output is as if it did not exist.
 
-    That holds for objects and nodes that nobody has thought of, too: what makes the compilation raise is found and left out (isolate.py).
+    That covers unforeseen faults, too: objects and nodes that make the compilation raise are found and left out (fault_isolation.py).
     The result depends on the set of objects, nodes and namespaces, not on their order, and not on what the memo holds.
     """
     return draft(world, memo).issued({})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Network
 
-from sos_compile import text
-from sos_compile.agents import serves
-from sos_compile.network import Network, PlacedBalance, PlacedService, PlacedSite
-from sos_compile.objects import Objects
-from sos_compile.verdicts import REFERENCES, Verdicts
-from sos_compile.world import Facts, ObjectKey
+from sos_compile.admission.objects import Objects
+from sos_compile.admission.verdicts import REFERENCES, Verdicts
+from sos_compile.model import addresses
+from sos_compile.model.network import Network, PlacedBalance, PlacedService, PlacedSite
+from sos_compile.model.world import Facts, ObjectKey
+from sos_compile.resolve.agents import serves
 
 WRONG = Facts(False, False)
 
@@ -82,7 +82,7 @@ def _service(placed: PlacedService, network: Network) -> Facts:
         True,
         sites=(placed.source, placed.target),
         controllers=(placed.controller,),
-        text={**shown, "ports": text.ports(placed.ports), "mode": service.mode},
+        text={**shown, "ports": addresses.ports(placed.ports), "mode": service.mode},
     )
 
 
@@ -94,7 +94,7 @@ def _balance(placed: PlacedBalance) -> Facts:
         True,
         sites=(placed.site,),
         controllers=(placed.controller,),
-        text={**shown, "ports": text.ports(placed.ports), "mode": service.mode},
+        text={**shown, "ports": addresses.ports(placed.ports), "mode": service.mode},
     )
 
 

@@ -8,7 +8,7 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sos_compile import network
+from sos_compile.model import network
 from sos_controller.core.openflow.flow_entries import ForgetPort, Output
 from sos_controller.core.openflow.pipeline import TUNNEL_PORTS
 from sos_controller.core.services import agent_pairs

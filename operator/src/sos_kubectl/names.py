@@ -7,20 +7,20 @@ PREFIX = "sos"
 
 def controller(name: str) -> str:
     """A controller's Deployment, Service and ConfigMap."""
-    from sos_compile import naming
+    from sos_compile.manifests import naming
 
     return naming.controller(PREFIX, name)
 
 
 def network(site: str) -> str:
     """A site's NetworkAttachmentDefinition."""
-    from sos_compile import naming
+    from sos_compile.manifests import naming
 
     return naming.network(PREFIX, site)
 
 
 def drain_label(pool: str) -> str:
     """The label that keeps a pool's agents off a node."""
-    from sos_compile import naming
+    from sos_compile.manifests import naming
 
     return naming.drain_label(pool)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sos_compile.world import Loaded
+from sos_compile.model.world import Loaded
 from sos_testbed.cli import dump_flows
 from sos_testbed.core.flows import parse_flows
 from sos_testbed.core.model import LabError

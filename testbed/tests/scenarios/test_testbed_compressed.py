@@ -10,7 +10,7 @@ import subprocess
 
 import pytest
 from conftest import accepted, eventually, metrics, outcome, peer, with_service
-from sos_compile.world import Loaded
+from sos_compile.model.world import Loaded
 from sos_testbed.lifecycle.lab import Lab
 from sos_testbed.measurements import measure
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import sos_compile
-from sos_compile import naming
-from sos_compile.documents import MAX_GENERATION
-from sos_compile.manifest_agent import NETWORKS_ANNOTATION
+from sos_compile.manifests import naming
+from sos_compile.manifests.agent import NETWORKS_ANNOTATION
+from sos_compile.model.formats import MAX_GENERATION
 
 from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SECRET, SITE
 from sos_operator.core.nodes import NodeAnswer

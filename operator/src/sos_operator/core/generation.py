@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sos_compile
-from sos_compile.documents import MAX_GENERATION
+from sos_compile.model.formats import MAX_GENERATION
 
 from sos_operator.core.plan import digest
 

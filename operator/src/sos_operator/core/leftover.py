@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from sos_compile import naming
+from sos_compile.manifests import naming
 
 from sos_operator.core.desired import Departing, anew, documents, is_clean, on_nodes, with_documents
 from sos_operator.core.kinds import CONFIG_MAP, DAEMON_SET, SITE

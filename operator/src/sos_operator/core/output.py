@@ -48,7 +48,7 @@ def build_output(
     departing: tuple[Departing, ...] = ()
     if any(leaving(site) for site in seen.of(SITE.kind)):
         departing = departing_sites(sos_compile.draft(with_departing(world, seen), memos.departing).issued({}), seen)
-    # A node whose document cannot be made has not left: it keeps what it has (sos_compile.isolate).
+    # A node whose document cannot be made has not left: it keeps what it has (sos_compile.admission.fault_isolation).
     faulty = {fault.key.name for fault in draft.verdicts.faults if fault.key.kind == "Node"}
     left = left_nodes(draft.network.sites.keys(), {name[1] for name in draft.documents if name[0] == "node"} | faulty, seen)
     hashes = {"/".join(name): hash_ for name, hash_ in draft.hashes().items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sos_compile import naming
+from sos_compile.manifests import naming
 
 from sos_operator.core.kinds import POD_DISRUPTION_BUDGET, POD_MONITOR
 from sos_operator.core.options import PodMonitors, Settings

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sos_compile
-from sos_compile import naming
-from sos_compile.documents import content_hash
+from sos_compile.manifests import naming
+from sos_compile.model.formats import content_hash
 
 from sos_operator.core.desired import attached_by_nodes, daemon_set_of, is_node_config, read_json
 from sos_operator.core.kinds import CONFIG_MAP, SITE

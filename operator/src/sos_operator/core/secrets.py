@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sos_compile
-from sos_compile import naming
+from sos_compile.manifests import naming
 
 from sos_operator.core import keys
 from sos_operator.core.kinds import CONTROLLER, SECRET, SITE

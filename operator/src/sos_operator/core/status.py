@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Any
 
 import sos_compile
-from sos_compile import ObjectKey, naming
-from sos_compile.text import is_ipv4
+from sos_compile import ObjectKey
+from sos_compile.manifests import naming
+from sos_compile.model.addresses import is_ipv4
 
 from sos_operator.core import overlaps
 from sos_operator.core.accelerating import accelerating

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import sos_compile
-from sos_compile import naming
-from sos_compile.documents import content_hash
-from sos_compile.text import is_ipv4
+from sos_compile.manifests import naming
+from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.formats import content_hash
 
 from sos_operator.core.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
 from sos_operator.core.nodes import NodeAnswer

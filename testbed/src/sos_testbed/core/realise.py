@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Interface
 from pathlib import PurePosixPath
 
-from sos_compile.agent_config import INTERFACE
+from sos_compile.documents.agent_config import INTERFACE
 
 from sos_testbed.core import controllers, web
 from sos_testbed.core.model import AgentPlace, Host, LabError, Router, Switch, Topology, Wire

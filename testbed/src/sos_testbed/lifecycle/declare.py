@@ -16,7 +16,7 @@ from typing import Any
 from sos_compile import AgentAllocation, Allocations, LoadError, Namespace, Node, Observed, Settings, World, compile_world
 from sos_compile import load as load_files
 from sos_compile.keys import files_for_controller, files_for_site
-from sos_compile.world import Json, Loaded
+from sos_compile.model.world import Json, Loaded
 
 from sos_testbed.core import controllers
 from sos_testbed.core.model import DEFAULT_POOL, LabError, Topology, agent_key

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from sos_compile import Allocations
-from sos_compile.world import Loaded
+from sos_compile.model.world import Loaded
 
 from sos_testbed.core import controllers, realise
 from sos_testbed.core.model import LabError, Topology

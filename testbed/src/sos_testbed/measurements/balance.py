@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from sos_compile.world import Loaded
+from sos_compile.model.world import Loaded
 
 from sos_testbed.core.model import LabError, Shape
 from sos_testbed.core.topology import UPLINK, UPLINKS

@@ -1,0 +1,83 @@
+"""Validation rules of the CRDs, evaluated as the API server does (x-kubernetes-validations, Common Expression Language).
+
+The language itself is a library's; here are only the functions of Kubernetes' CEL environment that the rules use, over IP addresses and
+prefixes. An address or prefix is represented by its text, which is what a rule can get at anyway.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import cel
+
+from sos_compile.model.addresses import is_cidr, is_ip, parse_cidr
+
+USES_OLD_SELF = re.compile(r"\boldSelf\b")
+
+
+class RuleError(Exception):
+    """A rule that cannot be evaluated: a fault of the CRD, as the API server would say when the CRD is applied."""
+
+
+def holds(rule: str, value: Any, old: Any = None) -> bool:
+    """Return whether `rule` is true of `value` (`self`); `old` is `oldSelf` for rules about changes. Raises RuleError."""
+    context = cel.Context()
+    for name, function in FUNCTIONS.items():
+        context.add_function(name, function)
+    context.add_variable("self", value)
+    if USES_OLD_SELF.search(rule):
+        context.add_variable("oldSelf", old)
+    try:
+        # With optionalOldSelf it is an optional value, of which the library knows nothing.
+        result = _program(rule.replace("oldSelf.hasValue()", "false" if old is None else "true")).execute(context)
+    except (ValueError, KeyError, RuntimeError, TypeError) as error:
+        raise RuleError(f"rule {rule!r}: {error}") from error
+    if not isinstance(result, bool):
+        raise RuleError(f"rule {rule!r}: gives {type(result).__name__}, not a bool")
+    return result
+
+
+@cache
+def _program(rule: str) -> Any:
+    return cel.compile(rule)
+
+
+def _cidr(text: str) -> str:
+    return str(parse_cidr(text))
+
+
+def _masked(text: str) -> str:
+    return str(parse_cidr(text).network)
+
+
+def _ip(text: str) -> str:
+    """`ip('192.0.2.1')` of an address, `cidr('192.0.2.1/24').ip()` of a prefix."""
+    return str(parse_cidr(text).ip if "/" in text else ipaddress.ip_address(text))
+
+
+def _family(text: str) -> int:
+    return ipaddress.ip_address(text).version
+
+
+def _contains_cidr(outer: str, inner: str) -> bool:
+    """`cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')`; one of another family is outside."""
+    networks = [parse_cidr(text).network for text in (outer, inner)]
+    if networks[0].version != networks[1].version:
+        return False
+    return networks[1].prefixlen >= networks[0].prefixlen and networks[1].network_address in networks[0]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "isCIDR": is_cidr,
+    "cidr": _cidr,
+    "masked": _masked,
+    "containsCIDR": _contains_cidr,
+    "isIP": is_ip,
+    "ip": _ip,
+    "family": _family,
+}
+"""Functions of the CIDR and IP libraries of Kubernetes 1.31 that the rules of crds/ use; a method's receiver is the first argument."""

@@ -1,0 +1,142 @@
+"""Find the objects and nodes that make a compilation raise, and compile without them.
+
+A rule that nobody thought of must cost the object that meets it, never the compilation of all others. An exception in the middle of a
+compilation says nothing about whose fault it is, so the culprit is found by leaving objects out: it is then judged like any object that is
+wrong, with the exception as the reason.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from sos_compile.model.problem import Problem, Reason
+from sos_compile.model.world import Fault, ObjectKey
+
+T = TypeVar("T")
+Faults = Mapping[ObjectKey, Fault]
+Attempt = Callable[[Faults], T]
+
+MAX_SEARCHES = 16
+"""Culprits looked for one by one, each at the cost of some dozens of compilations. Then as many among pools, sites and controllers only, as
+a site that is wrong can look like a fault of each of its nodes; and then, of these, whatever comes before a culprit is left out with it."""
+MAX_TOGETHER = 4  # objects that raise together only; of more, any is taken
+MAX_MESSAGE = 240  # characters of the exception in a condition; the whole of it is in the log
+NODE = "Node"
+REMEDY = "this is a bug of SOS: report it with the object and the operator's log; the object is left out until it or SOS changes"
+
+# What is left out first costs least: a service or link is one tenant's, a node is one machine, a controller carries all sites.
+_ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", NODE, "SosAgent", "SosSite", "SosController"))}
+_LARGE = frozenset(("SosAgent", "SosSite", "SosController"))
+
+
+class Faulty(Exception):  # noqa: N818 - it carries faults, and is none
+    """Raised inside an attempt that knows whose fault it is."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(f"{len(faults)} objects raise")
+        self.faults = dict(faults)
+
+
+def fault_of(key: ObjectKey, error: BaseException) -> Fault:
+    """Return what an exception says about an object: its beginning for people, all of it for the log."""
+    said = " ".join(str(error).split())
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return Fault(key, text[:MAX_MESSAGE], "".join(traceback.format_exception(error)))
+
+
+def problem_of(fault: Fault, file: str | None = None) -> Problem:
+    """Return the problem that an object with a fault has."""
+    key = fault.key
+    return Problem(key.kind, key.namespace, key.name, "", Reason.INTERNAL, f"cannot be compiled: {fault.message}", REMEDY, file)
+
+
+def in_order(keys: Iterable[tuple[ObjectKey, str]]) -> list[ObjectKey]:
+    """Return the keys of objects, given with their times of creation, in the order in which they are left out: youngest of a kind first."""
+    youngest = sorted(keys, key=lambda item: (item[1], item[0]), reverse=True)
+    return [key for key, _ in sorted(youngest, key=lambda item: _ORDER.get(item[0].kind, len(_ORDER)))]
+
+
+def isolate(candidates: Sequence[ObjectKey], attempt: Attempt[T], error: Exception, known: Faults) -> tuple[T, Faults]:
+    """Return the result of `attempt`, which raises `error`, with as few objects left out as it takes, and these.
+
+    Raises what it raises without any object.
+
+    `known` were the culprits of the last compilation: a world that is as it was needs no second search.
+    """
+    if known and _raised(attempt, known) is None:
+        return attempt(known), known
+    found: dict[ObjectKey, Fault] = {}
+    for searches in range(2 * len(candidates) + 2):
+        if isinstance(error, Faulty):
+            if error.faults.keys() <= found.keys():
+                break
+            found.update(error.faults)
+        else:
+            left = [key for key in candidates if key not in found]
+            large = [key for key in left if key.kind in _LARGE]
+            alone = searches < MAX_SEARCHES
+            if not alone and _raised(attempt, {**found, **_as_faults(large, error)}) is None:
+                left, alone = large, searches < 2 * MAX_SEARCHES
+            found.update(_culprit(left, found, attempt, error, alone=alone))
+        try:
+            return attempt(found), found
+        except Exception as next_error:
+            error = next_error
+    raise error
+
+
+def _culprit(left: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, alone: bool) -> Faults:
+    """Find who to leave out: of objects that raise together only, the one without which the rest can be compiled.
+
+    The first that is needed is found with those before it left out; it may take others to raise, which are found in the same way.
+    """
+    together: list[ObjectKey] = []
+    rest, before = list(left), list[ObjectKey]()
+    while len(together) < MAX_TOGETHER:
+        index, error = _first_needed(rest, {**found, **_as_faults(before, error)}, attempt, error, required=bool(together))
+        if index is None:
+            break
+        if not alone:
+            return _as_faults(rest[: index + 1], error)
+        key = rest[index]
+        if _raised(attempt, {**found, key: fault_of(key, error)}) is None:
+            return {key: fault_of(key, error)}
+        together.append(key)
+        before, rest = before + rest[:index], rest[index + 1 :]
+    return {together[0]: fault_of(together[0], error)}
+
+
+def _first_needed(
+    rest: Sequence[ObjectKey], found: Faults, attempt: Attempt[T], error: Exception, *, required: bool
+) -> tuple[int | None, Exception]:
+    """Find the first of the candidates with which the world can be compiled once those before it are left out, and what it raised with it.
+
+    None if they all make no difference, which is for the caller to raise unless others are `required`.
+    """
+    raised = _raised(attempt, {**found, **_as_faults(rest, error)})
+    if raised is not None:
+        if not required:
+            raise raised  # even without any object
+        return None, raised
+    low, high = 0, len(rest)
+    while high - low > 1:
+        middle = (low + high) // 2
+        raised = _raised(attempt, {**found, **_as_faults(rest[:middle], error)})
+        low, high, error = (low, middle, error) if raised is None else (middle, high, raised)
+    return high - 1 if rest else None, error
+
+
+def _as_faults(keys: Iterable[ObjectKey], error: Exception) -> dict[ObjectKey, Fault]:
+    each = fault_of(ObjectKey("", "", ""), error)  # once: a traceback takes longer than a compilation of a small world
+    return {key: replace(each, key=key) for key in keys}
+
+
+def _raised(attempt: Attempt[T], faults: Faults) -> Exception | None:
+    try:
+        attempt(faults)
+    except Exception as error:
+        return error
+    return None

@@ -1,0 +1,112 @@
+"""Network -> agent-config (spec/node-config.md section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from sos_compile.documents.controller_config import build_ports, transport_values
+from sos_compile.model import formats as doc
+from sos_compile.model.memo import ByIdentity
+from sos_compile.model.network import AgentPlace, Network, PlacedService, PlacedSite
+from sos_compile.model.world import Json
+
+INTERFACE = "net0"
+METRICS_PORT = 9465  # plus the agent's slot: agents of a node share its addresses
+MAX_PEER_AGENTS = 1024
+
+
+def build_agent_config(network: Network, placed: PlacedSite, agent: AgentPlace, generation: int) -> Json:
+    """Return the document of one agent."""
+    pool = network.pools[agent.pool]
+    services = _services(network, placed)
+    peers = sorted({_peer_of(placed, each) for each in services})
+    config = doc.AgentConfig.model_validate(
+        {
+            "generation": generation,
+            "node": agent.node,
+            "pool": agent.pool,
+            "agentId": agent.id,
+            "site": {
+                "name": placed.site.name,
+                "id": placed.id,
+                "prefixes": [str(prefix) for prefix in placed.site.prefixes],
+                "rewrite": placed.site.rewrite,
+            },
+            "interface": _interface(placed, agent),
+            "peers": [_peer(network.sites[name]) for name in peers],
+            "services": [_service(placed, each) for each in services],
+            "limits": {"sessions": pool.sessions, "memoryMiB": pool.memory_mib, "sessionMemoryMiB": pool.session_memory_mib},
+            "metricsAddress": f"0.0.0.0:{METRICS_PORT + agent.slot}",
+            "drainSeconds": pool.drain_s,
+        }
+    )
+    return doc.encode(config)
+
+
+def depends_on(network: Network, placed: PlacedSite, agent: AgentPlace) -> Hashable:
+    """Return what an agent's document follows from, its generation apart."""
+    services = _services(network, placed)
+    peers = [network.sites[name] for name in sorted({_peer_of(placed, each) for each in services})]
+    return (
+        (ByIdentity(network.pools[agent.pool]), agent, ByIdentity(placed.site), placed.id),
+        tuple(
+            (ByIdentity(each.service), each.source, each.target, each.ports, each.source_prefixes, each.target_prefixes)
+            for each in services
+        ),
+        tuple((ByIdentity(peer.site), peer.id, peer.agents) for peer in peers),
+    )
+
+
+def _services(network: Network, placed: PlacedSite) -> list[PlacedService]:
+    return [each for each in network.services_of[placed.site.name] if each.service.mode == "Accelerate"]
+
+
+def _peer_of(placed: PlacedSite, service: PlacedService) -> str:
+    return service.target if service.source == placed.site.name else service.source
+
+
+def _interface(placed: PlacedSite, agent: AgentPlace) -> Json:
+    site = placed.site
+    if site.subnet is None:
+        raise AssertionError("a site with agents has prefixes, and so a subnet (agents.serves)")
+    return {
+        "name": INTERFACE,
+        "address": f"{agent.address}/{site.subnet.prefixlen}",
+        "mac": agent.mac,
+        "mtu": site.mtu,
+        "gateway": str(site.gateway.ip) if site.gateway else None,
+        "hostName": agent.host_name,
+        "hostPort": agent.host_port,
+    }
+
+
+def _peer(peer: PlacedSite) -> Json:
+    return {
+        "site": peer.site.name,
+        "siteID": peer.id,
+        "prefixes": [str(prefix) for prefix in peer.site.prefixes],
+        "agents": [
+            {"id": agent.id, "node": agent.node, "address": str(agent.address), "firstStreamPort": doc.FIRST_STREAM_PORT}
+            for agent in peer.agents[:MAX_PEER_AGENTS]
+        ],
+    }
+
+
+def _service(placed: PlacedSite, service: PlacedService) -> Json:
+    transport = service.service.transport
+    role = "Ingress" if service.source == placed.site.name else "Egress"
+    # Only clients that arrive without an order are the agent's to hold.
+    holds = role == "Ingress" and service.service.setup == "Proactive"
+    return {
+        "id": service.service.id,
+        "role": role,
+        "accept": service.service.accept if holds else "Early",
+        "peer": _peer_of(placed, service),
+        "setup": service.service.setup,
+        "from": [str(prefix) for prefix in service.source_prefixes],
+        "to": [str(prefix) for prefix in service.target_prefixes],
+        "ports": build_ports(service.ports),
+        "transport": {**transport_values(transport), "encryption": transport.encryption, "compression": transport.compression},
+        "encryptedOnly": "Encrypted" in service.service.require,
+        "labels": service.service.paths_max,
+    }

@@ -1,0 +1,127 @@
+"""Network -> node-config (spec/node-config.md section 1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+
+from sos_compile.documents.base_flows import Rejects, build_base_flows
+from sos_compile.model import formats as doc
+from sos_compile.model.memo import ByIdentity
+from sos_compile.model.network import AGENT_OFPORT, REJECT_OFPORT, TUNNEL_OFPORT, UPLINK_OFPORT, AgentPlace, Network, NodePlace, PlacedSite
+from sos_compile.model.resources import DEFAULT_MTU, Site
+from sos_compile.model.world import Json, Settings
+from sos_compile.resolve.rejects import REJECT_PORT
+
+BRIDGE = "br-sos"
+MAX_TUNNELS = 1024
+ENDPOINT = re.compile(r"^tcp:[0-9]{1,3}(\.[0-9]{1,3}){3}:[0-9]{1,5}\Z")  # others are none that a bridge can be told of
+MAX_CONTROLLERS = 16
+MESH_LIMIT = MAX_TUNNELS + 1  # nodes of one mesh
+
+__all__ = ["AGENT_OFPORT", "BRIDGE", "DEFAULT_MTU", "build_node_config", "vni"]
+
+
+def vni(a: int, b: int) -> int:
+    """Return the VXLAN network identifier of the tunnel between two nodes: the same at both ends, and one pair's alone.
+
+    Two VXLAN devices of a machine must differ in it, as the kernel tells them apart by identifier and port only. 4,095 nodes need
+    8,382,465 of the 2^24.
+    """
+    low, high = min(a, b), max(a, b)
+    return high * (high - 1) // 2 + low
+
+
+def build_node_config(
+    network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
+) -> Json:
+    """Return the document of one node."""
+    site = placed.site
+    uplinks = [doc.UplinkPort(name=up.name, ofport=UPLINK_OFPORT + i, base=up.base) for i, up in enumerate(site.uplinks)]
+    tunnels = _tunnels(network, placed, node, settings)
+    own_agents = [agent for agent in placed.agents if agent.node == node.node.name]
+    ports: list[doc.UplinkPort | doc.TunnelPort] = [*uplinks, *tunnels]
+    required = network.rejects.get(site.name, ())
+    flows = build_base_flows(
+        base_ports=[port.ofport for port in ports if port.base],
+        other_ports=[port.ofport for port in ports if not port.base],
+        agent_ports=[agent.host_port for agent in own_agents],
+        agent_addresses=[agent.address for agent in _agents_in_view(network, placed)],
+        rejects=[Rejects(match, whole=each.service.setup == "Reactive") for each, matches in required for match in matches],
+    )
+    config = doc.NodeConfig.model_validate(
+        {
+            "generation": settings.generation,
+            "node": node.node.name,
+            "site": site.name,
+            "siteID": placed.id,
+            "state": "Present",
+            "bridge": _bridge(site, node.dpid),
+            "uplinks": uplinks,
+            "tunnels": tunnels,
+            "agentPorts": [
+                # Ports that the CNI makes are others' to sos-node: it finds them with the number their network asks for.
+                doc.AgentPort(name=agent.host_name, ofport=agent.host_port)
+                for agent in sorted(own_agents, key=lambda a: a.slot)
+                if network.pools[agent.pool].attach == "Host"
+            ],
+            "controllers": _controllers(network, site, endpoints),
+            "baseFlows": flows,
+            "rejectPort": doc.RejectPort(name=REJECT_PORT[0], peer=REJECT_PORT[1], ofport=REJECT_OFPORT) if required else None,
+        }
+    )
+    return doc.encode(config)
+
+
+def depends_on(
+    network: Network, placed: PlacedSite, node: NodePlace, endpoints: Mapping[str, tuple[str, ...]], settings: Settings
+) -> Hashable:
+    """Return what a node's document follows from, its generation apart."""
+    mesh = tuple((other.number, other.node.address) for other in network.mesh_of(placed))
+    own = (node.node.name, node.number, node.dpid, node.node.address)
+    agents = tuple(_agents_in_view(network, placed))
+    attached = tuple(network.pools[agent.pool].attach for agent in placed.agents)
+    controllers = tuple(_controllers(network, placed.site, endpoints))
+    required = tuple((matches, each.service.setup) for each, matches in network.rejects.get(placed.site.name, ()))
+    return (ByIdentity(placed.site), placed.id, own, mesh, agents, attached, controllers, required, settings.vxlan_udp_port)
+
+
+def rewrites(site: Site) -> bool:
+    """Return whether the site's switches rewrite IP addresses or ports."""
+    return site.rewrite != "Transparent" or site.translates
+
+
+def _bridge(site: Site, dpid: str) -> Json:
+    kind = {"Auto": "Auto", "System": "system", "Netdev": "netdev"}[site.datapath_type]
+    # Rewriting MAC addresses keeps checksums right with segmentation offload in user space; rewriting more would not.
+    return {"name": BRIDGE, "datapathId": dpid, "datapathType": kind, "mtu": site.mtu, "userspaceTso": not rewrites(site)}
+
+
+def _tunnels(network: Network, placed: PlacedSite, node: NodePlace, settings: Settings) -> list[doc.TunnelPort]:
+    mesh = network.mesh_of(placed)[:MESH_LIMIT]
+    if node not in mesh or not node.node.address:
+        return []
+    return [
+        doc.TunnelPort(
+            name=f"sosvx{other.number}",
+            ofport=TUNNEL_OFPORT + other.number,
+            remote=other.node.address,
+            vni=vni(node.number, other.number),
+            udp_port=settings.vxlan_udp_port,
+            base=True,
+        )
+        for other in mesh
+        if other is not node and other.node.address
+    ]
+
+
+def _controllers(network: Network, site: Site, endpoints: Mapping[str, tuple[str, ...]]) -> list[str]:
+    found = [end for name in site.controllers for end in endpoints.get(name, ()) or network.controllers[name].endpoints]
+    return list(dict.fromkeys(end for end in found if ENDPOINT.match(end)))[:MAX_CONTROLLERS]
+
+
+def _agents_in_view(network: Network, placed: PlacedSite) -> list[AgentPlace]:
+    """Agents whose traffic must never be redirected here: the site's own, and those of sites it has services with."""
+    name = placed.site.name
+    near = {name}.union(*((service.source, service.target) for service in network.services_of[name]))
+    return [agent for each in sorted(near) for agent in network.sites[each].agents]

@@ -1,0 +1,139 @@
+"""SosAgent at a SosSite -> the DaemonSet of agents with their agent-configs, its PodDisruptionBudget; with attach Multus, their network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sos_compile.documents.agent_config import METRICS_PORT
+from sos_compile.documents.node_config import BRIDGE
+from sos_compile.manifests import naming
+from sos_compile.manifests.common import (
+    POOL_LABEL,
+    SITE_LABEL,
+    build_config_map,
+    build_labels,
+    build_metadata,
+    build_node_affinity,
+    build_pod,
+    build_selector,
+    host_path,
+    http_probe,
+    mount,
+    node_name_variable,
+    priority,
+    security_context,
+)
+from sos_compile.manifests.pod_protection import build_agent_policy, build_disruption_budget
+from sos_compile.model.memo import Source
+from sos_compile.model.network import AGENT_OFPORT, PlacedSite
+from sos_compile.model.resources import Pool
+from sos_compile.model.world import Json, Settings
+
+COMPONENT = "agent"
+CONFIG, KEYS, STATE = "/etc/sos/agent", "/etc/sos/keys", "/var/lib/sos/agent"
+STOP_MARGIN_S = 15  # after draining: to reset what is left and leave
+NETWORKS_ANNOTATION = "k8s.v1.cni.cncf.io/networks"
+INTERFACE = "net0"  # as agent-configs call it
+CAPABILITIES = ["NET_ADMIN", "NET_BIND_SERVICE", "NET_RAW", "SYS_ADMIN"]  # why each: agent-image/Dockerfile
+
+
+def build_agents(pool: Pool, placed: PlacedSite, slot: int, configs: Mapping[str, Source], settings: Settings) -> list[Json]:
+    """Return what a pool's agents at one site consist of; `configs` maps nodes to agent-configs."""
+    name = naming.agent(settings.prefix, pool.name, placed.site.name)
+    extra = {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name}
+    labels = build_labels(settings, COMPONENT, extra)
+    metadata, selector = build_metadata(settings, name, pool.origin, labels), build_selector(settings, COMPONENT, extra)
+    spec = {
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+        "revisionHistoryLimit": 2,
+        "selector": {"matchLabels": selector},
+        "template": _template(pool, placed, name, slot, settings),
+    }
+    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    config_map = build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()})
+    found = [config_map, daemon_set, *build_disruption_budget(metadata, selector, len(configs))]
+    if pool.attach == "Multus":
+        found += [_network(pool, placed, slot, settings), *build_agent_policy(metadata, selector, METRICS_PORT + slot, settings)]
+    return found
+
+
+def _template(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:
+    labels = build_labels(settings, COMPONENT, {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name})
+    pod = build_pod(settings, labels, _pod(pool, placed, name, slot, settings))
+    if pool.attach == "Multus":
+        network = naming.agent_network(settings.prefix, pool.name, placed.site.name)
+        wanted = [{"name": network, "namespace": settings.namespace, "interface": INTERFACE}]
+        pod["metadata"]["annotations"] = {NETWORKS_ANNOTATION: json.dumps(wanted)}
+    return pod
+
+
+def _network(pool: Pool, placed: PlacedSite, slot: int, settings: Settings) -> Json:
+    """Return the agents' NetworkAttachmentDefinition.
+
+    It has no address management: an agent gives its interface the address that the operator has allocated to it (SosSite.status.nodes),
+    which no other agent of any node has. The port's number is that of the node-config's guards; a node has one agent of a pool, so one
+    network per pool and site can ask for it.
+    """
+    name = naming.agent_network(settings.prefix, pool.name, placed.site.name)
+    labels = build_labels(settings, COMPONENT, {SITE_LABEL: placed.site.name, POOL_LABEL: pool.name})
+    metadata = build_metadata(settings, name, pool.origin, labels)
+    config = {
+        "cniVersion": "1.0.0",
+        "name": name,
+        "type": "ovs",
+        "bridge": BRIDGE,
+        "mtu": placed.site.mtu,
+        "ofport_request": AGENT_OFPORT + slot,
+        "socket_file": f"unix:{settings.ovs_rundir}/db.sock",
+    }
+    spec = {"config": json.dumps(config, separators=(",", ":"))}
+    return {"apiVersion": "k8s.cni.cncf.io/v1", "kind": "NetworkAttachmentDefinition", "metadata": metadata, "spec": spec}
+
+
+def _pod(pool: Pool, placed: PlacedSite, name: str, slot: int, settings: Settings) -> Json:
+    keys = naming.site_keys(settings.prefix, placed.site.name)
+    return {
+        # With attach Multus the namespace is the pod's: its first interface is for probes and metrics, its second on the bridge.
+        **({"hostNetwork": True} if pool.attach == "Host" else {}),
+        "dnsPolicy": "Default",
+        **priority(settings.node_priority),
+        "terminationGracePeriodSeconds": pool.drain_s + STOP_MARGIN_S,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": build_node_affinity(placed, naming.drain_label(pool.name)),
+        "containers": [_container(pool, METRICS_PORT + slot, settings)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": name}},
+            {"name": "keys", "secret": {"secretName": keys, "defaultMode": 0o400}},
+            host_path("state", f"{settings.state_dir}/agent-{pool.name}", "DirectoryOrCreate"),
+        ],
+    }
+
+
+def _container(pool: Pool, port: int, settings: Settings) -> Json:
+    return {
+        "name": "agent",
+        "image": pool.image or settings.images.agent,
+        "imagePullPolicy": settings.pull_policy,
+        "args": [
+            *("--config", CONFIG),
+            *("--node", "$(NODE_NAME)"),
+            *("--keys", KEYS),
+            *("--state", STATE),
+            *("--attach", "host" if pool.attach == "Host" else "none"),
+            *("--log-format", "json"),
+        ],
+        "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
+        "ports": [_port(pool, port)],
+        # The profiles of container runtimes forbid the remount of /proc/sys that the agent's own namespace needs.
+        "securityContext": {**security_context(CAPABILITIES), "appArmorProfile": {"type": "Unconfined"}},
+        "livenessProbe": http_probe("/healthz", port, period_s=10, failures=3),
+        "readinessProbe": http_probe("/readyz", port, period_s=2, failures=3),
+        "resources": pool.resources,
+        "volumeMounts": [mount("config", CONFIG, read_only=True), mount("keys", KEYS, read_only=True), mount("state", STATE)],
+    }
+
+
+def _port(pool: Pool, port: int) -> Json:
+    shared = {"hostPort": port} if pool.attach == "Host" else {}  # the node's own addresses
+    return {"name": f"http-agent-{port}", "containerPort": port, **shared, "protocol": "TCP"}

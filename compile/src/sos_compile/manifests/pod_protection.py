@@ -1,0 +1,69 @@
+"""What guards pods from others: NetworkPolicies of controllers and of agents in pods of their own, PodDisruptionBudgets of agents.
+
+Pods on the host's network (nodes, other agents) have no NetworkPolicy: Kubernetes applies none to them.
+"""
+
+from __future__ import annotations
+
+from sos_compile.manifests.common import build_selector
+from sos_compile.model.world import Json, NetworkPolicies, Settings
+
+OWN_CLIENTS = ("operator", "test")  # component labels of the chart's pods that use a controller's API
+
+
+def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int, api: int, settings: Settings) -> list[Json]:
+    """Return the NetworkPolicy of one controller, or nothing if none is wanted.
+
+    OpenFlow comes from switches: from nodes' own network, whose address a pod sees differs from one network plugin to the next, and
+    from switches outside the cluster. No peer that can be written down covers them everywhere, so whoever installs may narrow it, and
+    nobody else. A controller calls nobody: it answers. So nothing may leave it, whoever has taken it over.
+    """
+    policies = settings.network_policies
+    if policies is None:
+        return []
+    return [_answers_only(metadata, selector, [_rule(openflow, list(policies.openflow)), _rule(api, _api_peers(policies, settings))])]
+
+
+def build_agent_policy(metadata: Json, selector: dict[str, str], metrics: int, settings: Settings) -> list[Json]:
+    """Return the NetworkPolicy of agents that are pods of the cluster (attach Multus), or nothing if none is wanted.
+
+    Their first interface is for probes and metrics. What they relay passes the second, on the site's bridge, to which network plugins apply
+    no policies.
+    """
+    return [_answers_only(metadata, selector, [_rule(metrics, [])])] if settings.network_policies else []
+
+
+def _answers_only(metadata: Json, selector: dict[str, str], rules: list[Json]) -> Json:
+    """Return a policy with these ways in and none out: the type Egress without a rule.
+
+    An empty list of rules would say the same, but no API server stores one: applied a second time it would be a change.
+    """
+    spec = {"podSelector": {"matchLabels": selector}, "policyTypes": ["Ingress", "Egress"], "ingress": rules}
+    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
+
+
+def _api_peers(policies: NetworkPolicies, settings: Settings) -> list[Json]:
+    if not policies.api:
+        return []
+    return [*({"podSelector": {"matchLabels": build_selector(settings, own, {})}} for own in OWN_CLIENTS), *policies.api]
+
+
+def _rule(port: int, peers: list[Json]) -> Json:
+    """Return a rule for one port; without peers for everybody (an empty list would say the same, less plainly)."""
+    return {"ports": [{"protocol": "TCP", "port": port}], **({"from": peers} if peers else {})}
+
+
+def build_disruption_budget(metadata: Json, selector: dict[str, str], agents: int) -> list[Json]:
+    """Return the budget of a site's agents: an eviction takes one at a time, as the DaemonSet's own update does.
+
+    A single agent has none: it could never be evicted, and a node that waits to be drained for ever is worse than plain connections.
+    The number of those that stay, because a budget can count no percentage of a DaemonSet's pods.
+    """
+    if agents < 2:
+        return []
+    spec = {
+        "minAvailable": agents - 1,
+        "selector": {"matchLabels": selector},
+        "unhealthyPodEvictionPolicy": "AlwaysAllow",  # an agent that does not run serves nobody
+    }
+    return [{"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": metadata, "spec": spec}]

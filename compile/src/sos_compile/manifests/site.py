@@ -1,0 +1,169 @@
+"""SosSite -> the DaemonSet of Open vSwitch and sos-node with its node-configs, and the NetworkAttachmentDefinition."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from sos_compile.documents.node_config import BRIDGE, rewrites
+from sos_compile.manifests import naming
+from sos_compile.manifests.common import (
+    SITE_LABEL,
+    build_config_map,
+    build_labels,
+    build_metadata,
+    build_node_affinity,
+    build_pod,
+    build_selector,
+    host_path,
+    http_probe,
+    mount,
+    node_name_variable,
+    priority,
+    security_context,
+)
+from sos_compile.manifests.kernel_modules import build_modules, module_volumes
+from sos_compile.model.memo import Source
+from sos_compile.model.network import PlacedSite
+from sos_compile.model.resources import Site
+from sos_compile.model.world import Json, Settings
+
+COMPONENT = "node"
+CONFIG = "/etc/sos/node"
+HTTP_PORT = 9464  # below the agents' (agent_config.METRICS_PORT): all share the node's addresses
+OVS_CAPABILITIES = ["IPC_LOCK", "NET_ADMIN", "NET_RAW", "SYS_ADMIN", "SYS_NICE"]
+NODE_CAPABILITIES = ["NET_ADMIN", "NET_RAW", "SYS_ADMIN"]  # SYS_ADMIN: to enter pods' network namespaces (agent-image/Dockerfile)
+
+
+def build_site(placed: PlacedSite, configs: Mapping[str, Source], settings: Settings) -> list[Json]:
+    """Return the DaemonSet and ConfigMap of a site with nodes; `configs` maps its nodes to their node-configs."""
+    name = naming.node(settings.prefix, placed.site.name)
+    extra = {SITE_LABEL: placed.site.name}
+    labels = build_labels(settings, COMPONENT, extra)
+    metadata = build_metadata(settings, name, placed.site.origin, labels)
+    spec = {
+        # Replacing Open vSwitch interrupts the node's traffic: whoever runs the cluster chooses when, by deleting pods.
+        "updateStrategy": {"type": "OnDelete"},
+        "revisionHistoryLimit": 2,
+        "selector": {"matchLabels": build_selector(settings, COMPONENT, extra)},
+        "template": build_pod(settings, labels, _pod(placed, name, settings)),
+    }
+    daemon_set = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
+    return [build_config_map(metadata, {f"{node}.json": config for node, config in configs.items()}), daemon_set]
+
+
+def _pod(placed: PlacedSite, config_map: str, settings: Settings) -> Json:
+    return {
+        "hostNetwork": True,
+        "dnsPolicy": "Default",
+        **priority(settings.node_priority),
+        "terminationGracePeriodSeconds": 30,
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": build_node_affinity(placed),
+        **build_modules(placed.site, settings),
+        "containers": [_ovs(placed, settings), _node(settings)],
+        "volumes": [
+            {"name": "config", "configMap": {"name": config_map}},
+            host_path("ovs", settings.ovs_rundir, "DirectoryOrCreate"),
+            host_path("state", f"{settings.state_dir}/node", "DirectoryOrCreate"),
+            host_path("netns", "/run/netns", "DirectoryOrCreate"),
+            host_path("tun", "/dev/net/tun", "CharDevice"),
+            # ovsdb-server keeps what a transaction needs in a file of tmpfile(3), which knows no other folder
+            {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
+            *module_volumes(placed.site, settings),
+        ],
+    }
+
+
+def _ovs(placed: PlacedSite, settings: Settings) -> Json:
+    answers = {"exec": {"command": ["sh", "-ec", _ask_daemons(settings.ovs_rundir)]}, "timeoutSeconds": 10}
+    return {
+        "name": "ovs",
+        "image": settings.images.ovs,
+        "imagePullPolicy": settings.pull_policy,
+        "env": [
+            {"name": "OVS_RUNDIR", "value": settings.ovs_rundir},
+            {"name": "OVS_DBDIR", "value": settings.ovs_rundir},
+            # Only where it must be off: adding a variable would ask for new pods everywhere else, too.
+            *([{"name": "OVS_USERSPACE_TSO", "value": "false"}] if rewrites(placed.site) else []),
+        ],
+        "resources": settings.node_resources.ovs,
+        "securityContext": security_context(OVS_CAPABILITIES),
+        # A restart costs the node's pods their network for seconds: only who has been silent for minutes is restarted.
+        "livenessProbe": {**answers, "periodSeconds": 30, "failureThreshold": 5, "initialDelaySeconds": 30},
+        "readinessProbe": {**answers, "periodSeconds": 5, "failureThreshold": 3},
+        "volumeMounts": [mount("ovs", settings.ovs_rundir), mount("tun", "/dev/net/tun"), mount("tmp", "/tmp")],  # noqa: S108
+    }
+
+
+def _ask_daemons(rundir: str) -> str:
+    """Ask either daemon itself, as each can hang alone: `ovs-vsctl get` is answered by ovsdb-server.
+
+    start.sh names ovs-vswitchd's socket without a pid, so that it is the same for every process that asks. Each has less than half of the
+    probe's time limit: where one hangs, it is the tool that says which.
+    """
+    database = f"ovs-vsctl --timeout=4 --db=unix:{rundir}/db.sock get Open_vSwitch . ovs_version"
+    return f"{database} >/dev/null; ovs-appctl --timeout=4 -t {rundir}/ovs-vswitchd.ctl version >/dev/null"
+
+
+def _node(settings: Settings) -> Json:
+    return {
+        "name": "node",
+        "image": settings.images.node,
+        "imagePullPolicy": settings.pull_policy,
+        "args": [
+            *("--config", CONFIG),
+            *("--node", "$(NODE_NAME)"),
+            *("--state", f"{settings.state_dir}/node"),
+            *("--ovs-rundir", settings.ovs_rundir),
+            *("--status-file", f"{settings.state_dir}/node/status.json"),
+            *("--listen", f"0.0.0.0:{HTTP_PORT}"),
+            # The API server, as the kubelet names it to every pod: no uplink may cost the node its way there.
+            *("--anchor", "$(KUBERNETES_SERVICE_HOST):$(KUBERNETES_SERVICE_PORT)"),
+            *("--log-format", "json"),
+        ],
+        "env": [node_name_variable(), {"name": "RUST_LOG", "value": settings.log_level}],
+        "ports": [{"name": "http-node", "containerPort": HTTP_PORT, "hostPort": HTTP_PORT, "protocol": "TCP"}],
+        "resources": settings.node_resources.node,
+        "securityContext": security_context(NODE_CAPABILITIES),
+        "livenessProbe": http_probe("/healthz", HTTP_PORT, period_s=10, failures=6),
+        "readinessProbe": http_probe("/readyz", HTTP_PORT, period_s=2, failures=2),
+        "volumeMounts": [
+            mount("config", CONFIG, read_only=True),
+            mount("ovs", settings.ovs_rundir),
+            mount("state", f"{settings.state_dir}/node"),
+            {**mount("netns", "/run/netns"), "mountPropagation": "HostToContainer"},
+        ],
+    }
+
+
+def build_network(placed: PlacedSite, settings: Settings) -> Json:
+    """Return the NetworkAttachmentDefinition by which pods join the site's bridge.
+
+    With the default IPAM a pod's annotation gives its address: `k8s.v1.cni.cncf.io/networks: [{"name": ..., "ips": ["10.0.0.11/24"]}]`.
+    """
+    name = naming.network(settings.prefix, placed.site.name)
+    config = {
+        "cniVersion": "1.0.0",
+        "name": name,
+        "type": "ovs",
+        "bridge": BRIDGE,
+        "mtu": placed.site.mtu,
+        "socket_file": f"unix:{settings.ovs_rundir}/db.sock",
+        **_ipam(placed.site),
+    }
+    labels = build_labels(settings, "network", {SITE_LABEL: placed.site.name})
+    return {
+        "apiVersion": "k8s.cni.cncf.io/v1",
+        "kind": "NetworkAttachmentDefinition",
+        "metadata": build_metadata(settings, name, placed.site.origin, labels),
+        "spec": {"config": json.dumps(config, separators=(",", ":"))},
+    }
+
+
+def _ipam(site: Site) -> Json:
+    if site.ipam is not None:
+        return {"ipam": site.ipam}
+    gateway = str(site.gateway.ip) if site.gateway else None
+    routes = [{"dst": to, **({"gw": via or gateway} if via or gateway else {})} for to, via in site.routes]
+    return {"capabilities": {"ips": True}, "ipam": {"type": "static", **({"routes": routes} if routes else {})}}

@@ -1,0 +1,420 @@
+"""The three documents of spec/controller-config.md and spec/node-config.md as models: what compilation writes goes through them, and
+spec/*.schema.json is generated from them, so the contract, its schema and what is written cannot differ."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+from pydantic.config import JsonDict
+
+from sos_compile.model.world import Json
+
+DISCOVERY_ADDRESS = "198.18.255.254"  # spec/beacon.md clause 1; of the block for benchmarks (RFC 2544), which nobody routes
+DISCOVERY_MAC = "02:53:4f:53:00:01"
+BEACON_PORT = 9875
+ORDER_PORT = 9876
+REDIRECT_PORT = 9877  # TCP; agents of sites that rewrite accept clients there
+FIRST_STREAM_PORT = 10000
+STREAM_PORTS = 8  # one per path label (spec/node-config.md clause 9)
+
+Name = Annotated[str, Field(min_length=1, max_length=253)]
+Label = Annotated[str, Field(min_length=1, max_length=63)]
+Device = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,14}$")]
+Prefix = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}/[0-9]{1,2}$")]
+Address = Annotated[str, Field(pattern=r"^[0-9]{1,3}(\.[0-9]{1,3}){3}$")]
+Mac = Annotated[str, Field(pattern=r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")]
+Dpid = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+AgentId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+Hash = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+SiteId = Annotated[int, Field(ge=1, le=65535)]
+Port = Annotated[int, Field(ge=1, le=65535)]
+OfPort = Annotated[int, Field(ge=1, le=65279)]
+Mtu = Annotated[int, Field(ge=576, le=9216)]
+Seconds = Annotated[int, Field(ge=1, le=3600)]
+MAX_GENERATION = 2**53 - 1  # what every reader of JSON takes
+Generation = Annotated[int, Field(ge=1, le=MAX_GENERATION)]
+Prefixes = Annotated[list[Prefix], Field(max_length=64)]
+SomePrefixes = Annotated[list[Prefix], Field(min_length=1, max_length=64)]
+
+
+OPTIONAL: JsonDict = {"optional": True}  # may be missing, unlike every other field; not part of the schema
+
+
+class Model(BaseModel):
+    """Unknown fields are errors; names are camelCase in JSON."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, alias_generator=to_camel, populate_by_name=True)
+
+
+class Discovery(Model):
+    """Where beacons, orders and, where a site rewrites, clients go."""
+
+    address: Address = DISCOVERY_ADDRESS
+    mac: Mac = DISCOVERY_MAC
+    beacon_port: Port = BEACON_PORT
+    order_port: Port = ORDER_PORT
+    redirect_port: Port = REDIRECT_PORT
+
+
+class ControllerDiscovery(Discovery):
+    """And when silence means that something is gone (seconds)."""
+
+    beacon_expiry_seconds: Seconds = 4
+    probe_interval_seconds: Seconds = 1
+    link_expiry_seconds: Seconds = 3
+
+
+class PortRange(Model):
+    """TCP ports, both ends included."""
+
+    first: Port
+    last: Port
+
+
+class Transport(Model):
+    """How bytes travel; 0 = the agent decides."""
+
+    streams: Annotated[int, Field(ge=0, le=256)]
+    block_bytes: Annotated[int, Field(ge=0, le=262_144)]
+    queue_bytes: Annotated[int, Field(ge=0, le=2**32 - 1)]
+    congestion_control: Literal["Auto", "Cubic", "BBR", "Reno"]
+    # left out where it says nothing: those who do not know the field refuse documents with it
+    protocol: Annotated[Literal["TCP", "QUIC"], Field(exclude_if=lambda value: value == "TCP", json_schema_extra=OPTIONAL)] = "TCP"
+
+
+UNLESS_NONE = Field(exclude_if=lambda value: value == "None", json_schema_extra=OPTIONAL)
+
+
+class AgentTransport(Transport):
+    """How bytes travel, as agents are told."""
+
+    # left out likewise
+    encryption: Annotated[Literal["None", "TLS"], UNLESS_NONE] = "None"
+    compression: Annotated[Literal["None", "Adaptive"], UNLESS_NONE] = "None"
+
+
+Ports = Annotated[list[PortRange], Field(min_length=1, max_length=64)]
+
+
+class ControllerIdentity(Model):
+    """Whose configuration it is."""
+
+    name: Label
+    id: Annotated[int, Field(ge=1, le=0xFEFF)]
+
+
+class DatapathEntry(Model):
+    """A switch of a site."""
+
+    dpid: Dpid
+    name: Name
+    forwarding: Literal["Node", "Controller"]
+    # left out where there is none, or nobody needs to know: those who do not know the field refuse documents with it
+    labelled_ports: Annotated[list[Device], Field(max_length=32, exclude_if=lambda ports: not ports, json_schema_extra=OPTIONAL)] = []
+
+
+class AgentEntry(Model):
+    """An agent that is expected."""
+
+    id: AgentId
+    pool: Label
+    node: Label
+    address: Address
+
+
+class ShareEntry(Model):
+    """Most of a site's sessions, in percent, that services of a namespace may have; `standing`: proactive ones are not counted."""
+
+    namespace: Label
+    percent: Annotated[int, Field(ge=1, le=100)]
+    standing: bool
+
+
+class SiteEntry(Model):
+    """A site as a controller sees it."""
+
+    name: Label
+    id: SiteId
+    prefixes: Prefixes
+    subnet: Prefix | None
+    gateway: Address | None
+    transit: bool
+    mtu: Mtu
+    rewrite: Literal["Transparent", "OpenFlow"]
+    datapaths: Annotated[list[DatapathEntry], Field(max_length=4096)]
+    agents: Annotated[list[AgentEntry], Field(max_length=4096)]
+    # left out where there is none, as above
+    shares: Annotated[list[ShareEntry], Field(max_length=4096, exclude_if=lambda shares: not shares, json_schema_extra=OPTIONAL)] = []
+
+
+class ServiceEnd(Model):
+    """One end of a service."""
+
+    site: Label
+    prefixes: SomePrefixes
+
+
+class Paths(Model):
+    """How many ways through the network."""
+
+    mode: Literal["Shortest", "Disjoint", "RoundRobin", "LeastLoaded", "Measured"]
+    max: Annotated[int, Field(ge=1, le=8)]
+
+
+class ServiceEntry(Model):
+    """A service as a controller sees it."""
+
+    id: Name
+    priority: Annotated[int, Field(ge=0, le=65535)]
+    mode: Literal["Accelerate", "Observe"]
+    percent: Annotated[int, Field(ge=0, le=100)]
+    setup: Literal["Reactive", "Proactive"]
+    # left out where it is Learned, which is what its absence means
+    accept: Annotated[
+        Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Learned", json_schema_extra=OPTIONAL)
+    ] = "Learned"
+    # left out where there is none, likewise
+    require: Annotated[
+        list[Literal["Accelerated", "Encrypted"]], Field(max_length=2, exclude_if=lambda found: not found, json_schema_extra=OPTIONAL)
+    ] = []
+    source: Annotated[ServiceEnd, Field(alias="from")]
+    target: Annotated[ServiceEnd, Field(alias="to")]
+    ports: Ports
+    transport: Transport
+    paths: Paths
+
+
+class BalanceUplink(Model):
+    """An uplink that connections are spread over."""
+
+    name: Device
+    address: Address
+    gateway: Address
+    weight: Annotated[int, Field(ge=1, le=100)]
+
+
+class BalanceEntry(Model):
+    """A service that is spread over uplinks, as a controller sees it."""
+
+    id: Name
+    priority: Annotated[int, Field(ge=0, le=65535)]
+    site: Label
+    dpid: Dpid
+    client: Address
+    target: Annotated[SomePrefixes, Field(alias="to")]
+    ports: Ports
+    at: Literal["Controller", "Switch"]
+    uplinks: Annotated[list[BalanceUplink], Field(min_length=1, max_length=32)]
+
+
+class LinkEnd(Model):
+    """An uplink of a site."""
+
+    site: Label
+    uplink: Device
+
+
+class LinkEntry(Model):
+    """A declared link; a capacity of 0 is unknown."""
+
+    a: LinkEnd
+    b: LinkEnd
+    cost: Annotated[int, Field(ge=1, le=65535)]
+    capacity_mbps: Annotated[int, Field(ge=0, le=1_000_000)]
+
+
+class Document(Model):
+    """What all documents have."""
+
+    version: Literal["v1alpha1"] = "v1alpha1"
+    generation: Generation
+    hash: Hash = "sha256:" + "0" * 64
+
+
+class ControllerConfig(Document):
+    """spec/controller-config.md."""
+
+    controller: ControllerIdentity
+    discovery: ControllerDiscovery = ControllerDiscovery()
+    sites: Annotated[list[SiteEntry], Field(max_length=1024)]
+    services: Annotated[list[ServiceEntry], Field(max_length=4096)]
+    balances: Annotated[list[BalanceEntry], Field(max_length=4096)]
+    links: Annotated[list[LinkEntry], Field(max_length=4096)]
+
+
+class Bridge(Model):
+    """The node's bridge."""
+
+    name: Device
+    datapath_id: Dpid
+    datapath_type: Literal["Auto", "system", "netdev"]
+    mtu: Mtu
+    userspace_tso: bool
+
+
+class UplinkPort(Model):
+    """A WAN interface."""
+
+    name: Device
+    ofport: OfPort
+    base: bool
+
+
+class TunnelPort(Model):
+    """A point-to-point VXLAN tunnel to another node."""
+
+    name: Device
+    ofport: OfPort
+    remote: Address
+    vni: Annotated[int, Field(ge=1, le=0xFFFFFF)]
+    udp_port: Port
+    base: bool
+
+
+class AgentPort(Model):
+    """Where an agent plugs in."""
+
+    name: Device
+    ofport: OfPort
+
+
+class RejectPort(Model):
+    """A pair of devices: `name` on the bridge, `peer` where the kernel answers TCP with a reset."""
+
+    name: Device
+    peer: Device
+    ofport: OfPort
+
+
+class BaseFlow(Model):
+    """One entry of the base table, in the syntax of ovs-ofctl(8)."""
+
+    table: Annotated[int, Field(ge=0, le=253)]
+    priority: Annotated[int, Field(ge=0, le=65535)]
+    match: Annotated[str, Field(max_length=2048)]
+    actions: Annotated[str, Field(min_length=1, max_length=2048)]
+
+
+class NodeConfig(Document):
+    """spec/node-config.md section 1."""
+
+    node: Label
+    site: Label
+    site_id: Annotated[SiteId, Field(alias="siteID")]
+    state: Literal["Present", "Absent"]
+    bridge: Bridge
+    uplinks: Annotated[list[UplinkPort], Field(max_length=64)]
+    tunnels: Annotated[list[TunnelPort], Field(max_length=1024)]
+    agent_ports: Annotated[list[AgentPort], Field(max_length=256)]
+    controllers: Annotated[list[Annotated[str, Field(pattern=r"^tcp:[0-9.]+:[0-9]{1,5}$")]], Field(max_length=16)]
+    base_flows: Annotated[list[BaseFlow], Field(max_length=16_384)]
+    # left out where no service requires anything: those who do not know the field refuse documents with it
+    reject_port: Annotated[RejectPort | None, Field(exclude_if=lambda port: port is None, json_schema_extra=OPTIONAL)] = None
+
+
+class AgentSite(Model):
+    """The agent's own site."""
+
+    name: Label
+    id: SiteId
+    prefixes: SomePrefixes
+    rewrite: Literal["Transparent", "OpenFlow"]
+
+
+class Interface(Model):
+    """The agent's port."""
+
+    name: Device
+    address: Prefix
+    mac: Mac
+    mtu: Mtu
+    gateway: Address | None
+    host_name: Device
+    host_port: OfPort
+
+
+class StreamPorts(Model):
+    """Where streams arrive: first + path label."""
+
+    first: Port
+    count: Annotated[int, Field(ge=1, le=8)]
+
+
+class PeerAgent(Model):
+    """An agent of a peer site."""
+
+    id: AgentId
+    node: Label
+    address: Address
+    first_stream_port: Port
+
+
+class Peer(Model):
+    """A site this one has a service with."""
+
+    site: Label
+    site_id: Annotated[SiteId, Field(alias="siteID")]
+    prefixes: SomePrefixes
+    agents: Annotated[list[PeerAgent], Field(max_length=1024)]
+
+
+class AgentService(Model):
+    """A service as one of its two sites sees it."""
+
+    id: Name
+    role: Literal["Ingress", "Egress"]
+    peer: Label
+    setup: Literal["Reactive", "Proactive"]
+    # left out where it is Early, which is what its absence means: agents of before it refuse documents with it
+    accept: Annotated[
+        Literal["Learned", "Confirmed", "Early"], Field(exclude_if=lambda value: value == "Early", json_schema_extra=OPTIONAL)
+    ] = "Early"
+    source: Annotated[SomePrefixes, Field(alias="from")]
+    target: Annotated[SomePrefixes, Field(alias="to")]
+    ports: Ports
+    transport: AgentTransport
+    # left out where it is false: whether its connections may go over encrypted streams only
+    encrypted_only: Annotated[bool, Field(exclude_if=lambda value: not value, json_schema_extra=OPTIONAL)] = False
+    labels: Annotated[int, Field(ge=1, le=STREAM_PORTS)]
+
+
+class Limits(Model):
+    """What one agent takes on."""
+
+    sessions: Annotated[int, Field(ge=1, le=65_536)]
+    memory_mib: Annotated[int, Field(ge=64, le=1_048_576, alias="memoryMiB")]
+    session_memory_mib: Annotated[int, Field(ge=1, le=4096, alias="sessionMemoryMiB")]
+
+
+class AgentConfig(Document):
+    """spec/node-config.md section 3."""
+
+    node: Label
+    pool: Label
+    agent_id: AgentId
+    site: AgentSite
+    interface: Interface
+    discovery: Discovery = Discovery()
+    stream_ports: StreamPorts = StreamPorts(first=FIRST_STREAM_PORT, count=STREAM_PORTS)
+    peers: Annotated[list[Peer], Field(max_length=1024)]
+    services: Annotated[list[AgentService], Field(max_length=4096)]
+    limits: Limits
+    metrics_address: Annotated[str, Field(pattern=r"^[0-9.]+:[0-9]{1,5}$")]
+    drain_seconds: Annotated[int, Field(ge=0, le=3600)]
+
+
+def content_hash(document: Json) -> str:
+    """Return the hash of a document without its generation and hash (spec/controller-config.md clause 2)."""
+    content = {key: value for key, value in document.items() if key not in {"generation", "hash"}}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return "sha256:" + hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def encode(document: Document) -> Json:
+    """Return the document as JSON values, with its hash."""
+    encoded: Json = document.model_dump(mode="json", by_alias=True)
+    return {**encoded, "hash": content_hash(encoded)}

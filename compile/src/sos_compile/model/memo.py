@@ -1,0 +1,132 @@
+"""What one compilation found and the next need not find again. It changes how long a compilation takes, never its result.
+
+A cluster with a thousand services is compiled whole whenever one of them changes; nearly all of it is as it was a moment ago.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from sos_compile.model.formats import ServiceEntry
+from sos_compile.model.problem import Problem
+from sos_compile.model.resources import Parsed
+from sos_compile.model.world import Fault, Json, ObjectKey, Shadow
+
+T = TypeVar("T")
+LAID_OUT_BYTES = 16_384  # longer documents are for programs: without white space they take half the room and a tenth of the time
+
+
+@dataclass
+class Cache(Generic[T]):
+    """Values of the last compilation by what they follow from.
+
+    What a compilation does not ask for is gone with the next: the size is bounded by one world.
+    """
+
+    before: dict[Hashable, T] = field(default_factory=dict)
+    now: dict[Hashable, T] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Start a compilation."""
+        self.before, self.now = self.now, {}
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the value of a key, made anew if the last compilation did not have it."""
+        if key not in self.now:
+            self.now[key] = self.before[key] if key in self.before else make()
+        return self.now[key]
+
+
+class ByIdentity:
+    """A value as part of a key: this very one. Parsed objects are kept between compilations, and comparing their content takes long."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and self.value is other.value
+
+
+@dataclass(frozen=True)
+class Admission:
+    """One object after admission: parsed if there is nothing against it."""
+
+    key: ObjectKey
+    parsed: Parsed | None
+    problems: tuple[Problem, ...]
+    fault: Fault | None = None
+
+
+@dataclass
+class Memo:
+    """Handed from one compilation to the next by callers that compile often."""
+
+    judged: Cache[Admission] = field(default_factory=Cache)
+    documents: Cache[Json] = field(default_factory=Cache)
+    entries: Cache[ServiceEntry] = field(default_factory=Cache)
+    texts: Cache[str] = field(default_factory=Cache)
+    shadows: Cache[dict[ObjectKey, Shadow]] = field(default_factory=Cache)
+    faults: dict[ObjectKey, tuple[Hashable, Fault]] = field(default_factory=dict)
+    """Whom the last compilation had to leave out, as they were then."""
+
+    def begin(self) -> None:
+        """Start a compilation."""
+        self.judged.begin()
+        self.documents.begin()
+        self.entries.begin()
+        self.texts.begin()
+        self.shadows.begin()
+
+    def text(self, document: Json, *, laid_out: bool) -> str:
+        """Return a document as a file's text; its hash and generation are what it follows from."""
+        key = (document["hash"], document["generation"], laid_out)
+        return self.texts.get(key, lambda: encode(document, laid_out=laid_out))
+
+
+def encode(document: Json, *, laid_out: bool) -> str:
+    """Return JSON text, laid out for reading if asked for and the document is short enough to be read."""
+    text = json.dumps(document, separators=(",", ":"), sort_keys=True, ensure_ascii=False)
+    if laid_out and len(text) <= LAID_OUT_BYTES:
+        text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+    return text + "\n"
+
+
+def identity(obj: Json) -> Hashable | None:
+    """Return what the content of an object in a cluster follows from, None for one that carries no such thing (from a file).
+
+    The API server raises metadata.generation with every change of the spec, and an uid is never given twice.
+    """
+    meta = obj.get("metadata")
+    if not isinstance(meta, dict):
+        return None
+    uid, generation, labels = meta.get("uid"), meta.get("generation"), meta.get("labels") or {}
+    if not uid or not isinstance(uid, str) or not generation or not isinstance(generation, int):
+        return None
+    if not isinstance(labels, dict) or not all(isinstance(text, str) for pair in labels.items() for text in pair):
+        return None
+    return (uid, generation, tuple(sorted(labels.items())))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document on its way into a file."""
+
+    document: Json
+    memo: Memo
+
+    @property
+    def hash(self) -> str:
+        """The document's hash."""
+        return str(self.document["hash"])
+
+    def text(self, *, laid_out: bool) -> str:
+        """The file's text."""
+        return self.memo.text(self.document, laid_out=laid_out)

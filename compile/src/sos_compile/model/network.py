@@ -1,0 +1,141 @@
+"""The resolved network: what the objects mean together. Written by resolver.py, read by everything that makes documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from ipaddress import IPv4Address, IPv4Network
+
+from sos_compile.model.resources import Controller, Link, Pool, Service, Site, Uplink
+from sos_compile.model.world import Allocations, Node, ObjectKey, Shadow
+
+# Open vSwitch gives out port numbers up to 32767 by itself (ovs-vswitchd.conf.db(5), Interface:ofport_request); ours lie above, so that
+# no pod's port is ever moved to make room for one.
+UPLINK_OFPORT = 33001
+AGENT_OFPORT = 34001
+TUNNEL_OFPORT = 35000
+REJECT_OFPORT = 33900  # between uplinks, 64 at most, and agents
+MAX_NODE_NUMBER = 4095
+MAX_REJECTS = 4096  # entries of a node's base table, which has 16,384, for what services require
+MAX_SLOTS = 128  # pools; a node has at most 256 agent ports (spec/node-config.md clause 6)
+
+
+@dataclass(frozen=True)
+class NodePlace:
+    """A node in its site. `number` is unique over all sites; `dpid` is 16 hex digits."""
+
+    node: Node
+    site: str
+    number: int
+    dpid: str
+
+
+@dataclass(frozen=True)
+class AgentPlace:
+    """An agent: `id` is 32 hex digits (spec/README.md clause 6), `slot` its place on the node."""
+
+    pool: str
+    node: str
+    site: str
+    id: str
+    address: IPv4Address
+    slot: int
+
+    @property
+    def mac(self) -> str:
+        """Locally administered; never a path MAC or the discovery MAC, as its third byte has the top bit set (node-config.md clause 15)."""
+        tail = bytes.fromhex(self.id[:8])
+        return ":".join(f"{byte:02x}" for byte in (0x02, 0x53, tail[0] | 0x80, *tail[1:]))
+
+    @property
+    def host_name(self) -> str:
+        """Name of the port on the bridge."""
+        return f"sosag{self.slot}"
+
+    @property
+    def host_port(self) -> int:
+        """OpenFlow port number on the bridge."""
+        return AGENT_OFPORT + self.slot
+
+
+@dataclass(frozen=True)
+class PlacedSite:
+    """An accepted site with its number, nodes and agents, sorted by name."""
+
+    site: Site
+    id: int
+    nodes: tuple[NodePlace, ...] = ()
+    agents: tuple[AgentPlace, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Nodes that the selector matches but an older site has."""
+    node_problems: tuple[tuple[str, str], ...] = ()
+    """What is wrong with addresses of nodes, by their names."""
+
+
+@dataclass(frozen=True)
+class PlacedService:
+    """An accepted service: both sites known, prefixes and ports filled in, one controller."""
+
+    service: Service
+    source: str
+    source_prefixes: tuple[IPv4Network, ...]
+    target: str
+    target_prefixes: tuple[IPv4Network, ...]
+    ports: tuple[tuple[int, int], ...]
+    controller: str
+
+
+@dataclass(frozen=True)
+class PlacedBalance:
+    """An accepted service with spec.balance: one host at a site, the switch there, and the uplinks it may use with their weights."""
+
+    service: Service
+    site: str
+    client: IPv4Address
+    dpid: str
+    uplinks: tuple[tuple[Uplink, int], ...]
+    ports: tuple[tuple[int, int], ...]
+    controller: str
+
+
+@dataclass(frozen=True)
+class Network:
+    """Accepted objects by name; `services` and `balances` in the order in which they are tried."""
+
+    controllers: Mapping[str, Controller]
+    sites: Mapping[str, PlacedSite]
+    pools: Mapping[str, Pool]
+    services: tuple[PlacedService, ...]
+    links: tuple[Link, ...]
+    allocations: Allocations
+    balances: tuple[PlacedBalance, ...] = ()
+    shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
+    shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
+    """What namespaces may have of each site's sessions (shares.Share)."""
+    rejects: Mapping[str, tuple[tuple[PlacedService, tuple[str, ...]], ...]] = field(default_factory=dict)
+    """Services that require something, by their clients' site, with what the switches there match of them (rejects.build)."""
+
+    @cached_property
+    def services_of(self) -> Mapping[str, tuple[PlacedService, ...]]:
+        """Services by the name of either of their sites, in the order in which they are tried."""
+        found: dict[str, list[PlacedService]] = {name: [] for name in self.sites}
+        for service in self.services:
+            found[service.source].append(service)
+            found[service.target].append(service)
+        return {name: tuple(services) for name, services in found.items()}
+
+    def sites_of(self, controller: str) -> list[PlacedSite]:
+        """Return the sites that connect to a controller, by name."""
+        return [placed for _, placed in sorted(self.sites.items()) if controller in placed.site.controllers]
+
+    def mesh_of(self, placed: PlacedSite) -> list[NodePlace]:
+        """Return the nodes among which each node of an Overlay site has tunnels: those of all Overlay sites with a controller in common."""
+        if placed.site.wan != "Overlay":
+            return []
+        joined = [
+            other
+            for other in self.sites.values()
+            if other.site.wan == "Overlay" and set(other.site.controllers) & set(placed.site.controllers)
+        ]
+        return sorted((node for other in joined for node in other.nodes), key=lambda node: node.number)

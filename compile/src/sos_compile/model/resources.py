@@ -1,0 +1,390 @@
+"""Admitted objects as frozen values: units in names, addresses as addresses. No cross-object knowledge here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from typing import Any, Literal
+
+from sos_compile.model.world import Json, ObjectKey
+
+ALL_PORTS = ((1, 65535),)
+OVERLAY_OVERHEAD_BYTES = 50  # VXLAN over IPv4: 14 inner Ethernet + 8 VXLAN + 8 UDP + 20 IPv4 (RFC 7348, 5)
+DEFAULT_MTU = 1500
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an object came from. `created` is its creationTimestamp ("" in files): the older of two rivals wins, then the first by name."""
+
+    key: ObjectKey
+    file: str | None
+    uid: str
+    created: str
+    labels: tuple[tuple[str, str], ...]
+
+    @property
+    def age(self) -> tuple[str, str, str]:
+        """Sort key: oldest first."""
+        return (self.created, self.key.namespace, self.key.name)
+
+    @property
+    def name(self) -> str:
+        """The object's name."""
+        return self.key.name
+
+
+@dataclass(frozen=True)
+class Uplink:
+    """A WAN interface of every node of a site; `address` and `gateway` are both set or neither."""
+
+    name: str
+    base: bool
+    address: IPv4Interface | None = None
+    gateway: IPv4Address | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What services of some namespaces may have of a site. None or empty `prefixes`, `modes` and `transport`: all there is."""
+
+    namespaces: frozenset[str] = frozenset()
+    selector: Json | None = None
+    prefixes: tuple[IPv4Network, ...] = ()
+    ports: tuple[tuple[int, int], ...] = ALL_PORTS
+    band: int = 100
+    sessions_percent: int | None = None
+    modes: frozenset[str] | None = None
+    transport: frozenset[str] | None = None
+
+
+@dataclass(frozen=True)
+class Site:
+    """SosSite. `selector` and `services_selector` are label selectors as in the object; `subnet` is None for transit sites at most."""
+
+    origin: Origin
+    site_id: int | None
+    selector: Json | None
+    switches: tuple[tuple[str, str], ...]
+    remote: bool
+    prefixes: tuple[IPv4Network, ...]
+    wan: str
+    uplinks: tuple[Uplink, ...]
+    gateway: IPv4Interface | None
+    subnet: IPv4Network | None
+    mtu: int
+    ipam: Json | None
+    routes: tuple[tuple[str, str | None], ...]
+    agent_range: IPv4Network | None
+    rewrite: Literal["Transparent", "OpenFlow"]
+    datapath_type: str
+    namespaces: str
+    services_selector: Json | None
+    rules: tuple[Rule, ...]
+    controllers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The site's name."""
+        return self.origin.name
+
+    @property
+    def transit(self) -> bool:
+        """Whether the site has switches only."""
+        return not self.prefixes
+
+    @property
+    def translates(self) -> bool:
+        """Whether its switches may have to rewrite IP addresses, which segmentation offload in user space does not survive."""
+        return any(uplink.address is not None for uplink in self.uplinks)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """SosAgent: a pool of agents."""
+
+    origin: Origin
+    selector: Json
+    attach: str
+    sessions: int
+    memory_mib: int
+    session_memory_mib: int
+    drain_s: int
+    image: str | None
+    resources: Json
+
+    @property
+    def name(self) -> str:
+        """The pool's name."""
+        return self.origin.name
+
+
+@dataclass(frozen=True)
+class End:
+    """One end of a service as written: either may be left out, not both."""
+
+    site: str | None
+    prefixes: tuple[IPv4Network, ...]
+
+
+@dataclass(frozen=True)
+class Transport:
+    """How bytes travel; 0 = the agents decide."""
+
+    streams: int
+    block_bytes: int
+    queue_bytes: int
+    congestion_control: str
+    encryption: str
+    compression: str
+    protocol: str
+
+    @property
+    def named(self) -> frozenset[str]:
+        """The fields that say something else than their defaults."""
+        said = {
+            "streams": self.streams != 0,
+            "blockKiB": self.block_bytes != 0,
+            "queueMiB": self.queue_bytes != 0,
+            "congestionControl": self.congestion_control != "Auto",
+            "encryption": self.encryption != "None",
+            "compression": self.compression != "None",
+            "protocol": self.protocol != "TCP",
+        }
+        return frozenset(name for name, there in said.items() if there)
+
+
+@dataclass(frozen=True)
+class Balance:
+    """Spreading over uplinks; no `uplinks` = all that have an address, equally. `uplinks` are (name, weight)."""
+
+    at: str
+    uplinks: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True)
+class Service:
+    """SosService. No `ports`: every port that the sites' rules allow."""
+
+    origin: Origin
+    source: End
+    target: End
+    ports: tuple[tuple[int, int], ...]
+    mode: str
+    percent: int
+    setup: str
+    accept: str
+    priority: int
+    transport: Transport
+    paths_mode: str
+    paths_max: int
+    controller: str | None = None
+    balance: Balance | None = None
+    require: frozenset[str] = frozenset()
+
+    @property
+    def id(self) -> str:
+        """`namespace/name`, the service's name in every document."""
+        return f"{self.origin.key.namespace}/{self.origin.name}"
+
+
+@dataclass(frozen=True)
+class Controller:
+    """SosController."""
+
+    origin: Origin
+    managed: bool
+    endpoints: tuple[str, ...]
+    service_type: str
+    image: str | None
+    resources: Json
+
+    @property
+    def name(self) -> str:
+        """The controller's name."""
+        return self.origin.name
+
+
+@dataclass(frozen=True)
+class Link:
+    """SosLink: ends as (site, uplink)."""
+
+    origin: Origin
+    a: tuple[str, str]
+    b: tuple[str, str]
+    cost: int
+    capacity_mbps: int | None
+
+
+Parsed = Site | Pool | Service | Controller | Link
+
+
+def parse(obj: Json, file: str | None) -> Parsed:
+    """Return the typed form of an admitted object (defaults filled in, schema and rules satisfied)."""
+    parsed: Parsed = _PARSERS[obj["kind"]](_origin(obj, file), obj["spec"])
+    return parsed
+
+
+def _origin(obj: Json, file: str | None) -> Origin:
+    meta = obj["metadata"]
+    key = ObjectKey(obj["kind"], meta.get("namespace") or "", meta["name"])
+    labels = tuple(sorted((meta.get("labels") or {}).items()))
+    return Origin(key, file, meta.get("uid") or "", str(meta.get("creationTimestamp") or ""), labels)
+
+
+def _networks(texts: list[str]) -> tuple[IPv4Network, ...]:
+    return tuple(sorted(IPv4Network(text) for text in texts))
+
+
+def _site(origin: Origin, spec: Json) -> Site:
+    network, wan = spec["network"], spec["wan"]
+    listed = [IPv4Network(text) for text in spec.get("prefixes", [])]
+    first = listed[0] if listed else None
+    return Site(
+        origin=origin,
+        site_id=spec.get("siteID"),
+        selector=spec.get("nodeSelector"),
+        switches=tuple(sorted((item["dpid"], item.get("name", item["dpid"])) for item in spec.get("datapaths", []))),
+        remote=spec["remote"],
+        prefixes=tuple(sorted(listed)),
+        wan=wan["type"],
+        uplinks=tuple(_uplink(item) for item in wan.get("uplinks", [])),
+        gateway=IPv4Interface(spec["gateway"]) if "gateway" in spec else None,
+        subnet=IPv4Network(network["subnet"]) if "subnet" in network else first,
+        mtu=network.get("mtu", DEFAULT_MTU - (OVERLAY_OVERHEAD_BYTES if wan["type"] == "Overlay" else 0)),
+        ipam=network.get("ipam"),
+        routes=tuple((item["to"], item.get("via")) for item in network.get("routes", [])),
+        agent_range=IPv4Network(network["agentAddresses"]) if "agentAddresses" in network else first,
+        rewrite=spec["datapath"]["rewrite"],
+        datapath_type=spec["datapath"]["type"],
+        namespaces=spec["services"]["namespaces"],
+        services_selector=spec["services"].get("selector"),
+        rules=tuple(_rule(item) for item in spec["services"].get("rules", [])),
+        controllers=tuple(item["name"] for item in spec["controllers"]),
+    )
+
+
+def _rule(item: Json) -> Rule:
+    return Rule(
+        namespaces=frozenset(item.get("namespaces", [])),
+        selector=item.get("selector"),
+        prefixes=_networks(item.get("prefixes", [])),
+        ports=_ports(item.get("ports", [])) or ALL_PORTS,
+        band=item["band"],
+        sessions_percent=item.get("sessionsPercent"),
+        modes=frozenset(item["modes"]) if item.get("modes") else None,
+        transport=frozenset(item["transport"]) if "transport" in item else None,
+    )
+
+
+def _ports(items: list[Json]) -> tuple[tuple[int, int], ...]:
+    return merge_ports(tuple((item["port"], item["endPort"] if "endPort" in item else item["port"]) for item in items))
+
+
+def _uplink(item: Json) -> Uplink:
+    if "address" not in item:
+        return Uplink(item["name"], item["base"])
+    return Uplink(item["name"], item["base"], IPv4Interface(item["address"]), IPv4Address(item["gateway"]))
+
+
+def _pool(origin: Origin, spec: Json) -> Pool:
+    limits = spec["limits"]
+    return Pool(
+        origin=origin,
+        selector=spec["siteSelector"],
+        attach=spec["attach"],
+        sessions=limits["sessions"],
+        memory_mib=limits["memoryMiB"],
+        session_memory_mib=limits["sessionMemoryMiB"],
+        drain_s=spec["drainSeconds"],
+        image=spec.get("image"),
+        resources=spec.get("resources", {}),
+    )
+
+
+def _service(origin: Origin, spec: Json) -> Service:
+    transport, paths = spec["transport"], spec["paths"]
+    return Service(
+        origin=origin,
+        source=End(spec["from"].get("site"), _networks(spec["from"].get("prefixes", []))),
+        target=End(spec["to"].get("site"), _networks(spec["to"].get("prefixes", []))),
+        ports=_ports(spec.get("ports", [])),
+        mode=spec["mode"],
+        percent=spec["percent"],
+        setup="Reactive" if spec["setup"] == "Auto" else spec["setup"],
+        accept=spec.get("accept", "Learned"),
+        priority=spec["priority"],
+        transport=Transport(
+            streams=0 if transport["streams"] == "Auto" else transport["streams"],
+            block_bytes=transport.get("blockKiB", 0) * 1024,
+            queue_bytes=transport.get("queueMiB", 0) * 1024 * 1024,
+            congestion_control=transport["congestionControl"],
+            encryption=transport.get("encryption", "None"),
+            compression=transport.get("compression", "None"),
+            protocol=transport.get("protocol", "TCP"),
+        ),
+        paths_mode="Shortest" if paths["mode"] == "Auto" else paths["mode"],
+        paths_max=1 if paths["mode"] in ("Auto", "Shortest") else paths["max"],
+        controller=spec.get("controller", {}).get("name"),
+        balance=_balance(spec["balance"]) if "balance" in spec else None,
+        require=frozenset(spec.get("require", [])),
+    )
+
+
+def _balance(block: Json) -> Balance:
+    return Balance(block["at"], tuple((item["name"], item["weight"]) for item in block.get("uplinks", [])))
+
+
+def _controller(origin: Origin, spec: Json) -> Controller:
+    return Controller(
+        origin=origin,
+        managed=spec["type"] == "Managed",
+        endpoints=tuple(spec.get("external", {}).get("endpoints", [])),
+        service_type=spec["service"]["type"],
+        image=spec.get("image"),
+        resources=spec.get("resources", {}),
+    )
+
+
+def _link(origin: Origin, spec: Json) -> Link:
+    a, b = ((spec[end]["site"], spec[end]["uplink"]) for end in ("a", "b"))
+    return Link(origin, a, b, spec["cost"], spec.get("capacityMbps"))
+
+
+_PARSERS: dict[str, Any] = {"SosSite": _site, "SosAgent": _pool, "SosService": _service, "SosController": _controller, "SosLink": _link}
+
+
+def merge_ports(ranges: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges sorted, with overlapping and adjacent ones joined: fewer entries in every switch, and none of them twice."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], last))
+        else:
+            merged.append((first, last))
+    return tuple(merged)
+
+
+def selects(selector: Json, labels: dict[str, str]) -> bool:
+    """Return whether a label selector matches labels, as Kubernetes judges (an empty selector matches everything)."""
+    if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
+        return False
+    return all(_expression_holds(each, labels) for each in selector.get("matchExpressions", []))
+
+
+def _expression_holds(expression: Json, labels: dict[str, str]) -> bool:
+    value = labels.get(expression["key"])
+    match expression["operator"]:
+        case "In":
+            return value in expression["values"]
+        case "NotIn":
+            return value not in expression["values"]
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
+
+
+def address_text(address: IPv4Address | None) -> str | None:
+    """Return an address as text, None for none."""
+    return None if address is None else str(address)

@@ -1,0 +1,267 @@
+"""What `compile_world` is given and what it gives back. Frozen values only."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sos_compile.model.problem import Problem
+
+Json = dict[str, Any]
+"""A JSON or YAML object as the API server or a file gives it."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """One object of a file: `index` counts the documents of the file from 0, `line` is where it starts (from 1)."""
+
+    file: str
+    index: int
+    obj: Json
+    line: int = 1
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that can carry a site's bridge. `address` is where its tunnels end (a Kubernetes node's InternalIP), "" if unknown.
+
+    `created` is its creationTimestamp: of two nodes with one address the younger one has it, as the other is gone most often.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    address: str = ""
+    created: str = ""
+
+
+@dataclass(frozen=True)
+class Namespace:
+    """A namespace and its labels, for the sites' `services` selectors."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Images:
+    """The images of the rendered pods."""
+
+    controller: str = "sos-controller:0.1.0"
+    agent: str = "sos-agent:0.1.0"
+    node: str = "sos-node:0.1.0"
+    ovs: str = "sos-ovs:0.1.0"
+
+
+def _requests(cpu: str, memory: str) -> Json:
+    return {"requests": {"cpu": cpu, "memory": memory}}
+
+
+@dataclass(frozen=True)
+class NodeResources:
+    """What the containers of a node's pod ask for, as `resources` of a container.
+
+    They ask for a little: a pod that asks for nothing is ended first when a node's memory runs short, whatever its priority class, and is
+    refused where a ResourceQuota counts requests. They have no limits: what Open vSwitch in user space needs follows the traffic, and
+    whoever stops it stops the node's pods.
+    """
+
+    ovs: Json = field(default_factory=lambda: _requests("50m", "128Mi"))
+    node: Json = field(default_factory=lambda: _requests("20m", "32Mi"))
+
+
+@dataclass(frozen=True)
+class NetworkPolicies:
+    """Who may talk to controllers, as peers of a NetworkPolicy. None: everybody.
+
+    `openflow`: switches. `api`: whoever reads its API or metrics, besides the operator.
+    """
+
+    openflow: tuple[Json, ...] = ()
+    api: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Whatever does not come from custom resources.
+
+    `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
+    app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
+    `network_policies`: None for none at all. `..._priority`: names of priority classes, "" for the cluster's default. `load_modules`:
+    whether pods of nodes load the kernel modules that their switch can use.
+    """
+
+    namespace: str = "sos-system"
+    release: str = "sos"
+    prefix: str = "sos"
+    managed_by: str = "sos-operator"
+    generation: int = 1
+    images: Images = Images()
+    pull_policy: str = "IfNotPresent"
+    pull_secrets: tuple[str, ...] = ()
+    state_dir: str = "/var/lib/sos"
+    ovs_rundir: str = "/run/sos/openvswitch"
+    vxlan_udp_port: int = 14789
+    log_level: str = "info"
+    network_policies: NetworkPolicies | None = NetworkPolicies()
+    controller_priority: str = "system-cluster-critical"
+    node_priority: str = "system-node-critical"
+    node_resources: NodeResources = NodeResources()
+    load_modules: bool = False
+
+
+@dataclass(frozen=True, order=True)
+class AgentAllocation:
+    """What one agent was given and keeps: its address (no prefix length) and its slot on the node (0, 1, ...: port names and numbers)."""
+
+    pool: str
+    node: str
+    address: str
+    slot: int
+
+
+@dataclass(frozen=True, order=True)
+class Claim:
+    """A service's place among those of other namespaces, and a digest of what it covers: one that covers something else loses its place."""
+
+    number: int
+    scope: str
+
+
+@dataclass(frozen=True)
+class Allocations:
+    """Numbers handed out so far. Given back to the next compilation they never change while they remain valid.
+
+    `nodes`: node name -> number (1 to 4095), from which tunnel names, ports and VXLAN network identifiers follow. `claims`: service
+    (`namespace/name`) -> its place.
+    """
+
+    sites: Mapping[str, int] = field(default_factory=dict)
+    controllers: Mapping[str, int] = field(default_factory=dict)
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    agents: tuple[AgentAllocation, ...] = ()
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+
+    def key(self) -> Hashable:
+        """Return the same as a value that can be compared and kept."""
+        numbers = (tuple(sorted(each.items())) for each in (self.sites, self.controllers, self.nodes))
+        return (*numbers, self.agents, tuple(sorted(self.claims.items())))
+
+    def within(self, others: Allocations) -> bool:
+        """Whether all of these are among others."""
+        pairs = ((self.sites, others.sites), (self.controllers, others.controllers), (self.nodes, others.nodes))
+        kept = set(self.agents) <= set(others.agents) and self.claims.items() <= others.claims.items()
+        return kept and all(mine.items() <= theirs.items() for mine, theirs in pairs)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What the caller saw: `endpoints` maps a SosController to where switches reach it (`tcp:10.96.0.10:6653`), empty while unknown."""
+
+    endpoints: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    allocations: Allocations = Allocations()
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything a compilation depends on. `objects` are SOS objects as loaded or listed; other kinds are reported and left out."""
+
+    objects: tuple[Loaded | Json, ...]
+    nodes: tuple[Node, ...] = ()
+    namespaces: tuple[Namespace, ...] = ()
+    settings: Settings = Settings()
+    observed: Observed = Observed()
+
+
+@dataclass(frozen=True, order=True)
+class ObjectKey:
+    """Identity of a SOS object; `namespace` is "" for cluster-scoped kinds."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Connections that two services cover: the other one, and which they are, in words."""
+
+    other: ObjectKey
+    connections: str
+
+
+@dataclass(frozen=True)
+class Shadow:
+    """Where a service and others cover the same connections.
+
+    `hidden_by`: services that are tried before it and have these connections; `hides`: those after it. At most 8 of each, and how many
+    there are. `wholly`: nothing is left to it. `compared` is False where a site has more overlaps than are looked at.
+    """
+
+    hidden_by: tuple[Overlap, ...] = ()
+    hides: tuple[Overlap, ...] = ()
+    hidden_by_count: int = 0
+    hides_count: int = 0
+    wholly: bool = False
+    compared: bool = True
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An object, or a node (kind Node), that made the compilation raise: a bug. `trace` is for the log."""
+
+    key: ObjectKey
+    message: str
+    trace: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a compilation found out about one object, for its conditions and columns.
+
+    `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false,
+    `reason` and `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
+    `prefixes` and `wan` of a site, `sites` of a pool. `dpids` are the datapaths concerned, `nodes` node names, `agents` agent ids,
+    `sites` and `controllers` names, `number` the site or controller id, `mtu` that of a site's bridge in bytes. `shadow` is None for
+    services that share no connection with another.
+    """
+
+    accepted: bool
+    resolved: bool
+    reason: str = "Accepted"
+    message: str = ""
+    number: int | None = None
+    mtu: int | None = None
+    nodes: tuple[str, ...] = ()
+    dpids: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    sites: tuple[str, ...] = ()
+    controllers: tuple[str, ...] = ()
+    text: Mapping[str, str] = field(default_factory=dict)
+    node_problems: Mapping[str, str] = field(default_factory=dict)
+    """What is wrong with addresses of a site's nodes, by node."""
+    shadow: Shadow | None = None
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The result.
+
+    controllers: SosController name -> controller-config document.
+    nodes: node name -> node-config document.
+    agents: (pool, node name) -> agent-config document.
+    manifests: Kubernetes objects to apply, sorted by kind, namespace, name.
+    held: (kind, name) of children of objects that exist but are wrong at the moment. Those that are there must stay as they are: a slip
+    in an object that worked leaves its last good configuration in force, instead of taking a site's switches away.
+    faults: objects and nodes left out because compiling them raised (fault_isolation.py). Nodes among them keep the files that they have.
+    """
+
+    controllers: Mapping[str, Json]
+    nodes: Mapping[str, Json]
+    agents: Mapping[tuple[str, str], Json]
+    manifests: tuple[Json, ...]
+    allocations: Allocations
+    problems: tuple[Problem, ...]
+    facts: Mapping[ObjectKey, Facts]
+    held: tuple[tuple[str, str], ...] = ()
+    faults: tuple[Fault, ...] = ()

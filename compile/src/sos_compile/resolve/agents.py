@@ -1,0 +1,110 @@
+"""Where agents run, and which address each has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from ipaddress import IPv4Address
+
+from sos_compile import keys
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.network import MAX_SLOTS, AgentPlace, PlacedSite
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import Pool, selects
+from sos_compile.model.world import AgentAllocation
+from sos_compile.resolve.allocate import highest_free, numbers, usable
+
+Place = tuple[str, str]
+"""(pool, node)"""
+
+
+def serves(pool: Pool, placed: PlacedSite) -> bool:
+    """Return whether the pool has agents at the site: one on each of its nodes."""
+    site = placed.site
+    return not site.transit and not site.remote and selects(pool.selector, dict(site.origin.labels))
+
+
+def place(sites: list[PlacedSite], pools: Sequence[Pool], previous: Iterable[AgentAllocation], verdicts: Verdicts) -> list[PlacedSite]:
+    """Return the sites with their agents."""
+    before = {(each.pool, each.node): each for each in sorted(previous)}
+    placer = _Placer(before, _slots(pools, before, verdicts), verdicts)
+    placer.taken |= {placed.site.gateway.ip for placed in sites if placed.site.gateway}
+    return [placer.place(placed, [pool for pool in pools if pool.name in placer.slots and serves(pool, placed)]) for placed in sites]
+
+
+def _slots(pools: Sequence[Pool], before: dict[Place, AgentAllocation], verdicts: Verdicts) -> dict[str, int]:
+    """Give each pool its slot: the place of its agents on every node, which port names and numbers and the metrics port follow from."""
+    previous: dict[str, int] = {}
+    for (name, _), allocation in before.items():
+        previous.setdefault(name, allocation.slot)
+    given = numbers([pool.name for pool in pools], previous, (), (0, MAX_SLOTS - 1))
+    for pool in pools:
+        if pool.name not in given:
+            verdicts.reject(pool.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SLOTS} older pools", "remove some")
+    return given
+
+
+@dataclass
+class _Placer:
+    before: dict[Place, AgentAllocation]
+    slots: dict[str, int]
+    verdicts: Verdicts
+    taken: set[IPv4Address] = field(default_factory=set)
+
+    @cached_property
+    def had(self) -> set[IPv4Address]:
+        """Addresses that agents had, whether they are still there or not."""
+        return {IPv4Address(old.address) for old in self.before.values() if is_ipv4(old.address)}
+
+    def place(self, placed: PlacedSite, pools: list[Pool]) -> PlacedSite:
+        wanted = [(pool.name, node.node.name) for pool in pools for node in placed.nodes]
+        given = self._kept(placed, wanted)
+        agents: list[AgentPlace] = []
+        for pool, node in wanted:
+            address = given.get((pool, node)) or self._fresh(placed)
+            if address is None:
+                message = f"no address left in {placed.site.agent_range} for the agent of pool {pool} on node {node}"
+                path = "spec.network.agentAddresses"
+                self.verdicts.reject(placed.site.origin, path, Reason.NO_ADDRESSES, message, "give a larger prefix")
+                continue
+            self.taken.add(address)
+            agent_id = keys.agent_id(placed.site.name, pool, node).hex()
+            agents.append(AgentPlace(pool, node, placed.site.name, agent_id, address, self.slots[pool]))
+        # The first agent of a site serves what is set up proactively (docs/adr/0012): a pool that comes later must not take its place,
+        # whatever it is called, or running connections would find themselves at another agent.
+        ordered = sorted(_distinct(placed, agents, self.verdicts), key=lambda agent: (agent.slot, agent.node))
+        return replace(placed, agents=tuple(ordered))
+
+    def _kept(self, placed: PlacedSite, wanted: list[Place]) -> dict[Place, IPv4Address]:
+        site = placed.site
+        kept: dict[Place, IPv4Address] = {}
+        for place in wanted:
+            old = self.before.get(place)
+            if old is None or site.agent_range is None or site.subnet is None or not is_ipv4(old.address):
+                continue
+            address = IPv4Address(old.address)
+            if usable(address, site.agent_range, site.subnet) and address not in self.taken:
+                kept[place] = address
+                self.taken.add(address)
+        return kept
+
+    def _fresh(self, placed: PlacedSite) -> IPv4Address | None:
+        """An address that nobody had, else one that somebody had: an agent that leaves has its own until its sessions are over."""
+        site = placed.site
+        if site.agent_range is None or site.subnet is None:
+            return None
+        fresh = highest_free(site.agent_range, site.subnet, self.taken | self.had)
+        return fresh or highest_free(site.agent_range, site.subnet, self.taken)
+
+
+def _distinct(placed: PlacedSite, agents: list[AgentPlace], verdicts: Verdicts) -> list[AgentPlace]:
+    """Leave out agents whose MAC another of the site has: 31 bits of a hash, so this is for correctness, not for every day."""
+    seen: dict[str, AgentPlace] = {}
+    for agent in agents:
+        if agent.mac in seen:
+            message = f"the agent on node {agent.node} would have the MAC address of that on node {seen[agent.mac].node}"
+            verdicts.reject(placed.site.origin, "spec.nodeSelector", Reason.DUPLICATE, message, "rename one of the nodes")
+        seen.setdefault(agent.mac, agent)
+    return list(seen.values())

@@ -1,0 +1,139 @@
+"""Which services with spec.balance are accepted, at which switch and over which uplinks (docs/adr/0013)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address
+
+from sos_compile.admission.objects import Objects
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.network import PlacedBalance, PlacedSite
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import Balance, Service, Site, Uplink
+from sos_compile.resolve.services import MAX_SERVICES, Judge
+
+MAX_PER_SITE = 64  # groups of one switch (spec/controller-config.md clause 5)
+MAX_CONDITIONS = 1024  # prefixes times port ranges: each is an entry of the switch or more
+
+Shares = tuple[tuple[Uplink, int], ...]
+Taken = dict[tuple[str, str], tuple[IPv4Address, str]]
+"""(site, uplink) -> the host that its address stands for, and the service that says so."""
+
+
+def place(objects: Objects, judge: Judge) -> list[PlacedBalance]:
+    """Return the balanced services that their sites permit and can carry out, in no particular order."""
+    able = _BalanceJudge(judge, judge.verdicts)
+    found = (judge.verdicts.attempt(each.origin, able.place, each) for each in objects.services if each.balance is not None)
+    return [placed for placed in found if placed is not None]
+
+
+def limited(balances: Iterable[PlacedBalance], verdicts: Verdicts) -> list[PlacedBalance]:
+    """Return the balanced services that there is room for, which stand in the order in which they are tried."""
+    room, found = _Room(verdicts), list[PlacedBalance]()
+    for placed in balances:
+        if len(found) >= MAX_SERVICES:
+            verdicts.reject(placed.service.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SERVICES} before it", "remove some")
+        elif room.takes(placed):
+            found.append(placed)
+    return found
+
+
+@dataclass
+class _BalanceJudge:
+    judge: Judge
+    verdicts: Verdicts
+
+    def place(self, service: Service) -> PlacedBalance | None:
+        source = self.judge.end(service, "from", service.source)
+        if service.balance is None or source is None or not self.judge.permitted(service, source[0], "from"):
+            return None
+        placed = self.judge.sites[source[0].name]
+        client, dpid = self._client(service), self._switch(service, placed)
+        shares = self._shares(service, service.balance, placed.site)
+        if client is None or dpid is None or shares is None:
+            return None
+        controller, ports = self.judge.controller(service, placed.site), self.judge.granted(service, ("from", placed.site, service.source))
+        if controller is None or ports is None or not self._bounded(service, ports):
+            return None
+        return PlacedBalance(service, placed.site.name, client, dpid, shares, ports, controller)
+
+    def _client(self, service: Service) -> IPv4Address | None:
+        prefixes = service.source.prefixes
+        if len(prefixes) == 1 and prefixes[0].prefixlen == 32:
+            return prefixes[0].network_address
+        message = "an uplink's address can stand for one host only"
+        self._reject(service, "spec.from.prefixes", Reason.INVALID, message, "name one host, like 10.0.0.11/32")
+        return None
+
+    def _switch(self, service: Service, placed: PlacedSite) -> str | None:
+        """Return the datapath id of the one switch of the site: uplinks of several nodes would share an address."""
+        dpids = [node.dpid for node in placed.nodes] + [dpid for dpid, _ in placed.site.switches]
+        if len(dpids) == 1:
+            return dpids[0]
+        message = f"SosSite {placed.site.name} has {len(dpids)} switches; connections are spread at one"
+        self._reject(service, "spec.from.site", Reason.INVALID, message, "make a site of each node")
+        return None
+
+    def _shares(self, service: Service, balance: Balance, site: Site) -> Shares | None:
+        known = {uplink.name: uplink for uplink in site.uplinks}
+        able = [uplink.name for uplink in site.uplinks if uplink.address is not None]
+        remedy = f"uplinks with an address: {', '.join(able) or 'none'}"
+        if not able and not balance.uplinks:
+            message = f"no uplink of SosSite {site.name} has an address"
+            remedy = "set address and gateway of its spec.wan.uplinks"
+            self._reject(service, "spec.balance", Reason.UPLINK_NOT_FOUND, message, remedy)
+            return None
+        for i, (name, _) in enumerate(balance.uplinks):
+            path = f"spec.balance.uplinks[{i}].name"
+            if name not in known:
+                self._reject(service, path, Reason.UPLINK_NOT_FOUND, f"SosSite {site.name} has no uplink {name}", remedy)
+                return None
+            if name not in able:
+                message = f"uplink {name} of SosSite {site.name} has no address"
+                self._reject(service, path, Reason.UPLINK_NOT_FOUND, message, remedy)
+                return None
+        return tuple((known[name], weight) for name, weight in balance.uplinks or [(name, 1) for name in able])
+
+    def _bounded(self, service: Service, ports: tuple[tuple[int, int], ...]) -> bool:
+        conditions = len(service.target.prefixes) * len(ports)
+        if conditions > MAX_CONDITIONS:
+            message = f"{conditions} pairs of a prefix and a port range, and at most {MAX_CONDITIONS} fit a switch"
+            self._reject(service, "spec.to.prefixes", Reason.LIMIT_EXCEEDED, message, "name wider prefixes or ranges")
+        return conditions <= MAX_CONDITIONS
+
+    def _reject(self, service: Service, path: str, reason: Reason, message: str, remedy: str) -> None:
+        self.verdicts.reject(service.origin, path, reason, message, remedy)
+
+
+@dataclass
+class _Room:
+    """What the services so far have taken."""
+
+    verdicts: Verdicts
+    taken: Taken = field(default_factory=dict)
+    per_site: dict[str, int] = field(default_factory=dict)
+
+    def takes(self, placed: PlacedBalance) -> bool:
+        if self.per_site.get(placed.site, 0) >= MAX_PER_SITE:
+            message = f"SosSite {placed.site} has {MAX_PER_SITE} balanced services before it"
+            self.verdicts.reject(placed.service.origin, "spec.from.site", Reason.LIMIT_EXCEEDED, message, "remove some")
+            return False
+        if not self._free(placed):
+            return False
+        self.per_site[placed.site] = self.per_site.get(placed.site, 0) + 1
+        return True
+
+    def _free(self, placed: PlacedBalance) -> bool:
+        """Check that the uplinks' addresses stand for nobody else: answers could not be told apart."""
+        for uplink, _ in placed.uplinks:
+            holder, by = self.taken.get((placed.site, uplink.name), (placed.client, ""))
+            if holder != placed.client:
+                theirs = by.split("/")[0] != placed.service.origin.key.namespace
+                other = "a host of another namespace's service" if theirs else f"{holder} (SosService {by})"
+                message = f"the address of uplink {uplink.name} stands for {other}"
+                remedy = "use other uplinks, or the same host"
+                self.verdicts.reject(placed.service.origin, "spec.balance.uplinks", Reason.DUPLICATE, message, remedy)
+                return False
+        self.taken.update({(placed.site, uplink.name): (placed.client, placed.service.id) for uplink, _ in placed.uplinks})
+        return True

@@ -1,0 +1,64 @@
+"""Loop freedom of what carries broadcasts (design: one uplink per site carries base traffic).
+
+A graph in which at most one vertex has more than one edge has no cycle. So nodes with one base uplink each, around at most one node
+with several, are safe however they are wired. Where several nodes have several base uplinks, nobody can tell from here unless SosLinks
+say which wire goes where; then the declared graph must be a forest.
+"""
+
+from __future__ import annotations
+
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.network import PlacedSite
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import Link
+
+Vertex = tuple[str, str]
+
+
+def without_loops(sites: list[PlacedSite], links: list[Link], verdicts: Verdicts) -> list[PlacedSite]:
+    """Return the sites, oldest first, leaving out each that could close a loop with older ones."""
+    kept: list[PlacedSite] = []
+    for placed in sites:
+        if _may_loop([*kept, placed], links):
+            message = "its base uplinks could form a ring with those of other sites"
+            remedy = "leave base: true on one uplink only, or declare a SosLink for every base uplink of every such site"
+            verdicts.reject(placed.site.origin, "spec.wan.uplinks", Reason.BASE_LOOP, message, remedy)
+        else:
+            kept.append(placed)
+    return kept
+
+
+def _base(placed: PlacedSite) -> set[str]:
+    if placed.site.wan != "Uplinks" or placed.site.remote:
+        return set()
+    return {uplink.name for uplink in placed.site.uplinks if uplink.base}
+
+
+def _may_loop(sites: list[PlacedSite], links: list[Link]) -> bool:
+    base = {placed.site.name: _base(placed) for placed in sites}
+    hubs = [placed for placed in sites if len(base[placed.site.name]) > 1 for _ in placed.nodes]
+    if len(hubs) <= 1:
+        return False
+    if any(len(hub.nodes) > 1 for hub in hubs):
+        return True  # a SosLink names sites: it cannot say which of a site's nodes a wire goes to
+    wires = [link for link in links if link.a[1] in base.get(link.a[0], ()) and link.b[1] in base.get(link.b[0], ())]
+    ends = {end for link in links for end in (link.a, link.b)}
+    if any((hub.site.name, uplink) not in ends for hub in hubs for uplink in base[hub.site.name]):
+        return True
+    many = {placed.site.name for placed in sites if len(placed.nodes) > 1}
+    return _has_cycle([tuple((site, "" if site not in many else f"{i}") for site, _ in (link.a, link.b)) for i, link in enumerate(wires)])
+
+
+def _has_cycle(edges: list[tuple[Vertex, ...]]) -> bool:
+    parent: dict[Vertex, Vertex] = {}
+
+    def root(vertex: Vertex) -> Vertex:
+        while parent.setdefault(vertex, vertex) != vertex:
+            vertex = parent[vertex]
+        return vertex
+
+    for a, b in edges:
+        if root(a) == root(b):
+            return True
+        parent[root(a)] = root(b)
+    return False

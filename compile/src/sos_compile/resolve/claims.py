@@ -1,0 +1,149 @@
+"""Who has the connections that services of several namespaces cover (docs/adr/0049).
+
+Within a namespace priority decides, then age. Between namespaces nothing decides that one of them could set: the band that the rules of the
+clients' site give a namespace, then who came first. A service's place is a number, kept in its status: a new one gets the next, and so
+does one that is changed to cover something else. Numbers only grow, so nothing a namespace does to its own services brings one of them
+before another's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.network import PlacedBalance, PlacedService
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import End, Service
+from sos_compile.model.world import Claim
+from sos_compile.resolve.shadows import meeting, region
+from sos_compile.resolve.stream_settings import SHARED
+
+SCOPE_DIGITS = 16  # of a SHA-256: a namespace gains nothing by two scopes that look alike, but a place it has anyway
+CHOOSING_MODES = frozenset({"RoundRobin", "LeastLoaded", "Measured"})
+
+Placed = PlacedService | PlacedBalance
+Rank = tuple[int, int, tuple[int, tuple[str, str, str]]]
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Services in the order in which they are tried, and the claims to be kept, by `namespace/name`."""
+
+    services: tuple[Placed, ...]
+    claims: Mapping[str, Claim]
+
+
+def scope(service: Service) -> str:
+    """Return what a service's place is for: the connections it covers, and what others' set-up and streams hang on. The rest is free."""
+    stands = service.setup == "Proactive" and service.mode == "Accelerate" and service.percent == 100
+    stands = stands and service.paths_mode not in CHOOSING_MODES
+    shared = service.transport.named & frozenset(SHARED)
+    streams = [service.transport.streams, service.transport.congestion_control, sorted(shared)] if shared else []
+    covers = [_end(service.source), _end(service.target), service.ports]
+    parts = [*covers, service.controller, stands, service.balance is not None, streams]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:SCOPE_DIGITS]
+
+
+def _end(end: End) -> list[object]:
+    return [end.site, [str(prefix) for prefix in end.prefixes]]
+
+
+def by_priority(placed: Placed) -> tuple[int, tuple[str, str, str]]:
+    """Sort key within a namespace: highest priority, then oldest."""
+    return (-placed.service.priority, placed.service.origin.age)
+
+
+def order(
+    placed: Iterable[Placed], band: Callable[[Placed], int], before: Mapping[str, Claim], known: Iterable[Service], verdicts: Verdicts
+) -> Ordered:
+    """Return services in order. `before`: the claims so far; those of `known` services that are not placed at the moment are kept."""
+    ordered = sorted(placed, key=by_priority)
+    numbers = _numbered(ordered, before)
+    by_site: dict[str, list[Placed]] = {}
+    for each in ordered:
+        by_site.setdefault(client_site(each), []).append(each)
+    kept: dict[str, list[Placed]] = {}
+    for site, theirs in by_site.items():
+        kept[site] = _between_namespaces(theirs, numbers, band, verdicts) if len({namespace(each) for each in theirs}) > 1 else theirs
+    held = {service.id: before[service.id] for service in known if _keeps(service, before)}
+    claims = {each.service.id: Claim(numbers[each.service.id], scope(each.service)) for each in ordered}
+    return Ordered(_merged(ordered, kept), {**held, **claims})
+
+
+def _merged(ordered: Sequence[Placed], kept: Mapping[str, list[Placed]]) -> tuple[Placed, ...]:
+    """Return every site's services in that site's order; between sites as before, which decides nothing."""
+    lists = {site: iter(theirs) for site, theirs in kept.items()}
+    found = (next(lists[client_site(each)], None) for each in ordered)
+    return tuple(each for each in found if each is not None)
+
+
+def client_site(placed: Placed) -> str:
+    """Return the site of a service's clients, where the first packet of its connections is seen."""
+    return placed.site if isinstance(placed, PlacedBalance) else placed.source
+
+
+def namespace(placed: Placed) -> str:
+    """Return whose service it is."""
+    return placed.service.origin.key.namespace
+
+
+def _keeps(service: Service, before: Mapping[str, Claim]) -> bool:
+    return service.id in before and before[service.id].scope == scope(service)
+
+
+def _numbered(ordered: Sequence[Placed], before: Mapping[str, Claim]) -> dict[str, int]:
+    numbers = {each.service.id: before[each.service.id].number for each in ordered if _keeps(each.service, before)}
+    following = max((claim.number for claim in before.values()), default=0) + 1
+    new = [each.service for each in ordered if each.service.id not in numbers]
+    new.sort(key=lambda service: service.origin.age)
+    return numbers | {service.id: following + i for i, service in enumerate(new)}
+
+
+def _between_namespaces(
+    theirs: Sequence[Placed], numbers: dict[str, int], band: Callable[[Placed], int], verdicts: Verdicts
+) -> list[Placed]:
+    """Return services of one site that belong to several namespaces, without those that cannot be told apart from others'."""
+    pairs = meeting([region(each) for each in theirs])
+    # Where there are too many to look at, all are taken to meet: that costs places, and lets nobody past another.
+    everything = ((i, j) for i in range(len(theirs)) for j in range(i))
+    earlier: dict[int, list[int]] = {}
+    for i, j in everything if pairs is None else pairs:
+        earlier.setdefault(max(i, j), []).append(min(i, j))
+    for i, before in sorted(earlier.items()):
+        # By priority the others come first: it cannot come before one of them by an older claim.
+        own = [numbers[theirs[j].service.id] for j in before if namespace(theirs[j]) == namespace(theirs[i])]
+        numbers[theirs[i].service.id] = max([numbers[theirs[i].service.id], *own])
+    rank = {id(each): (-band(each), numbers[each.service.id], by_priority(each)) for each in theirs}
+    meets = {i: set[int]() for i in range(len(theirs))}
+    for i, before in earlier.items():
+        for j in before:
+            meets[i].add(j)
+            meets[j].add(i)
+    return _apart(theirs, rank, meets, verdicts)
+
+
+def _apart(theirs: Sequence[Placed], rank: Mapping[int, Rank], meets: Mapping[int, set[int]], verdicts: Verdicts) -> list[Placed]:
+    """Refuse what would take connections from a service before it of another namespace whatever their order: another controller's entries
+    win by that controller's number, and any service wins over a balanced one."""
+    indexes = sorted(range(len(theirs)), key=lambda i: rank[id(theirs[i])])
+    kept: dict[int, None] = {}
+    for i in indexes:
+        mine = theirs[i]
+        first = next(
+            (j for j in sorted(meets[i] & kept.keys()) if namespace(theirs[j]) != namespace(mine) and _overrules(mine, theirs[j])), None
+        )
+        if first is None:
+            kept[i] = None
+            continue
+        message = "another namespace's service covers some of its connections, and came first"
+        remedy = "cover others, or ask the site's owner for a rule"
+        verdicts.reject(mine.service.origin, "spec", Reason.SHADOWED, message, remedy)
+    return [theirs[i] for i in kept]
+
+
+def _overrules(later: Placed, first: Placed) -> bool:
+    """Whether a service that comes later would have connections of the first all the same."""
+    return later.controller != first.controller or (isinstance(first, PlacedBalance) and not isinstance(later, PlacedBalance))

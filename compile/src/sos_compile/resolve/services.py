@@ -1,0 +1,200 @@
+"""Which services are accepted, between which sites, under which controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Network
+
+from sos_compile.admission.objects import Objects
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model import addresses
+from sos_compile.model.network import PlacedService, PlacedSite
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import ALL_PORTS, End, Rule, Service, Site, selects
+from sos_compile.model.world import Claim, ObjectKey
+from sos_compile.resolve import regions
+
+MAX_SERVICES = 4096  # spec/controller-config.md clause 4
+NO_RULE = Rule()
+
+Resolved = tuple[Site, tuple[IPv4Network, ...]]
+"""One end of a service: its site and the prefixes there."""
+Ports = tuple[tuple[int, int], ...]
+Ruled = tuple[str, Site, End]
+"""One end of a service that rules of its site bound: from or to, the site, and the end as written."""
+
+
+def place(objects: Objects, judge: Judge) -> list[PlacedService]:
+    """Return the services whose sites exist and permit them, in no particular order."""
+    found = (judge.verdicts.attempt(each.origin, judge.place, each) for each in objects.services if each.balance is None)
+    return [placed for placed in found if placed is not None]
+
+
+def limited(services: Iterable[PlacedService], claims: Mapping[str, Claim], verdicts: Verdicts) -> list[PlacedService]:
+    """Return the services that there is room for: of one namespace the first in order, of several those that came first."""
+    ordered = list(services)
+    if len(ordered) <= MAX_SERVICES:
+        return ordered
+    several = len({each.service.origin.key.namespace for each in ordered}) > 1
+    ranked = sorted(range(len(ordered)), key=lambda i: claims[ordered[i].service.id].number if several else i)
+    for i in ranked[MAX_SERVICES:]:
+        message = f"there are {MAX_SERVICES} before it"
+        verdicts.reject(ordered[i].service.origin, "", Reason.LIMIT_EXCEEDED, message, "remove some")
+    return [ordered[i] for i in sorted(ranked[:MAX_SERVICES])]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What may be said about the ends of a service; what is wrong is told to `verdicts`."""
+
+    objects: Objects
+    sites: Mapping[str, PlacedSite]
+    release_namespace: str
+    verdicts: Verdicts
+
+    def place(self, service: Service) -> PlacedService | None:
+        """Return an accelerated service with its sites, None for one that is rejected."""
+        source, target = self.end(service, "from", service.source), self.end(service, "to", service.target)
+        if source is None or target is None:
+            return None
+        if source[0].name == target[0].name:
+            message = f"from and to are the same site, {source[0].name}"
+            self.verdicts.reject(service.origin, "spec.to", Reason.INVALID, message, "within one site there is nothing to speed up")
+            return None
+        permitted = [self.permitted(service, end[0], name) for name, end in (("from", source), ("to", target))]
+        controller = self.controller(service, source[0], target[0])
+        if controller is None or not all(permitted):
+            return None
+        ports = self.granted(service, ("from", source[0], service.source), ("to", target[0], service.target))
+        if ports is None:
+            return None
+        clients, servers = (self.covered(service, site, end) for site, end in ((source[0], service.source), (target[0], service.target)))
+        return PlacedService(service, source[0].name, clients, target[0].name, servers, ports, controller)
+
+    def controller(self, service: Service, *sites: Site) -> str | None:
+        """Return the controller that the service names, or else the first that its sites have in common; None for one that is rejected."""
+        common = [name for name in sites[0].controllers if all(name in site.controllers for site in sites)]
+        wanted = service.controller
+        if wanted is not None and wanted not in common:
+            lacking = next(site.name for site in sites if wanted not in site.controllers)
+            message = f"SosSite {lacking} does not connect to SosController {wanted}"
+            remedy = "name it in the site's spec.controllers, or another one here"
+            self.verdicts.reject(service.origin, "spec.controller.name", Reason.CONTROLLER_NOT_FOUND, message, remedy)
+            return None
+        if not common:
+            if len(sites) == 1:
+                message, remedy = f"SosSite {sites[0].name} has no controller", "name a SosController in its spec.controllers"
+            else:
+                message = f"SosSites {' and '.join(site.name for site in sites)} have no controller in common"
+                remedy = "name the same SosController in spec.controllers of both"
+            self.verdicts.reject(service.origin, "spec", Reason.CONTROLLER_NOT_FOUND, message, remedy)
+            return None
+        return wanted or common[0]
+
+    def end(self, service: Service, name: str, end: End) -> Resolved | None:
+        """Return the site and prefixes of one end (`name` is from or to), None for one that is rejected."""
+        site = self._site_of(service, name, end)
+        if site is None:
+            return None
+        if site.transit:
+            message = f"SosSite {site.name} is a transit site: it has no hosts"
+            self.verdicts.reject(service.origin, f"spec.{name}.site", Reason.INVALID, message, "name a site with prefixes")
+            return None
+        outside = next((prefix for prefix in end.prefixes if not any(prefix.subnet_of(own) for own in site.prefixes)), None)
+        if outside is not None:
+            message = f"{outside} is not inside the prefixes of SosSite {site.name}"
+            path = f"spec.{name}.prefixes"
+            self.verdicts.reject(service.origin, path, Reason.PREFIX_OUTSIDE_SITE, message, "narrow it, or extend the site")
+            return None
+        return site, end.prefixes or site.prefixes
+
+    def _site_of(self, service: Service, name: str, end: End) -> Site | None:
+        if end.site is None:
+            holding = [placed.site for placed in self.sites.values() if _holds(placed.site, end.prefixes)]
+            if len(holding) == 1:
+                return holding[0]
+            path = f"spec.{name}.prefixes"
+            self.verdicts.reject(service.origin, path, Reason.SITE_NOT_FOUND, "no site holds all of these prefixes", "name the site")
+            return None
+        if end.site in self.sites:
+            return self.sites[end.site].site
+        exists = ObjectKey("SosSite", "", end.site) in self.objects.keys
+        message = f"SosSite {end.site} is not accepted" if exists else f"there is no SosSite {end.site}"
+        remedy = "see what is wrong with it" if exists else "create it, or name another"
+        self.verdicts.reject(service.origin, f"spec.{name}.site", Reason.SITE_NOT_FOUND, message, remedy)
+        return None
+
+    def permitted(self, service: Service, site: Site, end: str) -> bool:
+        """Return whether a site allows services of this namespace."""
+        namespace = service.origin.key.namespace
+        match site.namespaces:
+            case "All":
+                return True
+            case "Release":
+                allowed = namespace == self.release_namespace
+                remedy = f"set its spec.services.namespaces, or create the service in namespace {self.release_namespace}"
+            case _:
+                allowed = selects(site.services_selector or {}, self._labels(namespace))
+                remedy = "label the namespace as its spec.services.selector asks"
+        if not allowed:
+            message = f"SosSite {site.name} does not allow services of namespace {namespace}"
+            self.verdicts.reject(service.origin, f"spec.{end}.site", Reason.NOT_PERMITTED, message, remedy)
+        return allowed
+
+    def rule(self, namespace: str, site: Site) -> Rule:
+        """Return what a namespace may have of a site: by the first rule for it, else by none, which is a rule that allows everything."""
+        labels = self._labels(namespace) if any(rule.selector is not None for rule in site.rules) else {}
+        named = (r for r in site.rules if namespace in r.namespaces or (r.selector is not None and selects(r.selector, labels)))
+        return next(named, NO_RULE)
+
+    def covered(self, service: Service, site: Site, end: End) -> tuple[IPv4Network, ...]:
+        """Return the hosts that an end of a service is about: those it names, else those of the rule, else all of the site's."""
+        rule = self.rule(service.origin.key.namespace, site)
+        if end.prefixes or not rule.prefixes:
+            return end.prefixes or site.prefixes
+        return tuple(prefix for prefix in rule.prefixes if any(prefix.subnet_of(own) for own in site.prefixes))
+
+    def granted(self, service: Service, *ends: Ruled) -> Ports | None:
+        """Return the ports of a service that keeps to the rules of its sites, None for one that is rejected."""
+        namespace = service.origin.key.namespace
+        allowed: regions.Intervals = ALL_PORTS
+        for name, site, end in ends:
+            rule = self.rule(namespace, site)
+            if problem := _beyond(service, rule, name, end) or self._nobody(service, site, name, end):
+                path, what = problem
+                message = f"spec.services.rules of SosSite {site.name} do not allow services of namespace {namespace} {what}"
+                self.verdicts.reject(service.origin, path, Reason.NOT_PERMITTED, message, "keep to the rule, or ask the site's owner")
+                return None
+            allowed = regions.common(allowed, rule.ports)
+        ports = service.ports or allowed
+        if ports and not regions.without(ports, allowed):
+            return ports
+        which = f"ports {addresses.ports(regions.without(ports, allowed))}" if ports else "any port at both sites"
+        message = f"spec.services.rules of its sites do not allow services of namespace {namespace} {which}"
+        self.verdicts.reject(service.origin, "spec.ports", Reason.NOT_PERMITTED, message, "keep to the rules, or ask the sites' owner")
+        return None
+
+    def _nobody(self, service: Service, site: Site, name: str, end: End) -> tuple[str, str] | None:
+        return None if self.covered(service, site, end) else (f"spec.{name}.prefixes", "for any of its hosts")
+
+    def _labels(self, namespace: str) -> dict[str, str]:
+        labels = next((dict(each.labels) for each in self.objects.namespaces if each.name == namespace), {})
+        # Kubernetes puts this label on every namespace.
+        return {"kubernetes.io/metadata.name": namespace, **labels}
+
+
+def _beyond(service: Service, rule: Rule, name: str, end: End) -> tuple[str, str] | None:
+    """Return the field of a service that a rule does not allow, ports apart, and what it would do."""
+    outside = [prefix for prefix in end.prefixes if rule.prefixes and not any(prefix.subnet_of(own) for own in rule.prefixes)]
+    if outside:
+        return f"spec.{name}.prefixes", f"for {outside[0]}"
+    mode = "Balance" if service.balance is not None else service.mode
+    if rule.modes is not None and mode not in rule.modes:
+        return ("spec.balance", "with spec.balance") if mode == "Balance" else ("spec.mode", f"with mode {mode}")
+    fields = sorted(service.transport.named - rule.transport) if rule.transport is not None else []
+    return (f"spec.transport.{fields[0]}", f"to set {fields[0]}") if fields else None
+
+
+def _holds(site: Site, prefixes: tuple[IPv4Network, ...]) -> bool:
+    return all(any(prefix.subnet_of(own) for own in site.prefixes) for prefix in prefixes)

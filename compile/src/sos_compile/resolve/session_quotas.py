@@ -1,0 +1,46 @@
+"""How many of a site's sessions the services of one namespace may have (docs/adr/0049)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from sos_compile.model.network import PlacedService
+from sos_compile.model.world import Claim
+
+ALL = 100
+RESERVED = 50
+"""Percent of a site's sessions that its namespaces have for themselves, in equal parts; the other half is for whoever comes first."""
+
+Share = tuple[str, int, bool]
+"""A namespace, the percentage that it may have, and whether its services may be set up proactively all the same."""
+
+
+def build(
+    services: Iterable[PlacedService], claims: Mapping[str, Claim], percent: Callable[[str, str], int | None]
+) -> dict[str, tuple[Share, ...]]:
+    """Return the shares at each site. `percent`: what the rule says for a namespace (first) at a site, None where it says nothing.
+
+    Entries that stand decide about no connection, so a bounded namespace has none; but the one that came first keeps what it had while it
+    was alone.
+    """
+    first: dict[str, dict[str, int]] = {}
+    for each in services:
+        if each.service.mode == "Accelerate":
+            namespace, number = each.service.origin.key.namespace, claims[each.service.id].number
+            for site in (each.source, each.target):
+                there = first.setdefault(site, {})
+                there[namespace] = min(number, there.get(namespace, number))
+    return {site: _at(there, {namespace: percent(namespace, site) for namespace in there}) for site, there in first.items()}
+
+
+def _at(first: Mapping[str, int], percent: Mapping[str, int | None]) -> tuple[Share, ...]:
+    kept_for_each = RESERVED // len(first)
+    oldest = min(first, key=lambda namespace: first[namespace])
+    found = []
+    for namespace in sorted(first):
+        said = percent[namespace]
+        if said is not None:
+            found.append((namespace, said, said == ALL))
+        elif len(first) > 1:
+            found.append((namespace, ALL - kept_for_each * (len(first) - 1), namespace == oldest))
+    return tuple(share for share in found if share[1] < ALL)

@@ -1,0 +1,166 @@
+"""Which services hide others: of several that cover a connection one decides, and the others' owners are told (docs/adr/0049).
+
+Services are compared in the order in which they are tried, by the site of their clients. Balanced services come after all others.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from sos_compile.model import addresses
+from sos_compile.model.memo import ByIdentity, Memo
+from sos_compile.model.network import PlacedBalance, PlacedService
+from sos_compile.model.resources import ALL_PORTS
+from sos_compile.model.world import ObjectKey, Overlap, Shadow
+from sos_compile.resolve import regions
+from sos_compile.resolve.regions import Region
+
+MAX_COMPARED = 1_000_000
+"""Pairs of services of one site that are looked at, and `MAX_PAIRS` of those that share connections: a second's work each."""
+MAX_PAIRS = 50_000
+MAX_PIECES = 256
+"""Regions that what is left of one service may fall into; beyond it the service is taken for hidden in part."""
+MAX_NAMED = 8
+"""Overlaps kept per service, for a message that people read."""
+SHOWN = 3
+SLICES = 1000
+"""Where two controllers serve one switch, entries of the one with the larger number (modulo this) win
+(sos_controller.core.openflow.pipeline)."""
+
+Placed = PlacedService | PlacedBalance
+
+
+@dataclass
+class _Found:
+    """What is being found out about one service."""
+
+    hidden_by: list[Overlap] = field(default_factory=list)
+    hides: list[Overlap] = field(default_factory=list)
+    wholly: bool = False
+    compared: bool = True
+
+    def shadow(self) -> Shadow:
+        """Return it as a value."""
+        counts = len(self.hidden_by), len(self.hides)
+        return Shadow(tuple(self.hidden_by[:MAX_NAMED]), tuple(self.hides[:MAX_NAMED]), *counts, self.wholly, self.compared)
+
+
+def region(placed: Placed) -> Region:
+    """Return the connections that a service covers."""
+    if isinstance(placed, PlacedBalance):
+        client = int(placed.client)
+        return Region(((client, client),), regions.addresses(placed.service.target.prefixes), regions.joined(placed.ports))
+    return Region(regions.addresses(placed.source_prefixes), regions.addresses(placed.target_prefixes), regions.joined(placed.ports))
+
+
+def find(
+    services: Iterable[PlacedService], balances: Iterable[PlacedBalance], controllers: Mapping[str, int], memo: Memo
+) -> dict[ObjectKey, Shadow]:
+    """Return what is hidden of each service and what it hides, for those of which there is something to say.
+
+    `services` and `balances` stand in the order in which they are tried; `controllers` are the controllers' numbers.
+    """
+    by_site: dict[str, list[Placed]] = {}
+    for service in services:
+        by_site.setdefault(service.source, []).append(service)
+    for balance in balances:
+        by_site.setdefault(balance.site, []).append(balance)
+    found: dict[ObjectKey, Shadow] = {}
+    for site, placed in sorted(by_site.items()):
+        ordered = sorted(placed, key=lambda each: (isinstance(each, PlacedBalance), -(controllers.get(each.controller, 0) % SLICES)))
+        key = (site, tuple((ByIdentity(each.service), _ends(each), each.controller) for each in ordered))
+        found |= memo.shadows.get(key, partial(_compare, ordered))
+    return found
+
+
+def _ends(placed: Placed) -> Hashable:
+    return (
+        (placed.client, placed.ports)
+        if isinstance(placed, PlacedBalance)
+        else (placed.source_prefixes, placed.target_prefixes, placed.ports)
+    )
+
+
+def _compare(placed: Sequence[Placed]) -> dict[ObjectKey, Shadow]:
+    covered = [region(each) for each in placed]
+    pairs = meeting(covered)
+    if pairs is None:
+        return {_key(each): Shadow(compared=False) for each in placed}
+    earlier: dict[int, list[int]] = {}
+    for i, j in pairs:
+        earlier.setdefault(max(i, j), []).append(min(i, j))
+    found: dict[ObjectKey, _Found] = {}
+    for i, before in sorted(earlier.items()):
+        _hide(placed, covered, i, sorted(before), found)
+    return {key: each.shadow() for key, each in found.items() if each.hidden_by or each.hides}
+
+
+def _hide(placed: Sequence[Placed], covered: Sequence[Region], i: int, before: list[int], found: dict[ObjectKey, _Found]) -> None:
+    mine = found.setdefault(_key(placed[i]), _Found())
+    left = [covered[i]]
+    for j in before:
+        taken = [part for piece in left if not (part := regions.intersection(piece, covered[j])).empty]
+        if not taken:
+            continue
+        shown = words(_bounds(taken))
+        mine.hidden_by.append(Overlap(_key(placed[j]), shown))
+        found.setdefault(_key(placed[j]), _Found()).hides.append(Overlap(_key(placed[i]), shown))
+        smaller = [part for piece in left for part in regions.difference(piece, covered[j])]
+        left = smaller if len(smaller) <= MAX_PIECES else left
+    mine.wholly = not left
+
+
+def _bounds(parts: Sequence[Region]) -> Region:
+    """Return the connections of regions that are parts of one: their clients, servers and ports, joined."""
+    return parts[0] if len(parts) == 1 else Region(*(regions.joined(each for part in parts for each in part[i]) for i in range(3)))
+
+
+def words(covered: Region) -> str:
+    """Return a set of connections for a message."""
+    clients, servers = (regions.prefixes(each) for each in (covered.clients, covered.servers))
+    ports = "every port" if covered.ports == ALL_PORTS else f"ports {_listed(addresses.ports(covered.ports).split(','))}"
+    return f"{_listed(map(str, clients))} to {_listed(map(str, servers))}, {ports}"
+
+
+def _listed(items: Iterable[str]) -> str:
+    listed = list(items)
+    return ",".join(listed[:SHOWN]) + (f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else "")
+
+
+def _key(placed: Placed) -> ObjectKey:
+    return placed.service.origin.key
+
+
+def meeting(covered: Sequence[Region]) -> list[tuple[int, int]] | None:
+    """Return the pairs of regions that share connections; None where there are too many to look at.
+
+    It sweeps along the one of clients, servers and ports where the fewest overlap, so that a thousand services of a port each cost no more
+    than a thousand of a prefix each.
+    """
+    bounds = [tuple((each[0][0], each[-1][1]) for each in one) for one in covered]
+    crowds = [_crowd([each[axis] for each in bounds]) for axis in range(3)]
+    if min(crowds) > MAX_COMPARED:
+        return None
+    axis = crowds.index(min(crowds))
+    found: list[tuple[int, int]] = []
+    active: list[int] = []
+    for i in sorted(range(len(covered)), key=lambda k: (bounds[k][axis][0], k)):
+        active = [j for j in active if bounds[j][axis][1] >= bounds[i][axis][0]]
+        for j in active:
+            near = all(a[0] <= b[1] and b[0] <= a[1] for a, b in zip(bounds[i], bounds[j], strict=True))
+            if near and regions.overlap(covered[i], covered[j]):
+                found.append((i, j))
+        if len(found) > MAX_PAIRS:
+            return None
+        active.append(i)
+    return found
+
+
+def _crowd(spans: Sequence[regions.Interval]) -> int:
+    """Return how many pairs of spans overlap."""
+    starts, ends = sorted(first for first, _ in spans), sorted(last for _, last in spans)
+    ordered = sum(bisect_right(starts, last) for last in ends) - sum(bisect_left(ends, first) for first in starts)
+    return (ordered - len(spans)) // 2

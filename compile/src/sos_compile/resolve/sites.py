@@ -1,0 +1,253 @@
+"""Which sites are accepted, and which nodes and numbers they have."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address
+
+from sos_compile.admission.fault_isolation import NODE, REMEDY
+from sos_compile.admission.objects import Objects
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.network import MAX_NODE_NUMBER, NodePlace, PlacedSite
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import Site, selects
+from sos_compile.model.world import Node, ObjectKey, World
+from sos_compile.resolve.allocate import numbers
+
+MAX_SITES = 1024  # spec/controller-config.md clause 4
+MAX_NODES_PER_SITE = 1024
+MAX_NODE_NAME = 63  # a beacon has room for no more (spec/beacon.md clause 2)
+SITE_IDS = (1, 0xFFFF)
+MAX_SHOWN = 64  # characters of an address that is none
+BROADCAST = IPv4Address("255.255.255.255")
+
+
+def datapath_id(site_id: int, node: str) -> str:
+    """Return the 16 hex digits of a node's datapath id: the site id above 48 bits of a hash of the node's name, which survives restarts."""
+    return f"{site_id:04x}{hashlib.sha256(node.encode()).hexdigest()[:12]}"
+
+
+def accept(objects: Objects, controllers: Mapping[str, object], verdicts: Verdicts) -> list[Site]:
+    """Return the sites that are right by themselves and beside older ones, oldest first.
+
+    Missing controllers are left out of a site and nothing more: its base table must go on forwarding whatever happens to controllers.
+    """
+    accepted: list[Site] = []
+    for site in objects.sites:
+        if len(accepted) >= MAX_SITES:
+            verdicts.reject(site.origin, "", Reason.LIMIT_EXCEEDED, f"there are {MAX_SITES} older sites", "remove some")
+        elif _consistent(site, verdicts) and _apart(site, accepted, verdicts):
+            accepted.append(_with_known_controllers(site, controllers, verdicts))
+    return accepted
+
+
+def _consistent(site: Site, verdicts: Verdicts) -> bool:
+    if not _uplinks_consistent(site, verdicts):
+        return False
+    if site.subnet is None or site.agent_range is None:
+        return True
+    if not site.agent_range.subnet_of(site.subnet):
+        message = f"the agents' prefix {site.agent_range} is not inside the subnet {site.subnet}"
+        verdicts.reject(site.origin, "spec.network", Reason.INVALID, message, "set network.subnet or network.agentAddresses accordingly")
+        return False
+    if site.gateway is not None and site.gateway.network != site.subnet:
+        message = f"{site.gateway} is not an address of the subnet {site.subnet}"
+        verdicts.reject(site.origin, "spec.gateway", Reason.INVALID, message, "give an address of the subnet with the subnet's length")
+        return False
+    return True
+
+
+def _uplinks_consistent(site: Site, verdicts: Verdicts) -> bool:
+    """Check the addresses of uplinks: a gateway in the address's subnet, and no address twice (an answer could not be told apart)."""
+    taken: dict[object, str] = {}
+    for i, uplink in enumerate(site.uplinks):
+        if uplink.address is None:
+            continue
+        path = f"spec.wan.uplinks[{i}]"
+        if uplink.gateway not in uplink.address.network or uplink.gateway == uplink.address.ip:
+            message = f"{uplink.gateway} is not another address of the subnet of {uplink.address}"
+            verdicts.reject(site.origin, f"{path}.gateway", Reason.INVALID, message, "give the router's address, or correct address")
+            return False
+        if uplink.address.ip in taken:
+            message = f"{uplink.address.ip} is the address of uplink {taken[uplink.address.ip]}"
+            verdicts.reject(site.origin, f"{path}.address", Reason.DUPLICATE, message, "give every uplink an address of its own")
+            return False
+        taken[uplink.address.ip] = uplink.name
+    return True
+
+
+def _apart(site: Site, older: list[Site], verdicts: Verdicts) -> bool:
+    """Check that no older site has any of the site's prefixes: a destination belongs to one site."""
+    own = site.prefixes + ((site.agent_range,) if site.agent_range else ())
+    for other in older:
+        theirs = other.prefixes + ((other.agent_range,) if other.agent_range else ())
+        for prefix in own:
+            clash = next((each for each in theirs if each.overlaps(prefix)), None)
+            if clash is not None:
+                message = f"{prefix} overlaps {clash} of SosSite {other.name}"
+                verdicts.reject(
+                    site.origin,
+                    "spec.prefixes",
+                    Reason.OVERLAPPING_PREFIXES,
+                    message,
+                    "an address belongs to one site: narrow one of the two",
+                )
+                return False
+    return True
+
+
+def _with_known_controllers(site: Site, controllers: Mapping[str, object], verdicts: Verdicts) -> Site:
+    for i, name in enumerate(site.controllers):
+        if name not in controllers:
+            message = f"there is no SosController {name}"
+            verdicts.reject(site.origin, f"spec.controllers[{i}].name", Reason.CONTROLLER_NOT_FOUND, message, "create it, or name another")
+    known = tuple(name for name in site.controllers if name in controllers)
+    return site if known == site.controllers else replace(site, controllers=known)
+
+
+def number(sites: list[Site], world: World, objects: Objects, verdicts: Verdicts) -> tuple[list[Site], dict[str, int]]:
+    """Return the sites whose id is theirs alone, and all ids, those of sites left out included (they keep what they had)."""
+    previous = world.observed.allocations.sites
+    fixed: dict[int, str] = {}
+    kept: list[Site] = []
+    for site in sites:
+        wanted = site.site_id or previous.get(site.name)
+        holder = fixed.get(wanted) if wanted else None
+        if site.site_id and holder is not None:
+            message = f"SosSite {holder} has the id {wanted}"
+            verdicts.reject(
+                site.origin, "spec.siteID", Reason.DUPLICATE_SITE_ID, message, "delete the site and make it again with another id"
+            )
+            continue
+        kept.append(site)
+        if wanted and holder is None:
+            fixed[wanted] = site.name
+    known = {key.name for key in objects.keys if key.kind == "SosSite"}
+    carried = {name: site_id for name, site_id in sorted(previous.items()) if name in known and site_id not in fixed}
+    given = {name: site_id for site_id, name in fixed.items()}
+    fresh = numbers([site.name for site in kept], given, carried.values(), SITE_IDS)
+    return kept, {**carried, **fresh}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Sites with their nodes, and the numbers of all nodes."""
+
+    sites: list[PlacedSite]
+    node_numbers: dict[str, int]
+
+
+def place(sites: list[Site], ids: Mapping[str, int], world: World, verdicts: Verdicts) -> Placed:
+    """Give every site its nodes and every node its number. A node goes to the oldest site that selects it."""
+    claimed: dict[str, Site] = {}
+    left_out: dict[str, list[str]] = {}
+    verdicts.faults += [fault for key, fault in verdicts.left_out.items() if key.kind == NODE]
+    for site in sites:
+        for node in _matching(site, world, verdicts):
+            holder = claimed.setdefault(node.name, site)
+            if holder is not site:
+                left_out.setdefault(site.name, []).append(node.name)
+                message = f"node {node.name} belongs to SosSite {holder.name}"
+                verdicts.warn(
+                    site.origin,
+                    "spec.nodeSelector",
+                    Reason.OVERLAPPING_NODES,
+                    message,
+                    "a node carries one site: change one of the selectors",
+                )
+    previous = world.observed.allocations.nodes
+    by_name = {node.name: node for node in world.nodes}
+    carried = {name: n for name, n in previous.items() if name in by_name and name not in claimed}
+    given = numbers(sorted(claimed), previous, carried.values(), (1, MAX_NODE_NUMBER))
+    placed = []
+    by_name, wrong = with_usable_addresses([by_name[name] for name, site in claimed.items() if site.wan == "Overlay"], by_name)
+    for site in sites:
+        own = [by_name[name] for name in sorted(name for name, holder in claimed.items() if holder is site)]
+        nodes = _node_places(site, ids[site.name], own, given, verdicts)
+        problems = tuple((node.node.name, wrong[node.node.name]) for node in nodes if node.node.name in wrong)
+        left = tuple(sorted(left_out.get(site.name, ())))
+        placed.append(PlacedSite(site, ids[site.name], nodes, left_out=left, node_problems=problems))
+    return Placed(placed, {**carried, **given})
+
+
+def with_usable_addresses(nodes: Iterable[Node], by_name: Mapping[str, Node]) -> tuple[dict[str, Node], dict[str, str]]:
+    """Return all nodes, those of overlays (`nodes`) without addresses that no tunnel can end at, and what is wrong with these."""
+    found, wrong = dict(by_name), dict[str, str]()
+    holder: dict[str, str] = {}
+    for node in sorted(nodes, key=lambda each: (each.created, each.name), reverse=True):
+        if not node.address:
+            continue
+        problem = _address_problem(node.address)
+        if problem is None and (other := holder.setdefault(node.address, node.name)) != node.name:
+            problem = f"its InternalIP {node.address} is that of node {other}, too: remove the node that is gone, or correct the address"
+        if problem is not None:
+            wrong[node.name] = f"no tunnels: {problem}"
+            found[node.name] = replace(node, address="")
+    return found, wrong
+
+
+def _address_problem(text: str) -> str | None:
+    if not is_ipv4(text):
+        return f"its only InternalIP {text[:MAX_SHOWN]} is not IPv4, which tunnels need: give the node an IPv4 InternalIP as well"
+    address = IPv4Address(text)
+    if address.is_loopback or address.is_multicast or address.is_unspecified or address.is_link_local or address == BROADCAST:
+        return f"its InternalIP {text} cannot be reached from other nodes: correct it (kubelet --node-ip)"
+    return None
+
+
+def _matching(site: Site, world: World, verdicts: Verdicts) -> list[Node]:
+    if site.selector is None:
+        return []
+    nodes = sorted((node for node in world.nodes if selects(site.selector, dict(node.labels))), key=lambda node: node.name)
+    for node in nodes[MAX_NODES_PER_SITE:]:
+        message = f"node {node.name} is left out: a site has at most {MAX_NODES_PER_SITE} nodes"
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "make several sites of it")
+    for node in [each for each in nodes if len(each.name) > MAX_NODE_NAME]:
+        message = f"node {node.name} is left out: its name has more than {MAX_NODE_NAME} characters"
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "give it a shorter name")
+    faults = {node.name: fault for node in nodes if (fault := verdicts.left_out.get(ObjectKey(NODE, "", node.name)))}
+    for name, fault in faults.items():
+        message = f"node {name} keeps what it has: it cannot be compiled: {fault.message}"
+        verdicts.warn(site.origin, "spec.nodeSelector", Reason.INTERNAL, message, REMEDY)
+    return [node for node in nodes[:MAX_NODES_PER_SITE] if len(node.name) <= MAX_NODE_NAME and node.name not in faults]
+
+
+def _node_places(site: Site, site_id: int, nodes: list[Node], given: Mapping[str, int], verdicts: Verdicts) -> tuple[NodePlace, ...]:
+    places: dict[str, NodePlace] = {}
+    for node in nodes:
+        dpid = datapath_id(site_id, node.name)
+        if node.name not in given:
+            message = f"node {node.name} is left out: there are {MAX_NODE_NUMBER} others"
+            verdicts.warn(site.origin, "spec.nodeSelector", Reason.LIMIT_EXCEEDED, message, "remove some")
+        elif dpid in places:
+            message = f"node {node.name} is left out: its datapath id {dpid} is that of node {places[dpid].node.name}"
+            verdicts.warn(site.origin, "spec.nodeSelector", Reason.DUPLICATE, message, "rename the node")
+        else:
+            places[dpid] = NodePlace(node, site.name, given[node.name], dpid)
+    return tuple(places.values())
+
+
+def apart_from_nodes(placed: list[PlacedSite], verdicts: Verdicts) -> list[PlacedSite]:
+    """Return the sites whose hosts are not where tunnels end: packets of a tunnel would be taken for a host's, and go through it again."""
+    ends = {int(IPv4Address(node.node.address)): node for each in placed for node in _tunnel_ends(each)}
+    addresses = sorted(ends)
+    kept = []
+    for each in placed:
+        inside = ((prefix, bisect_left(addresses, int(prefix[0]))) for prefix in each.site.prefixes)
+        clash = next(((prefix, i) for prefix, i in inside if i < len(addresses) and addresses[i] <= int(prefix[-1])), None)
+        if clash is None:
+            kept.append(each)
+            continue
+        prefix, node = clash[0], ends[addresses[clash[1]]].node
+        message = f"{prefix} holds the InternalIP {node.address} of node {node.name}, where tunnels of the overlay end"
+        remedy = "give the site's hosts a network of their own, or set spec.wan.type: Uplinks at the sites of these nodes"
+        verdicts.reject(each.site.origin, "spec.prefixes", Reason.OVERLAPPING_NODES, message, remedy)
+    return kept
+
+
+def _tunnel_ends(placed: PlacedSite) -> list[NodePlace]:
+    return [node for node in placed.nodes if node.node.address] if placed.site.wan == "Overlay" else []

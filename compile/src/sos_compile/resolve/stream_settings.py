@@ -1,0 +1,82 @@
+"""Settings of the streams between two sites, which the sessions of all services between them share (docs/adr/0049).
+
+Agents keep one set of streams for a pair of sites, so one service's `streams`, `congestionControl`, `encryption` or `protocol` is for all.
+Where the services belong to several namespaces, one may set them if both sites' rules say so, or if it was there before the others: what
+others have found does not change under them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from sos_compile.admission.verdicts import Verdicts
+from sos_compile.model.network import PlacedService
+from sos_compile.model.problem import Reason
+from sos_compile.model.resources import Rule, Transport
+from sos_compile.model.world import Claim
+
+SHARED = ("congestionControl", "encryption", "protocol", "streams")
+RuleOf = Callable[[PlacedService, str], Rule]
+"""The rule for a service at one of its two sites."""
+
+
+def permitted(services: Iterable[PlacedService], claims: Mapping[str, Claim], rule: RuleOf, verdicts: Verdicts) -> list[PlacedService]:
+    """Return the services, in the order given, without those that would set streams of another namespace's sessions."""
+    ordered = list(services)
+    between: dict[frozenset[str], list[PlacedService]] = {}
+    for each in ordered:
+        if each.service.mode == "Accelerate":
+            between.setdefault(frozenset((each.source, each.target)), []).append(each)
+    refused: set[str] = set()
+    for theirs in between.values():
+        if len({_namespace(each) for each in theirs}) > 1:
+            refused |= _refused(theirs, claims, rule, verdicts)
+    return [each for each in ordered if each.service.id not in refused]
+
+
+def _refused(theirs: list[PlacedService], claims: Mapping[str, Claim], rule: RuleOf, verdicts: Verdicts) -> set[str]:
+    first: dict[str, int] = {}
+    for each in theirs:
+        number = claims[each.service.id].number
+        first[_namespace(each)] = min(number, first.get(_namespace(each), number))
+    refused: set[str] = set()
+    in_effect: list[Transport] = []
+    for each in sorted(theirs, key=lambda each: claims[each.service.id].number):
+        others = min(number for namespace, number in first.items() if namespace != _namespace(each))
+        earlier = claims[each.service.id].number < others
+        field = None if earlier else next((f for f in SHARED if _sets(each, f, in_effect) and not _granted(each, f, rule)), None)
+        if field is None:
+            in_effect.append(each.service.transport)
+            continue
+        refused.add(each.service.id)
+        message = f"streams between SosSites {each.source} and {each.target} are shared with another namespace's services, which came first"
+        remedy = f"leave it out, or ask the sites' owner to list {field} in transport of a rule of both sites"
+        verdicts.reject(each.service.origin, f"spec.transport.{field}", Reason.NOT_PERMITTED, message, remedy)
+    return refused
+
+
+def _namespace(placed: PlacedService) -> str:
+    return placed.service.origin.key.namespace
+
+
+def _granted(placed: PlacedService, field: str, rule: RuleOf) -> bool:
+    """Whether the rules of both sites name the field."""
+    rules = [rule(placed, site) for site in (placed.source, placed.target)]
+    return all(each.transport is not None and field in each.transport for each in rules)
+
+
+def _sets(placed: PlacedService, field: str, in_effect: list[Transport]) -> bool:
+    """Whether a service would make the streams other than they are."""
+    mine = placed.service.transport
+    if field not in mine.named:
+        return False
+    match field:
+        case "streams":
+            return mine.streams > max((each.streams for each in in_effect), default=0)
+        case "congestionControl":
+            named = [each.congestion_control for each in in_effect if each.congestion_control != "Auto"]
+            return named[:1] != [mine.congestion_control]
+        case "encryption":
+            return all(each.encryption != mine.encryption for each in in_effect)
+        case _:
+            return all(each.protocol != mine.protocol for each in in_effect)
