@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
-from sos_operator.controller_api import ControllerApi, open_session
-from sos_operator.core.errors import Refused
+from sos_operator.core.model.errors import Refused
+from sos_operator.remote.controller_api import ControllerApi, open_session
 
 
 def test_a_stranger_that_answered_once_is_not_asked_again() -> None:

@@ -14,21 +14,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sos_operator import loop, reconcile
-from sos_operator.bugs import Bugs
-from sos_operator.core.desired import CLEANUP_FINALIZER, documents, on_nodes
-from sos_operator.core.errors import NotReady
-from sos_operator.core.generation import Issued, parse_issued
-from sos_operator.core.kinds import API_VERSION
-from sos_operator.core.nodes import NodeAnswer
-from sos_operator.core.options import Images, Settings
-from sos_operator.core.output import build_output
-from sos_operator.core.rollout import max_unavailable, plan_rollouts
-from sos_operator.core.status import Situation, report
-from sos_operator.core.world import Seen, api_base, controller_endpoints
-from sos_operator.handlers import hearer
-from sos_operator.health import Health
-from sos_operator.metrics import Metrics
-from sos_operator.wake import WakeQueue
+from sos_operator.cluster.handlers import hearer
+from sos_operator.cluster.work_queue import WorkQueue
+from sos_operator.core.desired.departure import documents, on_nodes
+from sos_operator.core.desired.finalizer import CLEANUP_FINALIZER
+from sos_operator.core.desired.generation import Issued, parse_issued
+from sos_operator.core.desired.output import build_output
+from sos_operator.core.desired.rollout import max_unavailable, plan_rollouts
+from sos_operator.core.model.errors import NotReady
+from sos_operator.core.model.kinds import API_VERSION
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.options import Images, Settings
+from sos_operator.core.model.world import Seen, api_base, controller_endpoints
+from sos_operator.core.status.report import Situation, report
+from sos_operator.process.bugs import Bugs
+from sos_operator.process.health import Health
+from sos_operator.process.metrics import Metrics
 
 SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node="n", ovs="o"))
 PREFIXES = {"west": "10.0.0.0/24", "east": "10.0.1.0/24"}
@@ -78,7 +79,7 @@ def test_pass_that_raises_anything_is_a_failed_pass_and_the_loop_goes_on(monkeyp
                     stop.set()
                 raise KeyError("a rule that nobody thought of")
 
-        await loop._loop(Broken(), WakeQueue(), Health(), metrics, stop)  # type: ignore[arg-type]
+        await loop._loop(Broken(), WorkQueue(), Health(), metrics, stop)  # type: ignore[arg-type]
         assert len(passes) == 3 and counted(metrics, "pass") == 3
         assert metrics.registry.get_sample_value("sos_operator_reconcile_total", {"result": "failed"}) == 3
 
@@ -86,12 +87,12 @@ def test_pass_that_raises_anything_is_a_failed_pass_and_the_loop_goes_on(monkeyp
 
 
 def test_watches_wake_the_loop_where_it_cannot_be_told_whether_it_is_news() -> None:
-    metrics, queue = Metrics(), WakeQueue()
+    metrics, queue = Metrics(), WorkQueue()
 
     def knows(*_: Any) -> bool:
         raise KeyError("uid")
 
-    from sos_operator.core.news import Changed
+    from sos_operator.core.scheduling.change_queue import Changed
 
     hearer(queue, knows, Bugs(metrics))(Changed("sossites", "", "west"), False, "u", "1")
     assert queue.waits and counted(metrics, "watch") == 1

@@ -15,8 +15,8 @@ import yaml
 from operator_kube import ROOT, Kube, tool
 from operator_monitoring import served
 from operator_run import NAMESPACE, helm, render
-from sos_operator.core.kinds import CHILD_KINDS, JOB, NODE, OWN_KINDS, POD
-from sos_operator.settings import SettingsError, parse_settings
+from sos_operator.core.model.kinds import CHILD_KINDS, JOB, NODE, OWN_KINDS, POD
+from sos_operator.process.settings import SettingsError, parse_settings
 
 CHART = ROOT / "charts" / "sos"
 SCENARIOS = sorted((CHART / "ci").glob("*-values.yaml"))

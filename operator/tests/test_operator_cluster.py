@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from operator_kube import Kube
-from sos_operator.cluster import Cluster, connect
-from sos_operator.core.errors import KindMissing, NotReady, Refused
-from sos_operator.core.kinds import CONFIG_MAP, NAD, NODE, SECRET
+from sos_operator.cluster.client import Cluster, connect
+from sos_operator.core.model.errors import KindMissing, NotReady, Refused
+from sos_operator.core.model.kinds import CONFIG_MAP, NAD, NODE, SECRET
 
 
 def connected(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -78,7 +78,7 @@ async def test_delete_spares_a_namesake_made_since(cluster: Cluster, kube: Kube,
 
 @connected
 async def test_lists_by_label_over_several_pages(cluster: Cluster, kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sos_operator.cluster.LIST_PAGE", 2)
+    monkeypatch.setattr("sos_operator.cluster.client.LIST_PAGE", 2)
     for number in range(5):
         labelled = config_map(f"page-{number}")
         labelled["metadata"]["labels"] = {"test": "pages"}

@@ -11,12 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from sos_operator.core import backoff, conditions, desired, generation, keys, nodes, plan, pods, publish, secrets, views, world
-from sos_operator.core.conditions import Verdict
-from sos_operator.core.errors import KindMissing
-from sos_operator.core.generation import Issued
-from sos_operator.core.news import NAMED_MAX, Changed, News
+from sos_operator.core import plan
+from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
+from sos_operator.core.desired.generation import Issued
+from sos_operator.core.model import conditions, controller_view, node_status, pod_state, world
+from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.errors import KindMissing
 from sos_operator.core.plan import Applied, Ref
+from sos_operator.core.scheduling import backoff
+from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed, ChangeQueue
+from sos_operator.core.secrets import keys, secrets
+from sos_operator.core.status import status_writer
 
 NAMES = st.text("abcdefgh", min_size=1, max_size=4)
 
@@ -124,7 +129,7 @@ def test_an_unknown_kind_is_found_before_the_first_call() -> None:
 
 
 def test_news_are_named_until_there_are_many() -> None:
-    news = News()
+    news = ChangeQueue()
     one, other = Changed("sosservices", "n", "a"), Changed("sossites", "", "w")
     for change in (one, other, one):
         news.add(change)
@@ -138,7 +143,7 @@ def test_news_are_named_until_there_are_many() -> None:
 
 
 def test_that_all_of_a_kind_changed_covers_each_of_it() -> None:
-    news = News()
+    news = ChangeQueue()
     for change in (Changed("pods", "n", "a"), Changed("pods"), Changed("pods", "n", "b")):
         news.add(change)
     assert news.take() == {Changed("pods")}
@@ -330,10 +335,10 @@ def test_a_flapping_object_does_not_keep_a_core_busy() -> None:
 
 
 def test_an_answer_is_believed_for_a_while() -> None:
-    heard = views.Heard(10.0, {"sessions": 1})
-    assert views.fresh_status(heard, 10.0 + views.UNREACHABLE_AFTER_S) == {"sessions": 1}
-    assert views.fresh_status(heard, 10.1 + views.UNREACHABLE_AFTER_S) is None
-    assert views.fresh_status(views.Heard(), 0.0) is None
+    heard = controller_view.Heard(10.0, {"sessions": 1})
+    assert controller_view.fresh_status(heard, 10.0 + controller_view.UNREACHABLE_AFTER_S) == {"sessions": 1}
+    assert controller_view.fresh_status(heard, 10.1 + controller_view.UNREACHABLE_AFTER_S) is None
+    assert controller_view.fresh_status(controller_view.Heard(), 0.0) is None
 
 
 @given(
@@ -342,7 +347,7 @@ def test_an_answer_is_believed_for_a_while() -> None:
     )
 )
 def test_a_controller_that_talks_nonsense_breaks_nothing(status: dict[str, Any]) -> None:
-    view = views.ControllerView(name="c", status=status, wanted_hash="h")
+    view = controller_view.ControllerView(name="c", status=status, wanted_hash="h")
     assert view.connected() == view.agents() == frozenset()
     assert view.service("s") is None
     assert not view.current
@@ -354,15 +359,15 @@ def test_a_controller_that_talks_nonsense_breaks_nothing(status: dict[str, Any])
 
 def test_whom_to_ask_is_bounded_and_urgent_first() -> None:
     everyone = [f"p{i}" for i in range(500)]
-    chosen = nodes.whom_to_ask(everyone, {"p1": 99.0, "p2": 1.0}, frozenset({"p1", "p499"}), 100.0)
-    assert len(chosen) == nodes.ASKED_PER_PASS
+    chosen = node_status.whom_to_ask(everyone, {"p1": 99.0, "p2": 1.0}, frozenset({"p1", "p499"}), 100.0)
+    assert len(chosen) == node_status.ASKED_PER_PASS
     assert set(chosen[:2]) == {"p1", "p499"}
-    assert nodes.whom_to_ask(["p1"], {"p1": 99.0}, frozenset(), 100.0) == []
+    assert node_status.whom_to_ask(["p1"], {"p1": 99.0}, frozenset(), 100.0) == []
 
 
 @given(st.binary(max_size=60))
 def test_any_answer_of_a_node_is_an_answer_or_none(content: bytes) -> None:
-    answer = nodes.parse_answer(content)
+    answer = node_status.parse_answer(content)
     assert answer is None or isinstance(answer.hash, str)
 
 
@@ -380,19 +385,19 @@ def test_any_answer_of_a_node_is_an_answer_or_none(content: bytes) -> None:
     ],
 )
 def test_pod_states(status: dict[str, Any], state: str) -> None:
-    assert pods.pod_state({"metadata": {}, "status": status}).state == state
+    assert pod_state.pod_state({"metadata": {}, "status": status}).state == state
 
 
 def test_a_failing_container_is_named() -> None:
     waiting = {"name": "agent", "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}}
     assert (
-        pods.pod_state({"metadata": {}, "status": {"containerStatuses": [waiting]}}).message
+        pod_state.pod_state({"metadata": {}, "status": {"containerStatuses": [waiting]}}).message
         == "container agent: CrashLoopBackOff: back-off 10s"
     )
     ended = {**waiting, "name": "modules", "lastState": {"terminated": {"message": "openvswitch: not loaded\nneeded: openvswitch\n"}}}
-    said = pods.pod_state({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
+    said = pod_state.pod_state({"metadata": {}, "status": {"initContainerStatuses": [ended]}})
     assert said.message == "container modules: CrashLoopBackOff: needed: openvswitch", "its own words, not how long the kubelet waits"
-    assert pods.pod_state(None).state == "Pending"
+    assert pod_state.pod_state(None).state == "Pending"
 
 
 # --- departing, status writes ----------------------------------------------------------------------------------------
@@ -411,38 +416,38 @@ def pod_on(node: str, uid: str = "p") -> dict[str, Any]:
 
 
 def test_a_departing_site_waits_for_each_of_its_nodes() -> None:
-    going = desired.Departing("west", {"a": {"hash": "h"}, "b": {"hash": "h"}}, ())
+    going = departure.Departing("west", {"a": {"hash": "h"}, "b": {"hash": "h"}}, ())
     seen = world.Seen(pods=(pod_on("a", "1"), pod_on("b", "2")))
-    done, old = nodes.NodeAnswer("h", "Ready", "", "removed"), nodes.NodeAnswer("g", "Ready", "br-sos", "")
-    assert desired.cleaned(going, seen, {"1": done, "2": done})
-    assert not desired.cleaned(going, seen, {"1": done, "2": old})
-    assert not desired.cleaned(going, seen, {"1": done})
-    assert not desired.cleaned(going, seen, {"1": done, "2": nodes.NodeAnswer("h", "Progressing", "br-sos", "in use")})
-    assert desired.cleaned(going, world.Seen(pods=(pod_on("elsewhere", "3"),)), {})
+    done, old = node_status.NodeAnswer("h", "Ready", "", "removed"), node_status.NodeAnswer("g", "Ready", "br-sos", "")
+    assert departure.cleaned(going, seen, {"1": done, "2": done})
+    assert not departure.cleaned(going, seen, {"1": done, "2": old})
+    assert not departure.cleaned(going, seen, {"1": done})
+    assert not departure.cleaned(going, seen, {"1": done, "2": node_status.NodeAnswer("h", "Progressing", "br-sos", "in use")})
+    assert departure.cleaned(going, world.Seen(pods=(pod_on("elsewhere", "3"),)), {})
 
 
 def test_finalizers_of_others_are_kept() -> None:
     site = {"metadata": {"resourceVersion": "5", "finalizers": ["theirs"]}}
-    added = desired.finalizer_patch(site, wanted=True)
-    assert added == {"metadata": {"resourceVersion": "5", "finalizers": ["theirs", desired.CLEANUP_FINALIZER]}}
+    added = finalizer.finalizer_patch(site, wanted=True)
+    assert added == {"metadata": {"resourceVersion": "5", "finalizers": ["theirs", finalizer.CLEANUP_FINALIZER]}}
     ours = {"metadata": {"resourceVersion": "6", "finalizers": added["metadata"]["finalizers"]}}
-    assert desired.finalizer_patch(ours, wanted=True) is None
-    assert desired.finalizer_patch(ours, wanted=False) == {"metadata": {"resourceVersion": "6", "finalizers": ["theirs"]}}
+    assert finalizer.finalizer_patch(ours, wanted=True) is None
+    assert finalizer.finalizer_patch(ours, wanted=False) == {"metadata": {"resourceVersion": "6", "finalizers": ["theirs"]}}
 
 
 def test_pods_are_annotated_once_their_config_map_is_in_place() -> None:
     seen = world.Seen(pods=(pod_on("a"),))
     hashes = {("sos-node-west", "a"): "new"}
-    ((_, patch),) = desired.pokes(seen, hashes, frozenset())
-    assert patch["metadata"]["annotations"] == {desired.CONFIG_ANNOTATION: "new"}
-    assert desired.pokes(seen, hashes, frozenset({Ref("ConfigMap", "n", "sos-node-west")})) == []
+    ((_, patch),) = pod_refresh.refresh_patches(seen, hashes, frozenset())
+    assert patch["metadata"]["annotations"] == {pod_refresh.CONFIG_ANNOTATION: "new"}
+    assert pod_refresh.refresh_patches(seen, hashes, frozenset({Ref("ConfigMap", "n", "sos-node-west")})) == []
     annotated = pod_on("a")
-    annotated["metadata"]["annotations"] = {desired.CONFIG_ANNOTATION: "new"}
-    assert desired.pokes(world.Seen(pods=(annotated,)), hashes, frozenset()) == []
+    annotated["metadata"]["annotations"] = {pod_refresh.CONFIG_ANNOTATION: "new"}
+    assert pod_refresh.refresh_patches(world.Seen(pods=(annotated,)), hashes, frozenset()) == []
     controller = pod_on("b")
     controller["metadata"] |= {"ownerReferences": [{"kind": "ReplicaSet", "name": "x"}], "labels": {"sos.network/controller": "default"}}
-    ((_, patch),) = desired.pokes(world.Seen(pods=(controller,)), {("sos-controller-default", ""): "keys"}, frozenset())
-    assert patch["metadata"]["annotations"] == {desired.CONFIG_ANNOTATION: "keys"}
+    ((_, patch),) = pod_refresh.refresh_patches(world.Seen(pods=(controller,)), {("sos-controller-default", ""): "keys"}, frozenset())
+    assert patch["metadata"]["annotations"] == {pod_refresh.CONFIG_ANNOTATION: "keys"}
 
 
 def own(kind: str = "SosService", **status: Any) -> dict[str, Any]:
@@ -451,26 +456,26 @@ def own(kind: str = "SosService", **status: Any) -> dict[str, Any]:
 
 
 def test_a_status_is_written_only_when_it_says_something_new() -> None:
-    from sos_operator.core.status import Report
+    from sos_operator.core.status.report import Report
 
     said = Report({"sessions": 1, "from": "west"}, (Verdict("Ready", "True", "Programmed"),))
-    first = publish.plan_write(own(), said, "2026-01-01T00:00:00Z", 0.0)
+    first = status_writer.plan_write(own(), said, "2026-01-01T00:00:00Z", 0.0)
     assert first is not None
     after = own(**first.status)
-    assert publish.plan_write(after, said, "2026-01-02T00:00:00Z", 999.0) is None
+    assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 999.0) is None
     more = Report({"sessions": 2, "from": "west"}, said.verdicts)
-    assert publish.plan_write(after, more, "2026-01-02T00:00:00Z", 59.0) is None, "sessions alone wait for a minute"
-    assert publish.plan_write(after, more, "2026-01-02T00:00:00Z", 60.0) is not None
+    assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 59.0) is None, "sessions alone wait for a minute"
+    assert status_writer.plan_write(after, more, "2026-01-02T00:00:00Z", 60.0) is not None
     foreign = {"type": "Theirs", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "t"}
     after["status"]["conditions"].append(foreign)
-    assert publish.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of others are not ours to compare"
+    assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of others are not ours to compare"
 
 
 def test_what_was_allocated_outlives_a_mistake_in_the_spec() -> None:
-    from sos_operator.core.status import Report
+    from sos_operator.core.status.report import Report
 
     refused = Report({}, (Verdict("Accepted", "False", "Invalid"),))
-    write = publish.plan_write(own("SosSite", siteID=4, nodes=[{"name": "a"}], nodesReady="1/1"), refused, "t", 0.0)
+    write = status_writer.plan_write(own("SosSite", siteID=4, nodes=[{"name": "a"}], nodesReady="1/1"), refused, "t", 0.0)
     assert write is not None
     assert (write.status["siteID"], write.status["nodes"]) == (4, [{"name": "a"}])
     assert "nodesReady" not in write.status

@@ -12,8 +12,8 @@ from operator_kube import Kube, _process, free_port, tool
 from operator_run import IMAGES, NAMESPACE, eventually
 from sos_compile import Namespace, Node, Observed, World
 from sos_compile.compiler import compile_world
-from sos_operator.core.release import release_manifests
-from sos_operator.settings import parse_settings
+from sos_operator.core.desired.release import release_manifests
+from sos_operator.process.settings import parse_settings
 
 AGENTS = {"one": 1, "three": 3}
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 import pytest
-from sos_operator import inflight
-from sos_operator.inflight import InFlight, in_batches
+from sos_operator.remote import bounded_requests
+from sos_operator.remote.bounded_requests import BoundedRequests, in_batches
 
 
 def no_bug(name: str, error: BaseException) -> None:
@@ -16,10 +16,10 @@ def no_bug(name: str, error: BaseException) -> None:
 
 
 def test_who_is_slow_holds_up_nobody_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inflight, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(bounded_requests, "ANSWER_WAIT_S", 0.05)
 
     async def body() -> None:
-        calls, heard, late = InFlight(no_bug), list[str](), list[float]()
+        calls, heard, late = BoundedRequests(no_bug), list[str](), list[float]()
         gate = asyncio.Event()
 
         async def slow() -> None:
@@ -48,7 +48,7 @@ def test_nothing_is_left_behind_and_bugs_show() -> None:
 
     async def body() -> None:
         bugs: list[tuple[str, str]] = []
-        calls = InFlight(lambda name, error: bugs.append((name, str(error))))
+        calls = BoundedRequests(lambda name, error: bugs.append((name, str(error))))
 
         async def never() -> None:
             await asyncio.Event().wait()

@@ -17,16 +17,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_operator import fence, loop
-from sos_operator.core.backoff import Outcome
-from sos_operator.core.errors import NotReady, OperatorError
-from sos_operator.core.kinds import DEPLOYMENT, Kind
-from sos_operator.core.lease import Record, Sight, Terms, claim, free_in, look, read, release
-from sos_operator.core.options import Images, Settings
-from sos_operator.health import Health
-from sos_operator.lease import EXIT_LOST, Candidate, held
-from sos_operator.metrics import Metrics
-from sos_operator.wake import WakeQueue
+from sos_operator import loop
+from sos_operator.cluster import lease_watchdog
+from sos_operator.cluster.lease import EXIT_LOST, Candidate, held
+from sos_operator.cluster.work_queue import WorkQueue
+from sos_operator.core.model.errors import NotReady, OperatorError
+from sos_operator.core.model.kinds import DEPLOYMENT, Kind
+from sos_operator.core.model.options import Images, Settings
+from sos_operator.core.scheduling.backoff import Outcome
+from sos_operator.core.scheduling.lease import Record, Sight, Terms, claim, free_in, look, read, release
+from sos_operator.process.health import Health
+from sos_operator.process.metrics import Metrics
 
 TERMS = Terms(15)
 SETTINGS = Settings(namespace="sos-system", images=Images(controller="c", agent="a", node="n", ovs="o"), lease="turn", lease_seconds=2)
@@ -161,8 +162,8 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         raise Ended
 
     monkeypatch.setattr(Candidate, "_end", end)
-    monkeypatch.setattr(fence, "arm", lambda seconds: None)
-    monkeypatch.setattr(fence, "disarm", lambda: None)
+    monkeypatch.setattr(lease_watchdog, "arm", lambda seconds: None)
+    monkeypatch.setattr(lease_watchdog, "disarm", lambda: None)
     return reasons
 
 
@@ -249,8 +250,8 @@ def test_who_is_told_to_stop_while_it_waits_stops(ended: list[str]) -> None:
 def test_the_fence_is_up_before_a_claim_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim may arrive although its answer does not."""
     order: list[str] = []
-    monkeypatch.setattr(fence, "arm", lambda seconds: order.append("up"))
-    monkeypatch.setattr(fence, "disarm", lambda: order.append("down"))
+    monkeypatch.setattr(lease_watchdog, "arm", lambda seconds: order.append("up"))
+    monkeypatch.setattr(lease_watchdog, "disarm", lambda: order.append("down"))
 
     async def body() -> None:
         shelf = Shelf()
@@ -355,20 +356,20 @@ FENCE_S = 0.5
 PAST_FENCE_S = 2 * FENCE_S  # that a fence does not end a process can only be seen once its time is over
 FENCED = f"""
 import sys, threading, time
-from sos_operator import fence
+from sos_operator.cluster import lease_watchdog
 if "aside" in sys.argv:
-    arming = threading.Thread(target=fence.arm, args=({FENCE_S},))
+    arming = threading.Thread(target=lease_watchdog.arm, args=({FENCE_S},))
     arming.start()
     arming.join()
 else:
-    fence.arm({FENCE_S})
+    lease_watchdog.arm({FENCE_S})
 print("armed", flush=True)
 while True:
     sum(range(1_000_000))  # no system call, no wait
     if "renewed" in sys.argv:
-        fence.arm({FENCE_S})
+        lease_watchdog.arm({FENCE_S})
     if "disarmed" in sys.argv:
-        fence.disarm()
+        lease_watchdog.disarm()
         time.sleep({PAST_FENCE_S})
         break
 """
@@ -381,11 +382,11 @@ def fenced(*words: str, first: tuple[str, ...] = ()) -> subprocess.Popen[str]:
 
 def test_the_fence_ends_a_process_that_computes_also_the_first_of_a_container() -> None:
     with fenced() as process:
-        assert process.wait(60) == fence.EXIT_STATUS
+        assert process.wait(60) == lease_watchdog.EXIT_STATUS
     with fenced("aside") as process:
-        assert process.wait(60) == fence.EXIT_STATUS, "armed in another thread"
+        assert process.wait(60) == lease_watchdog.EXIT_STATUS, "armed in another thread"
     with fenced(first=("unshare", "--pid", "--fork")) as process:
-        assert process.wait(60) == fence.EXIT_STATUS
+        assert process.wait(60) == lease_watchdog.EXIT_STATUS
     with fenced("disarmed") as process:
         assert process.wait(60) == 0
 
@@ -399,7 +400,7 @@ def test_the_fence_ends_a_process_that_was_stopped_before_it_does_anything() -> 
         assert process.poll() is None
         process.send_signal(signal.SIGCONT)
         # Had it gone on, it would have armed the fence again, for ever.
-        assert process.wait(60) == fence.EXIT_STATUS
+        assert process.wait(60) == lease_watchdog.EXIT_STATUS
 
 
 def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: list[str]) -> None:
@@ -428,7 +429,7 @@ def test_who_has_begun_to_work_is_ready_however_that_goes(how: Outcome | Operato
             return how
 
     async def body() -> None:
-        await loop._loop(Work(), WakeQueue(), health, Metrics(), stop)  # type: ignore[arg-type]
+        await loop._loop(Work(), WorkQueue(), health, Metrics(), stop)  # type: ignore[arg-type]
 
     asyncio.run(body())
     assert health.ready

@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from sos_operator.core.generation import Issued
-from sos_operator.core.leftover import with_left
-from sos_operator.core.nodes import NodeAnswer
-from sos_operator.core.options import Images, Settings
-from sos_operator.core.output import Output, build_output
-from sos_operator.core.world import Object, Seen
+from sos_operator.core.desired.departed_nodes import with_left
+from sos_operator.core.desired.generation import Issued
+from sos_operator.core.desired.output import Output, build_output
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Images, Settings
+from sos_operator.core.model.world import Seen
 from test_operator_status import loaded
 
 SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node="n", ovs="o"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from operator_kube import ROOT
 from prometheus_client import Counter, Histogram
 from prometheus_client.metrics import MetricWrapperBase
-from sos_operator.metrics import Metrics
+from sos_operator.process.metrics import Metrics
 
 
 def table(metrics: Metrics) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sos_operator.core.errors import KindMissing, NotReady
-from sos_operator.core.kinds import NODE, POD_MONITOR, SERVICE, SITE, Kind
-from sos_operator.core.news import NAMED_MAX, Changed
-from sos_operator.core.world import compiled_from
-from sos_operator.observe import Observer
+from sos_operator.cluster.observe import Observer
+from sos_operator.core.model.errors import KindMissing, NotReady
+from sos_operator.core.model.kinds import NODE, POD_MONITOR, SERVICE, SITE, Kind
+from sos_operator.core.model.world import compiled_from
+from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed
 
 RESYNC_S = 60.0
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sos_operator import push
-from sos_operator.core.errors import Refused
-from sos_operator.core.options import Images, Settings
-from sos_operator.metrics import Metrics
+from sos_operator.core.model.errors import Refused
+from sos_operator.core.model.options import Images, Settings
+from sos_operator.process.metrics import Metrics
+from sos_operator.remote import controllers as pushing
 
 SETTINGS = Settings(namespace="n", images=Images(controller="c", agent="a", node="n", ovs="o"))
 
@@ -32,13 +32,13 @@ class Api:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(push, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(pushing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     return now
 
 
 def offered(api: Api, clock: list[float], seconds: int = 600) -> int:
     """How often a document is offered in so long a time, by passes every two seconds."""
-    controllers = push.Controllers(api, SETTINGS, Metrics())  # type: ignore[arg-type]
+    controllers = pushing.Controllers(api, SETTINGS, Metrics())  # type: ignore[arg-type]
 
     async def passes() -> None:
         for second in range(0, seconds, 2):

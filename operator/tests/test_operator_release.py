@@ -16,9 +16,9 @@ from operator_monitoring import served
 from operator_run import IMAGES, NAMESPACE, eventually, operator_running, render
 from sos_compile.artifacts import FIGURE8, example_world
 from sos_compile.compiler import compile_world
-from sos_operator.core.kinds import kind_of
-from sos_operator.core.release import METRICS_PORTS, release_manifests
-from sos_operator.settings import SettingsError, parse_settings
+from sos_operator.core.desired.release import METRICS_PORTS, release_manifests
+from sos_operator.core.model.kinds import kind_of
+from sos_operator.process.settings import SettingsError, parse_settings
 
 REQUIRED = {"SOS_NAMESPACE": NAMESPACE, **IMAGES}
 MONITORS = json.dumps({"interval": "15s", "labels": {"release": "prometheus"}})

@@ -16,10 +16,10 @@ from operator_monitoring import served
 from operator_nodes import Nodes, kubelets, start_pods
 from operator_rights import granted, used
 from operator_run import NAMESPACE, environment, eventually, install, operator_running, render
-from sos_operator.cluster import connect
-from sos_operator.core.conditions import Transition
-from sos_operator.core.errors import Refused
-from sos_operator.core.publish import build_event
+from sos_operator.cluster.client import connect
+from sos_operator.core.model.conditions import Transition
+from sos_operator.core.model.errors import Refused
+from sos_operator.core.status.status_writer import build_event
 
 ACCOUNT = "sos-operator"
 SEVERAL = ("--set", "operator.replicas=2")  # which needs the most rights

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from operator_kube import ROOT
 from sos_compile.model.formats import content_hash
-from sos_operator.core.nodes import NodeAnswer
-from sos_operator.core.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
-from sos_operator.core.status import Situation, report
-from sos_operator.core.world import Seen
+from sos_operator.core.desired.rollout import TURNS_ANNOTATION, Standing, decide, max_unavailable, plan_rollouts, urgent_pods, withhold
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.world import Seen
+from sos_operator.core.status.report import Situation, report
 
 
 def node(given: str, wanted: str = "new", pod: str = "Ready", state: str = "Ready", said: str = "", turn: bool = False) -> Standing:

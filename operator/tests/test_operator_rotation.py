@@ -13,8 +13,8 @@ import pytest
 from conftest import populated
 from operator_kube import Kube
 from operator_run import NAMESPACE, Operator, eventually, operator_running
-from sos_operator.core import keys, rotation
-from sos_operator.core.secrets import secret_files
+from sos_operator.core.secrets import key_rotation, keys
+from sos_operator.core.secrets.secrets import secret_files
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OVERLAP = timedelta(seconds=180)
@@ -36,21 +36,21 @@ def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 def folder(obj: dict[str, Any]) -> tuple[set[str], str | None]:
     """What an agent of site 1 finds in its key folder: file names, and whom it is told to sign with."""
     found = keys.parse_masters(secret_files(obj))
-    files = keys.Masters(found, rotation.sending(obj, found)).site_files(1, [1, 2])
+    files = keys.Masters(found, key_rotation.sending(obj, found)).site_files(1, [1, 2])
     return {name for name in files if name != "sending"}, files.get("sending")
 
 
 def step_at(obj: dict[str, Any], at: datetime, fresh: str = "", *, everywhere: bool = True) -> tuple[str, dict[str, Any]] | None:
-    return rotation.next_step(obj, at, OVERLAP, fresh, everywhere=everywhere)
+    return key_rotation.next_step(obj, at, OVERLAP, fresh, everywhere=everywhere)
 
 
 def test_announced_then_used_and_only_then_is_the_old_one_gone() -> None:
-    obj, at, seen = master(**{rotation.REQUEST_ANNOTATION: "march"}), NOW, []
+    obj, at, seen = master(**{key_rotation.REQUEST_ANNOTATION: "march"}), NOW, []
     while step := step_at(obj, at, "ab" * 32):
         assert step[1]["metadata"]["resourceVersion"] == "7"
         obj = merged(obj, step[1])
         seen.append((step[0], *folder(obj)))
-        state = rotation.parse_state(obj)
+        state = key_rotation.parse_state(obj)
         if state.going and state.since:
             assert step_at(obj, at + OVERLAP - timedelta(seconds=1)) is None, "not before its time"
             at += OVERLAP
@@ -63,12 +63,12 @@ def test_announced_then_used_and_only_then_is_the_old_one_gone() -> None:
         ("keys before 2 are gone", {"site-2", "pair-2-2"}, "2"),
     ]
     assert secret_files(obj) == {"master-2": b"ab" * 32}
-    assert rotation.parse_state(obj) == rotation.State("march", rotation.DONE, NOW + 2 * OVERLAP)
+    assert key_rotation.parse_state(obj) == key_rotation.State("march", key_rotation.DONE, NOW + 2 * OVERLAP)
 
 
 def test_a_step_does_not_begin_to_last_before_everybody_has_its_keys() -> None:
-    obj, at = master(**{rotation.REQUEST_ANNOTATION: "march"}), NOW
-    for phase in (rotation.ANNOUNCED, rotation.IN_USE):
+    obj, at = master(**{key_rotation.REQUEST_ANNOTATION: "march"}), NOW
+    for phase in (key_rotation.ANNOUNCED, key_rotation.IN_USE):
         step = step_at(obj, at, "ab" * 32)
         assert step is not None
         obj = merged(obj, step[1])
@@ -77,7 +77,7 @@ def test_a_step_does_not_begin_to_last_before_everybody_has_its_keys() -> None:
         step = step_at(obj, at)
         assert step is not None
         obj = merged(obj, step[1])
-        assert rotation.parse_state(obj) == rotation.State("march", phase, at)
+        assert key_rotation.parse_state(obj) == key_rotation.State("march", phase, at)
         assert step_at(obj, at + OVERLAP, everywhere=False) is None, "nor end while one lacks them"
         at += OVERLAP
     step = step_at(obj, at)
@@ -87,12 +87,12 @@ def test_a_step_does_not_begin_to_last_before_everybody_has_its_keys() -> None:
 
 def test_a_clock_that_was_ahead_does_not_stop_a_rotation() -> None:
     said = '{"request": "march", "phase": "Announced", "since": "2036-03-01T12:00:00Z"}'
-    obj = master((1, 2), **{rotation.STATE_ANNOTATION: said})
+    obj = master((1, 2), **{key_rotation.STATE_ANNOTATION: said})
     step = step_at(obj, NOW)
     assert step is not None
     obj = merged(obj, step[1])
-    assert rotation.parse_state(obj).since == NOW
-    assert rotation.sending(obj, (1, 2)) == 1
+    assert key_rotation.parse_state(obj).since == NOW
+    assert key_rotation.sending(obj, (1, 2)) == 1
 
 
 def secret(name: str, **data: str) -> dict[str, Any]:
@@ -101,49 +101,49 @@ def secret(name: str, **data: str) -> dict[str, Any]:
 
 def test_what_everybody_has() -> None:
     derived = [secret("a", k="1", sending="1"), secret("b", k="2")]
-    assert rotation.handed_out(derived, derived, [])
-    assert rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "gone"), ("Secret", "a"), ("ConfigMap", "c")])
-    assert not rotation.handed_out(derived, derived[:1], []), "one is not there"
-    assert not rotation.handed_out(derived, [secret("a", k="1", sending="2"), derived[1]], []), "one is of another step"
-    assert not rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "c")]), "one is held"
+    assert key_rotation.handed_out(derived, derived, [])
+    assert key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "gone"), ("Secret", "a"), ("ConfigMap", "c")])
+    assert not key_rotation.handed_out(derived, derived[:1], []), "one is not there"
+    assert not key_rotation.handed_out(derived, [secret("a", k="1", sending="2"), derived[1]], []), "one is of another step"
+    assert not key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "c")]), "one is held"
 
 
 def test_only_a_new_request_begins_another_one() -> None:
     assert step_at(master(), NOW) is None
     said = '{"request": "march", "phase": "Done", "since": "2026-03-01T12:00:00Z"}'
-    done = master((2,), **{rotation.REQUEST_ANNOTATION: "march", rotation.STATE_ANNOTATION: said})
+    done = master((2,), **{key_rotation.REQUEST_ANNOTATION: "march", key_rotation.STATE_ANNOTATION: said})
     assert step_at(done, NOW) is None
-    done["metadata"]["annotations"][rotation.REQUEST_ANNOTATION] = "june"
+    done["metadata"]["annotations"][key_rotation.REQUEST_ANNOTATION] = "june"
     step = step_at(done, NOW, "cd" * 32)
     assert step is not None
     assert set(step[1]["data"]) == {"master-3"}
 
 
 def test_a_request_during_a_rotation_waits_for_its_end() -> None:
-    obj = master(**{rotation.REQUEST_ANNOTATION: "march"})
+    obj = master(**{key_rotation.REQUEST_ANNOTATION: "march"})
     step = step_at(obj, NOW, "ab" * 32)
     assert step is not None
     obj = merged(obj, step[1])
-    obj["metadata"]["annotations"][rotation.REQUEST_ANNOTATION] = "urgent"
+    obj["metadata"]["annotations"][key_rotation.REQUEST_ANNOTATION] = "urgent"
     for at in (NOW, NOW + OVERLAP):
         step = step_at(obj, at, "cd" * 32)
         assert step is not None
         obj = merged(obj, step[1])
     assert step is not None
     assert step[0] == "key 2 is in use"
-    assert rotation.parse_state(obj).request == "march"
-    assert rotation.is_asked_for(obj)
+    assert key_rotation.parse_state(obj).request == "march"
+    assert key_rotation.is_asked_for(obj)
 
 
 def test_an_annotation_that_was_tampered_with_is_none() -> None:
     for text in ("", "x", "[]", '{"phase": "Announced"}', '{"phase": "Other", "since": "2026-03-01T12:00:00Z"}'):
-        obj = master((1, 2), **{rotation.STATE_ANNOTATION: text})
-        assert not rotation.parse_state(obj).going
-        assert rotation.sending(obj, (1, 2)) == 2
+        obj = master((1, 2), **{key_rotation.STATE_ANNOTATION: text})
+        assert not key_rotation.parse_state(obj).going
+        assert key_rotation.sending(obj, (1, 2)) == 2
 
 
 def test_ids_end_somewhere() -> None:
-    step = step_at(master((0xFFFF,), **{rotation.REQUEST_ANNOTATION: "x"}), NOW)
+    step = step_at(master((0xFFFF,), **{key_rotation.REQUEST_ANNOTATION: "x"}), NOW)
     assert step is not None
     assert "used up" in step[0]
     assert "data" not in step[1]

@@ -20,8 +20,8 @@ from operator_kube import ROOT, Kube, free_port, tied
 from operator_run import NAMESPACE, environment, eventually, helm
 from operator_scale import WRITES
 from operator_table import build, create
-from sos_operator import fence
-from sos_operator.core.lease import Terms
+from sos_operator.cluster import lease_watchdog
+from sos_operator.core.scheduling.lease import Terms
 
 CHART = str(ROOT / "charts" / "sos")
 TERMS = Terms(8)
@@ -244,7 +244,7 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more
     assert several.writes(first) <= wrote + 1, "what was under way, and nothing else"
     wrote = several.writes(first)
     first.process.send_signal(signal.SIGCONT)
-    assert first.process.wait(20) == fence.EXIT_STATUS
+    assert first.process.wait(20) == lease_watchdog.EXIT_STATUS
     eventually("all children", lambda: all(has(kube, f"site{i:02}") for i in range(SITES)), 60)
     assert several.writes(first) == wrote
     assert second.leads()

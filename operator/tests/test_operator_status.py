@@ -11,11 +11,11 @@ import sos_compile
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_kube import ROOT
-from sos_operator.core.conditions import Verdict
-from sos_operator.core.publish import plan_write, still_pending
-from sos_operator.core.status import Report, Situation, report
-from sos_operator.core.views import ControllerView
-from sos_operator.core.world import Seen, parse_allocations
+from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.controller_view import ControllerView
+from sos_operator.core.model.world import Seen, parse_allocations
+from sos_operator.core.status.report import Report, Situation, report
+from sos_operator.core.status.status_writer import plan_write, still_pending
 
 FIGURE8 = {"edge1": "west", "core1": "core1", "core2": "core2", "edge2": "east"}
 

@@ -17,9 +17,9 @@ from operator_controller import Controller
 from operator_kube import ROOT, Kube
 from operator_repeat import repeated
 from operator_run import NAMESPACE, Operator, controller_keys, eventually, operator_running
-from sos_operator.core import tokens
-from sos_operator.core.rotation import DONE, parse_state
-from sos_operator.core.secrets import secret_files
+from sos_operator.core.secrets import token_rotation
+from sos_operator.core.secrets.key_rotation import DONE, parse_state
+from sos_operator.core.secrets.secrets import secret_files
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 OVERLAP = timedelta(seconds=180)
@@ -29,7 +29,7 @@ QUICK_OVERLAP_S = 5
 
 def secret(request: str = "march", **files: str) -> dict[str, Any]:
     data = {name.replace("_", "-"): base64.b64encode(text.encode()).decode() for name, text in (files or {"token": "old"}).items()}
-    meta = {"name": SECRET, "resourceVersion": "7", "annotations": {tokens.REQUEST_ANNOTATION: request}}
+    meta = {"name": SECRET, "resourceVersion": "7", "annotations": {token_rotation.REQUEST_ANNOTATION: request}}
     return {"metadata": meta, "data": data}
 
 
@@ -41,42 +41,42 @@ def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
 
 def test_taken_then_used_and_only_then_is_the_old_one_gone() -> None:
     obj, at, seen = secret(), NOW, []
-    while step := tokens.next_step(obj, at, OVERLAP, "new"):
+    while step := token_rotation.next_step(obj, at, OVERLAP, "new"):
         assert step[1]["metadata"]["resourceVersion"] == "7", "of two operators only one makes a token"
         obj = merged(obj, step[1])
         seen.append((step[0], secret_files(obj)))
-        if tokens.is_asked_for(obj):
-            assert tokens.next_step(obj, at + OVERLAP - timedelta(seconds=1), OVERLAP, "newer") is None, "not before its time"
+        if token_rotation.is_asked_for(obj):
+            assert token_rotation.next_step(obj, at + OVERLAP - timedelta(seconds=1), OVERLAP, "newer") is None, "not before its time"
         at += OVERLAP
     assert seen == [
         ("a new token is announced", {"token": b"old", "token-also": b"new"}),
         ("the new token is in use", {"token": b"new", "token-also": b"old"}),
         ("the old token is gone", {"token": b"new"}),
     ]
-    assert parse_state(obj, tokens.STATE_ANNOTATION).phase == DONE
-    assert not tokens.is_asked_for(obj)
-    obj["metadata"]["annotations"][tokens.REQUEST_ANNOTATION] = "june"
-    assert tokens.is_asked_for(obj)
+    assert parse_state(obj, token_rotation.STATE_ANNOTATION).phase == DONE
+    assert not token_rotation.is_asked_for(obj)
+    obj["metadata"]["annotations"][token_rotation.REQUEST_ANNOTATION] = "june"
+    assert token_rotation.is_asked_for(obj)
 
 
 def test_nothing_is_done_that_nobody_asked_for() -> None:
-    assert tokens.next_step(secret(""), NOW, OVERLAP, "new") is None
-    assert not tokens.is_asked_for({"metadata": {"name": SECRET}, "data": {}})
+    assert token_rotation.next_step(secret(""), NOW, OVERLAP, "new") is None
+    assert not token_rotation.is_asked_for({"metadata": {"name": SECRET}, "data": {}})
 
 
 def test_a_clock_that_was_ahead_and_a_token_that_was_taken_away() -> None:
     ahead = {"request": "march", "phase": "Announced", "since": "2036-03-01T12:00:00Z"}
     obj = secret(token="old", token_also="new")
-    obj["metadata"]["annotations"][tokens.STATE_ANNOTATION] = json.dumps(ahead)
-    step = tokens.next_step(obj, NOW, OVERLAP, "newer")
+    obj["metadata"]["annotations"][token_rotation.STATE_ANNOTATION] = json.dumps(ahead)
+    step = token_rotation.next_step(obj, NOW, OVERLAP, "newer")
     assert step is not None
     obj = merged(obj, step[1])
-    assert parse_state(obj, tokens.STATE_ANNOTATION).since == NOW
+    assert parse_state(obj, token_rotation.STATE_ANNOTATION).since == NOW
     del obj["data"]["token-also"]
-    step = tokens.next_step(obj, NOW + OVERLAP, OVERLAP, "newer")
+    step = token_rotation.next_step(obj, NOW + OVERLAP, OVERLAP, "newer")
     assert step is not None
     assert secret_files(merged(obj, step[1])) == {"token": b"old"}, "the operator never goes on without a token"
-    assert not tokens.is_asked_for(merged(obj, step[1]))
+    assert not token_rotation.is_asked_for(merged(obj, step[1]))
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from conftest import becomes, populated
 from operator_kube import Kube
 from operator_proxy import FAULTS, Proxy, faulty_proxy
 from operator_run import NAMESPACE, Operator, eventually, operator_running
-from sos_operator import watches
-from sos_operator.core.backoff import WATCH_LAST_S, watch_delay
-from sos_operator.watches import watching
+from sos_operator.cluster import watches
+from sos_operator.cluster.watches import watching
+from sos_operator.core.scheduling.backoff import WATCH_LAST_S, watch_delay
 
 
 def test_delay_grows_to_its_limit() -> None:

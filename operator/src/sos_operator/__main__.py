@@ -7,9 +7,10 @@ import asyncio
 import gc
 import sys
 
-from sos_operator import __version__, logs
-from sos_operator.core.errors import OperatorError
-from sos_operator.settings import SettingsError, load_settings
+from sos_operator import __version__
+from sos_operator.core.model.errors import OperatorError
+from sos_operator.process import logs
+from sos_operator.process.settings import SettingsError, load_settings
 
 # A listing makes ten thousands of dictionaries, none of them in a circle: looking for circles at every 700th takes longer than parsing.
 GC_THRESHOLD = (50_000, 20, 20)

@@ -11,27 +11,27 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 
-from sos_operator.apply import Applier
-from sos_operator.bugs import Bugs
-from sos_operator.cluster import Cluster, connect
-from sos_operator.controller_api import ControllerApi, open_session
-from sos_operator.core.backoff import Outcome, next_delay, rest
-from sos_operator.core.errors import NotReady, OperatorError
-from sos_operator.core.kinds import OPTIONAL_KINDS, OWN_KINDS, Kind
-from sos_operator.core.news import Changed
-from sos_operator.core.options import Settings
-from sos_operator.core.world import Object
-from sos_operator.defaults import DefaultsError, load_defaults
-from sos_operator.handlers import across, hearer, unseen, watches
-from sos_operator.health import Health, serve
-from sos_operator.lease import Candidate, held
-from sos_operator.metrics import Metrics
-from sos_operator.nodes import Nodes
-from sos_operator.observe import Observer
-from sos_operator.push import Controllers
+from sos_operator.cluster.apply import Applier
+from sos_operator.cluster.client import Cluster, connect
+from sos_operator.cluster.handlers import across, hearer, unseen, watches
+from sos_operator.cluster.lease import Candidate, held
+from sos_operator.cluster.observe import Observer
+from sos_operator.cluster.watches import watching
+from sos_operator.cluster.work_queue import WorkQueue
+from sos_operator.core.model.errors import NotReady, OperatorError
+from sos_operator.core.model.kinds import OPTIONAL_KINDS, OWN_KINDS, Kind
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.scheduling.backoff import Outcome, next_delay, rest
+from sos_operator.core.scheduling.change_queue import Changed
+from sos_operator.process.bugs import Bugs
+from sos_operator.process.defaults import DefaultsError, load_defaults
+from sos_operator.process.health import Health, serve
+from sos_operator.process.metrics import Metrics
 from sos_operator.reconcile import Parts, Reconciler
-from sos_operator.wake import WakeQueue
-from sos_operator.watches import watching
+from sos_operator.remote.controller_api import ControllerApi, open_session
+from sos_operator.remote.controllers import Controllers
+from sos_operator.remote.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyn
         missing = await _await_kinds(parts.cluster, stop)
         if stop.is_set():
             return
-        queue = WakeQueue()
+        queue = WorkQueue()
         hear = across(asyncio.get_running_loop(), hearer(queue, parts.observer.knows, parts.bugs))
 
         def ended(watch: str) -> None:
@@ -151,7 +151,7 @@ async def _await_kinds(cluster: Cluster, stop: asyncio.Event) -> frozenset[Kind]
     return frozenset()
 
 
-async def _loop(reconciler: Reconciler, queue: WakeQueue, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:
+async def _loop(reconciler: Reconciler, queue: WorkQueue, health: Health, metrics: Metrics, stop: asyncio.Event) -> None:
     failures = in_a_row = 0
     bugs = Bugs(metrics)
     woken: frozenset[Changed] = frozenset()
@@ -183,7 +183,7 @@ async def _pass(reconciler: Reconciler, woken: frozenset[Changed], bugs: Bugs | 
     return Outcome(failed=True, pending=True)
 
 
-async def _wait(queue: WakeQueue, stop: asyncio.Event, seconds: float) -> frozenset[Changed]:
+async def _wait(queue: WorkQueue, stop: asyncio.Event, seconds: float) -> frozenset[Changed]:
     """What woke the loop; empty at the due time or when stopped."""
     take = asyncio.create_task(queue.take(seconds))
     stopped = asyncio.create_task(stop.wait())

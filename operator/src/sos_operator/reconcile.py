@@ -12,31 +12,34 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from sos_operator.apply import Applier, Result
-from sos_operator.bugs import Bugs
-from sos_operator.cluster import Cluster
-from sos_operator.core import desired, keys, rollout, rotation, secrets, tokens
-from sos_operator.core.backoff import Outcome
-from sos_operator.core.errors import KindMissing, NotReady, OperatorError, Refused
-from sos_operator.core.generation import Issued, credible, encode_issued, issued_now
-from sos_operator.core.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
-from sos_operator.core.leftover import Place, with_left
-from sos_operator.core.news import Changed, of_kinds
-from sos_operator.core.nodes import NodeAnswer
-from sos_operator.core.options import Settings
-from sos_operator.core.output import Memos, Output, build_output, owners_of
+from sos_operator.cluster.apply import Applier, Result
+from sos_operator.cluster.client import Cluster
+from sos_operator.cluster.observe import Observer
+from sos_operator.core.desired import departure, finalizer, generation, network_attachment, pod_refresh, rollout
+from sos_operator.core.desired.departed_nodes import Place, with_left
+from sos_operator.core.desired.generation import Issued, credible, encode_issued, issued_now
+from sos_operator.core.desired.output import Memos, Output, build_output, owners_of
+from sos_operator.core.desired.release import release_manifests
+from sos_operator.core.desired.retained_children import held_refs
+from sos_operator.core.model.controller_view import ControllerView
+from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
+from sos_operator.core.model.kinds import CONFIG_MAP, NAD, SECRET, SITE, kind_of
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import Seen, compiled_from, leaving, parse_allocations
 from sos_operator.core.plan import Changes, Ref, fingerprint, owned, plan, ref_of
-from sos_operator.core.publish import Write, build_event, plan_write, still_pending
-from sos_operator.core.release import release_manifests
-from sos_operator.core.status import Report, Situation, report, unknown
-from sos_operator.core.views import ControllerView
-from sos_operator.core.world import Object, Seen, compiled_from, leaving, parse_allocations
-from sos_operator.defaults import is_default
-from sos_operator.inflight import in_batches
-from sos_operator.metrics import Metrics
-from sos_operator.nodes import Nodes
-from sos_operator.observe import Observer
-from sos_operator.push import Controllers
+from sos_operator.core.scheduling.backoff import Outcome
+from sos_operator.core.scheduling.change_queue import Changed, of_kinds
+from sos_operator.core.secrets import key_rotation, keys, secrets, token_rotation
+from sos_operator.core.status.report import Report, Situation, report, unknown
+from sos_operator.core.status.status_writer import Write, build_event, plan_write, still_pending
+from sos_operator.process.bugs import Bugs
+from sos_operator.process.defaults import is_default
+from sos_operator.process.metrics import Metrics
+from sos_operator.remote.bounded_requests import in_batches
+from sos_operator.remote.controllers import Controllers
+from sos_operator.remote.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +113,8 @@ class Reconciler:
         pending, refused = await self._publish(seen, self._situation(seen, output, answers, rollouts))
         refused |= await self._finalize(seen, output, answers)
         self._p.metrics.problems.set(sum(not problem.warning for problem in output.compiled.problems) + (self._p.defaults is None))
-        rotating = rotation.is_asked_for(secret_objects[secrets.MASTER])
-        rotating = rotating or any(tokens.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
+        rotating = key_rotation.is_asked_for(secret_objects[secrets.MASTER])
+        rotating = rotating or any(token_rotation.is_asked_for(secret) for secret in filter(secrets.is_token, secret_objects.values()))
         going = bool(output.departing or output.left)
         failed = result.retry or refused or bool(self._without_secret)
         return Outcome(failed=failed, pending=pending or rotating or going or bool(result.touched))
@@ -133,7 +136,7 @@ class Reconciler:
         """Answers of nodes by pod uid; those that something waits for are asked in every pass."""
         nodes = self._p.nodes
         waited_for = rollout.urgent_pods(seen, rollout.plan_rollouts(seen, output.compiled, nodes.answers))
-        return await nodes.visit(seen.pods, desired.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
+        return await nodes.visit(seen.pods, departure.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
 
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
         """Every Secret the pass needs, by name; those that must exist are made if they do not.
@@ -174,9 +177,9 @@ class Reconciler:
         now, overlap = datetime.now(UTC), timedelta(seconds=self._p.settings.key_overlap_seconds)
         master = secret_objects[secrets.MASTER]
         fresh = random_source.token_hex(keys.RANDOM_BYTES)
-        steps = [(master, "keys", rotation.next_step(master, now, overlap, fresh, everywhere=everywhere))]
+        steps = [(master, "keys", key_rotation.next_step(master, now, overlap, fresh, everywhere=everywhere))]
         for secret in filter(secrets.is_token, secret_objects.values()):
-            steps.append((secret, "token", tokens.next_step(secret, now, overlap, random_source.token_hex(keys.RANDOM_BYTES))))
+            steps.append((secret, "token", token_rotation.next_step(secret, now, overlap, random_source.token_hex(keys.RANDOM_BYTES))))
         return any([await self._step(secret, word, step) for secret, word, step in steps if step is not None])
 
     async def _step(self, secret: Object, word: str, step: tuple[str, Object]) -> bool:
@@ -193,7 +196,7 @@ class Reconciler:
         return False
 
     async def _compile(self, seen: Seen) -> Output:
-        state, depends_on = seen.child(CONFIG_MAP.kind, desired.STATE_NAME), compiled_from(seen)
+        state, depends_on = seen.child(CONFIG_MAP.kind, generation.STATE_NAME), compiled_from(seen)
         known, before = self._compiled or (None, None)
         last = max(issued_now(state), before.issued if before else Issued(0, ""), key=lambda issued: issued.generation)
         in_force = self._p.controllers.in_force()
@@ -208,7 +211,7 @@ class Reconciler:
         self._note_left(output)
         if output.issued != issued_now(state):
             # The generation is on record before any document carries it.
-            self._p.observer.learn(await self._p.applier.apply(desired.state_manifest(self._p.settings, encode_issued(output.issued))))
+            self._p.observer.learn(await self._p.applier.apply(generation.state_manifest(self._p.settings, encode_issued(output.issued))))
         self._p.bugs.compiled(output.compiled.faults)
         self._compiled = (depends_on, output)
         self._p.metrics.generation.set(output.issued.generation)
@@ -234,20 +237,20 @@ class Reconciler:
         found = keys.parse_masters(secrets.secret_files(master))
         if not found:
             raise NotReady(f"Secret {secrets.MASTER} holds no master key (a key named master-1 of 64 hex digits)")
-        masters = keys.Masters(found, rotation.sending(master, found))
+        masters = keys.Masters(found, key_rotation.sending(master, found))
         derived = secrets.derived_secrets(output.compiled, masters, settings, seen)
         manifests = (
-            desired.state_manifest(settings, encode_issued(output.issued)),
+            generation.state_manifest(settings, encode_issued(output.issued)),
             *derived,
             *with_left(output.compiled.manifests, output.left, seen),
             *(m for departing in output.departing for m in departing.manifests),
             *release_manifests(settings),
             *(self._p.defaults or ()),
         )
-        waiting = desired.unattachable(manifests) if NAD in self._p.observer.missing else frozenset()
+        waiting = network_attachment.unattachable(manifests) if NAD in self._p.observer.missing else frozenset()
         served = tuple(m for m in manifests if kind_of(m) not in self._p.observer.missing and ref_of(m) not in waiting)
         observed = (*seen.children, *(o for o in seen.objects if owned(o)))
-        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | desired.held_refs(output.compiled, settings) | waiting
+        keep = secrets.secret_refs(settings, secrets.wanted_secrets(seen)) | held_refs(output.compiled, settings) | waiting
         if self._p.defaults is None:
             keep = keep.union(ref_of(o) for o in observed if is_default(o))
         keep = keep.union(*(departing.keeps for departing in output.departing))
@@ -259,12 +262,12 @@ class Reconciler:
         self._p.observer.forget(of_kinds(_plurals(changes, result)))
         self._errors = owners_of(manifests, result.failures)
         await self._poke(seen, output, derived, frozenset(ref_of(m) for m in changes.apply))
-        result.retry |= await self._rotate(secret_objects, rotation.handed_out(derived, seen.children, output.compiled.held))
+        result.retry |= await self._rotate(secret_objects, key_rotation.handed_out(derived, seen.children, output.compiled.held))
         return result
 
     async def _poke(self, seen: Seen, output: Output, derived: tuple[Object, ...], unapplied: frozenset[Ref]) -> None:
-        hashes = desired.config_hashes(output.compiled, (*output.departing, *output.left), derived)
-        for pod, patch in desired.pokes(seen, hashes, unapplied):
+        hashes = pod_refresh.config_hashes(output.compiled, (*output.departing, *output.left), derived)
+        for pod, patch in pod_refresh.refresh_patches(seen, hashes, unapplied):
             try:
                 await self._p.cluster.merge(pod, patch)
             except OperatorError as error:
@@ -338,9 +341,9 @@ class Reconciler:
             patch = None
             with self._p.bugs.fence("finalizer", f"SosSite {name}"):
                 if not leaving(site):
-                    patch = desired.finalizer_patch(site, wanted=True) if name in built else None
-                elif name not in waiting or self._overdue(site) or desired.cleaned(waiting[name], seen, answers):
-                    patch = desired.finalizer_patch(site, wanted=False)
+                    patch = finalizer.finalizer_patch(site, wanted=True) if name in built else None
+                elif name not in waiting or self._overdue(site) or departure.cleaned(waiting[name], seen, answers):
+                    patch = finalizer.finalizer_patch(site, wanted=False)
             if patch is not None:
                 refused |= await self._set_finalizers(site, patch)
         return refused
@@ -349,7 +352,7 @@ class Reconciler:
         """Take the finalizer off sites that are being deleted and whose time is over."""
         for site in seen.of(SITE.kind):
             with suppress(OperatorError), self._p.bugs.fence("finalizer", f"SosSite {site['metadata']['name']}"):
-                if leaving(site) and self._overdue(site) and (patch := desired.finalizer_patch(site, wanted=False)):
+                if leaving(site) and self._overdue(site) and (patch := finalizer.finalizer_patch(site, wanted=False)):
                     await self._set_finalizers(site, patch)
 
     async def _set_finalizers(self, site: Object, patch: Object) -> bool:

@@ -13,21 +13,23 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from sos_operator.cluster import Cluster
-from sos_operator.core import desired
-from sos_operator.core.conditions import READY, Verdict
-from sos_operator.core.errors import KindMissing, NotReady, OperatorError
-from sos_operator.core.generation import issued_now
-from sos_operator.core.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, SITE, Kind
-from sos_operator.core.news import of_kinds
-from sos_operator.core.options import Settings
-from sos_operator.core.output import build_output
+from sos_operator.cluster.client import Cluster
+from sos_operator.core.desired import departure, finalizer, generation, pod_refresh
+from sos_operator.core.desired.generation import issued_now
+from sos_operator.core.desired.output import build_output
+from sos_operator.core.model import pod_state
+from sos_operator.core.model.conditions import READY, Verdict
+from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError
+from sos_operator.core.model.kinds import CHILD_KINDS, CONFIG_MAP, CRD, DEPLOYMENT, GROUP, JOB, NODE, OWN_KINDS, POD, SITE, Kind
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import Seen, component_of, leaving
 from sos_operator.core.plan import Changes, owned
-from sos_operator.core.publish import plan_write
-from sos_operator.core.status import Report
-from sos_operator.core.world import Object, Seen, component_of, leaving
+from sos_operator.core.scheduling.change_queue import of_kinds
+from sos_operator.core.status.report import Report
+from sos_operator.core.status.status_writer import plan_write
 from sos_operator.loop import assembled
-from sos_operator.metrics import Metrics
+from sos_operator.process.metrics import Metrics
 from sos_operator.reconcile import Parts
 
 log = logging.getLogger(__name__)
@@ -124,7 +126,7 @@ def _all_leaving(seen: Seen) -> Seen:
 
 async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
     """Agents go first (so that their sessions end), then every node is told to take its bridge down."""
-    last = issued_now(seen.child(CONFIG_MAP.kind, desired.STATE_NAME))
+    last = issued_now(seen.child(CONFIG_MAP.kind, generation.STATE_NAME))
     output = build_output(_all_leaving(seen), parts.settings, last, {})
     agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and component_of(o) == "agent"]
     await parts.applier.carry_out(Changes((), tuple(agents)))
@@ -136,13 +138,13 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
 
     async def cleaned() -> bool:
         now = await _see(parts)
-        for pod, patch in desired.pokes(now, desired.config_hashes(output.compiled, output.departing, ()), frozenset()):
+        for pod, patch in pod_refresh.refresh_patches(now, pod_refresh.config_hashes(output.compiled, output.departing, ()), frozenset()):
             try:
                 await parts.cluster.merge(pod, patch)
             except OperatorError as error:
                 log.warning(f"pod {pod['metadata']['name']} not annotated: {error}")
-        answers = await parts.nodes.visit(now.pods, desired.urgent_pods(now, output.departing), lambda: None)
-        return all(desired.cleaned(departing, now, answers) for departing in output.departing)
+        answers = await parts.nodes.visit(now.pods, departure.urgent_pods(now, output.departing), lambda: None)
+        return all(departure.cleaned(departing, now, answers) for departing in output.departing)
 
     while clock.left(NODE_SHARE) > 0:
         if await cleaned():
@@ -153,7 +155,7 @@ async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
 
 
 def _pods_of(seen: Seen, daemon_sets: set[str]) -> list[Object]:
-    return [pod for pod in seen.pods if desired.daemon_set_of(pod) in daemon_sets]
+    return [pod for pod in seen.pods if pod_state.daemon_set_of(pod) in daemon_sets]
 
 
 async def _until(parts: Parts, clock: Clock, share: float, what: str, done: Callable[[Seen], bool]) -> None:
@@ -187,7 +189,7 @@ async def _sign_off(parts: Parts) -> None:
     verdict = Verdict(READY, "Unknown", "NotInstalled", "SOS was uninstalled; nobody looks after this object")
     for obj in seen.objects:
         if obj["kind"] == SITE.kind:
-            patch = desired.finalizer_patch(obj, wanted=False)
+            patch = finalizer.finalizer_patch(obj, wanted=False)
             if patch:
                 obj["metadata"] |= {"resourceVersion": (await parts.cluster.merge(obj, patch))["metadata"]["resourceVersion"]}
         told = {key: value for key, value in (obj.get("status") or {}).items() if key in ("from", "to", "ports")}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sos_operator.core.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY_LABEL, OWN_KINDS, kind_of
+from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY_LABEL, OWN_KINDS, kind_of
 
 Manifest = dict[str, Any]
 

@@ -1,0 +1,104 @@
+"""Carries out changes, one call after the other, and remembers what each apply left."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sos_operator.cluster.client import Cluster
+from sos_operator.core.model.errors import KindMissing, NotReady, OperatorError, Refused
+from sos_operator.core.model.kinds import OPTIONAL_KINDS, kind_of
+from sos_operator.core.plan import Applied, Changes, Manifest, Ref, applied, ref_of, theirs
+from sos_operator.process.bugs import Bugs
+from sos_operator.process.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of the changes of one pass."""
+
+    failures: dict[Ref, str] = field(default_factory=dict)
+    retry: bool = False
+    touched: set[str] = field(default_factory=set)
+    """Kinds (by name) that were written to."""
+    applied: list[Manifest] = field(default_factory=list)
+    """What the API server gave back."""
+    stale: set[str] = field(default_factory=set)
+    """Kinds (by name) of which something was deleted or failed: what there is has to be asked for."""
+
+
+class Applier:
+    """Applies and deletes children."""
+
+    def __init__(self, cluster: Cluster, metrics: Metrics, bugs: Bugs) -> None:
+        self._cluster = cluster
+        self._bugs = bugs
+        self._metrics = metrics
+        self.memory: dict[Ref, Applied] = {}
+
+    async def carry_out(self, changes: Changes) -> Result:
+        """One object that cannot be applied does not keep the others from it."""
+        result = Result()
+        for manifest in changes.apply:
+            await self._guarded("apply", manifest, result, unseen=ref_of(manifest) in changes.unseen)
+        for obj in changes.delete:
+            await self._guarded("delete", obj, result)
+        return result
+
+    def remember_only(self, refs: Iterable[Ref]) -> None:
+        """Forget what applies of other objects left: whole manifests, of children that somebody else may have removed."""
+        wanted = frozenset(refs)
+        self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
+
+    async def _guarded(self, verb: str, obj: Manifest, result: Result, *, unseen: bool = False) -> None:
+        ref, outcome = ref_of(obj), "done"
+        result.touched.add(ref.kind)
+        try:
+            if unseen:
+                await self._refuse_what_is_theirs(obj)
+            if verb == "apply":
+                result.applied.append(await self.apply(obj))
+            else:
+                result.stale.add(ref.kind)
+                await self._delete(obj, ref)
+            log.info(f"{verb} {ref}", extra={"verb": verb, "object": str(ref)})
+        except OperatorError as error:
+            outcome = "failed"
+            result.stale.add(ref.kind)
+            if isinstance(error, KindMissing) and kind_of(obj) in OPTIONAL_KINDS:
+                # Nothing to retry until the kind appears, which the next listing shows. Of networks a site's condition tells.
+                outcome = "unserved"
+            else:
+                result.failures[ref] = str(error)
+                # Refused ones are tried again too (quota, a webhook, RBAC put right), at the pace of the back-off.
+                result.retry = True
+                log.warning(
+                    f"cannot {verb} {ref}: {error}", extra={"verb": verb, "object": str(ref), "passing": isinstance(error, NotReady)}
+                )
+        except Exception as error:
+            outcome = "failed"
+            result.stale.add(ref.kind)
+            result.failures[ref] = f"{type(error).__name__}: {error}"
+            result.retry = True
+            self._bugs.note("apply", str(ref), error)
+        self._metrics.writes.labels(verb=verb, kind=ref.kind, result=outcome).inc()
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        """Apply one object and remember what it left. Raises OperatorError."""
+        answer = await self._cluster.apply(manifest)
+        self.memory[ref_of(manifest)] = applied(manifest, answer)
+        return answer
+
+    async def _refuse_what_is_theirs(self, manifest: Manifest) -> None:
+        """Raise Refused if somebody else has an object of this name: it is neither taken over nor changed."""
+        meta, ref = manifest["metadata"], ref_of(manifest)
+        found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
+        if any(map(theirs, found)):
+            raise Refused(f"{ref} is there already and not the operator's: delete it, or give it another name")
+
+    async def _delete(self, obj: Manifest, ref: Ref) -> None:
+        await self._cluster.delete(obj)
+        self.memory.pop(ref, None)

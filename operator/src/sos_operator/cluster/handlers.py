@@ -1,0 +1,151 @@
+"""The only module that knows kopf. It wakes the loop and does nothing else.
+
+Two kopf operators run in the process, because one cannot watch SosServices in every namespace and children in the
+release namespace only, and a cluster-wide watch of pods would need rights this operator should not have.
+Low-level event handlers leave no finalizer and no annotation on anybody's object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any
+
+import kopf
+
+from sos_operator.cluster.watches import Watch
+from sos_operator.cluster.work_queue import WorkQueue
+from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, NAMESPACE, NODE, OWN_KINDS, OWNER_SELECTOR, POD, Kind
+from sos_operator.core.model.options import Settings
+from sos_operator.core.scheduling.change_queue import Changed, of_kinds
+from sos_operator.process.bugs import Bugs
+
+# Given, because kopf would otherwise ask who runs the process, and a container's user has no name.
+IDENTITY: Any = FIELD_MANAGER
+
+# It warns that it leaves signals to us, as it should (watches.py).
+logging.getLogger("kopf._core.reactor.running").addFilter(lambda record: "OS signals" not in record.getMessage())
+
+LOOK_S = 0.1  # for watchers that kopf has started meanwhile
+CLUSTER, CHILDREN = "cluster", "children"
+WATCHED_IN_CLUSTER = (*OWN_KINDS, NODE, NAMESPACE)
+WATCHED_CHILDREN = (*CHILD_KINDS, POD)
+
+Hear = Callable[[Changed, bool, str, str], None]
+"""Takes news: of what, whether it is gone, uid, resource version."""
+Knows = Callable[[Changed, str, str], bool]
+"""Whether a version (of what, uid, resource version) is known already, such as one that we wrote ourselves."""
+
+
+def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[str, Watch]:
+    """Both kopf operators, each as a watch (watches.py); `missing` are optional kinds the cluster does not serve."""
+    kinds = {CLUSTER: WATCHED_IN_CLUSTER, CHILDREN: tuple(kind for kind in WATCHED_CHILDREN if kind not in missing)}
+
+    async def cluster(stop: asyncio.Event) -> None:
+        await _operator(hear, settings, stop, kinds[CLUSTER], clusterwide=True)
+
+    async def children(stop: asyncio.Event) -> None:
+        await _operator(hear, settings, stop, kinds[CHILDREN], namespaces=[settings.namespace], select=WATCHED_CHILDREN)
+
+    return {CLUSTER: cluster, CHILDREN: children}
+
+
+def unseen(watch: str) -> frozenset[Changed]:
+    """Whatever a watch does not see while it is not there."""
+    return of_kinds(kind.plural for kind in (WATCHED_IN_CLUSTER if watch == CLUSTER else WATCHED_CHILDREN))
+
+
+async def _operator(
+    hear: Hear, settings: Settings, stop: asyncio.Event, kinds: tuple[Kind, ...], select: tuple[Kind, ...] = (), **scope: Any
+) -> None:
+    registry = _registry(hear, kinds, settings.kubeconfig is not None)
+    given = {"registry": registry, "settings": _settings(select), "standalone": True, "stop_flag": stop, "identity": IDENTITY}
+    await _until_one_ends(await kopf.spawn_tasks(**given, **scope))
+
+
+async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
+    """Wait for the first task of an operator to end, and raise what it raised.
+
+    kopf.run_tasks stops the others before it ends, which takes 5 s, and for ever where a watcher loses its cancellation: kopf 1.45 does so
+    in a stream that ends at that moment. Then nothing watches and nothing ends.
+    """
+    seen = set(root)
+    while not any(task.done() for task in seen):
+        seen |= {task for task in asyncio.all_tasks() if task.get_name().startswith("watcher for ")}
+        await asyncio.wait(seen, timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+    for task in seen:
+        if task.done() and not task.cancelled():
+            task.result()
+
+
+def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
+    """The same, to be called from another thread than the loop's."""
+
+    def call(*news: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nothing needs news any more
+            loop.call_soon_threadsafe(hear, *news)
+
+    return call
+
+
+def hearer(queue: WorkQueue, knows: Knows, bugs: Bugs) -> Hear:
+    """What becomes of news. Where it cannot be told whether it is news, it is: a look too many harms nobody."""
+
+    def hear(change: Changed, gone: bool, uid: str, version: str) -> None:
+        known = False
+        with bugs.fence("watch", f"{change.plural} {change.name}"):
+            known = not gone and knows(change, uid, version)
+        if not known:
+            queue.wake(change)
+
+    return hear
+
+
+def _registry(hear: Hear, kinds: tuple[Kind, ...], kubeconfig: bool) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> Any:
+        return kopf.login_with_kubeconfig(**kwargs) if kubeconfig else kopf.login_with_service_account(**kwargs)
+
+    for kind in kinds:
+        _register(registry, hear, kind)
+    return registry
+
+
+def _register(registry: kopf.OperatorRegistry, hear: Hear, kind: Kind) -> None:
+    # A coroutine, as kopf runs plain functions in threads, where neither queue nor lists may be touched.
+    @kopf.on.event(group=kind.group, version=kind.version, plural=kind.plural, id=kind.plural, registry=registry)
+    async def wake(type: str | None, meta: Any, **_: Any) -> None:  # noqa: A002 - kopf's name for it
+        change = Changed(kind.plural, meta.get("namespace") or "", meta.get("name") or "")
+        hear(change, type == "DELETED", str(meta.get("uid")), str(meta.get("resourceVersion")))
+
+
+def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False  # events are written on transitions of conditions, not per log line
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 10
+    # A watch that has used them up begins anew; by default it would come back up to 21 s after the API server does.
+    settings.networking.error_backoffs = (0.5, 1, 2, 2, 2)
+    settings.watching.server_timeout = 300
+    settings.watching.client_timeout = 310
+    settings.watching.connect_timeout = 10
+    settings.scanning.disabled = True  # no rights on CRDs needed; the kinds are known
+    settings.peering.standalone = True
+    # kopf would end the process so long after an operator that was not told to end, although it runs again (watches.py).
+    settings.process.ultimate_exiting_timeout = None
+    settings.execution.max_workers = 8
+    settings.queueing.worker_limit = 16
+    # A worker is an object's, and holds its place until it has been idle for so long: with kopf's 5 s, news of the seventeenth object
+    # of a burst would come 5 s late, and of the hundredth half a minute.
+    settings.queueing.idle_timeout = 0.02
+    for kind in select:
+        settings.watching.label_selectors[_selector(kind)] = OWNER_SELECTOR
+    return settings
+
+
+def _selector(kind: Kind) -> Any:
+    return (kind.group, kind.version, kind.plural) if kind.group else (kind.version, kind.plural)

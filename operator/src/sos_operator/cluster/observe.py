@@ -1,0 +1,141 @@
+"""Lists what changed since the last pass, and keeps the rest.
+
+A list is complete by nature, so a pass never prunes by half a cache. Watches only say what is stale: of a complete list, one object or
+a few are asked for by name, instead of a thousand that are as they were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from sos_operator.cluster.client import Cluster
+from sos_operator.core.model.errors import KindMissing
+from sos_operator.core.model.kinds import CHILD_KINDS, NAMESPACE, NODE, OPTIONAL_KINDS, OWN_KINDS, OWNER_SELECTOR, POD, Kind, kind_of
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.world import Seen
+from sos_operator.core.scheduling.change_queue import NAMED_MAX, Changed, ChangeQueue
+
+_KINDS = (*OWN_KINDS, NODE, NAMESPACE, *CHILD_KINDS, POD)
+_BY_PLURAL = {kind.plural: kind for kind in _KINDS}
+
+
+Place = tuple[str, str]
+"""Namespace and name."""
+
+
+class Observer:
+    """The last listing of each kind, listed again when stale."""
+
+    def __init__(self, cluster: Cluster, namespace: str, resync_seconds: float) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._resync_seconds = resync_seconds
+        self._listed_at: dict[Kind, float] = {}
+        # In the order of their places: what is seen must not look changed because an object was asked for by itself.
+        self._objects: dict[Kind, dict[Place, Object]] = {}
+        self._stale = ChangeQueue()
+        self._missing: set[Kind] = set()
+        self._optional = frozenset(OPTIONAL_KINDS)
+        self._seen: Seen | None = None
+
+    @property
+    def missing(self) -> frozenset[Kind]:
+        """Optional kinds that the cluster did not serve when they were last listed."""
+        return frozenset(self._missing)
+
+    def learn(self, obj: Object) -> None:
+        """Take over an object as the API server just gave it back, so that it need not be asked for again."""
+        kind = kind_of(obj)
+        if kind in self._objects:
+            self._put(kind, _place(obj), ({**obj, "apiVersion": kind.api_version, "kind": kind.kind},))
+            self._seen = None
+
+    def knows(self, change: Changed, uid: str, version: str) -> bool:
+        """True if the lists hold exactly this version of an object: hearing of it is no news."""
+        kind = _BY_PLURAL.get(change.plural)
+        held = self._objects.get(kind, {}).get((change.namespace, change.name)) if kind else None
+        return held is not None and (held["metadata"].get("uid"), held["metadata"].get("resourceVersion")) == (uid, version)
+
+    def spare(self, kinds: Iterable[Kind]) -> None:
+        """From now on, that one of these kinds is not served means that there are no objects of it."""
+        self._optional |= frozenset(kinds)
+
+    def forget(self, changes: Iterable[Changed]) -> None:
+        """Mark objects, or all of a kind, as stale."""
+        for change in changes:
+            self._stale.add(change)
+
+    async def see(self, now: float) -> Seen:
+        """Everything, with what is stale asked for again. The same object as before if there was nothing to ask."""
+        changes = self._stale.take()
+        try:
+            asked = await self._ask(changes, now)
+        except BaseException:
+            self.forget(changes)
+            raise
+        if self._seen is None or asked:
+            self._seen = Seen(
+                objects=self._all(OWN_KINDS),
+                nodes=self._all([NODE]),
+                namespaces=self._all([NAMESPACE]),
+                children=self._all(CHILD_KINDS),
+                pods=self._all([POD]),
+            )
+        return self._seen
+
+    async def _ask(self, changes: frozenset[Changed], now: float) -> bool:
+        """Renew lists that are stale as a whole, and of the others the objects that are. False if there was nothing to do."""
+        whole = {change.plural for change in changes if not change.name}
+        listed = [kind for kind in _KINDS if kind.plural in whole or self._is_old(kind, now)]
+        for kind in listed:
+            found = {_place(obj): obj for obj in await self._list(kind)}
+            self._objects[kind], self._listed_at[kind] = dict(sorted(found.items())), now
+        named = [(_BY_PLURAL[change.plural], change) for change in sorted(changes) if change.plural in _BY_PLURAL]
+        named = [(kind, change) for kind, change in named if kind not in listed]
+        slots = asyncio.Semaphore(NAMED_MAX)
+        # All are waited for, whatever becomes of one: an answer that came after this pass would put an old object over a newer one.
+        outcomes = await asyncio.gather(*(self._renew(kind, change, slots) for kind, change in named), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return bool(listed or named)
+
+    def _is_old(self, kind: Kind, now: float) -> bool:
+        return now - self._listed_at.get(kind, float("-inf")) >= self._resync_seconds
+
+    async def _renew(self, kind: Kind, change: Changed, slots: asyncio.Semaphore) -> None:
+        """Ask for one object, which may be gone. Its list stays as old as it is."""
+        async with slots:
+            self._put(kind, (change.namespace, change.name), await self._list(kind, change))
+
+    def _put(self, kind: Kind, place: Place, found: tuple[Object, ...]) -> None:
+        """Put an object into its place, or take away what was there."""
+        objects = self._objects[kind]
+        if not found:
+            objects.pop(place, None)
+        elif place in objects:
+            objects[place] = found[0]
+        else:
+            self._objects[kind] = dict(sorted({**objects, place: found[0]}.items()))
+
+    def _all(self, kinds: Iterable[Kind]) -> tuple[Object, ...]:
+        return tuple(obj for kind in kinds for obj in self._objects[kind].values())
+
+    async def _list(self, kind: Kind, one: Changed | None = None) -> tuple[Object, ...]:
+        """All objects of a kind that are ours to see, or `one` of them."""
+        mine = kind in CHILD_KINDS or kind is POD
+        namespace = self._namespace if mine else (one.namespace or None) if one else None
+        try:
+            found = await self._cluster.list(kind, namespace, OWNER_SELECTOR if mine else None, one.name if one else None)
+        except KindMissing:
+            if kind not in self._optional:
+                raise
+            self._missing.add(kind)
+            return ()
+        self._missing.discard(kind)
+        return tuple(found)
+
+
+def _place(obj: Object) -> Place:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]

@@ -1,0 +1,109 @@
+"""Keep watches running: each in a thread with an event loop of its own, started again whenever it ends.
+
+kopf ends all watches of an operator at an error that it does not expect in one of them: an API server's 500 in the middle of a stream, a
+token that is refused for a moment, a right that is missing. It then cancels each younger task of its event loop, so that it needs its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from sos_operator.core.scheduling.backoff import watch_delay
+
+log = logging.getLogger(__name__)
+
+END_S = 10.0  # for an orderly end; a thread that takes longer ends with the process
+TASKS_END_S = 2.0  # for what a watch has left when it ended
+STEADY_S = 60.0  # a watch that has lasted so long did not end for what ended the one before it
+
+Watch = Callable[[asyncio.Event], Awaitable[object]]
+"""Watches until the event is set."""
+Ended = Callable[[str], None]
+"""Hears the name of a watch that is about to be started again: what happened meanwhile, it did not see."""
+
+
+@asynccontextmanager
+async def watching(watches: Mapping[str, Watch], ended: Ended) -> AsyncIterator[None]:
+    """Keep the watches running inside the block. `ended` is called in the event loop of the caller."""
+    home = asyncio.get_running_loop()
+    threads = [_Kept(name, watch, home, ended) for name, watch in watches.items()]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        for thread in threads:
+            thread.stop()
+        deadline = time.monotonic() + END_S
+        for thread in threads:
+            await asyncio.to_thread(thread.join, max(0.0, deadline - time.monotonic()))
+
+
+class _Kept(threading.Thread):
+    """One watch and its thread."""
+
+    def __init__(self, name: str, watch: Watch, home: asyncio.AbstractEventLoop, ended: Ended) -> None:
+        super().__init__(name=f"watch-{name}", daemon=True)
+        self._what, self._watch, self._home, self._ended = name, watch, home, ended
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+
+    def stop(self) -> None:
+        """Let the watch end, and do not start it again."""
+        self._stopped.set()
+        with self._lock:
+            if self._running:
+                loop, stop = self._running
+                loop.call_soon_threadsafe(stop.set)
+
+    def run(self) -> None:
+        """The thread: one life of the watch after the other."""
+        ends = 0
+        while not self._stopped.is_set():
+            began = time.monotonic()
+            why = self._live()
+            if self._stopped.is_set():
+                return
+            ends = 1 if time.monotonic() - began > STEADY_S else ends + 1
+            pause = watch_delay(ends)
+            log.warning(f"the watch {self._what} ended and starts again in {pause:.0f} s: {why}", extra={"watch": self._what})
+            self._stopped.wait(pause)
+            with suppress(RuntimeError):  # the caller's loop is closed: it has ended without waiting for us
+                self._home.call_soon_threadsafe(self._ended, self._what)
+
+    def _live(self) -> str:
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(self._once())
+        except (Exception, asyncio.CancelledError) as error:
+            return f"{type(error).__name__}: {error}"
+        finally:
+            _end_tasks(loop)
+        return "without an error"
+
+    async def _once(self) -> None:
+        stop = asyncio.Event()
+        with self._lock:
+            self._running = (asyncio.get_running_loop(), stop)
+        try:
+            if not self._stopped.is_set():
+                await self._watch(stop)
+        finally:
+            with self._lock:
+                self._running = None
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """As asyncio.run does it, but that a task which does not end is left behind."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks, timeout=TASKS_END_S))
+    loop.close()

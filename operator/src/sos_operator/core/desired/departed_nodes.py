@@ -1,0 +1,61 @@
+"""Nodes that a site has no more while it stays: what was made on them is taken down before their pods go.
+
+A node leaves when its labels or the site's selector change. Its DaemonSet would take its pods away at once, which leaves bridge, tunnels
+and uplinks as they are, and nobody to clean up after them. So the DaemonSet names such a node until it has said that it is clean; before it
+is told to, agents on it may end their sessions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from sos_compile.manifests import naming
+
+from sos_operator.core.desired.departure import Departing, anew, documents, is_clean, on_nodes, with_documents
+from sos_operator.core.model.kinds import CONFIG_MAP, DAEMON_SET, SITE
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.world import PREFIX, Seen, absent, component_of, leaving, node_of
+from sos_operator.core.plan import ref_of
+
+Place = tuple[str, str]
+"""Site and node."""
+
+
+def left_nodes(sites: Collection[str], nodes: Collection[str], seen: Seen) -> tuple[Departing, ...]:
+    """Nodes that were given a node-config, are still in the cluster, and are not among `nodes`, by their sites, which are among `sites`.
+
+    Sites that are wrong at the moment, or being deleted, are not among these: theirs stay as they are, or go with them.
+    """
+    present = {node["metadata"]["name"] for node in seen.nodes if not leaving(node)}
+    busy = {node_of(pod) for pod in seen.pods if component_of(pod) == "agent"}
+    found = []
+    for site in (o["metadata"]["name"] for o in seen.of(SITE.kind) if o["metadata"]["name"] in sites and not leaving(o)):
+        child = naming.node(PREFIX, site)
+        if seen.child(DAEMON_SET.kind, child) is None:
+            continue
+        given = documents(seen.child(CONFIG_MAP.kind, child))
+        gone = {}
+        for node in given.keys() & present - set(nodes):
+            told = given[node]["state"] == "Absent"
+            if (site, node) in seen.given_up or (told and is_clean(site, node, given[node]["hash"], seen, seen.answers)):
+                continue
+            gone[node] = given[node] if node in busy and not told else absent(given[node])
+        if gone:
+            found.append(Departing(site, dict(sorted(gone.items())), ()))
+    return tuple(sorted(found, key=lambda d: d.site))
+
+
+def with_left(manifests: Iterable[Object], left: Iterable[Departing], seen: Seen) -> tuple[Object, ...]:
+    """The children of sites with the documents of nodes that have left them, and with these nodes' pods."""
+    by_ref = {ref_of(manifest): manifest for manifest in manifests}
+    for departing in left:
+        child = naming.node(PREFIX, departing.site)
+        for kind in (CONFIG_MAP.kind, DAEMON_SET.kind):
+            there = seen.child(kind, child)
+            if there is None:
+                continue
+            # A site without any node left is rendered into nothing.
+            manifest = by_ref.get(ref_of(there)) or anew(there)
+            changed = with_documents(manifest, departing.nodes) if kind == CONFIG_MAP.kind else on_nodes(manifest, departing.nodes)
+            by_ref[ref_of(there)] = changed
+    return tuple(by_ref.values())

@@ -1,0 +1,118 @@
+"""The generation of what is sent out: it must grow whenever a document changes, and survive the operator."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sos_compile
+from sos_compile.manifests import naming
+from sos_compile.model.formats import MAX_GENERATION
+
+from sos_operator.core.model.kinds import CONFIG_MAP
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import PREFIX
+from sos_operator.core.plan import digest
+from sos_operator.core.secrets.secrets import labels
+
+STATE_NAME = naming.child(PREFIX, "operator", "state")
+
+# Of a document in a ConfigMap, laid out or not. Neither name stands anywhere else in one.
+_GENERATION = re.compile(r'"generation": ?([0-9]{1,18})\b')
+_HASH = re.compile(r'"hash": ?"(sha256:[0-9a-f]{64})"')
+
+Claim = tuple[int, str]
+"""The generation of a document, and its hash."""
+CREDIBLE_MAX = MAX_GENERATION // 2  # the other half is room to overtake it: one a second for 100 million years
+
+GENERATION_KEY = "generation"
+DIGEST_KEY = "digest"
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """The last generation issued and the digest of all documents it stood for."""
+
+    generation: int
+    digest: str
+
+
+def parse_issued(data: Mapping[str, str]) -> Issued:
+    """What a previous operator wrote down; generation 0 if there is nothing (sensible) to read."""
+    text = data.get(GENERATION_KEY, "")
+    known = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= CREDIBLE_MAX
+    return Issued(int(text) if known else 0, data.get(DIGEST_KEY, "") if known else "")
+
+
+def encode_issued(issued: Issued) -> dict[str, str]:
+    """The inverse of `parse_issued`."""
+    return {GENERATION_KEY: str(issued.generation), DIGEST_KEY: issued.digest}
+
+
+def documents_digest(hashes: Mapping[str, str]) -> str:
+    """Digest over the hashes of all documents by name."""
+    return digest(dict(hashes))
+
+
+def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mapping[str, str] | Iterable[str]) -> Issued:
+    """The generation for the documents with digest `current`: never below one that is about, whatever became of the record of the last.
+
+    `claims` are what controllers and nodes have in force and what lies in ConfigMaps, `ours` the hashes of the documents to send. What has
+    something else under our generation or a later one is overtaken, since it would refuse anything not newer (spec/controller-config.md
+    clause 1, spec/node-config.md clause 1).
+    """
+    wanted = frozenset(ours)
+    generation = last.generation if last.digest == current and last.generation > 0 else last.generation + 1
+    return Issued(max([generation, *(g if hash_ in wanted else g + 1 for g, hash_ in credible(claims))]), current)
+
+
+def credible(claims: Iterable[Claim]) -> Iterator[Claim]:
+    """Claims that can be true: somebody who writes a huge number into a ConfigMap must not use up all there are."""
+    return (claim for claim in claims if 0 < claim[0] <= CREDIBLE_MAX)
+
+
+def claims_of(config_maps: Iterable[Mapping[str, Any]]) -> Iterator[Claim]:
+    """What the documents in ConfigMaps claim."""
+    for text in (text for config_map in config_maps for text in (config_map.get("data") or {}).values()):
+        generation, hash_ = _GENERATION.search(text), _HASH.search(text)
+        if generation and hash_:
+            yield int(generation[1]), hash_[1]
+
+
+def issued_before(config_maps: Iterable[Mapping[str, Any]], newest: int) -> dict[str, int]:
+    """Hash -> generation of the documents that lie in the cluster. What claims to be newer than the newest was written by somebody else."""
+    return {hash_: generation for generation, hash_ in claims_of(config_maps) if 0 < generation <= newest}
+
+
+def generations(
+    hashes: Mapping[sos_compile.DocumentName, str], newest: int, before: Mapping[str, int], in_force: Mapping[str, tuple[int, str]]
+) -> dict[sos_compile.DocumentName, int]:
+    """The generation of each document: the one it was issued under, or the newest for one that changed.
+
+    A controller that has another document refuses a generation that is not above that document's (spec/controller-config.md clause 1), so
+    its own then gets the newest, whenever it was issued.
+    """
+    found = {}
+    for name, hash_ in hashes.items():
+        had, has = in_force.get(name[-1], (0, hash_)) if name[0] == "controller" else (0, hash_)
+        generation = before.get(hash_, newest)
+        found[name] = newest if has != hash_ and had >= generation else generation
+    return found
+
+
+def issued_now(state: Mapping[str, Any] | None) -> Issued:
+    """The record inside the state ConfigMap, if there is one."""
+    return parse_issued((state or {}).get("data") or {})
+
+
+def state_manifest(settings: Settings, data: Mapping[str, str]) -> Object:
+    """The ConfigMap in which the operator remembers the generation it issued last."""
+    return {
+        "apiVersion": CONFIG_MAP.api_version,
+        "kind": CONFIG_MAP.kind,
+        "metadata": {"name": STATE_NAME, "namespace": settings.namespace, "labels": labels(settings, "operator")},
+        "data": dict(data),
+    }

@@ -1,0 +1,36 @@
+"""DaemonSets whose pods need a network from Multus, in a cluster that may not have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import sos_compile
+from sos_compile.manifests import naming
+from sos_compile.manifests.agent import NETWORKS_ANNOTATION
+
+from sos_operator.core.model.kinds import DAEMON_SET
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.world import PREFIX, Seen
+from sos_operator.core.plan import Ref, ref_of
+
+
+def unattachable(manifests: Iterable[Object]) -> frozenset[Ref]:
+    """DaemonSets whose pods need a network that a cluster without Multus does not give them: they would start without it and fail.
+
+    What runs in their place stays, until somebody installs Multus or changes the pool back.
+    """
+
+    return frozenset(ref_of(m) for m in manifests if m["kind"] == DAEMON_SET.kind and _has_networks(m))
+
+
+def _has_networks(daemon_set: Object) -> bool:
+    template = ((daemon_set.get("spec") or {}).get("template") or {}).get("metadata") or {}
+    return NETWORKS_ANNOTATION in (template.get("annotations") or {})
+
+
+def attached_by_nodes(compiled: sos_compile.Compiled, seen: Seen) -> frozenset[str]:
+    """Sites with agents that are attached by the nodes themselves still, in place of ones that need such a network."""
+    waiting = {ref.name for ref in unattachable(compiled.manifests)}
+    pools = {(naming.agent(PREFIX, pool, doc["site"]["name"]), doc["site"]["name"]) for (pool, _), doc in compiled.agents.items()}
+    here = {name: seen.child(DAEMON_SET.kind, name) for name, _ in pools if name in waiting}
+    return frozenset(site for name, site in pools if (found := here.get(name)) and not _has_networks(found))

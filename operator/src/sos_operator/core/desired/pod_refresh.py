@@ -1,0 +1,70 @@
+"""Refresh the files that pods mount: a changed annotation makes the kubelet update a pod's volumes at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import sos_compile
+from sos_compile.manifests import naming
+
+from sos_operator.core.desired.departure import Departing
+from sos_operator.core.model.kinds import CONFIG_MAP, SECRET
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.pod_state import daemon_set_of
+from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+from sos_operator.core.plan import Ref, digest
+
+CONFIG_ANNOTATION = "sos.network/config-hash"
+
+
+CONTROLLER_LABEL = "sos.network/controller"
+
+
+Mount = tuple[str, str]
+"""Which pod a digest is for: (DaemonSet, node) or (Deployment, "")."""
+
+
+def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], secrets: tuple[Object, ...]) -> dict[Mount, str]:
+    """Digest of the files that each pod mounts and reads again when they change.
+
+    The digest becomes an annotation of the pod. The kubelet looks at a pod's volumes at once when the pod changes, and otherwise
+    up to a minute later: the annotation is what makes a new configuration arrive within a second.
+    """
+    folders = {s["metadata"]["name"]: digest(s["data"]) for s in secrets}
+    found: dict[Mount, str] = {(naming.node(PREFIX, doc["site"]), node): digest(doc["hash"]) for node, doc in compiled.nodes.items()}
+    for (pool, node), doc in compiled.agents.items():
+        site = doc["site"]["name"]
+        found[naming.agent(PREFIX, pool, site), node] = digest([doc["hash"], folders.get(naming.site_keys(PREFIX, site))])
+    for gone in departing:
+        found |= {(naming.node(PREFIX, gone.site), node): digest(document["hash"]) for node, document in gone.nodes.items()}
+    for name in compiled.controllers:  # gets its documents by its API, but its keys from a Secret
+        folder = folders.get(naming.controller_keys(PREFIX, name))
+        found |= {(naming.controller(PREFIX, name), ""): folder} if folder else {}
+    return found
+
+
+def mount_of(pod: Object) -> Mount:
+    """Which digest is for this pod."""
+    controller = (pod["metadata"].get("labels") or {}).get(CONTROLLER_LABEL)
+    if controller:
+        return naming.controller(PREFIX, controller), ""
+    return daemon_set_of(pod), node_of(pod)
+
+
+def refresh_patches(seen: Seen, hashes: Mapping[Mount, str], unapplied: frozenset[Ref]) -> list[tuple[Object, Object]]:
+    """Pods whose annotation has to change, with the patch for each.
+
+    `unapplied` are children whose apply belongs to this very pass: a kubelet woken now might still hold the old files, so their
+    pods wait for the next pass.
+    """
+    if any(ref.kind == SECRET.kind for ref in unapplied):
+        return []
+    fresh = {ref.name for ref in unapplied if ref.kind == CONFIG_MAP.kind}
+    found = []
+    for pod in seen.pods:
+        mount, meta = mount_of(pod), pod["metadata"]
+        wanted = hashes.get(mount)
+        if wanted is None or mount[0] in fresh or leaving(pod) or (meta.get("annotations") or {}).get(CONFIG_ANNOTATION) == wanted:
+            continue
+        found.append((pod, {"metadata": {"uid": meta["uid"], "annotations": {CONFIG_ANNOTATION: wanted}}}))
+    return found

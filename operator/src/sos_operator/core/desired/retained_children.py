@@ -1,0 +1,32 @@
+"""Children that stay as they are while their owner is invalid or a node cannot be compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import sos_compile
+
+from sos_operator.core.model.kinds import CONFIG_MAP
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import Seen
+from sos_operator.core.plan import Ref
+
+
+def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
+    """Children of objects that are wrong at the moment: what is there stays, so that a slip never takes a site's switches away."""
+    return frozenset(Ref(kind, settings.namespace, name) for kind, name in compiled.held)
+
+
+def with_files_of(manifests: Iterable[Object], nodes: Collection[str], seen: Seen) -> tuple[Object, ...]:
+    """The manifests, with the files that ConfigMaps hold for these nodes: nobody can tell what else they should have."""
+    files = {f"{node}.json" for node in nodes}
+    if not files:
+        return tuple(manifests)
+    there = {o["metadata"]["name"]: o.get("data") or {} for o in seen.children if o["kind"] == CONFIG_MAP.kind}
+    found = []
+    for manifest in manifests:
+        kept = files & there.get(manifest["metadata"]["name"], {}).keys() if manifest["kind"] == CONFIG_MAP.kind else set()
+        data = {file: there[manifest["metadata"]["name"]][file] for file in sorted(kept)}
+        found.append({**manifest, "data": {**manifest["data"], **data}} if data else manifest)
+    return tuple(found)

@@ -1,0 +1,273 @@
+"""Node by node: which nodes of a site get a changed node-config now, and when to stop.
+
+A node-config that is wrong for one node is mostly wrong for all. So it goes to `update.maxUnavailable` nodes that are well at a time, the
+next ones wait until these say that it is in force, and a node that fails with it stops the roll-out: the others keep what they have.
+Who was handed a document in turn and has not said so stands in an annotation of the ConfigMap beside the documents. What becomes of a
+node later, or of one that joined, holds up nobody.
+
+What only follows from other nodes and agents that come and go (tunnels, agents' ports, the base entries that name them) is handed out at
+once: a node that joins must not wait for hundreds, and nothing that a node has is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sos_compile
+from sos_compile.manifests import naming
+from sos_compile.model.formats import content_hash
+
+from sos_operator.core.desired.departure import is_node_config, read_json
+from sos_operator.core.desired.network_attachment import attached_by_nodes
+from sos_operator.core.model.kinds import CONFIG_MAP, SITE
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.pod_state import daemon_set_of, pod_state
+from sos_operator.core.model.world import PREFIX, Seen, leaving, node_of
+
+DEFAULT_MAX_UNAVAILABLE = 1
+TURNS_ANNOTATION = "sos.network/rollout"
+"""Node -> hash of the document it was handed in its turn, as JSON."""
+KEPT_FOR_NETWORKS = "it keeps what attaches its agents until the cluster has NetworkAttachmentDefinitions (Multus), or the pool says Host"
+ASKED_AHEAD = 4  # nodes whose turn is next are asked in every pass, as many times as may be busy
+
+# A port or an address in the match of a base entry. Ports below 34001 are the node's own uplinks (spec/node-config.md clause 1).
+_NAMES_OTHERS = re.compile(r"(?:in_port=(?!33\d{3}\b)\w+|(?:nw_src|nw_dst|arp_[st]pa)=[0-9./]+)")
+_NUMBER = re.compile("[0-9]{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One node: the hash of the document it shall have, of the one it was given, and how it is."""
+
+    wanted: str
+    given: str = ""
+    """Empty if it was given none."""
+    pod: str = ""
+    """State of its pod, empty if there is none."""
+    answer: NodeAnswer | None = None
+    alike: bool = False
+    """True if the two differ only in what follows from other nodes and agents."""
+    turn: bool = False
+    """True if it was handed the one it was given in its turn, and had not said that it is in force."""
+
+    @property
+    def open(self) -> bool:
+        """True if its document is still to be handed out. What nobody reads, and what is a node's first, is handed out at once."""
+        return self.given not in ("", self.wanted) and bool(self.pod) and not self.alike
+
+    @property
+    def well(self) -> bool:
+        """True if a wrong document would take something away."""
+        return self.pod == "Ready" and (self.answer is None or self.answer.state == "Ready")
+
+    @property
+    def failed(self) -> bool:
+        """True if it cannot do what it was given."""
+        return self.pod == "Failed" or (self.answer is not None and self.answer.state == "Failed")
+
+    @property
+    def busy(self) -> bool:
+        """True if others wait for it."""
+        return self.turn and not self.open and not self.settled
+
+    @property
+    def settled(self) -> bool:
+        """True if what it was given is in force, or nobody is there whom one could wait for."""
+        said = self.answer is not None and self.answer.state == "Ready" and self.answer.hash == self.given
+        return not self.pod or (self.pod == "Ready" and said)
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What becomes of one site's documents in a pass."""
+
+    waiting: Mapping[str, str] = field(default_factory=dict)
+    """Nodes that keep the document they have -> why."""
+    aborted: bool = False
+    """True if they do so until somebody acts."""
+    busy: frozenset[str] = frozenset()
+    """Nodes that are handed theirs, or were in their turn and have not said that it is in force."""
+    next: tuple[str, ...] = ()
+    """Waiting nodes in the order of their turns."""
+    whole: bool = False
+    """True if waiting nodes keep theirs to the letter, and not only what is their own in it."""
+
+
+def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
+    """Who waits. `limit`: how many nodes may be busy with a new document at a time."""
+    waiting = sorted(name for name, node in nodes.items() if node.open)
+    busy = frozenset(name for name, node in nodes.items() if node.busy)
+    failed = sorted(name for name in busy if nodes[name].failed)
+    if not waiting:
+        return Rollout(busy=busy)
+    if failed:
+        answer = nodes[failed[0]].answer
+        why = f"the roll-out has stopped, because {failed[0]} failed with it" + (f": {answer.message}" if answer and answer.message else "")
+        return Rollout(dict.fromkeys(waiting, why), True, busy)
+    # Nodes that are not well come last and all at once: nobody waits for them, who may be away for long. But they wait for the others:
+    # one that is not well for a moment gets nothing that nobody has tried.
+    well = [name for name in waiting if nodes[name].well]
+    turns = well[: max(0, limit - len(busy))]
+    handed = turns if well or busy else waiting
+    told = frozenset([*busy, *turns])
+    why = f"its turn comes after {', '.join(sorted(told)[:3])}" + (f" and {len(told) - 3} more" if len(told) > 3 else "")
+    left = tuple(name for name in (*well, *(n for n in waiting if n not in well)) if name not in handed)
+    return Rollout(dict.fromkeys(left, why), False, told, left)
+
+
+def max_unavailable(site: Object, total: int) -> int:
+    """How many nodes may be busy at a time: a number, or a share of `total` rounded down; at least one."""
+    value = ((site.get("spec") or {}).get("update") or {}).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)
+    number, share, _ = str(value).partition("%")
+    if not _NUMBER.fullmatch(number):
+        return DEFAULT_MAX_UNAVAILABLE  # the schema takes none such: one of a newer API
+    return max(1, total * int(number) // 100 if share else int(number))
+
+
+def plan_rollouts(seen: Seen, compiled: sos_compile.Compiled, answers: Mapping[str, NodeAnswer]) -> dict[str, Rollout]:
+    """The roll-outs of all sites by name."""
+    pods = {(daemon_set_of(p), node_of(p)): p for p in sorted(seen.pods, key=leaving, reverse=True)}
+    found = {}
+    for site in seen.of(SITE.kind):
+        name = site["metadata"]["name"]
+        child = naming.node(PREFIX, name)
+        given, turns = _given(seen, child), _turns(seen, child)
+        nodes = {
+            node: _standing(document, given.get(node, ""), turns.get(node), pods.get((child, node)), answers)
+            for node, document in compiled.nodes.items()
+            if document["site"] == name
+        }
+        if nodes and not leaving(site):
+            found[name] = decide(nodes, max_unavailable(site, len(nodes)))
+    return found
+
+
+def _standing(document: Mapping[str, Any], text: str, turn: object, pod: Object | None, answers: Mapping[str, NodeAnswer]) -> Standing:
+    before, wanted = _document(text), str(document["hash"])
+    given = str(before.get("hash") or "")
+    if pod is None:
+        return Standing(wanted, given)
+    alike = _own(before) == _own(document) and _fit(_named(before), _named(document))
+    answer = answers.get(pod["metadata"]["uid"])
+    return Standing(wanted, given, pod_state(pod).state, answer, alike, bool(given) and turn == given)
+
+
+OWN = ("version", "state", "siteID", "bridge", "uplinks", "controllers")
+
+
+def _own_flows(document: Mapping[str, Any]) -> list[Any]:
+    return [flow for flow in document.get("baseFlows") or [] if not _NAMES_OTHERS.search(str(flow.get("match")))]
+
+
+def _own(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A node-config without what follows from other nodes and agents."""
+    return {key: document.get(key) for key in OWN} | {"baseFlows": _own_flows(document)}
+
+
+def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
+    """What a node gets that waits for `wanted` and has `text`: its own as it is, with the other nodes and agents there are now.
+
+    Unchanged if there is nothing new or the two cannot be brought together, and where no generation is left between them: what is in
+    force under one generation never changes, so the node will have the last one for what it waits for.
+    """
+    given = _document(text)
+    generation = int(wanted["generation"]) - 1
+    if not _fit(_named(given), _named(wanted)) or int(given.get("generation") or 0) >= generation:
+        return text
+    others = [flow for flow in wanted["baseFlows"] if _NAMES_OTHERS.search(str(flow["match"]))]
+    blend = {**wanted, **{key: given[key] for key in OWN if key in given}, "baseFlows": [*_own_flows(given), *others]}
+    found = content_hash(blend)
+    if found == given.get("hash"):
+        return text
+    return json.dumps({**blend, "generation": generation, "hash": found}, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """What is done with other nodes and agents: each entry and tunnel with what it is like, whichever node or agent it names."""
+    found = {}
+    for flow in document.get("baseFlows") or []:
+        match, rest = str(flow.get("match")), [flow.get(key) for key in ("table", "priority", "actions")]
+        found[json.dumps([match, *rest[:2]])] = (_NAMES_OTHERS.sub("", match), *rest)
+    for tunnel in document.get("tunnels") or []:
+        found[str(tunnel.get("name"))] = ("tunnel", tunnel.get("udpPort"), tunnel.get("base"))
+    return found
+
+
+def _fit(some: Mapping[str, tuple[Any, ...]], others: Mapping[str, tuple[Any, ...]]) -> bool:
+    """True if what is in both is alike, and the ones only have more kinds of it than the others: the first agent, the last tunnel."""
+    kinds = set(some.values()), set(others.values())
+    return all(others[key] == like for key, like in some.items() if key in others) and (kinds[0] <= kinds[1] or kinds[1] <= kinds[0])
+
+
+def _turns(seen: Seen, child: str) -> Mapping[str, Any]:
+    return _parse(
+        ((seen.child(CONFIG_MAP.kind, child) or {"metadata": {}})["metadata"].get("annotations") or {}).get(TURNS_ANNOTATION) or ""
+    )
+
+
+def _given(seen: Seen, child: str) -> dict[str, str]:
+    data = (seen.child(CONFIG_MAP.kind, child) or {}).get("data") or {}
+    return {name.removesuffix(".json"): text for name, text in data.items()}
+
+
+def _parse(text: str) -> Mapping[str, Any]:
+    try:
+        document = read_json(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _document(text: str) -> Mapping[str, Any]:
+    """A node-config in a ConfigMap; empty for what is none, such as what somebody else wrote there."""
+    document = _parse(text)
+    return document if is_node_config(document) else {}
+
+
+def without_networks(rollouts: Mapping[str, Rollout], seen: Seen, compiled: sos_compile.Compiled) -> dict[str, Rollout]:
+    """The roll-outs in a cluster without Multus: where agents wait for it, their nodes keep the documents that attach them."""
+    found = dict(rollouts)
+    for site in attached_by_nodes(compiled, seen) & set(rollouts):
+        given = {node: _document(text).get("hash") for node, text in _given(seen, naming.node(PREFIX, site)).items()}
+        nodes = {node: doc["hash"] for node, doc in compiled.nodes.items() if doc["site"] == site}
+        held = [node for node, hash_ in nodes.items() if given.get(node) not in (None, hash_)]
+        found[site] = Rollout(dict.fromkeys(held, KEPT_FOR_NETWORKS), whole=True)
+    return found
+
+
+def withhold(compiled: sos_compile.Compiled, seen: Seen, rollouts: Mapping[str, Rollout]) -> sos_compile.Compiled:
+    """The compilation with what nodes keep in place of what they wait for, and with whose turn it is."""
+    nodes, kept, turns = dict(compiled.nodes), {}, {}
+    for site, rollout in rollouts.items():
+        child = naming.node(PREFIX, site)
+        given = _given(seen, child)
+        texts = {node: given[node] if rollout.whole else _meanwhile(given[node], compiled.nodes[node]) for node in rollout.waiting}
+        kept[child] = {f"{node}.json": text for node, text in texts.items()}
+        nodes |= {node: dict(_document(text)) for node, text in texts.items()}
+        turns[child] = {node: nodes[node]["hash"] for node in sorted(rollout.busy)}
+    manifests = tuple(_handed(m, kept, turns) for m in compiled.manifests)
+    return replace(compiled, nodes=nodes, manifests=manifests)
+
+
+def _handed(manifest: Object, kept: Mapping[str, Mapping[str, str]], turns: Mapping[str, Mapping[str, str]]) -> Object:
+    meta = manifest["metadata"]
+    name = meta["name"]
+    if manifest["kind"] != CONFIG_MAP.kind or not (kept.get(name) or turns.get(name)):
+        return manifest
+    if turns.get(name):
+        meta = meta | {"annotations": {**(meta.get("annotations") or {}), TURNS_ANNOTATION: json.dumps(turns[name])}}
+    return {**manifest, "metadata": meta, "data": {**manifest["data"], **kept.get(name, {})}}
+
+
+def urgent_pods(seen: Seen, rollouts: Mapping[str, Rollout]) -> frozenset[str]:
+    """Uids of pods whose word a roll-out waits for: those that are busy, and as many whose turn is next."""
+    wanted = set()
+    for site, rollout in rollouts.items():
+        soon = rollout.next[: max(ASKED_AHEAD, ASKED_AHEAD * len(rollout.busy))]
+        wanted |= {(naming.node(PREFIX, site), node) for node in (*rollout.busy, *soon)}
+    return frozenset(p["metadata"]["uid"] for p in seen.pods if (daemon_set_of(p), node_of(p)) in wanted)

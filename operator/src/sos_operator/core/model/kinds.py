@@ -1,0 +1,86 @@
+"""The kinds of objects the operator reads and writes, and nothing beside them.
+
+The table is closed on purpose: the chart's RBAC is written for it, and a manifest of another kind is a bug that must
+show at once instead of as a 403 in somebody's cluster.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sos_operator.core.model.errors import KindMissing
+
+GROUP = "sos.network"
+API_VERSION = f"{GROUP}/v1alpha1"
+FIELD_MANAGER = "sos-operator"
+MANAGED_BY_LABEL = "app.kubernetes.io/managed-by"
+OWNER_SELECTOR = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """How to address one kind of object on the API server."""
+
+    api_version: str
+    kind: str
+    plural: str
+    namespaced: bool
+
+    @property
+    def group(self) -> str:
+        """API group, empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        """Version inside the group."""
+        return self.api_version.rpartition("/")[2]
+
+
+SITE = Kind(api_version=API_VERSION, kind="SosSite", plural="sossites", namespaced=False)
+AGENT = Kind(api_version=API_VERSION, kind="SosAgent", plural="sosagents", namespaced=False)
+SERVICE = Kind(api_version=API_VERSION, kind="SosService", plural="sosservices", namespaced=True)
+CONTROLLER = Kind(api_version=API_VERSION, kind="SosController", plural="soscontrollers", namespaced=False)
+LINK = Kind(api_version=API_VERSION, kind="SosLink", plural="soslinks", namespaced=False)
+OWN_KINDS = (SITE, AGENT, SERVICE, CONTROLLER, LINK)
+
+NODE = Kind(api_version="v1", kind="Node", plural="nodes", namespaced=False)
+NAMESPACE = Kind(api_version="v1", kind="Namespace", plural="namespaces", namespaced=False)
+POD = Kind(api_version="v1", kind="Pod", plural="pods", namespaced=True)
+EVENT = Kind(api_version="v1", kind="Event", plural="events", namespaced=True)
+
+CRD = Kind(api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False)
+"""Touched by `uninstall --purge` only, with the rights of whoever runs it."""
+
+CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
+SECRET = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True)
+K8S_SERVICE = Kind(api_version="v1", kind="Service", plural="services", namespaced=True)
+DAEMON_SET = Kind(api_version="apps/v1", kind="DaemonSet", plural="daemonsets", namespaced=True)
+DEPLOYMENT = Kind(api_version="apps/v1", kind="Deployment", plural="deployments", namespaced=True)
+NAD = Kind(api_version="k8s.cni.cncf.io/v1", kind="NetworkAttachmentDefinition", plural="network-attachment-definitions", namespaced=True)
+NETWORK_POLICY = Kind(api_version="networking.k8s.io/v1", kind="NetworkPolicy", plural="networkpolicies", namespaced=True)
+POD_DISRUPTION_BUDGET = Kind(api_version="policy/v1", kind="PodDisruptionBudget", plural="poddisruptionbudgets", namespaced=True)
+POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", plural="podmonitors", namespaced=True)
+
+LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True)
+"""Of several operators the one that holds it works (core/lease.py). One object, and no child: it says nothing about the network."""
+
+JOB = Kind(api_version="batch/v1", kind="Job", plural="jobs", namespaced=True)
+"""What `helm test` left, which helm itself does not take away; touched by `uninstall` only."""
+
+# In the order of application: what is mounted comes before what mounts it, so that a pod never starts without; its guards, too.
+CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)
+
+# Not every cluster serves these: they are left out while it does not.
+OPTIONAL_KINDS = (NAD, POD_MONITOR)
+
+_BY_NAME = {(k.api_version, k.kind): k for k in (*OWN_KINDS, NODE, NAMESPACE, POD, EVENT, CRD, LEASE, JOB, *CHILD_KINDS)}
+
+
+def kind_of(manifest: dict[str, object]) -> Kind:
+    """The kind of a manifest; raises KindMissing for one that this operator never handles."""
+    key = (str(manifest.get("apiVersion")), str(manifest.get("kind")))
+    try:
+        return _BY_NAME[key]
+    except KeyError:
+        raise KindMissing(f"{key[0]} {key[1]} is not a kind this operator handles") from None

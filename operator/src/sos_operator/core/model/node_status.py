@@ -1,0 +1,64 @@
+"""What a node says about itself (spec/node-config.md, the status of `sos-node`), and whom to ask next."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sos_operator.core.model.objects import Object
+
+STATUS_PATH = "/status"
+CONTAINER = "node"
+ASK_AGAIN_S = 5.0  # nodes that are well are asked for news this often, as no status may be older than 10 s
+ASKED_PER_PASS = 64  # so that a thousand silent nodes do not hold up a pass for minutes
+MESSAGE_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswer:
+    """One answer of a node."""
+
+    hash: str
+    """Hash of the node-config in force."""
+    state: str
+    """Pending, Progressing, Ready or Failed."""
+    bridge: str
+    """Name of the bridge, empty if there is none."""
+    message: str
+    generation: int = 0
+    """Of the node-config in force."""
+
+    @property
+    def noteworthy(self) -> str:
+        """The message where it says more than that all is well."""
+        return "" if self.message in ("as configured", "removed") else self.message
+
+
+def parse_answer(content: bytes) -> NodeAnswer | None:
+    """An answer, or None for something that is none."""
+    try:
+        status = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(status, dict) or not isinstance(status.get("state"), str) or not isinstance(status.get("hash"), str):
+        return None
+    message = str(status.get("message") or "")[:MESSAGE_MAX]
+    generation = status.get("generation")
+    known = generation if isinstance(generation, int) and not isinstance(generation, bool) else 0
+    return NodeAnswer(status["hash"], status["state"], str(status.get("bridge") or ""), message, known)
+
+
+def address_of(pod: Object) -> str:
+    """host:port of the node's HTTP server, empty while the pod has no address or is no node pod."""
+    address = (pod.get("status") or {}).get("podIP")
+    containers = [c for c in (pod.get("spec") or {}).get("containers") or [] if c.get("name") == CONTAINER]
+    ports = [p["containerPort"] for c in containers for p in c.get("ports") or []]
+    host = f"[{address}]" if address and ":" in str(address) else address
+    return f"{host}:{ports[0]}" if address and ports else ""
+
+
+def whom_to_ask(present: Iterable[str], asked: Mapping[str, float], urgent: frozenset[str], now: float) -> list[str]:
+    """Uids to ask now: urgent ones first, then those not asked for a while, the longest unasked first; a bounded number."""
+    due = [uid for uid in present if uid in urgent or now - asked.get(uid, float("-inf")) >= ASK_AGAIN_S]
+    return sorted(due, key=lambda uid: (uid not in urgent, asked.get(uid, float("-inf")), uid))[:ASKED_PER_PASS]

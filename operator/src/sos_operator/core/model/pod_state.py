@@ -1,0 +1,110 @@
+"""How far pods, DaemonSets and Deployments are, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.kinds import DAEMON_SET
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.objects import Object
+
+# The kubelet's reasons for a container that will not start by waiting for it.
+_FAILING = frozenset(
+    {
+        "CrashLoopBackOff",
+        "ImagePullBackOff",
+        "ErrImagePull",
+        "ErrImageNeverPull",
+        "InvalidImageName",
+        "CreateContainerConfigError",
+        "RunContainerError",
+    }
+)
+_MESSAGE_MAX = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PodState:
+    """State of one node of a site, or of one agent."""
+
+    state: Literal["Pending", "Progressing", "Ready", "Failed", "Aborted"]
+    message: str = ""
+
+
+def pod_state(pod: Object | None) -> PodState:
+    """What a pod's status says."""
+    if pod is None:
+        return PodState("Pending", "no pod on the node yet")
+    status = pod.get("status") or {}
+    if pod["metadata"].get("deletionTimestamp"):
+        return PodState("Progressing", "the pod is stopping")
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    for container in containers:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _FAILING:
+            return PodState("Failed", _said(container, waiting))
+    if status.get("phase") == "Failed":
+        return PodState("Failed", str(status.get("message") or status.get("reason") or "the pod failed")[:_MESSAGE_MAX])
+    if any(c.get("type") == "Ready" and c.get("status") == "True" for c in status.get("conditions") or []):
+        return PodState("Ready")
+    unready = [str(c.get("name")) for c in containers if not c.get("ready")]
+    return PodState("Progressing", f"waiting for container {', '.join(unready)}" if unready else "the pod is starting")
+
+
+def lost(node: Object | None) -> PodState | None:
+    """What to say of a node whose kubelet is silent or says that it is not ready: its pods look as they did before. None if it is well."""
+    conditions = ((node or {}).get("status") or {}).get("conditions") or []
+    ready = next((c for c in conditions if c.get("type") == "Ready"), None)
+    if ready is None or ready.get("status") == "True":
+        return None
+    said = ready.get("message") or ready.get("reason") or f"Ready is {ready.get('status')}"
+    return PodState("Failed", f"the node is not ready: {said}"[:_MESSAGE_MAX])
+
+
+def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
+    """A pod's state together with the word of the node process in it."""
+    if answer is None or state.state == "Failed":
+        return state
+    if answer.state == "Failed":
+        return PodState("Failed", answer.message)
+    return PodState(state.state, answer.noteworthy or state.message)
+
+
+def _said(container: Object, waiting: Object) -> str:
+    """What the container itself said last, if that is known: the kubelet's own words are only how long it waits."""
+    ended = (container.get("lastState") or {}).get("terminated") or {}
+    message = str(ended.get("message") or waiting.get("message") or "").strip().rpartition("\n")[2]
+    text = f"container {container['name']}: {waiting.get('reason')}"
+    return (text + (f": {message}" if message else ""))[:_MESSAGE_MAX]
+
+
+def daemon_set_settled(daemon_set: Object | None) -> bool:
+    """True if the DaemonSet controller has dealt with the present spec and every node runs it."""
+    if daemon_set is None:
+        return False
+    status = daemon_set.get("status") or {}
+    if status.get("observedGeneration", 0) < daemon_set["metadata"].get("generation", 0):
+        return False
+    updating = (daemon_set.get("spec") or {}).get("updateStrategy", {}).get("type") != "OnDelete"
+    wanted = status.get("desiredNumberScheduled", 0)
+    return bool(status.get("numberReady", 0) >= wanted and (not updating or status.get("updatedNumberScheduled", 0) >= wanted))
+
+
+def deployment_verdict(deployment: Object | None) -> Verdict | None:
+    """Why a controller's Deployment is not up, or None if it is (and something else is the matter)."""
+    if deployment is None:
+        return Verdict("Available", "False", "RollingOut", "its Deployment has not been made yet")
+    status = deployment.get("status") or {}
+    if status.get("availableReplicas", 0) > 0:
+        return None
+    conditions = status.get("conditions") or []
+    said = next((c.get("message", "") for c in conditions if c.get("type") in ("ReplicaFailure", "Available") and c.get("message")), "")
+    return Verdict("Available", "Unknown", "ControllerUnreachable", "its pod is not available" + (f": {said}" if said else ""))
+
+
+def daemon_set_of(pod: Object) -> str:
+    """Name of the DaemonSet that a pod belongs to, empty if none."""
+    owners = pod["metadata"].get("ownerReferences") or []
+    return next((str(o["name"]) for o in owners if o.get("kind") == DAEMON_SET.kind), "")

@@ -1,0 +1,205 @@
+"""From what the API server listed to what `sos_compile` wants, and what it found back into the objects' status."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import sos_compile
+from sos_compile.manifests import naming
+from sos_compile.model.addresses import is_ipv4
+from sos_compile.model.formats import content_hash
+
+from sos_operator.core.model.kinds import CONTROLLER, FIELD_MANAGER, SERVICE, SITE
+from sos_operator.core.model.node_status import NodeAnswer
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+
+PREFIX = "sos"  # begins the name of every child; not an option, because the API's columns and docs name them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One listing of everything the operator looks at."""
+
+    objects: tuple[Object, ...] = ()
+    """Objects of our five kinds."""
+    nodes: tuple[Object, ...] = ()
+    namespaces: tuple[Object, ...] = ()
+    children: tuple[Object, ...] = ()
+    """Objects with our owner label in the release namespace."""
+    pods: tuple[Object, ...] = ()
+    answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
+    """What nodes say, by the uid of their pod, as far as a compilation depends on it."""
+    given_up: frozenset[tuple[str, str]] = frozenset()
+    """Sites and nodes that have left them and were waited for in vain."""
+
+    def of(self, kind: str) -> tuple[Object, ...]:
+        """Our objects of one kind."""
+        return tuple(o for o in self.objects if o["kind"] == kind)
+
+    def child(self, kind: str, name: str) -> Object | None:
+        """One child by kind and name."""
+        return next((o for o in self.children if o["kind"] == kind and o["metadata"]["name"] == name), None)
+
+
+def leaving(obj: Object) -> bool:
+    """True for an object that is being deleted."""
+    return bool(obj["metadata"].get("deletionTimestamp"))
+
+
+def component_of(obj: Object) -> str:
+    """Which part of SOS an object says it is of, "" if of none."""
+    return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
+
+
+def node_of(pod: Object) -> str:
+    """The node that a pod is on, "" while it is on none."""
+    return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def compile_settings(settings: Settings, generation: int) -> sos_compile.Settings:
+    """The settings of a compilation."""
+    images = settings.images
+    return sos_compile.Settings(
+        namespace=settings.namespace,
+        release=settings.release,
+        prefix=PREFIX,
+        managed_by=FIELD_MANAGER,
+        generation=generation,
+        images=sos_compile.Images(controller=images.controller, agent=images.agent, node=images.node, ovs=images.ovs),
+        pull_policy=images.pull_policy,
+        pull_secrets=images.pull_secrets,
+        log_level=settings.data_plane_log_level,
+        network_policies=settings.network_policies,
+        controller_priority=settings.controller_priority,
+        node_priority=settings.node_priority,
+        node_resources=settings.node_resources,
+        load_modules=settings.load_modules,
+    )
+
+
+def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.World:
+    """The world as `sos_compile` takes it. Objects being deleted are left out (see `Desired.departing` for their nodes)."""
+    return sos_compile.World(
+        objects=tuple(o for o in seen.objects if not leaving(o)),
+        nodes=tuple(_node(o) for o in seen.nodes if not leaving(o)),
+        namespaces=tuple(
+            sos_compile.Namespace(o["metadata"]["name"], o["metadata"].get("labels") or {}) for o in seen.namespaces if not leaving(o)
+        ),
+        settings=compile_settings(settings, generation),
+        observed=sos_compile.Observed(endpoints=controller_endpoints(seen), allocations=parse_allocations(seen.objects)),
+    )
+
+
+def with_departing(world: sos_compile.World, seen: Seen) -> sos_compile.World:
+    """The same world with the sites that are being deleted still in it, as their nodes need to be told what to remove."""
+    return replace(world, objects=(*world.objects, *(o for o in seen.of(SITE.kind) if leaving(o))))
+
+
+def _node(obj: Object) -> sos_compile.Node:
+    addresses = (obj.get("status") or {}).get("addresses") or []
+    internal = [str(a.get("address") or "") for a in addresses if a.get("type") == "InternalIP"]
+    # One that is not IPv4 is handed on where there is no other: the compilation says what is wrong with it.
+    address = next(filter(is_ipv4, internal), internal[0] if internal else "")
+    meta = obj["metadata"]
+    return sos_compile.Node(meta["name"], meta.get("labels") or {}, address, str(meta.get("creationTimestamp") or ""))
+
+
+OPENFLOW_PORT = 6653  # of a Managed controller's Service
+API_PORT = 8080
+
+
+def service_address(controller: str, seen: Seen) -> str:
+    """Cluster address of a Managed controller's Service, empty while it has none: an IPv4 address if there is one."""
+    addresses = service_addresses(controller, seen)
+    return next(filter(is_ipv4, addresses), addresses[0] if addresses else "")
+
+
+def service_addresses(controller: str, seen: Seen) -> tuple[str, ...]:
+    """All cluster addresses of a Managed controller's Service, one of each family."""
+    spec = (seen.child("Service", naming.controller(PREFIX, controller)) or {}).get("spec") or {}
+    addresses = [str(each) for each in (spec.get("clusterIP"), *(spec.get("clusterIPs") or ())) if each and each != "None"]
+    return tuple(dict.fromkeys(addresses))
+
+
+def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
+    """Where switches reach each controller: the cluster address of its Service, or what an External one states."""
+    endpoints: dict[str, tuple[str, ...]] = {}
+    for obj in seen.of(CONTROLLER.kind):
+        name, spec = obj["metadata"]["name"], obj.get("spec") or {}
+        if spec.get("type") == "External":
+            endpoints[name] = tuple((spec.get("external") or {}).get("endpoints") or ())
+        elif is_ipv4(address := service_address(name, seen)):
+            endpoints[name] = (f"tcp:{address}:{OPENFLOW_PORT}",)
+    return endpoints
+
+
+def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str | None:
+    """Where a controller's API is; empty while nobody knows; None if it is nobody's business here.
+
+    The address and not the name of the Service: after a new installation the name leads to the old Service's address for a
+    while (seen: something outside the cluster answered there), and an HTTP client holds on to a wrong connection for as long as it works.
+    """
+    name, spec = controller["metadata"]["name"], controller.get("spec") or {}
+    if name in override:
+        return override[name]
+    if spec.get("type") == "External":
+        url = (spec.get("external") or {}).get("apiURL")
+        return str(url).rstrip("/") if url else None
+    address = service_address(name, seen)
+    return f"http://[{address}]:{API_PORT}" if ":" in address else f"http://{address}:{API_PORT}" if address else ""
+
+
+def compiled_from(seen: Seen) -> Hashable:
+    """What a compilation depends on, to tell whether it has to be made anew: a status written or a node's heartbeat changes none of it."""
+    return (
+        tuple(_version(o) for o in seen.objects),
+        tuple((n.name, tuple(sorted(n.labels.items())), n.address, n.created) for n in (_node(o) for o in seen.nodes if not leaving(o))),
+        tuple(_version(o) for o in seen.namespaces),
+        tuple(sorted(controller_endpoints(seen).items())),
+        parse_allocations(seen.objects).key(),
+    )
+
+
+def _version(obj: Object) -> Hashable:
+    meta = obj["metadata"]
+    return (meta.get("uid"), meta.get("generation"), tuple(sorted((meta.get("labels") or {}).items())), leaving(obj))
+
+
+def parse_allocations(objects: Iterable[Object]) -> sos_compile.Allocations:
+    """The numbers and addresses given out before, read back from the objects' status.
+
+    They live there and not in a child, so that they survive a removal and a new installation of the release: datapath ids
+    and agent addresses stay what they were.
+    """
+    sites: dict[str, int] = {}
+    controllers: dict[str, int] = {}
+    nodes: dict[str, int] = {}
+    agents: set[sos_compile.AgentAllocation] = set()
+    claims: dict[str, sos_compile.Claim] = {}
+    for obj in sorted(objects, key=lambda o: (o["kind"], o["metadata"]["name"])):
+        name, status = obj["metadata"]["name"], obj.get("status") or {}
+        if obj["kind"] == CONTROLLER.kind and status.get("controllerID"):
+            controllers[name] = status["controllerID"]
+        claim = status.get("claim") or {}
+        if obj["kind"] == SERVICE.kind and claim.get("number") and claim.get("scope"):
+            claims[f"{obj['metadata'].get('namespace')}/{name}"] = sos_compile.Claim(claim["number"], claim["scope"])
+        if obj["kind"] != SITE.kind:
+            continue
+        if status.get("siteID"):
+            sites[name] = status["siteID"]
+        for node in status.get("nodes") or []:
+            if node.get("number"):
+                nodes.setdefault(node["name"], node["number"])
+            for agent in node.get("agents") or []:
+                if agent.get("address") and agent.get("slot") is not None:
+                    agents.add(sos_compile.AgentAllocation(agent["pool"], node["name"], agent["address"], agent["slot"]))
+    return sos_compile.Allocations(sites=sites, controllers=controllers, nodes=nodes, agents=tuple(sorted(agents)), claims=claims)
+
+
+def absent(document: Mapping[str, Any]) -> dict[str, Any]:
+    """The node-config that takes away what the given one made (spec/node-config.md clause 1)."""
+    gone = {**document, "state": "Absent"}
+    return {**gone, "hash": content_hash(gone)}

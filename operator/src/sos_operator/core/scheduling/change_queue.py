@@ -1,0 +1,44 @@
+"""What watches tell a pass: that an object changed, or that some of a kind did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+NAMED_MAX = 16  # objects of a kind that are asked for one by one; a list of all costs less than many questions
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Changed:
+    """An object that is not as it was; without a name, any number of its kind."""
+
+    plural: str
+    namespace: str = ""
+    name: str = ""
+
+
+class ChangeQueue:
+    """Changes to be looked at, each once. Bounded: of a kind with more than NAMED_MAX named objects only the kind is kept."""
+
+    def __init__(self) -> None:
+        self._named: dict[str, set[Changed]] = {}
+
+    def add(self, changed: Changed) -> None:
+        """Take note of a change."""
+        whole, known = Changed(changed.plural), self._named.setdefault(changed.plural, set())
+        if whole in known:
+            return
+        known.add(changed)
+        if whole in known or len(known) > NAMED_MAX:
+            self._named[changed.plural] = {whole}
+
+    def take(self) -> frozenset[Changed]:
+        """All that was added since the last call."""
+        taken = frozenset(each for changes in self._named.values() for each in changes)
+        self._named.clear()
+        return taken
+
+
+def of_kinds(plurals: Iterable[str]) -> frozenset[Changed]:
+    """That anything of these kinds may have changed."""
+    return frozenset(Changed(plural) for plural in plurals)

@@ -1,0 +1,122 @@
+"""Whose turn it is to write, as a Lease says it: what is read from one, what is written to one, and when.
+
+Nobody's wall clock is compared with anybody else's. A holder counts from before it sent its last renewal, a candidate from when it saw
+that renewal, which is later: the candidate's wait ends after the holder's time, however their clocks differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sos_operator.core.model.kinds import LEASE
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.secrets.secrets import labels
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What follows from how long a lease lasts."""
+
+    duration: int
+    """Seconds from a renewal until another may take it."""
+
+    @property
+    def pace(self) -> float:
+        """Between two looks of a candidate, and between two renewals of the holder."""
+        return self.duration * 2 / 15
+
+    @property
+    def patience(self) -> float:
+        """How long one call may take."""
+        return self.duration / 5
+
+    @property
+    def give_up(self) -> float:
+        """Since its last renewal: the holder that has not renewed by then says so and ends."""
+        return self.duration * 2 / 3
+
+    @property
+    def fence(self) -> float:
+        """Since its last renewal: the kernel ends the holder, whatever it is doing. The rest is for what it has sent to arrive."""
+        return self.duration * 4 / 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What a Lease says."""
+
+    holder: str
+    """Empty: nobody's."""
+    renewed: str
+    duration: float
+    transitions: int
+    version: str
+    """Of the object: a claim is about this one, or it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """A record, and since when it has been seen as it is (monotonic seconds)."""
+
+    record: Record
+    since: float
+
+
+def read(lease: Object, terms: Terms) -> Record:
+    """The record of a Lease; what is missing or makes no sense counts as never set."""
+    spec = lease.get("spec") or {}
+    duration = spec.get("leaseDurationSeconds")
+    transitions = spec.get("leaseTransitions")
+    return Record(
+        holder=str(spec.get("holderIdentity") or ""),
+        renewed=str(spec.get("renewTime") or ""),
+        duration=duration if isinstance(duration, int) and duration > 0 else terms.duration,
+        transitions=transitions if isinstance(transitions, int) and transitions >= 0 else 0,
+        version=lease["metadata"]["resourceVersion"],
+    )
+
+
+def look(before: Sight | None, record: Record, now: float) -> Sight:
+    """Only a renewal or another holder is news; a label that somebody put on the Lease keeps nobody waiting."""
+    same = before is not None and (before.record.holder, before.record.renewed) == (record.holder, record.renewed)
+    return Sight(record, before.since if before is not None and same else now)
+
+
+def free_in(sight: Sight | None, me: str, now: float) -> float:
+    """Seconds until the lease may be claimed, 0 if it may be now: there is none, it is nobody's, mine, or its time is over."""
+    if sight is None or sight.record.holder in ("", me):
+        return 0.0
+    return max(0.0, sight.since + sight.record.duration - now)
+
+
+def claim(record: Record | None, me: str, stamp: str, terms: Terms) -> Object:
+    """The patch that takes or renews a Lease (its spec, for one that does not exist). It fails if anybody has changed the Lease since."""
+    spec: Object = {"holderIdentity": me, "leaseDurationSeconds": terms.duration, "renewTime": stamp}
+    if record is None:
+        return {"spec": {**spec, "acquireTime": stamp, "leaseTransitions": 0}}
+    if record.holder != me:
+        spec |= {"acquireTime": stamp, "leaseTransitions": record.transitions + 1}
+    return {"metadata": {"resourceVersion": record.version}, "spec": spec}
+
+
+def release(record: Record) -> Object:
+    """The patch that gives a Lease up: the next candidate that looks takes it."""
+    return {"metadata": {"resourceVersion": record.version}, "spec": {"holderIdentity": None}}
+
+
+def reference(settings: Settings, name: str) -> Object:
+    """The Lease without content."""
+    metadata = {"name": name, "namespace": settings.namespace}
+    return {"apiVersion": LEASE.api_version, "kind": LEASE.kind, "metadata": metadata}
+
+
+def new_lease(settings: Settings, name: str, content: Object, deployment: Object | None) -> Object:
+    """A Lease to create. It goes with the operator's Deployment, if there is one: nobody has to remember to delete it."""
+    lease = reference(settings, name)
+    lease["metadata"]["labels"] = labels(settings, "operator")
+    if deployment is not None:
+        meta = deployment["metadata"]
+        owner = {"apiVersion": deployment["apiVersion"], "kind": deployment["kind"], "name": meta["name"], "uid": meta["uid"]}
+        lease["metadata"]["ownerReferences"] = [owner]
+    return lease | content

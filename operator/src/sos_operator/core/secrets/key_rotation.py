@@ -1,0 +1,130 @@
+"""New master keys on request: announced to everybody first, then used, and only then is the old one taken away.
+
+Somebody sets the annotation `sos.network/rotate-keys` of the master Secret to a text it did not have before. How far the operator is
+stands in an annotation beside it, so that another operator goes on where this one ended.
+
+A step begins to last when the cluster shows its keys in every derived Secret, and not before: an operator that was away, or a Secret
+that could not be written, makes a step longer and locks nobody out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from sos_compile.keys import MAX_KEY_ID
+
+from sos_operator.core.model.kinds import SECRET
+from sos_operator.core.model.objects import Object
+from sos_operator.core.secrets.keys import master_file, parse_masters
+from sos_operator.core.secrets.secrets import secret_files
+
+REQUEST_ANNOTATION = "sos.network/rotate-keys"
+STATE_ANNOTATION = "sos.network/key-rotation"
+REQUEST_MAX = 256
+_STAMP = "%Y-%m-%dT%H:%M:%SZ"
+
+ANNOUNCED = "Announced"
+"""Everybody has the new key or is getting it; nobody signs with it."""
+IN_USE = "InUse"
+"""Everybody signs with it, and still takes what is signed with the old one."""
+DONE = "Done"
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """How far the rotation is that was asked for last."""
+
+    request: str = ""
+    phase: str = DONE
+    since: datetime | None = None
+    """When its keys had been handed out; None if they are not yet."""
+
+    @property
+    def going(self) -> bool:
+        """True while two keys are about."""
+        return self.phase != DONE
+
+
+def parse_state(secret: Object, annotation: str = STATE_ANNOTATION) -> State:
+    """What a Secret says; an annotation that was tampered with counts as none."""
+    try:
+        found = json.loads((secret["metadata"].get("annotations") or {}).get(annotation) or "{}")
+        since = datetime.strptime(found["since"], _STAMP).replace(tzinfo=UTC) if found["since"] is not None else None
+        phase = found["phase"]
+    except (ValueError, KeyError, TypeError):
+        return State()
+    return State(str(found.get("request") or ""), phase, since) if phase in (ANNOUNCED, IN_USE, DONE) else State()
+
+
+def sending(master: Object, ids: Collection[int]) -> int:
+    """The id of the key that everybody signs with: the newest, but the one before it while that is only announced."""
+    ordered = sorted(ids)
+    return ordered[-2] if len(ordered) > 1 and parse_state(master).phase == ANNOUNCED else ordered[-1]
+
+
+def is_asked_for(secret: Object, request: str = REQUEST_ANNOTATION, state: str = STATE_ANNOTATION) -> bool:
+    """True while there is a rotation to go on with, or one to begin; by the annotations of these names."""
+    found = parse_state(secret, state)
+    return found.going or request_of(secret, request) not in ("", found.request)
+
+
+def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iterable[tuple[str, str]]) -> bool:
+    """True if the cluster shows every derived Secret with everything that shall be in it.
+
+    A Secret that is `held`, because its site or controller is wrong at the moment, does not get new keys: everybody waits for it.
+    """
+    shown = {o["metadata"]["name"]: o.get("data") or {} for o in children if o["kind"] == SECRET.kind}
+    wanted = {secret["metadata"]["name"]: secret["data"] for secret in derived}
+    waiting = {name for kind, name in held if kind == SECRET.kind and name in shown} - set(wanted)
+    return not waiting and all(data.items() <= shown.get(name, {}).items() for name, data in wanted.items())
+
+
+def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, everywhere: bool) -> tuple[str, Object] | None:
+    """What to do now: a sentence for the log, and the merge patch of the master Secret. None if nothing is due.
+
+    `fresh`: 64 random hex digits for a new key. `overlap`: how long every phase lasts, which must be longer than the slowest
+    machine takes to see a changed Secret. `everywhere`: what `handed_out` says of the phase it is in.
+    """
+    ids = sorted(parse_masters(secret_files(master)))
+    state = parse_state(master)
+    if not ids or (state.going and not everywhere):
+        return None
+    if not state.going:
+        return _begin(master, state, ids[-1], now, fresh)
+    if state.since is None or state.since > now:
+        # A time to come was written by a clock that was ahead.
+        return f"{state.phase}: handed out to everybody", build_patch(master, replace(state, since=now), {})
+    if now - state.since < overlap:
+        return None
+    if state.phase == ANNOUNCED:
+        return f"key {ids[-1]} is in use", build_patch(master, State(state.request, IN_USE), {})
+    gone = {master_file(key_id): None for key_id in ids[:-1]}
+    return f"keys before {ids[-1]} are gone", build_patch(master, State(state.request, DONE, now), gone)
+
+
+def request_of(secret: Object, annotation: str = REQUEST_ANNOTATION) -> str:
+    """What the annotation asks for, empty for nothing."""
+    return str((secret["metadata"].get("annotations") or {}).get(annotation) or "")[:REQUEST_MAX]
+
+
+def _begin(master: Object, state: State, newest: int, now: datetime, fresh: str) -> tuple[str, Object] | None:
+    request = request_of(master)
+    if request in ("", state.request):
+        return None
+    if newest >= MAX_KEY_ID:
+        return "key ids are used up: no rotation", build_patch(master, State(request, DONE, now), {})
+    added = {master_file(newest + 1): base64.b64encode(fresh.encode()).decode()}
+    return f"key {newest + 1} is announced", build_patch(master, State(request, ANNOUNCED), added)
+
+
+def build_patch(secret: Object, state: State, data: Object, annotation: str = STATE_ANNOTATION) -> Object:
+    """The merge patch for a step: what it says and holds from then on."""
+    since = state.since.strftime(_STAMP) if state.since else None
+    text = json.dumps({"request": state.request, "phase": state.phase, "since": since})
+    # The resource version: of two operators only one may make a key.
+    meta = {"resourceVersion": secret["metadata"]["resourceVersion"], "annotations": {annotation: text}}
+    return {"metadata": meta, **({"data": data} if data else {})}

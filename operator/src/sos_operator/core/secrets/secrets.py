@@ -1,0 +1,138 @@
+"""The Secrets: random ones that are made once, and the key folders derived from the master key."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import sos_compile
+from sos_compile.manifests import naming
+
+from sos_operator.core.model.kinds import CONTROLLER, SECRET, SITE
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import PREFIX, Seen, leaving
+from sos_operator.core.plan import Ref, owned
+from sos_operator.core.secrets import keys
+
+MASTER = naming.child(PREFIX, "master")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A Secret that must exist but whose content nobody may change once it does."""
+
+    name: str
+    file: str | None
+    """The key that holds the random value; None if it is for users to make."""
+    owner: Object | None = None
+    """Whom it is for, and with whom it goes if it is made here; None for what goes with the release."""
+
+
+def labels(settings: Settings, component: str) -> dict[str, str]:
+    """Labels of what the operator makes itself (`sos_compile` labels the rest in the same way)."""
+    return {
+        "app.kubernetes.io/name": "sos",
+        "app.kubernetes.io/instance": settings.release,
+        "app.kubernetes.io/component": component,
+        "app.kubernetes.io/part-of": "sos",
+        "app.kubernetes.io/managed-by": "sos-operator",
+    }
+
+
+def wanted_secrets(seen: Seen) -> tuple[Wanted, ...]:
+    """The master key, and the bearer token of every controller that runs here."""
+    managed = {
+        o["metadata"]["name"]: o
+        for o in seen.of(CONTROLLER.kind)
+        if (o.get("spec") or {}).get("type", "Managed") == "Managed" and not leaving(o)
+    }
+    tokens = tuple(Wanted(naming.controller_token(PREFIX, name), keys.TOKEN_FILE, o) for name, o in sorted(managed.items()))
+    return (Wanted(MASTER, keys.master_file(keys.FIRST_KEY_ID)), *tokens)
+
+
+def is_token(secret: Object) -> bool:
+    """Whether it is the token of a controller that runs here: ours, so that it may be changed."""
+    return owned(secret) and secret["metadata"]["name"].startswith(naming.controller_token(PREFIX, ""))
+
+
+def external_tokens(seen: Seen) -> tuple[Wanted, ...]:
+    """The Secrets that users make for External controllers."""
+    named = [(o, ((o.get("spec") or {}).get("external") or {}).get("tokenSecretName")) for o in seen.of(CONTROLLER.kind)]
+    return tuple(Wanted(str(name), None, o) for o, name in named if name)
+
+
+def owned_by(owner: Object | None) -> Object:
+    """The part of an object's metadata by which the cluster removes it with its owner, whether the operator runs or not."""
+    if owner is None:
+        return {}
+    meta = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"], "controller": True}
+    return {"ownerReferences": [reference]}
+
+
+def adoption(secret: Object, wanted: Wanted) -> Object | None:
+    """The patch for a Secret of ours without its owner, or with one of that name that is gone; None if it is right, or somebody else's."""
+    right = owned_by(wanted.owner)
+    there = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or ()]
+    return {"metadata": right} if right and owned(secret) and there != [right["ownerReferences"][0]["uid"]] else None
+
+
+def build_secret(settings: Settings, name: str, component: str, files: Mapping[str, str], owner: Object | None = None) -> Object:
+    """A Secret manifest with the given files."""
+    own = {"name": name, "namespace": settings.namespace, "labels": labels(settings, component)}
+    return {
+        "apiVersion": SECRET.api_version,
+        "kind": SECRET.kind,
+        "metadata": own | owned_by(owner),
+        "type": "Opaque",
+        "data": {file: base64.b64encode(text.encode()).decode() for file, text in sorted(files.items())},
+    }
+
+
+def secret_files(secret: Object | None) -> dict[str, bytes]:
+    """The content of a Secret; what is not base64 is left out."""
+    found = {}
+    for name, text in ((secret or {}).get("data") or {}).items():
+        try:
+            found[name] = base64.b64decode(text, validate=True)
+        except ValueError:
+            continue
+    return found
+
+
+def derived_secrets(compiled: sos_compile.Compiled, masters: keys.Masters, settings: Settings, seen: Seen) -> tuple[Object, ...]:
+    """The key folders that agents and controllers mount, each with its own keys only."""
+    # Keys with every site that has hosts, not only with today's peers: a new service then changes no Secret.
+    ids = {f.number for key, f in compiled.facts.items() if key.kind == SITE.kind and f.number and f.text.get("prefixes")}
+    own = {document["site"]["name"]: document["site"]["id"] for document in compiled.agents.values()}
+    sites = {site["metadata"]["name"]: site for site in seen.of(SITE.kind)}
+    found = [
+        build_secret(settings, naming.site_keys(PREFIX, name), "agent", masters.site_files(number, ids), sites.get(name))
+        for name, number in sorted(own.items())
+    ]
+    here = {secret.name: secret.owner for secret in wanted_secrets(seen)}
+    for controller, document in sorted(compiled.controllers.items()):
+        token = naming.controller_token(PREFIX, controller)
+        if token in here:
+            served = [site["id"] for site in document["sites"] if not site["transit"]]
+            files = masters.controller_files(served)
+            found.append(build_secret(settings, naming.controller_keys(PREFIX, controller), "controller", files, here[token]))
+    return tuple(found)
+
+
+def secret_refs(settings: Settings, wanted: tuple[Wanted, ...]) -> frozenset[Ref]:
+    """References of the Secrets that are made once, which the plan must not delete."""
+    return frozenset(Ref(SECRET.kind, settings.namespace, secret.name) for secret in wanted)
+
+
+def token_of(secrets: Mapping[str, Any], controller: Object) -> str | None:
+    """The bearer token for a controller, from Secrets by name; None if it is not there (yet)."""
+    spec = controller.get("spec") or {}
+    external = (spec.get("external") or {}).get("tokenSecretName")
+    name = external if spec.get("type") == "External" else naming.controller_token(PREFIX, controller["metadata"]["name"])
+    content = secret_files(secrets.get(name or "")).get(keys.TOKEN_FILE, b"")
+    text = content.decode("ascii", "ignore").strip()
+    return text or None

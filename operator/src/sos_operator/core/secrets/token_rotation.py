@@ -1,0 +1,65 @@
+"""New bearer tokens of controllers on request: taken by the controller first, then used, and only then is the old one not taken any more.
+
+Somebody sets the annotation `sos.network/rotate-token` of a controller's token Secret to a text it did not have before. How far it is
+stands in an annotation beside it. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the
+controller takes as well. Both files are there while the two change places, so that a kubelet puts both contents there at once.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from sos_operator.core.model.objects import Object
+from sos_operator.core.secrets import key_rotation
+from sos_operator.core.secrets.key_rotation import ANNOUNCED, DONE, IN_USE, State, build_patch, parse_state, request_of
+from sos_operator.core.secrets.keys import TOKEN_FILE
+
+REQUEST_ANNOTATION = "sos.network/rotate-token"
+STATE_ANNOTATION = "sos.network/token-rotation"
+ALSO_FILE = f"{TOKEN_FILE}-also"
+
+
+def is_asked_for(secret: Object) -> bool:
+    """True while there is a rotation to go on with, or one to begin."""
+    return key_rotation.is_asked_for(secret, REQUEST_ANNOTATION, STATE_ANNOTATION)
+
+
+def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> tuple[str, Object] | None:
+    """What to do now: words for the log, and the merge patch of the Secret. None if nothing is due.
+
+    `fresh`: 64 random hex digits for a new token. `overlap`: how long a phase lasts, which must be longer than a kubelet takes to see a
+    changed Secret.
+    """
+    if not is_asked_for(secret):
+        return None
+    state = parse_state(secret, STATE_ANNOTATION)
+    if not state.going:
+        request = request_of(secret, REQUEST_ANNOTATION)
+        return "a new token is announced", _patch(secret, State(request, ANNOUNCED, now), {ALSO_FILE: _encoded(fresh)})
+    if state.since is None or state.since > now:
+        # A time to come was written by a clock that was ahead.
+        return f"{state.phase}: begins to last", _patch(secret, replace(state, since=now), {})
+    if now - state.since < overlap:
+        return None
+    return _after(secret, state, now)
+
+
+def _after(secret: Object, state: State, now: datetime) -> tuple[str, Object]:
+    """The step after a phase that has lasted."""
+    data = secret.get("data") or {}
+    if state.phase == IN_USE:
+        return "the old token is gone", _patch(secret, State(state.request, DONE, now), {ALSO_FILE: None})
+    if ALSO_FILE not in data:
+        return "somebody took the new token away: no rotation", _patch(secret, State(state.request, DONE, now), {})
+    swapped = {TOKEN_FILE: data[ALSO_FILE], ALSO_FILE: data.get(TOKEN_FILE)}
+    return "the new token is in use", _patch(secret, State(state.request, IN_USE, now), swapped)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _patch(secret: Object, state: State, data: Object) -> Object:
+    return build_patch(secret, state, data, STATE_ANNOTATION)

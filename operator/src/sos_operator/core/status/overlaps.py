@@ -1,0 +1,78 @@
+"""What services that cover the same connections say: the hidden one, the one that hides it, and the site where they meet.
+
+A service's status is read by whoever may read its namespace: a service of another namespace is not named there. Who may read sites reads
+both names in the site's status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from sos_compile import Facts, ObjectKey, Overlap, Shadow
+
+from sos_operator.core.model.conditions import Verdict
+from sos_operator.core.model.kinds import SERVICE
+
+SHOWN = 3
+SHADOWED = "Shadowed"
+TOO_MANY = "its site has more services that overlap than are compared: use fewer, narrower ones"
+
+
+def service_verdicts(key: ObjectKey, shadow: Shadow | None) -> list[Verdict]:
+    """Conditions of a service that shares connections with others; none for one that does not."""
+    if shadow is None:
+        return []
+    if not shadow.compared:
+        return [Verdict(SHADOWED, "Unknown", "TooManyOverlaps", TOO_MANY)]
+    found = []
+    if shadow.hidden_by:
+        reason = "WhollyShadowed" if shadow.wholly else "PartlyShadowed"
+        what = "all its connections are" if shadow.wholly else "connections are"
+        message = f"{what} another service's, which comes first: {_listed(key, shadow.hidden_by, shadow.hidden_by_count)}"
+        found.append(Verdict(SHADOWED, "True", reason, message))
+    if shadow.hides:
+        message = f"it comes before others and has connections that they cover: {_listed(key, shadow.hides, shadow.hides_count)}"
+        found.append(Verdict("ShadowsOthers", "True", "ShadowsOthers", message))
+    return found
+
+
+def unready(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """What keeps a service from being Ready: nothing is left to it."""
+    return [Verdict(v.type, "False", v.reason, v.message) for v in verdicts if v.reason == "WhollyShadowed"]
+
+
+def overlaps_by_site(facts: Mapping[ObjectKey, Facts]) -> dict[str, list[str]]:
+    """Sentences about services of different namespaces that meet, by the site of their clients."""
+    found: dict[str, list[str]] = {}
+    for key, each in sorted(facts.items()):
+        if key.kind != SERVICE.kind or each.shadow is None or not each.sites:
+            continue
+        for overlap in each.shadow.hidden_by:
+            if overlap.other.namespace != key.namespace:
+                said = f"{_full(overlap.other)} hides {_full(key)}: {overlap.connections}"
+                found.setdefault(each.sites[0], []).append(said)
+    return found
+
+
+def site_verdicts(sentences: list[str]) -> list[Verdict]:
+    """The condition of a site where services of different namespaces meet."""
+    if not sentences:
+        return []
+    remedy = "; spec.services.rules says which namespace may have what"
+    return [Verdict("ServicesOverlap", "True", "ServicesOverlap", _short(sentences, len(sentences)) + remedy)]
+
+
+def _listed(key: ObjectKey, overlaps: Iterable[Overlap], count: int) -> str:
+    return _short([f"{overlap.connections} ({_named(key, overlap.other)})" for overlap in overlaps], count)
+
+
+def _short(sentences: list[str], count: int) -> str:
+    return "; ".join(sentences[:SHOWN]) + (f"; and {count - SHOWN} more" if count > SHOWN else "")
+
+
+def _named(reader: ObjectKey, other: ObjectKey) -> str:
+    return f"SosService {other.name}" if other.namespace == reader.namespace else "a service of another namespace"
+
+
+def _full(key: ObjectKey) -> str:
+    return f"{key.namespace}/{key.name}"

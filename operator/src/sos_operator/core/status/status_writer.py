@@ -1,0 +1,93 @@
+"""Which statuses to write, and which events go with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sos_operator.core.model.conditions import READY, Transition, build_conditions, transitions
+from sos_operator.core.model.kinds import CONTROLLER, EVENT, SERVICE, SITE
+from sos_operator.core.model.objects import Object
+from sos_operator.core.status.report import Report
+
+# Fields that change all the time and are not worth a write (and a wake of every watcher) for themselves.
+COARSE_FIELDS = frozenset({"sessions", "gain", "links"})
+COARSE_SECONDS = 60.0
+# Found once, kept for ever: left out of a report (the object is not accepted just now) they stay as they are.
+OUR_CONDITIONS = frozenset(
+    {
+        "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
+        "Programmed", "Ready", "Registered", "ResolvedRefs", "ServicesOverlap", "Shadowed", "ShadowsOthers", "Up",
+    }
+)  # fmt: skip
+"""Condition types the operator writes; those of others on the same object are not compared."""
+KEPT_FIELDS = {SITE.kind: ("siteID", "nodes"), CONTROLLER.kind: ("controllerID",), SERVICE.kind: ("claim",)}
+EVENT_MESSAGE_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A status to apply, and the transitions it means."""
+
+    obj: Object
+    status: dict[str, Any]
+    transitions: tuple[Transition, ...]
+
+
+def plan_write(obj: Object, report: Report, now: str, since_last_s: float) -> Write | None:
+    """The status write an object needs, None if what it has says the same. `since_last_s`: seconds since the last write to it."""
+    old = obj.get("status") or {}
+    generation = obj["metadata"].get("generation", 0)
+    conditions = build_conditions(report.verdicts, old.get("conditions") or [], generation, now)
+    kept = {key: old[key] for key in KEPT_FIELDS.get(obj["kind"], ()) if key in old}
+    status = kept | report.fields | {"observedGeneration": generation, "conditions": conditions}
+    if _essence(status) == _essence(old) and (since_last_s < COARSE_SECONDS or _coarse(status) == _coarse(old)):
+        return None
+    return Write(obj, status, tuple(transitions(old.get("conditions") or [], conditions)))
+
+
+def _coarse(status: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in status.items() if k in COARSE_FIELDS}
+
+
+def _essence(status: Mapping[str, Any]) -> dict[str, Any]:
+    plain = {k: v for k, v in status.items() if k not in COARSE_FIELDS and k != "conditions"}
+    rows = sorted((c for c in status.get("conditions") or [] if c.get("type") in OUR_CONDITIONS), key=lambda c: str(c["type"]))
+    return plain | {"conditions": rows}
+
+
+def build_event(obj: Object, transition: Transition, name: str, now: str) -> Object:
+    """An Event about a condition that changed. Events about cluster-scoped objects live in namespace default (API convention)."""
+    meta = obj["metadata"]
+    good = transition.status == "True"
+    return {
+        "apiVersion": EVENT.api_version,
+        "kind": EVENT.kind,
+        "metadata": {"name": name, "namespace": meta.get("namespace") or "default"},
+        "involvedObject": {
+            "apiVersion": obj["apiVersion"],
+            "kind": obj["kind"],
+            "name": meta["name"],
+            "namespace": meta.get("namespace", ""),
+            "uid": meta["uid"],
+            "resourceVersion": meta.get("resourceVersion", ""),
+        },
+        "type": "Normal" if good or transition.status == "Unknown" else "Warning",
+        "reason": transition.reason if not good or transition.type == READY else transition.type,
+        "message": f"{transition.type} is now {transition.status}: {transition.message or transition.reason}"[:EVENT_MESSAGE_MAX],
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "source": {"component": "sos-operator"},
+        "reportingComponent": "sos-operator",
+        "reportingInstance": "",
+    }
+
+
+def still_pending(report: Report) -> bool:
+    """True if polling may soon show something better: accepted, but not ready yet. A refused object waits for its author."""
+    by_type = {v.type: v for v in report.verdicts}
+    refused = any(v.status == "False" for t, v in by_type.items() if t in ("Accepted", "ResolvedRefs"))
+    ready = by_type.get(READY)
+    return not refused and ready is not None and ready.status != "True"

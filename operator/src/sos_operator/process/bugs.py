@@ -1,0 +1,48 @@
+"""Confine an unexpected exception to what it was about: log it with its traceback, count it, and let an alert tell of it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import sos_compile
+
+from sos_operator.core.model.errors import OperatorError
+from sos_operator.process.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Bugs:
+    """Fences, and what was caught by them."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._told: frozenset[tuple[sos_compile.ObjectKey, str]] = frozenset()
+        self.count = 0
+
+    def note(self, where: str, what: str, error: BaseException) -> None:
+        """Log and count one. `where` is a label of the metric: one of a few words."""
+        self.count += 1
+        self._metrics.bugs.labels(where=where).inc()
+        log.error(f"a bug in {where} of {what}: {type(error).__name__}: {error}", exc_info=error, extra={"where": where, "object": what})
+
+    @contextmanager
+    def fence(self, where: str, what: str) -> Iterator[None]:
+        """Keep unexpected exceptions in the block. Expected ones (OperatorError) pass: they say what to do."""
+        try:
+            yield
+        except OperatorError:
+            raise
+        except Exception as error:
+            self.note(where, what, error)
+
+    def compiled(self, faults: Iterable[sos_compile.Fault]) -> None:
+        """Log and count objects that a compilation had to leave out: once each, as long as they stay the same."""
+        found = {(fault.key, fault.message): fault for fault in faults}
+        for fault in (fault for known, fault in found.items() if known not in self._told):
+            name = f"{fault.key.kind} {fault.key.namespace}/{fault.key.name}".replace(" /", " ")
+            self._metrics.bugs.labels(where="compile").inc()
+            log.error(f"a bug in compile of {name}: {fault.message}\n{fault.trace}", extra={"where": "compile", "object": name})
+        self._told = frozenset(found)

@@ -1,0 +1,51 @@
+"""The default SosController and SosAgent of the release, from the chart's ConfigMap.
+
+Helm cannot carry them itself: it refuses a chart whose objects are of a kind that the same chart only just defines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import sos_compile
+
+from sos_operator.core.model.kinds import AGENT, CONTROLLER
+from sos_operator.core.model.objects import Object
+from sos_operator.core.model.options import Settings
+from sos_operator.core.model.world import component_of
+from sos_operator.core.secrets.secrets import labels
+
+ALLOWED = frozenset({AGENT.kind, CONTROLLER.kind})
+
+
+COMPONENT = "defaults"
+
+
+class DefaultsError(ValueError):
+    """The folder holds something that is not a default object."""
+
+
+def load_defaults(folder: Path | None, settings: Settings) -> tuple[Object, ...]:
+    """The objects of the folder, labelled as ours. Raises DefaultsError that names file and object."""
+    if folder is None or not any(folder.glob("*.yaml")):
+        return ()
+    found = []
+    try:
+        loaded = sos_compile.load([folder])
+    except sos_compile.LoadError as error:
+        raise DefaultsError(str(error)) from error
+    for item in loaded:
+        if item.obj.get("kind") not in ALLOWED:
+            raise DefaultsError(f"{item.file}: {item.obj.get('kind')} cannot be a default object (only {', '.join(sorted(ALLOWED))})")
+        _, problems = sos_compile.admit(item.obj, item.file)
+        if problems:
+            raise DefaultsError(problems[0].line())
+        meta = item.obj["metadata"]
+        own = labels(settings, COMPONENT)
+        found.append({**item.obj, "metadata": {**meta, "labels": {**(meta.get("labels") or {}), **own}}})
+    return tuple(found)
+
+
+def is_default(obj: Object) -> bool:
+    """Whether an object of a user's kind was made from the chart's ConfigMap."""
+    return obj["kind"] in ALLOWED and component_of(obj) == COMPONENT

@@ -1,0 +1,73 @@
+"""/healthz, /readyz and /metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from sos_operator.process.metrics import Metrics
+
+# A pass that waits for every controller and a slow API server still ends well before this.
+STUCK_AFTER_S = 180.0
+
+
+@dataclass(slots=True)
+class Health:
+    """What the loop says about itself (monotonic seconds)."""
+
+    last_end: float = field(default_factory=time.monotonic)
+    """When a pass last ended, well or not."""
+    passed: bool = False
+    """Whether any pass has ended yet, well or not. A roll-out keeps an old operator at work until a new one is ready, and an object that is
+    refused for ever must not keep both; that passes fail is said by the metrics and the alert on them."""
+    standing_by: bool = False
+    """Whether another operator is at work, and this one has seen that it is not its turn."""
+
+    def wait(self, now: float, others: bool) -> None:
+        """A look at whose turn it is, which is all there is to do meanwhile; `others`: seen to be another operator's."""
+        self.last_end, self.standing_by = now, self.standing_by or others
+
+    def take_over(self, now: float) -> None:
+        """From now on passes are what counts."""
+        self.last_end, self.standing_by = now, False
+
+    @property
+    def ready(self) -> bool:
+        """It is at work, or it has seen that another one is."""
+        return self.passed or self.standing_by
+
+    def alive(self, now: float) -> bool:
+        """The loop turns. Whether the cluster or a controller answers is not asked: a restart would not help them."""
+        return now - self.last_end < STUCK_AFTER_S
+
+
+@asynccontextmanager
+async def serve(health: Health, metrics: Metrics, host: str, port: int) -> AsyncIterator[int]:
+    """Serve until the block is left; gives the port (another one than asked for with port 0)."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        good = health.alive(time.monotonic())
+        return web.Response(text="ok\n" if good else "the reconcile loop is stuck\n", status=200 if good else 503)
+
+    async def readyz(_: web.Request) -> web.Response:
+        if not health.ready:
+            return web.Response(text="no pass has ended yet\n", status=503)
+        return web.Response(text="standing by\n" if health.standing_by else "ok\n")
+
+    async def numbers(_: web.Request) -> web.Response:
+        return web.Response(body=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", numbers)])
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield int(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
