@@ -13,6 +13,7 @@ WORKDIR /src
 COPY pyproject.toml uv.lock ./
 COPY compile/pyproject.toml compile/
 COPY operator/pyproject.toml operator/
+COPY operator/kubectl-plugin/pyproject.toml operator/kubectl-plugin/
 COPY controller-image/pyproject.toml controller-image/
 COPY testbed/pyproject.toml testbed/
 COPY e2e/pyproject.toml e2e/

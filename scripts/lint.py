@@ -12,6 +12,7 @@ TOP = Path(__file__).resolve().parents[1]
 BIN = TOP / ".venv" / "bin"
 PYTHON_FOLDERS = ("compile", "operator", "controller-image", "testbed", "e2e", "bench", "scripts")
 TYPED_BENCHES = tuple(TOP / "bench" / name for name in ("controller", "measure", "harness", "wan", "relay", "short", "sessions", "matrix"))
+PLUGIN = TOP / "operator" / "kubectl-plugin" / "src"
 CARGO_FOLDERS = ("agent-image", "agent-image/fuzz", "testbed/linkemu", "bench/controller")
 
 
@@ -24,7 +25,7 @@ def commands() -> list[tuple[str, ...]]:
         (sys.executable, "scripts/modules.py"),
         (str(BIN / "ruff"), "check", *PYTHON_FOLDERS),
         (str(BIN / "ruff"), "format", "--check", "-q", *PYTHON_FOLDERS),
-        *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), *TYPED_BENCHES)),
+        *((str(BIN / "mypy"), str(source)) for source in (*sorted(TOP.glob("*/src")), PLUGIN, *TYPED_BENCHES)),
     ]
     if (TOP / ".importlinter").exists():
         found.append((str(BIN / "lint-imports"),))

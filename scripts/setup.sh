@@ -113,7 +113,7 @@ build() {
 # What the last set-up was made from: the lock files and every source that is compiled.
 fingerprint() {
   {
-    cat uv.lock pyproject.toml scripts/setup.sh ./*/pyproject.toml
+    cat uv.lock pyproject.toml scripts/setup.sh ./*/pyproject.toml ./*/*/pyproject.toml
     find agent-image testbed/linkemu -name target -prune -o -type f \( -name '*.rs' -o -name 'Cargo.*' -o -name '*.toml' \) -print0 |
       LC_ALL=C sort -z | xargs -0 cat
     printf '%s' "${CARGO_TARGET_DIR:-}"

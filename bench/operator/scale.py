@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "operator" / "tests"))  # how to start an API server, an operator and a controller
+sys.path.insert(0, str(TOP / "operator" / "tests" / "support"))  # how to start an API server, an operator and a controller
 
 import operator_scale as scale  # noqa: E402
 from operator_controller import Controller  # noqa: E402

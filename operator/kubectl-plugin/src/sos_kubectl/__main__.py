@@ -1,0 +1,48 @@
+"""`kubectl sos`. Arguments in, one view, lines out.
+
+Exit codes: 0 it is so, or done; 1 it is not (something is not ready, broken, plain, left behind); 2 wrong usage, or nobody answered.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from sos_kubectl.base.source import SourceError
+from sos_kubectl.commands import diagnose, drain, flows, report, status, topology, trace, uninstall
+from sos_kubectl.commands.options import FAILED
+
+app = typer.Typer(
+    name="kubectl-sos",
+    help="What the SOS objects of a cluster say, what a controller sees, and whether real bytes arrive.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 it is so; 1 it is not (not ready, plain, broken, left behind); 2 wrong usage or nobody answered.",
+)
+for command in (
+    status.status,
+    topology.topology,
+    flows.flows,
+    trace.trace,
+    diagnose.diagnose,
+    report.report,
+    drain.drain,
+    uninstall.uninstall,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point of `kubectl-sos`, which kubectl finds by that name."""
+    try:
+        app()
+    except SourceError as error:
+        typer.echo(f"kubectl-sos: {error}", err=True)
+        sys.exit(FAILED)
+
+
+if __name__ == "__main__":
+    main()

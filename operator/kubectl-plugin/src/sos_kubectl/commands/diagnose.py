@@ -1,0 +1,141 @@
+"""`kubectl sos diagnose`: one command, one place, the pairs of sites one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from ipaddress import AddressValueError, IPv4Address, IPv4Interface
+from typing import Annotated
+
+import typer
+
+from sos_kubectl.base.signals import ended_once
+from sos_kubectl.base.source import Controller, SourceError
+from sos_kubectl.commands.options import (
+    NO,
+    ContextOption,
+    Form,
+    FormOption,
+    LabOption,
+    NameOption,
+    NamespaceOption,
+    UrlOption,
+    colour,
+    kubectl,
+    say,
+    show,
+    the_lab,
+)
+from sos_kubectl.diagnose import checks, gather, render
+from sos_kubectl.diagnose.facts import Asked, Facts
+from sos_kubectl.diagnose.findings import Finding
+from sos_kubectl.diagnose.gather import Look
+from sos_kubectl.targets.cluster import Cluster
+
+AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a cluster: the address of the pod there, 10.0.0.120/24.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a command line says about where to look."""
+
+    name: str
+    namespace: str
+    url: str
+    context: str
+    seconds: int
+    addresses: tuple[str, str]
+    pod_timeout: float
+
+
+def diagnose(  # noqa: PLR0913, PLR0917 - one parameter per option
+    from_site: Annotated[str, typer.Argument(metavar="[FROM", help="Site that opens connections.")] = "",
+    to_site: Annotated[str, typer.Argument(metavar="TO]", help="Site they go to. Without both: every pair of sites with a service.")] = "",
+    service: Annotated[str, typer.Option("--service", help="This service: namespace/name; its sites need not be named.")] = "",
+    server: Annotated[str, typer.Option("--server", metavar="ADDRESS:PORT", help="And ask whether this server of TO listens.")] = "",
+    seconds: Annotated[int, typer.Option(min=1, max=30, help="How long each of the four transfers lasts.")] = 3,
+    from_address: AddressOption = "",
+    to_address: AddressOption = "",
+    pod_timeout: Annotated[float, typer.Option(min=1, max=300, help="In a cluster: seconds that the two pods have to get ready.")] = 60.0,
+    name: NameOption = "default",
+    namespace: NamespaceOption = "",
+    url: UrlOption = "",
+    lab: LabOption = "",
+    output: FormOption = Form.TEXT,
+    context: ContextOption = "",
+) -> None:
+    """Send real TCP between two sites, through SOS and beside it, and name the first broken thing.
+
+    In a cluster a short-lived pod is made at either site, with your rights, and removed again; with --lab the lab's hosts send.
+    """
+    if bool(from_site) != bool(to_site):
+        raise typer.BadParameter("name both sites, or none")
+    for address in filter(None, (from_address, to_address)):
+        _interface(address)
+    own = _server(server)
+    if own is not None and not from_site and not service:
+        raise typer.BadParameter("--server needs the two sites or --service, too")
+    look = _look(lab, Options(name, namespace, url, context, seconds, (from_address, to_address), pod_timeout))
+    wanted = [(from_site, to_site)] if from_site else gather.pairs(_config(look), service)
+    if not wanted:
+        raise SourceError("no service is declared, so there is nothing to send through; name two sites: kubectl sos diagnose FROM TO")
+    results: list[tuple[Facts, list[Finding]]] = []
+    for one, other in wanted:
+        with ended_once():
+            facts = gather.gather(look, Asked(one, other, service, own))
+        results.append((facts, checks.findings(facts)))
+    show(
+        output,
+        lambda: {"pairs": [render.as_json(*result) for result in results]},
+        lambda: [line for number, result in enumerate(results) for line in ([""] if number else []) + render.lines(*result, colour())],
+    )
+    if any(checks.verdict(*result) != checks.OK for result in results):
+        raise typer.Exit(NO)
+
+
+def _look(lab: str, options_: Options) -> Look:
+    if lab:
+        found = the_lab(lab)
+        return Look(found, Controller(url=options_.url) if options_.url else found.controller(options_.name), options_.seconds, say)
+    cluster = kubectl(options_.context)
+    namespace = options_.namespace or _only(cluster.namespaces())
+    asked = (
+        Controller(url=options_.url) if options_.url else Controller(kubectl=cluster, path=cluster.controller_in(namespace, options_.name))
+    )
+    return Look(Cluster(cluster, namespace, asked, options_.name, options_.addresses, options_.pod_timeout), asked, options_.seconds, say)
+
+
+def _only(namespaces: tuple[str, ...]) -> str:
+    if len(namespaces) == 1:
+        return namespaces[0]
+    raise SourceError(
+        f"operators in {', '.join(namespaces)}: which? use --namespace" if namespaces else "SOS is not installed in this cluster"
+    )
+
+
+def _config(look: Look) -> dict[str, object]:
+    try:
+        return look.controller.get("/v1/config")
+    except SourceError:
+        return look.place.config()
+
+
+def _interface(text: str) -> None:
+    try:
+        IPv4Interface(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text}: ADDRESS/LENGTH, say 10.0.0.120/24") from None
+    if "/" not in text:
+        raise typer.BadParameter(f"{text}: with the length of the site's subnet, say {text}/24")
+
+
+def _server(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    address, _, port = text.rpartition(":")
+    try:
+        found = str(IPv4Address(address)), int(port)
+    except (AddressValueError, ValueError):
+        raise typer.BadParameter(f"--server {text}: ADDRESS:PORT, say 10.0.0.139:5001") from None
+    if not 1 <= found[1] <= 65535:
+        raise typer.BadParameter(f"--server {text}: a port is 1 to 65535")
+    return found

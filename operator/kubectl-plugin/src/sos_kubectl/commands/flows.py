@@ -1,0 +1,45 @@
+"""`kubectl sos flows`: sessions under way, or connections that went plain."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from sos_kubectl.commands.options import (
+    ContextOption,
+    Form,
+    FormOption,
+    LabOption,
+    NameOption,
+    NamespaceOption,
+    UrlOption,
+    controller,
+    show,
+)
+from sos_kubectl.views import network
+
+
+def flows(  # noqa: PLR0913, PLR0917 - one parameter per option
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Print changes as they happen, until interrupted.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="Connections of services that went plain, and why.")] = False,
+    name: NameOption = "default",
+    namespace: NamespaceOption = "",
+    url: UrlOption = "",
+    lab: LabOption = "",
+    output: FormOption = Form.TEXT,
+    context: ContextOption = "",
+) -> None:
+    """The sessions under way; with --plain the connections that are none."""
+    asked = controller(name, namespace, url, context, lab)
+    if plain:
+        found = asked.get("/v1/plain")
+        show(output, lambda: found, lambda: network.plain(found))
+        return
+    if follow:
+        for change in asked.events():
+            typer.echo(json.dumps(change) if output is Form.JSON else "\n".join(network.event(change)))
+        return
+    sessions, agents = asked.get("/v1/sessions"), asked.get("/v1/agents")
+    show(output, lambda: sessions, lambda: network.flows(sessions, agents))

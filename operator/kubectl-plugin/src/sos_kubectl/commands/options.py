@@ -1,0 +1,67 @@
+"""Options that several commands of `kubectl sos` share, and what they stand for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from sos_kubectl.base.source import Controller, Kubectl
+from sos_kubectl.targets import lab
+
+NO, FAILED = 1, 2
+"""Exit codes: it is not so; wrong usage, or nobody answered."""
+
+
+class Form(StrEnum):
+    """How an answer is printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+FormOption = Annotated[Form, typer.Option("-o", "--output", help="text or json.")]
+ContextOption = Annotated[str, typer.Option("--context", help="Context of the kubeconfig, as for kubectl.")]
+NameOption = Annotated[str, typer.Option("--controller", help="Name of the SosController.")]
+NamespaceOption = Annotated[str, typer.Option("-n", "--namespace", help="The operator's namespace. Default: where a controller is found.")]
+UrlOption = Annotated[str, typer.Option("--url", help="Ask this controller directly, without kubectl: http://HOST:8080.")]
+LabOption = Annotated[str, typer.Option("--lab", help="A lab of this machine instead of a cluster, by name; '-' for the only one.")]
+
+
+def controller(name: str, namespace: str, url: str, context: str, lab: str = "") -> Controller:
+    """The controller that these options mean."""
+    if url:
+        return Controller(url=url)
+    if lab:
+        return the_lab(lab).controller(name)
+    found = kubectl(context)
+    return Controller(kubectl=found, path=found.controller_in(namespace, name) if namespace else found.controller_path(name))
+
+
+def the_lab(name: str) -> lab.Lab:
+    """A lab by name."""
+    return lab.find("" if name == "-" else name)
+
+
+def kubectl(context: str) -> Kubectl:
+    """kubectl with these options."""
+    return Kubectl(("--context", context) if context else ())
+
+
+def colour() -> bool:
+    """Whether whoever reads this sees colours."""
+    return sys.stdout.isatty()
+
+
+def show(form: Form, as_json: Callable[[], Any], as_lines: Callable[[], list[str]]) -> None:
+    """Print an answer."""
+    typer.echo(json.dumps(as_json(), indent=2) if form is Form.JSON else "\n".join(as_lines()))
+
+
+def say(line: str) -> None:
+    """Progress goes to standard error, so that standard output stays machine-readable."""
+    typer.echo(line, err=True)

@@ -1,0 +1,165 @@
+"""`kubectl sos uninstall`: the ordered removal, run in the cluster by the operator's own code, watched from here."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from sos_kubectl.base.signals import ended_once
+from sos_kubectl.base.source import OPERATORS_CHILDREN, PART_OF, Kubectl, SourceError
+from sos_kubectl.commands import options
+from sos_kubectl.commands.options import NO, ContextOption, Form, FormOption, NamespaceOption, say, show
+from sos_kubectl.lifecycle import removal
+from sos_kubectl.lifecycle.removal import RemovalError
+
+Json = dict[str, Any]
+
+POLL_S = 1.0
+CHILDREN = "deployments,daemonsets,services,configmaps"
+DELETE_S = 60
+
+
+def uninstall(  # noqa: PLR0913, PLR0917 - one parameter per option
+    purge: Annotated[bool, typer.Option("--purge", help="Remove users' objects and the CRDs, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    timeout: Annotated[int, typer.Option(min=10, max=3600, help="Seconds that the removal may take.")] = 240,
+    namespace: NamespaceOption = "",
+    output: FormOption = Form.TEXT,
+    context: ContextOption = "",
+) -> None:
+    """Take everything away that the operator made: agents drain, nodes take their bridges down, then the rest goes.
+
+    The operator's Deployment, scaled to nothing, and its rights stay: helm uninstall takes them. Users' objects and CRDs need --purge.
+    """
+    kubectl = options.kubectl(context)
+    operator = _operator(kubectl, namespace)
+    where = operator["metadata"]["namespace"]
+    if purge and (why := removal.purge_refused(_operators(kubectl, ("--all-namespaces",)), where)):
+        raise SourceError(why)
+    children = kubectl.json("get", CHILDREN, "-n", where, "-l", OPERATORS_CHILDREN, "-o", "json")["items"]
+    kinds = _served(kubectl)
+    objects = kubectl.json("get", ",".join(kinds), "--all-namespaces", "-o", "json")["items"] if kinds else []
+    for line in removal.what_goes(children, objects, purge=purge):
+        say(line)
+    if not yes:
+        _ask(removal.question(where, objects, purge=purge))
+    try:
+        job = removal.job(operator, timeout, secrets.token_hex(3))
+    except RemovalError as error:
+        raise SourceError(str(error)) from None
+    with ended_once():
+        failed = _run(kubectl, operator, job, timeout)
+        purged, kept = _purge(kubectl, kinds) if purge and not failed else ([], "")
+    release = (operator["metadata"].get("labels") or {}).get("app.kubernetes.io/instance", "sos")
+    last = f"helm uninstall {release} -n {where}"
+    document = {"removed": not failed, "why": failed or kept or None, "purged": purged, "left": f"what helm installed: {last}"}
+    show(output, lambda: document, lambda: removal.outcome(failed, kept, last, purge=purge))
+    if failed or kept:
+        raise typer.Exit(NO)
+
+
+def _operators(kubectl: Kubectl, where: tuple[str, ...]) -> list[Json]:
+    selector = f"{PART_OF},app.kubernetes.io/component={removal.OPERATOR}"
+    found: list[Json] = kubectl.json("get", "deployments", *where, "-l", selector, "-o", "json")["items"]
+    return found
+
+
+def _operator(kubectl: Kubectl, namespace: str) -> Json:
+    found = _operators(kubectl, ("-n", namespace) if namespace else ("--all-namespaces",))
+    if len(found) == 1:
+        return found[0]
+    places = ", ".join(sorted(item["metadata"]["namespace"] for item in found))
+    raise SourceError(
+        f"operators in {places}: which? use --namespace" if found else "there is no operator: nothing that it made can be told"
+    )
+
+
+def _served(kubectl: Kubectl) -> list[str]:
+    """Our kinds that are still there, in the order of removal.CRDS: a purge that was interrupted has taken some."""
+    words = kubectl.run("get", "crds", *removal.CRDS, "--ignore-not-found", "-o", "name").split()
+    there = {word.partition("/")[2] for word in words}
+    return [kind for kind in removal.CRDS if kind in there]
+
+
+def _ask(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise SourceError("nobody is there to be asked: use --yes")
+    typer.confirm(question, abort=True, err=True)
+
+
+def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
+    """Run the Job to its end, with its words as they come; "" or why it failed.
+
+    One that is over, that never began or that somebody interrupts is deleted. One that this has only lost sight of goes on: half a
+    removal is worse than one that nobody watches.
+    """
+    name, where = job["metadata"]["name"], job["metadata"]["namespace"]
+    try:
+        kubectl.run("create", "-f", "-", stdin=json.dumps(job))
+        over = _followed(kubectl, name, where, 2 * timeout + removal.GRACE_S)
+    except KeyboardInterrupt:
+        _deleted(kubectl, name, where)
+        say("\n".join(removal.interrupted(operator)))
+        raise
+    except SourceError:  # not made, or made and not told
+        _deleted(kubectl, name, where)
+        raise
+    if not over:
+        return removal.lost(job, 2 * timeout + removal.GRACE_S)
+    _deleted(kubectl, name, where)
+    return "" if over == "Complete" else over
+
+
+def _followed(kubectl: Kubectl, name: str, where: str, within_s: float) -> str:
+    """How the Job ended; "" if that was not to be seen in time. An API server that is away for a moment is asked again."""
+    end, told, complaint = time.monotonic() + within_s, 0, ""
+    while True:
+        try:
+            over = removal.ended(kubectl.json("get", "job", name, "-n", where, "-o", "json"))
+            complaint = ""
+        except SourceError as error:
+            over = ""
+            if str(error) != complaint:
+                say(f"asking again: {error}")
+            complaint = str(error)
+        told = told if complaint else _progress(kubectl, name, where, told)
+        if over or time.monotonic() >= end:
+            return over
+        time.sleep(POLL_S)
+
+
+def _deleted(kubectl: Kubectl, name: str, where: str) -> None:
+    """It goes by itself some time after its end: that this could not take it away does not change how the removal ended."""
+    command = ("delete", "job", name, "-n", where, "--ignore-not-found", "--cascade=background", "--wait=false")
+    if why := kubectl.tidy(*command, timeout_s=DELETE_S):
+        say(f"the Job {name} is there still: {why}")
+
+
+def _progress(kubectl: Kubectl, name: str, namespace: str, told: int) -> int:
+    """Print what the Job has said since last time. Its pod may not be there yet, or not any more: that says nothing about the removal."""
+    try:
+        lines = kubectl.run("logs", f"job/{name}", "-n", namespace).splitlines()
+    except SourceError:
+        return told
+    for line in lines[told:]:
+        say(line)
+    return max(told, len(lines))
+
+
+def _purge(kubectl: Kubectl, kinds: list[str]) -> tuple[list[str], str]:
+    """Users' objects, then the CRDs; with the user's rights, since the operator has none to do so. What went, and why not all of it did."""
+    purged: list[str] = []
+    within = (f"--timeout={DELETE_S}s", "-o", "name")
+    steps = [*((kind, "--all", "--all-namespaces") for kind in kinds), *((("crds", *kinds),) if kinds else ())]
+    for step in steps:
+        say(f"deleting {step[0]}")
+        try:
+            purged += kubectl.run("delete", *step, "--ignore-not-found", *within, timeout_s=2 * DELETE_S).split()
+        except SourceError as error:
+            return purged, f"{step[0]}: {error}"
+    return purged, ""

@@ -1,0 +1,201 @@
+"""Fills the facts for `kubectl sos diagnose`: real transfers first, then what everybody says, so that what they say is about now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from sos_kubectl.base.source import Controller, SourceError
+from sos_kubectl.diagnose import checks
+from sos_kubectl.diagnose.facts import AgentView, Asked, Facts, Pair, Server
+from sos_kubectl.targets import ports, traffic
+from sos_kubectl.targets.traffic import Way
+from sos_kubectl.targets.transfer import End
+
+Json = dict[str, Any]
+Say = Callable[[str], None]
+
+_SAMPLE = re.compile(r"^(\w+)(?:\{([^}]*)\})? ([0-9.eE+-]+)", re.MULTILINE)
+_REASON = re.compile(r'reason="([^"]*)"')
+
+
+class Place(Protocol):
+    """A lab or a cluster."""
+
+    def objects(self) -> list[Json]:
+        """The custom resources."""
+
+    def config(self) -> Json:
+        """The controller-config that was handed over last, as far as can be told without the controller; else {}."""
+
+    def ends(
+        self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]
+    ) -> AbstractContextManager[tuple[End | None, End | None, str]]:
+        """Where connections between two sites are opened from and to while the block lasts, preferably within some prefixes; or why not."""
+
+    def agents(self, config: Json) -> list[tuple[str, str, str]]:
+        """Id, name and site of every agent that should run."""
+
+    def agent_metrics(self, name: str) -> str:
+        """Its /metrics; "" where it may not be asked; SourceError in words when it does not run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is looked at, and how thoroughly."""
+
+    place: Place
+    controller: Controller
+    seconds: int
+    say: Say
+
+
+def gather(look: Look, asked: Asked) -> Facts:
+    """Everything about two sites. SourceError only for what was asked wrongly."""
+    facts = Facts(asked=asked, objects=look.place.objects())
+    before = _refused(look)
+    _config(look, facts)
+    if facts.config:
+        sites = {site["name"]: site for site in facts.config["sites"]}
+        for wanted in (asked.from_site, asked.to_site):
+            if wanted not in sites:
+                raise SourceError(f"no site {wanted}; there are {', '.join(sorted(sites)) or 'none'}")
+        pair, service = (sites[asked.from_site], sites[asked.to_site]), checks.chosen(facts)
+        within = (service["from"]["prefixes"], service["to"]["prefixes"]) if service else (pair[0]["prefixes"], pair[1]["prefixes"])
+        look.say(f"looking for a host at {asked.from_site} and one at {asked.to_site}")
+        with look.place.ends(pair, within) as (client, server, why):
+            facts.client, facts.server, facts.ends_error = client, server, why
+            try:
+                _traffic(look, facts)
+            except SourceError as error:
+                facts.ends_error = str(error)
+    _control(look, facts)
+    after = _refused(look)
+    facts.refused = {reason: count - before.get(reason, 0) for reason, count in after.items() if count > before.get(reason, 0)}
+    return facts
+
+
+def pairs(config: Json, service: str = "") -> list[tuple[str, str]]:
+    """The pairs of sites between which something is declared, each once; of one service those that are its own, else SourceError."""
+    declared = config.get("services", ())
+    found = [each for each in declared if service in ("", each["id"])]
+    if service and not found:
+        spread = " (it is spread over uplinks without agents)" if any(b["id"] == service for b in config.get("balances", ())) else ""
+        names = ", ".join(each["id"] for each in declared) or "none"
+        raise SourceError(f"no accelerated service {service} is in force{spread}; there are {names}: kubectl sos status says why")
+    return list(dict.fromkeys((each["from"]["site"], each["to"]["site"]) for each in found))
+
+
+def _config(look: Look, facts: Facts) -> None:
+    try:
+        facts.config = look.controller.get("/v1/config")
+    except SourceError as error:
+        facts.config, facts.controller_error = look.place.config(), str(error)
+
+
+def _control(look: Look, facts: Facts) -> None:
+    """What the controller and the agents say."""
+    try:
+        facts.status, facts.agents, facts.topology = (look.controller.get(what) for what in ("/v1/status", "/v1/agents", "/v1/topology"))
+        facts.controller_error = ""
+    except SourceError as error:
+        facts.controller_error = str(error)
+    for agent_id, name, site in look.place.agents(facts.config):
+        if site in (facts.asked.from_site, facts.asked.to_site):
+            facts.views[agent_id] = _view(look, name, site)
+
+
+def _view(look: Look, name: str, site: str) -> AgentView:
+    try:
+        found = samples(look.place.agent_metrics(name))
+    except SourceError as error:
+        return AgentView(name, site, error=str(error))
+    number = {what: int(found.get(f"sos_agent_{what}", 0)) for what in ("armed_regions", "streams", "draining")}
+    return AgentView(name, site, "", number["armed_regions"], number["streams"], draining=bool(number["draining"]), told=bool(found))
+
+
+def samples(text: str) -> dict[str, float]:
+    """Prometheus text without labels' values: the sum over all of them."""
+    found: dict[str, float] = {}
+    for name, _labels, value in _SAMPLE.findall(text):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+def _refused(look: Look) -> dict[str, int]:
+    """Beacons dropped so far, by reason; nothing where nobody answers: that is said elsewhere."""
+    try:
+        text = look.controller.text("/metrics")
+    except SourceError:
+        return {}
+    found = (
+        (_REASON.search(labels), value) for name, labels, value in _SAMPLE.findall(text) if name == "sos_controller_beacons_dropped_total"
+    )
+    return {reason[1]: int(float(value)) for reason, value in found if reason is not None}
+
+
+def _traffic(look: Look, facts: Facts) -> None:
+    service, client, server = checks.chosen(facts), facts.client, facts.server
+    if client is None or server is None:
+        return
+    covered = service is not None and ports.covers(service, client.address, server.address)
+    through = ports.of_service(service, facts.config, client.address, server.address) if service is not None and covered else []
+    plain = ports.beside(facts.config, client.address, server.address)
+    with ExitStack() as stack:
+        through_port, plain_port = stack.enter_context(traffic.server(server, through, plain)) if through or plain else (None, None)
+        if plain_port is not None:
+            look.say(f"packets between {client.address} and {server.address}")
+            facts.mtu = traffic.mtu(client, server.address, plain_port)
+        _plain(look, facts, (client, server), plain_port)
+        if service is not None and through_port is not None:
+            look.say(f"through service {service['id']}: port {through_port}")
+            facts.through = _through(look, facts, (client, server), through_port)
+    if facts.asked.server is not None:
+        look.say(f"server {facts.asked.server[0]}:{facts.asked.server[1]}")
+        near, far = (traffic.connect(end, *facts.asked.server) for end in (server, client))
+        facts.own_server = Server(*facts.asked.server, far=far, near=near)
+
+
+def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) -> None:
+    """Beside every service. Where services have all ports, the server opens the connection: what it opens is not theirs."""
+    client, server = ends
+    if port is not None:
+        look.say(f"beside SOS: port {port}")
+        way = Way(client, server.address, port, look.seconds)
+        facts.plain = Pair(port, up=traffic.transfer(way, "up"), down=traffic.transfer(way, "down"))
+        return
+    back = ports.beside(facts.config, server.address, client.address)
+    if not back:
+        return
+    with traffic.server(client, [], back) as (_, found):
+        if found is None:
+            return
+        look.say(f"beside SOS, opened by {server.address}: port {found}")
+        there_and_back = traffic.mtu(server, client.address, found)
+        facts.mtu = replace(there_and_back, forward=there_and_back.back, back=there_and_back.forward)
+        way = Way(server, client.address, found, look.seconds)
+        facts.plain = Pair(found, up=traffic.transfer(way, "down"), down=traffic.transfer(way, "up"))
+        facts.plain_reversed = True
+
+
+def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair:
+    """Through a service, while somebody looks for the session of each connection."""
+    client, server = ends
+
+    def seen(own: str) -> bool:
+        """Of this very connection: others of the same hosts, a moment ago or now, say nothing about it."""
+        try:
+            sessions = look.controller.get(f"/v1/sessions?client={own}&server={server.address}:{port}")["sessions"]
+        except SourceError:
+            return False
+        # one that is being set up may still be refused, and its connection plain
+        return any(s["client"] == own and s["server"] == f"{server.address}:{port}" and s["state"] == "Active" for s in sessions)
+
+    way = Way(client, server.address, port, look.seconds)
+    up, accelerated = traffic.watched(way, "up", seen)
+    down, again = (traffic.transfer(way, "down"), False) if accelerated else traffic.watched(way, "down", seen)
+    facts.accelerated = accelerated or again
+    return Pair(port, up, down)

@@ -1,0 +1,105 @@
+"""Links between the switches of two sites and those on the way: which are down, and through which nothing is heard. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import combinations
+from typing import Any, TypeVar
+
+from sos_kubectl.diagnose.facts import Facts
+from sos_kubectl.diagnose.findings import Finding
+
+Json = dict[str, Any]
+Two = frozenset[str]
+T = TypeVar("T")
+
+PAIR = 2
+NAMED_MAX = 8
+"""Silent tunnels that are named one by one: between hundreds of nodes nobody reads them all."""
+
+
+def concerned(facts: Facts, site: str) -> bool:
+    """The two sites and those between them."""
+    return near(facts, site) or site in {s["name"] for s in facts.config.get("sites", ()) if s["transit"]}
+
+
+def near(facts: Facts, *sites: str) -> bool:
+    """Whether these are the two sites asked about, and not what lies between them."""
+    return set(sites) <= {facts.asked.from_site, facts.asked.to_site}
+
+
+def findings(facts: Facts) -> Iterator[Finding]:
+    """Declared uplinks and tunnels that do not carry anything."""
+    datapaths = [datapath for datapath in facts.topology.get("datapaths", ()) if concerned(facts, datapath["site"])]
+    yield from _uplinks(facts, datapaths)
+    yield from _tunnels(facts, datapaths)
+
+
+def _uplinks(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
+    """Uplinks that are declared, and are down or carry nothing. A switch that is away takes its links along: that is said already."""
+    away = any(not datapath["connected"] for datapath in datapaths)
+    heard = {(end["dpid"], end["name"]) for link in facts.topology.get("links", ()) for end in (link["a"], link["b"])}
+    for datapath in datapaths:
+        known = {port["name"]: port["up"] for port in datapath["ports"]}
+        for uplink in _declared(facts, datapath["site"]) if datapath["connected"] else ():
+            where, close = f"{datapath['name']} {uplink}", near(facts, datapath["site"])
+            if not known.get(uplink, False):
+                state = "has no carrier" if uplink in known else "is not on the switch"
+                yield Finding("LinkDown", where, f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) {state}.", near=close)
+            elif not away and (datapath["dpid"], uplink) not in heard:
+                what = f"Uplink {uplink} of {datapath['name']} (site {datapath['site']}) is up, but nothing is heard through it."
+                yield Finding("LinkSilent", where, what, near=close)
+
+
+def _declared(facts: Facts, site: str) -> list[str]:
+    """The uplinks of a site that lead to other switches (one with a gateway leads to a router)."""
+    wan = (_spec(facts, site) or {}).get("wan") or {}
+    return [uplink["name"] for uplink in wan.get("uplinks") or () if not uplink.get("gateway")]
+
+
+def _spec(facts: Facts, site: str) -> Json | None:
+    return next((obj.get("spec") or {} for obj in facts.objects if obj["kind"] == "SosSite" and obj["metadata"]["name"] == site), None)
+
+
+def _tunnels(facts: Facts, datapaths: list[Json]) -> Iterator[Finding]:
+    """Every two nodes of overlay sites have a tunnel of their own. A switch that hears none at all is one finding, not one for each."""
+    if facts.topology.get("truncated"):
+        return  # a link that is not listed may be there
+    meshed = _meshed(facts)
+    mesh = {datapath["dpid"]: datapath for datapath in datapaths if datapath["connected"] and datapath["dpid"] in meshed}
+    joined = {frozenset((link["a"]["dpid"], link["b"]["dpid"])) for link in facts.topology.get("links", ())}
+    silent = [two for two in map(frozenset, combinations(mesh, 2)) if two not in joined]
+    deaf = [dpid for dpid in mesh if sum(dpid in two for two in silent) == len(mesh) - 1] if len(mesh) > PAIR else []
+    alone = sorted((mesh[dpid] for dpid in deaf), key=lambda one: (not near(facts, one["site"]), one["name"]))
+    for one, more in _bounded(alone):
+        others = f"any of {len(mesh) - 1} other switches"
+        what = f"Nothing is heard between {one['name']} (site {one['site']}) and {others}: its tunnels are silent."
+        yield Finding("LinkSilent", one["name"], what + more, near=near(facts, one["site"]))
+    yield from _pairs(facts, mesh, [two for two in silent if not two & set(deaf)])
+
+
+def _pairs(facts: Facts, mesh: dict[str, Json], silent: Iterable[Two]) -> Iterator[Finding]:
+    """Those between the two sites first."""
+    ends = [sorted((mesh[dpid] for dpid in two), key=lambda datapath: str(datapath["name"])) for two in silent]
+    ends.sort(key=lambda two: (not near(facts, two[0]["site"], two[1]["site"]), two[0]["name"], two[1]["name"]))
+    for (one, other), more in _bounded(ends):
+        what = (
+            f"Nothing is heard between {one['name']} (site {one['site']}) and {other['name']} (site {other['site']}): the tunnel is silent."
+        )
+        yield Finding("LinkSilent", f"{one['name']} - {other['name']}", what + more, near=near(facts, one["site"], other["site"]))
+
+
+def _bounded(found: list[T]) -> Iterator[tuple[T, str]]:
+    """The first of them, the last one with words for the rest."""
+    for number, one in enumerate(found[:NAMED_MAX], 1):
+        yield one, f" And {len(found) - NAMED_MAX} more like it." if number == NAMED_MAX < len(found) else ""
+
+
+def _meshed(facts: Facts) -> set[str]:
+    """The datapaths that have tunnels: nodes of sites with the overlay, which is what a site has that declares nothing else."""
+    found = set[str]()
+    for site in facts.config.get("sites", ()):
+        spec = _spec(facts, site["name"])
+        if spec is not None and not spec.get("remote") and (spec.get("wan") or {}).get("type", "Overlay") == "Overlay":
+            found |= {datapath["dpid"] for datapath in site["datapaths"] if datapath["forwarding"] == "Node"}
+    return found

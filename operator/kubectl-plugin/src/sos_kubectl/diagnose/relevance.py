@@ -1,0 +1,81 @@
+"""Which refused objects have to do with the connection that is asked about: its own, those on the way, or another team's. Pure."""
+
+from __future__ import annotations
+
+from enum import Enum
+from ipaddress import IPv4Network
+from typing import Any
+
+from sos_kubectl.diagnose.facts import Facts
+
+Json = dict[str, Any]
+
+
+class Concern(Enum):
+    """How near an object is to the connection."""
+
+    OWN = "own"
+    """One of its two sites, their agents and controllers, a service that would be its own."""
+    WAY = "way"
+    """What lies between: transit sites and links."""
+    NONE = "none"
+    """Others': `kubectl sos status` lists those."""
+
+
+def of_object(obj: Json, facts: Facts, *, served: bool) -> Concern:
+    """How an object concerns the sites asked about. `served` = a service in force covers the connection: no refused one is missed."""
+    kind, name, spec = obj["kind"], obj["metadata"]["name"], obj.get("spec") or {}
+    ends = (facts.asked.from_site, facts.asked.to_site)
+    match kind:
+        case "SosSite":
+            return Concern.OWN if name in ends else Concern.NONE if spec.get("prefixes") else Concern.WAY
+        case "SosAgent":
+            return _own(any(_serves(spec, site) for site in _sites(facts)))
+        case "SosController":
+            return _own(name in _controllers(facts))
+        case "SosLink":
+            between = {*ends, *(o["metadata"]["name"] for o in facts.objects if _is_transit(o))}
+            return Concern.WAY if all((spec.get(end) or {}).get("site") in between for end in ("a", "b")) else Concern.NONE
+        case _:
+            return _own(_service(obj, facts, served=served))
+
+
+def _own(so: bool) -> Concern:
+    return Concern.OWN if so else Concern.NONE
+
+
+def _sites(facts: Facts) -> list[Json]:
+    ends = (facts.asked.from_site, facts.asked.to_site)
+    return [obj for obj in facts.objects if obj["kind"] == "SosSite" and obj["metadata"]["name"] in ends]
+
+
+def _is_transit(obj: Json) -> bool:
+    return obj["kind"] == "SosSite" and not (obj.get("spec") or {}).get("prefixes")
+
+
+def _serves(pool: Json, site: Json) -> bool:
+    from sos_compile.model.resources import selects
+
+    return selects(pool.get("siteSelector") or {}, site["metadata"].get("labels") or {})
+
+
+def _controllers(facts: Facts) -> set[str]:
+    listed = [(site.get("spec") or {}).get("controllers") or [{"name": "default"}] for site in _sites(facts)]
+    return {controller["name"] for names in listed for controller in names}
+
+
+def _service(obj: Json, facts: Facts, *, served: bool) -> bool:
+    """A service that is refused is missed only where no other one has the connection."""
+    asked, meta, spec = facts.asked, obj["metadata"], obj.get("spec") or {}
+    if asked.service:
+        return f"{meta.get('namespace', '')}/{meta['name']}" == asked.service
+    wanted = (("from", asked.from_site), ("to", asked.to_site))
+    return not served and all(_at(spec.get(end) or {}, site, facts) for end, site in wanted)
+
+
+def _at(end: Json, site: str, facts: Facts) -> bool:
+    """Whether one end of a service is at a site: by its name, or by prefixes of the site's."""
+    if "site" in end:
+        return bool(end["site"] == site)
+    own = [IPv4Network(prefix) for known in facts.config.get("sites", ()) if known["name"] == site for prefix in known["prefixes"]]
+    return any(IPv4Network(prefix, strict=False).overlaps(other) for prefix in end.get("prefixes") or () for other in own)

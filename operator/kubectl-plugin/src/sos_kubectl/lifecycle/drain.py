@@ -1,0 +1,141 @@
+"""Which agents a name means, and how far their draining has come. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sos_kubectl.base import names, tables
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One agent that is to take nothing more."""
+
+    id: str
+    name: str
+    node: str
+    pool: str
+    site: str
+
+    @property
+    def label(self) -> str:
+        """The label of its node that keeps it away."""
+        return names.drain_label(self.pool)
+
+
+class AmbiguousError(ValueError):
+    """A name that means two things."""
+
+
+def targets(config: Json, name: str) -> list[Target]:
+    """The agents of a node, or the one agent of that name; [] for neither."""
+    found = [
+        Target(agent["id"], _name(agent), agent["node"], agent["pool"], site["name"])
+        for site in config["sites"]
+        for agent in site["agents"]
+    ]
+    one = [target for target in found if target.name == name and target.name != target.node]
+    node = [target for target in found if target.node == name]
+    if one and node:
+        raise AmbiguousError(f"{name} is a node, and also the agent of pool {one[0].pool} on node {one[0].node}")
+    return one or node
+
+
+def nodes_named(name: str) -> list[str]:
+    """The nodes that a name may be about: itself, and what stands before the pool in NODE-POOL."""
+    parts = name.split("-")
+    return [name, *("-".join(parts[:count]) for count in range(1, len(parts)))]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An agent that a label keeps off a node."""
+
+    node: str
+    label: str
+    name: str
+
+
+def kept_away(nodes: list[Json], name: str) -> list[Kept]:
+    """What a name means among agents that labels of nodes keep away; [] for nothing. The labels are all there is to know: no controller
+    is asked, and the agent of a site that is gone is let back, too."""
+    drained = {node["metadata"]["name"]: _drain_labels(node) for node in nodes}
+    whole = [Kept(name, label, _shown(name, label)) for label in drained.get(name, ())]
+    split = [(node, names.drain_label(name.removeprefix(f"{node}-"))) for node in drained if name.startswith(f"{node}-")]
+    one = [Kept(node, label, name) for node, label in split if label in drained[node]]
+    if len(one) + bool(whole) > 1:
+        means = " and ".join([*(["a node"] if whole else []), *(f"an agent of node {kept.node}" for kept in one)])
+        raise AmbiguousError(f"{name} is {means}")
+    return one or whole
+
+
+def _drain_labels(node: Json) -> list[str]:
+    return sorted(key for key in node["metadata"].get("labels") or () if key.startswith(names.drain_label("")))
+
+
+def _shown(node: str, label: str) -> str:
+    return node if label == names.drain_label("default") else f"{node}-{label.partition('/')[2]}"
+
+
+def known(config: Json) -> list[str]:
+    """The names one may give."""
+    agents = [agent for site in config["sites"] for agent in site["agents"]]
+    return sorted({agent["node"] for agent in agents} | {_name(agent) for agent in agents})
+
+
+def _name(agent: Json) -> str:
+    return str(agent["node"]) if agent["pool"] == "default" else f"{agent['node']}-{agent['pool']}"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How the agents stand: `taking` still take sessions, `sessions` are under way at the others."""
+
+    taking: tuple[str, ...]
+    sessions: int
+    left: tuple[str, ...]
+    """Those that are there still, taking or not."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing of theirs is under way, and nothing new will be."""
+        return not self.taking and not self.sessions
+
+    @property
+    def line(self) -> str:
+        """For people."""
+        if self.taking:
+            return f"{', '.join(self.taking)}: still taking sessions"
+        return f"{self.sessions} sessions left at {', '.join(self.left)}" if self.sessions else "no sessions left"
+
+    def outcome(self, wanted: list[Target], timeout: float) -> list[str]:
+        """How it has ended."""
+        how = "drained" if self.done else f"not within {timeout:g} s: {self.line}"
+        return tables.wrapped(f"{', '.join(target.name for target in wanted)}: {how}", indent="")
+
+
+def not_yet(agents: Json, wanted: list[Target]) -> list[Target]:
+    """Those that are not draining already. To be told a second time ends an agent at once, with all that it has."""
+    busy = {agent["id"] for agent in agents["agents"] if agent["draining"]}
+    return [target for target in wanted if target.id not in busy]
+
+
+def let_back(kept: list[Kept], target: str) -> list[str]:
+    """What is printed when labels have been taken off."""
+    if not kept:
+        return tables.wrapped(f"{target}: no agent is kept away", indent="")
+    return tables.wrapped(f"{', '.join(one.name for one in kept)} may come back", indent="")
+
+
+def progress(agents: Json, wanted: list[Target]) -> Progress:
+    """From the controller's list of agents; one that is not there has nothing under way."""
+    rows = {agent["id"]: agent for agent in agents["agents"]}
+    there = [(target, rows[target.id]) for target in wanted if target.id in rows]
+    return Progress(
+        taking=tuple(target.name for target, row in there if row["willing"] and not row["draining"]),
+        sessions=sum(row["sessions"] for _, row in there),
+        left=tuple(target.name for target, _ in there),
+    )

@@ -1,0 +1,124 @@
+"""What `kubectl sos uninstall` makes and deletes, as values. Pure.
+
+The order of a removal is known to one place, `sos_operator uninstall`: this makes the same Job of it that `helm uninstall` runs, from
+the operator's own Deployment.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sos_kubectl.base import tables
+
+Json = dict[str, Any]
+
+OPERATOR = "operator"
+JOB_LABEL = "uninstall"
+GRACE_S = 60
+"""Beyond the time the removal may take: for the pod to start."""
+KEPT_S = 600
+"""A Job that nobody cleaned up goes by itself."""
+PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
+"""Users' objects in the order in which they lean on each other."""
+GROUP = "sos.network"
+CRDS = tuple(f"{kind}.{GROUP}" for kind in PURGED)
+"""By name: others may use the chart's labels, too."""
+
+
+class RemovalError(ValueError):
+    """The Deployment is not the operator's."""
+
+
+def job(deployment: Json, timeout: int, suffix: str) -> Json:
+    """A Job that removes what the operator of this Deployment made: its image, settings and rights."""
+    meta, pod = deployment["metadata"], deployment["spec"]["template"]["spec"]
+    found = [container for container in pod["containers"] if container["name"] == OPERATOR]
+    if not found:
+        raise RemovalError(f"deployment {meta['name']} has no container {OPERATOR!r}: it is not the operator's")
+    (operator,) = found
+    volumes = [volume for volume in pod.get("volumes", ()) if "emptyDir" in volume]
+    names = {volume["name"] for volume in volumes}
+    container = {
+        **{key: operator[key] for key in ("image", "imagePullPolicy", "env", "securityContext", "resources") if key in operator},
+        "name": JOB_LABEL,
+        "args": ["uninstall", "--timeout", str(timeout)],
+        "volumeMounts": [mount for mount in operator.get("volumeMounts", ()) if mount["name"] in names],
+    }
+    kept = ("serviceAccountName", "securityContext", "imagePullSecrets", "nodeSelector", "tolerations", "affinity", "priorityClassName")
+    labels = {**meta.get("labels", {}), "app.kubernetes.io/component": JOB_LABEL, "app.kubernetes.io/managed-by": "kubectl-sos"}
+    labels = {key: value for key, value in labels.items() if not key.startswith("helm.sh/")}
+    spec = {**{key: pod[key] for key in kept if key in pod}, "restartPolicy": "Never", "containers": [container], "volumes": volumes}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": f"{meta['name'][:40]}-{JOB_LABEL}-{suffix}", "namespace": meta["namespace"], "labels": labels},
+        "spec": {
+            "backoffLimit": 1,  # a second try picks up where the first ended
+            "activeDeadlineSeconds": 2 * timeout + GRACE_S,
+            "ttlSecondsAfterFinished": KEPT_S,
+            "template": {"metadata": {"labels": labels}, "spec": spec},
+        },
+    }
+
+
+def ended(found: Json) -> str:
+    """Whether a Job is over: "", `Complete` or `Failed` with its words."""
+    for condition in (found.get("status") or {}).get("conditions") or ():
+        if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
+            return (
+                "Complete"
+                if condition["type"] == "Complete"
+                else f"Failed: {condition.get('reason', '')} {condition.get('message', '')}".strip()
+            )
+    return ""
+
+
+def interrupted(operator: Json) -> list[str]:
+    """What is left of a removal that somebody stopped, and both ways on."""
+    meta = operator["metadata"]
+    said = "interrupted: part of it may be gone, and the operator may be scaled to nothing. Run this again to go on, or take it back:"
+    back = f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=1"
+    return [*tables.wrapped(said, indent=""), *tables.command(back)]
+
+
+def lost(made: Json, seconds: int) -> str:
+    """A Job whose end was not seen."""
+    meta = made["metadata"]
+    look = f"kubectl -n {meta['namespace']} logs job/{meta['name']}"
+    return f"the end of Job {meta['name']} was not to be seen within {seconds} s; it is left to end by itself: {look}"
+
+
+def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list[str]:
+    """Lines that say what will be gone, for whoever is asked."""
+    counts: dict[str, int] = {}
+    for child in children:
+        counts[child["kind"]] = counts.get(child["kind"], 0) + 1
+    made = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    lines = tables.wrapped(f"made by the operator: {made or 'nothing'}", indent="")
+    names = [f"{obj['kind']} {'/'.join(p for p in (obj['metadata'].get('namespace'), obj['metadata']['name']) if p)}" for obj in objects]
+    if purge:
+        lines += tables.wrapped(f"and for good, with the CRDs, in all namespaces: {', '.join(sorted(names)) or 'no objects'}", indent="")
+    return lines
+
+
+def question(namespace: str, objects: list[Json], *, purge: bool) -> str:
+    """What somebody says yes to."""
+    purged = f", and delete all {len(objects)} SOS objects of this cluster for good" if purge else ""
+    return "\n".join(tables.wrapped(f"remove what the operator of namespace {namespace} made{purged}?", indent=""))
+
+
+def purge_refused(operators: list[Json], namespace: str) -> str:
+    """Why objects and CRDs, which are the whole cluster's, may not go with the operator of one namespace; "" if they may."""
+    others = sorted({item["metadata"]["namespace"] for item in operators} - {namespace})
+    if not others:
+        return ""
+    return f"--purge: there are operators in {', '.join(others)}, too, which need the objects and CRDs: uninstall those first, without it"
+
+
+def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
+    """How it went, and what is to be done next."""
+    if failed:
+        return tables.wrapped(f"not removed: {failed}", indent="")
+    if kept:
+        return [*tables.wrapped(f"removed, but not all objects and CRDs: {kept}", indent=""), "run the same again when that is mended"]
+    return [f"removed{', with objects and CRDs' if purge else '; objects and CRDs stay'}; the rest:", *tables.command(last)]

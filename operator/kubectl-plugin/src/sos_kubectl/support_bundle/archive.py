@@ -1,0 +1,49 @@
+"""The file that `kubectl sos report` writes: a tar archive, gzip, every member scrubbed on its way in."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sos_kubectl.support_bundle import scrub
+
+Json = dict[str, Any]
+
+MEMBER_MAX_BYTES = 4 * 1024 * 1024
+"""Of a longer text the end is kept: that is where a log tells what happened."""
+MEMBERS_MAX = 2_000
+
+
+class Bundle:
+    """An archive being written. `missing` lists what could not be had, and why: it becomes a member, too."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name.removesuffix(".tar.gz")
+        self.members = 0
+        self.missing: list[str] = []
+        self._tar = tarfile.open(path, "x:gz")  # noqa: SIM115 - closed by close()
+
+    def add_text(self, name: str, text: str) -> None:
+        """A member, scrubbed and bounded."""
+        if self.members >= MEMBERS_MAX:
+            self.missing.append(f"{name}: more than {MEMBERS_MAX} files")
+            return
+        data = scrub.text(text).encode()[-MEMBER_MAX_BYTES:]
+        member = tarfile.TarInfo(f"{self.name}/{name}")
+        member.size, member.mtime, member.mode = len(data), int(time.time()), 0o644
+        self._tar.addfile(member, io.BytesIO(data))
+        self.members += 1
+
+    def add_json(self, name: str, document: Any) -> None:
+        """A document, indented so that people read it."""
+        self.add_text(name, json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+    def close(self) -> None:
+        """Say what is missing, and end."""
+        self.add_text("missing.txt", "".join(f"{line}\n" for line in self.missing) or "nothing\n")
+        self._tar.close()

@@ -1,0 +1,114 @@
+"""A lab of ./lab as a place to look at: its folder says where everything is reached (`reach` in lab.json)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sos_kubectl.base.source import Controller, SourceError
+from sos_kubectl.targets.ports import inside
+from sos_kubectl.targets.transfer import End
+
+Json = dict[str, Any]
+
+STATE = "/run/sos-lab"
+TIMEOUT_S = 5
+
+
+def _in(netns: str) -> tuple[str, ...]:
+    return ("ip", "netns", "exec", netns)
+
+
+@dataclass(frozen=True, slots=True)
+class Lab:
+    """A lab that is up. Everything runs by `ip netns exec`, so it takes root, as the lab did."""
+
+    root: Path
+    facts: Json
+
+    def controller(self, name: str = "default") -> Controller:
+        """Its controller, asked from inside the control namespace."""
+        found = self.facts["reach"]["controllers"].get(name)
+        if found is None:
+            raise SourceError(
+                f"lab {self.facts['name']} has no controller {name}; there are {', '.join(self.facts['reach']['controllers'])}"
+            )
+        return Controller(url=found["url"], inside=_in(found["netns"]))
+
+    def objects(self) -> list[Json]:
+        """The custom resources in force."""
+        return [loaded["obj"] for loaded in self.facts["objects"]]
+
+    def config(self) -> Json:
+        """What its controller was told last, whether it runs or not."""
+        try:
+            found: Json = json.loads((self.root / "controller-config.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found
+
+    @contextmanager
+    def ends(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]) -> Iterator[tuple[End | None, End | None, str]]:
+        """A host of each of two sites (entries of a controller-config), if possible within some prefixes, and why there is none."""
+        found = [self._end(within) or self._end(site["prefixes"]) for site, within in zip(sites, prefixes, strict=True)]
+        missing = [site["name"] for site, end in zip(sites, found, strict=True) if end is None]
+        yield found[0], found[1], f"lab {self.facts['name']} has no host at {' and '.join(missing)}" if missing else ""
+
+    def _end(self, prefixes: list[str]) -> End | None:
+        probe = self.facts["reach"]["probe"]
+        for host in self.facts["reach"]["hosts"]:
+            if inside(host["address"], prefixes):
+                return End(host["name"], host["address"], (*_in(host["netns"]), probe))
+        return None
+
+    def agents(self, _config: Json) -> list[tuple[str, str, str]]:
+        """Every agent's id, name and site."""
+        return [(agent["id"], agent["name"], agent["site"]) for agent in self.facts["reach"]["agents"]]
+
+    def agent_metrics(self, name: str) -> str:
+        """An agent's own numbers; SourceError when it does not answer."""
+        agent = next(agent for agent in self.facts["reach"]["agents"] if agent["name"] == name)
+        argv = (*_in(agent["netns"]), "curl", "-sSf", "-m", str(TIMEOUT_S), agent["metrics"])
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_S)
+        if done.returncode:
+            raise SourceError(f"its process does not answer ({done.stderr.strip()})")
+        return done.stdout
+
+    def stop_agent(self, agent_id: str) -> bool:
+        """SIGTERM, on which an agent drains; False if it does not run. Pids are used again: this one is that of the start time noted."""
+        agent = next(agent for agent in self.facts["reach"]["agents"] if agent["id"] == agent_id)
+        try:
+            remembered = json.loads(Path(agent["pidFile"]).read_text(encoding="ascii"))
+            started = Path(f"/proc/{remembered['number']}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[19]
+        except (OSError, ValueError, IndexError):
+            return False
+        if int(started) != remembered["started"]:
+            return False
+        os.kill(remembered["number"], signal.SIGTERM)
+        return True
+
+
+def find(name: str) -> Lab:
+    """The lab of that name; "" is the only one. SourceError says which there are."""
+    root = Path(os.environ.get("SOS_STATE", STATE))
+    labs = [lab for path in sorted(root.glob("*/lab.json")) if (lab := _read(path)) is not None]
+    chosen = [lab for lab in labs if name in ("", lab.facts["name"], lab.root.name)]
+    if len(chosen) != 1:
+        names = ", ".join(sorted(lab.facts["name"] for lab in labs)) or "none (./lab up)"
+        raise SourceError(f"{f'no lab {name}' if name else 'which lab?'}; up: {names}")
+    return chosen[0]
+
+
+def _read(path: Path) -> Lab | None:
+    try:
+        facts = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return Lab(path.parent, facts) if "reach" in facts else None

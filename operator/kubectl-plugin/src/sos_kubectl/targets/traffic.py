@@ -1,0 +1,164 @@
+"""Runs sos-probe at two ends and reads what it says. Whoever is started here is ended here."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sos_kubectl.base.source import SourceError
+from sos_kubectl.targets import ports
+from sos_kubectl.targets.ports import Range
+from sos_kubectl.targets.transfer import End, Mtu, Transfer
+
+Json = dict[str, Any]
+
+START_S = 20.0
+"""A probe answers at once; a kubectl exec on a busy machine takes its time."""
+MARGIN_S = 100.0
+"""Beyond the time a transfer is to last. More than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
+of silence): what it has found out about a slow path must not be lost."""
+HOLD_S = 10
+"""A connection is kept open for so long afterwards, until somebody has seen its session: agents report every 5 s."""
+SERVER_S = 600
+
+
+def _start(end: End, arguments: tuple[str, ...]) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen((*end.prefix, *arguments), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise SourceError(f"sos-probe at {end.name}: {error}") from None
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """The end of its standard input is what a probe lives for; if that does not help, it is killed."""
+    with contextlib.suppress(OSError):
+        if process.stdin is not None:
+            process.stdin.close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()
+
+
+def _line(process: subprocess.Popen[str], end: End, within_s: float) -> Json:
+    """The one line that a probe says. A reader of its own waits for it, so that the wait is bounded on every platform."""
+    said: list[str] = []
+    reader = threading.Thread(target=lambda: said.append(process.stdout.readline() if process.stdout is not None else ""), daemon=True)
+    reader.start()
+    reader.join(within_s)
+    try:
+        found: Json = json.loads(said[0])
+    except (IndexError, ValueError):
+        process.kill()
+        complaint = process.stderr.read().strip() if process.stderr is not None else ""
+        raise SourceError(f"sos-probe at {end.name}: {complaint or f'no answer within {within_s:.0f} s'}") from None
+    return found
+
+
+@contextmanager
+def server(end: End, through: list[Range], plain: list[Range]) -> Iterator[tuple[int | None, int | None]]:
+    """A probe that answers at an end, and its two ports; it ends with the block."""
+    chosen = [("--through", ports.written(found)) for found in through] + [("--plain", ports.written(found)) for found in plain]
+    arguments = ("serve", "--address", end.address, "--seconds", str(SERVER_S), *(word for option in chosen for word in option))
+    process = _start(end, arguments)
+    try:
+        said = _line(process, end, START_S)
+        yield said["through"], said["plain"]
+    finally:
+        _end(process)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Between whom bytes go: opened at `end`, to a server's address and port."""
+
+    end: End
+    address: str
+    port: int
+    seconds: int
+
+
+def transfer(way: Way, direction: str) -> Transfer:
+    """Bytes one way: `up` to the server, or `down`."""
+    return _transfer(way, direction, 0, lambda _process, _own: None)
+
+
+def watched(way: Way, direction: str, seen: Callable[[str], bool]) -> tuple[Transfer, bool]:
+    """The same, and whether `seen`, which is told the client's address and port, has become true while the connection was open."""
+    done, noticed = threading.Event(), list[bool]()
+
+    def watch(process: subprocess.Popen[str], own: str) -> None:
+        while not done.is_set():
+            if seen(own):
+                noticed.append(True)
+                break
+            done.wait(0.3)
+        _let_go(process)
+
+    watchers: list[threading.Thread] = []
+
+    def opened(process: subprocess.Popen[str], own: str) -> None:
+        watchers.append(threading.Thread(target=watch, args=(process, own), daemon=True))
+        watchers[-1].start()
+
+    try:
+        return _transfer(way, direction, HOLD_S, opened), bool(noticed)
+    finally:
+        done.set()
+        for watcher in watchers:
+            watcher.join(START_S)
+
+
+def _let_go(process: subprocess.Popen[str]) -> None:
+    """What the connection is kept open for has come: the probe's standard input ends, and so does its wait."""
+    with contextlib.suppress(OSError, ValueError):
+        if process.stdin is not None:
+            process.stdin.close()
+
+
+def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.Popen[str], str], None]) -> Transfer:
+    """`opened` is told the process and its connection's own end once there is one. A probe that says nothing has failed, in its words."""
+    options = ("--direction", direction, "--seconds", str(way.seconds), "--hold", str(hold))
+    process = _start(way.end, ("transfer", way.address, str(way.port), *options))
+    began = time.monotonic()
+    try:
+        said = _line(process, way.end, START_S)
+        if "ok" not in said:
+            opened(process, said["own"])
+            said = _line(process, way.end, way.seconds + hold + MARGIN_S)
+        words = {key: said[key] or "" for key in ("failure", "detail", "own", "seen")}
+        return Transfer(ok=said["ok"], bytes=said["bytes"], seconds=said["seconds"], **words)
+    except SourceError as error:
+        return Transfer(ok=False, seconds=time.monotonic() - began, failure="error", detail=str(error))
+    finally:
+        _end(process)
+
+
+def connect(end: End, address: str, port: int) -> str:
+    """Whether somebody listens: "", or how it failed in one word."""
+    process = _start(end, ("connect", address, str(port)))
+    try:
+        return str(_line(process, end, START_S)["failure"] or "")
+    finally:
+        _end(process)
+
+
+def mtu(end: End, address: str, port: int) -> Mtu:
+    """The largest packets there and back."""
+    process = _start(end, ("mtu", address, str(port)))
+    try:
+        said = _line(process, end, START_S)
+    finally:
+        _end(process)
+    return Mtu(**said)

@@ -1,0 +1,91 @@
+"""`kubectl sos status`: every object on a line, and what those that are not ready say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sos_kubectl.base import tables
+
+Json = dict[str, Any]
+
+_ORDER = ("SosController", "SosSite", "SosAgent", "SosLink", "SosService")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One object. `ready` is True, False or Unknown, as its condition says."""
+
+    kind: str
+    name: str
+    ready: str
+    reason: str
+    message: str
+    detail: str
+
+
+def rows(objects: Iterable[Json]) -> list[Row]:
+    """The objects in the order in which they depend on each other."""
+    found = [_row(obj) for obj in objects]
+    return sorted(found, key=lambda row: (_ORDER.index(row.kind) if row.kind in _ORDER else len(_ORDER), row.name))
+
+
+def is_ready(found: Iterable[Row]) -> bool:
+    """Whether there is something, and all of it is ready."""
+    rows = list(found)
+    return bool(rows) and all(row.ready == "True" for row in rows)
+
+
+def lines(found: list[Row], colour: bool) -> list[str]:
+    """What is printed."""
+    if not found:
+        return ["no SOS objects: label nodes, then kubectl apply -f examples/01-two-sites"]
+    head = ("KIND", "NAME", "READY", "REASON", "")
+    printed = tables.table(head, [(row.kind, row.name, row.ready, row.reason, row.detail) for row in found])
+    shown = [printed[0]]
+    for row, line in zip(found, printed[1:], strict=True):
+        shown.append(tables.coloured(line, {"True": "", "False": tables.BAD}.get(row.ready, tables.WAITING), colour))
+        if row.ready != "True" and row.message:
+            shown += tables.wrapped(row.message)
+    return shown
+
+
+def as_json(found: list[Row]) -> Json:
+    """The same for programs."""
+    objects = [
+        {"kind": r.kind, "name": r.name, "ready": r.ready, "reason": r.reason, "message": r.message, "detail": r.detail} for r in found
+    ]
+    return {"ready": is_ready(found), "objects": objects}
+
+
+def _row(obj: Json) -> Row:
+    meta, status = obj["metadata"], obj.get("status") or {}
+    ready: Json = next((c for c in status.get("conditions") or () if c.get("type") == "Ready"), {})
+    name = "/".join(part for part in (meta.get("namespace"), meta["name"]) if part)
+    behind = status.get("observedGeneration", meta.get("generation")) != meta.get("generation")
+    state, reason = str(ready.get("status", "Unknown")), str(ready.get("reason", "Pending"))
+    message = str(ready.get("message", ""))
+    if behind:
+        state, reason, message = "Unknown", "Pending", "The operator has not seen this spec yet; the figures are about an earlier one."
+    return Row(obj["kind"], name, state, reason, message, _detail(obj["kind"], obj.get("spec") or {}, status))
+
+
+def _detail(kind: str, spec: Json, status: Json) -> str:
+    if kind == "SosSite":
+        return _figures(status, nodesReady="nodes", datapathsConnected="datapaths", agentsRegistered="agents")
+    if kind == "SosController":
+        return _figures(status, datapaths="datapaths", registeredAgents="agents", links="links", sessions="sessions")
+    if kind == "SosService":
+        way = f"{status['from']} to {status['to']}" if status.get("from") and status.get("to") else ""
+        gain = f"gain {status['gain']}" if status.get("gain") else ""
+        figures = _figures(status, datapaths="datapaths", sessions="sessions")
+        return ", ".join(part for part in (way, str(spec.get("mode", "")), figures, gain) if part)
+    if kind == "SosLink":
+        ends = ", ".join(str((spec.get(end) or {}).get("site", "")) for end in ("a", "b"))
+        return f"{ends}, cost {spec['cost']}" if "cost" in spec else ends
+    return _figures(status, registered="registered", desired="wanted")
+
+
+def _figures(status: Json, **names: str) -> str:
+    return ", ".join(f"{status[field]} {name}" for field, name in names.items() if status.get(field) is not None)

@@ -1,0 +1,203 @@
+"""`kubectl sos drain`: which agents are meant, when it is over, and the label that keeps a pool's agents off a node."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from operator_kube import Kube, _process, free_port, tool
+from operator_plugin import sos
+from operator_run import NAMESPACE, Operator, eventually
+from sos_kubectl.base.names import drain_label
+from sos_kubectl.lifecycle.drain import AmbiguousError, kept_away, known, nodes_named, not_yet, progress, targets
+
+CONFIG = {
+    "sites": [
+        {"name": "west", "agents": [{"id": "aa", "node": "edge1", "pool": "default"}, {"id": "ab", "node": "edge1", "pool": "second"}]},
+        {"name": "east", "agents": [{"id": "bb", "node": "edge2", "pool": "default"}]},
+    ]
+}
+
+
+@pytest.mark.parametrize(("name", "ids"), [("edge1", ["aa", "ab"]), ("edge1-second", ["ab"]), ("edge2", ["bb"]), ("nobody", []), ("", [])])
+def test_a_node_means_all_of_its_agents(name: str, ids: list[str]) -> None:
+    assert [target.id for target in targets(CONFIG, name)] == ids
+    assert known(CONFIG) == ["edge1", "edge1-second", "edge2"]
+
+
+def test_a_name_that_means_two_things_is_refused() -> None:
+    agents = [{"id": "aa", "node": "worker", "pool": "2"}, {"id": "bb", "node": "worker-2", "pool": "default"}]
+    with pytest.raises(AmbiguousError, match="pool 2 on node worker"):
+        targets({"sites": [{"name": "west", "agents": agents}]}, "worker-2")
+
+
+def node(name: str, *labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **dict.fromkeys(labels, "true")}}}
+
+
+NODES = [
+    node("edge1", "drain.sos.network/default", drain_label("second")),
+    node("edge", drain_label("a.pool.with.dots")),
+    node("edge2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "back"),
+    [
+        ("edge1", [("edge1", "drain.sos.network/default"), ("edge1", "drain.sos.network/second")]),
+        ("edge1-second", [("edge1", "drain.sos.network/second")]),
+        ("edge-a.pool.with.dots", [("edge", drain_label("a.pool.with.dots"))]),
+        ("edge1-third", []),
+        ("edge2", []),
+        ("nobody", []),
+    ],
+)
+def test_labels_alone_say_who_is_let_back(name: str, back: list[tuple[str, str]]) -> None:
+    assert [(kept.node, kept.label) for kept in kept_away(NODES, name)] == back
+    asked = [found for found in NODES if found["metadata"]["name"] in nodes_named(name)]
+    assert kept_away(asked, name) == kept_away(NODES, name), "the nodes that are asked for are enough"
+
+
+def test_a_name_that_lets_two_back_is_refused_and_one_that_lets_one_back_is_not() -> None:
+    agent, whole = node("worker", drain_label("2")), node("worker-2", drain_label("default"))
+    with pytest.raises(AmbiguousError, match="a node and an agent of node worker"):
+        kept_away([agent, whole], "worker-2")
+    assert [kept.node for kept in kept_away([agent, node("worker-2")], "worker-2")] == ["worker"]
+    assert [kept.node for kept in kept_away([node("worker"), whole], "worker-2")] == ["worker-2"]
+
+
+def row(agent: str, sessions: int, *, willing: bool = False, draining: bool = True) -> dict[str, Any]:
+    return {"id": agent, "sessions": sessions, "willing": willing, "draining": draining}
+
+
+@pytest.mark.parametrize(
+    ("rows", "done", "line"),
+    [
+        ([row("aa", 0, willing=True, draining=False), row("ab", 0)], False, "edge1: still taking sessions"),
+        ([row("aa", 2), row("ab", 1), row("bb", 9)], False, "3 sessions left at edge1, edge1-second"),
+        ([row("ab", 0)], True, "no sessions left"),
+        ([], True, "no sessions left"),
+    ],
+)
+def test_drained_is_who_takes_nothing_and_has_nothing(rows: list[dict[str, Any]], done: bool, line: str) -> None:
+    now = progress({"agents": rows}, targets(CONFIG, "edge1"))
+    assert (now.done, now.line) == (done, line)
+
+
+def test_who_drains_already_is_not_told_again() -> None:
+    rows = {"agents": [row("aa", 2), row("ab", 0, willing=True, draining=False)]}
+    assert [target.id for target in not_yet(rows, targets(CONFIG, "edge1"))] == ["ab"]
+
+
+@pytest.fixture
+def managed(example: Operator) -> Iterator[Kube]:
+    """The example with Kubernetes' own DaemonSet controller, which makes and ends pods."""
+    kube = example.kube
+    command = [tool("kube-controller-manager"), f"--kubeconfig={kube.admin}", "--controllers=daemonset-controller", "--leader-elect=false"]
+    command += ["--bind-address=127.0.0.1", f"--secure-port={free_port()}", f"--cert-dir={kube.folder / 'manager'}"]
+    with _process(command, kube.folder / "daemonsets.log"):
+        yield kube
+
+
+def agents_at(kube: Kube, pool: str = "default", component: str = "agent") -> list[str]:
+    """The sites of the pods that are there and not on their way out."""
+    selector = f"app.kubernetes.io/component={component}" + (f",sos.network/pool={pool}" if component == "agent" else "")
+    pods = [pod for pod in kube.items("pods", "-n", NAMESPACE, "-l", selector) if not pod["metadata"].get("deletionTimestamp")]
+    return sorted(pod["metadata"]["labels"]["sos.network/site"] for pod in pods)
+
+
+def act(kube: Kube) -> None:
+    """What scheduler and kubelets do: a pod gets the node it is made for; one that is told to go goes."""
+    for pod in kube.items("pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/component in (agent,node)"):
+        name = pod["metadata"]["name"]
+        if pod["metadata"].get("deletionTimestamp"):
+            kube.kubectl("delete", "pod", name, "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
+        elif not pod["spec"].get("nodeName"):
+            affinity = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            (field,) = affinity["nodeSelectorTerms"][0]["matchFields"]
+            binding = {
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": name},
+                "target": {"kind": "Node", "name": field["values"][0]},
+            }
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/binding"
+            kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(binding), check=False)
+
+
+def only(kube: Kube, sites: list[str]) -> bool:
+    act(kube)
+    found = agents_at(kube)
+    assert found == sites, found
+    return True
+
+
+def test_the_label_ends_the_pools_agent_on_the_node_and_lets_it_back(managed: Kube) -> None:
+    """DaemonSets honour affinity also for pods that run: the label ends the agent's pod, which drains it."""
+    kube = managed
+    (target, *_) = targets(CONFIG, "edge1")
+    assert target.label == "drain.sos.network/default"
+    eventually("agents at both sites", lambda: only(kube, ["east", "west"]), 60)
+    kube.kubectl("label", "node", "edge1", f"{target.label}=true")
+    eventually("none at west", lambda: only(kube, ["east"]), 60)
+    assert "west" in agents_at(kube, component="node"), "the switch stays: its node forwards"
+    kube.kubectl("label", "node", "edge1", f"{target.label}-")
+    eventually("it is back", lambda: only(kube, ["east", "west"]), 60)
+
+
+class Agents(BaseHTTPRequestHandler):
+    """As a controller shows an agent that is told to stop: it drains, its sessions end one by one, it leaves."""
+
+    sessions = 0
+    label = ""
+    kube: Kube
+
+    def do_GET(self) -> None:
+        drains = self.label in self.kube.get("node", "edge1")["metadata"]["labels"]
+        type(self).sessions -= drains and self.sessions > 0
+        rows = [row("aa", self.sessions, willing=not drains, draining=drains)] if self.sessions or not drains else []
+        document = {"/v1/config": CONFIG, "/v1/agents": {"agents": rows}}[self.path]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(document).encode())
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+def test_the_command_labels_waits_and_says_what_is_left(example: Operator) -> None:
+    kube = example.kube
+    handler = type("Handler", (Agents,), {"kube": kube, "label": "drain.sos.network/default", "sessions": 1000})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = ("--url", f"http://127.0.0.1:{server.server_address[1]}")
+        done = sos(kube, "drain", "edge1-second", *url, "--timeout", "20")
+        assert done.returncode == 0, "an agent that is not there has nothing under way"
+        assert kube.get("node", "edge1")["metadata"]["labels"]["drain.sos.network/second"] == "true"
+        done = sos(kube, "drain", "edge1", *url, "--timeout", "2")
+        assert done.returncode == 1 and "sessions left at edge1" in done.stdout
+        handler.sessions = 3
+        done = sos(kube, "drain", "edge1", *url, "--timeout", "60", "-o", "json")
+        assert (done.returncode, json.loads(done.stdout)["done"]) == (0, True)
+        wrong = sos(kube, "drain", "nobody", *url)
+        assert wrong.returncode == 2 and "edge1, edge1-second, edge2" in wrong.stderr
+        server.shutdown()
+    gone = ("--url", f"http://127.0.0.1:{free_port()}")
+    done = sos(kube, "drain", "edge1-second", *gone, "--undo")
+    assert (done.returncode, done.stdout) == (0, "edge1-second may come back\n"), "no controller answers"
+    assert drains(kube) == ["drain.sos.network/default"]
+    done = sos(kube, "drain", "edge1", *gone, "--undo", "-o", "json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"agents": ["edge1"], "draining": False}) and drains(kube) == []
+    done = sos(kube, "drain", "edge1", "--undo")
+    assert (done.returncode, done.stdout) == (0, "edge1: no agent is kept away\n")
+    wrong = sos(kube, "drain", "nobody", "--undo")
+    assert wrong.returncode == 2 and "no such node" in wrong.stderr
+
+
+def drains(kube: Kube) -> list[str]:
+    return sorted(key for key in kube.get("node", "edge1")["metadata"]["labels"] if "drain" in key)

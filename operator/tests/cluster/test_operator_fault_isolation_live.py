@@ -1,0 +1,81 @@
+"""One bad object is one bad object, on a real API server: the others are looked after, and the operator goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+from operator_fixtures import becomes, children
+from operator_kube import ROOT, Kube
+from operator_run import Operator, eventually
+
+LONG = "a" * 243  # with a namespace of ten characters, one more than an id takes
+CRD = ROOT / "crds" / "sosservices.sos.network.yaml"
+RULES = "/spec/versions/0/schema/openAPIV3Schema/x-kubernetes-validations"
+
+
+def service(name: str, namespace: str) -> dict[str, Any]:
+    spec = {"from": {"site": "west"}, "to": {"site": "east"}}
+    return {"apiVersion": "sos.network/v1alpha1", "kind": "SosService", "metadata": {"name": name, "namespace": namespace}, "spec": spec}
+
+
+@contextmanager
+def crd_without_the_rule(kube: Kube) -> Iterator[None]:
+    """The CRD of a release that had no rule about names: objects of that time are still there after an upgrade."""
+    rules = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-validations"]
+    assert len(rules) == 1
+    # Patched, not replaced: the CRD keeps the labels and annotations of the release that installed it.
+    target = ("patch", "crd", "sosservices.sos.network", "--type=json", "-p")
+    kube.kubectl(*target, json.dumps([{"op": "remove", "path": RULES}]))
+    try:
+        yield
+    finally:
+        kube.kubectl(*target, json.dumps([{"op": "add", "path": RULES, "value": rules}]))
+
+
+def test_long_name_is_refused_at_once_or_one_condition(example: Operator) -> None:
+    kube = example.kube
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "tenant-bxx"}})
+    with pytest.raises(AssertionError, match="189 characters"):
+        kube.apply(service(LONG, "tenant-bxx"))
+    with crd_without_the_rule(kube):
+        eventually("the former rules are in force", lambda: taken(kube, service(LONG, "tenant-bxx")))
+    becomes(kube, f"sosservice/tenant-bxx/{LONG}", "Accepted", "False", "Invalid")
+    kube.apply(service("after", "sos-system"))
+    becomes(kube, "sosservice/sos-system/after", "Accepted", "True", "Accepted")
+    eventually("the controller is given the other service", lambda: "sos-system/after" in services_of(kube))
+    assert example.process.poll() is None
+    assert "sos_operator_bugs_total{" not in example.http("/metrics")[1], "a rule that is known is no bug"
+    kube.clear("sosservices", "-A")
+
+
+def services_of(kube: Kube) -> list[str]:
+    """Services in the document of the default controller."""
+    maps = {each["metadata"]["name"]: each["data"] for each in children(kube, "configmaps")}
+    return [service["id"] for service in json.loads(maps["sos-controller-default"]["config.json"])["services"]]
+
+
+def taken(kube: Kube, obj: dict[str, Any]) -> bool:
+    kube.apply(obj)
+    return True
+
+
+BAD_SITES = [
+    ({"prefixes": ["224.0.0.0/8"]}, "hosts cannot have addresses of"),
+    ({"prefixes": ["198.18.0.0/15"]}, "hosts cannot have addresses of"),
+    ({"prefixes": ["0.0.0.0/0"]}, "hosts cannot have addresses of"),
+    ({"wan": {"uplinks": [{"name": "br-sos"}]}}, "are no uplinks"),
+    ({"wan": {"uplinks": [{"name": "sosag0"}]}}, "are no uplinks"),
+]
+
+
+@pytest.mark.parametrize(("spec", "words"), BAD_SITES)
+def test_what_cannot_work_is_refused_with_the_remedy(installed: Kube, spec: dict[str, Any], words: str) -> None:
+    select = {"nodeSelector": {"matchLabels": {"sos.network/site": "a"}}}
+    site = {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": "refused"}, "spec": {**select, **spec}}
+    with pytest.raises(AssertionError, match=words):
+        installed.apply(site)

@@ -1,0 +1,262 @@
+"""Rotation of keys: the steps, what they hand out, and that nobody is left behind or hurried."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from operator_fixtures import populated
+from operator_kube import Kube
+from operator_run import NAMESPACE, Operator, eventually, operator_running
+from sos_operator.core.secrets import key_rotation, keys
+from sos_operator.core.secrets.secrets import secret_files
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+OVERLAP = timedelta(seconds=180)
+QUICK_OVERLAP_S = 2
+
+
+def master(ids: tuple[int, ...] = (1,), **annotations: str) -> dict[str, Any]:
+    data = {f"master-{key_id}": base64.b64encode(f"{key_id:064x}".encode()).decode() for key_id in ids}
+    return {"metadata": {"name": "sos-master", "resourceVersion": "7", "annotations": annotations}, "data": data}
+
+
+def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """RFC 7386, as far as these patches go."""
+    data = {name: text for name, text in (obj["data"] | patch.get("data", {})).items() if text is not None}
+    meta = obj["metadata"] | {"annotations": obj["metadata"]["annotations"] | patch["metadata"]["annotations"]}
+    return {"metadata": meta, "data": data}
+
+
+def folder(obj: dict[str, Any]) -> tuple[set[str], str | None]:
+    """What an agent of site 1 finds in its key folder: file names, and whom it is told to sign with."""
+    found = keys.parse_masters(secret_files(obj))
+    files = keys.Masters(found, key_rotation.sending(obj, found)).site_files(1, [1, 2])
+    return {name for name in files if name != "sending"}, files.get("sending")
+
+
+def step_at(obj: dict[str, Any], at: datetime, fresh: str = "", *, everywhere: bool = True) -> tuple[str, dict[str, Any]] | None:
+    return key_rotation.next_step(obj, at, OVERLAP, fresh, everywhere=everywhere)
+
+
+def test_announced_then_used_and_only_then_is_the_old_one_gone() -> None:
+    obj, at, seen = master(**{key_rotation.REQUEST_ANNOTATION: "march"}), NOW, []
+    while step := step_at(obj, at, "ab" * 32):
+        assert step[1]["metadata"]["resourceVersion"] == "7"
+        obj = merged(obj, step[1])
+        seen.append((step[0], *folder(obj)))
+        state = key_rotation.parse_state(obj)
+        if state.going and state.since:
+            assert step_at(obj, at + OVERLAP - timedelta(seconds=1)) is None, "not before its time"
+            at += OVERLAP
+    both = {"site-1", "pair-2-1", "site-2", "pair-2-2"}
+    assert seen == [
+        ("key 2 is announced", both, "1"),
+        ("Announced: handed out to everybody", both, "1"),
+        ("key 2 is in use", both, "2"),
+        ("InUse: handed out to everybody", both, "2"),
+        ("keys before 2 are gone", {"site-2", "pair-2-2"}, "2"),
+    ]
+    assert secret_files(obj) == {"master-2": b"ab" * 32}
+    assert key_rotation.parse_state(obj) == key_rotation.State("march", key_rotation.DONE, NOW + 2 * OVERLAP)
+
+
+def test_a_step_does_not_begin_to_last_before_everybody_has_its_keys() -> None:
+    obj, at = master(**{key_rotation.REQUEST_ANNOTATION: "march"}), NOW
+    for phase in (key_rotation.ANNOUNCED, key_rotation.IN_USE):
+        step = step_at(obj, at, "ab" * 32)
+        assert step is not None
+        obj = merged(obj, step[1])
+        at += 10 * OVERLAP  # nobody was there to write a Secret, or one was refused all the time
+        assert step_at(obj, at, everywhere=False) is None
+        step = step_at(obj, at)
+        assert step is not None
+        obj = merged(obj, step[1])
+        assert key_rotation.parse_state(obj) == key_rotation.State("march", phase, at)
+        assert step_at(obj, at + OVERLAP, everywhere=False) is None, "nor end while one lacks them"
+        at += OVERLAP
+    step = step_at(obj, at)
+    assert step is not None
+    assert step[0] == "keys before 2 are gone"
+
+
+def test_a_clock_that_was_ahead_does_not_stop_a_rotation() -> None:
+    said = '{"request": "march", "phase": "Announced", "since": "2036-03-01T12:00:00Z"}'
+    obj = master((1, 2), **{key_rotation.STATE_ANNOTATION: said})
+    step = step_at(obj, NOW)
+    assert step is not None
+    obj = merged(obj, step[1])
+    assert key_rotation.parse_state(obj).since == NOW
+    assert key_rotation.sending(obj, (1, 2)) == 1
+
+
+def secret(name: str, **data: str) -> dict[str, Any]:
+    return {"kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
+def test_what_everybody_has() -> None:
+    derived = [secret("a", k="1", sending="1"), secret("b", k="2")]
+    assert key_rotation.handed_out(derived, derived, [])
+    assert key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "gone"), ("Secret", "a"), ("ConfigMap", "c")])
+    assert not key_rotation.handed_out(derived, derived[:1], []), "one is not there"
+    assert not key_rotation.handed_out(derived, [secret("a", k="1", sending="2"), derived[1]], []), "one is of another step"
+    assert not key_rotation.handed_out(derived, [*derived, secret("c", k="0")], [("Secret", "c")]), "one is held"
+
+
+def test_only_a_new_request_begins_another_one() -> None:
+    assert step_at(master(), NOW) is None
+    said = '{"request": "march", "phase": "Done", "since": "2026-03-01T12:00:00Z"}'
+    done = master((2,), **{key_rotation.REQUEST_ANNOTATION: "march", key_rotation.STATE_ANNOTATION: said})
+    assert step_at(done, NOW) is None
+    done["metadata"]["annotations"][key_rotation.REQUEST_ANNOTATION] = "june"
+    step = step_at(done, NOW, "cd" * 32)
+    assert step is not None
+    assert set(step[1]["data"]) == {"master-3"}
+
+
+def test_a_request_during_a_rotation_waits_for_its_end() -> None:
+    obj = master(**{key_rotation.REQUEST_ANNOTATION: "march"})
+    step = step_at(obj, NOW, "ab" * 32)
+    assert step is not None
+    obj = merged(obj, step[1])
+    obj["metadata"]["annotations"][key_rotation.REQUEST_ANNOTATION] = "urgent"
+    for at in (NOW, NOW + OVERLAP):
+        step = step_at(obj, at, "cd" * 32)
+        assert step is not None
+        obj = merged(obj, step[1])
+    assert step is not None
+    assert step[0] == "key 2 is in use"
+    assert key_rotation.parse_state(obj).request == "march"
+    assert key_rotation.is_asked_for(obj)
+
+
+def test_an_annotation_that_was_tampered_with_is_none() -> None:
+    for text in ("", "x", "[]", '{"phase": "Announced"}', '{"phase": "Other", "since": "2026-03-01T12:00:00Z"}'):
+        obj = master((1, 2), **{key_rotation.STATE_ANNOTATION: text})
+        assert not key_rotation.parse_state(obj).going
+        assert key_rotation.sending(obj, (1, 2)) == 2
+
+
+def test_ids_end_somewhere() -> None:
+    step = step_at(master((0xFFFF,), **{key_rotation.REQUEST_ANNOTATION: "x"}), NOW)
+    assert step is not None
+    assert "used up" in step[0]
+    assert "data" not in step[1]
+
+
+@pytest.fixture(scope="module")
+def operator(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operator]:
+    """An operator whose rotations take seconds."""
+    quick = {
+        "SOS_KEY_OVERLAP_SECONDS": str(QUICK_OVERLAP_S),
+        "SOS_RESYNC_SECONDS": "1",
+        "SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1",
+    }
+    with populated(installed) as kube, operator_running(kube, tmp_path_factory.mktemp("operator"), **quick) as running:
+        yield running
+
+
+def ids(kube: Kube, secret: str, prefix: str) -> set[str]:
+    return {name for name in kube.get("secret", secret, "-n", NAMESPACE)["data"] if name.startswith(prefix)}
+
+
+def newest(kube: Kube) -> int:
+    return max(int(name.removeprefix("master-")) for name in ids(kube, "sos-master", "master-"))
+
+
+def sending_of(kube: Kube, secret: str) -> bytes:
+    return base64.b64decode(kube.get("secret", secret, "-n", NAMESPACE)["data"]["sending"])
+
+
+def ask(kube: Kube, text: str) -> None:
+    kube.kubectl("annotate", "secret", "sos-master", "-n", NAMESPACE, f"sos.network/rotate-keys={text}", "--overwrite")
+
+
+USER = f"system:serviceaccount:{NAMESPACE}:sos-operator"
+WEST, CONTROLLER = "sos-sitekeys-west", "sos-controllerkeys-default"
+POLICY = """
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: refused}
+spec:
+  failurePolicy: Fail
+  matchConstraints:
+    resourceRules: [{apiGroups: [""], apiVersions: [v1], operations: [CREATE, UPDATE], resources: [secrets]}]
+  matchConditions:
+    - {name: one, expression: "object.metadata.name == 'NAME'"}
+    - {name: operator, expression: "request.userInfo.username == 'USER'"}
+  validations: [{expression: "false", message: not now}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: refused}
+spec: {policyName: refused, validationActions: [Deny]}
+"""
+
+
+@contextmanager
+def refused(kube: Kube, name: str) -> Iterator[None]:
+    """The API server takes no write of one Secret from the operator."""
+    text = POLICY.replace("NAME", name).replace("USER", USER)
+    kube.kubectl("apply", "-f", "-", stdin=text)
+
+    def holds() -> bool:
+        words = ("annotate", "secret", name, "-n", NAMESPACE, f"test/x={time.monotonic()}", "--overwrite", f"--as={USER}")
+        return kube.kubectl(*words, check=False).returncode != 0
+
+    try:
+        eventually("the refusal", holds, 30)
+        yield
+    finally:
+        kube.kubectl("delete", "-f", "-", stdin=text)
+        eventually("its end", lambda: not holds(), 30)
+
+
+def test_a_rotation_in_a_cluster(example: Operator) -> None:
+    kube = example.kube
+    first = kube.get("secret", "sos-master", "-n", NAMESPACE)["data"]
+    assert sending_of(kube, WEST) == b"1", "there before it is needed"
+    ask(kube, "test")
+    eventually("the new key at the agents", lambda: ids(kube, WEST, "site-") == {"site-1", "site-2"}, 30)
+    eventually("the old key gone", lambda: ids(kube, WEST, "site-") == {"site-2"}, 60)
+    said = [line["message"] for line in example.lines() if line["message"].startswith("keys: ")]
+    assert said == [
+        "keys: key 2 is announced",
+        "keys: Announced: handed out to everybody",
+        "keys: key 2 is in use",
+        "keys: InUse: handed out to everybody",
+        "keys: keys before 2 are gone",
+    ]
+    assert ids(kube, "sos-master", "master-") == {"master-2"}
+    assert kube.get("secret", "sos-master", "-n", NAMESPACE)["data"]["master-2"] != first["master-1"]
+    assert sending_of(kube, CONTROLLER) == b"2"
+
+
+@pytest.mark.slow
+def test_a_secret_that_is_refused_holds_up_the_rotation_and_locks_nobody_out(example: Operator) -> None:
+    kube = example.kube
+    old, new = newest(kube), newest(kube) + 1
+    with refused(kube, WEST):
+        ask(kube, "refused")
+        eventually("the new key elsewhere", lambda: any(name.endswith(f"-{new}") for name in ids(kube, CONTROLLER, "site-")), 30)
+        time.sleep(2.5 * QUICK_OVERLAP_S)  # two steps would have been made by now; that none is cannot be seen sooner
+        example.settle()
+        assert int(sending_of(kube, CONTROLLER)) == old, "nobody signs with what one site does not know"
+        assert ids(kube, "sos-master", "master-") == {f"master-{old}", f"master-{new}"}
+    eventually("the old key gone", lambda: ids(kube, WEST, "site-") == {f"site-{new}"}, 120)
+
+
+def test_a_step_that_cannot_be_written_stops_nothing_else(example: Operator) -> None:
+    kube, new = example.kube, newest(example.kube) + 1
+    with refused(kube, "sos-master"):
+        ask(kube, "not now")
+        said = "keys: the next step cannot be written"
+        eventually("the refusal", lambda: any(line["message"].startswith(said) for line in example.lines()), 30)
+        kube.kubectl("delete", "secret", WEST, "-n", NAMESPACE)
+        eventually("the Secret of a site", lambda: bool(kube.kubectl("get", "secret", WEST, "-n", NAMESPACE, check=False).stdout), 30)
+    eventually("the rotation all the same", lambda: ids(kube, "sos-master", "master-") == {f"master-{new}"}, 120)

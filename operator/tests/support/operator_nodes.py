@@ -1,0 +1,87 @@
+"""What tests need of nodes: an HTTP server per node that answers as its `sos-node` would."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from operator_fixtures import FIGURE8, children, play_kubelet
+from operator_kube import Kube
+from operator_repeat import repeated
+from operator_run import NAMESPACE
+
+
+class Nodes:
+    """All nodes' `sos-node` HTTP servers: each answers as one that has carried out the node-config in the cluster, unless told else."""
+
+    def __init__(self, kube: Kube, sites: Mapping[str, str] = FIGURE8) -> None:
+        self.kube = kube
+        self.sites = sites
+        self.slow: set[str] = set()
+        self.words: dict[str, tuple[str, str]] = {}
+        self.ports: dict[str, int] = {}
+
+    def status(self, node: str) -> dict[str, Any]:
+        site = self.sites[node]
+        documents = self.kube.get("configmap", f"sos-node-{site}", "-n", NAMESPACE).get("data") or {}
+        if f"{node}.json" not in documents:
+            return {"node": node, "site": site, "hash": "", "state": "Failed", "bridge": None, "message": "there is no such file"}
+        document = json.loads(documents[f"{node}.json"])
+        absent = document["state"] == "Absent"
+        state, message = self.words.get(node, ("Ready", "removed" if absent else "as configured"))
+        hash_ = "sha256:old" if node in self.slow else document["hash"]
+        bridge = None if absent and node not in self.slow else "br-sos"
+        return {"node": node, "site": site, "hash": hash_, "state": state, "bridge": bridge, "message": message, "applied": True}
+
+    @contextmanager
+    def serving(self) -> Iterator[Nodes]:
+        servers = []
+        for node in self.sites:
+            server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler(node))
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            self.ports[node] = int(server.server_address[1])
+            servers.append(server)
+        try:
+            yield self
+        finally:
+            for server in servers:
+                server.shutdown()
+                server.server_close()
+
+    def _handler(self, node: str) -> type[BaseHTTPRequestHandler]:
+        nodes = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                content = json.dumps(nodes.status(node)).encode()
+                self.send_response(200 if self.path == "/status" else 404)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *_: Any) -> None:
+                return
+
+        return Handler
+
+
+def start_pods(kube: Kube, nodes: Nodes) -> None:
+    """Running pods whose address leads to the servers above."""
+    play_kubelet(kube, port_of=nodes.ports)
+    for pod in children(kube, "pods"):
+        kube.patch_status("pod", pod["metadata"]["name"], NAMESPACE, {"podIP": "127.0.0.1", "podIPs": [{"ip": "127.0.0.1"}]})
+
+
+def kubelets(kube: Kube) -> AbstractContextManager[None]:
+    """Pods that are told to stop are gone a moment later: what a node's kubelet would report."""
+
+    def confirm() -> None:
+        for pod in children(kube, "pods"):
+            if pod["metadata"].get("deletionTimestamp"):
+                kube.kubectl("delete", "pod", pod["metadata"]["name"], "-n", NAMESPACE, "--force", "--grace-period=0", check=False)
+
+    return repeated(confirm, every_s=0.5)
