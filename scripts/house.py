@@ -247,7 +247,7 @@ def files(folder: Path, suffix: str) -> tuple[Path, ...]:
 def python_parts(top: Path) -> list[Part]:
     """Parts of Python: every package, the controller's core also by itself, and the benchmarks."""
     found = []
-    for source in sorted(top.glob("*/src")):
+    for source in sorted((*top.glob("*/src"), *top.glob("*/kubectl-plugin/src"))):
         if not (named := sorted(path.parent for path in source.glob("*/__init__.py"))):
             continue
         tests = files(source.parent / "tests", ".py")

@@ -273,7 +273,9 @@ def crates(top: Path = TOP) -> list[Path]:
 
 def python_folders(top: Path = TOP) -> list[Path]:
     """List the import roots of Python."""
-    return sorted((*top.glob("*/src"), *(path for path in top.glob("bench/*") if any(path.rglob("*.py")))))
+    return sorted(
+        (*top.glob("*/src"), *top.glob("*/kubectl-plugin/src"), *(path for path in top.glob("bench/*") if any(path.rglob("*.py"))))
+    )
 
 
 def problems(top: Path = TOP, pending: Container[str] = PENDING) -> Iterator[str]:

@@ -7,7 +7,17 @@ The one place that knows what a custom resource means. The operator, the testbed
     compiled = compile_world(world)                                # pure; never raises for what users wrote
     compiled.problems, compiled.controllers["default"], compiled.nodes["edge1"], compiled.agents["default", "edge1"]
 
-`admit(obj, file)` judges a single object as the API server would. Only `load` reads files.
+`admit(obj, file)` judges a single object as the API server would. Only `admission.load` reads files.
+
+`compiler`    the steps in order: admission, resolve, documents, manifests, facts
+`admission`   raw objects to parsed, valid objects
+`resolve`     objects to one network: references resolved, numbers allocated
+`documents`   network to controller-config, node-configs, agent-configs
+`manifests`   network and documents to Kubernetes manifests
+`facts`       network to facts for each object's status
+`model`       values that the steps share
+`keys`        key derivation
+`artifacts`   generated files of spec/: schemas and vectors
 """
 
 from sos_compile.admission.load import LoadError, load

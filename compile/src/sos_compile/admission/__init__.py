@@ -2,10 +2,10 @@
 
 The compiler calls `objects.collect` first; that admits every object as the API server would and parses it.
 
-load              reads custom resources and CRDs from YAML files; the only module that reads files
-schema            defaults, structural schema, list types and CEL rules of the CRDs
-cel_rules         evaluates x-kubernetes-validations
-objects           collects the world's objects by kind and key; duplicates and invalid objects become problems
-verdicts          problems of a compilation, by object
-fault_isolation   finds the objects that make a compilation raise, and compiles without them
+`load`              reads custom resources and CRDs from YAML files; the only module that reads files
+`schema`            defaults, structural schema, list types and CEL rules of the CRDs
+`cel_rules`         evaluates x-kubernetes-validations
+`objects`           collects the world's objects by kind and key; duplicates and invalid objects become problems
+`verdicts`          problems of a compilation, by object
+`fault_isolation`   finds the objects that make a compilation raise, and compiles without them
 """

@@ -2,11 +2,11 @@
 
 `World` goes in, `Network` is what the objects mean together, document formats and `Compiled` come out:
 
-world       input and output of `compile_world`: World, Settings, Observed, Allocations, Facts, Compiled
-resources   one admitted object of each kind, parsed: units in names, addresses as addresses
-network     the resolved network: placed sites, nodes, agents, services, balances
-formats     controller-config, node-config and agent-config as pydantic models; source of spec/*.schema.json
-problem     what is wrong with an object: reason, field, message, remedy
-memo        results kept from one compilation to the next; changes the time taken, never the result
-addresses   addresses, prefixes and port ranges as text
+`world`       input and output of `compile_world`: World, Settings, Observed, Allocations, Facts, Compiled
+`resources`   one admitted object of each kind, parsed: units in names, addresses as addresses
+`network`     the resolved network: placed sites, nodes, agents, services, balances
+`formats`     controller-config, node-config and agent-config as pydantic models; source of spec/*.schema.json
+`problem`     what is wrong with an object: reason, field, message, remedy
+`memo`        results kept from one compilation to the next; changes the time taken, never the result
+`addresses`   addresses, prefixes and port ranges as text
 """

@@ -2,15 +2,15 @@
 
 `resolver.resolve` calls the modules in this order; each step takes what the step before accepted.
 
-sites               accepted sites, their nodes and node numbers
-broadcast_loops     rejects links that would close a loop for broadcasts
-agents              agent pools: node, slot and address of each agent
-services            accepted services, their two sites and controller
-balances            accepted services with spec.balance, their switch and uplinks
-claims              precedence between namespaces whose services cover the same connections
-stream_settings     settings of the streams that services between two sites share
-session_quotas      each namespace's share of a site's sessions
-shadows             services hidden by others
-rejects             connections that a node's switch resets because plain TCP is not acceptable
-allocate, regions   helpers: stable number allocation; sets of connections as products of intervals
+`sites`                 accepted sites, their nodes and node numbers
+`broadcast_loops`       rejects links that would close a loop for broadcasts
+`agents`                agent pools: node, slot and address of each agent
+`services`              accepted services, their two sites and controller
+`balances`              accepted services with spec.balance, their switch and uplinks
+`claims`                precedence between namespaces whose services cover the same connections
+`stream_settings`       settings of the streams that services between two sites share
+`session_quotas`        each namespace's share of a site's sessions
+`shadows`               services hidden by others
+`rejects`               connections that a node's switch resets because plain TCP is not acceptable
+`allocate`, `regions`   helpers: stable number allocation; sets of connections as products of intervals
 """

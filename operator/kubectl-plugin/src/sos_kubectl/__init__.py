@@ -1,10 +1,10 @@
 """`kubectl sos`: what a cluster's SOS objects and controllers say, for operators at a terminal.
 
-commands         one module per verb; the only package that knows typer
-diagnose         facts and findings of `diagnose`
-views            pure views of `status`, `topology`, `flows`, `trace`
-lifecycle        pure parts of `drain` and `uninstall`
-support_bundle   the archive of `report`
-targets          clusters and labs as places to probe from
-base             kubectl and controllers as sources, tables, signals, names
+`commands`         one module per verb; the only package that knows typer
+`diagnose`         facts and findings of `diagnose`
+`views`            pure views of `status`, `topology`, `flows`, `trace`
+`lifecycle`        pure parts of `drain` and `uninstall`
+`support_bundle`   the archive of `report`
+`targets`          clusters and labs as places to probe from
+`base`             kubectl and controllers as sources, tables, signals, names
 """

@@ -2,11 +2,11 @@
 
 `gather` fills `facts` from a target; `checks` turns facts into findings; `render` prints both. Only `gather` does I/O.
 
-gather      transfers, then every status, so that all of it is current
-facts       what was found out about two sites
-checks      facts to findings, the first broken thing first
-links       links that are down or silent
-relevance   rejected objects that bear on the connection asked about
-findings    every finding, in the order of cause
-render      facts and findings as text and JSON
+`gather`      transfers, then every status, so that all of it is current
+`facts`       what was found out about two sites
+`checks`      facts to findings, the first broken thing first
+`links`       links that are down or silent
+`relevance`   rejected objects that bear on the connection asked about
+`findings`    every finding, in the order of cause
+`render`      facts and findings as text and JSON
 """

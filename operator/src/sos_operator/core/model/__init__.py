@@ -1,12 +1,12 @@
 """Values that all decisions share, parsed from what the API server, nodes and controllers answered.
 
-kinds             kinds of objects the operator reads and writes
-objects           the type of an API object
-errors            errors the operator handles; anything else is a bug
-options           settings of the process, as values
-world             `Seen`, everything listed; conversion to `sos_compile.World`
-node_status       status of a node's sos-node, and the nodes to ask next
-pod_state         state of pods, DaemonSets and Deployments
-controller_view   status of each controller, as last heard
-conditions        verdicts to `status.conditions`
+`kinds`             kinds of objects the operator reads and writes
+`objects`           the type of an API object
+`errors`            errors the operator handles; anything else is a bug
+`options`           settings of the process, as values
+`world`             `Seen`, everything listed; conversion to `sos_compile.World`
+`node_status`       status of a node's sos-node, and the nodes to ask next
+`pod_state`         state of pods, DaemonSets and Deployments
+`controller_view`   status of each controller, as last heard
+`conditions`        verdicts to `status.conditions`
 """

@@ -2,8 +2,8 @@
 
 `Reconciler` calls `secrets` for what must exist, then the two rotations, which need several passes each.
 
-keys             the key Secrets and their content (derivation: `sos_compile.keys`)
-secrets          random Secrets, made once; derived Secrets, rendered in every pass
-key_rotation     new master key: announced, in use, old key removed
-token_rotation   new bearer token of a controller: accepted first, then in use, old token removed
+`keys`             the key Secrets and their content (derivation: `sos_compile.keys`)
+`secrets`          random Secrets, made once; derived Secrets, rendered in every pass
+`key_rotation`     new master key: announced, in use, old key removed
+`token_rotation`   new bearer token of a controller: accepted first, then in use, old token removed
 """
