@@ -1,4 +1,4 @@
-"""What is generated from this package and committed: spec/*.schema.json and spec/vectors/config.
+"""Generated files that are committed: spec/*.schema.json and spec/vectors/config.
 
     python -m sos_compile.artifacts write      # in the repository
     python -m sos_compile.artifacts check      # exit 1 and name what is stale
@@ -118,7 +118,7 @@ def _encrypted_only(doc: Json) -> None:
 
 
 def _amid_nodes(doc: Json) -> None:
-    """One switch of the example is external, and the controller is told by which ports of the others nothing plain goes."""
+    """Make one switch of the example external, and list the other switches' ports that carry no plain traffic."""
     for site in doc["sites"]:
         external = site["name"] == "core1"
         told = {"forwarding": "Controller"} if external else {"labelledPorts": ["wan0", "wan1"] if site["transit"] else ["wan1"]}

@@ -1,4 +1,4 @@
-"""What was found out about each object, for its conditions and printer columns."""
+"""Facts about each object, for its conditions and printer columns."""
 
 from __future__ import annotations
 

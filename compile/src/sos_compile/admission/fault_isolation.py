@@ -1,8 +1,8 @@
 """Find the objects and nodes that make a compilation raise, and compile without them.
 
-A rule that nobody thought of must cost the object that meets it, never the compilation of all others. An exception in the middle of a
-compilation says nothing about whose fault it is, so the culprit is found by leaving objects out: it is then judged like any object that is
-wrong, with the exception as the reason.
+An unforeseen case must cost the object that meets it, never the compilation of all others. An exception in the middle of a compilation
+does not name the object at fault, so objects are left out until the rest compiles: the culprit is then rejected like any invalid object,
+with the exception as the reason.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_MESSAGE = 240  # characters of the exception in a condition; the whole of it
 NODE = "Node"
 REMEDY = "this is a bug of SOS: report it with the object and the operator's log; the object is left out until it or SOS changes"
 
-# What is left out first costs least: a service or link is one tenant's, a node is one machine, a controller carries all sites.
+# Left out first: the objects that cost least. A service or link is one tenant's, a node is one machine, a controller carries all sites.
 _ORDER = {kind: i for i, kind in enumerate(("SosService", "SosLink", NODE, "SosAgent", "SosSite", "SosController"))}
 _LARGE = frozenset(("SosAgent", "SosSite", "SosController"))
 

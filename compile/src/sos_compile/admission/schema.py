@@ -27,7 +27,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 NAME = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")  # RFC 1123 subdomain, as Kubernetes wants it
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?\Z")
 MAX_NAME = 253
-MAX_PROBLEMS = 64  # of one object; nobody reads more, and a hostile file could make millions
+MAX_PROBLEMS = 64  # of one object; more are not read, and a hostile file could make millions
 
 Path = tuple[str | int, ...]
 

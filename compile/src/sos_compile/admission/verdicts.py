@@ -1,4 +1,4 @@
-"""What a compilation has to say about the objects, collected on the way."""
+"""Problems of a compilation, collected by object."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class Verdicts:
     problems: list[Problem] = field(default_factory=list)
     by_key: dict[ObjectKey, Problem] = field(default_factory=dict)
     left_out: Mapping[ObjectKey, Fault] = field(default_factory=dict)
-    """Objects and nodes that a compilation with them cannot get over (fault_isolation.py)."""
+    """Objects and nodes with which the compilation raises (fault_isolation.py)."""
     faults: list[Fault] = field(default_factory=list)
     """Those of them that there are, and objects whose admission raised."""
     raised: dict[ObjectKey, Fault] = field(default_factory=dict)
     """Objects that raised where it was known which: the compilation is made again without them."""
 
     def attempt(self, origin: Origin, make: Callable[..., T], *given: object) -> T | None:
-        """Return what is made of one object. None where that raises: of services there may be thousands, and nobody searches for these."""
+        """Return the result for one object, None if it raises: with thousands of services, no search for the culprit is needed."""
         try:
             return make(*given)
         except Exception as error:

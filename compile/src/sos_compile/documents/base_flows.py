@@ -1,4 +1,4 @@
-"""The base entries of a node's switch (spec/node-config.md section 2): it forwards without any controller, and never in a circle.
+"""Base flow entries of a node's switch (spec/node-config.md section 2): loop-free forwarding without any controller.
 
 Loop-free by construction. Broadcasts leave a switch only by ports that carry base traffic: tunnels of a full mesh, which never
 flood into each other (clause 7), or base uplinks, whose graph broadcast_loops.py has checked. What arrives by any other uplink is dropped

@@ -108,7 +108,7 @@ def build_transport(transport: Transport) -> doc.Transport:
 
 
 def transport_values(transport: Transport) -> Json:
-    """Return what controllers and agents are told of transport settings."""
+    """Return the transport settings as controllers and agents get them."""
     return {
         "streams": transport.streams,
         "blockBytes": transport.block_bytes,

@@ -1,4 +1,4 @@
-"""Everything that is applied to the cluster for a compiled network."""
+"""All manifests that are applied to the cluster for a compiled network."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def complain(network: Network, manifests: list[tuple[Origin, Json]], verdicts: V
 
 
 def _what_is_large(network: Network, owner: Origin, manifest: Json) -> tuple[str, str]:
-    """Whose configuration it is, and what makes it smaller: a controller's grows with services, those of nodes and agents with nodes."""
+    """Name the owner of a configuration that is too large, and the remedy: a controller's grows with services, the others with nodes."""
     if owner.key.kind == "SosController":
         controllers = [service.controller for service in network.services] + [balance.controller for balance in network.balances]
         remedy = "remove services, join some (prefixes and ports may be ranges), or give some to another SosController (spec.controller)"

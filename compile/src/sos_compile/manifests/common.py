@@ -1,4 +1,4 @@
-"""What every rendered object has: name, labels, owner; and the pieces pods are made of."""
+"""Name, labels and owner of every rendered object, and the parts of pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The container that loads kernel modules before a node's switch starts, where whoever runs the cluster wants that."""
+"""Init container that loads kernel modules before a node's switch starts, where the cluster's operator asks for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def build_modules(site: Site, settings: Settings) -> Json:
         "imagePullPolicy": settings.pull_policy,
         "command": ["modules.sh"],
         "args": arguments,
-        # What it says when it fails becomes the container's message, and so the node's in the site's status.
+        # On failure, its output becomes the container's message, and so the node's message in the site's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": settings.node_resources.node,
         "securityContext": security_context(LOADER_CAPABILITIES),

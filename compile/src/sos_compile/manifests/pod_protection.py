@@ -1,4 +1,4 @@
-"""What guards pods from others: NetworkPolicies of controllers and of agents in pods of their own, PodDisruptionBudgets of agents.
+"""NetworkPolicies of controllers and of agents that have a pod network of their own; PodDisruptionBudgets of agents.
 
 Pods on the host's network (nodes, other agents) have no NetworkPolicy: Kubernetes applies none to them.
 """
@@ -15,8 +15,8 @@ def build_network_policy(metadata: Json, selector: dict[str, str], openflow: int
     """Return the NetworkPolicy of one controller, or nothing if none is wanted.
 
     OpenFlow comes from switches: from nodes' own network, whose address a pod sees differs from one network plugin to the next, and
-    from switches outside the cluster. No peer that can be written down covers them everywhere, so whoever installs may narrow it, and
-    nobody else. A controller calls nobody: it answers. So nothing may leave it, whoever has taken it over.
+    from switches outside the cluster. No static peer covers all of them in every cluster, so only the installation may narrow it. A
+    controller opens no connection of its own, so the policy denies all egress, even from a compromised controller.
     """
     policies = settings.network_policies
     if policies is None:
@@ -56,7 +56,7 @@ def _rule(port: int, peers: list[Json]) -> Json:
 def build_disruption_budget(metadata: Json, selector: dict[str, str], agents: int) -> list[Json]:
     """Return the budget of a site's agents: an eviction takes one at a time, as the DaemonSet's own update does.
 
-    A single agent has none: it could never be evicted, and a node that waits to be drained for ever is worse than plain connections.
+    A single agent has no budget: it could never be evicted, and a node that cannot be drained is worse than plain connections.
     The number of those that stay, because a budget can count no percentage of a DaemonSet's pods.
     """
     if agents < 2:

@@ -42,7 +42,7 @@ def build_site(placed: PlacedSite, configs: Mapping[str, Source], settings: Sett
     labels = build_labels(settings, COMPONENT, extra)
     metadata = build_metadata(settings, name, placed.site.origin, labels)
     spec = {
-        # Replacing Open vSwitch interrupts the node's traffic: whoever runs the cluster chooses when, by deleting pods.
+        # Replacing Open vSwitch interrupts the node's traffic: the cluster's operator chooses when, by deleting pods.
         "updateStrategy": {"type": "OnDelete"},
         "revisionHistoryLimit": 2,
         "selector": {"matchLabels": build_selector(settings, COMPONENT, extra)},

@@ -1,6 +1,6 @@
-"""What one compilation found and the next need not find again. It changes how long a compilation takes, never its result.
+"""Cache of one compilation's results for the next. It changes the time a compilation takes, never its result.
 
-A cluster with a thousand services is compiled whole whenever one of them changes; nearly all of it is as it was a moment ago.
+A cluster with a thousand services is compiled as a whole whenever one of them changes; nearly all results are as before.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ LAID_OUT_BYTES = 16_384  # longer documents are for programs: without white spac
 
 @dataclass
 class Cache(Generic[T]):
-    """Values of the last compilation by what they follow from.
+    """Values of the last compilation, by the inputs they follow from.
 
-    What a compilation does not ask for is gone with the next: the size is bounded by one world.
+    A value that one compilation does not ask for is dropped at the next: the size is bounded by one world.
     """
 
     before: dict[Hashable, T] = field(default_factory=dict)
@@ -34,14 +34,14 @@ class Cache(Generic[T]):
         self.before, self.now = self.now, {}
 
     def get(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return the value of a key, made anew if the last compilation did not have it."""
+        """Return the value of a key; make it if the last compilation did not have it."""
         if key not in self.now:
             self.now[key] = self.before[key] if key in self.before else make()
         return self.now[key]
 
 
 class ByIdentity:
-    """A value as part of a key: this very one. Parsed objects are kept between compilations, and comparing their content takes long."""
+    """A value as part of a key, compared by identity: parsed objects are kept between compilations, and comparing content is slow."""
 
     __slots__ = ("value",)
 
@@ -67,7 +67,7 @@ class Admission:
 
 @dataclass
 class Memo:
-    """Handed from one compilation to the next by callers that compile often."""
+    """Caches that callers hand from one compilation to the next."""
 
     judged: Cache[Admission] = field(default_factory=Cache)
     documents: Cache[Json] = field(default_factory=Cache)
@@ -75,7 +75,7 @@ class Memo:
     texts: Cache[str] = field(default_factory=Cache)
     shadows: Cache[dict[ObjectKey, Shadow]] = field(default_factory=Cache)
     faults: dict[ObjectKey, tuple[Hashable, Fault]] = field(default_factory=dict)
-    """Whom the last compilation had to leave out, as they were then."""
+    """Objects that the last compilation left out, with their identity at that time."""
 
     def begin(self) -> None:
         """Start a compilation."""
@@ -100,7 +100,7 @@ def encode(document: Json, *, laid_out: bool) -> str:
 
 
 def identity(obj: Json) -> Hashable | None:
-    """Return what the content of an object in a cluster follows from, None for one that carries no such thing (from a file).
+    """Return the uid, generation and labels that an object's content follows from; None for an object without them (from a file).
 
     The API server raises metadata.generation with every change of the spec, and an uid is never given twice.
     """

@@ -1,4 +1,4 @@
-"""The resolved network: what the objects mean together. Written by resolver.py, read by everything that makes documents."""
+"""The resolved network. Built by resolver.py, read by documents, manifests and facts."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PlacedSite:
     left_out: tuple[str, ...] = ()
     """Nodes that the selector matches but an older site has."""
     node_problems: tuple[tuple[str, str], ...] = ()
-    """What is wrong with addresses of nodes, by their names."""
+    """Problems with nodes' addresses, by node name."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Network:
     balances: tuple[PlacedBalance, ...] = ()
     shadows: Mapping[ObjectKey, Shadow] = field(default_factory=dict)
     shares: Mapping[str, tuple[tuple[str, int, bool], ...]] = field(default_factory=dict)
-    """What namespaces may have of each site's sessions (shares.Share)."""
+    """Session quotas of namespaces at each site (session_quotas)."""
     rejects: Mapping[str, tuple[tuple[PlacedService, tuple[str, ...]], ...]] = field(default_factory=dict)
     """Services that require something, by their clients' site, with what the switches there match of them (rejects.build)."""
 

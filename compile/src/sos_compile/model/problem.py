@@ -1,4 +1,4 @@
-"""What is wrong with an object, told so that its author can put it right."""
+"""A problem of an object, worded so that its author can fix it."""
 
 from __future__ import annotations
 

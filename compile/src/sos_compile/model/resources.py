@@ -15,7 +15,7 @@ DEFAULT_MTU = 1500
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an object came from. `created` is its creationTimestamp ("" in files): the older of two rivals wins, then the first by name."""
+    """Source of an object. `created` is its creationTimestamp ("" in files): the older of two rivals wins, then the first by name."""
 
     key: ObjectKey
     file: str | None
@@ -46,7 +46,7 @@ class Uplink:
 
 @dataclass(frozen=True)
 class Rule:
-    """What services of some namespaces may have of a site. None or empty `prefixes`, `modes` and `transport`: all there is."""
+    """Part of a site that services of some namespaces may use. None or empty `prefixes`, `modes` and `transport`: no restriction."""
 
     namespaces: frozenset[str] = frozenset()
     selector: Json | None = None
@@ -90,12 +90,12 @@ class Site:
 
     @property
     def transit(self) -> bool:
-        """Whether the site has switches only."""
+        """True if the site has switches only."""
         return not self.prefixes
 
     @property
     def translates(self) -> bool:
-        """Whether its switches may have to rewrite IP addresses, which segmentation offload in user space does not survive."""
+        """True if its switches may have to rewrite IP addresses, which segmentation offload in user space does not survive."""
         return any(uplink.address is not None for uplink in self.uplinks)
 
 
@@ -129,7 +129,7 @@ class End:
 
 @dataclass(frozen=True)
 class Transport:
-    """How bytes travel; 0 = the agents decide."""
+    """Transport settings of streams; 0 = the agents decide."""
 
     streams: int
     block_bytes: int

@@ -1,4 +1,4 @@
-"""What `compile_world` is given and what it gives back. Frozen values only."""
+"""Input and output of `compile_world`. Frozen values only."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def _requests(cpu: str, memory: str) -> Json:
 
 @dataclass(frozen=True)
 class NodeResources:
-    """What the containers of a node's pod ask for, as `resources` of a container.
+    """Resource requests of the containers in a node's pod, as `resources` of a container.
 
-    They ask for a little: a pod that asks for nothing is ended first when a node's memory runs short, whatever its priority class, and is
-    refused where a ResourceQuota counts requests. They have no limits: what Open vSwitch in user space needs follows the traffic, and
-    whoever stops it stops the node's pods.
+    Requests are small but not zero: a pod without requests is evicted first when a node's memory runs short, whatever its priority class,
+    and is refused where a ResourceQuota counts requests. There are no limits: the demand of Open vSwitch in user space follows the
+    traffic, and killing it cuts off the node's pods.
     """
 
     ovs: Json = field(default_factory=lambda: _requests("50m", "128Mi"))
@@ -72,9 +72,9 @@ class NodeResources:
 
 @dataclass(frozen=True)
 class NetworkPolicies:
-    """Who may talk to controllers, as peers of a NetworkPolicy. None: everybody.
+    """Peers that may connect to controllers, as in a NetworkPolicy. None: any.
 
-    `openflow`: switches. `api`: whoever reads its API or metrics, besides the operator.
+    `openflow`: switches. `api`: clients of its API and metrics, besides the operator.
     """
 
     openflow: tuple[Json, ...] = ()
@@ -83,12 +83,12 @@ class NetworkPolicies:
 
 @dataclass(frozen=True)
 class Settings:
-    """Whatever does not come from custom resources.
+    """Settings that do not come from custom resources.
 
     `namespace` is the release namespace, where every namespaced child goes; `prefix` begins every child's name; `release` is the value of
     app.kubernetes.io/instance; `generation` goes into every document and must grow whenever a document's content does.
-    `network_policies`: None for none at all. `..._priority`: names of priority classes, "" for the cluster's default. `load_modules`:
-    whether pods of nodes load the kernel modules that their switch can use.
+    `network_policies`: None for no policy at all. `..._priority`: names of priority classes, "" for the cluster's default. `load_modules`:
+    pods of nodes load the kernel modules that their switch can use.
     """
 
     namespace: str = "sos-system"
@@ -112,7 +112,7 @@ class Settings:
 
 @dataclass(frozen=True, order=True)
 class AgentAllocation:
-    """What one agent was given and keeps: its address (no prefix length) and its slot on the node (0, 1, ...: port names and numbers)."""
+    """Stable allocation of one agent: its address (no prefix length) and its slot on the node (0, 1, ...: port names and numbers)."""
 
     pool: str
     node: str
@@ -148,7 +148,7 @@ class Allocations:
         return (*numbers, self.agents, tuple(sorted(self.claims.items())))
 
     def within(self, others: Allocations) -> bool:
-        """Whether all of these are among others."""
+        """True if all of these are among others."""
         pairs = ((self.sites, others.sites), (self.controllers, others.controllers), (self.nodes, others.nodes))
         kept = set(self.agents) <= set(others.agents) and self.claims.items() <= others.claims.items()
         return kept and all(mine.items() <= theirs.items() for mine, theirs in pairs)
@@ -192,7 +192,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Shadow:
-    """Where a service and others cover the same connections.
+    """Overlap of a service with others that cover the same connections.
 
     `hidden_by`: services that are tried before it and have these connections; `hides`: those after it. At most 8 of each, and how many
     there are. `wholly`: nothing is left to it. `compared` is False where a site has more overlaps than are looked at.
@@ -217,7 +217,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a compilation found out about one object, for its conditions and columns.
+    """Facts about one object, for its conditions and columns.
 
     `accepted`: the object alone is right. `resolved`: and everything it names exists and permits it. Where one of the two is false,
     `reason` and `message` say why. `text` holds ready-made strings for columns: `from`, `to`, `ports` and `mode` of a service,
@@ -239,7 +239,7 @@ class Facts:
     controllers: tuple[str, ...] = ()
     text: Mapping[str, str] = field(default_factory=dict)
     node_problems: Mapping[str, str] = field(default_factory=dict)
-    """What is wrong with addresses of a site's nodes, by node."""
+    """Problems with the addresses of a site's nodes, by node."""
     shadow: Shadow | None = None
 
 

@@ -1,4 +1,4 @@
-"""Where agents run, and which address each has."""
+"""Place agents on nodes and allocate their addresses."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class _Placer:
         return kept
 
     def _fresh(self, placed: PlacedSite) -> IPv4Address | None:
-        """An address that nobody had, else one that somebody had: an agent that leaves has its own until its sessions are over."""
+        """Return a never-used address, else a released one: a departing agent keeps its address until its sessions have ended."""
         site = placed.site
         if site.agent_range is None or site.subnet is None:
             return None

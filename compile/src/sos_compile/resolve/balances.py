@@ -1,4 +1,4 @@
-"""Which services with spec.balance are accepted, at which switch and over which uplinks (docs/adr/0013)."""
+"""Accept services with spec.balance: their switch and uplinks (docs/adr/0013)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ class _BalanceJudge:
 
 @dataclass
 class _Room:
-    """What the services so far have taken."""
+    """Capacity that the services accepted so far use."""
 
     verdicts: Verdicts
     taken: Taken = field(default_factory=dict)
@@ -125,7 +125,7 @@ class _Room:
         return True
 
     def _free(self, placed: PlacedBalance) -> bool:
-        """Check that the uplinks' addresses stand for nobody else: answers could not be told apart."""
+        """Check that no other balance uses the uplinks' addresses: replies could not be told apart."""
         for uplink, _ in placed.uplinks:
             holder, by = self.taken.get((placed.site, uplink.name), (placed.client, ""))
             if holder != placed.client:

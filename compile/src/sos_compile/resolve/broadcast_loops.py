@@ -1,8 +1,8 @@
-"""Loop freedom of what carries broadcasts (design: one uplink per site carries base traffic).
+"""Loop freedom of the links that carry broadcasts (design: one uplink per site carries base traffic).
 
 A graph in which at most one vertex has more than one edge has no cycle. So nodes with one base uplink each, around at most one node
-with several, are safe however they are wired. Where several nodes have several base uplinks, nobody can tell from here unless SosLinks
-say which wire goes where; then the declared graph must be a forest.
+with several, are safe however they are wired. Where several nodes have several base uplinks, the wiring is unknown unless SosLinks
+declare it; then the declared graph must be a forest.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Who has the connections that services of several namespaces cover (docs/adr/0049).
+"""Precedence between services of several namespaces that cover the same connections (docs/adr/0049).
 
-Within a namespace priority decides, then age. Between namespaces nothing decides that one of them could set: the band that the rules of the
-clients' site give a namespace, then who came first. A service's place is a number, kept in its status: a new one gets the next, and so
-does one that is changed to cover something else. Numbers only grow, so nothing a namespace does to its own services brings one of them
-before another's.
+Within a namespace priority decides, then age. Between namespaces, no field of their own decides: the band that the rules of the clients'
+site give a namespace does, then the order of arrival. A service's place is a number, kept in its status: a new service gets the next
+number, and so does a service changed to cover other connections. Numbers only grow, so no change of its own services lets a namespace
+overtake another.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _between_namespaces(
 ) -> list[Placed]:
     """Return services of one site that belong to several namespaces, without those that cannot be told apart from others'."""
     pairs = meeting([region(each) for each in theirs])
-    # Where there are too many to look at, all are taken to meet: that costs places, and lets nobody past another.
+    # Beyond the limit, all are taken to overlap: that costs places, but lets no service overtake another.
     everything = ((i, j) for i in range(len(theirs)) for j in range(i))
     earlier: dict[int, list[int]] = {}
     for i, j in everything if pairs is None else pairs:
@@ -145,5 +145,5 @@ def _apart(theirs: Sequence[Placed], rank: Mapping[int, Rank], meets: Mapping[in
 
 
 def _overrules(later: Placed, first: Placed) -> bool:
-    """Whether a service that comes later would have connections of the first all the same."""
+    """True if a later service would take connections of an earlier one."""
     return later.controller != first.controller or (isinstance(first, PlacedBalance) and not isinstance(later, PlacedBalance))

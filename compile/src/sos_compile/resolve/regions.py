@@ -25,7 +25,7 @@ class Region(NamedTuple):
 
     @property
     def empty(self) -> bool:
-        """Whether no connection is in it."""
+        """True if it holds no connection."""
         return not (self.clients and self.servers and self.ports)
 
 
@@ -95,7 +95,7 @@ def difference(one: Region, other: Region) -> list[Region]:
 
 
 def overlap(one: Region, other: Region) -> bool:
-    """Whether a connection is in both."""
+    """True if some connection is in both."""
     return all(common(a, b) for a, b in zip(one, other, strict=True))
 
 

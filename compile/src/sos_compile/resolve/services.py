@@ -1,4 +1,4 @@
-"""Which services are accepted, between which sites, under which controller."""
+"""Accept services: the two sites and the controller of each."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def limited(services: Iterable[PlacedService], claims: Mapping[str, Claim], verd
 
 @dataclass(frozen=True)
 class Judge:
-    """What may be said about the ends of a service; what is wrong is told to `verdicts`."""
+    """Checks of a service's two ends; problems go to `verdicts`."""
 
     objects: Objects
     sites: Mapping[str, PlacedSite]

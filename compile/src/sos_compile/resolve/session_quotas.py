@@ -1,4 +1,4 @@
-"""How many of a site's sessions the services of one namespace may have (docs/adr/0049)."""
+"""Each namespace's share of a site's sessions (docs/adr/0049)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sos_compile.model.world import Claim
 
 ALL = 100
 RESERVED = 50
-"""Percent of a site's sessions that its namespaces have for themselves, in equal parts; the other half is for whoever comes first."""
+"""Percent of a site's sessions reserved for its namespaces, in equal parts; the other half is first come, first served."""
 
 Share = tuple[str, int, bool]
 """A namespace, the percentage that it may have, and whether its services may be set up proactively all the same."""

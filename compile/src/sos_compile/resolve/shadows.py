@@ -1,4 +1,4 @@
-"""Which services hide others: of several that cover a connection one decides, and the others' owners are told (docs/adr/0049).
+"""Services shadowed by others: of several that cover a connection one takes effect, and the others' status says so (docs/adr/0049).
 
 Services are compared in the order in which they are tried, by the site of their clients. Balanced services come after all others.
 """
@@ -27,7 +27,7 @@ MAX_NAMED = 8
 """Overlaps kept per service, for a message that people read."""
 SHOWN = 3
 SLICES = 1000
-"""Where two controllers serve one switch, entries of the one with the larger number (modulo this) win
+"""If two controllers serve one switch, entries of the one with the larger number (modulo this) win
 (sos_controller.core.openflow.pipeline)."""
 
 Placed = PlacedService | PlacedBalance
@@ -35,7 +35,7 @@ Placed = PlacedService | PlacedBalance
 
 @dataclass
 class _Found:
-    """What is being found out about one service."""
+    """Overlaps of one service found so far."""
 
     hidden_by: list[Overlap] = field(default_factory=list)
     hides: list[Overlap] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Which sites are accepted, and which nodes and numbers they have."""
+"""Accept sites; assign their nodes and numbers."""
 
 from __future__ import annotations
 

@@ -60,13 +60,13 @@ def _namespace(placed: PlacedService) -> str:
 
 
 def _granted(placed: PlacedService, field: str, rule: RuleOf) -> bool:
-    """Whether the rules of both sites name the field."""
+    """True if the rules of both sites name the field."""
     rules = [rule(placed, site) for site in (placed.source, placed.target)]
     return all(each.transport is not None and field in each.transport for each in rules)
 
 
 def _sets(placed: PlacedService, field: str, in_effect: list[Transport]) -> bool:
-    """Whether a service would make the streams other than they are."""
+    """True if a service would change settings of the streams."""
     mine = placed.service.transport
     if field not in mine.named:
         return False
