@@ -1,4 +1,4 @@
-"""Waits for a wake or the next due time, and makes passes until told to stop."""
+"""Wait for a change or the next due time, and make passes until stopped."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def run(settings: Settings) -> None:
 
 @asynccontextmanager
 async def _turn(settings: Settings, health: Health, stop: asyncio.Event) -> AsyncIterator[bool]:
-    """This process is the one that works inside the block; False if it was told to stop before that."""
+    """Make this process the active operator inside the block; False if it was stopped before that."""
     if not settings.lease:
         yield True
         return
@@ -106,7 +106,7 @@ def _stop_on_signals(stop: asyncio.Event) -> None:
 
 
 async def _work(settings: Settings, metrics: Metrics, health: Health, stop: asyncio.Event) -> None:
-    """Watch and reconcile until told to stop; nothing is under way when it returns."""
+    """Watch and reconcile until stopped; no task is running when it returns."""
     async with assembled(settings, metrics) as parts:
         missing = await _await_kinds(parts.cluster, stop)
         if stop.is_set():
@@ -184,7 +184,7 @@ async def _pass(reconciler: Reconciler, woken: frozenset[Changed], bugs: Bugs | 
 
 
 async def _wait(queue: WorkQueue, stop: asyncio.Event, seconds: float) -> frozenset[Changed]:
-    """What woke the loop; empty at the due time or when stopped."""
+    """Return the changes that woke the loop; empty at the due time or when stopped."""
     take = asyncio.create_task(queue.take(seconds))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait([take, stopped], return_when=asyncio.FIRST_COMPLETED)

@@ -43,7 +43,7 @@ from sos_operator.remote.nodes import Nodes
 
 log = logging.getLogger(__name__)
 
-# What users wait for is in force before this process computes on: with a thousand services the rest takes longer than an answer.
+# Push first, then compute the rest: users wait for the push, and with a thousand services the rest takes longer than an answer.
 HEAD_START_S = 0.15
 # An API server makes changes durable one by one, but those that come together, together.
 WRITES_AT_ONCE = 8
@@ -51,7 +51,7 @@ WRITES_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a reconciler works with."""
+    """Parts that a reconciler works with."""
 
     cluster: Cluster
     observer: Observer
@@ -87,7 +87,7 @@ class Reconciler:
         try:
             outcome = await self._pass(seen)
         except Exception:
-            # Whatever keeps a pass from its end must not keep a site that somebody deleted: its time runs out as it would otherwise.
+            # An error that ends a pass must not block the deletion of a site: its time limit applies all the same.
             await self._release_overdue(seen)
             raise
         return replace(outcome, failed=outcome.failed or self._p.bugs.count > before)
@@ -139,9 +139,9 @@ class Reconciler:
         return await nodes.visit(seen.pods, departure.urgent_pods(seen, (*output.departing, *output.left)) | waited_for, self._late)
 
     async def _secrets(self, seen: Seen) -> dict[str, Object]:
-        """Every Secret the pass needs, by name; those that must exist are made if they do not.
+        """Return every Secret that the pass needs, by name; create missing ones.
 
-        One that the API server refuses is told in the object it is for. Without the master key there is nothing to go on with.
+        A refusal by the API server shows in the status of the object that needs the Secret. Without the master key the pass ends.
         """
         found = {o["metadata"]["name"]: o for o in seen.children if o["kind"] == SECRET.kind}
         self._without_secret = {}
@@ -202,7 +202,7 @@ class Reconciler:
         in_force = self._p.controllers.in_force()
         claims = [*in_force.values(), *((answer.generation, answer.hash) for answer in self._p.nodes.answers.values())]
         newest = max((generation for generation, _ in credible(claims)), default=0)
-        # Nodes that go, or whose site does, are told to clean up for as long as something is there: that is looked at anew each time.
+        # Departing nodes, and nodes of a deleted site, get Absent as long as something of theirs is present: checked in each pass.
         going = before is None or before.departing or before.left
         if before and not going and known == depends_on and last == before.issued and newest <= last.generation:
             return before
@@ -227,7 +227,7 @@ class Reconciler:
         places = {(gone.site, node) for gone in output.left for node in gone.nodes}
         for site, node in sorted(places - self._left_since.keys()):
             log.info(f"node {node} has left site {site}: it takes down what was made on it", extra={"node": node, "site": site})
-        # Who was given up stays so until its document is gone for certain: else it would be waited for again.
+        # A node that was given up stays so until its document is gone for certain: otherwise it would be waited for again.
         kept = {place: since for place, since in self._left_since.items() if place in places or patience < now - since < 2 * patience}
         self._left_since = dict.fromkeys(places, now) | kept
 
@@ -322,7 +322,7 @@ class Reconciler:
         write.obj["status"] = answer.get("status") or {}
         if fingerprint(answer) == fingerprint(write.obj):
             write.obj["metadata"]["resourceVersion"] = answer["metadata"]["resourceVersion"]
-            self._p.observer.learn(answer)  # else somebody changed it meanwhile, and to hear of that is news
+            self._p.observer.learn(answer)  # otherwise another client changed it meanwhile, and its change must be reported
         self._p.metrics.writes.labels(verb="status", kind=write.obj["kind"], result="done").inc()
         for transition in write.transitions:
             name = f"{write.obj['metadata']['name'][:200]}.{random_source.token_hex(8)}"

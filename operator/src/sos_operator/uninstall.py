@@ -1,7 +1,7 @@
-"""Takes away everything the operator made, in the order that leaves nothing behind: `helm uninstall` runs this first.
+"""Remove everything that the operator created, in an order that leaves nothing behind: `helm uninstall` runs this first.
 
-The operator stops, agents drain and go, nodes take their bridges down, and only then do the pods, Secrets and default objects
-disappear. Users' objects and the CRDs stay; their status says that nobody looks after them any more.
+The operator stops, agents drain and end, nodes take their bridges down, and only then are pods, Secrets and default objects
+deleted. Users' objects and the CRDs stay; their status says that no operator serves them.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ async def _stop_operator(parts: Parts, clock: Clock) -> None:
 
 
 async def _remove_tests(parts: Parts) -> None:
-    """What `helm test` left: its resources are hooks, of which helm forgets that it made them. In nobody's way if it has to stay."""
+    """Delete objects of `helm test`: they are hooks, which helm does not track. Harmless if the deletion fails."""
     settings = parts.settings
     try:
         place = {"name": settings.test, "namespace": settings.namespace}
@@ -125,7 +125,7 @@ def _all_leaving(seen: Seen) -> Seen:
 
 
 async def _clear_nodes(parts: Parts, seen: Seen, clock: Clock) -> None:
-    """Agents go first (so that their sessions end), then every node is told to take its bridge down."""
+    """Remove agents first, so that their sessions end; then let every node take its bridge down."""
     last = issued_now(seen.child(CONFIG_MAP.kind, generation.STATE_NAME))
     output = build_output(_all_leaving(seen), parts.settings, last, {})
     agents = [o for o in seen.children if o["kind"] == "DaemonSet" and owned(o) and component_of(o) == "agent"]
@@ -171,7 +171,7 @@ async def _remove(parts: Parts, clock: Clock) -> list[Object]:
     left: list[Object] = []
     while True:
         seen = await _see(parts)
-        left = [o for o in (*seen.children, *seen.objects) if owned(o)]  # a master key that somebody brought stays theirs
+        left = [o for o in (*seen.children, *seen.objects) if owned(o)]  # a master key that the user supplied stays
         going = tuple(o for o in left if not leaving(o))
         await parts.applier.carry_out(Changes((), going))
         if not left or clock.left() < POLL_S:
@@ -183,7 +183,7 @@ async def _remove(parts: Parts, clock: Clock) -> list[Object]:
 
 
 async def _sign_off(parts: Parts) -> None:
-    """Tell whoever looks at the users' objects that nothing stands behind them now, and take our finalizers off."""
+    """Say in the status of users' objects that no operator serves them, and remove our finalizers."""
     seen = await _see(parts)
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     verdict = Verdict(READY, "Unknown", "NotInstalled", "SOS was uninstalled; nobody looks after this object")
@@ -202,7 +202,7 @@ async def _sign_off(parts: Parts) -> None:
 
 
 async def _purge(cluster: Cluster, clock: Clock) -> list[Object]:
-    """Delete users' objects, then their kinds; returns what is still there at the end (somebody else's finalizer holds it)."""
+    """Delete users' objects, then their kinds; returns what is still there at the end (held by another client's finalizer)."""
     left = await _deleted(clock, lambda: _all(cluster, OWN_KINDS), cluster)
     if left:
         return left  # deleting a kind would delete them, too, and hang with them

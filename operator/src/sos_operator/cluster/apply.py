@@ -18,14 +18,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Result:
-    """What became of the changes of one pass."""
+    """Outcome of one pass's changes."""
 
     failures: dict[Ref, str] = field(default_factory=dict)
     retry: bool = False
     touched: set[str] = field(default_factory=set)
     """Kinds (by name) that were written to."""
     applied: list[Manifest] = field(default_factory=list)
-    """What the API server gave back."""
+    """Objects as the API server returned them."""
     stale: set[str] = field(default_factory=set)
     """Kinds (by name) of which something was deleted or failed: what there is has to be asked for."""
 
@@ -49,7 +49,7 @@ class Applier:
         return result
 
     def remember_only(self, refs: Iterable[Ref]) -> None:
-        """Forget what applies of other objects left: whole manifests, of children that somebody else may have removed."""
+        """Drop remembered applies of all other objects: their children may have been removed by others."""
         wanted = frozenset(refs)
         self.memory = {ref: left for ref, left in self.memory.items() if ref in wanted}
 
@@ -93,7 +93,7 @@ class Applier:
         return answer
 
     async def _refuse_what_is_theirs(self, manifest: Manifest) -> None:
-        """Raise Refused if somebody else has an object of this name: it is neither taken over nor changed."""
+        """Raise Refused if an object of this name is not ours: it is neither taken over nor changed."""
         meta, ref = manifest["metadata"], ref_of(manifest)
         found = await self._cluster.list(kind_of(manifest), meta.get("namespace"), name=meta["name"])
         if any(map(theirs, found)):

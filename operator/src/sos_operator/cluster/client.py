@@ -67,7 +67,7 @@ class Cluster:
             return None
 
     async def apply(self, manifest: Object) -> Object:
-        """Server-side apply of a whole manifest, taking fields over from whoever else set them. Returns the result."""
+        """Server-side apply of a whole manifest, taking fields over from other managers. Returns the result."""
         kind = kind_of(manifest)
         meta = manifest["metadata"]
         return await self._patch(self._path(kind, meta["name"], meta.get("namespace")), manifest, kind)
@@ -81,7 +81,7 @@ class Cluster:
         return await self._patch(self._path(kind, meta["name"], meta.get("namespace")) + "/status", body, kind)
 
     async def create(self, manifest: Object) -> Object:
-        """Create an object that must never be overwritten. Raises NotReady if it exists (somebody was faster)."""
+        """Create an object that must never be overwritten. Raises NotReady if it exists already."""
         kind = kind_of(manifest)
         path = self._path(kind, None, manifest["metadata"].get("namespace"))
         return await self._call("post", path, kind=kind, body=manifest, field_manager=FIELD_MANAGER)

@@ -2,7 +2,7 @@
 
 Two kopf operators run in the process, because one cannot watch SosServices in every namespace and children in the
 release namespace only, and a cluster-wide watch of pods would need rights this operator should not have.
-Low-level event handlers leave no finalizer and no annotation on anybody's object.
+Low-level event handlers leave no finalizer and no annotation on any object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ WATCHED_CHILDREN = (*CHILD_KINDS, POD)
 Hear = Callable[[Changed, bool, str, str], None]
 """Takes news: of what, whether it is gone, uid, resource version."""
 Knows = Callable[[Changed, str, str], bool]
-"""Whether a version (of what, uid, resource version) is known already, such as one that we wrote ourselves."""
+"""True if a version (kind, uid, resource version) is known already, such as one that this operator wrote."""
 
 
 def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[str, Watch]:
@@ -53,7 +53,7 @@ def watches(hear: Hear, settings: Settings, missing: frozenset[Kind]) -> dict[st
 
 
 def unseen(watch: str) -> frozenset[Changed]:
-    """Whatever a watch does not see while it is not there."""
+    """The changes that an interrupted watch may have missed."""
     return of_kinds(kind.plural for kind in (WATCHED_IN_CLUSTER if watch == CLUSTER else WATCHED_CHILDREN))
 
 
@@ -68,8 +68,8 @@ async def _operator(
 async def _until_one_ends(root: Collection[asyncio.Task[Any]]) -> None:
     """Wait for the first task of an operator to end, and raise what it raised.
 
-    kopf.run_tasks stops the others before it ends, which takes 5 s, and for ever where a watcher loses its cancellation: kopf 1.45 does so
-    in a stream that ends at that moment. Then nothing watches and nothing ends.
+    kopf.run_tasks stops the others before it ends, which takes 5 s, and hangs where a watcher loses its cancellation: kopf 1.45 does so in
+    a stream that ends at that moment. Then no watch runs, and the process does not end either.
     """
     seen = set(root)
     while not any(task.done() for task in seen):
@@ -91,7 +91,7 @@ def across(loop: asyncio.AbstractEventLoop, hear: Hear) -> Hear:
 
 
 def hearer(queue: WorkQueue, knows: Knows, bugs: Bugs) -> Hear:
-    """What becomes of news. Where it cannot be told whether it is news, it is: a look too many harms nobody."""
+    """Return the handler that queues a change. A change of unknown novelty counts as new: one list too many does no harm."""
 
     def hear(change: Changed, gone: bool, uid: str, version: str) -> None:
         known = False
@@ -128,7 +128,7 @@ def _settings(select: tuple[Kind, ...]) -> kopf.OperatorSettings:
     settings.posting.enabled = False  # events are written on transitions of conditions, not per log line
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 10
-    # A watch that has used them up begins anew; by default it would come back up to 21 s after the API server does.
+    # After the last attempt a watch restarts; by default it would reconnect up to 21 s after the API server is back.
     settings.networking.error_backoffs = (0.5, 1, 2, 2, 2)
     settings.watching.server_timeout = 300
     settings.watching.client_timeout = 310

@@ -65,7 +65,7 @@ class Candidate:
         return False
 
     async def keep(self) -> None:
-        """Renew for ever. Ends the process when the Lease is somebody else's, or has not been renewed in time."""
+        """Renew until cancelled. End the process when another holder has the Lease, or a renewal is late."""
         try:
             await self._keep()
         except Exception:
@@ -108,7 +108,7 @@ class Candidate:
         return free_in(self._sight, self.me, now)
 
     async def _take(self) -> bool:
-        """Claim it. The fence is up before the claim is sent: whether or when an answer comes, the time runs from here."""
+        """Claim the Lease. Arm the watchdog before sending: the lease time runs from here, whenever the answer arrives."""
         sent = time.monotonic()
         lease_watchdog.arm(self._terms.fence)
         try:
@@ -123,7 +123,7 @@ class Candidate:
         return True
 
     async def _renew(self) -> str | None:
-        """What went wrong, None if it is renewed."""
+        """Return the error of a renewal; None if it succeeded."""
         sent = time.monotonic()
         left = self._renewed_at + self._terms.give_up - sent
         try:
@@ -131,7 +131,7 @@ class Candidate:
                 try:
                     await self._claim()
                 except OperatorError:
-                    await self._look()  # somebody has written to it, perhaps no more than a label
+                    await self._look()  # another client has written to it, perhaps only a label
                     raise
         except (OperatorError, TimeoutError) as error:
             return str(error) or "no answer in time"
@@ -151,7 +151,7 @@ class Candidate:
         self._sight = Sight(taken, time.monotonic())
 
     def _end(self, why: str) -> None:
-        """At once, without an orderly end: that would still write. Should the log hang, the fence is still up."""
+        """End the process immediately: an orderly shutdown would still write. The watchdog covers a log call that hangs."""
         log.error(f"lease lost: {why}; this process ends", extra={"lease": self._name, "holder": self.me})
         logging.shutdown()
         os._exit(EXIT_LOST)
@@ -159,7 +159,7 @@ class Candidate:
 
 @asynccontextmanager
 async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], stop: asyncio.Event) -> AsyncIterator[bool]:
-    """The Lease is this process's inside the block; False if it was told to stop before that. It is given up at the end of the block.
+    """Hold the Lease inside the block, and release it at the end; yield False if stopped before acquiring it.
 
     `opened` gives a candidate with its connection, and is entered and left in the thread that keeps the Lease.
     """
@@ -182,7 +182,7 @@ async def held(opened: Callable[[], AbstractAsyncContextManager[Candidate]], sto
 
 
 class _Life:
-    """What happens in the thread, and how it is spoken with."""
+    """The thread that keeps the Lease, and the channel to it."""
 
     def __init__(self) -> None:
         self.stop, self.worked = asyncio.Event(), asyncio.Event()

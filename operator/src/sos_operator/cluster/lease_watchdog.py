@@ -1,8 +1,8 @@
-"""Ends this process when its time is over, whatever it is doing: also stopped, swapped out, or deep in a computation.
+"""End this process when its lease time is over, whatever its state: stopped, swapped out, or deep in a computation.
 
-The kernel does it. A timer goes on while a process is stopped, and a signal that is due is delivered before the process executes
-another instruction. The handler is the C library's own `_exit`, because the default action of a signal does not reach process 1 of a
-container, and because a handler in Python would run after whatever call is under way.
+The kernel does it. A timer runs on while a process is stopped, and a pending signal is delivered before the process executes another
+instruction. The handler is the C library's own `_exit`, because the default action of a signal does not reach process 1 of a container,
+and because a handler in Python would wait for the current call to return.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The de-duplicating queue between watches and the reconcile loop."""
+"""Deduplicating queue between watches and the reconcile loop."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from sos_operator.core.scheduling.change_queue import Changed, ChangeQueue
 
 
 class WorkQueue:
-    """Collects what changed until the loop takes it all at once.
+    """Collects changes until the loop takes all of them together.
 
-    Its size is bounded however many events arrive (ChangeQueue); nothing is ever lost, because one pass looks at the whole world.
+    Its size is bounded however many events arrive (ChangeQueue); no change is lost, because one pass covers the whole world.
     Used from one event loop only.
     """
 
@@ -27,7 +27,7 @@ class WorkQueue:
 
     @property
     def waits(self) -> bool:
-        """Whether there is news that nobody has taken."""
+        """True if changes wait to be taken."""
         return self._woken.is_set()
 
     async def take(self, timeout: float) -> frozenset[Changed]:

@@ -16,7 +16,7 @@ from sos_operator.core.model.kinds import CHILD_KINDS, FIELD_MANAGER, MANAGED_BY
 
 Manifest = dict[str, Any]
 
-# Fields of metadata that the API server keeps for itself. `uid` stays in: an object deleted and made anew is another one.
+# Fields of metadata that the API server keeps for itself. `uid` stays in: an object deleted and created again is a different object.
 _SERVER_METADATA = frozenset({"managedFields", "resourceVersion", "generation", "creationTimestamp", "selfLink"})
 
 
@@ -46,7 +46,7 @@ def digest(value: object) -> str:
 
 
 def fingerprint(obj: Manifest) -> str:
-    """Digest of what somebody could have changed in an object: all but its status and the server's own metadata."""
+    """Digest of the fields that another client could change in an object: all but its status and the server's own metadata."""
     meta = {k: v for k, v in obj["metadata"].items() if k not in _SERVER_METADATA}
     rest = {k: v for k, v in obj.items() if k not in ("status", "metadata", "apiVersion", "kind")}
     return digest([meta, rest])
@@ -54,7 +54,7 @@ def fingerprint(obj: Manifest) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What one apply left: the manifest, and the version and fingerprint of what the server made of it."""
+    """Result of one apply: the manifest, and the version and fingerprint of the object that the server returned."""
 
     manifest: Manifest
     version: str
@@ -65,7 +65,7 @@ Memory = Mapping[Ref, Applied]
 
 
 def applied(manifest: Manifest, answer: Manifest) -> Applied:
-    """What to remember of an apply that the server answered."""
+    """Return the record of an apply that the server answered."""
     return Applied(manifest, answer["metadata"]["resourceVersion"], fingerprint(answer))
 
 
@@ -76,7 +76,7 @@ class Changes:
     apply: tuple[Manifest, ...]
     delete: tuple[Manifest, ...]
     unseen: frozenset[Ref] = frozenset()
-    """Of those to apply, what is not there as ours: it is new, or somebody else has something of that name."""
+    """Manifests to apply that are not present as ours: new, or the name belongs to another owner's object."""
 
     @property
     def empty(self) -> bool:
@@ -91,7 +91,7 @@ def owned(obj: Manifest) -> bool:
 
 
 def theirs(obj: Manifest) -> bool:
-    """True for an object that has the name of a child of ours and is somebody else's: neither our label nor a field that we set."""
+    """True for another owner's object with the name of one of our children: neither our label nor a field that we set."""
     return not owned(obj) and all(entry.get("manager") != FIELD_MANAGER for entry in obj["metadata"].get("managedFields") or [])
 
 
@@ -125,6 +125,6 @@ def _going(obj: Manifest) -> bool:
 def _as_left(manifest: Manifest, present: Manifest | None, applied: Applied | None) -> bool:
     if present is None or applied is None:
         return False
-    # By identity for most, because compilations hand on what has not changed; by version for what nobody touched.
+    # Manifests mostly compare by identity, because compilations hand on unchanged ones; objects compare by version if untouched.
     same = applied.manifest is manifest or applied.manifest == manifest
     return same and (applied.version == present["metadata"].get("resourceVersion") or applied.result == fingerprint(present))

@@ -17,15 +17,15 @@ STUCK_AFTER_S = 180.0
 
 @dataclass(slots=True)
 class Health:
-    """What the loop says about itself (monotonic seconds)."""
+    """State of the loop (monotonic seconds)."""
 
     last_end: float = field(default_factory=time.monotonic)
-    """When a pass last ended, well or not."""
+    """End of the last pass, successful or not."""
     passed: bool = False
-    """Whether any pass has ended yet, well or not. A roll-out keeps an old operator at work until a new one is ready, and an object that is
-    refused for ever must not keep both; that passes fail is said by the metrics and the alert on them."""
+    """True once any pass has ended, successful or not. A rolling update keeps the old operator until the new one is ready, and an object
+    that is always refused must not block it; failing passes show in the metrics and their alert."""
     standing_by: bool = False
-    """Whether another operator is at work, and this one has seen that it is not its turn."""
+    """True if another operator is active, and this one has seen its Lease."""
 
     def wait(self, now: float, others: bool) -> None:
         """A look at whose turn it is, which is all there is to do meanwhile; `others`: seen to be another operator's."""

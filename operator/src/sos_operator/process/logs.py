@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-# What a LogRecord has by itself; the rest came by `extra=` and is printed as fields.
+# Attributes of every LogRecord; all others come from `extra=` and are printed as fields.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "settings", "k8s_skip", "k8s_ref"}
 
 

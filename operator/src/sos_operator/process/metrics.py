@@ -1,4 +1,4 @@
-"""What the operator counts. Written by the loop only; no decision reads it back."""
+"""Metrics of the operator. Written by the loop only; no decision reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that can be set from outside, read from the environment once at start. Nobody else reads it."""
+"""All settings, read from the environment once at start. No other module reads it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Requests to others: those that a pass waits for, but not long (they go on by themselves), and those that go out several at a time."""
+"""Requests with a bounded wait (they continue in the background) and with bounded concurrency."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-# Half of what a repair may take (2 s): whoever does not answer must not hold up what has nothing to do with it.
+# Half of the time a repair may take (2 s): a peer that does not answer must not delay unrelated work.
 ANSWER_WAIT_S = 1.0
 
 
@@ -19,11 +19,11 @@ class BoundedRequests:
 
     @property
     def names(self) -> frozenset[str]:
-        """Whom an answer is still awaited from."""
+        """Names whose answer is still awaited."""
         return frozenset(name for name, task in self._tasks.items() if not task.done())
 
     async def run(self, calls: Mapping[str, Callable[[], Awaitable[None]]], late: Callable[[], None]) -> None:
-        """Start what is not under way already, and wait a moment; `late` is called when something ends after that."""
+        """Start requests that are not in flight already, and wait a moment; call `late` when a request ends after that."""
         for name in [name for name, task in self._tasks.items() if task.done()]:
             task = self._tasks.pop(name)
             if not task.cancelled() and (error := task.exception()) is not None:
@@ -39,7 +39,7 @@ class BoundedRequests:
             task.add_done_callback(lambda _: late())
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel requests in flight."""
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
@@ -47,7 +47,7 @@ class BoundedRequests:
 
 async def in_batches(calls: Iterable[Callable[[], Awaitable[None]]], size: int) -> None:
     """Make calls, `size` at a time. The first error is raised when its batch is over, and no further batch begins: where one call
-    fails because nobody answers, a thousand would."""
+    fails for lack of an answer, a thousand would."""
     waiting = list(calls)
     for start in range(0, len(waiting), size):
         for ended in await asyncio.gather(*(call() for call in waiting[start : start + size]), return_exceptions=True):

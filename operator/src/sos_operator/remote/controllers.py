@@ -1,4 +1,4 @@
-"""Talks to all controllers at once: hands each a new configuration when it has another one, and asks it how it is."""
+"""Push configurations to all controllers concurrently where theirs differ, and read their status."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from sos_operator.remote.bounded_requests import BoundedRequests
 from sos_operator.remote.controller_api import ControllerApi
 
 log = logging.getLogger(__name__)
-CONCURRENT = 16  # controllers talked to at once
+CONCURRENT = 16  # controllers asked concurrently
 NOT_YET = "HTTP 401"  # a token that it has not been told of yet: passes by itself
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """How the last conversation with a controller ended."""
+    """Result of the last exchange with a controller."""
 
     error: str = ""
     push_error: str = ""
@@ -49,7 +49,7 @@ class _Refusal:
 
 
 class Controllers:
-    """What is known about every controller, renewed once per pass."""
+    """Last known state of every controller, updated once per pass."""
 
     def __init__(self, api: ControllerApi, settings: Settings, metrics: Metrics) -> None:
         self._api = api
@@ -85,7 +85,7 @@ class Controllers:
         return {name: replace(view, has_token=tokens[name] is not None) for name, view in views.items()}
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel requests in flight."""
         await self._in_flight.close()
 
     def _view(self, name: str, base: str | None, document: Mapping[str, Any] | None) -> ControllerView:
@@ -101,7 +101,7 @@ class Controllers:
         error, push_error = "", ""
         async with self._slots:
             try:
-                # What it said a moment ago is enough to know that it waits for a document: a status of a thousand services takes its time.
+                # Its last status is enough to know that it waits for a document: reading a status of a thousand services takes long.
                 heard = fresh_status(self._heard.get(name, Heard()), time.monotonic())
                 if heard is None or not _wants(heard, document):
                     heard = await self._ask(name, base)
@@ -151,5 +151,5 @@ class Controllers:
 
 
 def _wants(status: Mapping[str, Any], document: Mapping[str, Any] | None) -> bool:
-    """Whether a controller that says this has another configuration than it should have."""
+    """True if a controller with this status has another configuration than it should have."""
     return document is not None and config_of(status).get("hash") != document["hash"]

@@ -1,4 +1,4 @@
-"""Asks the `sos-node` of each node how it stands (its GET /status): what a pod's readiness cannot say.
+"""Read the status of each node's `sos-node` (GET /status), which a pod's readiness does not show.
 
 Two things depend on it: the reason why a bridge is not up, and whether a node has taken away what a departing site made on it.
 """
@@ -48,7 +48,7 @@ class Nodes:
         return dict(self._answers)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel requests in flight."""
         await self._in_flight.close()
 
     async def _ask(self, uid: str, pod: Object) -> None:

@@ -1,8 +1,8 @@
-"""Nodes that a site has no more while it stays: what was made on them is taken down before their pods go.
+"""Nodes that left a site that stays: their bridges are taken down before their pods go.
 
-A node leaves when its labels or the site's selector change. Its DaemonSet would take its pods away at once, which leaves bridge, tunnels
-and uplinks as they are, and nobody to clean up after them. So the DaemonSet names such a node until it has said that it is clean; before it
-is told to, agents on it may end their sessions.
+A node leaves when its labels or the site's selector change. Its DaemonSet would delete its pods immediately, and bridge, tunnels and
+uplinks would stay with no process left to remove them. So the DaemonSet names such a node until the node reports that it is clean; before
+the node gets a node-config that says Absent, agents on it may end their sessions.
 """
 
 from __future__ import annotations

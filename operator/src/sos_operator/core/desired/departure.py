@@ -32,7 +32,7 @@ class Departing:
     """Children that stay as they are until then."""
 
     def issued(self, newest: int, before: Mapping[str, int]) -> Departing:
-        """The same with a generation in each document: the one it was issued under, or the newest."""
+        """Return it with a generation in each document: the generation it was issued under, or the newest."""
         nodes = {name: {**doc, "generation": before.get(doc["hash"], newest)} for name, doc in self.nodes.items()}
         manifests = tuple(with_documents(m, nodes) if m["kind"] == CONFIG_MAP.kind else m for m in self.manifests)
         return replace(self, nodes=nodes, manifests=manifests)
@@ -80,7 +80,7 @@ _SHAPE = {"node": str, "site": str, "state": str, "hash": str, "generation": int
 
 
 def is_node_config(document: object) -> bool:
-    """Whether it has the shape of one, as far as it is looked into here. Others may write into a ConfigMap."""
+    """True if a document has the fields that this module reads. Others may write into a ConfigMap."""
     if not isinstance(document, dict) or not all(isinstance(document.get(key), kind) for key, kind in _SHAPE.items()):
         return False
     if not all(isinstance(item, dict) for key in ("baseFlows", "tunnels") for item in document[key]):
@@ -119,7 +119,7 @@ def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
     changed = copy.deepcopy(daemon_set)
     affinity = changed
     for key in ("spec", "template", "spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
-        affinity = affinity.setdefault(key, {})  # somebody else may have taken it away
+        affinity = affinity.setdefault(key, {})  # another client may have removed it
     named = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]} for node in nodes]
     terms = [term for term in affinity.get("nodeSelectorTerms") or [] if term.get("matchExpressions")]
     affinity["nodeSelectorTerms"] = [*terms, *named]
@@ -127,9 +127,9 @@ def on_nodes(daemon_set: Object, nodes: Collection[str]) -> Object:
 
 
 def cleaned(departing: Departing, seen: Seen, answers: Mapping[str, NodeAnswer]) -> bool:
-    """True when every node of a departing site says that it has taken away what was made on it.
+    """True when every node of a departing site reports that its bridge is gone.
 
-    A node without a pod has nobody left to wait for; a pod that does not answer is waited for (by the caller, not for ever).
+    A node without a pod is not waited for; a pod that does not answer is (by the caller, for a bounded time).
     """
     daemon_set = naming.node(PREFIX, departing.site)
     pods = {node_of(pod) for pod in seen.pods if daemon_set_of(pod) == daemon_set}

@@ -14,5 +14,5 @@ def finalizer_patch(site: Object, wanted: bool) -> Object | None:
     if wanted == (CLEANUP_FINALIZER in present):
         return None
     changed = [*present, CLEANUP_FINALIZER] if wanted else [f for f in present if f != CLEANUP_FINALIZER]
-    # The resource version makes the list safe to write: somebody else's finalizer must not be lost.
+    # The resource version makes the list safe to write: another client's finalizer must not be lost.
     return {"metadata": {"resourceVersion": meta["resourceVersion"], "finalizers": changed}}

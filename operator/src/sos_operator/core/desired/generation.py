@@ -1,4 +1,4 @@
-"""The generation of what is sent out: it must grow whenever a document changes, and survive the operator."""
+"""Generation of issued documents: it must grow whenever a document changes, and survive a restart of the operator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Issued:
 
 
 def parse_issued(data: Mapping[str, str]) -> Issued:
-    """What a previous operator wrote down; generation 0 if there is nothing (sensible) to read."""
+    """Parse the record of a previous operator; generation 0 if there is none, or none that is valid."""
     text = data.get(GENERATION_KEY, "")
     known = text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= CREDIBLE_MAX
     return Issued(int(text) if known else 0, data.get(DIGEST_KEY, "") if known else "")
@@ -70,12 +70,12 @@ def next_issued(last: Issued, current: str, claims: Iterable[Claim], ours: Mappi
 
 
 def credible(claims: Iterable[Claim]) -> Iterator[Claim]:
-    """Claims that can be true: somebody who writes a huge number into a ConfigMap must not use up all there are."""
+    """Keep plausible claims only: a huge number written into a ConfigMap must not use up the range."""
     return (claim for claim in claims if 0 < claim[0] <= CREDIBLE_MAX)
 
 
 def claims_of(config_maps: Iterable[Mapping[str, Any]]) -> Iterator[Claim]:
-    """What the documents in ConfigMaps claim."""
+    """Generation and hash that the documents in ConfigMaps claim."""
     for text in (text for config_map in config_maps for text in (config_map.get("data") or {}).values()):
         generation, hash_ = _GENERATION.search(text), _HASH.search(text)
         if generation and hash_:
@@ -83,7 +83,7 @@ def claims_of(config_maps: Iterable[Mapping[str, Any]]) -> Iterator[Claim]:
 
 
 def issued_before(config_maps: Iterable[Mapping[str, Any]], newest: int) -> dict[str, int]:
-    """Hash -> generation of the documents that lie in the cluster. What claims to be newer than the newest was written by somebody else."""
+    """Hash -> generation of the documents in the cluster. A claim above the newest generation was not written by this operator."""
     return {hash_: generation for generation, hash_ in claims_of(config_maps) if 0 < generation <= newest}
 
 

@@ -17,7 +17,7 @@ from sos_operator.core.plan import Ref, ref_of
 def unattachable(manifests: Iterable[Object]) -> frozenset[Ref]:
     """DaemonSets whose pods need a network that a cluster without Multus does not give them: they would start without it and fail.
 
-    What runs in their place stays, until somebody installs Multus or changes the pool back.
+    The running DaemonSet stays until Multus is installed or the pool is changed back.
     """
 
     return frozenset(ref_of(m) for m in manifests if m["kind"] == DAEMON_SET.kind and _has_networks(m))
@@ -29,7 +29,7 @@ def _has_networks(daemon_set: Object) -> bool:
 
 
 def attached_by_nodes(compiled: sos_compile.Compiled, seen: Seen) -> frozenset[str]:
-    """Sites with agents that are attached by the nodes themselves still, in place of ones that need such a network."""
+    """Sites whose agents are still attached by the nodes themselves, in place of agents that need such a network."""
     waiting = {ref.name for ref in unattachable(compiled.manifests)}
     pools = {(naming.agent(PREFIX, pool, doc["site"]["name"]), doc["site"]["name"]) for (pool, _), doc in compiled.agents.items()}
     here = {name: seen.child(DAEMON_SET.kind, name) for name, _ in pools if name in waiting}

@@ -1,4 +1,4 @@
-"""One call from everything seen to everything wanted."""
+"""From everything seen to everything wanted, in one call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Memos:
-    """What one compilation hands to the next, to be quick."""
+    """Memos of one compilation for the next."""
 
     present: sos_compile.Memo = field(default_factory=sos_compile.Memo)
     departing: sos_compile.Memo = field(default_factory=sos_compile.Memo)

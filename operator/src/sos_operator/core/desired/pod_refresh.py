@@ -1,4 +1,4 @@
-"""Refresh the files that pods mount: a changed annotation makes the kubelet update a pod's volumes at once."""
+"""Refresh the files that pods mount: a changed annotation makes the kubelet update a pod's volumes immediately."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CONTROLLER_LABEL = "sos.network/controller"
 
 
 Mount = tuple[str, str]
-"""Which pod a digest is for: (DaemonSet, node) or (Deployment, "")."""
+"""Pod that a digest is for: (DaemonSet, node) or (Deployment, "")."""
 
 
 def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ...], secrets: tuple[Object, ...]) -> dict[Mount, str]:
     """Digest of the files that each pod mounts and reads again when they change.
 
-    The digest becomes an annotation of the pod. The kubelet looks at a pod's volumes at once when the pod changes, and otherwise
-    up to a minute later: the annotation is what makes a new configuration arrive within a second.
+    The digest becomes an annotation of the pod. The kubelet updates a pod's volumes immediately when the pod changes, and otherwise
+    up to a minute later: the annotation makes a new configuration arrive within a second.
     """
     folders = {s["metadata"]["name"]: digest(s["data"]) for s in secrets}
     found: dict[Mount, str] = {(naming.node(PREFIX, doc["site"]), node): digest(doc["hash"]) for node, doc in compiled.nodes.items()}
@@ -44,7 +44,7 @@ def config_hashes(compiled: sos_compile.Compiled, departing: tuple[Departing, ..
 
 
 def mount_of(pod: Object) -> Mount:
-    """Which digest is for this pod."""
+    """Key of the digest for this pod."""
     controller = (pod["metadata"].get("labels") or {}).get(CONTROLLER_LABEL)
     if controller:
         return naming.controller(PREFIX, controller), ""

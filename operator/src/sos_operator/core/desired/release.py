@@ -31,10 +31,10 @@ def _metadata(settings: Settings, name: str, component: str) -> Object:
 
 
 def _controllers_budget(settings: Settings) -> Object:
-    """Of several controllers (slices) an eviction takes one at a time.
+    """Disruption budget of several controllers (slices): one eviction at a time.
 
-    One alone may be evicted: each controller is one pod, connections go on plain without it, and a budget that forbade it would keep its
-    node from being drained for ever.
+    A single controller may be evicted: each controller is one pod, connections continue as plain TCP without it, and a budget that forbade
+    the eviction would block the drain of its node.
     """
     spec = {"maxUnavailable": 1, "selector": _selector(settings, "controller"), "unhealthyPodEvictionPolicy": "AlwaysAllow"}
     metadata = _metadata(settings, naming.child(PREFIX, "controllers"), "controller")
@@ -42,7 +42,7 @@ def _controllers_budget(settings: Settings) -> Object:
 
 
 def _pod_monitor(settings: Settings, component: str, monitors: PodMonitors) -> Object:
-    """How one component's pods are scraped. By a rule on the port's name, because agents' ports have numbers in theirs."""
+    """PodMonitor of one component. It selects by a rule on the port's name, because names of agents' ports hold numbers."""
     keep = {"action": "keep", "sourceLabels": ["__meta_kubernetes_pod_container_port_name"], "regex": METRICS_PORTS[component]}
     node = {"sourceLabels": ["__meta_kubernetes_pod_node_name"], "targetLabel": "node", "action": "replace"}
     site = {"sourceLabels": ["__meta_kubernetes_pod_label_sos_network_site"], "targetLabel": "site", "action": "replace"}

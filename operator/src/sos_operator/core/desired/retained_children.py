@@ -14,12 +14,12 @@ from sos_operator.core.plan import Ref
 
 
 def held_refs(compiled: sos_compile.Compiled, settings: Settings) -> frozenset[Ref]:
-    """Children of objects that are wrong at the moment: what is there stays, so that a slip never takes a site's switches away."""
+    """Children of objects that are currently invalid: they stay, so that a typing error never removes a site's switches."""
     return frozenset(Ref(kind, settings.namespace, name) for kind, name in compiled.held)
 
 
 def with_files_of(manifests: Iterable[Object], nodes: Collection[str], seen: Seen) -> tuple[Object, ...]:
-    """The manifests, with the files that ConfigMaps hold for these nodes: nobody can tell what else they should have."""
+    """Return the manifests with the files that ConfigMaps hold for these nodes, whose new content is unknown."""
     files = {f"{node}.json" for node in nodes}
     if not files:
         return tuple(manifests)

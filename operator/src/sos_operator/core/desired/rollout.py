@@ -1,12 +1,12 @@
-"""Node by node: which nodes of a site get a changed node-config now, and when to stop.
+"""Staged rollout: the nodes of a site that get a changed node-config now, and the conditions to stop.
 
-A node-config that is wrong for one node is mostly wrong for all. So it goes to `update.maxUnavailable` nodes that are well at a time, the
-next ones wait until these say that it is in force, and a node that fails with it stops the roll-out: the others keep what they have.
-Who was handed a document in turn and has not said so stands in an annotation of the ConfigMap beside the documents. What becomes of a
-node later, or of one that joined, holds up nobody.
+A node-config that is wrong for one node is usually wrong for all. So it goes to `update.maxUnavailable` healthy nodes at a time, the next
+nodes wait until these report it in force, and a node that fails with it stops the rollout: the others keep their documents. Nodes that
+were given a document and have not confirmed it are listed in an annotation of the ConfigMap beside the documents. A later failure of a
+node, or of a node that joined, delays no other.
 
-What only follows from other nodes and agents that come and go (tunnels, agents' ports, the base entries that name them) is handed out at
-once: a node that joins must not wait for hundreds, and nothing that a node has is changed.
+Changes that only follow from nodes and agents joining and leaving (tunnels, agents' ports, the base entries that name them) are handed
+out immediately: a node that joins must not wait for hundreds, and such a change replaces no setting of a node.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Standing:
 
     @property
     def open(self) -> bool:
-        """True if its document is still to be handed out. What nobody reads, and what is a node's first, is handed out at once."""
+        """True if its document is still to be handed out. A document without a reader, or a node's first, is handed out immediately."""
         return self.given not in ("", self.wanted) and bool(self.pod) and not self.alike
 
     @property
@@ -77,19 +77,19 @@ class Standing:
 
     @property
     def settled(self) -> bool:
-        """True if what it was given is in force, or nobody is there whom one could wait for."""
+        """True if its document is in force, or no pod is there to wait for."""
         said = self.answer is not None and self.answer.state == "Ready" and self.answer.hash == self.given
         return not self.pod or (self.pod == "Ready" and said)
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What becomes of one site's documents in a pass."""
+    """Result of one site's rollout in a pass."""
 
     waiting: Mapping[str, str] = field(default_factory=dict)
     """Nodes that keep the document they have -> why."""
     aborted: bool = False
-    """True if they do so until somebody acts."""
+    """True if they wait until the user acts."""
     busy: frozenset[str] = frozenset()
     """Nodes that are handed theirs, or were in their turn and have not said that it is in force."""
     next: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Rollout:
 
 
 def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
-    """Who waits. `limit`: how many nodes may be busy with a new document at a time."""
+    """Return the nodes that wait. `limit`: nodes that may apply a new document at the same time."""
     waiting = sorted(name for name, node in nodes.items() if node.open)
     busy = frozenset(name for name, node in nodes.items() if node.busy)
     failed = sorted(name for name in busy if nodes[name].failed)
@@ -109,8 +109,8 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
         answer = nodes[failed[0]].answer
         why = f"the roll-out has stopped, because {failed[0]} failed with it" + (f": {answer.message}" if answer and answer.message else "")
         return Rollout(dict.fromkeys(waiting, why), True, busy)
-    # Nodes that are not well come last and all at once: nobody waits for them, who may be away for long. But they wait for the others:
-    # one that is not well for a moment gets nothing that nobody has tried.
+    # Unhealthy nodes come last and all together: no node waits for them, as they may be away for long. But they wait for the others:
+    # a node that is unhealthy for a moment gets no untested document.
     well = [name for name in waiting if nodes[name].well]
     turns = well[: max(0, limit - len(busy))]
     handed = turns if well or busy else waiting
@@ -121,7 +121,7 @@ def decide(nodes: Mapping[str, Standing], limit: int) -> Rollout:
 
 
 def max_unavailable(site: Object, total: int) -> int:
-    """How many nodes may be busy at a time: a number, or a share of `total` rounded down; at least one."""
+    """Nodes that may apply a document at the same time: a number, or a share of `total` rounded down; at least one."""
     value = ((site.get("spec") or {}).get("update") or {}).get("maxUnavailable", DEFAULT_MAX_UNAVAILABLE)
     number, share, _ = str(value).partition("%")
     if not _NUMBER.fullmatch(number):
@@ -170,10 +170,10 @@ def _own(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
-    """What a node gets that waits for `wanted` and has `text`: its own as it is, with the other nodes and agents there are now.
+    """Return the document of a node that waits for `wanted` and has `text`: its own settings with the current other nodes and agents.
 
-    Unchanged if there is nothing new or the two cannot be brought together, and where no generation is left between them: what is in
-    force under one generation never changes, so the node will have the last one for what it waits for.
+    Unchanged if nothing is new, if the two cannot be merged, and if no generation is left between them: a document in force under one
+    generation never changes, so the last generation is kept for the document that the node waits for.
     """
     given = _document(text)
     generation = int(wanted["generation"]) - 1
@@ -188,7 +188,7 @@ def _meanwhile(text: str, wanted: Mapping[str, Any]) -> str:
 
 
 def _named(document: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """What is done with other nodes and agents: each entry and tunnel with what it is like, whichever node or agent it names."""
+    """Entries and tunnels that name other nodes and agents, each with its shape independent of the name."""
     found = {}
     for flow in document.get("baseFlows") or []:
         match, rest = str(flow.get("match")), [flow.get(key) for key in ("table", "priority", "actions")]
@@ -224,7 +224,7 @@ def _parse(text: str) -> Mapping[str, Any]:
 
 
 def _document(text: str) -> Mapping[str, Any]:
-    """A node-config in a ConfigMap; empty for what is none, such as what somebody else wrote there."""
+    """Parse a node-config from a ConfigMap; empty for any other text, such as text written by another client."""
     document = _parse(text)
     return document if is_node_config(document) else {}
 

@@ -11,12 +11,12 @@ Status = Literal["True", "False", "Unknown"]
 READY = "Ready"
 REFUSALS = frozenset({"Accepted", "ResolvedRefs"})
 REASON = re.compile("[A-Za-z][A-Za-z0-9]{0,62}")  # CamelCase, as the API's conventions want it and the schema takes it
-MESSAGE_MAX = 1024  # the schema takes 4,096; longer texts do not help anybody who reads a table
+MESSAGE_MAX = 1024  # the schema takes 4,096; longer texts do not help in a table
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one condition should say now."""
+    """Desired state of one condition."""
 
     type: str
     status: Status
@@ -54,7 +54,7 @@ def build_conditions(verdicts: Iterable[Verdict], previous: Iterable[Mapping[str
     built = []
     for verdict in sorted(verdicts, key=lambda v: v.type):
         old = before.get(verdict.type)
-        # The schema's default condition carries the epoch: it is nobody's observation, so its time is not kept.
+        # The schema's default condition carries the epoch: it is no observation, so its time is not kept.
         same = old is not None and old.get("status") == verdict.status and not str(old.get("lastTransitionTime", "")).startswith("1970-")
         built.append(
             {

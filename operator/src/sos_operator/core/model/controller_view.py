@@ -1,4 +1,4 @@
-"""What is known about each controller at a moment."""
+"""Last known state of each controller."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ class ControllerView:
 
     name: str
     asked: bool = True
-    """False for an External controller without apiURL: nobody here can know anything about it."""
+    """False for an External controller without apiURL: the operator cannot ask it."""
     status: Mapping[str, Any] | None = None
     """The last answer to GET /v1/status, None if there is none fresh enough."""
     error: str = ""
-    """Why there is no answer."""
+    """Reason of a missing answer."""
     push_error: str = ""
-    """What the controller said against the configuration."""
+    """Reason for which the controller refused the configuration."""
     wanted_hash: str = ""
     """Hash of the configuration it should have."""
     has_token: bool = True
-    """Whether there is a bearer token to hand it a configuration with."""
+    """True if a bearer token for sending it a configuration exists."""
     awaited: bool = False
     """True while it has a request of ours to answer and was well a moment ago: nothing is said about it before it has."""
 
     @property
     def reachable(self) -> bool:
-        """True if it answered lately."""
+        """True if it answered recently."""
         return self.status is not None
 
     @property
@@ -65,11 +65,11 @@ class ControllerView:
         return frozenset(str(a.get("id")) for a in self.listed("agents"))
 
     def service(self, id_: str) -> Mapping[str, Any] | None:
-        """What it says about a service."""
+        """Return its state of a service."""
         return self._services.get(id_)
 
     def link(self, a: tuple[str, str], b: tuple[str, str]) -> bool | None:
-        """Whether a declared link, by (site, uplink) of its ends, is up; None if it says nothing about it."""
+        """Return the state of a declared link, by (site, uplink) of its ends: True if up, None if unknown."""
         return self._links.get(frozenset((a, b)))
 
     @cached_property
@@ -88,18 +88,18 @@ class ControllerView:
 
 
 def config_of(status: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What a status says about the configuration in force; empty if nothing."""
+    """Return the configuration in force according to a status; empty if it names none."""
     config = (status or {}).get("config")
     return config if isinstance(config, Mapping) else {}
 
 
 def counted(value: Any) -> int:
-    """A count that somebody else says, as a status can hold it; 0 if it is none."""
+    """Clamp a count from outside to what a status can hold; 0 if it is no count."""
     return min(value, COUNT_MAX) if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
 def ids(row: Mapping[str, Any], key: str) -> frozenset[str]:
-    """Ids that somebody else lists; none if it is no list."""
+    """Return ids from outside; none if the value is no list."""
     value = row.get(key)
     return frozenset(str(item) for item in value) if isinstance(value, list) else frozenset()
 

@@ -1,7 +1,7 @@
 """The kinds of objects the operator reads and writes, and nothing beside them.
 
 The table is closed on purpose: the chart's RBAC is written for it, and a manifest of another kind is a bug that must
-show at once instead of as a 403 in somebody's cluster.
+show in tests instead of as a 403 in a user's cluster.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OWNER_SELECTOR = f"{MANAGED_BY_LABEL}={FIELD_MANAGER}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """How to address one kind of object on the API server."""
+    """Address of one kind of object on the API server."""
 
     api_version: str
     kind: str
@@ -50,7 +50,7 @@ POD = Kind(api_version="v1", kind="Pod", plural="pods", namespaced=True)
 EVENT = Kind(api_version="v1", kind="Event", plural="events", namespaced=True)
 
 CRD = Kind(api_version="apiextensions.k8s.io/v1", kind="CustomResourceDefinition", plural="customresourcedefinitions", namespaced=False)
-"""Touched by `uninstall --purge` only, with the rights of whoever runs it."""
+"""Touched by `uninstall --purge` only, with the rights of the user who runs it."""
 
 CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap", plural="configmaps", namespaced=True)
 SECRET = Kind(api_version="v1", kind="Secret", plural="secrets", namespaced=True)
@@ -66,7 +66,7 @@ LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases"
 """Of several operators the one that holds it works (core/lease.py). One object, and no child: it says nothing about the network."""
 
 JOB = Kind(api_version="batch/v1", kind="Job", plural="jobs", namespaced=True)
-"""What `helm test` left, which helm itself does not take away; touched by `uninstall` only."""
+"""Left by `helm test`, and not removed by helm; touched by `uninstall` only."""
 
 # In the order of application: what is mounted comes before what mounts it, so that a pod never starts without; its guards, too.
 CHILD_KINDS = (SECRET, CONFIG_MAP, NETWORK_POLICY, K8S_SERVICE, NAD, POD_DISRUPTION_BUDGET, DEPLOYMENT, DAEMON_SET, POD_MONITOR)

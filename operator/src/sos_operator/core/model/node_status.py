@@ -1,4 +1,4 @@
-"""What a node says about itself (spec/node-config.md, the status of `sos-node`), and whom to ask next."""
+"""Status of a node as its `sos-node` reports it (spec/node-config.md), and the nodes to ask next."""
 
 from __future__ import annotations
 

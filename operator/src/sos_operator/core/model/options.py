@@ -1,4 +1,4 @@
-"""What can be set from outside, as values. `settings.py` reads them from the environment."""
+"""Settings of the process, as values. `settings.py` reads them from the environment."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodMonitors:
-    """How Prometheus Operator is to find and scrape the pods."""
+    """Settings of the PodMonitors by which Prometheus Operator finds and scrapes the pods."""
 
     interval: str = "30s"
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -42,15 +42,15 @@ class Settings:
     data_plane_log_level: str = "info"
     """Log level of controllers, agents and node processes."""
     network_policies: NetworkPolicies | None = None
-    """Who may talk to controllers; None: no NetworkPolicies."""
+    """Peers that may connect to controllers; None: no NetworkPolicies."""
     controller_priority: str = "system-cluster-critical"
     """Priority class of controllers, empty for the cluster's default."""
     node_priority: str = "system-node-critical"
     """Priority class of agents and switches."""
     node_resources: NodeResources = field(default_factory=NodeResources)
-    """What the containers of switches ask for."""
+    """Resource requests of the switches' containers."""
     load_modules: bool = False
-    """Whether pods of nodes load kernel modules."""
+    """True if pods of nodes load kernel modules."""
     pod_monitors: PodMonitors | None = None
     """PodMonitors for all components; None: none. They are made once the cluster serves that kind."""
     deployment: str = "sos-operator"
@@ -58,11 +58,11 @@ class Settings:
     lease: str = ""
     """Name of the Lease that decides which of several operators works; empty: this is the only one."""
     lease_seconds: int = 15
-    """How long after its last renewal a holder's Lease may be taken."""
+    """Seconds after a holder's last renewal until another operator may take its Lease."""
     test: str = "sos-test"
     """Name of the Job of `helm test`, which `uninstall` removes."""
     kubeconfig: Path | None = None
-    """How to reach the API server; none = as the pod's service account."""
+    """Kubeconfig for the API server; none = the pod's service account."""
     defaults_dir: Path | None = None
     """Folder with the YAML of the default SosController and SosAgent (the chart's ConfigMap); none = no defaults."""
     http_port: int = 8080
@@ -70,10 +70,10 @@ class Settings:
     http_host: str = "0.0.0.0"  # noqa: S104 - probes and scrapers come from outside the pod
     log_level: str = "INFO"
     resync_seconds: float = 60.0
-    """Everything is listed anew at least this often, whatever the watches say."""
+    """Resync period: everything is listed at least this often, independent of watches."""
     site_cleanup_seconds: float = 60.0
-    """How long a deleted SosSite may wait for its nodes to take their bridges down."""
+    """Seconds that a deleted SosSite may wait for its nodes to take their bridges down."""
     key_overlap_seconds: float = 180.0
-    """How long each phase of a rotation of keys lasts: a kubelet may take more than a minute to see a changed Secret."""
+    """Seconds that each phase of a key rotation lasts: a kubelet may take more than a minute to see a changed Secret."""
     controller_api_override: Mapping[str, str] = field(default_factory=dict)
     """Controller name -> base URL of its API, instead of its Service (for an operator that runs outside the cluster)."""

@@ -1,4 +1,4 @@
-"""How far pods, DaemonSets and Deployments are, in words."""
+"""State of pods, DaemonSets and Deployments, in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PodState:
 
 
 def pod_state(pod: Object | None) -> PodState:
-    """What a pod's status says."""
+    """Return the state that a pod's status shows."""
     if pod is None:
         return PodState("Pending", "no pod on the node yet")
     status = pod.get("status") or {}
@@ -54,7 +54,7 @@ def pod_state(pod: Object | None) -> PodState:
 
 
 def lost(node: Object | None) -> PodState | None:
-    """What to say of a node whose kubelet is silent or says that it is not ready: its pods look as they did before. None if it is well."""
+    """Return a message if a node's kubelet is silent or reports not ready, as its pods' status is stale then; None if it is well."""
     conditions = ((node or {}).get("status") or {}).get("conditions") or []
     ready = next((c for c in conditions if c.get("type") == "Ready"), None)
     if ready is None or ready.get("status") == "True":
@@ -73,7 +73,7 @@ def with_answer(state: PodState, answer: NodeAnswer | None) -> PodState:
 
 
 def _said(container: Object, waiting: Object) -> str:
-    """What the container itself said last, if that is known: the kubelet's own words are only how long it waits."""
+    """Return the container's last message, if known: the kubelet's own message only states the back-off."""
     ended = (container.get("lastState") or {}).get("terminated") or {}
     message = str(ended.get("message") or waiting.get("message") or "").strip().rpartition("\n")[2]
     text = f"container {container['name']}: {waiting.get('reason')}"
@@ -93,7 +93,7 @@ def daemon_set_settled(daemon_set: Object | None) -> bool:
 
 
 def deployment_verdict(deployment: Object | None) -> Verdict | None:
-    """Why a controller's Deployment is not up, or None if it is (and something else is the matter)."""
+    """Return the reason for which a controller's Deployment is not up, or None if it is up (and the fault lies elsewhere)."""
     if deployment is None:
         return Verdict("Available", "False", "RollingOut", "its Deployment has not been made yet")
     status = deployment.get("status") or {}

@@ -31,7 +31,7 @@ class Seen:
     """Objects with our owner label in the release namespace."""
     pods: tuple[Object, ...] = ()
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
-    """What nodes say, by the uid of their pod, as far as a compilation depends on it."""
+    """Nodes' answers that a compilation depends on, by the uid of their pod."""
     given_up: frozenset[tuple[str, str]] = frozenset()
     """Sites and nodes that have left them and were waited for in vain."""
 
@@ -50,7 +50,7 @@ def leaving(obj: Object) -> bool:
 
 
 def component_of(obj: Object) -> str:
-    """Which part of SOS an object says it is of, "" if of none."""
+    """Return the part of SOS that an object's label names, "" if none."""
     return str((obj["metadata"].get("labels") or {}).get("app.kubernetes.io/component", ""))
 
 
@@ -125,7 +125,7 @@ def service_addresses(controller: str, seen: Seen) -> tuple[str, ...]:
 
 
 def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
-    """Where switches reach each controller: the cluster address of its Service, or what an External one states."""
+    """Return each controller's OpenFlow endpoints: the cluster address of its Service, or those an External controller states."""
     endpoints: dict[str, tuple[str, ...]] = {}
     for obj in seen.of(CONTROLLER.kind):
         name, spec = obj["metadata"]["name"], obj.get("spec") or {}
@@ -137,7 +137,7 @@ def controller_endpoints(seen: Seen) -> dict[str, tuple[str, ...]]:
 
 
 def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str | None:
-    """Where a controller's API is; empty while nobody knows; None if it is nobody's business here.
+    """Return the URL of a controller's API; empty while unknown; None if the operator has no access to it.
 
     The address and not the name of the Service: after a new installation the name leads to the old Service's address for a
     while (seen: something outside the cluster answered there), and an HTTP client holds on to a wrong connection for as long as it works.
@@ -153,7 +153,7 @@ def api_base(controller: Object, seen: Seen, override: Mapping[str, str]) -> str
 
 
 def compiled_from(seen: Seen) -> Hashable:
-    """What a compilation depends on, to tell whether it has to be made anew: a status written or a node's heartbeat changes none of it."""
+    """Return the inputs of a compilation, to tell whether to repeat it: status updates and nodes' heartbeats change none of them."""
     return (
         tuple(_version(o) for o in seen.objects),
         tuple((n.name, tuple(sorted(n.labels.items())), n.address, n.created) for n in (_node(o) for o in seen.nodes if not leaving(o))),

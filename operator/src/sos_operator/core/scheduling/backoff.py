@@ -1,4 +1,4 @@
-"""How long to wait before the next pass."""
+"""Delay before the next pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REFUSED_LAST_S = 60.0  # between two attempts to hand over a document that was r
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the last pass left behind, as far as timing is concerned."""
+    """Outcome of the last pass, as far as timing is concerned."""
 
     failed: bool
     pending: bool

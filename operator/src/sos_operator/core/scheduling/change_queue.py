@@ -1,4 +1,4 @@
-"""What watches tell a pass: that an object changed, or that some of a kind did."""
+"""Changes reported by watches to a pass: of one object, or of some objects of a kind."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whose turn it is to write, as a Lease says it: what is read from one, what is written to one, and when.
+"""Leader election by a Lease: the rules for reading, claiming and renewing it.
 
-Nobody's wall clock is compared with anybody else's. A holder counts from before it sent its last renewal, a candidate from when it saw
-that renewal, which is later: the candidate's wait ends after the holder's time, however their clocks differ.
+No two wall clocks are compared. A holder counts from before it sent its last renewal, a candidate from when it saw that renewal, which is
+later: the candidate's wait ends after the holder's time, however their clocks differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sos_operator.core.secrets.secrets import labels
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What follows from how long a lease lasts."""
+    """Times derived from the duration of a lease."""
 
     duration: int
     """Seconds from a renewal until another may take it."""
@@ -28,7 +28,7 @@ class Terms:
 
     @property
     def patience(self) -> float:
-        """How long one call may take."""
+        """Timeout of one call."""
         return self.duration / 5
 
     @property
@@ -44,10 +44,10 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What a Lease says."""
+    """Content of a Lease."""
 
     holder: str
-    """Empty: nobody's."""
+    """Empty: no holder."""
     renewed: str
     duration: float
     transitions: int
@@ -78,20 +78,20 @@ def read(lease: Object, terms: Terms) -> Record:
 
 
 def look(before: Sight | None, record: Record, now: float) -> Sight:
-    """Only a renewal or another holder is news; a label that somebody put on the Lease keeps nobody waiting."""
+    """Take note of a renewal or another holder only; a changed label on the Lease delays no candidate."""
     same = before is not None and (before.record.holder, before.record.renewed) == (record.holder, record.renewed)
     return Sight(record, before.since if before is not None and same else now)
 
 
 def free_in(sight: Sight | None, me: str, now: float) -> float:
-    """Seconds until the lease may be claimed, 0 if it may be now: there is none, it is nobody's, mine, or its time is over."""
+    """Seconds until the lease may be claimed; 0 if there is none, it has no holder, it is mine, or it has expired."""
     if sight is None or sight.record.holder in ("", me):
         return 0.0
     return max(0.0, sight.since + sight.record.duration - now)
 
 
 def claim(record: Record | None, me: str, stamp: str, terms: Terms) -> Object:
-    """The patch that takes or renews a Lease (its spec, for one that does not exist). It fails if anybody has changed the Lease since."""
+    """The patch that takes or renews a Lease (its spec, for one that does not exist). It fails if the Lease has changed since."""
     spec: Object = {"holderIdentity": me, "leaseDurationSeconds": terms.duration, "renewTime": stamp}
     if record is None:
         return {"spec": {**spec, "acquireTime": stamp, "leaseTransitions": 0}}
@@ -112,7 +112,7 @@ def reference(settings: Settings, name: str) -> Object:
 
 
 def new_lease(settings: Settings, name: str, content: Object, deployment: Object | None) -> Object:
-    """A Lease to create. It goes with the operator's Deployment, if there is one: nobody has to remember to delete it."""
+    """A Lease to create. Owned by the operator's Deployment, if there is one, and deleted with it."""
     lease = reference(settings, name)
     lease["metadata"]["labels"] = labels(settings, "operator")
     if deployment is not None:

@@ -1,10 +1,10 @@
-"""New master keys on request: announced to everybody first, then used, and only then is the old one taken away.
+"""Rotation of the master key on request: distribute the new key, then sign with it, then remove the old key.
 
-Somebody sets the annotation `sos.network/rotate-keys` of the master Secret to a text it did not have before. How far the operator is
-stands in an annotation beside it, so that another operator goes on where this one ended.
+The user sets the annotation `sos.network/rotate-keys` of the master Secret to a text that it did not have before. An annotation beside it
+holds the progress, so that another operator continues where this one ended.
 
-A step begins to last when the cluster shows its keys in every derived Secret, and not before: an operator that was away, or a Secret
-that could not be written, makes a step longer and locks nobody out.
+The time of a step starts when the cluster shows its keys in every derived Secret, and not before: an operator that was down, or a Secret
+that could not be written, makes a step longer and locks no agent out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REQUEST_MAX = 256
 _STAMP = "%Y-%m-%dT%H:%M:%SZ"
 
 ANNOUNCED = "Announced"
-"""Everybody has the new key or is getting it; nobody signs with it."""
+"""The new key is being distributed; it signs nothing yet."""
 IN_USE = "InUse"
 """Everybody signs with it, and still takes what is signed with the old one."""
 DONE = "Done"
@@ -36,12 +36,12 @@ DONE = "Done"
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """How far the rotation is that was asked for last."""
+    """Progress of the last requested rotation."""
 
     request: str = ""
     phase: str = DONE
     since: datetime | None = None
-    """When its keys had been handed out; None if they are not yet."""
+    """Time at which its keys had been distributed; None if they are not yet."""
 
     @property
     def going(self) -> bool:
@@ -50,7 +50,7 @@ class State:
 
 
 def parse_state(secret: Object, annotation: str = STATE_ANNOTATION) -> State:
-    """What a Secret says; an annotation that was tampered with counts as none."""
+    """Parse the state in a Secret; an invalid annotation counts as none."""
     try:
         found = json.loads((secret["metadata"].get("annotations") or {}).get(annotation) or "{}")
         since = datetime.strptime(found["since"], _STAMP).replace(tzinfo=UTC) if found["since"] is not None else None
@@ -84,10 +84,10 @@ def handed_out(derived: Iterable[Object], children: Iterable[Object], held: Iter
 
 
 def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, everywhere: bool) -> tuple[str, Object] | None:
-    """What to do now: a sentence for the log, and the merge patch of the master Secret. None if nothing is due.
+    """Return the next step: a sentence for the log, and the merge patch of the master Secret. None if nothing is due.
 
-    `fresh`: 64 random hex digits for a new key. `overlap`: how long every phase lasts, which must be longer than the slowest
-    machine takes to see a changed Secret. `everywhere`: what `handed_out` says of the phase it is in.
+    `fresh`: 64 random hex digits for a new key. `overlap`: duration of every phase, which must be longer than the slowest
+    machine takes to see a changed Secret. `everywhere`: result of `handed_out` for the current phase.
     """
     ids = sorted(parse_masters(secret_files(master)))
     state = parse_state(master)
@@ -107,7 +107,7 @@ def next_step(master: Object, now: datetime, overlap: timedelta, fresh: str, *, 
 
 
 def request_of(secret: Object, annotation: str = REQUEST_ANNOTATION) -> str:
-    """What the annotation asks for, empty for nothing."""
+    """Return the text of the request annotation, empty if there is none."""
     return str((secret["metadata"].get("annotations") or {}).get(annotation) or "")[:REQUEST_MAX]
 
 

@@ -1,4 +1,4 @@
-"""The key Secrets: which there must be, and what is in them (spec/README.md clauses 4 and 5; derivation in sos_compile.keys)."""
+"""Key Secrets that must exist, and their content (spec/README.md clauses 4 and 5; derivation in sos_compile.keys)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Masters:
     sending: int
 
     def _folder(self, files: Iterable[Mapping[str, str]]) -> dict[str, str]:
-        # There at all times: a kubelet swaps the content of all files at once, but makes the names of new ones one after the other.
+        # Always present: a kubelet swaps the content of all files atomically, but creates the names of new files one after the other.
         return {name: text for found in files for name, text in found.items()} | keys.sending_file(self.sending)
 
     def controller_files(self, site_ids: Iterable[int]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The Secrets: random ones that are made once, and the key folders derived from the master key."""
+"""Secrets: random ones, created once, and the key folders derived from the master key."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MASTER = naming.child(PREFIX, "master")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A Secret that must exist but whose content nobody may change once it does."""
+    """A Secret that must exist and whose content must not change once it does."""
 
     name: str
     file: str | None
     """The key that holds the random value; None if it is for users to make."""
     owner: Object | None = None
-    """Whom it is for, and with whom it goes if it is made here; None for what goes with the release."""
+    """Object that uses the Secret and owns it if the operator created it; None if it belongs to the release."""
 
 
 def labels(settings: Settings, component: str) -> dict[str, str]:
@@ -54,7 +54,7 @@ def wanted_secrets(seen: Seen) -> tuple[Wanted, ...]:
 
 
 def is_token(secret: Object) -> bool:
-    """Whether it is the token of a controller that runs here: ours, so that it may be changed."""
+    """True for the token of a managed controller, which the operator may change."""
     return owned(secret) and secret["metadata"]["name"].startswith(naming.controller_token(PREFIX, ""))
 
 
@@ -74,7 +74,7 @@ def owned_by(owner: Object | None) -> Object:
 
 
 def adoption(secret: Object, wanted: Wanted) -> Object | None:
-    """The patch for a Secret of ours without its owner, or with one of that name that is gone; None if it is right, or somebody else's."""
+    """Patch for a Secret of ours whose owner reference is missing or stale; None if it is right, or the Secret is not ours."""
     right = owned_by(wanted.owner)
     there = [owner["uid"] for owner in secret["metadata"].get("ownerReferences") or ()]
     return {"metadata": right} if right and owned(secret) and there != [right["ownerReferences"][0]["uid"]] else None

@@ -1,8 +1,8 @@
-"""New bearer tokens of controllers on request: taken by the controller first, then used, and only then is the old one not taken any more.
+"""Rotation of a controller's bearer token on request: the controller accepts the new token first, the operator sends it, the old one ends.
 
-Somebody sets the annotation `sos.network/rotate-token` of a controller's token Secret to a text it did not have before. How far it is
-stands in an annotation beside it. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the
-controller takes as well. Both files are there while the two change places, so that a kubelet puts both contents there at once.
+The user sets the annotation `sos.network/rotate-token` of a controller's token Secret to a text that it did not have before. An annotation
+beside it holds the progress. The Secret holds `token`, which the operator sends, and between the steps `token-also`, which the controller
+accepts too. Both files exist while the two are swapped, so that a kubelet updates both contents atomically.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ def is_asked_for(secret: Object) -> bool:
 
 
 def next_step(secret: Object, now: datetime, overlap: timedelta, fresh: str) -> tuple[str, Object] | None:
-    """What to do now: words for the log, and the merge patch of the Secret. None if nothing is due.
+    """Return the next step: a sentence for the log, and the merge patch of the Secret. None if nothing is due.
 
-    `fresh`: 64 random hex digits for a new token. `overlap`: how long a phase lasts, which must be longer than a kubelet takes to see a
+    `fresh`: 64 random hex digits for a new token. `overlap`: duration of a phase, which must be longer than a kubelet takes to see a
     changed Secret.
     """
     if not is_asked_for(secret):

@@ -1,4 +1,4 @@
-"""Whether a service's connections are accelerated in fact: plain is the rule for some while everything is installed."""
+"""Acceleration of a service's connections in fact: some services' connections stay plain although everything is installed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What services that cover the same connections say: the hidden one, the one that hides it, and the site where they meet.
+"""Status of services that cover the same connections: the shadowed service, the service that shadows it, and their common site.
 
-A service's status is read by whoever may read its namespace: a service of another namespace is not named there. Who may read sites reads
-both names in the site's status.
+Every reader of its namespace can read a service's status: a service of another namespace is not named there. The site's status names
+both, for readers of sites.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def service_verdicts(key: ObjectKey, shadow: Shadow | None) -> list[Verdict]:
 
 
 def unready(verdicts: Iterable[Verdict]) -> list[Verdict]:
-    """What keeps a service from being Ready: nothing is left to it."""
+    """Verdict for a service that is not Ready because it is shadowed wholly."""
     return [Verdict(v.type, "False", v.reason, v.message) for v in verdicts if v.reason == "WhollyShadowed"]
 
 

@@ -46,13 +46,13 @@ class Situation:
     compiled: sos_compile.Compiled
     views: Mapping[str, ControllerView] = field(default_factory=dict)
     answers: Mapping[str, NodeAnswer] = field(default_factory=dict)
-    """What nodes say about themselves, by the uid of their pod."""
+    """Nodes' answers, by the uid of their pod."""
     rollouts: Mapping[str, Rollout] = field(default_factory=dict)
-    """How far the node-configs of each site are handed out, by its name."""
+    """Rollout of each site's node-configs, by site name."""
     apply_errors: Mapping[tuple[str, str], str] = field(default_factory=dict)
     """(kind, name) of one of our objects -> what the API server said against one of its children."""
     multus: bool = True
-    """Whether the cluster serves NetworkAttachmentDefinitions."""
+    """True if the cluster serves NetworkAttachmentDefinitions."""
 
     @cached_property
     def nodes(self) -> Mapping[str, Object]:
@@ -61,7 +61,7 @@ class Situation:
 
     @cached_property
     def overlaps(self) -> Mapping[str, list[str]]:
-        """What is to be said of services of different namespaces that meet, by site."""
+        """Messages about overlapping services of different namespaces, by site."""
         return overlaps.overlaps_by_site(self.compiled.facts)
 
     def pod(self, daemon_set: str, node: str) -> Object | None:
@@ -152,7 +152,7 @@ def _names(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What every controller should know, with words for it."""
+    """Facts that every controller should know, with words for them."""
 
     type: str
     names: Mapping[str, str]
@@ -179,7 +179,7 @@ def _agents(type_: str, ids: Iterable[str], situation: Situation) -> _Expected:
 
 
 def _known_to_all(expected: _Expected, views: list[ControllerView]) -> tuple[Verdict, int]:
-    """Whether every controller knows all that is expected, and how many of it all of them know."""
+    """Return whether every controller knows all that is expected, and the number of facts that all of them know."""
     wanted = frozenset(expected.names)
     asked = [view for view in views if view.asked]
     known = wanted.intersection(*[getattr(view, expected.method)() for view in asked]) if asked else frozenset()
@@ -367,7 +367,7 @@ def _available(obj: Object, view: ControllerView, situation: Situation) -> Verdi
 
 
 def _cannot_be_available(obj: Object, view: ControllerView, situation: Situation) -> Verdict | None:
-    """What is missing on this side, whatever the controller says."""
+    """Return what is missing on the operator's side, independent of the controller's answer."""
     name = obj["metadata"]["name"]
     error = situation.apply_errors.get((CONTROLLER.kind, name))
     addresses = service_addresses(name, situation.seen) if (obj.get("spec") or {}).get("type") != "External" else ()
@@ -409,7 +409,7 @@ def _service(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Rep
     views = situation.controllers(facts.controllers)
     programmed, needed, acknowledged, sessions = _programmed(f"{meta['namespace']}/{meta['name']}", views, situation)
     fields["datapaths"] = f"{acknowledged}/{needed}"
-    # Sessions come and go by the hundred: written with something else that changed, never for themselves alone.
+    # Sessions open and close by the hundred: their count is written with another change, never by itself.
     fields["sessions"] = sessions
     if gain := _gain(f"{meta['namespace']}/{meta['name']}", views):
         fields["gain"] = gain
@@ -433,7 +433,7 @@ def _programmed(id_: str, views: list[ControllerView], situation: Situation) -> 
 
 
 def _gain(id_: str, views: list[ControllerView]) -> str:
-    """How many times faster than the control group, as the first controller that knows says; "" while none does."""
+    """Speed-up over the control group, from the first controller that knows it; "" while none does."""
     rows = [view.service(id_) for view in views if view.asked]
     known = [row["gain"] for row in rows if row and isinstance(row.get("gain"), int | float)]
     return f"{known[0]:.1f}x"[:GAIN_MAX] if known else ""
@@ -466,7 +466,7 @@ def _link(obj: Object, facts: sos_compile.Facts, situation: Situation) -> Report
 
 
 def _up(spec: Mapping[str, Any], situation: Situation) -> Verdict:
-    """Whether a controller of both sites hears probes over a link."""
+    """True if a controller of both sites hears probes over a link."""
     ends = tuple((str(spec[end]["site"]), str(spec[end]["uplink"])) for end in ("a", "b"))
     names = set(_site_controllers(ends[0][0], situation)).intersection(_site_controllers(ends[1][0], situation))
     asked = [view for view in situation.controllers(names) if view.asked]

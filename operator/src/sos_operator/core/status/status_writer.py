@@ -1,4 +1,4 @@
-"""Which statuses to write, and which events go with them."""
+"""Statuses to write, and the events that go with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sos_operator.core.status.report import Report
 # Fields that change all the time and are not worth a write (and a wake of every watcher) for themselves.
 COARSE_FIELDS = frozenset({"sessions", "gain", "links"})
 COARSE_SECONDS = 60.0
-# Found once, kept for ever: left out of a report (the object is not accepted just now) they stay as they are.
+# Found once, kept: left out of a report (the object is not accepted just now) they stay as they are.
 OUR_CONDITIONS = frozenset(
     {
         "Accelerating", "Accepted", "AgentsRegistered", "Available", "BridgesReady", "DatapathsConnected", "Deployed", "PodsAttachable",
