@@ -1,4 +1,4 @@
-"""`kubectl sos`. Arguments in, one view, lines out.
+"""Command line of `kubectl sos`.
 
 Exit codes: 0 it is so, or done; 1 it is not (something is not ready, broken, plain, left behind); 2 wrong usage, or nobody answered.
 """

@@ -1,4 +1,4 @@
-"""What the operator calls what it makes. The compiler knows, and is loaded when a name is asked for: `status` must be quick."""
+"""Names of the objects that the operator creates. The compiler knows them, and is imported only on use: `status` must be quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C and its kin do to commands that make something in a cluster: they end once, and what was made is taken away undisturbed."""
+"""Ctrl-C and other signals during commands that create objects: the first interrupts, and the clean-up runs undisturbed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where answers come from: the API server by way of kubectl (contexts, credentials and proxies are kubectl's), or a controller's URL."""
+"""Sources of answers: the API server by way of kubectl (contexts, credentials and proxies are kubectl's), or a controller's URL."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ PART_OF = "app.kubernetes.io/part-of=sos"
 TIMEOUT_S = 10.0
 ANSWER_MAX_BYTES = 64 * 1024 * 1024
 NOT_SERVED = "the server could not find the requested resource"
-"""kubectl's words for the path of a kind that nobody has defined."""
+"""kubectl's message for the path of an undefined kind."""
 NOT_INSTALLED = "SOS is not installed in this cluster: helm install sos"
 
 
 class SourceError(Exception):
-    """Nobody answered, or not with what was asked for; the text says who and what to do."""
+    """No answer, or an invalid one; the text names the source and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class Kubectl:
     def objects(self) -> list[Json]:
         """All SOS objects of the cluster.
 
-        Asked for as the API server has them, all kinds at once: kubectl would read, sort and print every object anew, which for a
-        thousand takes it longer than everything else together.
+        Read raw from the API server, all kinds in parallel: kubectl would parse, sort and print every object, which for a thousand takes
+        longer than everything else together.
         """
         with ThreadPoolExecutor(len(KINDS)) as pool:
             return [obj for found in pool.map(self._all, KINDS) for obj in found]
@@ -72,7 +72,7 @@ class Kubectl:
         return self.controller_in(namespaces[0], name)
 
     def namespaces(self) -> tuple[str, ...]:
-        """Where operators are."""
+        """Namespaces of operators."""
         found = self.json("get", "deployments", "--all-namespaces", "-l", f"{PART_OF},app.kubernetes.io/component=operator", "-o", "json")
         return tuple(sorted({item["metadata"]["namespace"] for item in found["items"]}))
 
@@ -82,11 +82,11 @@ class Kubectl:
         return f"/api/v1/namespaces/{namespace}/services/http:{names.controller(name)}:{API_PORT}/proxy"
 
     def raw(self, path: str) -> str:
-        """What the API server says to a GET."""
+        """Return the API server's answer to a GET."""
         return self.run("get", "--raw", path)
 
     def stream(self, path: str) -> Iterator[str]:
-        """Lines as they come, for as long as somebody wants them. Raises SourceError when they end by themselves."""
+        """Yield lines as they arrive. Raises SourceError when the stream ends by itself."""
         return _stream(self.argv("get", "--raw", path))
 
     def argv(self, *command: str) -> tuple[str, ...]:
@@ -94,7 +94,7 @@ class Kubectl:
         return ("kubectl", *self.options, *command)
 
     def json(self, *command: str, timeout_s: float = TIMEOUT_S) -> Json:
-        """What a command says, which is an object."""
+        """Return a command's output, parsed as a JSON object."""
         return _parsed(self.run(*command, timeout_s=timeout_s), "kubectl")
 
     def named(self, kind: str, wanted: list[str]) -> list[Json]:
@@ -104,7 +104,7 @@ class Kubectl:
         return list(found.get("items", [found]))
 
     def run(self, *command: str, stdin: str = "", timeout_s: float = TIMEOUT_S, alone: bool = False) -> str:
-        """What a command says; SourceError in kubectl's words if it fails. `alone`: a Ctrl-C at the terminal does not reach it."""
+        """Return a command's output; SourceError with kubectl's message if it fails. `alone`: Ctrl-C at the terminal does not reach it."""
         try:
             done = subprocess.run(
                 self.argv(*command),
@@ -149,7 +149,7 @@ class Controller:
     kubectl: Kubectl | None = None
     path: str = ""
     inside: tuple[str, ...] = ()
-    """What runs a command where the URL is reached: a lab's controller is in a network namespace."""
+    """Prefix of a command that reaches the URL: a lab's controller is in a network namespace."""
 
     def get(self, what: str) -> Json:
         """GET a document, `/v1/status` say."""

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 WIDTH = 100
 GAP = "  "
 SHORTEST = 6
-"""What a cell keeps at least when its table is too wide."""
+"""Minimum width of a cell when its table is too wide."""
 
 MORE = " \\"
-"""What tells a shell that a command goes on."""
+"""Continuation of a shell command."""
 
 GOOD, BAD, WAITING = "32", "31", "33"
 
@@ -46,7 +46,7 @@ def _pieces(word: str, room: int) -> list[str]:
 
 
 def command(line: str, width: int = WIDTH) -> list[str]:
-    """A command that somebody will paste: one that is longer than a line goes on behind a backslash, between words
+    """Format a command for pasting: break a long one behind a backslash, between words
     (which are names of Kubernetes objects, and shorter than a line)."""
     lines = wrapped(line, indent="", width=width - len(MORE))
     return [*(f"{part}{MORE}" for part in lines[:-1]), lines[-1]]

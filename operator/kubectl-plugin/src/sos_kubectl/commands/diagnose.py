@@ -36,7 +36,7 @@ AddressOption = Annotated[str, typer.Option(metavar="ADDRESS/LENGTH", help="In a
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a command line says about where to look."""
+    """Options that select what to look at."""
 
     name: str
     namespace: str

@@ -66,7 +66,7 @@ def _unclear(error: AmbiguousError, change: str) -> SourceError:
 
 
 def _undone(lab: str, context: str, target: str) -> list[Kept]:
-    """Takes the labels off. It asks nobody but the API server: agents must come back also where the controller does not answer."""
+    """Remove the labels. Only the API server is asked: agents must come back even if the controller does not answer."""
     if lab:
         raise SourceError("a lab's agent is started again with ./lab fault agent NAME --up")
     kubectl = options.kubectl(context)
@@ -89,7 +89,7 @@ def _stop(lab: Lab, wanted: list[Target]) -> None:
 
 
 def _wait(asked: Controller, wanted: list[Target], timeout: float) -> Progress:
-    """Until nothing is under way, or the time is over. A controller that is away for a moment is asked again."""
+    """Wait until no session is left, or the time is over. An unreachable controller is polled again."""
     end, told = time.monotonic() + timeout, ""
     while True:
         try:

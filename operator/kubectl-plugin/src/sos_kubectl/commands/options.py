@@ -14,11 +14,11 @@ from sos_kubectl.base.source import Controller, Kubectl
 from sos_kubectl.targets import lab
 
 NO, FAILED = 1, 2
-"""Exit codes: it is not so; wrong usage, or nobody answered."""
+"""Exit codes: the answer is no; wrong usage, or no answer."""
 
 
 class Form(StrEnum):
-    """How an answer is printed."""
+    """Output format."""
 
     TEXT = "text"
     JSON = "json"
@@ -53,7 +53,7 @@ def kubectl(context: str) -> Kubectl:
 
 
 def colour() -> bool:
-    """Whether whoever reads this sees colours."""
+    """True if the output is a terminal that shows colours."""
     return sys.stdout.isatty()
 
 

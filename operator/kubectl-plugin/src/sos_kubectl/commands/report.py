@@ -1,4 +1,4 @@
-"""`kubectl sos report`: what a cluster or a lab says of itself, in one file that can be sent to somebody."""
+"""`kubectl sos report`: a support bundle of a cluster or a lab in one file."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _events(bundle: Bundle, kubectl: Kubectl, objects: list[Json]) -> None:
 
 
 def event_namespaces(objects: list[Json]) -> list[str]:
-    """Where events about these are: objects without a namespace have theirs in `default` (API convention). Of many the first ones."""
+    """Namespaces with events about these objects: cluster-scoped objects have theirs in `default` (API convention). Bounded."""
     return sorted({obj["metadata"].get("namespace") or NO_NAMESPACE for obj in objects} | {NO_NAMESPACE})[:NAMESPACES_MAX]
 
 

@@ -93,10 +93,10 @@ def _ask(question: str) -> None:
 
 
 def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
-    """Run the Job to its end, with its words as they come; "" or why it failed.
+    """Run the Job to its end and print its log; return "" or the reason of its failure.
 
-    One that is over, that never began or that somebody interrupts is deleted. One that this has only lost sight of goes on: half a
-    removal is worse than one that nobody watches.
+    A Job that has ended, never started or was interrupted is deleted. A Job whose log was only lost runs on: half a removal is worse
+    than an unwatched one.
     """
     name, where = job["metadata"]["name"], job["metadata"]["namespace"]
     try:
@@ -116,7 +116,7 @@ def _run(kubectl: Kubectl, operator: Json, job: Json, timeout: int) -> str:
 
 
 def _followed(kubectl: Kubectl, name: str, where: str, within_s: float) -> str:
-    """How the Job ended; "" if that was not to be seen in time. An API server that is away for a moment is asked again."""
+    """Return the Job's result; "" if it was not seen in time. An unreachable API server is polled again."""
     end, told, complaint = time.monotonic() + within_s, 0, ""
     while True:
         try:

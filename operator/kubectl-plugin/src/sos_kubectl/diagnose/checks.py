@@ -21,7 +21,7 @@ Json = dict[str, Any]
 
 OK, DEGRADED, PLAIN, BROKEN, UNKNOWN = "ok", "degraded", "plain", "broken", "unknown"
 KEY_REASONS = ("tag", "key", "replay")
-"""Why a beacon of a declared agent is dropped: its key is another one, or not there, or its clock is far off."""
+"""Reasons for dropping a declared agent's beacon: wrong key, missing key, or a clock that is far off."""
 
 
 def findings(facts: Facts) -> list[Finding]:
@@ -58,7 +58,7 @@ def _covers(facts: Facts, service: Json) -> bool:
 
 
 def _misses(facts: Facts, service: Json) -> tuple[bool, bool, bool]:
-    """Whether server, port and client are outside a service. What is not known yet is not outside."""
+    """Return, for server, port and client, True if it is outside a service. An unknown value counts as inside."""
     client, (server, port) = facts.client, _target(facts)
     return (
         bool(server) and not ports.inside(server, service["to"]["prefixes"]),
@@ -216,7 +216,7 @@ def _transfers(facts: Facts) -> Iterable[Finding]:
 
 
 def _not_tried(facts: Facts) -> Iterable[Finding]:
-    """What nothing was sent over is not known to work."""
+    """Findings for transfers that were not tried for lack of a port: the path is not known to work."""
     if facts.client is None or facts.server is None or facts.ends_error:
         return
     hosts, service = f"{facts.client.address} - {facts.server.address}", chosen(facts)

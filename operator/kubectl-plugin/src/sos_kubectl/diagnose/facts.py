@@ -1,6 +1,6 @@
-"""What `kubectl sos diagnose` has found out about two sites: the controller's words, the agents' numbers, and what real transfers did.
+"""Facts about two sites for `kubectl sos diagnose`: the controller's answers, the agents' counters, and results of real transfers.
 
-Values only; `gather` fills them, `diagnosis` judges them.
+Values only; `gather` fills them, `checks` judges them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Somebody's own server, asked whether it listens: from the other site, and from beside it."""
+    """The user's own server, probed for a listening port from the other site and from its own."""
 
     address: str
     port: int
@@ -40,7 +40,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """What an agent says of itself; `error` when it does not answer."""
+    """Status of an agent; `error` when it does not answer."""
 
     name: str
     site: str
@@ -49,12 +49,12 @@ class AgentView:
     streams: int = 0
     draining: bool = False
     told: bool = True
-    """Whether it has said anything: one may run without our being allowed to ask it."""
+    """True if it has answered: an agent may run without this user's right to ask it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What somebody wants to know."""
+    """The question: two sites, and optionally a service and a server."""
 
     from_site: str
     to_site: str
@@ -64,7 +64,7 @@ class Asked:
 
 @dataclass(slots=True)
 class Facts:
-    """All there is to judge by. Documents are those of spec/northbound.md, empty where nobody answered."""
+    """All facts. Documents are those of spec/northbound.md, empty where there was no answer."""
 
     asked: Asked
     controller_error: str = ""
@@ -80,7 +80,7 @@ class Facts:
     client: End | None = None
     server: End | None = None
     ends_error: str = ""
-    """Why there is no client or no server."""
+    """Reason of a missing client or server."""
     plain: Pair | None = None
     plain_reversed: bool = False
     """Opened by the server, since every port in the usual direction belongs to a service."""

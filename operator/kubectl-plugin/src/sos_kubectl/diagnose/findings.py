@@ -1,4 +1,4 @@
-"""What `kubectl sos diagnose` can find, in the order in which one thing stands on the other: the first that is broken explains the rest.
+"""Findings of `kubectl sos diagnose`, in the order of dependency: the first that is broken explains the rest.
 
 Every code has an entry in docs/troubleshooting.md; a test compares.
 """
@@ -47,7 +47,7 @@ class Finding:
 
     @property
     def remedy(self) -> str:
-        """What to do."""
+        """Remedy."""
         return REMEDIES[self.code]
 
 

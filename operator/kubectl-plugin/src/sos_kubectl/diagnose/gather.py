@@ -1,4 +1,4 @@
-"""Fills the facts for `kubectl sos diagnose`: real transfers first, then what everybody says, so that what they say is about now."""
+"""Gather facts for `kubectl sos diagnose`: real transfers first, then every status, so that all of it is current."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Place(Protocol):
     def ends(
         self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]]
     ) -> AbstractContextManager[tuple[End | None, End | None, str]]:
-        """Where connections between two sites are opened from and to while the block lasts, preferably within some prefixes; or why not."""
+        """Provide the ends of connections between two sites inside the block, preferably within some prefixes; or the reason of failure."""
 
     def agents(self, config: Json) -> list[tuple[str, str, str]]:
         """Id, name and site of every agent that should run."""
@@ -45,7 +45,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is looked at, and how thoroughly."""
+    """The subject of a diagnosis, and its thoroughness."""
 
     place: Place
     controller: Controller
@@ -97,7 +97,7 @@ def _config(look: Look, facts: Facts) -> None:
 
 
 def _control(look: Look, facts: Facts) -> None:
-    """What the controller and the agents say."""
+    """Read status and counters of controller and agents."""
     try:
         facts.status, facts.agents, facts.topology = (look.controller.get(what) for what in ("/v1/status", "/v1/agents", "/v1/topology"))
         facts.controller_error = ""
@@ -126,7 +126,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def _refused(look: Look) -> dict[str, int]:
-    """Beacons dropped so far, by reason; nothing where nobody answers: that is said elsewhere."""
+    """Beacons dropped so far, by reason; empty without an answer, which is a finding of its own."""
     try:
         text = look.controller.text("/metrics")
     except SourceError:
@@ -182,7 +182,7 @@ def _plain(look: Look, facts: Facts, ends: tuple[End, End], port: int | None) ->
 
 
 def _through(look: Look, facts: Facts, ends: tuple[End, End], port: int) -> Pair:
-    """Through a service, while somebody looks for the session of each connection."""
+    """Transfer through a service, and look for the session of each connection meanwhile."""
     client, server = ends
 
     def seen(own: str) -> bool:

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 PAIR = 2
 NAMED_MAX = 8
-"""Silent tunnels that are named one by one: between hundreds of nodes nobody reads them all."""
+"""Silent tunnels named one by one; the rest are counted, as there may be hundreds of nodes."""
 
 
 def concerned(facts: Facts, site: str) -> bool:
@@ -24,7 +24,7 @@ def concerned(facts: Facts, site: str) -> bool:
 
 
 def near(facts: Facts, *sites: str) -> bool:
-    """Whether these are the two sites asked about, and not what lies between them."""
+    """True if these are the two sites asked about, rather than a site between them."""
     return set(sites) <= {facts.asked.from_site, facts.asked.to_site}
 
 

@@ -1,4 +1,4 @@
-"""Which refused objects have to do with the connection that is asked about: its own, those on the way, or another team's. Pure."""
+"""Relevance of rejected objects to the connection in question: its own, on its path, or another team's. Pure."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Json = dict[str, Any]
 
 
 class Concern(Enum):
-    """How near an object is to the connection."""
+    """Relevance of an object to the connection."""
 
     OWN = "own"
     """One of its two sites, their agents and controllers, a service that would be its own."""
     WAY = "way"
-    """What lies between: transit sites and links."""
+    """On the path: transit sites and links."""
     NONE = "none"
     """Others': `kubectl sos status` lists those."""
 
 
 def of_object(obj: Json, facts: Facts, *, served: bool) -> Concern:
-    """How an object concerns the sites asked about. `served` = a service in force covers the connection: no refused one is missed."""
+    """Return an object's relevance to the two sites. `served` = an accepted service covers the connection: rejected ones do not matter."""
     kind, name, spec = obj["kind"], obj["metadata"]["name"], obj.get("spec") or {}
     ends = (facts.asked.from_site, facts.asked.to_site)
     match kind:
@@ -74,7 +74,7 @@ def _service(obj: Json, facts: Facts, *, served: bool) -> bool:
 
 
 def _at(end: Json, site: str, facts: Facts) -> bool:
-    """Whether one end of a service is at a site: by its name, or by prefixes of the site's."""
+    """True if one end of a service is at a site: by the site's name, or by its prefixes."""
     if "site" in end:
         return bool(end["site"] == site)
     own = [IPv4Network(prefix) for known in facts.config.get("sites", ()) if known["name"] == site for prefix in known["prefixes"]]

@@ -1,4 +1,4 @@
-"""What `kubectl sos diagnose` prints of facts and findings."""
+"""Output of `kubectl sos diagnose`: facts and findings as text and JSON."""
 
 from __future__ import annotations
 

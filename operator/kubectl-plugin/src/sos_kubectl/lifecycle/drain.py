@@ -1,4 +1,4 @@
-"""Which agents a name means, and how far their draining has come. Pure."""
+"""Agents that a name selects, and the progress of draining them. Pure."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ class Kept:
 
 
 def kept_away(nodes: list[Json], name: str) -> list[Kept]:
-    """What a name means among agents that labels of nodes keep away; [] for nothing. The labels are all there is to know: no controller
-    is asked, and the agent of a site that is gone is let back, too."""
+    """Return the agents that a name selects among those kept away by node labels; [] for none. Only labels are read: no controller is
+    asked, so the agent of a deleted site is let back, too."""
     drained = {node["metadata"]["name"]: _drain_labels(node) for node in nodes}
     whole = [Kept(name, label, _shown(name, label)) for label in drained.get(name, ())]
     split = [(node, names.drain_label(name.removeprefix(f"{node}-"))) for node in drained if name.startswith(f"{node}-")]
@@ -92,7 +92,7 @@ def _name(agent: Json) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How the agents stand: `taking` still take sessions, `sessions` are under way at the others."""
+    """Progress: agents `taking` still accept sessions; `sessions` are open at the others."""
 
     taking: tuple[str, ...]
     sessions: int
@@ -101,7 +101,7 @@ class Progress:
 
     @property
     def done(self) -> bool:
-        """Nothing of theirs is under way, and nothing new will be."""
+        """True if they have no sessions and accept no new ones."""
         return not self.taking and not self.sessions
 
     @property
@@ -112,26 +112,26 @@ class Progress:
         return f"{self.sessions} sessions left at {', '.join(self.left)}" if self.sessions else "no sessions left"
 
     def outcome(self, wanted: list[Target], timeout: float) -> list[str]:
-        """How it has ended."""
+        """Return the final message."""
         how = "drained" if self.done else f"not within {timeout:g} s: {self.line}"
         return tables.wrapped(f"{', '.join(target.name for target in wanted)}: {how}", indent="")
 
 
 def not_yet(agents: Json, wanted: list[Target]) -> list[Target]:
-    """Those that are not draining already. To be told a second time ends an agent at once, with all that it has."""
+    """Return the agents that are not draining yet. A second drain order would end an agent immediately, with all its sessions."""
     busy = {agent["id"] for agent in agents["agents"] if agent["draining"]}
     return [target for target in wanted if target.id not in busy]
 
 
 def let_back(kept: list[Kept], target: str) -> list[str]:
-    """What is printed when labels have been taken off."""
+    """Return the lines printed after removing labels."""
     if not kept:
         return tables.wrapped(f"{target}: no agent is kept away", indent="")
     return tables.wrapped(f"{', '.join(one.name for one in kept)} may come back", indent="")
 
 
 def progress(agents: Json, wanted: list[Target]) -> Progress:
-    """From the controller's list of agents; one that is not there has nothing under way."""
+    """Compute progress from the controller's list of agents; an agent missing there has no sessions."""
     rows = {agent["id"]: agent for agent in agents["agents"]}
     there = [(target, rows[target.id]) for target in wanted if target.id in rows]
     return Progress(

@@ -1,7 +1,7 @@
-"""What `kubectl sos uninstall` makes and deletes, as values. Pure.
+"""Objects that `kubectl sos uninstall` creates and deletes, as values. Pure.
 
-The order of a removal is known to one place, `sos_operator uninstall`: this makes the same Job of it that `helm uninstall` runs, from
-the operator's own Deployment.
+Only `sos_operator uninstall` knows the order of a removal: this module builds the same Job that `helm uninstall` runs, from the
+operator's own Deployment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JOB_LABEL = "uninstall"
 GRACE_S = 60
 """Beyond the time the removal may take: for the pod to start."""
 KEPT_S = 600
-"""A Job that nobody cleaned up goes by itself."""
+"""A Job that was not cleaned up expires by itself."""
 PURGED = ("sosservices", "sosagents", "soslinks", "sossites", "soscontrollers")
 """Users' objects in the order in which they lean on each other."""
 GROUP = "sos.network"
@@ -62,7 +62,7 @@ def job(deployment: Json, timeout: int, suffix: str) -> Json:
 
 
 def ended(found: Json) -> str:
-    """Whether a Job is over: "", `Complete` or `Failed` with its words."""
+    """Return a Job's result: "" while it runs, `Complete`, or `Failed` with its message."""
     for condition in (found.get("status") or {}).get("conditions") or ():
         if condition["type"] in ("Complete", "Failed") and condition["status"] == "True":
             return (
@@ -74,7 +74,7 @@ def ended(found: Json) -> str:
 
 
 def interrupted(operator: Json) -> list[str]:
-    """What is left of a removal that somebody stopped, and both ways on."""
+    """Message after an interrupted removal: its state, and the two ways to continue."""
     meta = operator["metadata"]
     said = "interrupted: part of it may be gone, and the operator may be scaled to nothing. Run this again to go on, or take it back:"
     back = f"kubectl -n {meta['namespace']} scale deployment {meta['name']} --replicas=1"
@@ -89,7 +89,7 @@ def lost(made: Json, seconds: int) -> str:
 
 
 def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list[str]:
-    """Lines that say what will be gone, for whoever is asked."""
+    """Lines that list what will be deleted, for confirmation."""
     counts: dict[str, int] = {}
     for child in children:
         counts[child["kind"]] = counts.get(child["kind"], 0) + 1
@@ -102,13 +102,13 @@ def what_goes(children: list[Json], objects: list[Json], *, purge: bool) -> list
 
 
 def question(namespace: str, objects: list[Json], *, purge: bool) -> str:
-    """What somebody says yes to."""
+    """The question to confirm."""
     purged = f", and delete all {len(objects)} SOS objects of this cluster for good" if purge else ""
     return "\n".join(tables.wrapped(f"remove what the operator of namespace {namespace} made{purged}?", indent=""))
 
 
 def purge_refused(operators: list[Json], namespace: str) -> str:
-    """Why objects and CRDs, which are the whole cluster's, may not go with the operator of one namespace; "" if they may."""
+    """Reason for refusing to delete objects and CRDs, which are cluster-wide, with one namespace's operator; "" if allowed."""
     others = sorted({item["metadata"]["namespace"] for item in operators} - {namespace})
     if not others:
         return ""
@@ -116,7 +116,7 @@ def purge_refused(operators: list[Json], namespace: str) -> str:
 
 
 def outcome(failed: str, kept: str, last: str, *, purge: bool) -> list[str]:
-    """How it went, and what is to be done next."""
+    """Result, and the next step."""
     if failed:
         return tables.wrapped(f"not removed: {failed}", indent="")
     if kept:

@@ -1,6 +1,6 @@
-"""What may go into a bundle that is sent to strangers: nothing that is a key, a token or a Secret's content. Pure.
+"""Scrub a bundle that leaves the organisation: no key, no token, no content of a Secret. Pure.
 
-Secrets are never read. This is the second line: what a log, an environment or an annotation may hold all the same.
+Secrets are never read. This is the second line of defence, for secrets in logs, environments and annotations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PATTERNS = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----.*?(?:-----END [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|\Z)", re.DOTALL),
     re.compile(r"(?<=://)[^/\s@\"']+(?=@)"),  # who asks and with what password, of a URL
 )
-# What a name gives away, before the value: NAME=VALUE, "NAME": "VALUE" (escaped or not), --NAME VALUE
+# Recognised by the name before the value: NAME=VALUE, "NAME": "VALUE" (escaped or not), --NAME VALUE
 _NAMED = rf"{_WORDS}{_ABOUT}[\w-]*(?:\\*[\"'])?\s*[=:]\s*|--[\w-]*{_WORDS}{_ABOUT}[\w-]*\s+"
 _QUOTED = re.compile(rf"({_NAMED})(\\*[\"'])(?!\2)(.+?)\2", re.IGNORECASE)
 _BARE = re.compile(rf"({_NAMED})(?!(?:true|false|null|\d+)\b)[^\s\"'\\,;&{{}}\[\]()]+", re.IGNORECASE)

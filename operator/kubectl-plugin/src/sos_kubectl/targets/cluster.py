@@ -1,4 +1,4 @@
-"""A cluster as a place to look at: pods made for the purpose send, and are removed again."""
+"""A cluster as a target: probe pods are created, send, and are deleted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Cluster:
     controller: Controller
     name: str = "default"
     addresses: tuple[str, str] = ("", "")
-    """Those that somebody wants the two pods to have, as address/length; "" = find one."""
+    """Requested addresses of the two pods, as address/length; "" = find a free one."""
     ready_s: float = 60.0
     """The image is on the node already; the rest is scheduling and the network's plugins."""
 
@@ -41,7 +41,7 @@ class Cluster:
         return self.kubectl.objects()
 
     def config(self) -> Json:
-        """What the operator gave the controller to start with."""
+        """The configuration that the operator mounted for the controller."""
         try:
             found = self.kubectl.json("get", "configmap", names.controller(self.name), "-n", self.namespace, "-o", "json")
             document: Json = json.loads(found["data"]["config.json"])
@@ -73,7 +73,7 @@ class Cluster:
         return self.kubectl.json("get", "net-attach-def", names.network(site["name"]), "-n", self.namespace, "-o", "json")
 
     def _free(self, sites: tuple[Json, Json], prefixes: tuple[list[str], list[str]], finding: list[bool]) -> tuple[str | None, str | None]:
-        """Addresses for pods where the network gives none. SourceError where nobody can say which are free: a live host's is not taken."""
+        """Addresses for pods if the network assigns none. SourceError if free ones are unknown: a live host's must not be taken."""
         known, found = self._taken(), list[str | None]()
         for site, within, wanted in zip(sites, prefixes, finding, strict=True):
             if not wanted:
@@ -112,7 +112,7 @@ class Cluster:
             self.kubectl.tidy("delete", "pod", name, "-n", self.namespace, "--ignore-not-found", "--wait=false", timeout_s=DELETE_S)
 
     def _leftovers(self) -> None:
-        """Pods of diagnoses that nobody could remove: they have ended by their deadline, their objects have not."""
+        """Delete pods of earlier diagnoses that could not be deleted then: ended at their deadline, but still listed."""
         for phase in ("Succeeded", "Failed"):
             command = ("delete", "pods", "-n", self.namespace, "-l", probe_pod.SELECTOR, "--field-selector", f"status.phase={phase}")
             with suppress(SourceError):

@@ -1,4 +1,4 @@
-"""A lab of ./lab as a place to look at: its folder says where everything is reached (`reach` in lab.json)."""
+"""A lab of ./lab as a target: lab.json in its folder says how to reach each part (`reach`)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Lab:
         return [loaded["obj"] for loaded in self.facts["objects"]]
 
     def config(self) -> Json:
-        """What its controller was told last, whether it runs or not."""
+        """The last configuration given to its controller, running or not."""
         try:
             found: Json = json.loads((self.root / "controller-config.json").read_text(encoding="utf-8"))
         except (OSError, ValueError):

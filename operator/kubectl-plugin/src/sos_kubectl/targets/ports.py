@@ -1,4 +1,4 @@
-"""Which ports belong to which service between two hosts: for a connection that must be accelerated, and one beside it that must not."""
+"""Ports that services cover between two hosts: one for a connection to accelerate, and one beside it for a plain connection."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Json = dict[str, Any]
 Range = tuple[int, int]
 
 BESIDE: tuple[Range, ...] = ((20_000, 60_999), (1_024, 19_999))
-"""Where a plain port is looked for: clear of well-known servers first."""
+"""Ranges to search for a plain port: clear of well-known servers first."""
 UNPRIVILEGED = 1_024
 
 
 def subtract(ranges: list[Range], others: list[Range]) -> list[Range]:
-    """What of some ranges is in none of the others, in their order."""
+    """Return the parts of some ranges that are in none of the others, in their order."""
     left = list(ranges)
     for first, last in others:
         left = [part for whole in left for part in _without(whole, first, last)]
@@ -29,17 +29,17 @@ def _without(whole: Range, first: int, last: int) -> list[Range]:
 
 
 def covers(service: Json, client: str, server: str) -> bool:
-    """Whether connections between two hosts are a service's, on some port."""
+    """True if a service covers connections between two hosts on some port."""
     return inside(client, service["from"]["prefixes"]) and inside(server, service["to"]["prefixes"])
 
 
 def holds(service: Json, port: int) -> bool:
-    """Whether a port is one of a service's."""
+    """True if a service covers the port."""
     return any(found["first"] <= port <= found["last"] for found in service["ports"])
 
 
 def inside(address: str, prefixes: list[str]) -> bool:
-    """Whether an address is in one of some prefixes."""
+    """True if an address is in one of the prefixes."""
     return any(IPv4Address(address) in IPv4Network(prefix, strict=False) for prefix in prefixes)
 
 
@@ -55,7 +55,7 @@ def of_service(service: Json, config: Json, client: str, server: str) -> list[Ra
 
 
 def beside(config: Json, client: str, server: str) -> list[Range]:
-    """Ports on which a connection is nobody's: no service's, no balance's."""
+    """Ports that no service and no balance covers."""
     taken = [(r["first"], r["last"]) for s in config["services"] if covers(s, client, server) for r in s["ports"]]
     balances = [b for b in config["balances"] if b["client"] == client and inside(server, b["to"])]
     taken += [(r["first"], r["last"]) for b in balances for r in b["ports"]]

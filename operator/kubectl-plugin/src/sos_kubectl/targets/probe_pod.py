@@ -1,4 +1,4 @@
-"""The pods that `kubectl sos diagnose` makes in a cluster, and the addresses they take. Pure."""
+"""Probe pods of `kubectl sos diagnose`, and their addresses. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Json = dict[str, Any]
 COMPONENT = "diagnose"
 CONTAINER = "probe"
 LIFE_S = 600
-"""A pod that nobody could remove ends by itself."""
+"""A pod that could not be deleted ends by itself."""
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 INTERFACE = "net1"
@@ -24,7 +24,7 @@ LOOKED_AT = 4_096
 
 
 def assigns(network: Json) -> bool:
-    """Whether a NetworkAttachmentDefinition assigns addresses by itself; with the default IPAM each pod says its own."""
+    """True if a NetworkAttachmentDefinition assigns addresses by itself; with the default IPAM each pod names its own."""
     try:
         kind = json.loads(network["spec"]["config"]).get("ipam", {}).get("type", "static")
     except (KeyError, ValueError, AttributeError):
@@ -33,7 +33,7 @@ def assigns(network: Json) -> bool:
 
 
 def free_address(prefixes: list[str], subnet: str, taken: Iterable[str]) -> str | None:
-    """The highest address of some prefixes, as address/length, that nobody is known to have."""
+    """Return the highest address of some prefixes that is not known to be taken, as address/length."""
     whole = IPv4Network(subnet)
     refused = {IPv4Address(one) for one in taken} | {whole.network_address, whole.broadcast_address}
     for address in islice(chain.from_iterable(_downwards(prefix) for prefix in prefixes), LOOKED_AT):
@@ -48,7 +48,7 @@ def _downwards(prefix: str) -> Iterable[IPv4Address]:
 
 
 def taken(config: Json, topology: Json) -> set[str]:
-    """Every address that is known to be somebody's. A service or balance for one address names a host, whether it has been heard or not."""
+    """Every address known to be taken. A service or balance for a single address names a host, learnt or not."""
     agents = {agent["address"] for site in config["sites"] for agent in site["agents"]}
     gateways = {site["gateway"].partition("/")[0] for site in config["sites"] if site.get("gateway")}
     heard = {address for host in topology["hosts"] for address in host.get("addresses") or filter(None, [host["address"]])}
@@ -124,7 +124,7 @@ def address_of(pod: Json) -> str | None:
 
 
 def why_not_ready(pod: Json) -> str:
-    """What keeps a pod, in a cluster's words."""
+    """Reason for which a pod is not ready, in the cluster's words."""
     status = pod.get("status") or {}
     waiting = [(one.get("state") or {}).get("waiting") or {} for one in status.get("containerStatuses") or ()]
     said = [f"{state.get('reason', '')} {state.get('message', '')}".strip() for state in waiting if state.get("reason")]

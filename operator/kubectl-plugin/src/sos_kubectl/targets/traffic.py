@@ -1,4 +1,4 @@
-"""Runs sos-probe at two ends and reads what it says. Whoever is started here is ended here."""
+"""Run sos-probe at two ends and parse its output. Every process started here is ended here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MARGIN_S = 100.0
 """Beyond the time a transfer is to last. More than sos-probe itself takes (6 s to connect, 5 s for a greeting, 70 s for the end, 5 s
 of silence): what it has found out about a slow path must not be lost."""
 HOLD_S = 10
-"""A connection is kept open for so long afterwards, until somebody has seen its session: agents report every 5 s."""
+"""A connection is kept open for this time, until its session has been seen: agents report every 5 s."""
 SERVER_S = 600
 
 
@@ -95,7 +95,7 @@ def transfer(way: Way, direction: str) -> Transfer:
 
 
 def watched(way: Way, direction: str, seen: Callable[[str], bool]) -> tuple[Transfer, bool]:
-    """The same, and whether `seen`, which is told the client's address and port, has become true while the connection was open."""
+    """Transfer, and return whether `seen`, called with the client's address and port, became true while the connection was open."""
     done, noticed = threading.Event(), list[bool]()
 
     def watch(process: subprocess.Popen[str], own: str) -> None:
@@ -121,14 +121,14 @@ def watched(way: Way, direction: str, seen: Callable[[str], bool]) -> tuple[Tran
 
 
 def _let_go(process: subprocess.Popen[str]) -> None:
-    """What the connection is kept open for has come: the probe's standard input ends, and so does its wait."""
+    """Close the probe's standard input, which ends its wait: the session has been seen."""
     with contextlib.suppress(OSError, ValueError):
         if process.stdin is not None:
             process.stdin.close()
 
 
 def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.Popen[str], str], None]) -> Transfer:
-    """`opened` is told the process and its connection's own end once there is one. A probe that says nothing has failed, in its words."""
+    """Call `opened` with the process and its connection's local end once connected. A probe without output has failed."""
     options = ("--direction", direction, "--seconds", str(way.seconds), "--hold", str(hold))
     process = _start(way.end, ("transfer", way.address, str(way.port), *options))
     began = time.monotonic()
@@ -146,7 +146,7 @@ def _transfer(way: Way, direction: str, hold: int, opened: Callable[[subprocess.
 
 
 def connect(end: End, address: str, port: int) -> str:
-    """Whether somebody listens: "", or how it failed in one word."""
+    """Probe for a listening port: "" if there is one, or the failure in one word."""
     process = _start(end, ("connect", address, str(port)))
     try:
         return str(_line(process, end, START_S)["failure"] or "")

@@ -26,7 +26,7 @@ class Transfer:
     own: str = ""
     """The address and port it was opened from."""
     seen: str = ""
-    """What the server took that for."""
+    """The address and port that the server saw."""
 
     @property
     def mbps(self) -> float:

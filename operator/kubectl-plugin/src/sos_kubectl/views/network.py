@@ -1,4 +1,4 @@
-"""`kubectl sos topology` and `kubectl sos flows`: what a controller sees of the network, and the sessions under way."""
+"""`kubectl sos topology` and `kubectl sos flows`: a controller's view of the network, and its open sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def topology(status: Json, seen: Json, agents: Json, colour: bool) -> list[str]:
-    """Datapaths with what is at them, links between them, and switches nobody has claimed."""
+    """Datapaths with their hosts and agents, links between them, and unclaimed switches."""
     names = {d["dpid"]: d["name"] for d in status["datapaths"]}
     lines = _datapaths(status, seen, agents, colour)
     links = [(_end(link["a"], names), _end(link["b"], names), link["state"]) for link in seen["links"]]
@@ -41,7 +41,7 @@ def _end(end: Json, names: dict[str, str]) -> str:
 
 
 def flows(sessions: Json, agents: Json) -> list[str]:
-    """The sessions under way."""
+    """Open sessions."""
     names = {a["id"]: a["name"] for a in agents["agents"]}
     rows = [
         (

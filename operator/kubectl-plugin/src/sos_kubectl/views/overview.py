@@ -32,13 +32,13 @@ def rows(objects: Iterable[Json]) -> list[Row]:
 
 
 def is_ready(found: Iterable[Row]) -> bool:
-    """Whether there is something, and all of it is ready."""
+    """True if there are objects, and all of them are ready."""
     rows = list(found)
     return bool(rows) and all(row.ready == "True" for row in rows)
 
 
 def lines(found: list[Row], colour: bool) -> list[str]:
-    """What is printed."""
+    """Return the lines to print."""
     if not found:
         return ["no SOS objects: label nodes, then kubectl apply -f examples/01-two-sites"]
     head = ("KIND", "NAME", "READY", "REASON", "")

@@ -1,4 +1,4 @@
-"""`kubectl sos trace`: what becomes of a connection, step by step, and why.
+"""`kubectl sos trace`: the fate of a connection, step by step, with reasons.
 
 It follows the order in which the controller decides (the configuration in force, spec/controller-config.md clauses 3 and 5), but it sends
 nothing: what it finds is what should happen.
@@ -19,7 +19,7 @@ ALL = 100
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A connection somebody asks about; `port` is the server's."""
+    """The connection in question; `port` is the server's."""
 
     client: IPv4Address
     server: IPv4Address
@@ -68,7 +68,7 @@ def trace(question: Question, config: Json, status: Json, agents: Json, seen: Js
 
 
 def _entries(service_id: str, known: Json | None, found: Trace) -> str:
-    """What comes out as far as datapaths are concerned. Those that have acknowledged a service serve it while others are away."""
+    """Outcome as far as datapaths are concerned. Those that have acknowledged a service serve it while others are disconnected."""
     if known is not None and known["state"] == "Programmed":
         found.step(True, f"service {service_id} is on all its datapaths" + (f": {known['message']}" if known.get("message") else ""))
         return "accelerated"
@@ -144,7 +144,7 @@ def _agents(site: str, agents: Json, found: Trace) -> bool:
 
 
 def _hosts(question: Question, service: Json, status: Json, seen: Json, found: Trace) -> None:
-    """Where the ends are. Not knowing is no fault: hosts are learnt from their first packets."""
+    """Locations of the two ends. An unknown host is no fault: hosts are learnt from their first packets."""
     names = {d["dpid"]: d["name"] for d in status["datapaths"]}
     places = {host["address"]: host["dpid"] for host in seen["hosts"] if host["address"]}
     for end, address in (("from", str(question.client)), ("to", str(question.server))):
@@ -168,7 +168,7 @@ def add_recent_plain(found: Trace, plain: Json, status: Json) -> None:
 
 
 def lines(found: Trace, colour: bool) -> list[str]:
-    """What is printed: the steps, and the outcome."""
+    """Return the lines to print: the steps, and the outcome."""
     shown = []
     for good, said in found.steps:
         mark = tables.coloured("ok", tables.GOOD, colour) if good else tables.coloured("no", tables.BAD, colour)
