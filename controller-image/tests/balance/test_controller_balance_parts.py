@@ -9,7 +9,7 @@ import pytest
 from controller_lab import SWITCHES
 from hypothesis import given
 from hypothesis import strategies as st
-from sos_controller.core.balance.ovs_round_robin import MAX_ASSIGNMENTS, sequence
+from sos_controller.core.balance.ovs_round_robin import MAX_TURNS, sequence
 from sos_controller.core.balance.weighted_round_robin import WeightedRoundRobin
 from sos_controller.core.topology.neighbours import ASK_S, LOST_S, REFRESH_S, Neighbours, Place
 from sos_controller.core.types import DatapathId, MacAddress, PortNo, parse_address, parse_mac
@@ -43,7 +43,7 @@ def test_no_name_ever_deviates_far_from_its_weight(weights: dict[str, int]) -> N
 @given(st.dictionaries(st.integers(0, 99).map(str), st.integers(1, 100), min_size=1, max_size=32))
 def test_a_switchs_turns_are_the_weights_and_bounded(weights: dict[str, int]) -> None:
     turns = Counter(sequence(weights))
-    assert turns.keys() == weights.keys() and turns.total() <= MAX_ASSIGNMENTS
+    assert turns.keys() == weights.keys() and turns.total() <= MAX_TURNS
     total, rounding = sum(weights.values()), len(weights) + 1
     assert all(abs(turns[name] - turns.total() * weight / total) <= 1 + rounding * weight / total for name, weight in weights.items())
 

@@ -14,7 +14,7 @@ from controller_world import World
 from sos_controller.core.commands import PacketOut
 from sos_controller.core.events import PacketIn
 from sos_controller.core.openflow.flow_entries import Output
-from sos_controller.core.sessions.half_open import NUDGES
+from sos_controller.core.sessions.half_open import PROBES
 from sos_controller.core.types import Location, flow_key, parse_mac
 from sos_controller.core.wire.packets import build_arp_request, parse_segment
 
@@ -122,7 +122,7 @@ except ConnectionResetError:
 """
 
 
-@pytest.mark.parametrize("number", [number for _, number in NUDGES])
+@pytest.mark.parametrize("number", [number for _, number in PROBES])
 def test_a_kernel_whose_peer_is_gone_without_a_word_resets_when_it_is_nudged(number: int) -> None:
     """In a network namespace of its own; the peer's kernel knows nothing of the connection, as that of a host whose agent has reset it."""
     inside = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$0" -c "$1" "$2"', sys.executable, KERNEL, str(number))

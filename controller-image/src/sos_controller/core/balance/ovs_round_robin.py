@@ -26,7 +26,7 @@ from sos_controller.core.openflow.pipeline import (
 )
 from sos_controller.core.types import PortNo
 
-MAX_ASSIGNMENTS: Final = 256
+MAX_TURNS: Final = 256
 """Length of the cycle of turns; weights that need more are rounded."""
 MAX_PORT: Final = 0xFEFF
 """The highest port of an Open vSwitch."""
@@ -43,8 +43,8 @@ def sequence(weights: Mapping[str, int]) -> tuple[str, ...]:
     common = gcd(*weights.values())
     least = {name: weight // common for name, weight in weights.items()}
     total = sum(least.values())
-    if total > MAX_ASSIGNMENTS:
-        least = {name: max(1, weight * (MAX_ASSIGNMENTS - len(least)) // total) for name, weight in least.items()}
+    if total > MAX_TURNS:
+        least = {name: max(1, weight * (MAX_TURNS - len(least)) // total) for name, weight in least.items()}
     round_robin = WeightedRoundRobin(least)
     return tuple(round_robin.turn() for _ in range(sum(least.values())))
 

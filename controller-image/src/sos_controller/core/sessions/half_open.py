@@ -21,7 +21,7 @@ from sos_controller.core.tables.sessions import Session
 from sos_controller.core.types import Address, FlowKey
 from sos_controller.core.wire.packets import build_acknowledgement
 
-NUDGES: Final = ((0.0, 0x00000000), (2.0, 0x80000000))
+PROBES: Final = ((0.0, 0x00000000), (2.0, 0x80000000))
 """Seconds after the end, and sequence numbers: no window of less than 2 GiB holds both, and one of the segments may be lost."""
 LOST: Final = "agent-lost"
 
@@ -38,7 +38,7 @@ def probe_half_open(state: State, session: Session) -> None:
     if target is None or state.config is None:
         return
     where = target.location
-    for after_s, number in NUDGES:
+    for after_s, number in PROBES:
         frame = build_acknowledgement(state.config.discovery.ether, target.mac, towards, number)
         state.out.append(PacketOut(where.dpid, PORT_CONTROLLER, (Output(where.port_no),), frame, after_s))
     state.count("sessions", "nudged")
