@@ -1,4 +1,4 @@
-"""Hypothesis without deadlines: machines that are busy are slow, and that is no fault of the code."""
+"""Hypothesis without deadlines: a loaded machine is slow, which is no fault of the code."""
 
 import os
 

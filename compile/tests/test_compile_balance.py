@@ -1,4 +1,4 @@
-"""Services with spec.balance: what becomes of them, and what is said about those that cannot be."""
+"""Services with spec.balance: acceptance, documents, and the problems of rejected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Base tables forward a broadcast to every host exactly once, whatever the sites look like: walked through a model of the switches."""
+"""Base tables deliver a broadcast to every host exactly once, for any layout of sites: walked through a model of the switches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CRDs keep to the rules that make them good to use: every field described, everything bounded."""
+"""Conventions of the CRDs: every field described, every value bounded."""
 
 from __future__ import annotations
 

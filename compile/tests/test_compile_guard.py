@@ -1,4 +1,4 @@
-"""NetworkPolicies and PodDisruptionBudgets: they guard the pods they are for, and cut nothing that must work."""
+"""NetworkPolicies and PodDisruptionBudgets: they protect their pods and block nothing that must work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unexpected exceptions: the object or node that raises one is judged as wrong, and the others' output stays byte-identical."""
+"""Unexpected exceptions: the object or node that raises one is rejected, and the others' output stays byte-identical."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worlds at their schemas' limits: nothing raises, not even inside the fence, and each consumer takes what is compiled of them."""
+"""Worlds at their schemas' limits: nothing raises, not even into fault isolation, and each consumer accepts the documents."""
 
 from __future__ import annotations
 

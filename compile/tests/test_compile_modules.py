@@ -1,4 +1,4 @@
-"""Kernel modules: what a node's pod is asked to load, and what the script in the image makes of that."""
+"""Kernel modules: those that a node's pod requests, and what the script in the image does with the list."""
 
 from __future__ import annotations
 

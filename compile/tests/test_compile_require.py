@@ -1,4 +1,4 @@
-"""Entries that reject connections of services with requirements, compared with a model of single connections."""
+"""Flow entries that reject connections of services with requirements, compared with a model of single connections."""
 
 from __future__ import annotations
 

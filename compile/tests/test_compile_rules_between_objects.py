@@ -1,4 +1,4 @@
-"""What no schema can say: rules between objects. The younger of two rivals loses, with a problem that says what to do."""
+"""Rules between objects, beyond any schema: the younger of two rivals loses, with a problem that names the remedy."""
 
 from __future__ import annotations
 

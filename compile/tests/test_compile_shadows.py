@@ -1,4 +1,4 @@
-"""Services that cover the same connections: which of them has which, against a model that asks connection by connection."""
+"""Services that cover the same connections: precedence, against a model that decides connection by connection."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services of several namespaces at one site: what the site's rules grant, and who has what several of them cover."""
+"""Services of several namespaces at one site: permissions by the site's rules, and precedence where they overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every compilation."""
+"""Properties of every compilation."""
 
 from __future__ import annotations
 

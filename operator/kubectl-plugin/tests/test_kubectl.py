@@ -1,4 +1,4 @@
-"""`kubectl sos` as people run it: found by kubectl, against a real API server and a real controller."""
+"""`kubectl sos` as users run it: found by kubectl, against a real API server and a real controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kubectl sos diagnose` in a cluster: its pods, their addresses, and that nothing of it stays. A real API server; no kubelets."""
+"""`kubectl sos diagnose` in a cluster: its pods, their addresses, and complete clean-up. A real API server; no kubelets."""
 
 from __future__ import annotations
 

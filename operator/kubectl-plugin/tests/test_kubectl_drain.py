@@ -1,4 +1,4 @@
-"""`kubectl sos drain`: which agents are meant, when it is over, and the label that keeps a pool's agents off a node."""
+"""`kubectl sos drain`: selection of agents, completion, and the label that keeps a pool's agents off a node."""
 
 from __future__ import annotations
 

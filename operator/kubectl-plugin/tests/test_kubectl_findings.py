@@ -1,4 +1,4 @@
-"""What `kubectl sos diagnose` makes of facts: the first broken thing first, and `ok` only for bytes that arrived."""
+"""Findings of `kubectl sos diagnose` from facts: the first broken thing first, and `ok` only for bytes that arrived."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ports that remedies name are those that are used."""
+"""Ports named in remedies are the ports in use."""
 
 from __future__ import annotations
 

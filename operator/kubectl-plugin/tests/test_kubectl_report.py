@@ -1,4 +1,4 @@
-"""What goes into a bundle of `kubectl sos report`, and above all what does not."""
+"""Content of a `kubectl sos report` bundle, and above all the absence of secrets."""
 
 from __future__ import annotations
 

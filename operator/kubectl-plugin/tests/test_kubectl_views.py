@@ -1,4 +1,4 @@
-"""What `kubectl sos` makes of what it has read: tables that fit, statuses that do not flatter, traces that say why."""
+"""Views of `kubectl sos`: tables that fit, statuses that do not flatter, traces that give reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The chart: what it renders, what the API server says to it, and that its copies are fresh."""
+"""The chart: its rendered objects, their admission by the API server, and its copies up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dashboard and alerts: every metric and label in them exists, and the API server takes what is rendered."""
+"""Dashboard and alerts: every metric and label in them exists, and the API server accepts the rendered objects."""
 
 from __future__ import annotations
 

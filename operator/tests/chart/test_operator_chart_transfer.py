@@ -1,4 +1,4 @@
-"""`helm test`: what it would start, that it names real networks, and that what it runs exists."""
+"""`helm test`: its pods, real names of networks, and commands that exist in the image."""
 
 from __future__ import annotations
 

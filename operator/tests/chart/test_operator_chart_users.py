@@ -1,4 +1,4 @@
-"""What the chart gives and says to people: rights by the cluster's own roles, and words after the installation."""
+"""Rights that the chart aggregates to the cluster's own roles, and the notes after installation."""
 
 from __future__ import annotations
 

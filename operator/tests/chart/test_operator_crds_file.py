@@ -1,4 +1,4 @@
-"""The one file of all CustomResourceDefinitions: what the chart installs, for whoever installs it apart from the chart."""
+"""The single file of all CustomResourceDefinitions, for installation apart from the chart, equals the chart's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What evictions may take, told by Kubernetes' own disruption controller and eviction API."""
+"""Evictions permitted by the disruption budgets, judged by Kubernetes' own disruption controller and eviction API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images say what they are, and run as nobody wherever the pods do."""
+"""Images carry their labels, and run as an unprivileged user wherever the pods do."""
 
 from __future__ import annotations
 

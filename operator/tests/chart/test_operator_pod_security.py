@@ -1,4 +1,4 @@
-"""What Pod Security admission of a real API server says to every pod of a release: `restricted` where possible, and where not, why not."""
+"""Pod Security admission of a real API server for every pod of a release: `restricted` where possible, else the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Children of the release as a whole, and kinds that a cluster may or may not serve."""
+"""Children of the release as a whole, and optional kinds of the cluster."""
 
 from __future__ import annotations
 

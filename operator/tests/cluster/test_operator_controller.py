@@ -1,4 +1,4 @@
-"""The operator and a real controller process: configuration pushed, state reported, loss noticed."""
+"""The operator with a real controller process: configuration pushed, state reported, loss detected."""
 
 from __future__ import annotations
 

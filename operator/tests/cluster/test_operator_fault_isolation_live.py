@@ -1,4 +1,4 @@
-"""One bad object is one bad object, on a real API server: the others are looked after, and the operator goes on."""
+"""Fault isolation on a real API server: one object that raises affects no other, and the operator keeps running."""
 
 from __future__ import annotations
 

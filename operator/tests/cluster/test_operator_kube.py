@@ -1,4 +1,4 @@
-"""The tests' own API server: nothing of it outlives the tests, also when they are killed."""
+"""The tests' own API server: no process of it outlives the tests, even when they are killed."""
 
 import os
 import subprocess

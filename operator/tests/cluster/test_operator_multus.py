@@ -1,4 +1,4 @@
-"""Agents attached by Multus: what the API server gets, with and without NetworkAttachmentDefinitions in the cluster."""
+"""Agents attached by Multus: objects in a cluster with and without NetworkAttachmentDefinitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server refuses for one object is told there, and disturbs no other."""
+"""A refusal by the API server shows in the status of its object, and affects no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operator has the rights it uses and uses the rights it has: what the API server saw is compared with what the chart grants."""
+"""Rights used by the operator equal the rights granted by the chart, from the API server's audit log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A roll-out by the operator against a real API server, with nodes that do as they are told, or not."""
+"""Staged rollout against a real API server, with nodes that apply their documents, and nodes that fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A world of some size, a real API server, a real controller: bench/operator/scale.py in small, for what depends on no machine."""
+"""A world of some size, a real API server, a real controller: the machine-independent part of bench/operator/scale.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CRDs on a real API server, and `sos_compile.admit`, which must judge as the API server does."""
+"""The CRDs on a real API server agree with `sos_compile.admit`."""
 
 from __future__ import annotations
 

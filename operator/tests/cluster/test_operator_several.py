@@ -1,4 +1,4 @@
-"""Two operators and one Lease, as processes against a real API server: what the server wrote down says who wrote, and in whose time."""
+"""Two operators and one Lease against a real API server: its log shows which of them wrote, and at what time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row of tables/objects.yaml on a real API server, with a running operator: refused or judged, and nobody else notices."""
+"""Every row of tables/objects.yaml on a real API server with a running operator: rejected or judged, without effect on others."""
 
 from __future__ import annotations
 

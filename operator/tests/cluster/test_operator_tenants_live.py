@@ -1,4 +1,4 @@
-"""Two tenants of the same sites on a real API server: the later changes nothing of the earlier, and both are told of an overlap."""
+"""Two tenants of the same sites on a real API server: the later changes nothing of the earlier, and both see an overlap reported."""
 
 from __future__ import annotations
 

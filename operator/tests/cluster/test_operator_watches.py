@@ -1,4 +1,4 @@
-"""Watches start again whenever they end, and the process goes on: alone, and before a real API server behind a faulty proxy."""
+"""Watches restart whenever they end, and the process keeps running: alone, and before a real API server behind a faulty proxy."""
 
 from __future__ import annotations
 

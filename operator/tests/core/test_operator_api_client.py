@@ -1,4 +1,4 @@
-"""How the operator talks to a controller over HTTP."""
+"""HTTP client of a controller's API."""
 
 from __future__ import annotations
 

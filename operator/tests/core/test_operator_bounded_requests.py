@@ -1,4 +1,4 @@
-"""What a pass asks others for: waited for a moment, never twice at once, never lost."""
+"""Requests of a pass: bounded wait, never two of the same in flight, no answer lost."""
 
 from __future__ import annotations
 

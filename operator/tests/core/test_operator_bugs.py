@@ -1,4 +1,4 @@
-"""Exceptions that nobody expected, in the operator: confined to what they are about, counted, and never the end of the process."""
+"""Unexpected exceptions in the operator: confined to their object, counted, and never the end of the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handing configurations to controllers: how often one that will not have it is asked."""
+"""Pushing configurations to controllers: back-off for a controller that refuses."""
 
 from __future__ import annotations
 

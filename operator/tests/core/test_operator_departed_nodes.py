@@ -1,4 +1,4 @@
-"""Nodes that leave a site which has others: what is told to whom, and where pods are kept."""
+"""Nodes that leave a site with other nodes: the documents they get, and how long their pods stay."""
 
 from __future__ import annotations
 

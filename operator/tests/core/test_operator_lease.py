@@ -1,4 +1,4 @@
-"""Whose turn it is: the decisions, a candidate before a Lease that misbehaves, and the fence that nothing gets past."""
+"""Leader election: the decisions, a candidate with a misbehaving Lease, and the watchdog that always ends the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dashboards, alerts and the page for users are checked against spec/metrics: a change of a name shows here first."""
+"""Metric names agree with spec/metrics, which dashboards, alerts and docs are checked against."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator has seen: lists that are kept, and objects of them that are asked for again by name."""
+"""Lists that the operator keeps, and single objects read again by name."""
 
 from __future__ import annotations
 

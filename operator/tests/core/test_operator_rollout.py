@@ -1,4 +1,4 @@
-"""Roll-outs of node-configs: who gets theirs when, and what a failing node stops."""
+"""Staged rollout of node-configs: the order of nodes, and the effect of a failing node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotation of keys: the steps, what they hand out, and that nobody is left behind or hurried."""
+"""Key rotation: its steps, the keys distributed in each, and no agent left without a valid key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statuses from facts: the tables people read, for every kind and every way things can stand."""
+"""Statuses from facts: printed columns and conditions of every kind in every state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rotation of a controller's bearer token: the steps, and a real controller that is told new things all the time."""
+"""Rotation of a controller's bearer token: its steps, and a real controller that accepts configurations throughout."""
 
 from __future__ import annotations
 

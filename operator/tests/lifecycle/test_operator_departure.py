@@ -1,4 +1,4 @@
-"""How sites and the whole release go: nodes clean up first, nothing of ours is left behind, users' objects stay."""
+"""Deletion of sites: nodes clean up first, nothing of ours is left behind, users' objects stay."""
 
 from __future__ import annotations
 

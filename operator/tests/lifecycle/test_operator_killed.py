@@ -1,4 +1,4 @@
-"""Killed in the middle of changes, and without an API server: what is there in the end is what an undisturbed operator leaves."""
+"""An operator killed in the middle of changes, or without an API server, ends in the same state as an undisturbed one."""
 
 from __future__ import annotations
 

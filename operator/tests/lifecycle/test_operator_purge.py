@@ -1,4 +1,4 @@
-"""Installed, removed, installed again, purged: what is left in the whole cluster each time."""
+"""Install, remove, install again, purge: objects left in the whole cluster after each step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes with its owner while no operator runs: the cluster's own garbage collector takes it, and nothing else."""
+"""Garbage collection of children while no operator runs: the owner's children go, and nothing else."""
 
 from __future__ import annotations
 

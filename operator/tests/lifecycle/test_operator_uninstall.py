@@ -1,4 +1,4 @@
-"""How the whole release goes: nodes clean up first, nothing of ours is left behind, users' objects stay."""
+"""Removal of the whole release: nodes clean up first, nothing of ours is left behind, users' objects stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""bench/operator/scale.py: what it says of its aims, without measuring anything."""
+"""bench/operator/scale.py: its verdict on aims, without a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scripts/generate.py: what it must refuse, and that stale files are found."""
+"""scripts/generate.py: input that it refuses, and detection of stale files."""
 
 from __future__ import annotations
 

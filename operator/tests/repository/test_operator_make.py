@@ -1,4 +1,4 @@
-"""What the pages tell people to type is there, and does what they say."""
+"""Commands in the docs exist and work."""
 
 from __future__ import annotations
 

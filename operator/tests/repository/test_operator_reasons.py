@@ -1,4 +1,4 @@
-"""Users find each reason that a condition can have on the page about troubleshooting, or in the API reference."""
+"""Every reason of a condition is documented in troubleshooting or the API reference."""
 
 from __future__ import annotations
 

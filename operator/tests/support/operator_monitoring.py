@@ -1,4 +1,4 @@
-"""What tests know of Prometheus: definitions of Prometheus Operator's kinds, the metrics of our programs, and queries taken apart."""
+"""Prometheus for tests: definitions of Prometheus Operator's kinds, metrics of our programs, and parsed queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests need of nodes: an HTTP server per node that answers as its `sos-node` would."""
+"""Nodes for tests: an HTTP server per node that answers as its `sos-node` would."""
 
 from __future__ import annotations
 

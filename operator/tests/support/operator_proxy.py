@@ -1,4 +1,4 @@
-"""A proxy before an API server that answers wrongly when told to."""
+"""A proxy before an API server that returns faults on request."""
 
 from __future__ import annotations
 

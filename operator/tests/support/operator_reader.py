@@ -1,4 +1,4 @@
-"""What tests ask kubectl for most, without its start-up: get, apply, patch and delete, resources by any of their names."""
+"""Common kubectl calls without its start-up time: get, apply, patch and delete, resources by any of their names."""
 
 from __future__ import annotations
 

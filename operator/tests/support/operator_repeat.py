@@ -1,4 +1,4 @@
-"""What tests do again and again beside something else."""
+"""Actions repeated in the background of a test."""
 
 from __future__ import annotations
 

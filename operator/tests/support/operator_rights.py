@@ -1,4 +1,4 @@
-"""Rights that a chart grants and rights that were used, in the same words."""
+"""Rights granted by a chart and rights used, in one form for comparison."""
 
 from __future__ import annotations
 
