@@ -54,7 +54,7 @@ def test_the_highest_usable_address_is_found(pool: IPv4Network, shorter: int, of
 
 
 @given(NETWORKS)
-def test_network_and_broadcast_addresses_are_nobodys(pool: IPv4Network) -> None:
+def test_network_and_broadcast_addresses_are_never_assigned(pool: IPv4Network) -> None:
     assume(pool.prefixlen < 31)
     assert not usable(pool[0], pool, pool)
     assert not usable(pool[-1], pool, pool)

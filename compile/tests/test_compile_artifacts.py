@@ -40,7 +40,7 @@ def schema(kind: str) -> Any:
     return jsonschema.Draft202012Validator(content)
 
 
-def test_what_is_committed_is_what_would_be_generated() -> None:
+def test_committed_files_equal_generated_ones() -> None:
     assert artifacts.stale() == {}, "run: python -m sos_compile.artifacts write"
 
 

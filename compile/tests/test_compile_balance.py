@@ -99,7 +99,7 @@ def test_switches_that_rewrite_addresses_do_without_segmentation_offload() -> No
         ),
     ],
 )
-def test_what_cannot_be_is_told_with_a_remedy(
+def test_impossible_balances_are_rejected_with_a_remedy(
     where: dict[str, Any], how: dict[str, Any], count: int, reason: Reason | None, path: str, words: str
 ) -> None:
     uplinks, spec = where.get("uplinks", []), {key: value for key, value in where.items() if key != "uplinks"}

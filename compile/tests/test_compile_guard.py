@@ -33,7 +33,7 @@ def test_each_guard_is_for_the_pods_of_one_workload_of_its_name(given_world: Wor
             assert not pods[guard["metadata"]["name"]]["spec"].get("hostNetwork"), "Kubernetes applies none to such pods"
 
 
-def test_every_port_of_a_controller_is_reachable_and_it_reaches_nobody() -> None:
+def test_every_port_of_a_controller_accepts_ingress_and_all_egress_is_denied() -> None:
     made = world()
     (policy,), (deployment,) = (list(of_kind(made, kind).values()) for kind in ("NetworkPolicy", "Deployment"))
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

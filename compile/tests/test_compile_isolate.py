@@ -145,7 +145,7 @@ def test_culprits_of_the_last_compilation_are_not_searched_again(monkeypatch: py
     assert draft(WORLD, memo).issued({}).faults == (), "it is right again"
 
 
-def test_what_raises_without_any_object_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_without_any_object_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any) -> Any:
         raise RuntimeError("not about any object")
 
@@ -195,7 +195,7 @@ def test_exactly_the_culprits_are_left_out(bad: set[int], known: bool) -> None:
         assert left_out == culprits
 
 
-def test_faults_that_are_known_already_do_not_go_round_for_ever() -> None:
+def test_known_faults_end_the_search() -> None:
     key = KEYS[0]
     error = Faulty({key: Fault(key, "", "")})
 
@@ -208,7 +208,7 @@ def test_faults_that_are_known_already_do_not_go_round_for_ever() -> None:
 
 @settings(max_examples=40)
 @given(st.text(max_size=60), st.text(max_size=20))
-def test_addresses_of_nodes_are_nobody_elses_trouble(address: str, name: str) -> None:
+def test_a_wrong_node_address_affects_no_other_node(address: str, name: str) -> None:
     """Kubernetes takes any text as an InternalIP."""
     odd = Node(name or "x", {"sos.network/site": "west"}, address)
     compiled = compile_world(dataclasses.replace(WORLD, nodes=(*WORLD.nodes, odd)))

@@ -47,7 +47,7 @@ def test_a_folder_stands_for_its_yaml_files(tmp_path: Path) -> None:
     assert [item.obj["kind"] for item in load([tmp_path])] == ["A", "B"]
 
 
-def test_what_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_unreadable_input_is_an_error(tmp_path: Path) -> None:
     for path, content in (
         (tmp_path / "none.yaml", None),
         (tmp_path / "bytes.yaml", b"\xff\xfe\xfa"),

@@ -47,7 +47,7 @@ def test_nothing_is_loaded_unless_that_is_wanted_and_there_is_something() -> Non
     assert "initContainers" not in pod_of("Netdev", base=1)
 
 
-def test_the_one_that_loads_may_do_nothing_else() -> None:
+def test_the_module_loading_container_has_no_other_privilege() -> None:
     pod = pod_of()
     (loader,) = pod["initContainers"]
     assert loader["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYS_MODULE"]}
@@ -72,20 +72,20 @@ def loaded() -> str:
     return min(path.name for path in Path("/sys/module").iterdir())
 
 
-def test_what_is_there_is_left_alone() -> None:
+def test_a_loaded_module_is_left_alone() -> None:
     done = run("--need", loaded(), "--want", loaded())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"modules.sh: {loaded()}: there already\n" * 2
 
 
-def test_what_is_only_wanted_is_named_and_passed_over() -> None:
+def test_a_missing_optional_module_is_named_and_skipped() -> None:
     done = run("--want", "sos_no_such_module", "--want", loaded())
     assert done.returncode == 0
     assert "modules.sh: sos_no_such_module: not loaded (" in done.stderr and "sos_no_such_module not found" in done.stderr
     assert "there already" in done.stdout, "what comes after it is loaded"
 
 
-def test_what_is_needed_stops_the_pod_and_says_what_to_do() -> None:
+def test_a_missing_required_module_stops_the_pod_with_a_remedy() -> None:
     done = run("--need", "sos_no_such_module", "--want", loaded())
     assert done.returncode == 1
     assert "there already" in done.stdout
@@ -94,7 +94,7 @@ def test_what_is_needed_stops_the_pod_and_says_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--want",), ("openvswitch",), ("--want", "-r"), ("--want", "../x"), ("--load", "vxlan")])
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_are_refused(arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert "usage: modules.sh" in done.stderr

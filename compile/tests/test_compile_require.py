@@ -64,7 +64,7 @@ def test_every_port_is_one_entry() -> None:
 
 
 @pytest.mark.parametrize(("setup", "flags"), [("Reactive", ""), ("Proactive", "tcp_flags=+syn-ack-rst-fin,")])
-def test_what_an_agent_forwards_is_rejected_but_for_its_own_connections(setup: str, flags: str) -> None:
+def test_forwarded_connections_of_an_agent_are_rejected_except_its_own(setup: str, flags: str) -> None:
     pool = obj("SosAgent", "default", {"siteSelector": {}})
     found = compiled(service("a", "west", "east", ports=[{"port": 22}], setup=setup, **REQUIRED), pool)
     assert [flow["match"] for flow in flows(found, 45500)] == [

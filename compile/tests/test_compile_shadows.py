@@ -87,7 +87,7 @@ def test_a_service_is_hidden_where_one_before_it_covers_its_connections(data: st
         taken |= {c: name for c in covered if c not in taken}
 
 
-def test_who_hides_what_is_said_in_words() -> None:
+def test_conditions_name_the_shadowing_service() -> None:
     wide = service("wide", "west", "east", priority=200, mode="Observe")
     narrow = service("narrow", "west", "east", 443, 80)
     found = compiled(wide, narrow)

@@ -85,7 +85,7 @@ def test_nothing_that_one_namespace_does_takes_a_connection_of_another(
 
 
 @given(those("a"), those("b"))
-def test_what_disjoint_rules_grant_is_decided_by_its_own_services(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
+def test_disjoint_rules_are_judged_by_each_namespaces_own_services(mine: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> None:
     rules = [{"namespaces": ["a"], "ports": [{"port": 1}]}, {"namespaces": ["b"], "ports": [{"port": 2, "endPort": 9}]}]
     assert owners(compiled(*mine, *theirs, rules=rules), "a") == owners(compiled(*mine, rules=rules), "a")
     assert owners(compiled(*theirs, *mine, rules=rules), "b") == owners(compiled(*theirs, rules=rules), "b")
@@ -121,7 +121,7 @@ def test_the_attack_of_a_tenant_that_observes_everything() -> None:
     assert shadow is not None and [o.other.name for o in shadow.hidden_by] == ["web"] and not shadow.wholly
 
 
-def test_who_changes_what_it_covers_comes_anew_and_who_changes_anything_else_keeps_its_place() -> None:
+def test_only_a_change_of_covered_connections_costs_a_service_its_place() -> None:
     narrow, web = made("b", "old", 443), made("a", "web", 80, created=2)
     before = compiled(narrow, web)
     grown = compiled(made("b", "old", 443, 80), web, before=before)
@@ -150,7 +150,7 @@ def test_a_service_that_is_not_accepted_for_a_while_keeps_its_place() -> None:
         ({"transport": []}, {"transport": {"blockKiB": 8}}, "spec.transport.blockKiB"),
     ],
 )
-def test_what_a_rule_does_not_grant_is_refused_at_its_field(rule: dict[str, Any], spec: dict[str, Any], path: str) -> None:
+def test_a_field_not_granted_by_a_rule_is_rejected(rule: dict[str, Any], spec: dict[str, Any], path: str) -> None:
     found = compiled(made("a", "web", **spec), rules=[{"namespaces": ["a"], **rule}])
     (problem,) = (each for each in found.problems if not each.warning)
     assert (problem.reason, problem.path) == (Reason.NOT_PERMITTED, path)
@@ -193,7 +193,7 @@ def test_settings_of_shared_streams_are_those_that_the_first_namespace_found(set
     assert not compiled(plain, changed, before=found, rules=[rule]).problems
 
 
-def test_another_controller_gets_nobody_past_another_namespace() -> None:
+def test_naming_another_controller_does_not_overtake_another_namespace() -> None:
     """Entries of a controller with a larger number win in the switch, whatever the order: such a service is refused."""
     two = [{"name": "default"}, {"name": "second"}]
     west, east = sites()
@@ -240,7 +240,7 @@ def test_several_namespaces_leave_each_other_a_part_of_the_sessions() -> None:
 
 
 @given(st.sets(st.sampled_from([f"n{i}" for i in range(60)]), min_size=2))
-def test_whatever_the_others_take_a_namespace_has_its_part(namespaces: set[str]) -> None:
+def test_a_namespace_keeps_its_share_of_sessions(namespaces: set[str]) -> None:
     found = shares(compiled(*(made(name, "web", 80 + i) for i, name in enumerate(sorted(namespaces)))))
     if len(namespaces) <= 50:  # more than that have no whole percent each
         assert all(100 - found[name][0] >= len(namespaces) - 1 for name in namespaces)

@@ -76,7 +76,7 @@ def test_numbers_and_addresses_are_given_once(given_world: World) -> None:
 
 
 @given(worlds(), worlds())
-def test_what_was_given_is_kept_while_it_is_valid(first: World, second: World) -> None:
+def test_an_allocation_is_kept_while_valid(first: World, second: World) -> None:
     """Whatever the second world adds, what both have keeps its numbers and addresses."""
     before = compile_world(first)
     known = {(obj["kind"], obj["metadata"]["name"]) for obj in first.objects if isinstance(obj, dict)}
@@ -180,7 +180,7 @@ def test_the_empty_world_compiles() -> None:
     assert (compiled.controllers, compiled.nodes, compiled.agents, compiled.manifests, compiled.problems) == ({}, {}, {}, (), ())
 
 
-def test_nodes_alone_are_nobodys() -> None:
+def test_nodes_without_a_site_object_get_no_document() -> None:
     assert compile_world(World(objects=(), nodes=(Node("a", {"sos.network/site": "amber"}),))).nodes == {}
 
 
@@ -210,7 +210,7 @@ def in_cluster(given_world: World) -> World:
 
 
 @given(worlds(), worlds(), st.data())
-def test_what_is_remembered_changes_no_result(first: World, second: World, data: st.DataObject) -> None:
+def test_a_memo_changes_no_result(first: World, second: World, data: st.DataObject) -> None:
     """Whatever comes after whatever: other worlds with the same names, and parts of them."""
     memo = Memo()
     for each in (in_cluster(first), in_cluster(second), in_cluster(first)):
@@ -231,7 +231,7 @@ def test_only_changed_documents_get_another_generation() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("encryption", "TLS"), ("compression", "Adaptive")])
-def test_what_agents_agree_on_is_told_to_both_sites_and_only_where_it_is_asked_for(field: str, value: str) -> None:
+def test_stream_settings_go_to_both_sites_and_only_if_requested(field: str, value: str) -> None:
     base = (site("west", "10.0.0.0/16"), site("east", "10.1.0.0/16"), service("plain", "west", "east", 22))
     here = nodes(west=1, east=1)
     asked = service("special", "west", "east", 443, transport={field: value})

@@ -74,7 +74,7 @@ def test_status_loads_no_cluster_client_and_asks_once_for_each_kind(example: Ope
     assert (tmp_path / "tried").read_text().splitlines() == ["again"] * len(KINDS)
 
 
-def test_nobody_there_is_an_error_that_says_who(kube: Kube) -> None:
+def test_an_unreachable_source_is_an_error_that_names_it(kube: Kube) -> None:
     port = free_port()
     done = sos(kube, "flows", "--url", f"http://127.0.0.1:{port}")
     assert (done.returncode, done.stdout) == (2, "") and f"127.0.0.1:{port}" in done.stderr and "Traceback" not in done.stderr

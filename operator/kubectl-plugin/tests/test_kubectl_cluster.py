@@ -60,7 +60,7 @@ def test_who_gives_the_addresses(ipam: dict[str, Any], assigns: bool) -> None:
     assert not probe_pod.assigns({"spec": {"config": "nonsense"}})
 
 
-def test_every_address_that_is_somebodys_is_taken() -> None:
+def test_every_known_address_counts_as_taken() -> None:
     """Those a host has besides its first, and those that only a service's prefix tells: its host may not have been heard yet."""
     config = {
         "sites": [{"gateway": "10.0.0.1/24", "agents": [{"address": "10.0.0.126"}]}, {"gateway": None, "agents": []}],
@@ -221,7 +221,7 @@ def test_an_interrupted_diagnosis_leaves_no_pod(networks: Kube) -> None:
         none_left(networks)
 
 
-def test_what_an_earlier_diagnosis_left_behind_goes(networks: Kube) -> None:
+def test_pods_of_an_earlier_diagnosis_are_deleted(networks: Kube) -> None:
     """One that ended at its deadline because nobody could remove it."""
     meta = {"namespace": NAMESPACE, "labels": probe_pod.LABELS}
     spec = {"containers": [{"name": "probe", "image": "x"}]}

@@ -57,7 +57,7 @@ NODES = [
         ("nobody", []),
     ],
 )
-def test_labels_alone_say_who_is_let_back(name: str, back: list[tuple[str, str]]) -> None:
+def test_undo_reads_node_labels_only(name: str, back: list[tuple[str, str]]) -> None:
     assert [(kept.node, kept.label) for kept in kept_away(NODES, name)] == back
     asked = [found for found in NODES if found["metadata"]["name"] in nodes_named(name)]
     assert kept_away(asked, name) == kept_away(NODES, name), "the nodes that are asked for are enough"
@@ -84,12 +84,12 @@ def row(agent: str, sessions: int, *, willing: bool = False, draining: bool = Tr
         ([], True, "no sessions left"),
     ],
 )
-def test_drained_is_who_takes_nothing_and_has_nothing(rows: list[dict[str, Any]], done: bool, line: str) -> None:
+def test_drained_means_no_sessions_and_no_new_ones(rows: list[dict[str, Any]], done: bool, line: str) -> None:
     now = progress({"agents": rows}, targets(CONFIG, "edge1"))
     assert (now.done, now.line) == (done, line)
 
 
-def test_who_drains_already_is_not_told_again() -> None:
+def test_a_draining_agent_gets_no_second_drain_order() -> None:
     rows = {"agents": [row("aa", 2), row("ab", 0, willing=True, draining=False)]}
     assert [target.id for target in not_yet(rows, targets(CONFIG, "edge1"))] == ["ab"]
 

@@ -367,7 +367,7 @@ def test_a_services_name_tells_its_sites() -> None:
         gather.pairs(config, "default/turns")
 
 
-def test_what_explains_more_comes_first_whatever_the_order() -> None:
+def test_findings_that_explain_more_come_first_in_any_order() -> None:
     found = [Finding(code, "x", "y") for code in reversed(ORDER)]
     assert [finding.code for finding in in_order([*found, *found])] == list(ORDER)
 
@@ -395,7 +395,7 @@ def test_ports_that_are_left_are_those_and_no_others(some: list[tuple[int, int]]
     assert ports_in(ports.subtract(some, others)) == ports_in(some) - ports_in(others)
 
 
-def test_a_plain_port_is_nobodys_and_a_through_port_the_services_own() -> None:
+def test_a_plain_port_belongs_to_no_service_and_a_through_port_to_the_service() -> None:
     earlier = {**CONFIG["services"][0], "id": "default/first", "ports": [{"first": 5500, "last": 65535}]}
     config = {
         **CONFIG,
@@ -442,7 +442,7 @@ def test_a_probe_that_fails_is_a_failed_transfer_and_not_a_missing_host() -> Non
     assert codes(facts) == ["ThroughFails"] and checks.verdict(facts, []) == "broken"
 
 
-def test_whoever_looks_for_a_session_is_told_whose() -> None:
+def test_the_session_watcher_gets_the_clients_address() -> None:
     report = {**dict.fromkeys(("failure", "detail")), "own": "10.0.0.11:9", "seen": "10.0.0.11:9", "ok": True, "bytes": 1, "seconds": 1}
     asked = list[str]()
 

@@ -58,7 +58,7 @@ def test_no_form_of_a_key_gets_through(key: bytes, before: str, after: str, rest
         "-----BEGIN PGP PRIVATE KEY BLOCK-----\nhunter2\n-----END PGP PRIVATE KEY BLOCK-----",
     ],
 )
-def test_what_a_name_gives_away_goes(told: str) -> None:
+def test_values_of_telling_names_are_scrubbed(told: str) -> None:
     found = scrub.text(f"a {told} b")
     assert "hunter2" not in found and scrub.HIDDEN in found and found.startswith("a ") and found.endswith("b")
 
@@ -83,7 +83,7 @@ def test_scrubbing_twice_is_scrubbing_once(found: str) -> None:
     assert scrub.text(scrub.text(found)) == scrub.text(found)
 
 
-def test_what_helps_stays_and_what_tells_goes() -> None:
+def test_useful_lines_stay_and_secrets_are_scrubbed() -> None:
     hashed, agent = f"sha256:{'ab' * 32}", "5f0c" * 8
     kept = f"image sos@{hashed} agent {agent} 10.0.0.126:9465 2026-01-01T00:00:00Z"
     assert scrub.text(kept) == kept

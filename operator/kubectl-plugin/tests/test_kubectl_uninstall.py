@@ -130,7 +130,7 @@ def test_the_kinds_that_are_purged_are_the_charts() -> None:
     assert sorted(removal.CRDS) == sorted(obj["metadata"]["name"] for obj in render() if obj["kind"] == "CustomResourceDefinition")
 
 
-def test_whoever_is_asked_is_told_what_goes_for_good() -> None:
+def test_the_question_lists_what_is_deleted_for_good() -> None:
     objects = [{"kind": "SosService", "metadata": {"namespace": "shop", "name": "bulk"}}]
     assert "shop/bulk" in removal.what_goes([], objects, purge=True)[-1]
     assert "all 1 SOS objects of this cluster for good" in removal.question("a", objects, purge=True)
@@ -149,7 +149,7 @@ def test_objects_and_crds_that_another_operator_needs_stay(installed: Kube) -> N
         assert len(kube.items("crds", "-l", PART_OF)) == len(removal.CRDS) and not kube.items("jobs", "-n", NAMESPACE)
 
 
-def test_what_could_not_be_purged_is_told(installed: Kube, tmp_path: Path) -> None:
+def test_objects_that_could_not_be_purged_are_reported(installed: Kube, tmp_path: Path) -> None:
     with populated(installed) as kube, jobs_run(kube, code=0):
         refusing = unreliable(tmp_path, "delete sosagents", times=99)
         done = sos(kube, "uninstall", "--yes", "--purge", "-o", "json", kubectl=refusing)
@@ -158,7 +158,7 @@ def test_what_could_not_be_purged_is_told(installed: Kube, tmp_path: Path) -> No
         assert len(kube.items("crds", "-l", PART_OF)) == len(removal.CRDS), "what comes after that stays"
 
 
-def test_nobody_is_asked_where_nobody_answers_and_a_failure_is_told(installed: Kube) -> None:
+def test_no_request_without_an_address_and_a_failure_is_reported(installed: Kube) -> None:
     with populated(installed) as kube:
         done = sos(kube, "uninstall")
         assert done.returncode == 2 and "--yes" in done.stderr and not kube.items("jobs", "-n", NAMESPACE)

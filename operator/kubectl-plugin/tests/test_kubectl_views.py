@@ -107,7 +107,7 @@ def test_an_object_is_what_its_condition_says_and_its_words_are_shown_when_it_is
     assert any("in words" in line for line in overview.lines(found, colour=False)) == (ready != "True")
 
 
-def test_what_is_said_of_an_earlier_spec_is_not_taken_for_now() -> None:
+def test_a_status_of_an_earlier_spec_is_not_taken_as_current() -> None:
     (row,) = overview.rows([site(generation=3, observed=2)])
     assert (row.ready, row.reason) == ("Unknown", "Pending") and "in words" not in row.message
 

@@ -37,7 +37,7 @@ def environment_of(workload: dict[str, Any]) -> dict[str, str]:
     return {e["name"]: e.get("value", NAMESPACE) for e in container["env"]}
 
 
-def test_what_is_generated_is_fresh() -> None:
+def test_generated_files_are_fresh() -> None:
     """CRDs, tables of values, API, metrics and alerts; a value without words is refused there, too."""
     command = [sys.executable, str(ROOT / "scripts" / "generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -71,7 +71,7 @@ def test_a_build_says_where_an_image_comes_from_if_it_is_told(image: str) -> Non
     assert stage.arguments == ("BASE", "SOURCE", "REVISION"), "of the stage itself: an argument above FROM is unknown below it"
 
 
-def test_whoever_needs_no_root_is_nobody() -> None:
+def test_containers_without_need_for_root_run_unprivileged() -> None:
     users = {image: stages(FILES[image])[image if image in ("agent", "node", "ovs") else "last"].user for image in FILES}
     assert {image for image, user in users.items() if user != "65532:65532"} == {"agent", "node", "ovs"}
 

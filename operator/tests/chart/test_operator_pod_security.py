@@ -58,7 +58,7 @@ def test_restricted(levels: Kube, component: str) -> None:
 
 
 @pytest.mark.parametrize("component", sorted(NEEDS))
-def test_what_is_not_restricted_needs_what_is_stated_and_no_more(levels: Kube, component: str) -> None:
+def test_pods_that_are_not_restricted_need_the_stated_privileges_only(levels: Kube, component: str) -> None:
     refusal = said(levels, "baseline", pods()[component])
     listed = refusal.partition('"baseline:latest": ')[2]
     assert set(re.findall(r"(?:^|, )([a-zA-Z][a-zA-Z -]*?) \(", listed)) == NEEDS[component], refusal

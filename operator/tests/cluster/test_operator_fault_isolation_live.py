@@ -74,7 +74,7 @@ BAD_SITES = [
 
 
 @pytest.mark.parametrize(("spec", "words"), BAD_SITES)
-def test_what_cannot_work_is_refused_with_the_remedy(installed: Kube, spec: dict[str, Any], words: str) -> None:
+def test_impossible_settings_are_rejected_with_a_remedy(installed: Kube, spec: dict[str, Any], words: str) -> None:
     select = {"nodeSelector": {"matchLabels": {"sos.network/site": "a"}}}
     site = {"apiVersion": "sos.network/v1alpha1", "kind": "SosSite", "metadata": {"name": "refused"}, "spec": {**select, **spec}}
     with pytest.raises(AssertionError, match=words):

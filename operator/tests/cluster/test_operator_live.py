@@ -33,7 +33,7 @@ def test_children_are_applied_and_owned(example: Operator) -> None:
     assert not any("kopf" in json.dumps(o["metadata"]) for o in [*others, site])
 
 
-def test_what_is_allocated_is_in_the_status(example: Operator) -> None:
+def test_allocations_are_in_the_status(example: Operator) -> None:
     status = example.kube.get("sossite", "west")["status"]
     assert status["nodes"][0] | {"message": "", "state": ""} == {
         "name": "edge1",
@@ -106,7 +106,7 @@ def test_a_child_deleted_by_hand_comes_back(example: Operator, kind: str, name: 
     eventually(f"{name} back", back, 10)
 
 
-def test_what_is_not_wanted_any_more_goes_and_what_is_foreign_stays(example: Operator) -> None:
+def test_obsolete_children_are_deleted_and_foreign_objects_stay(example: Operator) -> None:
     kube = example.kube
     foreign = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "sos-foreign", "namespace": NAMESPACE}}
     kube.apply(foreign)
@@ -118,7 +118,7 @@ def test_what_is_not_wanted_any_more_goes_and_what_is_foreign_stays(example: Ope
     kube.kubectl("delete", "configmap", "sos-foreign", "-n", NAMESPACE)
 
 
-def test_an_object_that_has_a_childs_name_and_is_somebody_elses_is_left_alone_and_told(example: Operator) -> None:
+def test_a_foreign_object_with_a_childs_name_is_left_alone_and_reported(example: Operator) -> None:
     kube = example.kube
     theirs = {
         "apiVersion": "v1",

@@ -46,7 +46,7 @@ def is_refused(kube: Kube, *command: str) -> bool:
     return "not today" in kube.kubectl(*command, "--dry-run=server", check=False).stderr
 
 
-def test_what_is_refused_for_one_object_is_told_there_and_disturbs_no_other(cluster: Kube, tmp_path: Path) -> None:
+def test_a_refusal_shows_at_its_object_and_disturbs_no_other(cluster: Kube, tmp_path: Path) -> None:
     extra = {"SOS_CONTROLLER_API_OVERRIDE": "default=http://127.0.0.1:1,second=http://127.0.0.1:1"}
     with Nodes(cluster).serving() as nodes, operator_running(cluster, tmp_path, **extra) as operator:
         apply_example(cluster)

@@ -194,7 +194,7 @@ def has(kube: Kube, site: str) -> bool:
 
 
 @pytest.mark.slow
-def test_one_writes_and_a_clean_stop_hands_over(several: Several) -> None:
+def test_only_the_holder_writes_and_a_clean_stop_hands_over(several: Several) -> None:
     kube = several.kube
     first, second = several.pair(seconds=60)
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
@@ -251,7 +251,7 @@ def test_a_holder_that_was_stopped_for_longer_than_its_lease_writes_nothing_more
 
 
 @pytest.mark.slow
-def test_a_compile_that_takes_longer_than_a_lease_costs_nobody_the_lease(several: Several) -> None:
+def test_a_compile_longer_than_a_lease_keeps_the_lease(several: Several) -> None:
     kube = several.kube
     create(kube, build("default", {"kind": "SosController", "spec": {}}))
     first = several.start(program=("-c", SLOW, "run", str(1.5 * TERMS.duration)))

@@ -153,7 +153,7 @@ def rule_messages(schema: dict[str, Any]) -> Iterator[str]:
         yield from rule_messages(below) if isinstance(below, dict) else ()
 
 
-def test_what_is_wrong_is_told_in_the_object_itself_and_neighbours_do_not_notice(stage: Stage) -> None:
+def test_an_invalid_object_is_reported_in_its_status_without_effect_on_others(stage: Stage) -> None:
     """Every wrong object of the table is there at the same time, and every refused one has been tried."""
     kube, judged = stage.kube, objects("judged")
     before = neighbours_of(stage)
@@ -196,7 +196,7 @@ def beside(kube: Kube) -> Iterator[None]:
         kube.kubectl("delete", obj["kind"], obj["metadata"]["name"], "-n", NAMESPACE)
 
 
-def test_what_is_right_is_accepted_beside_what_is_there(stage: Stage) -> None:
+def test_valid_objects_are_accepted_beside_existing_ones(stage: Stage) -> None:
     kube, right = stage.kube, objects("accepted")
     with beside(kube):
         for obj in right:

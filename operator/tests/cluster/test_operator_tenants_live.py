@@ -57,7 +57,7 @@ def shared(example: Operator) -> Operator:
 
 
 @pytest.mark.parametrize("spec", GREEDY.values(), ids=GREEDY)
-def test_a_later_tenant_comes_after_and_both_are_told(shared: Operator, spec: dict[str, Any]) -> None:
+def test_a_later_tenant_ranks_lower_and_both_statuses_report_the_overlap(shared: Operator, spec: dict[str, Any]) -> None:
     kube = shared.kube
     before = victim(kube)
     kube.apply(greedy(spec))

@@ -15,7 +15,7 @@ def no_bug(name: str, error: BaseException) -> None:
     raise AssertionError(name) from error
 
 
-def test_who_is_slow_holds_up_nobody_and_is_heard_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_peer_delays_no_pass_and_its_answer_arrives_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_requests, "ANSWER_WAIT_S", 0.05)
 
     async def body() -> None:

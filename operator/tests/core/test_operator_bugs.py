@@ -86,7 +86,7 @@ def test_pass_that_raises_anything_is_a_failed_pass_and_the_loop_goes_on(monkeyp
     asyncio.run(body())
 
 
-def test_watches_wake_the_loop_where_it_cannot_be_told_whether_it_is_news() -> None:
+def test_watches_wake_the_loop_if_a_change_may_be_new() -> None:
     metrics, queue = Metrics(), WorkQueue()
 
     def knows(*_: Any) -> bool:
@@ -225,7 +225,7 @@ FIRST = build_output(SEEN, SETTINGS, Issued(0, ""), {})
 
 @settings(deadline=None)
 @given(st.lists(json_values | st.none(), min_size=2, max_size=2), st.booleans())
-def test_whatever_somebody_writes_into_a_config_map_no_pass_ends_at_it(written: list[Any], departs: bool) -> None:
+def test_no_text_in_a_config_map_ends_a_pass(written: list[Any], departs: bool) -> None:
     """Neither a roll-out, nor a site that is deleted, nor a node that has left."""
     children = []
     for manifest in FIRST.compiled.manifests:
@@ -253,7 +253,7 @@ def test_max_unavailable_of_a_newer_api_is_one(value: Any, total: int) -> None:
     assert max_unavailable({"spec": {"update": {"maxUnavailable": value}}}, total) >= 1
 
 
-def test_daemon_set_whose_affinity_somebody_took_away_names_the_nodes() -> None:
+def test_a_daemon_set_without_its_affinity_names_the_departed_nodes() -> None:
     changed = on_nodes({"kind": "DaemonSet", "spec": {"template": {"spec": {}}}}, ["a"])
     terms = changed["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert terms == {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}
@@ -289,7 +289,7 @@ def test_generation_in_force_at_a_node_alone_is_overtaken() -> None:
     assert output.compiled.nodes["w"]["generation"] == 91
 
 
-def test_huge_generation_that_somebody_wrote_does_not_use_them_up() -> None:
+def test_a_huge_generation_in_a_config_map_does_not_use_up_the_range() -> None:
     first = build_output(SEEN, SETTINGS, Issued(5, "x"), {})
     seen = with_children(first)
     for child in seen.children:

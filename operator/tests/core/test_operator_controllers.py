@@ -52,7 +52,7 @@ def offered(api: Api, clock: list[float], seconds: int = 600) -> int:
     return api.offered
 
 
-def test_what_was_refused_is_offered_less_and_less_often_and_at_once_to_one_that_was_started_again(clock: list[float]) -> None:
+def test_a_refused_configuration_is_offered_with_backoff_and_immediately_after_a_restart(clock: list[float]) -> None:
     assert 16 <= offered(Api("HTTP 400: services[0].x: unknown field"), clock) <= 24
 
 

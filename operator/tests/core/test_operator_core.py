@@ -59,7 +59,7 @@ CHILDREN = st.lists(
 
 
 @given(CHILDREN)
-def test_what_is_as_applied_needs_nothing(manifests: list[dict[str, Any]]) -> None:
+def test_an_unchanged_object_is_not_applied_again(manifests: list[dict[str, Any]]) -> None:
     assert plan.plan(manifests, [as_stored(m) for m in manifests], memory_of(*manifests)).empty
 
 
@@ -94,7 +94,7 @@ def test_nothing_foreign_going_or_kept_is_deleted() -> None:
 
 
 @pytest.mark.parametrize("edit", ["data", "labels", "uid"])
-def test_what_somebody_changed_is_applied_again(edit: str) -> None:
+def test_an_object_changed_by_another_client_is_applied_again(edit: str) -> None:
     manifest = child("m", a="1")
     there = as_stored(manifest)
     there["metadata"]["resourceVersion"] = "8"
@@ -265,7 +265,7 @@ def test_during_a_rotation_both_keys_are_there() -> None:
     ("name", "content"),
     [("master-0", b"00" * 32), ("master-65536", b"00" * 32), ("master-x", b"00" * 32), ("master-1", b"00"), ("key-1", b"00" * 32)],
 )
-def test_what_is_no_master_key_is_none(name: str, content: bytes) -> None:
+def test_an_invalid_master_key_is_no_key(name: str, content: bytes) -> None:
     assert keys.parse_masters({name: content}) == {}
 
 
@@ -281,7 +281,7 @@ def test_a_token_is_read_and_a_broken_secret_is_no_token() -> None:
     assert secrets.token_of({}, controller) is None
 
 
-def test_a_secret_of_ours_is_given_its_owner_and_nobody_elses() -> None:
+def test_only_our_own_secrets_get_an_owner_reference() -> None:
     """One from before they had owners, and one whose owner was deleted and made again."""
     owner = {"apiVersion": "sos.network/v1alpha1", "kind": "SosController", "metadata": {"name": "c", "uid": "new"}}
     wanted = secrets.Wanted("sos-controllertoken-c", "token", owner)
@@ -471,7 +471,7 @@ def test_a_status_is_written_only_when_it_says_something_new() -> None:
     assert status_writer.plan_write(after, said, "2026-01-02T00:00:00Z", 0.0) is None, "conditions of others are not ours to compare"
 
 
-def test_what_was_allocated_outlives_a_mistake_in_the_spec() -> None:
+def test_allocations_outlive_an_invalid_spec() -> None:
     from sos_operator.core.status.report import Report
 
     refused = Report({}, (Verdict("Accepted", "False", "Invalid"),))

@@ -63,7 +63,7 @@ AGENT, SWITCH = pod("agent", "a2", "agent", "sos-agent-default-west"), pod("swit
 NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a2"]}]}
 
 
-def test_a_node_that_left_keeps_what_it_has_while_an_agent_is_there_and_is_then_told_to_clean_up() -> None:
+def test_a_departed_node_keeps_its_document_until_its_agent_is_gone_then_gets_absent() -> None:
     first = built(seen(BOTH))
     assert not first[0].left
     second = built(seen(LEFT, first, (AGENT, SWITCH)), first)
@@ -82,7 +82,7 @@ def test_a_node_that_left_keeps_what_it_has_while_an_agent_is_there_and_is_then_
         assert ("a2.json" in data(last)) == (NAMED in terms(last)) == (not done)
 
 
-def test_who_went_to_another_site_or_is_gone_or_was_waited_for_in_vain_is_not_waited_for() -> None:
+def test_nodes_of_other_sites_deleted_nodes_and_given_up_nodes_are_not_waited_for() -> None:
     first = built(seen(BOTH))
     for nodes, more in (
         ([node("a1"), node("a2", "east")], {}),

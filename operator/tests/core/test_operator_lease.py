@@ -45,9 +45,7 @@ def test_a_holder_has_ended_before_anybody_else_may_take_its_lease(duration: int
 
 
 @given(sent=st.floats(0, 1e6), travel=st.floats(0, 5), seen=st.floats(0, 60), paused=st.floats(0, 1e4))
-def test_whatever_messages_take_the_candidates_wait_ends_after_the_holders_time(
-    sent: float, travel: float, seen: float, paused: float
-) -> None:
+def test_a_candidates_wait_ends_after_the_holders_time_for_any_delay(sent: float, travel: float, seen: float, paused: float) -> None:
     """The holder counts from when it sends, the candidate from when it sees what has arrived."""
     sight = look(None, record(), sent + travel + seen)
     claimed_at = sight.since + paused
@@ -55,7 +53,7 @@ def test_whatever_messages_take_the_candidates_wait_ends_after_the_holders_time(
         assert claimed_at >= sent + TERMS.fence
 
 
-def test_who_may_take_it() -> None:
+def test_conditions_for_claiming_the_lease() -> None:
     assert free_in(None, "me", 100.0) == 0, "nobody has made it yet"
     assert free_in(Sight(record(holder=""), 100.0), "me", 100.0) == 0, "given up"
     assert free_in(Sight(record(holder="me"), 100.0), "me", 100.0) == 0
@@ -71,7 +69,7 @@ def test_only_a_renewal_or_another_holder_is_news() -> None:
     assert look(first, record(holder="third"), 110.0).since == 110.0
 
 
-def test_a_claim_is_about_what_was_seen() -> None:
+def test_a_claim_names_the_version_it_was_based_on() -> None:
     assert claim(None, "me", "now", TERMS)["spec"]["acquireTime"] == "now"
     taken = claim(record(), "me", "now", TERMS)
     assert taken["metadata"] == {"resourceVersion": "7"}
@@ -87,7 +85,7 @@ def test_a_claim_is_about_what_was_seen() -> None:
     assert release(record(holder="me")) == {"metadata": {"resourceVersion": "7"}, "spec": {"holderIdentity": None}}
 
 
-def test_a_lease_that_somebody_else_wrote_is_read_as_far_as_it_makes_sense() -> None:
+def test_valid_fields_of_a_foreign_lease_are_read() -> None:
     bare = read({"metadata": {"resourceVersion": "1"}}, TERMS)
     assert (bare.holder, bare.renewed, bare.duration, bare.transitions) == ("", "", 15, 0)
     odd = {"holderIdentity": "x", "leaseDurationSeconds": -4, "leaseTransitions": "many", "renewTime": "2026-01-01T00:00:00.000000Z"}
@@ -196,7 +194,7 @@ def test_the_first_makes_it_the_second_waits_and_is_next(ended: list[str]) -> No
 
 
 @pytest.mark.parametrize("trouble", ["away", "hangs"])
-def test_who_cannot_renew_ends(ended: list[str], trouble: str) -> None:
+def test_a_holder_that_cannot_renew_ends(ended: list[str], trouble: str) -> None:
     async def body() -> None:
         shelf = Shelf()
         holder = candidate(shelf)
@@ -209,7 +207,7 @@ def test_who_cannot_renew_ends(ended: list[str], trouble: str) -> None:
     assert ended == ["no renewal in time"]
 
 
-def test_who_finds_another_holder_ends_at_once_and_a_label_ends_nobody(ended: list[str]) -> None:
+def test_another_holder_ends_the_process_and_a_changed_label_does_not(ended: list[str]) -> None:
     async def body() -> None:
         shelf = Shelf()
         holder = candidate(shelf)
@@ -228,7 +226,7 @@ def test_who_finds_another_holder_ends_at_once_and_a_label_ends_nobody(ended: li
     assert ended == ["it is somebody else's"]
 
 
-def test_who_is_told_to_stop_while_it_waits_stops(ended: list[str]) -> None:
+def test_a_waiting_candidate_stops_when_asked(ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(), asyncio.Event()
         assert await candidate(shelf).acquire(stop)
@@ -295,7 +293,7 @@ def test_it_is_given_up_after_the_work_however_that_ends(ended: list[str]) -> No
     assert ended == []
 
 
-def test_who_waits_in_a_thread_is_told_to_stop(ended: list[str]) -> None:
+def test_a_candidate_waiting_in_its_thread_stops_when_asked(ended: list[str]) -> None:
     async def body() -> None:
         shelf, stop = Shelf(away=True), asyncio.Event()
         asyncio.get_running_loop().call_later(0.3, stop.set)
@@ -305,7 +303,7 @@ def test_who_waits_in_a_thread_is_told_to_stop(ended: list[str]) -> None:
     asyncio.run(body())
 
 
-def test_what_keeps_a_candidate_from_being_made_is_told(ended: list[str]) -> None:
+def test_an_error_in_creating_a_candidate_is_reported(ended: list[str]) -> None:
     @asynccontextmanager
     async def broken() -> AsyncIterator[Candidate]:
         raise NotReady("no kubeconfig")
@@ -416,7 +414,7 @@ def test_no_answer_is_said_in_words(caplog: pytest.LogCaptureFixture, ended: lis
 
 
 @pytest.mark.parametrize("how", [Outcome(failed=True, pending=True), NotReady("refused")])
-def test_who_has_begun_to_work_is_ready_however_that_goes(how: Outcome | OperatorError) -> None:
+def test_an_active_operator_is_ready_even_if_passes_fail(how: Outcome | OperatorError) -> None:
     """Else one object that is refused for ever keeps an old operator, which may know no Lease, at work beside the new one."""
     health, stop = Health(), asyncio.Event()
 

@@ -62,7 +62,7 @@ def names(objects: tuple[dict[str, Any], ...], kind: Kind) -> list[str]:
     return [o["metadata"]["name"] for o in objects if o["kind"] == kind.kind]
 
 
-def test_what_changed_is_asked_for_by_name_and_stands_where_it_stood() -> None:
+def test_a_changed_object_is_read_by_name_and_keeps_its_place() -> None:
     async def story() -> None:
         api = Api(*(made(SERVICE, name) for name in "abc"), made(NODE, "x"), made(NODE, "y"))
         seeing = observer(api)
@@ -96,7 +96,7 @@ def test_objects_come_and_go() -> None:
     asyncio.run(story())
 
 
-def test_what_could_not_be_asked_for_stays_stale_and_no_answer_comes_later() -> None:
+def test_a_failed_read_stays_stale() -> None:
     async def story() -> None:
         api = Api(made(SERVICE, "a"), made(SERVICE, "b"))
         seeing = observer(api)
@@ -145,7 +145,7 @@ def test_however_many_names_pile_up_few_questions_are_asked() -> None:
     asyncio.run(story())
 
 
-def test_what_was_just_written_is_known_and_nothing_else() -> None:
+def test_only_the_version_just_written_is_known() -> None:
     async def story() -> None:
         api = Api(made(SERVICE, "a"))
         seeing = observer(api)

@@ -50,7 +50,7 @@ def test_a_node_that_is_cut_off_by_its_document_holds_up_the_others() -> None:
     assert rollout.waiting == {"b": "its turn comes after a"}
 
 
-def test_a_node_that_is_not_well_comes_last_and_nobody_waits_for_it() -> None:
+def test_an_unhealthy_node_comes_last_and_is_not_waited_for() -> None:
     away, failed = node("old", pod="Progressing"), node("old", state="Failed")
     rollout = decide({"a": away, "b": failed, "c": node("old")}, 1)
     assert set(rollout.waiting) == {"a", "b"}
@@ -64,12 +64,12 @@ def test_a_node_that_is_not_well_for_a_moment_gets_nothing_that_is_not_tried() -
 
 
 @pytest.mark.parametrize("later", [{"pod": "Progressing"}, {"pod": "Failed"}, {"state": "Failed"}, {"state": "Progressing"}])
-def test_a_node_that_has_confirmed_or_joined_holds_up_nobody(later: dict[str, str]) -> None:
+def test_confirmed_and_joining_nodes_do_not_delay_others(later: dict[str, str]) -> None:
     rollout = decide({"a": node("new", **later), "b": node("old"), "c": node("old")}, 1)
     assert (set(rollout.waiting), rollout.aborted) == ({"c"}, False)
 
 
-def test_what_nobody_reads_and_what_is_a_nodes_first_is_handed_out_at_once() -> None:
+def test_documents_without_a_reader_and_first_documents_are_handed_out_immediately() -> None:
     failed = node("new", state="Failed", turn=True)
     rollout = decide({"a": failed, "b": Standing("new", "old"), "c": Standing("new", "", "Ready"), "d": node("old")}, 1)
     assert set(rollout.waiting) == {"d"}
@@ -164,7 +164,7 @@ def test_documents_and_states_of_a_roll_out() -> None:
     assert "clemson-1: port wan0 is refused" in bridges.message
 
 
-def test_a_node_that_joins_waits_for_nobody() -> None:
+def test_a_joining_node_does_not_wait() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1400, nodes=3)
     assert all(old.nodes[name]["hash"] != new.nodes[name]["hash"] for name in old.nodes), "each gets a tunnel more"
@@ -173,7 +173,7 @@ def test_a_node_that_joins_waits_for_nobody() -> None:
     assert not plan_rollouts(seen, new, answers)["clemson"].waiting
 
 
-def test_a_node_that_confirms_and_dies_during_the_roll_out_holds_up_nobody() -> None:
+def test_a_node_that_confirms_and_dies_does_not_delay_the_rollout() -> None:
     objects, old = compiled(1400)
     _, new = compiled(1300)
     seen = Seen(objects=objects, children=(config_map(old),), pods=tuple(pod(n.name) for n in NODES))
@@ -194,7 +194,7 @@ def test_a_node_that_confirms_and_dies_during_the_roll_out_holds_up_nobody() -> 
     assert pass_() == [1300, 1300, 1300]
 
 
-def test_a_tunnel_that_comes_meanwhile_does_not_end_a_turn() -> None:
+def test_a_tunnel_added_meanwhile_does_not_end_a_nodes_turn() -> None:
     objects, old = compiled(1400, nodes=2)
     _, new = compiled(1300, nodes=2)
     _, more = compiled(1300, nodes=3)
@@ -207,7 +207,7 @@ def test_a_tunnel_that_comes_meanwhile_does_not_end_a_turn() -> None:
 
 
 @pytest.mark.parametrize("change", ["action", "port"])
-def test_what_is_done_with_others_is_a_change_like_any_other(change: str) -> None:
+def test_a_changed_entry_for_other_nodes_is_rolled_out_in_turn(change: str) -> None:
     objects, old = compiled(1400)
     nodes = json.loads(json.dumps(dict(old.nodes)))
     for document in nodes.values():

@@ -44,7 +44,7 @@ def step_at(obj: dict[str, Any], at: datetime, fresh: str = "", *, everywhere: b
     return key_rotation.next_step(obj, at, OVERLAP, fresh, everywhere=everywhere)
 
 
-def test_announced_then_used_and_only_then_is_the_old_one_gone() -> None:
+def test_a_new_key_is_distributed_then_used_then_the_old_key_is_removed() -> None:
     obj, at, seen = master(**{key_rotation.REQUEST_ANNOTATION: "march"}), NOW, []
     while step := step_at(obj, at, "ab" * 32):
         assert step[1]["metadata"]["resourceVersion"] == "7"
@@ -66,7 +66,7 @@ def test_announced_then_used_and_only_then_is_the_old_one_gone() -> None:
     assert key_rotation.parse_state(obj) == key_rotation.State("march", key_rotation.DONE, NOW + 2 * OVERLAP)
 
 
-def test_a_step_does_not_begin_to_last_before_everybody_has_its_keys() -> None:
+def test_the_time_of_a_step_starts_when_all_secrets_hold_its_keys() -> None:
     obj, at = master(**{key_rotation.REQUEST_ANNOTATION: "march"}), NOW
     for phase in (key_rotation.ANNOUNCED, key_rotation.IN_USE):
         step = step_at(obj, at, "ab" * 32)
@@ -238,7 +238,7 @@ def test_a_rotation_in_a_cluster(example: Operator) -> None:
 
 
 @pytest.mark.slow
-def test_a_secret_that_is_refused_holds_up_the_rotation_and_locks_nobody_out(example: Operator) -> None:
+def test_a_refused_secret_delays_the_rotation_and_locks_no_agent_out(example: Operator) -> None:
     kube = example.kube
     old, new = newest(kube), newest(kube) + 1
     with refused(kube, WEST):

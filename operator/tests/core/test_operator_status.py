@@ -153,7 +153,7 @@ def test_refusals_are_told_as_such() -> None:
     assert "50 or more connections of the last 5 minutes were refused, as spec.require asks, and 2" in refused.message
 
 
-def test_what_a_controller_says_of_a_programmed_service_is_shown() -> None:
+def test_a_programmed_services_state_at_the_controller_is_shown() -> None:
     said = status()
     said["services"][0]["message"] = "first packets of any client ask the controller"
     (programmed,) = [v for v in the("SosService", "bulk", situation(view(status=said))).verdicts if v.type == "Programmed"]
@@ -179,7 +179,7 @@ STATUS_KEYS = st.sampled_from(["datapaths", "agents", "links", "sessions", "decl
     st.dictionaries(st.just("generation"), NONSENSE),
     NONSENSE,
 )
-def test_whatever_a_controller_says_statuses_are_as_the_api_server_takes_them(
+def test_any_answer_of_a_controller_gives_statuses_that_the_schema_accepts(
     row: dict[str, Any], rest: dict[str, Any], config: dict[str, Any], hash_: object
 ) -> None:
     said = status(config={"generation": 4, "hash": HASH} | config)
@@ -272,7 +272,7 @@ def test_a_child_that_cannot_be_applied_is_told_on_its_owner() -> None:
     assert says(the("SosSite", "east", broken)) == ("True", "Ready")
 
 
-def test_without_multus_the_site_works_and_says_what_does_not() -> None:
+def test_without_multus_the_site_works_and_names_the_missing_network() -> None:
     found = the("SosSite", "west", situation(view(), multus=False))
     assert says(found) == ("True", "Ready")
     assert says(found, "PodsAttachable") == ("False", "MultusMissing")
@@ -376,7 +376,7 @@ def of_namespace(objects: tuple[dict[str, Any], ...], compiled: sos_compile.Comp
     return report(next(o for o in objects if o["metadata"].get("namespace") == namespace), found)
 
 
-def test_a_hidden_service_is_not_ready_and_names_nobody_of_another_namespace() -> None:
+def test_a_shadowed_service_is_not_ready_and_names_no_service_of_another_namespace() -> None:
     objects, compiled = overlapping()
     hidden, hiding = of_namespace(objects, compiled, "b"), of_namespace(objects, compiled, "a")
     assert says(hidden, "Shadowed") == ("True", "WhollyShadowed")

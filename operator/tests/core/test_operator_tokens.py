@@ -39,7 +39,7 @@ def merged(obj: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": obj["metadata"] | {"annotations": obj["metadata"]["annotations"] | patch["metadata"]["annotations"]}, "data": data}
 
 
-def test_taken_then_used_and_only_then_is_the_old_one_gone() -> None:
+def test_a_new_token_is_accepted_then_used_then_the_old_token_is_removed() -> None:
     obj, at, seen = secret(), NOW, []
     while step := token_rotation.next_step(obj, at, OVERLAP, "new"):
         assert step[1]["metadata"]["resourceVersion"] == "7", "of two operators only one makes a token"
@@ -59,7 +59,7 @@ def test_taken_then_used_and_only_then_is_the_old_one_gone() -> None:
     assert token_rotation.is_asked_for(obj)
 
 
-def test_nothing_is_done_that_nobody_asked_for() -> None:
+def test_no_rotation_without_a_request() -> None:
     assert token_rotation.next_step(secret(""), NOW, OVERLAP, "new") is None
     assert not token_rotation.is_asked_for({"metadata": {"name": SECRET}, "data": {}})
 
@@ -96,7 +96,7 @@ def pair(installed: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             controller.kill()
 
 
-def test_a_rotation_under_way_is_noticed_by_nobody(pair: tuple[Operator, Controller]) -> None:
+def test_configurations_are_accepted_throughout_a_rotation(pair: tuple[Operator, Controller]) -> None:
     operator, controller = pair
     kube, numbers = operator.kube, itertools.count(200)
 

@@ -56,7 +56,7 @@ def test_a_site_stays_until_its_nodes_are_clean(running: tuple[Operator, Nodes])
     eventually("its DaemonSet gone", lambda: not [c for c in children(kube, "daemonsets") if c["metadata"]["name"] == "sos-node-west"])
 
 
-def test_a_node_that_never_answers_does_not_hold_a_site_for_ever(running: tuple[Operator, Nodes]) -> None:
+def test_a_node_that_never_answers_delays_a_sites_deletion_only_to_its_limit(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     nodes.slow.add("core1")
     started = time.monotonic()
@@ -95,7 +95,7 @@ def test_a_node_that_leaves_a_site_ends_its_sessions_and_is_cleaned_before_its_p
         assert not kube.get("configmap", "sos-node-west", "-n", NAMESPACE).get("data")
 
 
-def test_a_node_that_left_and_never_answers_is_not_waited_for_for_ever(running: tuple[Operator, Nodes]) -> None:
+def test_the_wait_for_a_departed_node_is_bounded(running: tuple[Operator, Nodes]) -> None:
     operator, nodes = running
     with left_behind(operator.kube, nodes, "core1", "core1"):
         eventually("its pod given up", lambda: not names_node(operator.kube, "sos-node-core1", "core1"), 30)

@@ -50,7 +50,7 @@ def test_required_fields_rules_and_limits_are_shown(generate: ModuleType) -> Non
     ]
 
 
-def test_what_is_stale_is_named_and_made_fresh(tmp_path: Path) -> None:
+def test_stale_files_are_named_and_rewritten(tmp_path: Path) -> None:
     for part in ("scripts/generate.py", "scripts/figures.py", "crds", "charts", "docs", "spec/metrics"):
         source, target = ROOT / part, tmp_path / part
         target.parent.mkdir(parents=True, exist_ok=True)
