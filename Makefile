@@ -67,7 +67,7 @@ bench-controller: setup-compiled ## the controller part of it: PEER='CMD with {p
 bench-operator: setup-test ## the operator part: 50 sites, 50 pools, 1,000 services; how long a change and kubectl sos status take, what a resync writes, memory; fails where an aim is missed
 	@$(python) bench/operator/scale.py --out out/bench
 
-bench-wan: setup ## SOS beside plain TCP, iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
+bench-wan: setup ## SOS beside plain TCP, tuned hosts (bbr, 64 MB buffers), iperf3, MPTCP, haproxy and GridFTP on seven paths, 5 runs of 20 s: two hours and more; goes on where it stopped; ARGS='--only 59ms --runs 1' (bench/wan/README.md; root)
 	@$(python) bench/wan/run.py --out out/bench $(ARGS)
 
 bench-matrix: setup ## never worse: SOS beside plain TCP and beside its own paths alone on thirty networks, 5 runs of 10 s: two and a half hours; goes on where it stopped; ARGS='--only equal --runs 1' (bench/matrix/README.md; root)
