@@ -12,7 +12,7 @@ import promql_parser
 import yaml
 from operator_kube import ROOT, Kube
 
-# What Prometheus adds to every sample of a target (PodMonitors: core/release.py adds node and site).
+# What Prometheus adds to every sample of a target (PodMonitors: core/desired/release.py adds node and site).
 TARGET_LABELS = {"namespace", "pod", "job", "instance", "container", "endpoint", "node", "site"}
 TEXT = {"type": "string"}
 TEXTS = {"type": "object", "additionalProperties": TEXT}

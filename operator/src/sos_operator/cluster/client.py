@@ -1,6 +1,6 @@
 """The only module that talks to the API server for the reconcile loop. It carries out calls and decides nothing.
 
-The dynamic client is used without its discovery: the kinds are known (core/kinds.py), and discovery would need a
+The dynamic client is used without its discovery: the kinds are known (core/model/kinds.py), and discovery would need a
 cache file in a read-only file system and one request per API group.
 """
 

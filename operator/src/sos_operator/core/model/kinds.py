@@ -63,7 +63,7 @@ POD_DISRUPTION_BUDGET = Kind(api_version="policy/v1", kind="PodDisruptionBudget"
 POD_MONITOR = Kind(api_version="monitoring.coreos.com/v1", kind="PodMonitor", plural="podmonitors", namespaced=True)
 
 LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease", plural="leases", namespaced=True)
-"""Of several operators the one that holds it works (core/lease.py). One object, and no child: it says nothing about the network."""
+"""The operator that holds it is active (core/scheduling/lease.py). A single object, and no child: it holds nothing about the network."""
 
 JOB = Kind(api_version="batch/v1", kind="Job", plural="jobs", namespaced=True)
 """Left by `helm test`, and not removed by helm; touched by `uninstall` only."""

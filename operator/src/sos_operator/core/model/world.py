@@ -81,7 +81,7 @@ def compile_settings(settings: Settings, generation: int) -> sos_compile.Setting
 
 
 def build_world(seen: Seen, settings: Settings, generation: int) -> sos_compile.World:
-    """The world as `sos_compile` takes it. Objects being deleted are left out (see `Desired.departing` for their nodes)."""
+    """Return the world for `sos_compile`. Objects being deleted are left out (departure.py covers their nodes)."""
     return sos_compile.World(
         objects=tuple(o for o in seen.objects if not leaving(o)),
         nodes=tuple(_node(o) for o in seen.nodes if not leaving(o)),
